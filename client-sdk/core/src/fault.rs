@@ -1,0 +1,202 @@
+//! What is wrong with an input: every fault at once, each with the path of its field, the value and the bound.
+//!
+//! Input is refused, never clamped. A fault names the field as the .proto and the manifests do
+//! (`policy.retry.max_attempts`), so that the command line, the page and the API can all point at it.
+
+use std::fmt;
+use std::time::Duration;
+
+/// One thing that is wrong with an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The field, by its path from the message that was written: `policy.retry.max_attempts`.
+    pub path: String,
+    /// What is wrong, with the value and the bound: `11 is not in 1..=10`.
+    pub problem: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.problem)
+    }
+}
+
+/// All the faults of one input, in the order of its fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// No fault so far.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Notes a fault of the field at `path`.
+    pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.0.push(Fault { path: path.into(), problem: problem.into() });
+    }
+
+    /// Takes over the faults of a part of the input that sits at `path`.
+    pub fn nest(&mut self, path: &str, inner: Self) {
+        self.0.extend(inner.0.into_iter().map(|fault| Fault { path: join(path, &fault.path), ..fault }));
+    }
+
+    /// The faults, in the order of the fields.
+    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+        self.0.iter()
+    }
+
+    /// How many faults there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True if nothing is wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value, if nothing is wrong.
+    ///
+    /// # Errors
+    /// The faults, if there are any.
+    pub fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, fault) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("; ")?;
+            }
+            write!(f, "{fault}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The path of a field within the part of an input at `parent`.
+#[must_use]
+pub(crate) fn join(parent: &str, field: &str) -> String {
+    match (parent, field) {
+        ("", _) => field.to_owned(),
+        (_, "") => parent.to_owned(),
+        _ => format!("{parent}.{field}"),
+    }
+}
+
+/// An inclusive range that a setting must lie in. Each setting's range is a constant beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds<T> {
+    /// The least accepted value.
+    pub min: T,
+    /// The greatest accepted value.
+    pub max: T,
+}
+
+impl<T: Copy + PartialOrd> Bounds<T>
+where
+    Self: fmt::Display,
+{
+    /// Notes a fault at `path` if `value` lies outside; `shown` is how the value is written.
+    fn check_as(&self, path: &str, value: T, shown: impl fmt::Display, faults: &mut Faults) {
+        if value < self.min || value > self.max {
+            faults.add(path, format!("{shown} is not in {self}"));
+        }
+    }
+}
+
+impl Bounds<u32> {
+    /// Notes a fault at `path` if `value` lies outside.
+    pub fn check(&self, path: &str, value: u32, faults: &mut Faults) {
+        self.check_as(path, value, value, faults);
+    }
+}
+
+impl Bounds<Duration> {
+    /// Notes a fault at `path` if `value` lies outside.
+    pub fn check(&self, path: &str, value: Duration, faults: &mut Faults) {
+        self.check_as(path, value, Millis(value), faults);
+    }
+}
+
+impl Bounds<Ratio> {
+    /// Notes a fault at `path` if `value` lies outside.
+    pub fn check(&self, path: &str, value: Ratio, faults: &mut Faults) {
+        self.check_as(path, value, value, faults);
+    }
+}
+
+impl fmt::Display for Bounds<u32> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.min, self.max)
+    }
+}
+
+impl fmt::Display for Bounds<Duration> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", Millis(self.min), Millis(self.max))
+    }
+}
+
+impl fmt::Display for Bounds<Ratio> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.min, self.max)
+    }
+}
+
+/// A number in steps of 0.0001, kept as that many ten-thousandths (basis points).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ratio {
+    bp: u32,
+}
+
+impl Ratio {
+    /// 1 = 10,000 basis points.
+    pub const ONE: Self = Self::from_bp(10_000);
+
+    /// This many ten-thousandths.
+    #[must_use]
+    pub const fn from_bp(bp: u32) -> Self {
+        Self { bp }
+    }
+
+    /// Ten-thousandths.
+    #[must_use]
+    pub const fn bp(self) -> u32 {
+        self.bp
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.bp / 10_000, self.bp % 10_000);
+        if part == 0 {
+            return write!(f, "{whole}");
+        }
+        let digits = format!("{part:04}");
+        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+    }
+}
+
+/// A duration as people write it: `250ms`, `2s`, `1h`, `1500us`.
+#[derive(Clone, Copy, Debug)]
+pub struct Millis(pub Duration);
+
+impl fmt::Display for Millis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0.as_micros();
+        match us {
+            0 => f.write_str("0ms"),
+            _ if us % 3_600_000_000 == 0 => write!(f, "{}h", us / 3_600_000_000),
+            _ if us % 1_000_000 == 0 => write!(f, "{}s", us / 1_000_000),
+            _ if us % 1_000 == 0 => write!(f, "{}ms", us / 1_000),
+            _ => write!(f, "{us}us"),
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Who calls what: one exact route, and the rules for names.
+//!
+//! Names end up in store keys, metric labels and headers, so they are restricted to what all of those can
+//! carry: 1..=255 bytes of visible ASCII without `*`; `/` only in methods, where it stands once, between
+//! service and method.
+
+use std::fmt;
+
+use crate::fault::Faults;
+
+/// The longest accepted name, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+
+/// One exact route: a caller's call of one method.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteKey {
+    caller_service: String,
+    caller_cluster: String,
+    callee_service: String,
+    callee_method: String,
+}
+
+impl RouteKey {
+    /// Checks the four names.
+    ///
+    /// # Errors
+    /// One fault per name that is not acceptable.
+    pub fn new(
+        caller_service: &str,
+        caller_cluster: &str,
+        callee_service: &str,
+        callee_method: &str,
+    ) -> Result<Self, Faults> {
+        let mut faults = Faults::none();
+        check_name("caller_service", caller_service, &mut faults);
+        check_name("caller_cluster", caller_cluster, &mut faults);
+        check_name("callee_service", callee_service, &mut faults);
+        check_method("callee_method", callee_method, &mut faults);
+        faults.or(Self {
+            caller_service: caller_service.to_owned(),
+            caller_cluster: caller_cluster.to_owned(),
+            callee_service: callee_service.to_owned(),
+            callee_method: callee_method.to_owned(),
+        })
+    }
+
+    /// Who calls.
+    #[must_use]
+    pub fn caller_service(&self) -> &str {
+        &self.caller_service
+    }
+
+    /// The caller's deployment group.
+    #[must_use]
+    pub fn caller_cluster(&self) -> &str {
+        &self.caller_cluster
+    }
+
+    /// Who is called.
+    #[must_use]
+    pub fn callee_service(&self) -> &str {
+        &self.callee_service
+    }
+
+    /// `package.Service/Method`.
+    #[must_use]
+    pub fn callee_method(&self) -> &str {
+        &self.callee_method
+    }
+}
+
+impl fmt::Display for RouteKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
+        write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
+    }
+}
+
+/// Notes what is wrong with the name of a service or cluster.
+pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
+    if let Some(problem) = problem_of_name(name) {
+        faults.add(path, problem);
+    } else if name.contains('/') {
+        faults.add(path, format!("{name:?} contains '/', which only methods may"));
+    }
+}
+
+/// Notes what is wrong with an exact method name.
+pub fn check_method(path: &str, method: &str, faults: &mut Faults) {
+    if let Some(problem) = problem_of_name(method) {
+        faults.add(path, problem);
+        return;
+    }
+    let parts: Vec<&str> = method.split('/').collect();
+    if !matches!(parts.as_slice(), [service, method] if !service.is_empty() && !method.is_empty()) {
+        faults.add(path, format!("{method:?} is not of the form package.Service/Method"));
+    }
+}
+
+fn problem_of_name(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("must not be empty".to_owned());
+    }
+    if name.len() > MAX_NAME_BYTES {
+        let shown: String = name.chars().take(32).collect();
+        return Some(format!("{shown:?}... has {} bytes, at most {MAX_NAME_BYTES} are allowed", name.len()));
+    }
+    let bad = name.chars().find(|c| !c.is_ascii_graphic() || *c == '*')?;
+    Some(format!("{name:?} contains {bad:?}; only visible ASCII without '*' is allowed"))
+}

@@ -1,0 +1,49 @@
+//! Damper's rule book: everything that decides about repeating a call, and nothing else.
+//!
+//! The crate is pure. It has no clock, no I/O, no threads and no randomness of its own: the present [`Time`]
+//! and random numbers come in as arguments. The client SDK, the durable queue and the simulator are drivers
+//! of this one rule book, and every rule can be tested without sleeping.
+//!
+//! Three nouns carry it:
+//! - [`Policy`]: immutable settings; a [`Rule`] binds a checked one to a [`Pattern`], a [`Table`] finds it.
+//! - [`RouteState`]: what all calls of one route share (window, latencies, counters), by atomics, no lock.
+//! - [`Call`]: one call's decisions, a state machine that answers what happened with a [`Step`].
+//!
+//! Values are integers (microseconds, basis points). Nothing here panics on any input; arithmetic saturates.
+#![deny(clippy::float_arithmetic, clippy::float_cmp)]
+#![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+
+pub mod backoff;
+pub mod breaker;
+mod call;
+pub mod chain;
+pub mod classify;
+mod code;
+pub mod deadline;
+mod explain;
+mod fate;
+mod fault;
+pub mod feature;
+mod key;
+pub mod latency;
+mod pattern;
+pub mod policy;
+mod route;
+mod table;
+mod time;
+mod window;
+
+pub use call::{Answer, Call, CallStart, Send, Step};
+pub use classify::{Failure, Pushback, Verdict};
+pub use code::{Code, CodeSet};
+pub use explain::{Bound, Explanation, Loser};
+pub use fate::{Ending, Fate};
+pub use fault::{Fault, Faults};
+pub use key::RouteKey;
+pub use latency::Histogram;
+pub use pattern::{MethodPart, Part, Pattern};
+pub use policy::{Backoff, Chain, Jitter, Mode, Policy, Retry, RetryBreaker};
+pub use route::{Counters, Route, RouteState};
+pub use table::{Rule, Table};
+pub use time::Time;
+pub use window::{Window, WindowShape};

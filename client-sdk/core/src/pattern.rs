@@ -1,0 +1,210 @@
+//! Which routes a rule is for, and which of two patterns is the more exact.
+//!
+//! Compared in this order, the first difference decides:
+//!
+//! | part           | more exact ... less exact                  |
+//! |----------------|--------------------------------------------|
+//! | callee service | exact, `*`                                 |
+//! | callee method  | `pkg.Service/Method`, `pkg.Service/*`, `*` |
+//! | caller service | exact, `*`                                 |
+//! | caller cluster | exact, `*`                                 |
+//!
+//! Patterns are unique in a table, so for any route exactly one of those that match is the most exact.
+
+use std::fmt;
+
+use crate::fault::Faults;
+use crate::key::{self, RouteKey};
+
+/// A service or cluster in a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// `*`
+    Any,
+    /// This name.
+    Exact(String),
+}
+
+/// A method in a pattern.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MethodPart {
+    /// `*`
+    Any,
+    /// Every method of this `package.Service`.
+    Service(String),
+    /// This `package.Service/Method`.
+    Exact(String),
+}
+
+/// The routes a rule is for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pattern {
+    /// Who calls.
+    pub caller_service: Part,
+    /// The caller's deployment group.
+    pub caller_cluster: Part,
+    /// Who is called.
+    pub callee_service: Part,
+    /// What is called.
+    pub callee_method: MethodPart,
+}
+
+impl Pattern {
+    /// Reads the four parts as they are written.
+    ///
+    /// # Errors
+    /// One fault per part that is not acceptable.
+    pub fn parse(
+        caller_service: &str,
+        caller_cluster: &str,
+        callee_service: &str,
+        callee_method: &str,
+    ) -> Result<Self, Faults> {
+        let mut faults = Faults::none();
+        let pattern = Self {
+            caller_service: Part::parse("caller_service", caller_service, &mut faults),
+            caller_cluster: Part::parse("caller_cluster", caller_cluster, &mut faults),
+            callee_service: Part::parse("callee_service", callee_service, &mut faults),
+            callee_method: MethodPart::parse("callee_method", callee_method, &mut faults),
+        };
+        faults.or(pattern)
+    }
+
+    /// True if the route is one of the pattern's.
+    #[must_use]
+    pub fn matches(&self, route: &RouteKey) -> bool {
+        self.matches_caller(route.caller_service(), route.caller_cluster())
+            && self.callee_service.matches(route.callee_service())
+            && self.callee_method.matches(route.callee_method())
+    }
+
+    /// True if the caller part matches: such a rule concerns this process.
+    #[must_use]
+    pub fn matches_caller(&self, service: &str, cluster: &str) -> bool {
+        self.caller_service.matches(service) && self.caller_cluster.matches(cluster)
+    }
+
+    /// How exact the pattern is: of two that match a route, the one with the greater number wins.
+    #[must_use]
+    pub fn exactness(&self) -> u8 {
+        let bit = |part: &Part| u8::from(*part != Part::Any);
+        (bit(&self.callee_service) << 4)
+            | (self.callee_method.exactness() << 2)
+            | (bit(&self.caller_service) << 1)
+            | bit(&self.caller_cluster)
+    }
+
+    /// The patterns that match a route, the most exact first.
+    pub(crate) fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
+        let parts = |name: &str| [Part::Exact(name.to_owned()), Part::Any];
+        let methods = MethodPart::candidates(route.callee_method());
+        let callers = parts(route.caller_service());
+        let clusters = parts(route.caller_cluster());
+        let mut all = Vec::with_capacity(24);
+        for callee_service in parts(route.callee_service()) {
+            for callee_method in &methods {
+                for caller_service in &callers {
+                    for caller_cluster in &clusters {
+                        all.push(Self {
+                            caller_service: caller_service.clone(),
+                            caller_cluster: caller_cluster.clone(),
+                            callee_service: callee_service.clone(),
+                            callee_method: callee_method.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        all.into_iter()
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// The four words of the command line: `checkout * inventory inventory.v1.Inventory/Reserve`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
+        write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
+    }
+}
+
+impl Part {
+    fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
+        if text == "*" {
+            return Self::Any;
+        }
+        key::check_name(path, text, faults);
+        Self::Exact(text.to_owned())
+    }
+
+    fn matches(&self, name: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(exact) => exact == name,
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Exact(name) => f.write_str(name),
+        }
+    }
+}
+
+impl MethodPart {
+    fn parse(path: &str, text: &str, faults: &mut Faults) -> Self {
+        if text == "*" {
+            return Self::Any;
+        }
+        let Some(service) = text.strip_suffix("/*") else {
+            key::check_method(path, text, faults);
+            return Self::Exact(text.to_owned());
+        };
+        if service.is_empty() {
+            faults.add(path, format!("{text:?} has no service before \"/*\""));
+        } else {
+            key::check_name(path, service, faults);
+        }
+        Self::Service(service.to_owned())
+    }
+
+    fn matches(&self, method: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Service(service) => service_of(method) == Some(service),
+            Self::Exact(exact) => exact == method,
+        }
+    }
+
+    fn exactness(&self) -> u8 {
+        match self {
+            Self::Any => 0,
+            Self::Service(_) => 1,
+            Self::Exact(_) => 2,
+        }
+    }
+
+    fn candidates(method: &str) -> Vec<Self> {
+        let mut all = vec![Self::Exact(method.to_owned())];
+        all.extend(service_of(method).map(|service| Self::Service(service.to_owned())));
+        all.push(Self::Any);
+        all
+    }
+}
+
+impl fmt::Display for MethodPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Service(service) => write!(f, "{service}/*"),
+            Self::Exact(method) => f.write_str(method),
+        }
+    }
+}
+
+/// The `package.Service` of a method.
+fn service_of(method: &str) -> Option<&str> {
+    method.split_once('/').map(|(service, _)| service)
+}

@@ -1,0 +1,153 @@
+//! Where rules live: one small trait, two stores, one contract.
+//!
+//! The truth is a sequence of **changes**, each at its own revision (1, 2, 3, ... without gap). A change says
+//! who made it, when and why, and which entries it set or removed. The entries at the head revision are kept
+//! beside the changes, one key each, readable with the store's own tools. History, resume, audit and rollback
+//! read the changes; start-up reads the entries.
+//!
+//! A store knows nothing of rules: values are bytes. It offers exactly one way to write, `commit`, which
+//! compares the head revision, so that any number of writers can share a store without losing an update.
+//! Which revision each *entry* must have is checked once, before the store, by the writer task.
+//!
+//! A commit that was acknowledged survives kill -9 and power loss.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures_core::Stream;
+
+pub mod etcd;
+pub mod sled;
+
+#[cfg(test)]
+mod tests;
+
+/// Everything in the store at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The identity of the store, drawn when it was created.
+    pub epoch: String,
+    /// The head revision; 0 in a new store.
+    pub revision: u64,
+    /// The entries, by key.
+    pub entries: BTreeMap<String, Entry>,
+}
+
+/// One key's current value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The revision of the change that set it.
+    pub revision: u64,
+    /// What it was set to.
+    pub value: Bytes,
+}
+
+/// One atomic change: who, when, why, what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its place in the sequence.
+    pub revision: u64,
+    /// When it was made, by the server's clock.
+    pub at: SystemTime,
+    /// Who made it, as far as known.
+    pub author: String,
+    /// Why; may be empty.
+    pub reason: String,
+    /// What makes the request recognisable when it is repeated; empty = nothing.
+    pub request_id: String,
+    /// The digest of the request's body, to tell a repetition from another request with the same id.
+    pub request_digest: u64,
+    /// What it set or removed; a key at most once.
+    pub edits: Vec<Edit>,
+}
+
+/// One key's part in a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// Segments joined by `/`, each percent-encoded by [`key`], so that no name can escape its place.
+    pub key: String,
+    /// The new value, or none where the key is removed.
+    pub value: Option<Bytes>,
+}
+
+/// What a watch yields: every change after the revision it was opened at, in order, none twice.
+pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, Error>> + Send>>;
+
+/// What a store can answer instead of the result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The head is not where the commit expected it; nothing was written. Read the changes up to `head`, decide again.
+    #[error("the store is at revision {head}, not at the expected one")]
+    Conflict {
+        /// Where the head is.
+        head: u64,
+    },
+    /// The changes asked for are no longer kept; load the state and go on from there.
+    #[error("changes up to revision {oldest} are no longer kept")]
+    Compacted {
+        /// The newest revision whose change is gone.
+        oldest: u64,
+    },
+    /// The store was replaced by another one (another epoch, or an older copy of this one).
+    #[error("the store was replaced: epoch {epoch}")]
+    Replaced {
+        /// The epoch found.
+        epoch: String,
+    },
+    /// The store can not be reached or does not answer in time. It is certain that nothing was written.
+    #[error("the store can not be reached: {reason}")]
+    Unavailable {
+        /// What was tried and what came of it.
+        reason: String,
+    },
+    /// The change is larger than the store takes.
+    #[error("the change has {bytes} bytes, the store takes {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The bound.
+        limit: usize,
+    },
+    /// What was read is not what was written: a damaged file or a foreign hand.
+    #[error("the store is damaged: {reason}")]
+    Damaged {
+        /// What was found.
+        reason: String,
+    },
+}
+
+/// A place to keep changes and entries. All methods may be called from any task at any time.
+#[tonic::async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Reads everything at one revision, linearizably.
+    async fn load(&self) -> Result<State, Error>;
+
+    /// Writes changes with the revisions `expected_head + 1, + 2, ...`, all or none, if the head is
+    /// `expected_head`. Returns once they are durable.
+    ///
+    /// An answer is always certain: an attempt whose outcome is unknown (a timeout) is read again before this
+    /// returns. Fails within 5 s when the store does not answer.
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error>;
+
+    /// Changes after revision `after`, for ever. It reconnects by itself; it ends only with an error from
+    /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`.
+    fn watch(&self, after: u64) -> Watch;
+
+    /// The changes `after + 1 ..= upto` that are still kept, oldest first.
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error>;
+
+    /// Drops the changes up to and including `revision`; entries stay.
+    async fn compact(&self, revision: u64) -> Result<(), Error>;
+}
+
+/// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.
+#[must_use]
+pub fn key<'a>(segments: impl IntoIterator<Item = &'a str>) -> String {
+    use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+    const ESCAPED: &AsciiSet = &CONTROLS.add(b'/').add(b'%').add(b' ').add(b'\\').add(b'?').add(b'#');
+    let encoded: Vec<String> =
+        segments.into_iter().map(|segment| utf8_percent_encode(segment, ESCAPED).to_string()).collect();
+    encoded.join("/")
+}

@@ -1,0 +1,10 @@
+//! Damper's wire: messages and services of `damper.v1`.
+
+/// Generated messages and services of `damper.v1`.
+pub mod v1 {
+    #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; documented in the .proto files")]
+    tonic::include_proto!("damper.v1");
+}
+
+/// The encoded `FileDescriptorSet` of `damper.v1`, for server reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
