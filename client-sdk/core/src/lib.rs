@@ -13,37 +13,23 @@
 #![deny(clippy::float_arithmetic, clippy::float_cmp)]
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-pub mod backoff;
-pub mod breaker;
-mod call;
-pub mod chain;
-pub mod classify;
 mod code;
-pub mod deadline;
-mod explain;
 mod fate;
-mod fault;
+pub mod fault;
 pub mod feature;
-mod key;
-pub mod latency;
+pub mod key;
 mod pattern;
 pub mod policy;
-mod route;
 mod table;
 mod time;
 mod window;
 
-pub use call::{Answer, Call, CallStart, Send, Step};
-pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
-pub use explain::{Bound, Explanation, Loser};
 pub use fate::{Ending, Fate};
-pub use fault::{Fault, Faults};
+pub use fault::{Fault, Faults, Ratio};
 pub use key::RouteKey;
-pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
 pub use policy::{Backoff, Chain, Jitter, Mode, Policy, Retry, RetryBreaker};
-pub use route::{Counters, Route, RouteState};
 pub use table::{Rule, Table};
 pub use time::Time;
 pub use window::{Window, WindowShape};
