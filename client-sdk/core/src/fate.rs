@@ -95,7 +95,11 @@ impl Fate {
     pub const fn stops_layers_above(self) -> bool {
         matches!(
             self,
-            Self::AttemptsExhausted | Self::RetryBreaker | Self::Deadline | Self::MaxDuration | Self::Pushback
+            Self::AttemptsExhausted
+                | Self::RetryBreaker
+                | Self::Deadline
+                | Self::MaxDuration
+                | Self::Pushback
         )
     }
 }
@@ -118,7 +122,9 @@ impl Ending {
 
     /// Every ending there is.
     pub fn all() -> impl Iterator<Item = Self> {
-        [false, true].into_iter().flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
+        [false, true]
+            .into_iter()
+            .flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
     }
 }
 

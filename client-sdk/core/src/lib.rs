@@ -13,23 +13,37 @@
 #![deny(clippy::float_arithmetic, clippy::float_cmp)]
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
+pub mod backoff;
+pub mod breaker;
+mod call;
+pub mod chain;
+pub mod classify;
 mod code;
+pub mod deadline;
+mod explain;
 mod fate;
 pub mod fault;
 pub mod feature;
 pub mod key;
+pub mod latency;
 mod pattern;
 pub mod policy;
+mod route;
 mod table;
 mod time;
 mod window;
 
+pub use call::{Answer, Call, CallStart, Finish, Send, Step};
+pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
+pub use explain::{Bound, Explanation, Loser};
 pub use fate::{Ending, Fate};
 pub use fault::{Fault, Faults, Ratio};
 pub use key::RouteKey;
+pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
 pub use policy::{Backoff, Chain, Jitter, Mode, Policy, Retry, RetryBreaker};
+pub use route::{Counters, Route, RouteState};
 pub use table::{Rule, Table};
 pub use time::Time;
-pub use window::{Window, WindowShape};
+pub use window::{Counts, Window, WindowShape};

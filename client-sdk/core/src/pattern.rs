@@ -122,8 +122,16 @@ impl Pattern {
 impl fmt::Display for Pattern {
     /// The four words of the command line: `checkout * inventory inventory.v1.Inventory/Reserve`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
-        write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
+        let Self {
+            caller_service,
+            caller_cluster,
+            callee_service,
+            callee_method,
+        } = self;
+        write!(
+            f,
+            "{caller_service} {caller_cluster} {callee_service} {callee_method}"
+        )
     }
 }
 

@@ -30,7 +30,11 @@ impl Rule {
         policy.check(&mut inner);
         let mut faults = Faults::none();
         faults.nest("policy", inner);
-        faults.or(Self { pattern, policy, revision })
+        faults.or(Self {
+            pattern,
+            policy,
+            revision,
+        })
     }
 
     /// The routes it is for.

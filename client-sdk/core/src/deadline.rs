@@ -1,0 +1,140 @@
+//! The time a call has, and how it is told to the next hop.
+//!
+//! A call's deadline is the earliest of: the one inherited from the request being served, the call's own
+//! `grpc-timeout`, and the rule's `timeout`. Every attempt carries what is left of it (or its own limit, if
+//! shorter) as `grpc-timeout`, so that each hop knows what the one above will still wait for.
+//!
+//! Source: the gRPC HTTP/2 protocol, "Timeout": at most eight digits and a unit. Microseconds are used up to
+//! 99.99 s, because a hop must not lose most of a short budget to rounding.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::time::{Time, micros};
+
+/// The header that carries it.
+pub const HEADER: &str = "grpc-timeout";
+
+/// A peer that ends an attempt this little before its limit ended it because of the limit: its timer started
+/// from the same number and runs on another clock.
+pub const GRACE: Duration = Duration::from_millis(5);
+
+const MAX_DIGITS: usize = 8;
+const MAX_NUMBER: u64 = 99_999_999;
+
+/// The earliest of the deadlines there are.
+#[must_use]
+pub fn earliest(deadlines: impl IntoIterator<Item = Option<Time>>) -> Option<Time> {
+    deadlines.into_iter().flatten().min()
+}
+
+/// True if something that ended at `now` ended because of this limit.
+#[must_use]
+pub fn ended_by(limit: Option<Time>, now: Time) -> bool {
+    limit.is_some_and(|limit| now + GRACE >= limit)
+}
+
+/// The value of a `grpc-timeout` header; `None` for one that does not follow the protocol.
+#[must_use]
+pub fn parse(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > MAX_DIGITS || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// A limit as the value of `grpc-timeout`, never zero, never longer than the limit but for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderValue(Duration);
+
+impl HeaderValue {
+    /// The value for an attempt that may take this long.
+    #[must_use]
+    pub fn new(limit: Duration) -> Self {
+        Self(limit)
+    }
+}
+
+impl fmt::Display for HeaderValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = micros(self.0).max(1);
+        let units = [('u', 1), ('m', 1_000), ('S', 1_000_000), ('M', 60_000_000)];
+        for (unit, size) in units {
+            if us / size <= MAX_NUMBER {
+                return write!(f, "{}{unit}", us / size);
+            }
+        }
+        write!(f, "{}H", (us / 3_600_000_000).min(MAX_NUMBER))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_follow_the_protocol() {
+        let check = |limit: Duration, expected: &str| {
+            assert_eq!(HeaderValue::new(limit).to_string(), expected, "{limit:?}");
+        };
+        check(Duration::ZERO, "1u");
+        check(Duration::from_nanos(1), "1u");
+        check(Duration::from_millis(1), "1000u");
+        check(Duration::from_micros(99_999_999), "99999999u");
+        check(Duration::from_secs(100), "100000m");
+        check(Duration::from_secs(99_999), "99999000m");
+        check(Duration::from_secs(100_000), "100000S");
+        check(Duration::MAX, "99999999H");
+    }
+
+    #[test]
+    fn malformed_values_are_none() {
+        for bad in [
+            "",
+            "S",
+            "1",
+            "123456789S",
+            "1x",
+            "-1S",
+            "+1S",
+            "1.5S",
+            " 1S",
+            "1 S",
+        ] {
+            assert_eq!(parse(bad.as_bytes()), None, "{bad:?}");
+        }
+        assert_eq!(parse(b"99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(parse(b"0u"), Some(Duration::ZERO));
+        assert_eq!(parse(b"5n"), Some(Duration::from_nanos(5)));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back_not_longer_and_hardly_shorter(us in 1_u64..3_600_000_000_000) {
+            let limit = Duration::from_micros(us);
+            let text = HeaderValue::new(limit).to_string();
+            prop_assert!(text.len() <= MAX_DIGITS + 1, "{}", text);
+            let read = parse(text.as_bytes()).unwrap();
+            prop_assert!(read <= limit && limit - read <= limit / 90_000, "{} for {:?}", text, limit);
+        }
+    }
+
+    #[test]
+    fn what_ends_within_the_grace_ended_by_the_limit() {
+        let limit = Some(Time::from_micros(100_000));
+        assert!(!ended_by(limit, Time::from_micros(94_999)));
+        assert!(ended_by(limit, Time::from_micros(95_000)));
+        assert!(!ended_by(None, Time::from_micros(u64::MAX)));
+    }
+}

@@ -1,0 +1,260 @@
+//! How long attempts and calls take, in buckets of atomics.
+//!
+//! Buckets are log-linear: below 8 µs one per microsecond, above eight per power of two, so that a bucket is
+//! never wider than an eighth of its value; the last one takes everything from about an hour up. A quantile
+//! is answered with the middle of its bucket: within 6.25 % of the truth.
+//!
+//! [`Recent`] keeps the present window and the one before, so that what it says is at most two windows old
+//! and time alone makes it forget. Turning the window over while others record can lose a few recordings;
+//! that does not matter for a quantile.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::{Time, micros};
+
+/// How many buckets a histogram has.
+pub const BUCKETS: usize = 256;
+const SUB_BITS: u32 = 3;
+const SUBS: u64 = 1 << SUB_BITS;
+/// How long one window of [`Recent`] is.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// The bucket that a duration falls into.
+#[must_use]
+pub fn bucket_of(duration: Duration) -> usize {
+    let us = micros(duration);
+    if us < SUBS {
+        return usize::try_from(us).unwrap_or(0);
+    }
+    let octave = us.ilog2() - SUB_BITS;
+    let index = u64::from(octave) * SUBS + (us >> octave);
+    usize::try_from(index).unwrap_or(BUCKETS).min(BUCKETS - 1)
+}
+
+/// The middle of a bucket.
+#[must_use]
+pub fn middle_of(bucket: usize) -> Duration {
+    let bucket = bucket.min(BUCKETS - 1) as u64;
+    if bucket < SUBS {
+        return Duration::from_micros(bucket);
+    }
+    let octave = bucket / SUBS - 1;
+    let low = (bucket - octave * SUBS) << octave;
+    Duration::from_micros(low + ((1 << octave) >> 1))
+}
+
+/// The duration below which this share of the counted ones lie, in ten-thousandths; none if nothing was
+/// counted. `counts` are pairs of bucket and count in ascending order of buckets.
+#[must_use]
+pub fn quantile(counts: impl Iterator<Item = (usize, u64)> + Clone, share_bp: u32) -> Option<Duration> {
+    let total: u64 = counts.clone().map(|(_, count)| count).sum();
+    let rank = (u128::from(total) * u128::from(share_bp)).div_ceil(10_000).max(1);
+    let mut seen = 0_u128;
+    for (bucket, count) in counts {
+        seen += u128::from(count);
+        if count > 0 && seen >= rank {
+            return Some(middle_of(bucket));
+        }
+    }
+    None
+}
+
+/// Counts since the driver started.
+#[derive(Debug)]
+pub struct Histogram([AtomicU64; BUCKETS]);
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, duration: Duration) {
+        if let Some(bucket) = self.0.get(bucket_of(duration)) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The buckets that are not empty, with their counts, in ascending order.
+    pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + Clone {
+        self.0
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .enumerate()
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; BUCKETS])
+    }
+}
+
+/// What was counted lately.
+#[derive(Debug)]
+pub struct Recent {
+    /// The number of the present window; the other half holds the one before.
+    window: AtomicU64,
+    halves: [Half; 2],
+}
+
+#[derive(Debug)]
+struct Half {
+    total: AtomicU32,
+    counts: [AtomicU32; BUCKETS],
+}
+
+impl Recent {
+    /// Counts one duration that ended at `now`.
+    pub fn record(&self, now: Time, duration: Duration) {
+        self.turn_over(now);
+        let half = self.half(self.window.load(Ordering::Relaxed));
+        if let Some(bucket) = half.counts.get(bucket_of(duration)) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+            half.total.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The median of what was counted lately, if that is at least `min_samples`.
+    #[must_use]
+    pub fn median(&self, now: Time, min_samples: u32) -> Option<Duration> {
+        self.turn_over(now);
+        let [a, b] = &self.halves;
+        let total = a
+            .total
+            .load(Ordering::Relaxed)
+            .saturating_add(b.total.load(Ordering::Relaxed));
+        if total < min_samples.max(1) {
+            return None;
+        }
+        let mut seen = 0_u32;
+        let pairs = a.counts.iter().zip(&b.counts);
+        for (bucket, (a, b)) in pairs.enumerate() {
+            let count = a
+                .load(Ordering::Relaxed)
+                .saturating_add(b.load(Ordering::Relaxed));
+            seen = seen.saturating_add(count);
+            if seen >= total.div_ceil(2) {
+                return Some(middle_of(bucket));
+            }
+        }
+        None
+    }
+
+    /// Makes the window of `now` the present one; whoever gets there first clears what is too old.
+    fn turn_over(&self, now: Time) {
+        let present = now.as_micros() / micros(WINDOW);
+        let old = self.window.load(Ordering::Relaxed);
+        if present <= old {
+            return;
+        }
+        if self
+            .window
+            .compare_exchange(old, present, Ordering::Relaxed, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.half(present).clear();
+            if present > old + 1 {
+                self.half(present + 1).clear();
+            }
+        }
+    }
+
+    fn half(&self, window: u64) -> &Half {
+        let [even, odd] = &self.halves;
+        if window % 2 == 0 { even } else { odd }
+    }
+}
+
+impl Half {
+    fn clear(&self) {
+        self.total.store(0, Ordering::Relaxed);
+        for count in &self.counts {
+            count.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Half {
+    fn default() -> Self {
+        Self {
+            total: AtomicU32::new(0),
+            counts: [const { AtomicU32::new(0) }; BUCKETS],
+        }
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self {
+            window: AtomicU64::new(0),
+            halves: [Half::default(), Half::default()],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_middle_of_a_bucket_is_within_a_sixteenth_of_what_fell_into_it(us in 0_u64..3_600_000_000) {
+            let bucket = bucket_of(Duration::from_micros(us));
+            let middle = u64::try_from(middle_of(bucket).as_micros()).unwrap();
+            prop_assert_eq!(bucket_of(Duration::from_micros(middle)), bucket);
+            prop_assert!(middle.abs_diff(us) <= us / 16 + 1, "{} for {}", middle, us);
+        }
+
+        #[test]
+        fn any_duration_has_a_bucket(us in any::<u64>()) {
+            prop_assert!(bucket_of(Duration::from_micros(us)) < BUCKETS);
+        }
+    }
+
+    #[test]
+    fn buckets_ascend_without_a_gap() {
+        let mut last = 0;
+        for us in 0..2_000_000 {
+            let bucket = bucket_of(Duration::from_micros(us));
+            assert!(bucket == last || bucket == last + 1, "{us}");
+            last = bucket;
+        }
+    }
+
+    #[test]
+    fn the_median_needs_its_samples_and_is_forgotten_with_time_alone() {
+        let recent = Recent::default();
+        let at = |s: u64| Time::from_micros(s * 1_000_000);
+        for i in 0..20 {
+            assert_eq!(recent.median(at(1), 20), None, "{i} samples");
+            recent.record(at(1), Duration::from_millis(100));
+        }
+        let median = recent.median(at(1), 20).unwrap();
+        assert!(
+            median.abs_diff(Duration::from_millis(100)) < Duration::from_millis(7),
+            "{median:?}"
+        );
+        assert!(
+            recent.median(at(19), 20).is_some(),
+            "the window before is still known"
+        );
+        assert_eq!(recent.median(at(20), 20), None, "two windows on nothing is known");
+    }
+
+    #[test]
+    fn quantiles_follow_the_ranks() {
+        let histogram = Histogram::default();
+        for ms in 1..=100 {
+            histogram.record(Duration::from_millis(ms));
+        }
+        let near = |share, ms: u64| {
+            let found = quantile(histogram.counts(), share).unwrap();
+            let off = found.abs_diff(Duration::from_millis(ms));
+            assert!(off <= Duration::from_millis(ms) / 16, "{share} bp: {found:?}");
+        };
+        near(5_000, 50);
+        near(9_900, 99);
+        near(0, 1);
+        assert_eq!(quantile(Histogram::default().counts(), 5_000), None);
+    }
+}
