@@ -7,8 +7,12 @@ use std::{env, path::PathBuf};
 
 use prost::Message as _;
 
-const FILES: [&str; 4] =
-    ["damper/v1/policy.proto", "damper/v1/rules.proto", "damper/v1/distribution.proto", "damper/v1/fleet.proto"];
+const FILES: [&str; 4] = [
+    "damper/v1/policy.proto",
+    "damper/v1/rules.proto",
+    "damper/v1/distribution.proto",
+    "damper/v1/fleet.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

@@ -1,8 +1,18 @@
 //! Damper's wire: messages and services of `damper.v1`.
+//!
+//! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and back.
+//! Nothing here decides anything about a call: ranges and defaults are the engine's.
+
+pub mod convert;
 
 /// Generated messages and services of `damper.v1`.
 pub mod v1 {
-    #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; documented in the .proto files")]
+    #![allow(
+        missing_docs,
+        unreachable_pub,
+        clippy::all,
+        reason = "generated; documented in the .proto files"
+    )]
     tonic::include_proto!("damper.v1");
 }
 

@@ -160,7 +160,7 @@ impl Recent {
 
     fn half(&self, window: u64) -> &Half {
         let [even, odd] = &self.halves;
-        if window % 2 == 0 { even } else { odd }
+        if window.is_multiple_of(2) { even } else { odd }
     }
 }
 

@@ -71,8 +71,8 @@ pub struct Policy {
     pub replay_limit: u32,
 }
 
-/// Whether a rule acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Whether a rule acts; each does more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Calls pass untouched.
     Off,

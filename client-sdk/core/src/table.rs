@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::fault::Faults;
 use crate::key::RouteKey;
 use crate::pattern::Pattern;
-use crate::policy::Policy;
+use crate::policy::{Mode, Policy};
 
 /// A checked policy for the routes of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,13 @@ impl Rule {
             policy,
             revision,
         })
+    }
+
+    /// The same rule doing no more than `mode`: for a local override, which can only reduce.
+    #[must_use]
+    pub fn at_most(&self, mode: Mode) -> Self {
+        let policy = Policy { mode: self.policy.mode.min(mode), ..self.policy.clone() };
+        Self { policy, ..self.clone() }
     }
 
     /// The routes it is for.
