@@ -1,0 +1,588 @@
+use std::time::Duration;
+
+use damper_core::policy::{BUCKET_LENGTH, TIMEOUT, WAIT};
+use damper_core::{Backoff, Chain, Code, CodeSet, Faults, Jitter, Mode, Pattern, Policy, Ratio};
+use damper_core::{Fate, Retry, RetryBreaker, Rule, WindowShape};
+use proptest::prelude::*;
+
+use crate::v1;
+
+fn paths(faults: &Faults) -> Vec<&str> {
+    faults.iter().map(|fault| fault.path.as_str()).collect()
+}
+
+fn wire_rule() -> v1::Rule {
+    let pattern = Pattern::parse("checkout", "*", "inventory", "inventory.v1.Inventory/Reserve").unwrap();
+    let policy = Policy {
+        retry: Some(Retry::default()),
+        ..Policy::new(Mode::Observe)
+    };
+    (&Rule::new(pattern, policy, 7).unwrap()).into()
+}
+
+fn seconds(seconds: i64, nanos: i32) -> Option<prost_types::Duration> {
+    Some(prost_types::Duration { seconds, nanos })
+}
+
+/// Spoils a good rule and expects these faults, all of them, in this order.
+fn check(spoil: impl FnOnce(&mut v1::Rule, &mut v1::Policy), expected: &[(&str, &str)]) {
+    let mut rule = wire_rule();
+    let mut policy = rule.policy.take().unwrap();
+    spoil(&mut rule, &mut policy);
+    rule.policy = Some(policy);
+    let faults = super::rule(&rule).unwrap_err();
+    let found: Vec<(&str, &str)> = faults
+        .iter()
+        .map(|f| (f.path.as_str(), f.problem.as_str()))
+        .collect();
+    assert_eq!(found, expected);
+}
+
+fn spoil_retry(change: impl FnOnce(&mut v1::Retry), expected: &[(&str, &str)]) {
+    check(|_, policy| change(policy.retry.as_mut().unwrap()), expected);
+}
+
+fn spoil_exponential(change: impl FnOnce(&mut v1::ExponentialBackoff), expected: &[(&str, &str)]) {
+    spoil_retry(
+        |retry| {
+            let mut backoff = v1::ExponentialBackoff::default();
+            change(&mut backoff);
+            retry.backoff = Some(v1::Backoff {
+                kind: Some(v1::backoff::Kind::Exponential(backoff)),
+            });
+        },
+        expected,
+    );
+}
+
+fn spoil_breaker(change: impl FnOnce(&mut v1::RetryBreaker), expected: &[(&str, &str)]) {
+    check(
+        |_, policy| change(policy.retry_breaker.as_mut().unwrap()),
+        expected,
+    );
+}
+
+#[test]
+fn absent_or_unknown_mode_is_refused() {
+    check(
+        |_, policy| policy.mode = 0,
+        &[("policy.mode", "must be said: off, observe or enforce")],
+    );
+    check(
+        |_, policy| policy.mode = 9,
+        &[("policy.mode", "9 is not known: off, observe or enforce")],
+    );
+}
+
+#[test]
+fn absent_parts_of_a_rule_are_named() {
+    let faults = super::rule(&v1::Rule::default()).unwrap_err();
+    assert_eq!(faults.to_string(), "key: must be given; policy: must be given");
+}
+
+#[test]
+fn durations_that_are_none_are_refused_with_value_and_range() {
+    check(
+        |_, policy| policy.timeout = seconds(-2, 0),
+        &[("policy.timeout", "-2s is not in 1ms..=1h")],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(0, -1_000_000),
+        &[("policy.timeout", "-1ms is not in 1ms..=1h")],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(5, -3),
+        &[(
+            "policy.timeout",
+            "5 seconds with -3 nanos is no duration and is not in 1ms..=1h",
+        )],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(0, i32::MIN),
+        &[(
+            "policy.timeout",
+            "0 seconds with -2147483648 nanos is no duration and is not in 1ms..=1h",
+        )],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(1, 1_500),
+        &[("policy.timeout", "1000001500ns is finer than 1us; 1ms..=1h")],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(3600, 1000),
+        &[("policy.timeout", "3600000001us is not in 1ms..=1h")],
+    );
+    check(
+        |_, policy| policy.timeout = seconds(i64::MIN, 0),
+        &[("policy.timeout", "-9223372036854775808s is not in 1ms..=1h")],
+    );
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_with_value_and_range() {
+    for (value, problem) in [
+        (f64::NAN, "NaN is not in 0.001..=1"),
+        (f64::INFINITY, "inf is not in 0.001..=1"),
+        (f64::NEG_INFINITY, "-inf is not in 0.001..=1"),
+        (-0.5, "-0.5 is not in 0.001..=1"),
+        (-0.00001, "-1e-5 is not in 0.001..=1"),
+        (1e300, "1e300 is not in 0.001..=1"),
+        (1.5, "1.5 is not in 0.001..=1"),
+        (0.0, "0 is not in 0.001..=1"),
+        (0.00015, "0.00015 is finer than 0.0001; 0.001..=1"),
+        (0.1 + 0.2, "0.30000000000000004 is finer than 0.0001; 0.001..=1"),
+    ] {
+        spoil_breaker(
+            |breaker| breaker.ratio = Some(value),
+            &[("policy.retry_breaker.ratio", problem)],
+        );
+    }
+}
+
+#[test]
+fn ranges_are_the_engines() {
+    spoil_retry(
+        |retry| retry.max_attempts = Some(0),
+        &[("policy.retry.max_attempts", "0 is not in 1..=10")],
+    );
+    spoil_retry(
+        |retry| retry.max_attempts = Some(u32::MAX),
+        &[("policy.retry.max_attempts", "4294967295 is not in 1..=10")],
+    );
+    check(
+        |_, policy| policy.replay_limit_bytes = Some(4_194_305),
+        &[("policy.replay_limit_bytes", "4194305 is not in 0..=4194304")],
+    );
+}
+
+#[test]
+fn codes_are_refused_by_their_place_in_the_list() {
+    let list = |codes: &[i32]| v1::CodeList {
+        codes: codes.to_vec(),
+    };
+    spoil_retry(
+        |retry| {
+            retry.codes = Some(v1::Codes {
+                kind: Some(v1::codes::Kind::Allow(list(&[14, 99, 0]))),
+            })
+        },
+        &[
+            ("policy.retry.codes.allow[1]", "99 is not a gRPC status code"),
+            ("policy.retry.codes.allow[2]", "OK is not a failure"),
+        ],
+    );
+    spoil_retry(
+        |retry| {
+            retry.codes = Some(v1::Codes {
+                kind: Some(v1::codes::Kind::Deny(list(&[-1]))),
+            })
+        },
+        &[("policy.retry.codes.deny[0]", "-1 is not a gRPC status code")],
+    );
+    spoil_retry(
+        |retry| retry.codes = Some(v1::Codes { kind: None }),
+        &[("policy.retry.codes", "must be said: allow or deny")],
+    );
+    spoil_retry(
+        |retry| {
+            retry.codes = Some(v1::Codes {
+                kind: Some(v1::codes::Kind::Allow(list(&[]))),
+            })
+        },
+        &[(
+            "policy.retry.codes",
+            "names no code to retry; leave out `retry` to send calls once",
+        )],
+    );
+    spoil_breaker(
+        |breaker| breaker.failure_codes = Some(list(&[0])),
+        &[("policy.retry_breaker.failure_codes[0]", "OK is not a failure")],
+    );
+}
+
+#[test]
+fn a_code_may_be_named_twice() {
+    let mut rule = wire_rule();
+    let retry = rule.policy.as_mut().unwrap().retry.as_mut().unwrap();
+    retry.codes = Some(v1::Codes {
+        kind: Some(v1::codes::Kind::Allow(v1::CodeList {
+            codes: vec![14, 4, 14],
+        })),
+    });
+    let retry = super::rule(&rule).unwrap().policy().retry.clone().unwrap();
+    assert_eq!(
+        retry.codes,
+        CodeSet::of(&[Code::DeadlineExceeded, Code::Unavailable])
+    );
+}
+
+#[test]
+fn jitter_share_goes_with_plus_minus_and_only_with_it() {
+    const SHARE: &str = "policy.retry.backoff.exponential.jitter_share";
+    let plus_minus = v1::Jitter::PlusMinus.into();
+    spoil_exponential(
+        |backoff| backoff.jitter_share = Some(0.5),
+        &[(SHARE, "goes with jitter plus_minus only")],
+    );
+    spoil_exponential(
+        |backoff| backoff.jitter = plus_minus,
+        &[(SHARE, "must be said with jitter plus_minus, in 0.0001..=1")],
+    );
+    spoil_exponential(
+        |backoff| (backoff.jitter, backoff.jitter_share) = (plus_minus, Some(f64::NAN)),
+        &[(SHARE, "NaN is not in 0.0001..=1")],
+    );
+    spoil_exponential(
+        |backoff| backoff.jitter = 77,
+        &[(
+            "policy.retry.backoff.exponential.jitter",
+            "77 is not known: none, full, equal, plus_minus or decorrelated",
+        )],
+    );
+}
+
+#[test]
+fn a_fault_of_one_setting_is_not_blamed_on_another() {
+    const BACKOFF: &str = "policy.retry.backoff.exponential";
+    let base = format!("{BACKOFF}.base");
+    let max = format!("{BACKOFF}.max");
+    spoil_exponential(
+        |backoff| backoff.base = seconds(48 * 3600, 0),
+        &[(&base, "48h is not in 0ms..=24h")],
+    );
+    spoil_exponential(
+        |backoff| (backoff.base, backoff.max) = (seconds(-1, 0), seconds(0, 1_000_000)),
+        &[(&base, "-1s is not in 0ms..=24h")],
+    );
+    spoil_exponential(
+        |backoff| (backoff.base, backoff.max) = (seconds(2, 0), seconds(-1, 0)),
+        &[(&max, "-1s is not in 0ms..=24h")],
+    );
+    spoil_exponential(
+        |backoff| (backoff.base, backoff.max) = (seconds(2, 0), seconds(1, 0)),
+        &[(&max, "1s is less than base, 2s")],
+    );
+}
+
+#[test]
+fn waits_without_a_default_must_be_said() {
+    let backoff = |kind| move |retry: &mut v1::Retry| retry.backoff = Some(v1::Backoff { kind });
+    spoil_retry(
+        backoff(None),
+        &[(
+            "policy.retry.backoff",
+            "must be said: none, fixed, random or exponential",
+        )],
+    );
+    spoil_retry(
+        backoff(Some(v1::backoff::Kind::Fixed(v1::FixedBackoff::default()))),
+        &[("policy.retry.backoff.fixed.delay", "must be said, in 0ms..=24h")],
+    );
+    spoil_retry(
+        backoff(Some(v1::backoff::Kind::Random(v1::RandomBackoff::default()))),
+        &[
+            ("policy.retry.backoff.random.min", "must be said, in 0ms..=24h"),
+            ("policy.retry.backoff.random.max", "must be said, in 0ms..=24h"),
+        ],
+    );
+}
+
+#[test]
+fn a_breaker_that_is_off_is_checked_all_the_same() {
+    spoil_breaker(
+        |breaker| (breaker.enabled, breaker.buckets) = (Some(false), Some(1)),
+        &[("policy.retry_breaker.buckets", "1 is not in 2..=60")],
+    );
+    let mut rule = wire_rule();
+    rule.policy
+        .as_mut()
+        .unwrap()
+        .retry_breaker
+        .as_mut()
+        .unwrap()
+        .enabled = Some(false);
+    assert_eq!(super::rule(&rule).unwrap().policy().retry_breaker, None);
+}
+
+#[test]
+fn all_faults_come_out_at_once() {
+    let mut rule = wire_rule();
+    let key = rule.key.as_mut().unwrap();
+    (key.caller_service, key.callee_method) = (String::new(), "*/Reserve".to_owned());
+    let policy = rule.policy.as_mut().unwrap();
+    (policy.mode, policy.timeout) = (0, seconds(-1, 0));
+    policy.retry.as_mut().unwrap().max_attempts = Some(11);
+    policy.retry_breaker.as_mut().unwrap().ratio = Some(f64::NAN);
+    let faults = super::rule(&rule).unwrap_err();
+    assert_eq!(
+        paths(&faults),
+        [
+            "key.caller_service",
+            "key.callee_method",
+            "policy.mode",
+            "policy.timeout",
+            "policy.retry_breaker.ratio",
+            "policy.retry.max_attempts",
+        ]
+    );
+}
+
+#[test]
+fn method_patterns_need_their_service() {
+    for method in ["/Reserve", "*/Reserve", "/*", "Reserve", "a/b/c", ""] {
+        let mut rule = wire_rule();
+        rule.key.as_mut().unwrap().callee_method = method.to_owned();
+        assert_eq!(
+            paths(&super::rule(&rule).unwrap_err()),
+            ["key.callee_method"],
+            "{method:?}"
+        );
+    }
+}
+
+#[test]
+fn a_name_of_a_mebibyte_is_refused_in_a_short_line() {
+    let mut rule = wire_rule();
+    rule.key.as_mut().unwrap().callee_service = "x".repeat(1 << 20);
+    let faults = super::rule(&rule).unwrap_err();
+    assert_eq!(paths(&faults), ["key.callee_service"]);
+    assert!(faults.to_string().len() < 200, "{faults}");
+}
+
+#[test]
+fn a_policy_with_only_its_mode_has_the_engines_defaults() {
+    let wire = v1::Policy {
+        mode: v1::Mode::Enforce.into(),
+        ..v1::Policy::default()
+    };
+    assert_eq!(super::policy(&wire).unwrap(), Policy::new(Mode::Enforce));
+    let wire = v1::Policy {
+        retry: Some(v1::Retry::default()),
+        ..wire
+    };
+    assert_eq!(super::policy(&wire).unwrap().retry, Some(Retry::default()));
+}
+
+#[test]
+fn the_default_ceiling_of_an_exponential_backoff_follows_a_longer_base() {
+    let backoff = v1::ExponentialBackoff {
+        base: seconds(3, 0),
+        ..v1::ExponentialBackoff::default()
+    };
+    let backoff = v1::Backoff {
+        kind: Some(v1::backoff::Kind::Exponential(backoff)),
+    };
+    let mut faults = Faults::none();
+    let Backoff::Exponential { base, max, .. } = super::backoff::backoff(&backoff, &mut faults) else {
+        panic!("not exponential")
+    };
+    assert_eq!((base, max), (Duration::from_secs(3), Duration::from_secs(3)));
+    assert!(faults.is_empty());
+}
+
+#[test]
+fn a_distributed_rule_is_read_like_any_other() {
+    let v1::Rule {
+        key,
+        policy,
+        revision,
+        ..
+    } = wire_rule();
+    let kind = policy.map(v1::distributed_rule::Kind::Policy);
+    let sent = v1::DistributedRule {
+        key: key.clone(),
+        revision,
+        kind,
+    };
+    assert_eq!(
+        super::distributed_rule(&sent).unwrap(),
+        super::rule(&wire_rule()).unwrap()
+    );
+
+    let kind = Some(v1::distributed_rule::Kind::NeedsFeature("hedge".to_owned()));
+    let withheld = v1::DistributedRule {
+        key: key.clone(),
+        revision,
+        kind,
+    };
+    assert_eq!(
+        paths(&super::distributed_rule(&withheld).unwrap_err()),
+        ["needs_feature"]
+    );
+
+    let empty = v1::DistributedRule {
+        key,
+        revision,
+        kind: None,
+    };
+    assert_eq!(paths(&super::distributed_rule(&empty).unwrap_err()), ["policy"]);
+}
+
+#[test]
+fn codes_and_fates_come_back_as_they_went() {
+    for code in Code::ALL {
+        assert_eq!(Code::from(v1::Code::from(code)), code);
+        assert_eq!(i32::from(v1::Code::from(code)), code.number().cast_signed());
+    }
+    for fate in Fate::ALL {
+        let wire = v1::Fate::from(fate);
+        assert_eq!(Fate::try_from(wire), Ok(fate));
+        assert_eq!(
+            wire.as_str_name().strip_prefix("FATE_").unwrap().to_lowercase(),
+            fate.name()
+        );
+    }
+    assert_eq!(Fate::try_from(v1::Fate::Unspecified), Err(super::UnspecifiedFate));
+}
+
+fn any_duration(min: Duration, max: Duration) -> impl Strategy<Value = Duration> {
+    let us = |d: Duration| u64::try_from(d.as_micros()).unwrap();
+    prop_oneof![
+        Just(min),
+        Just(max),
+        (us(min)..=us(max)).prop_map(Duration::from_micros)
+    ]
+}
+
+fn any_ratio(min: u32, max: u32) -> impl Strategy<Value = Ratio> {
+    prop_oneof![Just(min), Just(max), min..=max].prop_map(Ratio::from_bp)
+}
+
+fn any_codes() -> impl Strategy<Value = CodeSet> {
+    proptest::collection::vec(proptest::sample::select(&Code::ALL[1..]), 1..17)
+        .prop_map(|codes| codes.into_iter().collect())
+}
+
+fn any_jitter() -> impl Strategy<Value = Jitter> {
+    prop_oneof![
+        Just(Jitter::None),
+        Just(Jitter::Full),
+        Just(Jitter::Equal),
+        Just(Jitter::Decorrelated),
+        any_ratio(1, 10_000).prop_map(Jitter::PlusMinus),
+    ]
+}
+
+fn any_backoff() -> impl Strategy<Value = Backoff> {
+    let wait = || any_duration(WAIT.min, WAIT.max);
+    prop_oneof![
+        Just(Backoff::None),
+        (wait(), any_jitter()).prop_map(|(delay, jitter)| Backoff::Fixed { delay, jitter }),
+        (wait(), wait()).prop_map(|(a, b)| Backoff::Random {
+            min: a.min(b),
+            max: a.max(b)
+        }),
+        (wait(), wait(), any_ratio(10_000, 100_000), any_jitter()).prop_map(|(a, b, multiplier, jitter)| {
+            Backoff::Exponential {
+                base: a.min(b),
+                max: a.max(b),
+                multiplier,
+                jitter,
+            }
+        }),
+    ]
+}
+
+fn any_retry() -> impl Strategy<Value = Retry> {
+    let limit = || proptest::option::of(any_duration(TIMEOUT.min, TIMEOUT.max));
+    (1..=10_u32, limit(), limit(), any_codes(), any_backoff()).prop_map(
+        |(max_attempts, max_duration, per_attempt_timeout, codes, backoff)| Retry {
+            max_attempts,
+            max_duration,
+            per_attempt_timeout,
+            codes,
+            backoff,
+        },
+    )
+}
+
+fn any_breaker() -> impl Strategy<Value = RetryBreaker> {
+    (
+        any_ratio(10, 10_000),
+        2..=60_u32,
+        any_duration(BUCKET_LENGTH.min, BUCKET_LENGTH.max),
+        0..=100_u32,
+        0..=1000_u32,
+        proptest::option::of(any_codes()),
+    )
+        .prop_map(
+            |(ratio, buckets, bucket_length, min_failures, min_samples, failure_codes)| {
+                let window = WindowShape {
+                    buckets,
+                    bucket_length,
+                };
+                RetryBreaker {
+                    ratio,
+                    window,
+                    min_failures,
+                    min_samples,
+                    failure_codes,
+                }
+            },
+        )
+}
+
+/// Every kind of policy that the engine accepts.
+pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
+    (
+        proptest::sample::select(vec![Mode::Off, Mode::Observe, Mode::Enforce]),
+        proptest::option::of(any_duration(TIMEOUT.min, TIMEOUT.max)),
+        proptest::option::of(any_retry()),
+        proptest::option::of(any_breaker()),
+        any::<(bool, bool)>(),
+        0..=4_194_304_u32,
+    )
+        .prop_map(|(mode, timeout, retry, retry_breaker, flags, replay_limit)| {
+            let chain = Chain {
+                ignore_retry_flag: flags.0,
+                ignore_no_more_retry: flags.1,
+            };
+            Policy {
+                mode,
+                timeout,
+                retry,
+                retry_breaker,
+                chain,
+                replay_limit,
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn every_policy_comes_back_as_it_went(policy in any_policy()) {
+        prop_assert_eq!(super::policy(&v1::Policy::from(&policy)), Ok(policy));
+    }
+
+    #[test]
+    fn every_ratio_comes_back_as_it_went(bp: u32) {
+        let wire = super::amount::ratio_to_wire(Ratio::from_bp(bp));
+        let mut faults = Faults::none();
+        let all = damper_core::fault::Bounds { min: Ratio::from_bp(0), max: Ratio::from_bp(u32::MAX) };
+        prop_assert_eq!(super::amount::ratio("ratio", Some(wire), all, &mut faults), Some(Ratio::from_bp(bp)));
+    }
+
+    #[test]
+    fn no_message_makes_reading_panic(seconds: i64, nanos: i32, number: f64, code: i32, n: u32) {
+        let duration = Some(prost_types::Duration { seconds, nanos });
+        let mut rule = wire_rule();
+        let policy = rule.policy.as_mut().unwrap();
+        (policy.mode, policy.timeout) = (code, duration);
+        policy.retry = Some(v1::Retry {
+            max_attempts: Some(n),
+            max_duration: duration,
+            per_attempt_timeout: duration,
+            codes: Some(v1::Codes { kind: Some(v1::codes::Kind::Deny(v1::CodeList { codes: vec![code] })) }),
+            backoff: Some(v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(v1::ExponentialBackoff {
+                base: duration,
+                multiplier: Some(number),
+                max: duration,
+                jitter: code,
+                jitter_share: Some(number),
+            }))}),
+        });
+        if let Ok(rule) = super::rule(&rule) {
+            prop_assert_eq!(rule.policy().timeout.map(|t| t.as_secs()), Some(seconds.unsigned_abs()));
+        }
+    }
+}
