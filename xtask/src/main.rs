@@ -1,2 +1,81 @@
-//! Being written.
-fn main() {}
+//! `cargo xtask <task>`: runs and tests Damper on a fresh machine that has Rust and Node.
+//!
+//! Each task sets up what it needs before it starts: `protoc` for the etcd client comes from a crate that
+//! carries it, etcd and Chromium are found or installed, everything else is built by cargo. Nothing is
+//! skipped: what can neither be found nor installed is an error that names the packages.
+
+mod command;
+mod tests;
+mod tools;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::command::Command;
+
+const USAGE: &str = "usage: cargo xtask <task>
+
+tasks:
+  demo [ARGS]   the main job: control plane, page and a chain of four services under faults
+                (ARGS go to `damper demo`; see `cargo xtask demo --help`)
+  test          every check and test, as CI runs them
+  picture       draws docs/chain.svg from the report of a new demo run
+";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let task = args.next();
+    let rest: Vec<String> = args.collect();
+    match task.as_deref() {
+        Some("demo") => demo(&rest),
+        Some("test") if rest.is_empty() => tests::run(),
+        Some("picture") if rest.is_empty() => picture(),
+        Some("help" | "--help" | "-h") => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        Some(other) => bail!("there is no task {other:?} with these arguments\n\n{USAGE}"),
+        None => bail!("name a task\n\n{USAGE}"),
+    }
+}
+
+fn demo(args: &[String]) -> Result<()> {
+    damper()?.arg("demo").args(args).replace_this_process()
+}
+
+/// The damper binary, built when it is run.
+fn damper() -> Result<Command> {
+    Ok(Command::cargo()?.args(["run", "--package", "damper-cli", "--bin", "damper", "--"]))
+}
+
+fn picture() -> Result<()> {
+    let report = tools::folder()?.join("demo-report.json");
+    let report = report.to_string_lossy().into_owned();
+    damper()?
+        .args(["demo", "--until-story-ends", "--report", &report])
+        .run()?;
+    Command::cargo()?
+        .args([
+            "run",
+            "--quiet",
+            "--package",
+            "damper-tests",
+            "--bin",
+            "picture",
+            "--",
+            &report,
+            "docs/chain.svg",
+        ])
+        .run()
+}

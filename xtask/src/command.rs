@@ -1,0 +1,93 @@
+//! Running a program from the root of the repository, with its output shown as it comes.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::tools;
+
+/// A program with its arguments.
+pub(crate) struct Command {
+    inner: std::process::Command,
+    shown: String,
+}
+
+impl Command {
+    /// A program found on the path.
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
+        let mut inner = std::process::Command::new(&program);
+        inner.current_dir(root());
+        Self {
+            inner,
+            shown: program.as_ref().to_string_lossy().into_owned(),
+        }
+    }
+
+    /// The cargo that runs this task, told where `protoc` is.
+    pub(crate) fn cargo() -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Self::new(cargo).env("PROTOC", tools::protoc()?);
+        "cargo".clone_into(&mut command.shown);
+        Ok(command)
+    }
+
+    pub(crate) fn arg(self, arg: impl AsRef<OsStr>) -> Self {
+        self.args([arg])
+    }
+
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        for arg in args {
+            self.shown = format!("{} {}", self.shown, arg.as_ref().to_string_lossy());
+            self.inner.arg(arg);
+        }
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.inner.env(name, value);
+        self
+    }
+
+    pub(crate) fn in_folder(mut self, folder: &str) -> Self {
+        self.inner.current_dir(root().join(folder));
+        self
+    }
+
+    /// Runs it; anything but success is an error.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let status = self
+            .inner
+            .status()
+            .with_context(|| format!("can not start `{}`", self.shown))?;
+        if !status.success() {
+            bail!("`{}` failed ({status})", self.shown);
+        }
+        Ok(())
+    }
+
+    /// Becomes the program, so that Ctrl-C is the program's alone; returns only where that is not possible.
+    pub(crate) fn replace_this_process(self) -> Result<()> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::process::CommandExt as _;
+            let Self { mut inner, shown } = self;
+            let error = inner.exec();
+            Err(error).with_context(|| format!("can not start `{shown}`"))
+        }
+        #[cfg(not(unix))]
+        self.run()
+    }
+
+    /// True if it can be started and succeeds; its output is not shown.
+    pub(crate) fn succeeds(mut self) -> bool {
+        self.inner.output().is_ok_and(|output| output.status.success())
+    }
+}
+
+/// The root of the repository.
+pub(crate) fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf)
+}

