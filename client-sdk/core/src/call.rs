@@ -11,8 +11,7 @@
 //!   +---------------- waiting                         finished
 //! ```
 //!
-//! After an attempt failed the questions of [`Call::refusal`] are asked in their fixed order; the first "no"
-//! is the call's fate. Nothing is counted against a limit before every question has been answered.
+//! After an attempt failed the questions of `call/questions.rs` are asked in their fixed order.
 //!
 //! In observe mode the same questions are asked of the first attempt and the answer is only counted. Without
 //! a rule nothing is asked.
@@ -21,18 +20,15 @@ use std::time::Duration;
 
 use crate::backoff::Sequence;
 use crate::breaker;
-use crate::classify::{Failure, Pushback, Verdict};
+use crate::classify::{Failure, Verdict};
 use crate::code::Code;
 use crate::deadline;
 use crate::fate::{Ending, Fate};
-use crate::policy::{Mode, Policy, Retry};
+use crate::policy::{Mode, Policy};
 use crate::route::Route;
 use crate::time::Time;
 
-/// A server that asks to wait longer than this means "not".
-const MAX_PUSHBACK: Duration = Duration::from_secs(60);
-/// So many successful attempts must be known before their median says how long a retry will take.
-const MEDIAN_MIN_SAMPLES: u32 = 20;
+mod questions;
 
 /// What a driver knows when a call begins.
 #[derive(Clone, Copy, Debug)]
@@ -339,84 +335,6 @@ impl Call {
         }
     }
 
-    /// May this failed attempt be repeated, and after which wait? The first "no" is the call's fate.
-    fn refusal(
-        &mut self,
-        route: &Route,
-        policy: &Policy,
-        pending: Pending,
-        failure: Failure,
-        now: Time,
-        random: u64,
-    ) -> Result<Duration, Fate> {
-        if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.deadline, now) {
-            return Err(Fate::Deadline);
-        }
-        let retry = policy.repeats().ok_or(Fate::PolicyOff)?;
-        refuse(!retry.codes.contains(failure.code), Fate::NotRetryable)?;
-        let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
-        refuse(heeded, Fate::ChainNoMoreRetry)?;
-        let pushback = self.pushback(&failure, now)?;
-        refuse(
-            self.start.flag.is_some() && !policy.chain.ignore_retry_flag,
-            Fate::ChainRetryFlag,
-        )?;
-        refuse(pending.committed, Fate::Committed)?;
-        refuse(!self.start.replayable, Fate::NotReplayable)?;
-        refuse(self.attempts >= retry.max_attempts, Fate::AttemptsExhausted)?;
-        let wait = self.next_wait(retry, pushback, random);
-        refuse(self.exceeds_max_duration(retry, now + wait), Fate::MaxDuration)?;
-        refuse(self.could_not_finish(route, wait, now), Fate::Deadline)?;
-        let admitted = policy
-            .retry_breaker
-            .is_none_or(|breaker| breaker::admits(&breaker, route.window().counts(now)));
-        refuse(!admitted, Fate::RetryBreaker)?;
-        Ok(wait)
-    }
-
-    /// The wait that the server asked for, if it asked for one that there is time for.
-    fn pushback(&self, failure: &Failure, now: Time) -> Result<Option<Duration>, Fate> {
-        match failure.pushback {
-            None => Ok(None),
-            // The flag came with its translation for stock clients, and the rule ignores the flag.
-            Some(Pushback::Stop) if failure.no_more_retry => Ok(None),
-            Some(Pushback::Stop) => Err(Fate::Pushback),
-            Some(Pushback::After(wait)) => {
-                let beyond = self.deadline.is_some_and(|deadline| now + wait >= deadline);
-                refuse(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
-                Ok(Some(wait))
-            }
-        }
-    }
-
-    fn next_wait(&mut self, retry: &Retry, pushback: Option<Duration>, random: u64) -> Duration {
-        match pushback {
-            Some(wait) => {
-                self.waits.restart();
-                wait
-            }
-            None => self.waits.next(&retry.backoff, random),
-        }
-    }
-
-    fn exceeds_max_duration(&self, retry: &Retry, next_send: Time) -> bool {
-        retry
-            .max_duration
-            .is_some_and(|max| next_send.since(self.start.now) >= max)
-    }
-
-    fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
-        let Some(deadline) = self.deadline else {
-            return false;
-        };
-        let typical = route
-            .state()
-            .recent
-            .median(now, MEDIAN_MIN_SAMPLES)
-            .unwrap_or(Duration::ZERO);
-        deadline.since(now) <= wait.saturating_add(typical)
-    }
-
     /// A server that has not seen the request may get it once more at once, where the rule repeats at all.
     fn may_resend(&self, route: &Route, pending: Pending) -> bool {
         let repeats = enforced(route).is_some_and(|policy| policy.repeats().is_some());
@@ -452,10 +370,6 @@ fn count_failure(route: &Route, failure: &Failure, now: Time) {
 /// The policy, where it is carried out.
 fn enforced(route: &Route) -> Option<&Policy> {
     route.policy().filter(|policy| policy.mode == Mode::Enforce)
-}
-
-fn refuse(refused: bool, fate: Fate) -> Result<(), Fate> {
-    if refused { Err(fate) } else { Ok(()) }
 }
 
 #[cfg(test)]

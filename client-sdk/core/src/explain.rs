@@ -100,3 +100,116 @@ impl Bound {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Mode, Retry, RetryBreaker};
+
+    fn rule(words: &str, policy: Policy) -> Arc<Rule> {
+        let parts: Vec<&str> = words.split(' ').collect();
+        let pattern = Pattern::parse(parts[0], parts[1], parts[2], parts[3]).unwrap();
+        Arc::new(Rule::new(pattern, policy, 1).unwrap())
+    }
+
+    fn off() -> Policy {
+        Policy::new(Mode::Off)
+    }
+
+    #[test]
+    fn the_callee_decides_before_the_caller() {
+        let table: Table = [
+            "shop online * *",
+            "* * orders *",
+            "* * orders a.Orders/*",
+            "shop * orders a.Orders/*",
+            "* online orders a.Orders/Place",
+            "shop online orders a.Orders/Cancel",
+        ]
+        .map(|words| rule(words, off()))
+        .into_iter()
+        .collect();
+        let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
+        let explanation = Explanation::of(&table, &route);
+        assert_eq!(
+            explanation.winner.unwrap().pattern().to_string(),
+            "* online orders a.Orders/Place"
+        );
+        let losers: Vec<_> = explanation
+            .losers
+            .iter()
+            .map(|loser| (loser.rule.pattern().to_string(), loser.reason.as_str()))
+            .collect();
+        let service = "callee_method a.Orders/* is less exact than a.Orders/Place";
+        let expected = [
+            ("shop * orders a.Orders/*", service),
+            ("* * orders a.Orders/*", service),
+            (
+                "* * orders *",
+                "callee_method * is less exact than a.Orders/Place",
+            ),
+            ("shop online * *", "callee_service * is less exact than orders"),
+        ];
+        assert_eq!(losers, expected.map(|(words, reason)| (words.to_owned(), reason)));
+    }
+
+    #[test]
+    fn a_winner_that_is_off_does_not_fall_through() {
+        let wide = Policy {
+            retry: Some(Retry::default()),
+            ..Policy::new(Mode::Enforce)
+        };
+        let table: Table = [rule("* * * *", wide), rule("* * orders *", off())]
+            .into_iter()
+            .collect();
+        let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
+        assert_eq!(table.winner(&route).unwrap().policy().mode, Mode::Off);
+    }
+
+    #[test]
+    fn without_a_match_there_is_no_winner() {
+        let table: Table = [rule("* * stock *", off())].into_iter().collect();
+        let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
+        let explanation = Explanation::of(&table, &route);
+        assert!(explanation.winner.is_none() && explanation.losers.is_empty());
+    }
+
+    #[test]
+    fn the_bound_is_the_attempts_at_once_and_the_breakers_ratio_in_the_long_run() {
+        let mut policy = Policy {
+            retry: Some(Retry::default()),
+            ..Policy::new(Mode::Enforce)
+        };
+        let bound = |policy: &Policy| Bound::of(Some(policy));
+        assert_eq!(
+            bound(&policy),
+            Bound {
+                max_attempts: 3,
+                steady: Some(Ratio::from_bp(11_000))
+            }
+        );
+        policy.retry_breaker = None::<RetryBreaker>;
+        assert_eq!(
+            bound(&policy),
+            Bound {
+                max_attempts: 3,
+                steady: None
+            }
+        );
+        policy.mode = Mode::Observe;
+        assert_eq!(
+            bound(&policy),
+            Bound {
+                max_attempts: 1,
+                steady: Some(Ratio::ONE)
+            }
+        );
+        assert_eq!(
+            Bound::of(None),
+            Bound {
+                max_attempts: 1,
+                steady: Some(Ratio::ONE)
+            }
+        );
+    }
+}

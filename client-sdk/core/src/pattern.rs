@@ -216,3 +216,82 @@ impl fmt::Display for MethodPart {
 fn service_of(method: &str) -> Option<&str> {
     method.split_once('/').map(|(service, _)| service)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pattern(words: &str) -> Pattern {
+        let parts: Vec<&str> = words.split(' ').collect();
+        Pattern::parse(parts[0], parts[1], parts[2], parts[3]).unwrap()
+    }
+
+    #[test]
+    fn a_pattern_reads_back_as_it_was_written() {
+        for words in [
+            "* * * *",
+            "shop online orders a.b.Orders/Place",
+            "shop * orders a.b.Orders/*",
+        ] {
+            assert_eq!(pattern(words).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn every_bad_part_is_named_at_once() {
+        let check = |caller: &str, method: &str, expected: &[&str]| {
+            let faults = Pattern::parse(caller, "*", "*", method).unwrap_err();
+            let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
+            assert_eq!(paths, expected, "{faults}");
+        };
+        check("", "/Reserve", &["caller_service", "callee_method"]);
+        check("a b", "Reserve", &["caller_service", "callee_method"]);
+        check("a/b", "*/Reserve", &["caller_service", "callee_method"]);
+        check("a*", "a.B/", &["caller_service", "callee_method"]);
+        check("caf\u{e9}", "/*", &["caller_service", "callee_method"]);
+        check(&"x".repeat(256), "a/b/c", &["caller_service", "callee_method"]);
+        check("a\u{0}", "a/b/*", &["caller_service", "callee_method"]);
+    }
+
+    #[test]
+    fn a_name_of_a_mebibyte_is_refused_in_a_short_sentence() {
+        let faults = Pattern::parse(&"x".repeat(1 << 20), "*", "*", "*").unwrap_err();
+        let text = faults.to_string();
+        assert!(
+            text.contains("1048576 bytes, at most 255") && text.len() < 200,
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_service_pattern_covers_that_service_and_no_other() {
+        let route = |method| RouteKey::new("c", "d", "s", method).unwrap();
+        let pattern = pattern("* * * a.B/*");
+        assert!(pattern.matches(&route("a.B/M")));
+        assert!(!pattern.matches(&route("a.BC/M")));
+        assert!(!pattern.matches(&route("a/M")));
+    }
+
+    fn part(name: &'static str) -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just("*".to_owned()),
+            Just(name.to_owned()),
+            Just("other".to_owned())
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn candidates_are_just_the_matching_patterns_the_most_exact_first(
+            caller in part("c"), cluster in part("d"), callee in part("s"),
+            method in prop_oneof![Just("*"), Just("a.B/*"), Just("a.B/M"), Just("a.C/*"), Just("a.C/M")],
+        ) {
+            let route = RouteKey::new("c", "d", "s", "a.B/M").unwrap();
+            let pattern = Pattern::parse(&caller, &cluster, &callee, method).unwrap();
+            let candidates: Vec<_> = Pattern::candidates(&route).collect();
+            prop_assert_eq!(candidates.contains(&pattern), pattern.matches(&route));
+            prop_assert!(candidates.windows(2).all(|pair| pair[0].exactness() > pair[1].exactness()));
+        }
+    }
+}

@@ -338,3 +338,6 @@ fn check_order(path: &str, lesser: &str, min: Duration, max: Duration, faults: &
         );
     }
 }
+
+#[cfg(test)]
+mod tests;

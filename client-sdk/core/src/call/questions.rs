@@ -1,0 +1,107 @@
+//! The questions after a failed attempt, in their fixed order. The first "no" is the call's fate.
+//!
+//! in time? -> may the rule repeat? -> retryable code? -> flag from below, pushback -> flag from above ->
+//! committed or not replayable? -> attempts left? -> `max_duration`, deadline with the wait -> retry breaker
+//!
+//! Nothing is taken before every question has been answered.
+
+use std::time::Duration;
+
+use super::{Call, Pending};
+use crate::breaker;
+use crate::classify::{Failure, Pushback};
+use crate::code::Code;
+use crate::deadline;
+use crate::fate::Fate;
+use crate::policy::{Policy, Retry};
+use crate::route::Route;
+use crate::time::Time;
+
+/// A server that asks to wait longer than this means "not".
+const MAX_PUSHBACK: Duration = Duration::from_secs(60);
+/// So many successful attempts must be known before their median says how long a retry will take.
+const MEDIAN_MIN_SAMPLES: u32 = 20;
+
+impl Call {
+    /// May this failed attempt be repeated, and after which wait? The first "no" is the call's fate.
+    pub(super) fn refusal(
+        &mut self,
+        route: &Route,
+        policy: &Policy,
+        pending: Pending,
+        failure: Failure,
+        now: Time,
+        random: u64,
+    ) -> Result<Duration, Fate> {
+        if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.deadline, now) {
+            return Err(Fate::Deadline);
+        }
+        let retry = policy.repeats().ok_or(Fate::PolicyOff)?;
+        refuse(!retry.codes.contains(failure.code), Fate::NotRetryable)?;
+        let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
+        refuse(heeded, Fate::ChainNoMoreRetry)?;
+        let pushback = self.pushback(&failure, now)?;
+        refuse(
+            self.start.flag.is_some() && !policy.chain.ignore_retry_flag,
+            Fate::ChainRetryFlag,
+        )?;
+        refuse(pending.committed, Fate::Committed)?;
+        refuse(!self.start.replayable, Fate::NotReplayable)?;
+        refuse(self.attempts >= retry.max_attempts, Fate::AttemptsExhausted)?;
+        let wait = self.next_wait(retry, pushback, random);
+        refuse(self.exceeds_max_duration(retry, now + wait), Fate::MaxDuration)?;
+        refuse(self.could_not_finish(route, wait, now), Fate::Deadline)?;
+        let admitted = policy
+            .retry_breaker
+            .is_none_or(|breaker| breaker::admits(&breaker, route.window().counts(now)));
+        refuse(!admitted, Fate::RetryBreaker)?;
+        Ok(wait)
+    }
+
+    /// The wait that the server asked for, if it asked for one that there is time for.
+    fn pushback(&self, failure: &Failure, now: Time) -> Result<Option<Duration>, Fate> {
+        match failure.pushback {
+            None => Ok(None),
+            // The flag came with its translation for stock clients, and the rule ignores the flag.
+            Some(Pushback::Stop) if failure.no_more_retry => Ok(None),
+            Some(Pushback::Stop) => Err(Fate::Pushback),
+            Some(Pushback::After(wait)) => {
+                let beyond = self.deadline.is_some_and(|deadline| now + wait >= deadline);
+                refuse(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
+                Ok(Some(wait))
+            }
+        }
+    }
+
+    fn next_wait(&mut self, retry: &Retry, pushback: Option<Duration>, random: u64) -> Duration {
+        match pushback {
+            Some(wait) => {
+                self.waits.restart();
+                wait
+            }
+            None => self.waits.next(&retry.backoff, random),
+        }
+    }
+
+    fn exceeds_max_duration(&self, retry: &Retry, next_send: Time) -> bool {
+        retry
+            .max_duration
+            .is_some_and(|max| next_send.since(self.start.now) >= max)
+    }
+
+    fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
+        let Some(deadline) = self.deadline else {
+            return false;
+        };
+        let typical = route
+            .state()
+            .recent
+            .median(now, MEDIAN_MIN_SAMPLES)
+            .unwrap_or(Duration::ZERO);
+        deadline.since(now) <= wait.saturating_add(typical)
+    }
+}
+
+fn refuse(refused: bool, fate: Fate) -> Result<(), Fate> {
+    if refused { Err(fate) } else { Ok(()) }
+}
