@@ -6,10 +6,11 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::classify::Pushback;
 use crate::code::CodeSet;
 use crate::fault::Ratio;
 use crate::pattern::Pattern;
-use crate::policy::{Backoff, Chain, Jitter, RetryBreaker};
+use crate::policy::{Backoff, Chain, Jitter, Retry, RetryBreaker};
 use crate::table::Rule;
 
 const CALLS_BEGIN: Time = Time::from_micros(1_000_000);
