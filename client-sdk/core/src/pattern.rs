@@ -95,7 +95,7 @@ impl Pattern {
     }
 
     /// The patterns that match a route, the most exact first.
-    pub(crate) fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
+    pub fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
         let parts = |name: &str| [Part::Exact(name.to_owned()), Part::Any];
         let methods = MethodPart::candidates(route.callee_method());
         let callers = parts(route.caller_service());
