@@ -18,10 +18,7 @@ impl Command {
     pub(crate) fn new(program: impl AsRef<OsStr>) -> Self {
         let mut inner = std::process::Command::new(&program);
         inner.current_dir(root());
-        Self {
-            inner,
-            shown: program.as_ref().to_string_lossy().into_owned(),
-        }
+        Self { inner, shown: program.as_ref().to_string_lossy().into_owned() }
     }
 
     /// The cargo that runs this task, told where `protoc` is.
@@ -56,10 +53,7 @@ impl Command {
 
     /// Runs it; anything but success is an error.
     pub(crate) fn run(mut self) -> Result<()> {
-        let status = self
-            .inner
-            .status()
-            .with_context(|| format!("can not start `{}`", self.shown))?;
+        let status = self.inner.status().with_context(|| format!("can not start `{}`", self.shown))?;
         if !status.success() {
             bail!("`{}` failed ({status})", self.shown);
         }
@@ -87,7 +81,5 @@ impl Command {
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .map_or_else(PathBuf::new, Path::to_path_buf)
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }

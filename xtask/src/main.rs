@@ -62,9 +62,7 @@ fn damper() -> Result<Command> {
 fn picture() -> Result<()> {
     let report = tools::folder()?.join("demo-report.json");
     let report = report.to_string_lossy().into_owned();
-    damper()?
-        .args(["demo", "--until-story-ends", "--report", &report])
-        .run()?;
+    damper()?.args(["demo", "--until-story-ends", "--report", &report]).run()?;
     Command::cargo()?
         .args([
             "run",

@@ -47,16 +47,7 @@ fn format() -> Result<()> {
 
 fn clippy() -> Result<()> {
     Command::cargo()?
-        .args([
-            "clippy",
-            "--quiet",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--",
-            "-D",
-            "warnings",
-        ])
+        .args(["clippy", "--quiet", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])
         .run()
 }
 
@@ -72,10 +63,7 @@ fn page() -> Result<()> {
         .in_folder("web-ui")
         .run()?;
     for script in ["check", "lint", "test"] {
-        Command::new("npm")
-            .args(["run", "--silent", script])
-            .in_folder("web-ui")
-            .run()?;
+        Command::new("npm").args(["run", "--silent", script]).in_folder("web-ui").run()?;
     }
     Ok(())
 }

@@ -69,15 +69,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     if !binary.exists() {
         // Unoptimised: it runs for a second and takes minutes less to build.
         Command::cargo()?
-            .args([
-                "install",
-                "--quiet",
-                "--locked",
-                "--debug",
-                "--version",
-                CARGO_DENY,
-                "--root",
-            ])
+            .args(["install", "--quiet", "--locked", "--debug", "--version", CARGO_DENY, "--root"])
             .arg(&root)
             .arg("cargo-deny")
             .env("CARGO_TARGET_DIR", root.join("build"))
@@ -89,16 +81,12 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 fn found(variable: &str, names: &[&str], places: &[PathBuf]) -> Option<PathBuf> {
     let named = std::env::var_os(variable).map(PathBuf::from);
     let placed = places.iter().find(|place| place.exists()).cloned();
-    named
-        .or_else(|| names.iter().find_map(|name| on_path(name)))
-        .or(placed)
+    named.or_else(|| names.iter().find_map(|name| on_path(name))).or(placed)
 }
 
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|file| Path::is_file(file))
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| Path::is_file(file))
 }
 
 /// True if the packages were installed: where this is Debian and packages may be installed.

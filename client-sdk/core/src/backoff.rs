@@ -40,12 +40,7 @@ impl Sequence {
                 self.jittered(jitter, micros(delay), micros(delay), ceiling, random)
             }
             Backoff::Random { min, max } => uniform(micros(min), micros(max).saturating_sub(1), random),
-            Backoff::Exponential {
-                base,
-                multiplier,
-                max,
-                jitter,
-            } => {
+            Backoff::Exponential { base, multiplier, max, jitter } => {
                 let wait_us = grown(micros(base), multiplier, self.waits - 1, micros(max));
                 self.jittered(jitter, micros(base), wait_us, micros(max), random)
             }
@@ -126,33 +121,14 @@ mod tests {
     fn sequences_without_jitter_are_as_written() {
         let check = |backoff: Backoff, expected: &[u64]| {
             let expected: Vec<_> = expected.iter().copied().map(ms).collect();
-            assert_eq!(
-                waits(&backoff, u64::MAX / 3, expected.len()),
-                expected,
-                "{backoff:?}"
-            );
+            assert_eq!(waits(&backoff, u64::MAX / 3, expected.len()), expected, "{backoff:?}");
         };
         check(Backoff::None, &[0, 0, 0]);
-        check(
-            Backoff::Fixed {
-                delay: ms(40),
-                jitter: Jitter::None,
-            },
-            &[40, 40, 40],
-        );
-        check(
-            exponential(25, 20_000, 250, Jitter::None),
-            &[25, 50, 100, 200, 250, 250],
-        );
+        check(Backoff::Fixed { delay: ms(40), jitter: Jitter::None }, &[40, 40, 40]);
+        check(exponential(25, 20_000, 250, Jitter::None), &[25, 50, 100, 200, 250, 250]);
         check(exponential(100, 10_000, 250, Jitter::None), &[100, 100, 100]);
         check(exponential(0, 20_000, 250, Jitter::None), &[0, 0, 0]);
-        check(
-            Backoff::Random {
-                min: ms(7),
-                max: ms(7),
-            },
-            &[7, 7],
-        );
+        check(Backoff::Random { min: ms(7), max: ms(7) }, &[7, 7]);
     }
 
     #[test]
@@ -171,10 +147,7 @@ mod tests {
     #[test]
     fn jitter_covers_its_interval_and_nothing_else() {
         let check = |jitter: Jitter, low: u64, high: u64| {
-            let backoff = Backoff::Fixed {
-                delay: ms(100),
-                jitter,
-            };
+            let backoff = Backoff::Fixed { delay: ms(100), jitter };
             assert_eq!(waits(&backoff, 0, 1), [ms(low)], "{jitter:?}");
             assert_eq!(waits(&backoff, u64::MAX, 1), [ms(high)], "{jitter:?}");
         };
@@ -192,19 +165,13 @@ mod tests {
         };
         assert_eq!(spread(Jitter::Full), (ms(0), ms(200)));
         assert_eq!(spread(Jitter::Equal), (ms(100), ms(200)));
-        assert_eq!(
-            spread(Jitter::PlusMinus(Ratio::from_bp(5_000))),
-            (ms(100), ms(200))
-        );
+        assert_eq!(spread(Jitter::PlusMinus(Ratio::from_bp(5_000))), (ms(100), ms(200)));
         assert_eq!(spread(Jitter::Decorrelated), (ms(100), ms(200)));
     }
 
     #[test]
     fn random_stays_below_its_upper_end() {
-        let backoff = Backoff::Random {
-            min: ms(10),
-            max: ms(20),
-        };
+        let backoff = Backoff::Random { min: ms(10), max: ms(20) };
         assert_eq!(waits(&backoff, 0, 1), [ms(10)]);
         assert_eq!(waits(&backoff, u64::MAX, 1), [Duration::from_micros(19_999)]);
     }

@@ -38,12 +38,8 @@ pub const FAILURES: CodeSet = CodeSet::of(&[
 /// True if an attempt that ended so counts as a failure in the window.
 #[must_use]
 pub fn is_failure(policy: Option<&Policy>, failure: &Failure) -> bool {
-    let replaced = policy
-        .and_then(|policy| policy.retry_breaker)
-        .and_then(|breaker| breaker.failure_codes);
-    let retried = policy
-        .and_then(|policy| policy.retry.as_ref())
-        .map_or(CodeSet::EMPTY, |retry| retry.codes);
+    let replaced = policy.and_then(|policy| policy.retry_breaker).and_then(|breaker| breaker.failure_codes);
+    let retried = policy.and_then(|policy| policy.retry.as_ref()).map_or(CodeSet::EMPTY, |retry| retry.codes);
     let codes = replaced.unwrap_or(FAILURES.union(retried));
     codes.contains(failure.code) || failure.pushback == Some(Pushback::Stop)
 }
@@ -71,11 +67,7 @@ mod tests {
     use crate::window::{Window, WindowShape};
 
     fn bare(ratio_bp: u32) -> RetryBreaker {
-        RetryBreaker {
-            ratio: Ratio::from_bp(ratio_bp),
-            min_failures: 0,
-            ..RetryBreaker::default()
-        }
+        RetryBreaker { ratio: Ratio::from_bp(ratio_bp), min_failures: 0, ..RetryBreaker::default() }
     }
 
     #[test]
@@ -99,54 +91,18 @@ mod tests {
         // 0.15, 0.35 and 0.6 have no exact binary form; as ten-thousandths they are exact.
         for (bp, failures, successes) in [(1500, 15, 100), (3500, 35, 100), (6000, 60, 100), (10_000, 7, 7)] {
             assert!(admits(&bare(bp), Counts { failures, successes }), "{bp}");
-            assert!(
-                !admits(
-                    &bare(bp),
-                    Counts {
-                        failures: failures + 1,
-                        successes
-                    }
-                ),
-                "{bp}"
-            );
+            assert!(!admits(&bare(bp), Counts { failures: failures + 1, successes }), "{bp}");
         }
     }
 
     #[test]
     fn the_minima_keep_quiet_routes_usable() {
         let breaker = RetryBreaker::default();
-        assert!(admits(
-            &breaker,
-            Counts {
-                failures: 3,
-                successes: 0
-            }
-        ));
-        assert!(!admits(
-            &breaker,
-            Counts {
-                failures: 4,
-                successes: 0
-            }
-        ));
-        let breaker = RetryBreaker {
-            min_samples: 10,
-            ..bare(1000)
-        };
-        assert!(admits(
-            &breaker,
-            Counts {
-                failures: 9,
-                successes: 0
-            }
-        ));
-        assert!(!admits(
-            &breaker,
-            Counts {
-                failures: 10,
-                successes: 0
-            }
-        ));
+        assert!(admits(&breaker, Counts { failures: 3, successes: 0 }));
+        assert!(!admits(&breaker, Counts { failures: 4, successes: 0 }));
+        let breaker = RetryBreaker { min_samples: 10, ..bare(1000) };
+        assert!(admits(&breaker, Counts { failures: 9, successes: 0 }));
+        assert!(!admits(&breaker, Counts { failures: 10, successes: 0 }));
     }
 
     #[test]
@@ -155,30 +111,14 @@ mod tests {
         let failed = |code| Failure::new(code);
         assert!(is_failure(Some(&policy), &failed(Code::Internal)));
         assert!(!is_failure(Some(&policy), &failed(Code::NotFound)));
-        policy.retry = Some(crate::Retry {
-            codes: CodeSet::of(&[Code::NotFound]),
-            ..crate::Retry::default()
-        });
-        assert!(
-            is_failure(Some(&policy), &failed(Code::NotFound)),
-            "what is retried is a failure"
-        );
-        policy.retry_breaker = Some(RetryBreaker {
-            failure_codes: Some(CodeSet::of(&[Code::Aborted])),
-            ..bare(1000)
-        });
-        assert!(
-            !is_failure(Some(&policy), &failed(Code::Internal)),
-            "the list is replaced"
-        );
-        let stop = Failure {
-            pushback: Some(Pushback::Stop),
-            ..failed(Code::Internal)
-        };
-        assert!(
-            is_failure(Some(&policy), &stop),
-            "a no-retry pushback is a failure under any list"
-        );
+        policy.retry =
+            Some(crate::Retry { codes: CodeSet::of(&[Code::NotFound]), ..crate::Retry::default() });
+        assert!(is_failure(Some(&policy), &failed(Code::NotFound)), "what is retried is a failure");
+        policy.retry_breaker =
+            Some(RetryBreaker { failure_codes: Some(CodeSet::of(&[Code::Aborted])), ..bare(1000) });
+        assert!(!is_failure(Some(&policy), &failed(Code::Internal)), "the list is replaced");
+        let stop = Failure { pushback: Some(Pushback::Stop), ..failed(Code::Internal) };
+        assert!(is_failure(Some(&policy), &stop), "a no-retry pushback is a failure under any list");
     }
 
     #[test]
@@ -188,15 +128,8 @@ mod tests {
         for _ in 0..1000 {
             window.count_failure(at(500));
         }
-        assert!(
-            !admits(&bare(1000), window.counts(at(9_999))),
-            "within the window the outage is known"
-        );
-        assert_eq!(
-            window.counts(at(10_000)).failures,
-            0,
-            "one window after its bucket it is forgotten"
-        );
+        assert!(!admits(&bare(1000), window.counts(at(9_999))), "within the window the outage is known");
+        assert_eq!(window.counts(at(10_000)).failures, 0, "one window after its bucket it is forgotten");
         for idle_s in [11, 20, 100, 1_000_000, 10_000_000_000_u64] {
             assert_eq!(window.counts(at(idle_s * 1000)).failures, 0, "{idle_s} s idle");
         }
@@ -206,14 +139,8 @@ mod tests {
     fn breaker_admits_no_more_than_its_bound_under_any_interleaving() {
         // Eight threads fail at once from cold, across bucket boundaries, some successes among them.
         for (min_failures, ratio_bp, successes_every) in [(0, 1000, 7), (3, 1000, 0), (5, 5000, 3)] {
-            let breaker = RetryBreaker {
-                min_failures,
-                ..bare(ratio_bp)
-            };
-            let window = Window::new(WindowShape {
-                buckets: 5,
-                bucket_length: Duration::from_millis(100),
-            });
+            let breaker = RetryBreaker { min_failures, ..bare(ratio_bp) };
+            let window = Window::new(WindowShape { buckets: 5, bucket_length: Duration::from_millis(100) });
             let (admitted, seen) = (AtomicU64::new(0), AtomicU64::new(0));
             std::thread::scope(|scope| {
                 for thread in 0..8_u64 {

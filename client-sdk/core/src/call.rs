@@ -133,9 +133,7 @@ impl Call {
     #[must_use]
     pub fn begin(route: &Route, start: CallStart) -> Self {
         route.state().counters.count_call();
-        let timeout = enforced(route)
-            .and_then(|policy| policy.timeout)
-            .map(|timeout| start.now + timeout);
+        let timeout = enforced(route).and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
         Self {
             start,
             deadline: deadline::earliest([start.deadline, timeout]),
@@ -163,9 +161,7 @@ impl Call {
                 // Without a rule, and in observe mode, deadlines are passed on and nothing is cut.
                 let limit = limit.filter(|_| enforced(route).is_some());
                 if limit.is_some_and(|limit| limit <= now) {
-                    Step::Cancel {
-                        attempt: self.attempts,
-                    }
+                    Step::Cancel { attempt: self.attempts }
                 } else {
                     Step::Wait { until: limit }
                 }
@@ -238,16 +234,9 @@ impl Call {
             .and_then(|policy| policy.retry.as_ref())
             .and_then(|retry| retry.per_attempt_timeout);
         let limit = left.into_iter().chain(own_limit).min();
-        self.state = State::Pending(Pending {
-            sent_at: now,
-            limit: limit.map(|limit| now + limit),
-            committed: false,
-        });
-        Step::Send(Send {
-            attempt: self.attempts,
-            limit,
-            flag: self.flag_to_send(),
-        })
+        self.state =
+            State::Pending(Pending { sent_at: now, limit: limit.map(|limit| now + limit), committed: false });
+        Step::Send(Send { attempt: self.attempts, limit, flag: self.flag_to_send() })
     }
 
     /// A repeat carries the flag; a first send only passes on the one it was made under.
@@ -273,11 +262,7 @@ impl Call {
             route.window().count_success(now);
             route.state().recent.record(now, now.since(pending.sent_at));
         }
-        let fate = if self.attempts > 1 {
-            Fate::OkAfterRetry
-        } else {
-            Fate::Ok
-        };
+        let fate = if self.attempts > 1 { Fate::OkAfterRetry } else { Fate::Ok };
         self.finish(route, Ending::real(fate), Answer::Attempt(self.attempts), now);
     }
 
@@ -285,25 +270,12 @@ impl Call {
         // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
         let timed_out = failure.code == Code::Cancelled && deadline::ended_by(pending.limit, now);
         if timed_out {
-            let failure = Failure {
-                code: Code::DeadlineExceeded,
-                ..failure
-            };
-            let answer = if enforced(route).is_some() {
-                Answer::TimedOut
-            } else {
-                Answer::Attempt(self.attempts)
-            };
+            let failure = Failure { code: Code::DeadlineExceeded, ..failure };
+            let answer =
+                if enforced(route).is_some() { Answer::TimedOut } else { Answer::Attempt(self.attempts) };
             self.after_failure(route, pending, failure, answer, now, random);
         } else {
-            self.after_failure(
-                route,
-                pending,
-                failure,
-                Answer::Attempt(self.attempts),
-                now,
-                random,
-            );
+            self.after_failure(route, pending, failure, Answer::Attempt(self.attempts), now, random);
         }
     }
 
@@ -346,11 +318,7 @@ impl Call {
         counters.count_ending(ending);
         counters.latency().record(now.since(self.start.now));
         let gave_up = !ending.would && enforced(route).is_some() && ending.fate.stops_layers_above();
-        let finish = Finish {
-            ending,
-            answer,
-            marks_context: gave_up || self.flag_received,
-        };
+        let finish = Finish { ending, answer, marks_context: gave_up || self.flag_received };
         self.state = State::Finished(finish);
         finish
     }

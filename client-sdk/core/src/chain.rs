@@ -62,14 +62,8 @@ impl Marks<'_> {
         if let Some(value) = self.retry {
             return Some(number(value).unwrap_or(1).max(1));
         }
-        let previous = self
-            .previous_attempts
-            .and_then(number)
-            .filter(|previous| *previous >= 1);
-        let envoy = self
-            .envoy_attempt_count
-            .and_then(number)
-            .filter(|count| *count > 1);
+        let previous = self.previous_attempts.and_then(number).filter(|previous| *previous >= 1);
+        let envoy = self.envoy_attempt_count.and_then(number).filter(|count| *count > 1);
         previous.or(envoy.map(|count| count - 1))
     }
 }
@@ -89,11 +83,7 @@ impl Context {
     /// The context of a request with this flag and deadline.
     #[must_use]
     pub fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
-        Self {
-            flag,
-            deadline,
-            no_more_retry: AtomicBool::new(false),
-        }
+        Self { flag, deadline, no_more_retry: AtomicBool::new(false) }
     }
 
     /// The flag the request carried: how many sends came before it; none for a first send.
@@ -123,9 +113,7 @@ impl Context {
 /// The number that a header consists of; none unless it is digits and nothing else.
 pub(crate) fn number(value: &[u8]) -> Option<u32> {
     let text = std::str::from_utf8(value).ok()?;
-    text.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then(|| text.parse().ok())?
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 #[cfg(test)]

@@ -51,11 +51,7 @@ impl Failure {
     /// A failure about which nothing else was said.
     #[must_use]
     pub const fn new(code: Code) -> Self {
-        Self {
-            code,
-            no_more_retry: false,
-            pushback: None,
-        }
+        Self { code, no_more_retry: false, pushback: None }
     }
 }
 
@@ -99,18 +95,10 @@ impl StatusFields<'_> {
     }
 
     fn failure(&self, code: Code) -> Verdict {
-        let pushback = self.pushback.map(|value| {
-            if self.pushback_repeated {
-                Pushback::Stop
-            } else {
-                parse_pushback(value)
-            }
-        });
-        Verdict::Failure(Failure {
-            code,
-            no_more_retry: self.no_more_retry,
-            pushback,
-        })
+        let pushback = self
+            .pushback
+            .map(|value| if self.pushback_repeated { Pushback::Stop } else { parse_pushback(value) });
+        Verdict::Failure(Failure { code, no_more_retry: self.no_more_retry, pushback })
     }
 }
 
@@ -145,9 +133,7 @@ impl TransportFault {
 }
 
 fn code_of_status(value: &[u8]) -> Code {
-    chain::number(value)
-        .and_then(Code::from_number)
-        .unwrap_or(Code::Unknown)
+    chain::number(value).and_then(Code::from_number).unwrap_or(Code::Unknown)
 }
 
 fn code_of_http(status: u16) -> Code {
@@ -192,10 +178,7 @@ mod tests {
     use super::*;
 
     fn fields(status: &str) -> StatusFields<'_> {
-        StatusFields {
-            grpc_status: Some(status.as_bytes()),
-            ..StatusFields::default()
-        }
+        StatusFields { grpc_status: Some(status.as_bytes()), ..StatusFields::default() }
     }
 
     fn failed(code: Code) -> Verdict {
@@ -204,10 +187,7 @@ mod tests {
 
     #[test]
     fn a_status_in_the_first_headers_is_final_and_none_commits() {
-        assert_eq!(
-            fields("14").verdict_of_headers(200),
-            Some(failed(Code::Unavailable))
-        );
+        assert_eq!(fields("14").verdict_of_headers(200), Some(failed(Code::Unavailable)));
         assert_eq!(fields("0").verdict_of_headers(200), Some(Verdict::Success));
         assert_eq!(fields("5").verdict_of_headers(503), Some(failed(Code::NotFound)));
         assert_eq!(StatusFields::default().verdict_of_headers(200), None);
@@ -229,26 +209,15 @@ mod tests {
             (201, Code::Unknown),
         ];
         for (status, code) in table {
-            assert_eq!(
-                StatusFields::default().verdict_of_headers(status),
-                Some(failed(code)),
-                "{status}"
-            );
+            assert_eq!(StatusFields::default().verdict_of_headers(status), Some(failed(code)), "{status}");
         }
     }
 
     #[test]
     fn a_status_that_is_missing_or_not_a_number_is_unknown() {
-        assert_eq!(
-            StatusFields::default().verdict_of_trailers(),
-            failed(Code::Unknown)
-        );
+        assert_eq!(StatusFields::default().verdict_of_trailers(), failed(Code::Unknown));
         for bad in ["", "x", "-1", "17", "99999999999", "0x0", " 0", "+0"] {
-            assert_eq!(
-                fields(bad).verdict_of_trailers(),
-                failed(Code::Unknown),
-                "{bad:?}"
-            );
+            assert_eq!(fields(bad).verdict_of_trailers(), failed(Code::Unknown), "{bad:?}");
         }
     }
 
@@ -260,9 +229,7 @@ mod tests {
                 pushback_repeated: repeated,
                 ..fields("14")
             };
-            let Verdict::Failure(failure) = fields.verdict_of_trailers() else {
-                panic!("{value}")
-            };
+            let Verdict::Failure(failure) = fields.verdict_of_trailers() else { panic!("{value}") };
             assert_eq!(failure.pushback, Some(expected), "{value:?}");
         };
         check("0", false, Pushback::After(Duration::ZERO));

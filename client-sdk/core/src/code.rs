@@ -53,10 +53,7 @@ impl Code {
     /// The code of this number, if there is one.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
-        usize::try_from(number)
-            .ok()
-            .and_then(|index| Self::ALL.get(index))
-            .copied()
+        usize::try_from(number).ok().and_then(|index| Self::ALL.get(index)).copied()
     }
 
     /// Its number on the wire.
@@ -148,8 +145,6 @@ impl CodeSet {
 
 impl FromIterator<Code> for CodeSet {
     fn from_iter<I: IntoIterator<Item = Code>>(codes: I) -> Self {
-        codes
-            .into_iter()
-            .fold(Self::EMPTY, |set, code| set.union(Self::of(&[code])))
+        codes.into_iter().fold(Self::EMPTY, |set, code| set.union(Self::of(&[code])))
     }
 }

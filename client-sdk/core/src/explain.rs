@@ -45,10 +45,7 @@ impl Explanation {
 impl Loser {
     fn against(winner: &Rule, rule: &Arc<Rule>) -> Self {
         let reason = first_difference(winner.pattern(), rule.pattern());
-        Self {
-            rule: Arc::clone(rule),
-            reason,
-        }
+        Self { rule: Arc::clone(rule), reason }
     }
 }
 
@@ -83,21 +80,13 @@ impl Bound {
     /// The bound of calls under a policy; of one attempt where nothing is repeated.
     #[must_use]
     pub fn of(policy: Option<&Policy>) -> Self {
-        let retry = policy
-            .filter(|policy| policy.mode == crate::Mode::Enforce)
-            .and_then(Policy::repeats);
+        let retry = policy.filter(|policy| policy.mode == crate::Mode::Enforce).and_then(Policy::repeats);
         let Some(retry) = retry else {
-            return Self {
-                max_attempts: 1,
-                steady: Some(Ratio::ONE),
-            };
+            return Self { max_attempts: 1, steady: Some(Ratio::ONE) };
         };
         let breaker = policy.and_then(|policy| policy.retry_breaker);
         let steady = breaker.map(|breaker| Ratio::from_bp(Ratio::ONE.bp() + breaker.ratio.bp()));
-        Self {
-            max_attempts: retry.max_attempts,
-            steady,
-        }
+        Self { max_attempts: retry.max_attempts, steady }
     }
 }
 
@@ -131,10 +120,7 @@ mod tests {
         .collect();
         let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
         let explanation = Explanation::of(&table, &route);
-        assert_eq!(
-            explanation.winner.unwrap().pattern().to_string(),
-            "* online orders a.Orders/Place"
-        );
+        assert_eq!(explanation.winner.unwrap().pattern().to_string(), "* online orders a.Orders/Place");
         let losers: Vec<_> = explanation
             .losers
             .iter()
@@ -144,10 +130,7 @@ mod tests {
         let expected = [
             ("shop * orders a.Orders/*", service),
             ("* * orders a.Orders/*", service),
-            (
-                "* * orders *",
-                "callee_method * is less exact than a.Orders/Place",
-            ),
+            ("* * orders *", "callee_method * is less exact than a.Orders/Place"),
             ("shop online * *", "callee_service * is less exact than orders"),
         ];
         assert_eq!(losers, expected.map(|(words, reason)| (words.to_owned(), reason)));
@@ -155,13 +138,8 @@ mod tests {
 
     #[test]
     fn a_winner_that_is_off_does_not_fall_through() {
-        let wide = Policy {
-            retry: Some(Retry::default()),
-            ..Policy::new(Mode::Enforce)
-        };
-        let table: Table = [rule("* * * *", wide), rule("* * orders *", off())]
-            .into_iter()
-            .collect();
+        let wide = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
+        let table: Table = [rule("* * * *", wide), rule("* * orders *", off())].into_iter().collect();
         let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
         assert_eq!(table.winner(&route).unwrap().policy().mode, Mode::Off);
     }
@@ -176,40 +154,13 @@ mod tests {
 
     #[test]
     fn the_bound_is_the_attempts_at_once_and_the_breakers_ratio_in_the_long_run() {
-        let mut policy = Policy {
-            retry: Some(Retry::default()),
-            ..Policy::new(Mode::Enforce)
-        };
+        let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
         let bound = |policy: &Policy| Bound::of(Some(policy));
-        assert_eq!(
-            bound(&policy),
-            Bound {
-                max_attempts: 3,
-                steady: Some(Ratio::from_bp(11_000))
-            }
-        );
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: Some(Ratio::from_bp(11_000)) });
         policy.retry_breaker = None::<RetryBreaker>;
-        assert_eq!(
-            bound(&policy),
-            Bound {
-                max_attempts: 3,
-                steady: None
-            }
-        );
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: None });
         policy.mode = Mode::Observe;
-        assert_eq!(
-            bound(&policy),
-            Bound {
-                max_attempts: 1,
-                steady: Some(Ratio::ONE)
-            }
-        );
-        assert_eq!(
-            Bound::of(None),
-            Bound {
-                max_attempts: 1,
-                steady: Some(Ratio::ONE)
-            }
-        );
+        assert_eq!(bound(&policy), Bound { max_attempts: 1, steady: Some(Ratio::ONE) });
+        assert_eq!(Bound::of(None), Bound { max_attempts: 1, steady: Some(Ratio::ONE) });
     }
 }

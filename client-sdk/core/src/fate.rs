@@ -122,9 +122,7 @@ impl Ending {
 
     /// Every ending there is.
     pub fn all() -> impl Iterator<Item = Self> {
-        [false, true]
-            .into_iter()
-            .flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
+        [false, true].into_iter().flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
     }
 }
 

@@ -34,18 +34,12 @@ impl Faults {
 
     /// Notes a fault of the field at `path`.
     pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
-        self.0.push(Fault {
-            path: path.into(),
-            problem: problem.into(),
-        });
+        self.0.push(Fault { path: path.into(), problem: problem.into() });
     }
 
     /// Takes over the faults of a part of the input that sits at `path`.
     pub fn nest(&mut self, path: &str, inner: Self) {
-        self.0.extend(inner.0.into_iter().map(|fault| Fault {
-            path: join(path, &fault.path),
-            ..fault
-        }));
+        self.0.extend(inner.0.into_iter().map(|fault| Fault { path: join(path, &fault.path), ..fault }));
     }
 
     /// The faults, in the order of the fields.

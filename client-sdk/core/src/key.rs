@@ -71,16 +71,8 @@ impl RouteKey {
 
 impl fmt::Display for RouteKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            caller_service,
-            caller_cluster,
-            callee_service,
-            callee_method,
-        } = self;
-        write!(
-            f,
-            "{caller_service} {caller_cluster} {callee_service} {callee_method}"
-        )
+        let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
+        write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
     }
 }
 
@@ -101,10 +93,7 @@ pub fn check_method(path: &str, method: &str, faults: &mut Faults) {
     }
     let parts: Vec<&str> = method.split('/').collect();
     if !matches!(parts.as_slice(), [service, method] if !service.is_empty() && !method.is_empty()) {
-        faults.add(
-            path,
-            format!("{method:?} is not of the form package.Service/Method"),
-        );
+        faults.add(path, format!("{method:?} is not of the form package.Service/Method"));
     }
 }
 
@@ -114,13 +103,8 @@ fn problem_of_name(name: &str) -> Option<String> {
     }
     if name.len() > MAX_NAME_BYTES {
         let shown: String = name.chars().take(32).collect();
-        return Some(format!(
-            "{shown:?}... has {} bytes, at most {MAX_NAME_BYTES} are allowed",
-            name.len()
-        ));
+        return Some(format!("{shown:?}... has {} bytes, at most {MAX_NAME_BYTES} are allowed", name.len()));
     }
     let bad = name.chars().find(|c| !c.is_ascii_graphic() || *c == '*')?;
-    Some(format!(
-        "{name:?} contains {bad:?}; only visible ASCII without '*' is allowed"
-    ))
+    Some(format!("{name:?} contains {bad:?}; only visible ASCII without '*' is allowed"))
 }

@@ -74,11 +74,7 @@ impl Histogram {
 
     /// The buckets that are not empty, with their counts, in ascending order.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + Clone {
-        self.0
-            .iter()
-            .map(|count| count.load(Ordering::Relaxed))
-            .enumerate()
-            .filter(|(_, count)| *count > 0)
+        self.0.iter().map(|count| count.load(Ordering::Relaxed)).enumerate().filter(|(_, count)| *count > 0)
     }
 }
 
@@ -118,19 +114,14 @@ impl Recent {
     pub fn median(&self, now: Time, min_samples: u32) -> Option<Duration> {
         self.turn_over(now);
         let [a, b] = &self.halves;
-        let total = a
-            .total
-            .load(Ordering::Relaxed)
-            .saturating_add(b.total.load(Ordering::Relaxed));
+        let total = a.total.load(Ordering::Relaxed).saturating_add(b.total.load(Ordering::Relaxed));
         if total < min_samples.max(1) {
             return None;
         }
         let mut seen = 0_u32;
         let pairs = a.counts.iter().zip(&b.counts);
         for (bucket, (a, b)) in pairs.enumerate() {
-            let count = a
-                .load(Ordering::Relaxed)
-                .saturating_add(b.load(Ordering::Relaxed));
+            let count = a.load(Ordering::Relaxed).saturating_add(b.load(Ordering::Relaxed));
             seen = seen.saturating_add(count);
             if seen >= total.div_ceil(2) {
                 return Some(middle_of(bucket));
@@ -146,11 +137,7 @@ impl Recent {
         if present <= old {
             return;
         }
-        if self
-            .window
-            .compare_exchange(old, present, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
-        {
+        if self.window.compare_exchange(old, present, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             self.half(present).clear();
             if present > old + 1 {
                 self.half(present + 1).clear();
@@ -175,19 +162,13 @@ impl Half {
 
 impl Default for Half {
     fn default() -> Self {
-        Self {
-            total: AtomicU32::new(0),
-            counts: [const { AtomicU32::new(0) }; BUCKETS],
-        }
+        Self { total: AtomicU32::new(0), counts: [const { AtomicU32::new(0) }; BUCKETS] }
     }
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        Self {
-            window: AtomicU64::new(0),
-            halves: [Half::default(), Half::default()],
-        }
+        Self { window: AtomicU64::new(0), halves: [Half::default(), Half::default()] }
     }
 }
 
@@ -230,14 +211,8 @@ mod tests {
             recent.record(at(1), Duration::from_millis(100));
         }
         let median = recent.median(at(1), 20).unwrap();
-        assert!(
-            median.abs_diff(Duration::from_millis(100)) < Duration::from_millis(7),
-            "{median:?}"
-        );
-        assert!(
-            recent.median(at(19), 20).is_some(),
-            "the window before is still known"
-        );
+        assert!(median.abs_diff(Duration::from_millis(100)) < Duration::from_millis(7), "{median:?}");
+        assert!(recent.median(at(19), 20).is_some(), "the window before is still known");
         assert_eq!(recent.median(at(20), 20), None, "two windows on nothing is known");
     }
 

@@ -122,16 +122,8 @@ impl Pattern {
 impl fmt::Display for Pattern {
     /// The four words of the command line: `checkout * inventory inventory.v1.Inventory/Reserve`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            caller_service,
-            caller_cluster,
-            callee_service,
-            callee_method,
-        } = self;
-        write!(
-            f,
-            "{caller_service} {caller_cluster} {callee_service} {callee_method}"
-        )
+        let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
+        write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
     }
 }
 
@@ -229,11 +221,7 @@ mod tests {
 
     #[test]
     fn a_pattern_reads_back_as_it_was_written() {
-        for words in [
-            "* * * *",
-            "shop online orders a.b.Orders/Place",
-            "shop * orders a.b.Orders/*",
-        ] {
+        for words in ["* * * *", "shop online orders a.b.Orders/Place", "shop * orders a.b.Orders/*"] {
             assert_eq!(pattern(words).to_string(), words);
         }
     }
@@ -258,10 +246,7 @@ mod tests {
     fn a_name_of_a_mebibyte_is_refused_in_a_short_sentence() {
         let faults = Pattern::parse(&"x".repeat(1 << 20), "*", "*", "*").unwrap_err();
         let text = faults.to_string();
-        assert!(
-            text.contains("1048576 bytes, at most 255") && text.len() < 200,
-            "{text}"
-        );
+        assert!(text.contains("1048576 bytes, at most 255") && text.len() < 200, "{text}");
     }
 
     #[test]
@@ -274,11 +259,7 @@ mod tests {
     }
 
     fn part(name: &'static str) -> impl Strategy<Value = String> {
-        prop_oneof![
-            Just("*".to_owned()),
-            Just(name.to_owned()),
-            Just("other".to_owned())
-        ]
+        prop_oneof![Just("*".to_owned()), Just(name.to_owned()), Just("other".to_owned())]
     }
 
     proptest! {

@@ -11,39 +11,23 @@ use crate::fault::{Bounds, Faults, Millis, Ratio};
 use crate::window::WindowShape;
 
 /// `timeout`, `retry.max_duration`, `retry.per_attempt_timeout`.
-pub const TIMEOUT: Bounds<Duration> = Bounds {
-    min: Duration::from_millis(1),
-    max: Duration::from_secs(3600),
-};
+pub const TIMEOUT: Bounds<Duration> =
+    Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
 /// `retry.max_attempts`
 pub const MAX_ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
 /// Every wait of a backoff.
-pub const WAIT: Bounds<Duration> = Bounds {
-    min: Duration::ZERO,
-    max: Duration::from_secs(24 * 3600),
-};
+pub const WAIT: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) };
 /// `retry.backoff.exponential.multiplier`
-pub const MULTIPLIER: Bounds<Ratio> = Bounds {
-    min: Ratio::ONE,
-    max: Ratio::from_bp(100_000),
-};
+pub const MULTIPLIER: Bounds<Ratio> = Bounds { min: Ratio::ONE, max: Ratio::from_bp(100_000) };
 /// `jitter_share`
-pub const JITTER_SHARE: Bounds<Ratio> = Bounds {
-    min: Ratio::from_bp(1),
-    max: Ratio::ONE,
-};
+pub const JITTER_SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
 /// `retry_breaker.ratio`
-pub const BREAKER_RATIO: Bounds<Ratio> = Bounds {
-    min: Ratio::from_bp(10),
-    max: Ratio::ONE,
-};
+pub const BREAKER_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::ONE };
 /// `retry_breaker.buckets`
 pub const BUCKETS: Bounds<u32> = Bounds { min: 2, max: 60 };
 /// `retry_breaker.bucket_length`
-pub const BUCKET_LENGTH: Bounds<Duration> = Bounds {
-    min: Duration::from_millis(100),
-    max: Duration::from_secs(10),
-};
+pub const BUCKET_LENGTH: Bounds<Duration> =
+    Bounds { min: Duration::from_millis(100), max: Duration::from_secs(10) };
 /// `retry_breaker.min_failures`
 pub const MIN_FAILURES: Bounds<u32> = Bounds { min: 0, max: 100 };
 /// `retry_breaker.min_samples`
@@ -197,8 +181,7 @@ impl Policy {
     /// The shape of the window that calls under this policy are counted in.
     #[must_use]
     pub fn window_shape(&self) -> WindowShape {
-        self.retry_breaker
-            .map_or_else(WindowShape::default, |breaker| breaker.window)
+        self.retry_breaker.map_or_else(WindowShape::default, |breaker| breaker.window)
     }
 
     /// Notes every setting that is out of range, by its path below the policy.
@@ -220,10 +203,7 @@ impl Retry {
         check_timeout("retry.max_duration", self.max_duration, faults);
         check_timeout("retry.per_attempt_timeout", self.per_attempt_timeout, faults);
         if self.codes.is_empty() {
-            faults.add(
-                "retry.codes",
-                "names no code to retry; leave out `retry` to send calls once",
-            );
+            faults.add("retry.codes", "names no code to retry; leave out `retry` to send calls once");
         }
         if self.codes.contains(Code::Ok) {
             faults.add("retry.codes", "OK is not a failure");
@@ -264,12 +244,7 @@ impl Backoff {
                 WAIT.check("retry.backoff.random.max", max, faults);
                 check_order("retry.backoff.random.max", "min", min, max, faults);
             }
-            Self::Exponential {
-                base,
-                multiplier,
-                max,
-                jitter,
-            } => {
+            Self::Exponential { base, multiplier, max, jitter } => {
                 WAIT.check("retry.backoff.exponential.base", base, faults);
                 MULTIPLIER.check("retry.backoff.exponential.multiplier", multiplier, faults);
                 WAIT.check("retry.backoff.exponential.max", max, faults);
@@ -332,10 +307,7 @@ fn check_timeout(path: &str, timeout: Option<Duration>, faults: &mut Faults) {
 
 fn check_order(path: &str, lesser: &str, min: Duration, max: Duration, faults: &mut Faults) {
     if max < min {
-        faults.add(
-            path,
-            format!("{} is less than {lesser}, {}", Millis(max), Millis(min)),
-        );
+        faults.add(path, format!("{} is less than {lesser}, {}", Millis(max), Millis(min)));
     }
 }
 

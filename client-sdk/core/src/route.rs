@@ -36,11 +36,7 @@ impl Route {
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
         let window = Arc::new(Window::new(shape_for(rule.as_deref())));
-        Self {
-            rule,
-            window,
-            state: Arc::default(),
-        }
+        Self { rule, window, state: Arc::default() }
     }
 
     /// The same route under another rule.
@@ -48,16 +44,8 @@ impl Route {
     pub fn under(&self, rule: Option<Arc<Rule>>) -> Self {
         let shape = shape_for(rule.as_deref());
         let keep = rule.is_none() || shape == self.window.shape();
-        let window = if keep {
-            Arc::clone(&self.window)
-        } else {
-            Arc::new(Window::new(shape))
-        };
-        Self {
-            rule,
-            window,
-            state: Arc::clone(&self.state),
-        }
+        let window = if keep { Arc::clone(&self.window) } else { Arc::new(Window::new(shape)) };
+        Self { rule, window, state: Arc::clone(&self.state) }
     }
 
     /// The rule that applies; none where no pattern matches.
@@ -69,10 +57,7 @@ impl Route {
     /// The policy, where a rule applies that does anything at all.
     #[must_use]
     pub fn policy(&self) -> Option<&Policy> {
-        self.rule
-            .as_deref()
-            .map(Rule::policy)
-            .filter(|policy| policy.governs())
+        self.rule.as_deref().map(Rule::policy).filter(|policy| policy.governs())
     }
 
     /// Failures and successes lately.
@@ -147,9 +132,7 @@ impl Counters {
     /// Attempts that ended with this code.
     #[must_use]
     pub fn code(&self, code: Code) -> u64 {
-        self.codes
-            .get(code as usize)
-            .map_or(0, |count| count.load(Ordering::Relaxed))
+        self.codes.get(code as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
     /// How long calls took, from their beginning to their end.

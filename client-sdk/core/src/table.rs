@@ -30,24 +30,14 @@ impl Rule {
         policy.check(&mut inner);
         let mut faults = Faults::none();
         faults.nest("policy", inner);
-        faults.or(Self {
-            pattern,
-            policy,
-            revision,
-        })
+        faults.or(Self { pattern, policy, revision })
     }
 
     /// The same rule doing no more than `mode`: for a local override, which can only reduce.
     #[must_use]
     pub fn at_most(&self, mode: Mode) -> Self {
-        let policy = Policy {
-            mode: self.policy.mode.min(mode),
-            ..self.policy.clone()
-        };
-        Self {
-            policy,
-            ..self.clone()
-        }
+        let policy = Policy { mode: self.policy.mode.min(mode), ..self.policy.clone() };
+        Self { policy, ..self.clone() }
     }
 
     /// The routes it is for.

@@ -44,10 +44,7 @@ impl WindowShape {
 impl Default for WindowShape {
     /// 10 buckets of 1 s.
     fn default() -> Self {
-        Self {
-            buckets: 10,
-            bucket_length: Duration::from_secs(1),
-        }
+        Self { buckets: 10, bucket_length: Duration::from_secs(1) }
     }
 }
 
@@ -72,10 +69,7 @@ impl Window {
     #[must_use]
     pub fn new(shape: WindowShape) -> Self {
         let count = usize::try_from(shape.buckets.max(1)).unwrap_or(1);
-        Self {
-            shape,
-            buckets: (0..count).map(|_| AtomicU64::new(0)).collect(),
-        }
+        Self { shape, buckets: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
     /// Its shape.
@@ -86,18 +80,12 @@ impl Window {
 
     /// Counts an attempt that failed at `now`.
     pub fn count_failure(&self, now: Time) {
-        self.count(now, |bucket| Bucket {
-            failures: (bucket.failures + 1).min(COUNT_MAX),
-            ..bucket
-        });
+        self.count(now, |bucket| Bucket { failures: (bucket.failures + 1).min(COUNT_MAX), ..bucket });
     }
 
     /// Counts an attempt that succeeded at `now`.
     pub fn count_success(&self, now: Time) {
-        self.count(now, |bucket| Bucket {
-            successes: (bucket.successes + 1).min(COUNT_MAX),
-            ..bucket
-        });
+        self.count(now, |bucket| Bucket { successes: (bucket.successes + 1).min(COUNT_MAX), ..bucket });
     }
 
     /// What was counted in the window that ends at `now`; also what another thread counted a moment later.
@@ -108,11 +96,7 @@ impl Window {
         for (index, word) in self.buckets.iter().enumerate() {
             let bucket = Bucket::unpack(word.load(Ordering::SeqCst));
             // Buckets behind the present one are of this lap, those ahead of it of the one before.
-            let oldest = if index <= slot.index {
-                slot.lap
-            } else {
-                slot.lap.wrapping_sub(1)
-            };
+            let oldest = if index <= slot.index { slot.lap } else { slot.lap.wrapping_sub(1) };
             if not_before(bucket.lap, oldest) {
                 sum.failures += bucket.failures;
                 sum.successes += bucket.successes;
@@ -130,11 +114,7 @@ impl Window {
         loop {
             let bucket = Bucket::unpack(old);
             // A bucket that is already on a later lap takes a late count too: it happened, and must be seen.
-            let current = if not_before(bucket.lap, slot.lap) {
-                bucket
-            } else {
-                Bucket::empty(slot.lap)
-            };
+            let current = if not_before(bucket.lap, slot.lap) { bucket } else { Bucket::empty(slot.lap) };
             match word.compare_exchange_weak(old, add(current).pack(), Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(changed) => old = changed,
@@ -167,11 +147,7 @@ struct Bucket {
 
 impl Bucket {
     const fn empty(lap: u64) -> Self {
-        Self {
-            lap,
-            failures: 0,
-            successes: 0,
-        }
+        Self { lap, failures: 0, successes: 0 }
     }
 
     const fn unpack(word: u64) -> Self {

@@ -41,19 +41,15 @@ impl Call {
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         refuse(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
-        refuse(
-            self.start.flag.is_some() && !policy.chain.ignore_retry_flag,
-            Fate::ChainRetryFlag,
-        )?;
+        refuse(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
         refuse(pending.committed, Fate::Committed)?;
         refuse(!self.start.replayable, Fate::NotReplayable)?;
         refuse(self.attempts >= retry.max_attempts, Fate::AttemptsExhausted)?;
         let wait = self.next_wait(retry, pushback, random);
         refuse(self.exceeds_max_duration(retry, now + wait), Fate::MaxDuration)?;
         refuse(self.could_not_finish(route, wait, now), Fate::Deadline)?;
-        let admitted = policy
-            .retry_breaker
-            .is_none_or(|breaker| breaker::admits(&breaker, route.window().counts(now)));
+        let admitted =
+            policy.retry_breaker.is_none_or(|breaker| breaker::admits(&breaker, route.window().counts(now)));
         refuse(!admitted, Fate::RetryBreaker)?;
         Ok(wait)
     }
@@ -84,20 +80,14 @@ impl Call {
     }
 
     fn exceeds_max_duration(&self, retry: &Retry, next_send: Time) -> bool {
-        retry
-            .max_duration
-            .is_some_and(|max| next_send.since(self.start.now) >= max)
+        retry.max_duration.is_some_and(|max| next_send.since(self.start.now) >= max)
     }
 
     fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
         let Some(deadline) = self.deadline else {
             return false;
         };
-        let typical = route
-            .state()
-            .recent
-            .median(now, MEDIAN_MIN_SAMPLES)
-            .unwrap_or(Duration::ZERO);
+        let typical = route.state().recent.median(now, MEDIAN_MIN_SAMPLES).unwrap_or(Duration::ZERO);
         deadline.since(now) <= wait.saturating_add(typical)
     }
 }

@@ -27,10 +27,7 @@ fn at(millis: u64) -> Time {
 fn policy() -> Policy {
     Policy {
         retry: Some(Retry {
-            backoff: Backoff::Fixed {
-                delay: ms(100),
-                jitter: Jitter::None,
-            },
+            backoff: Backoff::Fixed { delay: ms(100), jitter: Jitter::None },
             ..Retry::default()
         }),
         retry_breaker: None,
@@ -50,12 +47,7 @@ fn route(policy: Policy) -> Route {
 }
 
 fn start() -> CallStart {
-    CallStart {
-        now: CALLS_BEGIN,
-        deadline: None,
-        flag: None,
-        replayable: true,
-    }
+    CallStart { now: CALLS_BEGIN, deadline: None, flag: None, replayable: true }
 }
 
 fn failed(code: Code) -> Verdict {
@@ -79,9 +71,7 @@ fn drive(route: &Route, start: CallStart, verdicts: &[Verdict]) -> Driven {
         match call.next_step(route, now) {
             Step::Send(send) => {
                 sends.push((now.since(start.now).as_millis() as u64, send));
-                let Step::Wait { until } = call.next_step(route, now) else {
-                    panic!("nothing to wait for")
-                };
+                let Step::Wait { until } = call.next_step(route, now) else { panic!("nothing to wait for") };
                 match verdicts.next() {
                     Some(verdict) => {
                         now = now + ms(10);
@@ -102,150 +92,59 @@ fn drive(route: &Route, start: CallStart, verdicts: &[Verdict]) -> Driven {
 fn check(policy: Policy, start: CallStart, verdicts: &[Verdict], fate: Fate, sends: usize) -> Driven {
     let route = route(policy);
     let driven = drive(&route, start, verdicts);
-    assert_eq!(
-        (driven.finish.ending, driven.sends.len()),
-        (Ending::real(fate), sends)
-    );
-    let ended: u64 = Ending::all()
-        .map(|ending| route.state().counters.ended(ending))
-        .sum();
-    assert_eq!(
-        (route.state().counters.calls(), ended),
-        (1, 1),
-        "one fate per call"
-    );
+    assert_eq!((driven.finish.ending, driven.sends.len()), (Ending::real(fate), sends));
+    let ended: u64 = Ending::all().map(|ending| route.state().counters.ended(ending)).sum();
+    assert_eq!((route.state().counters.calls(), ended), (1, 1), "one fate per call");
     driven
 }
 
 #[test]
 fn an_answer_ends_the_call() {
     check(policy(), start(), &[Verdict::Success], Fate::Ok, 1);
-    let driven = check(
-        policy(),
-        start(),
-        &[UNAVAILABLE, Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
+    let driven = check(policy(), start(), &[UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 2);
     assert_eq!(driven.finish.answer, Answer::Attempt(2));
     assert!(!driven.finish.marks_context);
-    assert_eq!(
-        driven.sends[1].0, 110,
-        "100 ms after the first attempt ended at 10 ms"
-    );
+    assert_eq!(driven.sends[1].0, 110, "100 ms after the first attempt ended at 10 ms");
 }
 
 #[test]
 fn repeats_carry_the_flag_and_their_number_and_first_sends_do_not() {
     let driven = check(policy(), start(), &[UNAVAILABLE; 3], Fate::AttemptsExhausted, 3);
-    let marks: Vec<_> = driven
-        .sends
-        .iter()
-        .map(|(_, send)| (send.flag, send.previous_attempts()))
-        .collect();
+    let marks: Vec<_> = driven.sends.iter().map(|(_, send)| (send.flag, send.previous_attempts())).collect();
     assert_eq!(marks, [(None, 0), (Some(1), 1), (Some(2), 2)]);
     assert!(driven.finish.marks_context, "the layers above must not repeat it");
 }
 
 #[test]
 fn a_code_that_may_not_be_retried_ends_the_call() {
-    let driven = check(
-        policy(),
-        start(),
-        &[failed(Code::NotFound)],
-        Fate::NotRetryable,
-        1,
-    );
+    let driven = check(policy(), start(), &[failed(Code::NotFound)], Fate::NotRetryable, 1);
     assert!(!driven.finish.marks_context);
 }
 
 #[test]
 fn a_rule_that_can_not_repeat_has_the_fate_policy_off() {
-    check(
-        with_retry(|retry| retry.max_attempts = 1),
-        start(),
-        &[UNAVAILABLE],
-        Fate::PolicyOff,
-        1,
-    );
-    check(
-        Policy {
-            retry: None,
-            ..policy()
-        },
-        start(),
-        &[failed(Code::NotFound)],
-        Fate::PolicyOff,
-        1,
-    );
-    check(
-        Policy {
-            mode: Mode::Off,
-            ..policy()
-        },
-        start(),
-        &[UNAVAILABLE],
-        Fate::PolicyOff,
-        1,
-    );
+    check(with_retry(|retry| retry.max_attempts = 1), start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
+    check(Policy { retry: None, ..policy() }, start(), &[failed(Code::NotFound)], Fate::PolicyOff, 1);
+    check(Policy { mode: Mode::Off, ..policy() }, start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
 }
 
 #[test]
 fn the_flag_from_below_stops_and_marks_the_context() {
-    let flagged = Failure {
-        no_more_retry: true,
-        ..Failure::new(Code::Unavailable)
-    };
-    let driven = check(
-        policy(),
-        start(),
-        &[Verdict::Failure(flagged)],
-        Fate::ChainNoMoreRetry,
-        1,
-    );
+    let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
+    let driven = check(policy(), start(), &[Verdict::Failure(flagged)], Fate::ChainNoMoreRetry, 1);
     assert!(driven.finish.marks_context);
-    let flagged = Failure {
-        no_more_retry: true,
-        ..Failure::new(Code::NotFound)
-    };
-    let driven = check(
-        policy(),
-        start(),
-        &[Verdict::Failure(flagged)],
-        Fate::NotRetryable,
-        1,
-    );
-    assert!(
-        driven.finish.marks_context,
-        "it names the fate for retryable codes only, but always marks"
-    );
+    let flagged = Failure { no_more_retry: true, ..Failure::new(Code::NotFound) };
+    let driven = check(policy(), start(), &[Verdict::Failure(flagged)], Fate::NotRetryable, 1);
+    assert!(driven.finish.marks_context, "it names the fate for retryable codes only, but always marks");
 }
 
 #[test]
 fn ignoring_the_flag_ignores_the_pushback_that_came_along_but_no_other() {
-    let ignoring = Policy {
-        chain: Chain {
-            ignore_no_more_retry: true,
-            ..Chain::default()
-        },
-        ..policy()
-    };
-    let flagged = Failure {
-        no_more_retry: true,
-        pushback: Some(Pushback::Stop),
-        ..Failure::new(Code::Unavailable)
-    };
-    check(
-        ignoring.clone(),
-        start(),
-        &[Verdict::Failure(flagged), Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
-    let stopped = Failure {
-        no_more_retry: false,
-        ..flagged
-    };
+    let ignoring = Policy { chain: Chain { ignore_no_more_retry: true, ..Chain::default() }, ..policy() };
+    let flagged =
+        Failure { no_more_retry: true, pushback: Some(Pushback::Stop), ..Failure::new(Code::Unavailable) };
+    check(ignoring.clone(), start(), &[Verdict::Failure(flagged), Verdict::Success], Fate::OkAfterRetry, 2);
+    let stopped = Failure { no_more_retry: false, ..flagged };
     check(ignoring, start(), &[Verdict::Failure(stopped)], Fate::Pushback, 1);
 }
 
@@ -260,111 +159,48 @@ fn a_pushback_is_waited_exactly_and_restarts_the_sequence() {
             jitter: Jitter::None,
         };
     });
-    let pushed = Failure {
-        pushback: Some(Pushback::After(ms(333))),
-        ..Failure::new(Code::Unavailable)
-    };
-    let verdicts = [
-        UNAVAILABLE,
-        UNAVAILABLE,
-        Verdict::Failure(pushed),
-        UNAVAILABLE,
-        Verdict::Success,
-    ];
+    let pushed = Failure { pushback: Some(Pushback::After(ms(333))), ..Failure::new(Code::Unavailable) };
+    let verdicts = [UNAVAILABLE, UNAVAILABLE, Verdict::Failure(pushed), UNAVAILABLE, Verdict::Success];
     let driven = check(policy, start(), &verdicts, Fate::OkAfterRetry, 5);
-    let gaps: Vec<_> = driven
-        .sends
-        .windows(2)
-        .map(|pair| pair[1].0 - pair[0].0 - 10)
-        .collect();
+    let gaps: Vec<_> = driven.sends.windows(2).map(|pair| pair[1].0 - pair[0].0 - 10).collect();
     assert_eq!(gaps, [10, 20, 333, 10]);
 }
 
 #[test]
 fn a_pushback_beyond_a_minute_or_the_time_left_stops_at_once() {
     let pushed = |wait| {
-        Verdict::Failure(Failure {
-            pushback: Some(Pushback::After(wait)),
-            ..Failure::new(Code::Unavailable)
-        })
+        Verdict::Failure(Failure { pushback: Some(Pushback::After(wait)), ..Failure::new(Code::Unavailable) })
     };
     check(policy(), start(), &[pushed(ms(60_001))], Fate::Pushback, 1);
-    check(
-        policy(),
-        start(),
-        &[pushed(ms(60_000)), Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
-    let limited = CallStart {
-        deadline: Some(at(1000)),
-        ..start()
-    };
+    check(policy(), start(), &[pushed(ms(60_000)), Verdict::Success], Fate::OkAfterRetry, 2);
+    let limited = CallStart { deadline: Some(at(1000)), ..start() };
     check(policy(), limited, &[pushed(ms(990))], Fate::Pushback, 1);
-    check(
-        policy(),
-        limited,
-        &[pushed(ms(900)), Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
+    check(policy(), limited, &[pushed(ms(900)), Verdict::Success], Fate::OkAfterRetry, 2);
     // Obeyed for retryable codes only.
-    let other = Failure {
-        pushback: Some(Pushback::After(ms(1))),
-        ..Failure::new(Code::NotFound)
-    };
-    check(
-        policy(),
-        start(),
-        &[Verdict::Failure(other)],
-        Fate::NotRetryable,
-        1,
-    );
+    let other = Failure { pushback: Some(Pushback::After(ms(1))), ..Failure::new(Code::NotFound) };
+    check(policy(), start(), &[Verdict::Failure(other)], Fate::NotRetryable, 1);
 }
 
 #[test]
 fn inside_a_repeat_calls_are_sent_once_and_pass_the_flag_on() {
-    let inside = CallStart {
-        flag: Some(2),
-        ..start()
-    };
+    let inside = CallStart { flag: Some(2), ..start() };
     let driven = check(policy(), inside, &[UNAVAILABLE], Fate::ChainRetryFlag, 1);
     assert_eq!(driven.sends[0].1.flag, Some(2));
-    assert!(
-        !driven.finish.marks_context,
-        "the layer above is the one retrying"
-    );
-    let ignoring = Policy {
-        chain: Chain {
-            ignore_retry_flag: true,
-            ..Chain::default()
-        },
-        ..policy()
-    };
+    assert!(!driven.finish.marks_context, "the layer above is the one retrying");
+    let ignoring = Policy { chain: Chain { ignore_retry_flag: true, ..Chain::default() }, ..policy() };
     let driven = check(ignoring, inside, &[UNAVAILABLE; 3], Fate::AttemptsExhausted, 3);
     assert_eq!(driven.sends[2].1.flag, Some(4));
 }
 
 #[test]
 fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
-    check(
-        policy(),
-        CallStart {
-            replayable: false,
-            ..start()
-        },
-        &[UNAVAILABLE],
-        Fate::NotReplayable,
-        1,
-    );
+    check(policy(), CallStart { replayable: false, ..start() }, &[UNAVAILABLE], Fate::NotReplayable, 1);
     let route = route(policy());
     let mut call = Call::begin(&route, start());
     call.next_step(&route, at(0));
     call.attempt_committed();
     call.attempt_ended(&route, UNAVAILABLE, at(10), 0);
-    let Step::Finish(finish) = call.next_step(&route, at(10)) else {
-        panic!("not finished")
-    };
+    let Step::Finish(finish) = call.next_step(&route, at(10)) else { panic!("not finished") };
     assert_eq!(finish.ending.fate, Fate::Committed);
 }
 
@@ -372,60 +208,29 @@ fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
 fn no_retry_is_begun_that_would_cross_max_duration() {
     let limited = |max| with_retry(|retry| retry.max_duration = Some(ms(max)));
     check(limited(110), start(), &[UNAVAILABLE], Fate::MaxDuration, 1);
-    check(
-        limited(111),
-        start(),
-        &[UNAVAILABLE, UNAVAILABLE],
-        Fate::MaxDuration,
-        2,
-    );
+    check(limited(111), start(), &[UNAVAILABLE, UNAVAILABLE], Fate::MaxDuration, 2);
 }
 
 #[test]
 fn no_retry_is_begun_that_could_not_finish_in_time() {
-    let limited = |deadline| CallStart {
-        deadline: Some(at(deadline)),
-        ..start()
-    };
+    let limited = |deadline| CallStart { deadline: Some(at(deadline)), ..start() };
     check(policy(), limited(110), &[UNAVAILABLE], Fate::Deadline, 1);
-    check(
-        policy(),
-        limited(111),
-        &[UNAVAILABLE, Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
+    check(policy(), limited(111), &[UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 2);
 
     let route = route(policy());
     for _ in 0..20 {
         route.state().recent.record(CALLS_BEGIN, ms(80));
     }
-    assert_eq!(
-        drive(&route, limited(180), &[UNAVAILABLE]).finish.ending.fate,
-        Fate::Deadline
-    );
+    assert_eq!(drive(&route, limited(180), &[UNAVAILABLE]).finish.ending.fate, Fate::Deadline);
     let driven = drive(&route, limited(200), &[UNAVAILABLE, Verdict::Success]);
-    assert_eq!(
-        driven.finish.ending.fate,
-        Fate::OkAfterRetry,
-        "100 ms wait and a median of 80 ms fit in 190"
-    );
+    assert_eq!(driven.finish.ending.fate, Fate::OkAfterRetry, "100 ms wait and a median of 80 ms fit in 190");
 }
 
 #[test]
 fn every_attempt_is_told_what_is_left_or_its_own_limit() {
     let policy = with_retry(|retry| retry.per_attempt_timeout = Some(ms(400)));
-    let limited = CallStart {
-        deadline: Some(at(500)),
-        ..start()
-    };
-    let driven = check(
-        policy,
-        limited,
-        &[UNAVAILABLE, UNAVAILABLE, Verdict::Success],
-        Fate::OkAfterRetry,
-        3,
-    );
+    let limited = CallStart { deadline: Some(at(500)), ..start() };
+    let driven = check(policy, limited, &[UNAVAILABLE, UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 3);
     let limits: Vec<_> = driven.sends.iter().map(|(_, send)| send.limit.unwrap()).collect();
     assert_eq!(limits, [ms(400), ms(390), ms(280)]);
 }
@@ -444,10 +249,7 @@ fn an_attempt_that_does_not_end_is_cancelled_and_may_be_repeated() {
 
 #[test]
 fn the_call_ends_at_its_deadline() {
-    let policy = Policy {
-        timeout: Some(ms(300)),
-        ..policy()
-    };
+    let policy = Policy { timeout: Some(ms(300)), ..policy() };
     let driven = check(policy, start(), &[], Fate::Deadline, 1);
     assert_eq!(driven.finish.answer, Answer::TimedOut);
     assert!(driven.finish.marks_context);
@@ -455,16 +257,10 @@ fn the_call_ends_at_its_deadline() {
 
 #[test]
 fn a_call_without_time_left_is_not_sent() {
-    let late = CallStart {
-        deadline: Some(CALLS_BEGIN),
-        ..start()
-    };
+    let late = CallStart { deadline: Some(CALLS_BEGIN), ..start() };
     let route = route(policy());
     let driven = drive(&route, late, &[]);
-    assert_eq!(
-        (driven.finish.ending.fate, driven.sends.len()),
-        (Fate::Deadline, 0)
-    );
+    assert_eq!((driven.finish.ending.fate, driven.sends.len()), (Fate::Deadline, 0));
     assert_eq!(route.state().counters.attempts(), 0);
 }
 
@@ -476,13 +272,7 @@ fn a_cancellation_at_the_limit_is_a_timeout() {
     });
     // Attempts end after 10 ms: within the grace of 5 ms.
     let cancelled = failed(Code::Cancelled);
-    let driven = check(
-        policy,
-        start(),
-        &[cancelled, Verdict::Success],
-        Fate::OkAfterRetry,
-        2,
-    );
+    let driven = check(policy, start(), &[cancelled, Verdict::Success], Fate::OkAfterRetry, 2);
     assert_eq!(driven.sends.len(), 2);
     let policy = with_retry(|retry| retry.per_attempt_timeout = Some(ms(16)));
     check(policy, start(), &[cancelled], Fate::NotRetryable, 1);
@@ -490,10 +280,7 @@ fn a_cancellation_at_the_limit_is_a_timeout() {
 
 #[test]
 fn a_dropped_call_is_cancelled_before_its_deadline_and_timed_out_at_it() {
-    let limited = CallStart {
-        deadline: Some(at(100)),
-        ..start()
-    };
+    let limited = CallStart { deadline: Some(at(100)), ..start() };
     let dropped_at = |millis| {
         let route = route(policy());
         let mut call = Call::begin(&route, limited);
@@ -511,76 +298,27 @@ fn what_the_server_has_not_seen_is_resent_once_without_being_counted() {
     let unseen = Verdict::Unprocessed;
     let route = route(policy());
     let driven = drive(&route, start(), &[unseen, Verdict::Success]);
-    assert_eq!(
-        driven.finish.ending.fate,
-        Fate::Ok,
-        "a transparent resend is no retry"
-    );
-    let sends: Vec<_> = driven
-        .sends
-        .iter()
-        .map(|(at, send)| (*at, send.attempt, send.flag))
-        .collect();
+    assert_eq!(driven.finish.ending.fate, Fate::Ok, "a transparent resend is no retry");
+    let sends: Vec<_> = driven.sends.iter().map(|(at, send)| (*at, send.attempt, send.flag)).collect();
     assert_eq!(sends, [(0, 1, None), (10, 1, None)], "at once and unmarked");
     let counters = &route.state().counters;
-    assert_eq!(
-        (
-            counters.attempts(),
-            counters.retries(),
-            counters.transparent_resends()
-        ),
-        (2, 0, 1)
-    );
+    assert_eq!((counters.attempts(), counters.retries(), counters.transparent_resends()), (2, 0, 1));
     assert_eq!(route.window().counts(at(20)).failures, 0);
     // The second time it is an ordinary failure, with backoff.
-    check(
-        policy(),
-        start(),
-        &[unseen, unseen, Verdict::Success],
-        Fate::OkAfterRetry,
-        3,
-    );
-    check(
-        Policy {
-            retry: None,
-            ..policy()
-        },
-        start(),
-        &[unseen],
-        Fate::PolicyOff,
-        1,
-    );
-    check(
-        policy(),
-        CallStart {
-            replayable: false,
-            ..start()
-        },
-        &[unseen],
-        Fate::NotReplayable,
-        1,
-    );
+    check(policy(), start(), &[unseen, unseen, Verdict::Success], Fate::OkAfterRetry, 3);
+    check(Policy { retry: None, ..policy() }, start(), &[unseen], Fate::PolicyOff, 1);
+    check(policy(), CallStart { replayable: false, ..start() }, &[unseen], Fate::NotReplayable, 1);
 }
 
 #[test]
 fn the_retry_breaker_is_asked_after_the_failure_was_counted() {
-    let bare = RetryBreaker {
-        min_failures: 0,
-        ..RetryBreaker::default()
-    };
-    let guarded = Policy {
-        retry_breaker: Some(bare),
-        ..policy()
-    };
+    let bare = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
+    let guarded = Policy { retry_breaker: Some(bare), ..policy() };
     let admitted = |failures: u64, successes: u64| {
         let route = route(guarded.clone());
         (0..failures - 1).for_each(|_| route.window().count_failure(CALLS_BEGIN));
         (0..successes).for_each(|_| route.window().count_success(CALLS_BEGIN));
-        drive(&route, start(), &[UNAVAILABLE, Verdict::Success])
-            .finish
-            .ending
-            .fate
-            == Fate::OkAfterRetry
+        drive(&route, start(), &[UNAVAILABLE, Verdict::Success]).finish.ending.fate == Fate::OkAfterRetry
     };
     assert!(admitted(90, 910), "this call's own failure is the 90th");
     assert!(!admitted(91, 909));
@@ -588,46 +326,21 @@ fn the_retry_breaker_is_asked_after_the_failure_was_counted() {
 
 #[test]
 fn a_refusal_takes_nothing_and_questions_come_in_their_order() {
-    let flagged = Failure {
-        no_more_retry: true,
-        pushback: Some(Pushback::Stop),
-        ..Failure::new(Code::Unavailable)
-    };
-    let inside = CallStart {
-        flag: Some(1),
-        replayable: false,
-        ..start()
-    };
+    let flagged =
+        Failure { no_more_retry: true, pushback: Some(Pushback::Stop), ..Failure::new(Code::Unavailable) };
+    let inside = CallStart { flag: Some(1), replayable: false, ..start() };
     let one_left = with_retry(|retry| {
         retry.max_attempts = 2;
         retry.max_duration = Some(ms(1));
     });
-    check(
-        one_left.clone(),
-        inside,
-        &[Verdict::Failure(flagged)],
-        Fate::ChainNoMoreRetry,
-        1,
-    );
-    let stop = Failure {
-        no_more_retry: false,
-        ..flagged
-    };
-    check(
-        one_left.clone(),
-        inside,
-        &[Verdict::Failure(stop)],
-        Fate::Pushback,
-        1,
-    );
+    check(one_left.clone(), inside, &[Verdict::Failure(flagged)], Fate::ChainNoMoreRetry, 1);
+    let stop = Failure { no_more_retry: false, ..flagged };
+    check(one_left.clone(), inside, &[Verdict::Failure(stop)], Fate::Pushback, 1);
     check(one_left.clone(), inside, &[UNAVAILABLE], Fate::ChainRetryFlag, 1);
     let outside = CallStart { flag: None, ..inside };
     check(one_left.clone(), outside, &[UNAVAILABLE], Fate::NotReplayable, 1);
     let closed = Policy {
-        retry_breaker: Some(RetryBreaker {
-            min_failures: 0,
-            ..RetryBreaker::default()
-        }),
+        retry_breaker: Some(RetryBreaker { min_failures: 0, ..RetryBreaker::default() }),
         ..one_left
     };
     check(closed.clone(), start(), &[UNAVAILABLE], Fate::MaxDuration, 1);
@@ -644,33 +357,17 @@ fn observing_asks_the_same_questions_and_does_nothing() {
         let route = route(policy);
         let driven = drive(&route, start, &[verdict]);
         assert_eq!(driven.sends.len(), 1);
-        assert_eq!(
-            driven.sends[0].1,
-            Send {
-                attempt: 1,
-                limit: None,
-                flag: start.flag
-            }
-        );
+        assert_eq!(driven.sends[0].1, Send { attempt: 1, limit: None, flag: start.flag });
         assert!(!driven.finish.marks_context || matches!(verdict, Verdict::Failure(f) if f.no_more_retry));
         driven.finish.ending.to_string()
     };
     assert_eq!(observing(policy(), start(), Verdict::Success), "ok");
     assert_eq!(observing(policy(), start(), UNAVAILABLE), "would_retry");
-    assert_eq!(
-        observing(policy(), start(), failed(Code::NotFound)),
-        "would_not_retryable"
-    );
-    let inside = CallStart {
-        flag: Some(1),
-        ..start()
-    };
+    assert_eq!(observing(policy(), start(), failed(Code::NotFound)), "would_not_retryable");
+    let inside = CallStart { flag: Some(1), ..start() };
     assert_eq!(observing(policy(), inside, UNAVAILABLE), "would_chain_retry_flag");
     let closed = Policy {
-        retry_breaker: Some(RetryBreaker {
-            min_failures: 0,
-            ..RetryBreaker::default()
-        }),
+        retry_breaker: Some(RetryBreaker { min_failures: 0, ..RetryBreaker::default() }),
         ..policy()
     };
     assert_eq!(observing(closed, start(), UNAVAILABLE), "would_retry_breaker");
@@ -679,27 +376,10 @@ fn observing_asks_the_same_questions_and_does_nothing() {
 #[test]
 fn without_a_rule_the_chain_still_passes_through() {
     let route = Route::new(None);
-    let inside = CallStart {
-        flag: Some(3),
-        deadline: Some(at(500)),
-        ..start()
-    };
-    let flagged = Failure {
-        no_more_retry: true,
-        ..Failure::new(Code::Unavailable)
-    };
+    let inside = CallStart { flag: Some(3), deadline: Some(at(500)), ..start() };
+    let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
     let driven = drive(&route, inside, &[Verdict::Failure(flagged)]);
-    assert_eq!(
-        driven.sends,
-        [(
-            0,
-            Send {
-                attempt: 1,
-                limit: Some(ms(500)),
-                flag: Some(3)
-            }
-        )]
-    );
+    assert_eq!(driven.sends, [(0, Send { attempt: 1, limit: Some(ms(500)), flag: Some(3) })]);
     assert_eq!(driven.finish.ending, Ending::real(Fate::PolicyOff));
     assert_eq!(driven.finish.answer, Answer::Attempt(1));
     assert!(driven.finish.marks_context);
@@ -715,10 +395,7 @@ fn a_policy_change_keeps_the_counts_unless_the_window_changes_its_shape() {
     assert_eq!(after.window().counts(CALLS_BEGIN).failures, 1);
     let reshaped = Policy {
         retry_breaker: Some(RetryBreaker {
-            window: crate::WindowShape {
-                buckets: 5,
-                ..crate::WindowShape::default()
-            },
+            window: crate::WindowShape { buckets: 5, ..crate::WindowShape::default() },
             ..RetryBreaker::default()
         }),
         ..policy()

@@ -2,10 +2,7 @@ use super::*;
 use crate::fault::Fault;
 
 fn faults(change: impl FnOnce(&mut Policy)) -> Vec<String> {
-    let mut policy = Policy {
-        retry: Some(Retry::default()),
-        ..Policy::new(Mode::Enforce)
-    };
+    let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
     change(&mut policy);
     let mut faults = Faults::none();
     policy.check(&mut faults);
@@ -32,10 +29,7 @@ fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_named_with_its_bound
     check(11, &["retry.max_attempts: 11 is not in 1..=10"]);
 
     let check = |timeout_us: u64, expected: &[&str]| {
-        assert_eq!(
-            faults(|policy| policy.timeout = Some(Duration::from_micros(timeout_us))),
-            expected
-        );
+        assert_eq!(faults(|policy| policy.timeout = Some(Duration::from_micros(timeout_us))), expected);
     };
     check(1_000, &[]);
     check(3_600_000_000, &[]);
@@ -43,10 +37,7 @@ fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_named_with_its_bound
     check(3_600_000_001, &["timeout: 3600000001us is not in 1ms..=1h"]);
 
     let check = |bp: u32, expected: &[&str]| {
-        let breaker = RetryBreaker {
-            ratio: Ratio::from_bp(bp),
-            ..RetryBreaker::default()
-        };
+        let breaker = RetryBreaker { ratio: Ratio::from_bp(bp), ..RetryBreaker::default() };
         assert_eq!(faults(|policy| policy.retry_breaker = Some(breaker)), expected);
     };
     check(10, &[]);
@@ -63,15 +54,9 @@ fn every_fault_is_reported_at_once() {
         let retry = retry(policy);
         retry.max_attempts = 99;
         retry.codes = CodeSet::EMPTY;
-        retry.backoff = Backoff::Random {
-            min: Duration::from_secs(2),
-            max: Duration::from_secs(1),
-        };
+        retry.backoff = Backoff::Random { min: Duration::from_secs(2), max: Duration::from_secs(1) };
         policy.retry_breaker = Some(RetryBreaker {
-            window: WindowShape {
-                buckets: 1,
-                bucket_length: Duration::from_secs(11),
-            },
+            window: WindowShape { buckets: 1, bucket_length: Duration::from_secs(11) },
             min_failures: 101,
             min_samples: 1001,
             failure_codes: Some(CodeSet::of(&[Code::Ok])),
