@@ -1,9 +1,13 @@
 //! Damper's wire: messages and services of `damper.v1`.
 //!
-//! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and back.
+//! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and back,
+//! [`codec`] is how servers read them; with the feature `manifest` they have a text form too.
 //! Nothing here decides anything about a call: ranges and defaults are the engine's.
 
+pub mod codec;
 pub mod convert;
+#[cfg(feature = "manifest")]
+pub mod manifest;
 
 /// Generated messages and services of `damper.v1`.
 pub mod v1 {
@@ -14,6 +18,7 @@ pub mod v1 {
         reason = "generated; documented in the .proto files"
     )]
     tonic::include_proto!("damper.v1");
+    include!(concat!(env!("OUT_DIR"), "/clients/damper.v1.rs"));
 }
 
 /// The encoded `FileDescriptorSet` of `damper.v1`, for server reflection.

@@ -22,10 +22,7 @@ pub(super) fn duration(
     match exact(seconds, nanos) {
         Ok(duration) if duration.subsec_nanos().is_multiple_of(1000) => Some(duration),
         Ok(duration) => {
-            faults.add(
-                path,
-                format!("{}ns is finer than 1us; {bounds}", duration.as_nanos()),
-            );
+            faults.add(path, format!("{}ns is finer than 1us; {bounds}", duration.as_nanos()));
             None
         }
         Err(shown) => {
@@ -107,10 +104,6 @@ struct Number(f64);
 impl std::fmt::Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self(value) = *self;
-        if value.fract() == 0.0 && value.abs() < 1e9 {
-            write!(f, "{value}")
-        } else {
-            write!(f, "{value:?}")
-        }
+        if value.fract() == 0.0 && value.abs() < 1e9 { write!(f, "{value}") } else { write!(f, "{value:?}") }
     }
 }

@@ -27,11 +27,7 @@ pub(super) fn backoff(wire: &v1::Backoff, faults: &mut Faults) -> Backoff {
 }
 
 fn fixed(wire: &v1::FixedBackoff, faults: &mut Faults) -> Backoff {
-    let v1::FixedBackoff {
-        delay,
-        jitter: kind,
-        jitter_share,
-    } = wire;
+    let v1::FixedBackoff { delay, jitter: kind, jitter_share } = wire;
     Backoff::Fixed {
         delay: amount::required_duration("delay", delay.as_ref(), WAIT, faults).unwrap_or(REFUSED),
         jitter: jitter(*kind, *jitter_share, Jitter::None, faults),
@@ -46,13 +42,7 @@ fn random(wire: &v1::RandomBackoff, faults: &mut Faults) -> Backoff {
 }
 
 fn exponential(wire: &v1::ExponentialBackoff, faults: &mut Faults) -> Backoff {
-    let v1::ExponentialBackoff {
-        base,
-        multiplier,
-        max,
-        jitter: kind,
-        jitter_share,
-    } = wire;
+    let v1::ExponentialBackoff { base, multiplier, max, jitter: kind, jitter_share } = wire;
     let said_max = max.is_some();
     let base = match base {
         None => Backoff::DEFAULT_BASE,
@@ -65,37 +55,21 @@ fn exponential(wire: &v1::ExponentialBackoff, faults: &mut Faults) -> Backoff {
     if !said_max && base > WAIT.max {
         // The ceiling follows the base; only the base was written, so only the base is reported.
         WAIT.check("base", base, faults);
-        return Backoff::Exponential {
-            base: REFUSED,
-            multiplier,
-            max: Backoff::DEFAULT_MAX,
-            jitter,
-        };
+        return Backoff::Exponential { base: REFUSED, multiplier, max: Backoff::DEFAULT_MAX, jitter };
     }
-    Backoff::Exponential {
-        base,
-        multiplier,
-        max,
-        jitter,
-    }
+    Backoff::Exponential { base, multiplier, max, jitter }
 }
 
 fn jitter(kind: i32, share: Option<f64>, unsaid: Jitter, faults: &mut Faults) -> Jitter {
     let kind = v1::Jitter::try_from(kind).map_err(|_| {
-        faults.add(
-            "jitter",
-            format!("{kind} is not known: none, full, equal, plus_minus or decorrelated"),
-        );
+        faults.add("jitter", format!("{kind} is not known: none, full, equal, plus_minus or decorrelated"));
     });
     let said = share.is_some();
     let share = amount::ratio("jitter_share", share, JITTER_SHARE, faults);
     let Ok(kind) = kind else { return unsaid };
     if kind == v1::Jitter::PlusMinus {
         if !said {
-            faults.add(
-                "jitter_share",
-                format!("must be said with jitter plus_minus, in {JITTER_SHARE}"),
-            );
+            faults.add("jitter_share", format!("must be said with jitter plus_minus, in {JITTER_SHARE}"));
         }
         return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
     }
@@ -117,22 +91,13 @@ impl From<&Backoff> for v1::Backoff {
             Backoff::None => Kind::None(v1::NoBackoff {}),
             Backoff::Fixed { delay, jitter } => {
                 let (jitter, jitter_share) = jitter_to_wire(jitter);
-                Kind::Fixed(v1::FixedBackoff {
-                    delay: Some(amount::to_wire(delay)),
-                    jitter,
-                    jitter_share,
-                })
+                Kind::Fixed(v1::FixedBackoff { delay: Some(amount::to_wire(delay)), jitter, jitter_share })
             }
             Backoff::Random { min, max } => Kind::Random(v1::RandomBackoff {
                 min: Some(amount::to_wire(min)),
                 max: Some(amount::to_wire(max)),
             }),
-            Backoff::Exponential {
-                base,
-                multiplier,
-                max,
-                jitter,
-            } => {
+            Backoff::Exponential { base, multiplier, max, jitter } => {
                 let (jitter, jitter_share) = jitter_to_wire(jitter);
                 Kind::Exponential(v1::ExponentialBackoff {
                     base: Some(amount::to_wire(base)),

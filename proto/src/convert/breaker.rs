@@ -9,15 +9,8 @@ use crate::v1;
 /// Reads the breaker's settings, and whether it is on. Those of one that is off are read all the same, so
 /// that switching it on again brings no surprise.
 pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bool, RetryBreaker) {
-    let v1::RetryBreaker {
-        enabled,
-        ratio,
-        buckets,
-        bucket_length,
-        min_failures,
-        min_samples,
-        failure_codes,
-    } = wire;
+    let v1::RetryBreaker { enabled, ratio, buckets, bucket_length, min_failures, min_samples, failure_codes } =
+        wire;
     let default = RetryBreaker::default();
     let breaker = RetryBreaker {
         ratio: amount::ratio("ratio", *ratio, BREAKER_RATIO, faults).unwrap_or(default.ratio),
@@ -28,34 +21,20 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
         },
         min_failures: min_failures.unwrap_or(default.min_failures),
         min_samples: min_samples.unwrap_or(default.min_samples),
-        failure_codes: failure_codes
-            .as_ref()
-            .and_then(|codes| code::list("failure_codes", codes, faults)),
+        failure_codes: failure_codes.as_ref().and_then(|codes| code::list("failure_codes", codes, faults)),
     };
     (enabled.unwrap_or(true), breaker)
 }
 
 /// The settings of a breaker that is switched off.
 pub(super) fn off() -> v1::RetryBreaker {
-    v1::RetryBreaker {
-        enabled: Some(false),
-        ..v1::RetryBreaker::default()
-    }
+    v1::RetryBreaker { enabled: Some(false), ..v1::RetryBreaker::default() }
 }
 
 impl From<&RetryBreaker> for v1::RetryBreaker {
     fn from(breaker: &RetryBreaker) -> Self {
-        let RetryBreaker {
-            ratio,
-            window,
-            min_failures,
-            min_samples,
-            failure_codes,
-        } = breaker;
-        let WindowShape {
-            buckets,
-            bucket_length,
-        } = *window;
+        let RetryBreaker { ratio, window, min_failures, min_samples, failure_codes } = breaker;
+        let WindowShape { buckets, bucket_length } = *window;
         Self {
             enabled: Some(true),
             ratio: Some(amount::ratio_to_wire(*ratio)),

@@ -91,17 +91,13 @@ fn single(number: i32) -> Result<Code, String> {
 
 impl From<CodeSet> for v1::CodeList {
     fn from(set: CodeSet) -> Self {
-        Self {
-            codes: set.iter().map(|code| v1::Code::from(code).into()).collect(),
-        }
+        Self { codes: set.iter().map(|code| v1::Code::from(code).into()).collect() }
     }
 }
 
 impl From<CodeSet> for v1::Codes {
     /// As `allow`, which says the same to a reader that knows other codes.
     fn from(set: CodeSet) -> Self {
-        Self {
-            kind: Some(v1::codes::Kind::Allow(set.into())),
-        }
+        Self { kind: Some(v1::codes::Kind::Allow(set.into())) }
     }
 }

@@ -9,12 +9,7 @@ use crate::v1;
 /// # Errors
 /// One fault per part that is not acceptable, by its name.
 pub fn pattern(wire: &v1::Pattern) -> Result<Pattern, Faults> {
-    let v1::Pattern {
-        caller_service,
-        caller_cluster,
-        callee_service,
-        callee_method,
-    } = wire;
+    let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = wire;
     Pattern::parse(caller_service, caller_cluster, callee_service, callee_method)
 }
 
@@ -23,23 +18,13 @@ pub fn pattern(wire: &v1::Pattern) -> Result<Pattern, Faults> {
 /// # Errors
 /// One fault per name that is not acceptable, by its field.
 pub fn route_key(wire: &v1::RouteKey) -> Result<RouteKey, Faults> {
-    let v1::RouteKey {
-        caller_service,
-        caller_cluster,
-        callee_service,
-        callee_method,
-    } = wire;
+    let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } = wire;
     RouteKey::new(caller_service, caller_cluster, callee_service, callee_method)
 }
 
 impl From<&Pattern> for v1::Pattern {
     fn from(pattern: &Pattern) -> Self {
-        let Pattern {
-            caller_service,
-            caller_cluster,
-            callee_service,
-            callee_method,
-        } = pattern;
+        let Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern;
         Self {
             caller_service: caller_service.to_string(),
             caller_cluster: caller_cluster.to_string(),

@@ -32,5 +32,10 @@ fn within<T>(path: &str, faults: &mut Faults, read: impl FnOnce(&mut Faults) -> 
     value
 }
 
+/// True if the path is `parent` or names a part of it.
+pub(crate) fn is_at_or_below(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

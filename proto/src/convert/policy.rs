@@ -3,7 +3,7 @@
 use damper_core::policy::{DEFAULT_REPLAY_LIMIT, TIMEOUT};
 use damper_core::{Chain, Faults, Mode, Policy, RetryBreaker};
 
-use super::{amount, breaker, retry::retry, within};
+use super::{amount, breaker, is_at_or_below, retry::retry, within};
 use crate::v1;
 
 /// Reads a policy and lets the engine check its ranges.
@@ -12,25 +12,14 @@ use crate::v1;
 /// Everything that is wrong with it, by its path below the policy.
 pub fn policy(wire: &v1::Policy) -> Result<Policy, Faults> {
     let mut faults = Faults::none();
-    let v1::Policy {
-        mode: said,
-        timeout,
-        retry: retries,
-        retry_breaker,
-        chain,
-        replay_limit_bytes,
-    } = wire;
+    let v1::Policy { mode: said, timeout, retry: retries, retry_breaker, chain, replay_limit_bytes } = wire;
     // A policy without a known mode is reported; `off` only stands in while the rest is checked.
     let mode = mode(*said, &mut faults).unwrap_or(Mode::Off);
     let timeout = amount::duration("timeout", timeout.as_ref(), TIMEOUT, &mut faults);
-    let retry = retries
-        .as_ref()
-        .map(|wire| within("retry", &mut faults, |faults| retry(wire, faults)));
+    let retry = retries.as_ref().map(|wire| within("retry", &mut faults, |faults| retry(wire, faults)));
     let (enabled, breaker) = match retry_breaker {
         None => (true, RetryBreaker::default()),
-        Some(wire) => within("retry_breaker", &mut faults, |faults| {
-            breaker::retry_breaker(wire, faults)
-        }),
+        Some(wire) => within("retry_breaker", &mut faults, |faults| breaker::retry_breaker(wire, faults)),
     };
     let mut policy = Policy {
         mode,
@@ -50,18 +39,11 @@ fn add_ranges(policy: &Policy, faults: &mut Faults) {
     let mut ranges = Faults::none();
     policy.check(&mut ranges);
     for fault in ranges.iter() {
-        let refused = faults
-            .iter()
-            .any(|known| is_at_or_below(&known.path, &fault.path));
+        let refused = faults.iter().any(|known| is_at_or_below(&known.path, &fault.path));
         if !refused {
             faults.add(&fault.path, &fault.problem);
         }
     }
-}
-
-fn is_at_or_below(path: &str, parent: &str) -> bool {
-    path.strip_prefix(parent)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
@@ -87,40 +69,21 @@ impl From<Mode> for v1::Mode {
 
 impl From<&v1::Chain> for Chain {
     fn from(wire: &v1::Chain) -> Self {
-        let v1::Chain {
-            ignore_retry_flag,
-            ignore_no_more_retry,
-        } = *wire;
-        Self {
-            ignore_retry_flag,
-            ignore_no_more_retry,
-        }
+        let v1::Chain { ignore_retry_flag, ignore_no_more_retry } = *wire;
+        Self { ignore_retry_flag, ignore_no_more_retry }
     }
 }
 
 impl From<&Chain> for v1::Chain {
     fn from(chain: &Chain) -> Self {
-        let Chain {
-            ignore_retry_flag,
-            ignore_no_more_retry,
-        } = *chain;
-        Self {
-            ignore_retry_flag,
-            ignore_no_more_retry,
-        }
+        let Chain { ignore_retry_flag, ignore_no_more_retry } = *chain;
+        Self { ignore_retry_flag, ignore_no_more_retry }
     }
 }
 
 impl From<&Policy> for v1::Policy {
     fn from(policy: &Policy) -> Self {
-        let Policy {
-            mode,
-            timeout,
-            retry,
-            retry_breaker,
-            chain,
-            replay_limit,
-        } = policy;
+        let Policy { mode, timeout, retry, retry_breaker, chain, replay_limit } = policy;
         Self {
             mode: v1::Mode::from(*mode).into(),
             timeout: timeout.map(amount::to_wire),

@@ -8,13 +8,7 @@ use crate::v1;
 
 /// Reads the retry settings, with the engine's default for each that is absent or was refused.
 pub(super) fn retry(wire: &v1::Retry, faults: &mut Faults) -> Retry {
-    let v1::Retry {
-        max_attempts,
-        max_duration,
-        per_attempt_timeout,
-        codes,
-        backoff: waits,
-    } = wire;
+    let v1::Retry { max_attempts, max_duration, per_attempt_timeout, codes, backoff: waits } = wire;
     let default = Retry::default();
     Retry {
         max_attempts: max_attempts.unwrap_or(default.max_attempts),
@@ -37,13 +31,7 @@ pub(super) fn retry(wire: &v1::Retry, faults: &mut Faults) -> Retry {
 
 impl From<&Retry> for v1::Retry {
     fn from(retry: &Retry) -> Self {
-        let Retry {
-            max_attempts,
-            max_duration,
-            per_attempt_timeout,
-            codes,
-            backoff,
-        } = retry;
+        let Retry { max_attempts, max_duration, per_attempt_timeout, codes, backoff } = retry;
         Self {
             max_attempts: Some(*max_attempts),
             max_duration: max_duration.map(amount::to_wire),

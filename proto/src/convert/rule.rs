@@ -10,13 +10,7 @@ use crate::v1;
 /// # Errors
 /// Everything that is wrong with it, by its path: `key.callee_method`, `policy.retry.max_attempts`.
 pub fn rule(wire: &v1::Rule) -> Result<Rule, Faults> {
-    let v1::Rule {
-        key,
-        policy,
-        revision,
-        updated_at: _,
-        updated_by: _,
-    } = wire;
+    let v1::Rule { key, policy, revision, updated_at: _, updated_by: _ } = wire;
     bind(key.as_ref(), policy.as_ref(), *revision)
 }
 
@@ -32,10 +26,7 @@ pub fn distributed_rule(wire: &v1::DistributedRule) -> Result<Rule, Faults> {
         None => bind(key.as_ref(), None, *revision),
         Some(v1::distributed_rule::Kind::NeedsFeature(feature)) => {
             let mut faults = Faults::none();
-            faults.add(
-                "needs_feature",
-                format!("the rule is off here: it needs {feature:?}"),
-            );
+            faults.add("needs_feature", format!("the rule is off here: it needs {feature:?}"));
             Err(faults)
         }
     }

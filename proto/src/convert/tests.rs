@@ -13,10 +13,7 @@ fn paths(faults: &Faults) -> Vec<&str> {
 
 fn wire_rule() -> v1::Rule {
     let pattern = Pattern::parse("checkout", "*", "inventory", "inventory.v1.Inventory/Reserve").unwrap();
-    let policy = Policy {
-        retry: Some(Retry::default()),
-        ..Policy::new(Mode::Observe)
-    };
+    let policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Observe) };
     (&Rule::new(pattern, policy, 7).unwrap()).into()
 }
 
@@ -31,10 +28,7 @@ fn check(spoil: impl FnOnce(&mut v1::Rule, &mut v1::Policy), expected: &[(&str, 
     spoil(&mut rule, &mut policy);
     rule.policy = Some(policy);
     let faults = super::rule(&rule).unwrap_err();
-    let found: Vec<(&str, &str)> = faults
-        .iter()
-        .map(|f| (f.path.as_str(), f.problem.as_str()))
-        .collect();
+    let found: Vec<(&str, &str)> = faults.iter().map(|f| (f.path.as_str(), f.problem.as_str())).collect();
     assert_eq!(found, expected);
 }
 
@@ -47,31 +41,20 @@ fn spoil_exponential(change: impl FnOnce(&mut v1::ExponentialBackoff), expected:
         |retry| {
             let mut backoff = v1::ExponentialBackoff::default();
             change(&mut backoff);
-            retry.backoff = Some(v1::Backoff {
-                kind: Some(v1::backoff::Kind::Exponential(backoff)),
-            });
+            retry.backoff = Some(v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(backoff)) });
         },
         expected,
     );
 }
 
 fn spoil_breaker(change: impl FnOnce(&mut v1::RetryBreaker), expected: &[(&str, &str)]) {
-    check(
-        |_, policy| change(policy.retry_breaker.as_mut().unwrap()),
-        expected,
-    );
+    check(|_, policy| change(policy.retry_breaker.as_mut().unwrap()), expected);
 }
 
 #[test]
 fn absent_or_unknown_mode_is_refused() {
-    check(
-        |_, policy| policy.mode = 0,
-        &[("policy.mode", "must be said: off, observe or enforce")],
-    );
-    check(
-        |_, policy| policy.mode = 9,
-        &[("policy.mode", "9 is not known: off, observe or enforce")],
-    );
+    check(|_, policy| policy.mode = 0, &[("policy.mode", "must be said: off, observe or enforce")]);
+    check(|_, policy| policy.mode = 9, &[("policy.mode", "9 is not known: off, observe or enforce")]);
 }
 
 #[test]
@@ -82,27 +65,18 @@ fn absent_parts_of_a_rule_are_named() {
 
 #[test]
 fn durations_that_are_none_are_refused_with_value_and_range() {
-    check(
-        |_, policy| policy.timeout = seconds(-2, 0),
-        &[("policy.timeout", "-2s is not in 1ms..=1h")],
-    );
+    check(|_, policy| policy.timeout = seconds(-2, 0), &[("policy.timeout", "-2s is not in 1ms..=1h")]);
     check(
         |_, policy| policy.timeout = seconds(0, -1_000_000),
         &[("policy.timeout", "-1ms is not in 1ms..=1h")],
     );
     check(
         |_, policy| policy.timeout = seconds(5, -3),
-        &[(
-            "policy.timeout",
-            "5 seconds with -3 nanos is no duration and is not in 1ms..=1h",
-        )],
+        &[("policy.timeout", "5 seconds with -3 nanos is no duration and is not in 1ms..=1h")],
     );
     check(
         |_, policy| policy.timeout = seconds(0, i32::MIN),
-        &[(
-            "policy.timeout",
-            "0 seconds with -2147483648 nanos is no duration and is not in 1ms..=1h",
-        )],
+        &[("policy.timeout", "0 seconds with -2147483648 nanos is no duration and is not in 1ms..=1h")],
     );
     check(
         |_, policy| policy.timeout = seconds(1, 1_500),
@@ -132,19 +106,13 @@ fn numbers_that_are_none_are_refused_with_value_and_range() {
         (0.00015, "0.00015 is finer than 0.0001; 0.001..=1"),
         (0.1 + 0.2, "0.30000000000000004 is finer than 0.0001; 0.001..=1"),
     ] {
-        spoil_breaker(
-            |breaker| breaker.ratio = Some(value),
-            &[("policy.retry_breaker.ratio", problem)],
-        );
+        spoil_breaker(|breaker| breaker.ratio = Some(value), &[("policy.retry_breaker.ratio", problem)]);
     }
 }
 
 #[test]
 fn ranges_are_the_engines() {
-    spoil_retry(
-        |retry| retry.max_attempts = Some(0),
-        &[("policy.retry.max_attempts", "0 is not in 1..=10")],
-    );
+    spoil_retry(|retry| retry.max_attempts = Some(0), &[("policy.retry.max_attempts", "0 is not in 1..=10")]);
     spoil_retry(
         |retry| retry.max_attempts = Some(u32::MAX),
         &[("policy.retry.max_attempts", "4294967295 is not in 1..=10")],
@@ -157,26 +125,16 @@ fn ranges_are_the_engines() {
 
 #[test]
 fn codes_are_refused_by_their_place_in_the_list() {
-    let list = |codes: &[i32]| v1::CodeList {
-        codes: codes.to_vec(),
-    };
+    let list = |codes: &[i32]| v1::CodeList { codes: codes.to_vec() };
     spoil_retry(
-        |retry| {
-            retry.codes = Some(v1::Codes {
-                kind: Some(v1::codes::Kind::Allow(list(&[14, 99, 0]))),
-            })
-        },
+        |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[14, 99, 0]))) }),
         &[
             ("policy.retry.codes.allow[1]", "99 is not a gRPC status code"),
             ("policy.retry.codes.allow[2]", "OK is not a failure"),
         ],
     );
     spoil_retry(
-        |retry| {
-            retry.codes = Some(v1::Codes {
-                kind: Some(v1::codes::Kind::Deny(list(&[-1]))),
-            })
-        },
+        |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Deny(list(&[-1]))) }),
         &[("policy.retry.codes.deny[0]", "-1 is not a gRPC status code")],
     );
     spoil_retry(
@@ -184,15 +142,8 @@ fn codes_are_refused_by_their_place_in_the_list() {
         &[("policy.retry.codes", "must be said: allow or deny")],
     );
     spoil_retry(
-        |retry| {
-            retry.codes = Some(v1::Codes {
-                kind: Some(v1::codes::Kind::Allow(list(&[]))),
-            })
-        },
-        &[(
-            "policy.retry.codes",
-            "names no code to retry; leave out `retry` to send calls once",
-        )],
+        |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[]))) }),
+        &[("policy.retry.codes", "names no code to retry; leave out `retry` to send calls once")],
     );
     spoil_breaker(
         |breaker| breaker.failure_codes = Some(list(&[0])),
@@ -204,16 +155,10 @@ fn codes_are_refused_by_their_place_in_the_list() {
 fn a_code_may_be_named_twice() {
     let mut rule = wire_rule();
     let retry = rule.policy.as_mut().unwrap().retry.as_mut().unwrap();
-    retry.codes = Some(v1::Codes {
-        kind: Some(v1::codes::Kind::Allow(v1::CodeList {
-            codes: vec![14, 4, 14],
-        })),
-    });
+    retry.codes =
+        Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(v1::CodeList { codes: vec![14, 4, 14] })) });
     let retry = super::rule(&rule).unwrap().policy().retry.clone().unwrap();
-    assert_eq!(
-        retry.codes,
-        CodeSet::of(&[Code::DeadlineExceeded, Code::Unavailable])
-    );
+    assert_eq!(retry.codes, CodeSet::of(&[Code::DeadlineExceeded, Code::Unavailable]));
 }
 
 #[test]
@@ -246,10 +191,7 @@ fn a_fault_of_one_setting_is_not_blamed_on_another() {
     const BACKOFF: &str = "policy.retry.backoff.exponential";
     let base = format!("{BACKOFF}.base");
     let max = format!("{BACKOFF}.max");
-    spoil_exponential(
-        |backoff| backoff.base = seconds(48 * 3600, 0),
-        &[(&base, "48h is not in 0ms..=24h")],
-    );
+    spoil_exponential(|backoff| backoff.base = seconds(48 * 3600, 0), &[(&base, "48h is not in 0ms..=24h")]);
     spoil_exponential(
         |backoff| (backoff.base, backoff.max) = (seconds(-1, 0), seconds(0, 1_000_000)),
         &[(&base, "-1s is not in 0ms..=24h")],
@@ -269,10 +211,7 @@ fn waits_without_a_default_must_be_said() {
     let backoff = |kind| move |retry: &mut v1::Retry| retry.backoff = Some(v1::Backoff { kind });
     spoil_retry(
         backoff(None),
-        &[(
-            "policy.retry.backoff",
-            "must be said: none, fixed, random or exponential",
-        )],
+        &[("policy.retry.backoff", "must be said: none, fixed, random or exponential")],
     );
     spoil_retry(
         backoff(Some(v1::backoff::Kind::Fixed(v1::FixedBackoff::default()))),
@@ -294,13 +233,7 @@ fn a_breaker_that_is_off_is_checked_all_the_same() {
         &[("policy.retry_breaker.buckets", "1 is not in 2..=60")],
     );
     let mut rule = wire_rule();
-    rule.policy
-        .as_mut()
-        .unwrap()
-        .retry_breaker
-        .as_mut()
-        .unwrap()
-        .enabled = Some(false);
+    rule.policy.as_mut().unwrap().retry_breaker.as_mut().unwrap().enabled = Some(false);
     assert_eq!(super::rule(&rule).unwrap().policy().retry_breaker, None);
 }
 
@@ -332,11 +265,7 @@ fn method_patterns_need_their_service() {
     for method in ["/Reserve", "*/Reserve", "/*", "Reserve", "a/b/c", ""] {
         let mut rule = wire_rule();
         rule.key.as_mut().unwrap().callee_method = method.to_owned();
-        assert_eq!(
-            paths(&super::rule(&rule).unwrap_err()),
-            ["key.callee_method"],
-            "{method:?}"
-        );
+        assert_eq!(paths(&super::rule(&rule).unwrap_err()), ["key.callee_method"], "{method:?}");
     }
 }
 
@@ -351,27 +280,16 @@ fn a_name_of_a_mebibyte_is_refused_in_a_short_line() {
 
 #[test]
 fn a_policy_with_only_its_mode_has_the_engines_defaults() {
-    let wire = v1::Policy {
-        mode: v1::Mode::Enforce.into(),
-        ..v1::Policy::default()
-    };
+    let wire = v1::Policy { mode: v1::Mode::Enforce.into(), ..v1::Policy::default() };
     assert_eq!(super::policy(&wire).unwrap(), Policy::new(Mode::Enforce));
-    let wire = v1::Policy {
-        retry: Some(v1::Retry::default()),
-        ..wire
-    };
+    let wire = v1::Policy { retry: Some(v1::Retry::default()), ..wire };
     assert_eq!(super::policy(&wire).unwrap().retry, Some(Retry::default()));
 }
 
 #[test]
 fn the_default_ceiling_of_an_exponential_backoff_follows_a_longer_base() {
-    let backoff = v1::ExponentialBackoff {
-        base: seconds(3, 0),
-        ..v1::ExponentialBackoff::default()
-    };
-    let backoff = v1::Backoff {
-        kind: Some(v1::backoff::Kind::Exponential(backoff)),
-    };
+    let backoff = v1::ExponentialBackoff { base: seconds(3, 0), ..v1::ExponentialBackoff::default() };
+    let backoff = v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(backoff)) };
     let mut faults = Faults::none();
     let Backoff::Exponential { base, max, .. } = super::backoff::backoff(&backoff, &mut faults) else {
         panic!("not exponential")
@@ -382,39 +300,16 @@ fn the_default_ceiling_of_an_exponential_backoff_follows_a_longer_base() {
 
 #[test]
 fn a_distributed_rule_is_read_like_any_other() {
-    let v1::Rule {
-        key,
-        policy,
-        revision,
-        ..
-    } = wire_rule();
+    let v1::Rule { key, policy, revision, .. } = wire_rule();
     let kind = policy.map(v1::distributed_rule::Kind::Policy);
-    let sent = v1::DistributedRule {
-        key: key.clone(),
-        revision,
-        kind,
-    };
-    assert_eq!(
-        super::distributed_rule(&sent).unwrap(),
-        super::rule(&wire_rule()).unwrap()
-    );
+    let sent = v1::DistributedRule { key: key.clone(), revision, kind };
+    assert_eq!(super::distributed_rule(&sent).unwrap(), super::rule(&wire_rule()).unwrap());
 
     let kind = Some(v1::distributed_rule::Kind::NeedsFeature("hedge".to_owned()));
-    let withheld = v1::DistributedRule {
-        key: key.clone(),
-        revision,
-        kind,
-    };
-    assert_eq!(
-        paths(&super::distributed_rule(&withheld).unwrap_err()),
-        ["needs_feature"]
-    );
+    let withheld = v1::DistributedRule { key: key.clone(), revision, kind };
+    assert_eq!(paths(&super::distributed_rule(&withheld).unwrap_err()), ["needs_feature"]);
 
-    let empty = v1::DistributedRule {
-        key,
-        revision,
-        kind: None,
-    };
+    let empty = v1::DistributedRule { key, revision, kind: None };
     assert_eq!(paths(&super::distributed_rule(&empty).unwrap_err()), ["policy"]);
 }
 
@@ -427,21 +322,14 @@ fn codes_and_fates_come_back_as_they_went() {
     for fate in Fate::ALL {
         let wire = v1::Fate::from(fate);
         assert_eq!(Fate::try_from(wire), Ok(fate));
-        assert_eq!(
-            wire.as_str_name().strip_prefix("FATE_").unwrap().to_lowercase(),
-            fate.name()
-        );
+        assert_eq!(wire.as_str_name().strip_prefix("FATE_").unwrap().to_lowercase(), fate.name());
     }
     assert_eq!(Fate::try_from(v1::Fate::Unspecified), Err(super::UnspecifiedFate));
 }
 
 fn any_duration(min: Duration, max: Duration) -> impl Strategy<Value = Duration> {
     let us = |d: Duration| u64::try_from(d.as_micros()).unwrap();
-    prop_oneof![
-        Just(min),
-        Just(max),
-        (us(min)..=us(max)).prop_map(Duration::from_micros)
-    ]
+    prop_oneof![Just(min), Just(max), (us(min)..=us(max)).prop_map(Duration::from_micros)]
 }
 
 fn any_ratio(min: u32, max: u32) -> impl Strategy<Value = Ratio> {
@@ -468,17 +356,9 @@ fn any_backoff() -> impl Strategy<Value = Backoff> {
     prop_oneof![
         Just(Backoff::None),
         (wait(), any_jitter()).prop_map(|(delay, jitter)| Backoff::Fixed { delay, jitter }),
-        (wait(), wait()).prop_map(|(a, b)| Backoff::Random {
-            min: a.min(b),
-            max: a.max(b)
-        }),
+        (wait(), wait()).prop_map(|(a, b)| Backoff::Random { min: a.min(b), max: a.max(b) }),
         (wait(), wait(), any_ratio(10_000, 100_000), any_jitter()).prop_map(|(a, b, multiplier, jitter)| {
-            Backoff::Exponential {
-                base: a.min(b),
-                max: a.max(b),
-                multiplier,
-                jitter,
-            }
+            Backoff::Exponential { base: a.min(b), max: a.max(b), multiplier, jitter }
         }),
     ]
 }
@@ -505,21 +385,10 @@ fn any_breaker() -> impl Strategy<Value = RetryBreaker> {
         0..=1000_u32,
         proptest::option::of(any_codes()),
     )
-        .prop_map(
-            |(ratio, buckets, bucket_length, min_failures, min_samples, failure_codes)| {
-                let window = WindowShape {
-                    buckets,
-                    bucket_length,
-                };
-                RetryBreaker {
-                    ratio,
-                    window,
-                    min_failures,
-                    min_samples,
-                    failure_codes,
-                }
-            },
-        )
+        .prop_map(|(ratio, buckets, bucket_length, min_failures, min_samples, failure_codes)| {
+            let window = WindowShape { buckets, bucket_length };
+            RetryBreaker { ratio, window, min_failures, min_samples, failure_codes }
+        })
 }
 
 /// Every kind of policy that the engine accepts.
@@ -533,18 +402,8 @@ pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
         0..=4_194_304_u32,
     )
         .prop_map(|(mode, timeout, retry, retry_breaker, flags, replay_limit)| {
-            let chain = Chain {
-                ignore_retry_flag: flags.0,
-                ignore_no_more_retry: flags.1,
-            };
-            Policy {
-                mode,
-                timeout,
-                retry,
-                retry_breaker,
-                chain,
-                replay_limit,
-            }
+            let chain = Chain { ignore_retry_flag: flags.0, ignore_no_more_retry: flags.1 };
+            Policy { mode, timeout, retry, retry_breaker, chain, replay_limit }
         })
 }
 

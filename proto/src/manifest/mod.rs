@@ -1,0 +1,172 @@
+//! Manifests: the wire's messages as YAML or JSON, as operators write and read them.
+//!
+//! ```yaml
+//! kind: Rule
+//! key: { caller_service: checkout, caller_cluster: "*", callee_service: inventory, callee_method: "*" }
+//! policy: { mode: observe, retry: { max_attempts: 3 } }
+//! ```
+//!
+//! A text holds any number of documents (separated by `---`, or a list of them). The same forms serve every
+//! other message of the package where it is printed: all of them are `Serialize`. Fields, enums and oneofs
+//! have the names of the .proto files; unknown fields are refused.
+//!
+//! YAML is read by serde-saphyr: kept up, without unsafe code, keeps lines, refuses duplicate keys and bounds
+//! what anchors unfold to.
+
+mod error;
+pub(crate) mod form;
+mod shape;
+mod strict;
+mod tree;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use damper_core::{Faults, Rule};
+use serde::Serialize;
+
+pub use self::error::{Error, Problem};
+use self::tree::Tree;
+use crate::{convert, v1};
+
+/// A document and where it stands in its text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// Which document of the text, from 1.
+    pub number: usize,
+    /// Its first line in the text, from 1.
+    pub line: u64,
+    /// What it says.
+    pub manifest: Manifest,
+}
+
+/// What a document can be, by its `kind`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind")]
+#[non_exhaustive]
+pub enum Manifest {
+    /// `kind: Rule`
+    Rule(v1::Rule),
+}
+
+/// The kinds there are, as they are named in an error.
+const KINDS: &str = "Rule";
+
+/// Reads every document of a text and checks it.
+///
+/// # Errors
+/// Everything that is wrong with any of them. A syntax error may hide what comes after it.
+pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
+    let mut documents = Vec::new();
+    let mut problems = Vec::new();
+    for (i, document) in tree::documents(&mut text.as_bytes()).enumerate() {
+        let number = i + 1;
+        match document {
+            Ok(document) => documents.extend(read(number, document, &mut problems)),
+            Err(tree::SyntaxError { line, problem }) => {
+                problems.push(Problem { document: Some(number), line, path: String::new(), problem });
+            }
+        }
+    }
+    if documents.is_empty() && problems.is_empty() {
+        let problem = "there is no document, only nothing or comments".to_owned();
+        problems.push(Problem { document: None, line: None, path: String::new(), problem });
+    }
+    if problems.is_empty() { Ok(documents) } else { Err(Error { problems }) }
+}
+
+/// Reads every document of a file's bytes and checks it.
+///
+/// # Errors
+/// As [`parse`]; also where the bytes are not UTF-8.
+pub fn parse_bytes(bytes: &[u8]) -> Result<Vec<Document>, Error> {
+    std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to())).and_then(parse)
+}
+
+fn not_utf8(bytes: &[u8], at: usize) -> Error {
+    let before = bytes.iter().take(at);
+    let line = 1 + before.clone().filter(|byte| **byte == b'\n').count();
+    let column = 1 + before.rev().take_while(|byte| **byte != b'\n').count();
+    let problem = format!("byte {column} of the line is not UTF-8");
+    let line = u64::try_from(line).ok();
+    Error { problems: vec![Problem { document: None, line, path: String::new(), problem }] }
+}
+
+/// Reads one document; what is wrong with it is added to the problems.
+fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>) -> Option<Document> {
+    let mut faults = Faults::none();
+    let manifest = shape::manifest(value, &mut faults);
+    let found = faults.iter().map(|fault| Problem {
+        document: Some(number),
+        line: Some(lines.of(&fault.path)),
+        path: fault.path.clone(),
+        problem: fault.problem.clone(),
+    });
+    problems.extend(found);
+    let manifest = manifest.filter(|_| faults.is_empty())?;
+    Some(Document { number, line: lines.of(""), manifest })
+}
+
+/// The rules of all documents, for the engine.
+///
+/// # Errors
+/// Everything that is wrong with any of them, and every key that is said twice, with both documents.
+pub fn check(documents: &[Document]) -> Result<Vec<Rule>, Error> {
+    let mut rules = Vec::new();
+    let mut first = HashMap::new();
+    let mut problems = Vec::new();
+    for Document { number, line, manifest: Manifest::Rule(rule) } in documents {
+        let at = |path: &str, problem: String| Problem {
+            document: Some(*number),
+            line: Some(*line),
+            path: path.to_owned(),
+            problem,
+        };
+        let rule = match convert::rule(rule) {
+            Ok(rule) => rule,
+            Err(faults) => {
+                problems.extend(faults.iter().map(|fault| at(&fault.path, fault.problem.clone())));
+                continue;
+            }
+        };
+        match first.entry(rule.pattern().clone()) {
+            Entry::Vacant(free) => {
+                free.insert((*number, *line));
+            }
+            Entry::Occupied(taken) => {
+                let (number, line) = taken.get();
+                let key = rule.pattern();
+                problems.push(at("key", format!("{key} is also the key of document {number}, line {line}")));
+            }
+        }
+        rules.push(rule);
+    }
+    if problems.is_empty() { Ok(rules) } else { Err(Error { problems }) }
+}
+
+/// The rules as YAML, one document each.
+#[must_use]
+pub fn to_yaml(rules: &[v1::Rule]) -> String {
+    rules.iter().map(|rule| format!("---\n{}", yaml(&Manifest::Rule(rule.clone())))).collect()
+}
+
+/// The rules as JSON, a list of documents.
+#[must_use]
+pub fn to_json(rules: &[v1::Rule]) -> String {
+    json(&rules.iter().cloned().map(Manifest::Rule).collect::<Vec<_>>())
+}
+
+/// Any message as one YAML document.
+#[must_use]
+pub fn yaml(message: &impl Serialize) -> String {
+    serde_saphyr::to_string(message).expect("a message has only string keys and plain values")
+}
+
+/// Any message as JSON.
+#[must_use]
+pub fn json(message: &impl Serialize) -> String {
+    serde_json::to_string_pretty(message).expect("a message has only string keys and plain values")
+}
+
+#[cfg(test)]
+mod tests;

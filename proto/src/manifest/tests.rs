@@ -1,0 +1,314 @@
+use damper_core::{Mode, Pattern, Rule};
+use proptest::prelude::*;
+
+use super::{Error, Manifest, check, json, parse, parse_bytes, to_json, to_yaml, yaml};
+use crate::convert::tests::any_policy;
+use crate::{convert, v1};
+
+const EXAMPLE: &str = r#"
+kind: Rule
+key: { caller_service: checkout, caller_cluster: "*", callee_service: inventory, callee_method: inventory.v1.Inventory/Reserve }
+policy:
+  mode: observe
+  retry: { max_attempts: 3, codes: { allow: [UNAVAILABLE] }, backoff: { exponential: { base: 25ms, max: 250ms, jitter: full } } }
+  retry_breaker: { ratio: 0.1 }
+"#;
+
+const KEY: &str =
+    "kind: Rule\nkey: {caller_service: a, caller_cluster: '*', callee_service: c, callee_method: '*'}\n";
+
+fn refused(text: &str) -> Error {
+    parse(text).expect_err(text)
+}
+
+/// A rule with this policy has exactly these problems.
+fn check_policy(policy: &str, expected: &[(&str, &str)]) {
+    let error = refused(&format!("{KEY}policy: {policy}\n"));
+    let found: Vec<_> = error.problems.iter().map(|p| (p.path.as_str(), p.problem.as_str())).collect();
+    assert_eq!(found, expected, "{policy}");
+    assert!(error.problems.iter().all(|p| p.document == Some(1) && p.line == Some(3)), "{error}");
+}
+
+#[test]
+fn the_example_of_the_design_is_read() {
+    let documents = parse(EXAMPLE).unwrap();
+    assert_eq!(documents.len(), 1);
+    assert_eq!((documents[0].number, documents[0].line), (1, 2));
+    let rules = check(&documents).unwrap();
+    assert_eq!(rules[0].policy().mode, Mode::Observe);
+    assert_eq!(rules[0].policy().retry, Some(damper_core::Retry::default()));
+    assert_eq!(rules[0].pattern().to_string(), "checkout * inventory inventory.v1.Inventory/Reserve");
+}
+
+#[test]
+fn json_is_read_with_tabs_too() {
+    let text = "{\n\t\"kind\": \"Rule\",\n\t\"key\": {\"caller_service\": \"a\", \"caller_cluster\": \"*\",\n\t\t\"callee_service\": \"c\", \"callee_method\": \"*\"},\n\t\"policy\": {\"mode\": \"off\", \"timeout\": \"2s\"}\n}";
+    assert_eq!(check(&parse(text).unwrap()).unwrap()[0].policy().mode, Mode::Off);
+    let list = format!("[{text},\n{text}]");
+    assert_eq!(parse(&list).unwrap().len(), 2);
+}
+
+#[test]
+fn wrong_policies_are_refused_by_field_value_and_bound() {
+    check_policy("{}", &[("policy.mode", "must be said: off, observe or enforce")]);
+    check_policy("{mode: on}", &[("policy.mode", r#""on" is not known: off, observe, enforce"#)]);
+    check_policy(
+        "{mode: unspecified}",
+        &[("policy.mode", r#""unspecified" is not known: off, observe, enforce"#)],
+    );
+    check_policy("{mode: off, timeout: -2s}", &[("policy.timeout", "-2s is not in 1ms..=1h")]);
+    check_policy("{mode: off, timeout: 2h}", &[("policy.timeout", "2h is not in 1ms..=1h")]);
+    check_policy(
+        "{mode: off, timeout: 99999999999999999999h}",
+        &[(
+            "policy.timeout",
+            r#""99999999999999999999h" is not a duration with its unit, such as 250ms, 2s or 1h"#,
+        )],
+    );
+    check_policy(
+        "{mode: off, retry: {max_attempts: 11}}",
+        &[("policy.retry.max_attempts", "11 is not in 1..=10")],
+    );
+    for (value, problem) in [
+        (".nan", "NaN is not in 0.001..=1"),
+        (".inf", "inf is not in 0.001..=1"),
+        ("-1", "-1 is not in 0.001..=1"),
+        ("1e300", "1e300 is not in 0.001..=1"),
+        ("0.00015", "0.00015 is finer than 0.0001; 0.001..=1"),
+        ("123456789012345678901234567890", "1.2345678901234568e29 is not in 0.001..=1"),
+    ] {
+        check_policy(
+            &format!("{{mode: off, retry_breaker: {{ratio: {value}}}}}"),
+            &[("policy.retry_breaker.ratio", problem)],
+        );
+    }
+    check_policy(
+        "{mode: off, retry: {codes: {allow: [UNAVAILABLE, OK]}}}",
+        &[("policy.retry.codes.allow[1]", "OK is not a failure")],
+    );
+}
+
+#[test]
+fn values_of_a_wrong_shape_are_refused_by_field() {
+    for (policy, path, word) in [
+        ("{mode: off, timeuot: 2s}", "policy.timeuot", "unknown field `timeuot`"),
+        ("{mode: off, timeout: 250}", "policy.timeout", "250ms, 2s or 1h"),
+        ("{mode: 1}", "policy.mode", "expected a string"),
+        ("{mode: true}", "policy.mode", "expected a string"),
+        ("{mode: off, retry: 3}", "policy.retry", "expected struct Retry"),
+        ("{mode: off, retry: {max_attempts: -1}}", "policy.retry.max_attempts", "-1"),
+        ("{mode: off, retry: {max_attempts: 99999999999}}", "policy.retry.max_attempts", "99999999999"),
+        ("{mode: off, retry: {max_attempts: many}}", "policy.retry.max_attempts", "many"),
+        ("{mode: off, retry: {codes: [UNAVAILABLE]}}", "policy.retry.codes", "one of allow, deny"),
+        ("{mode: off, retry: {codes: {allow: [NOPE]}}}", "policy.retry.codes.allow[0]", "\"NOPE\""),
+        ("{mode: off, retry: {backoff: {linear: {}}}}", "policy.retry.backoff", "linear"),
+        ("{mode: off, retry_breaker: {ratio: half}}", "policy.retry_breaker.ratio", "expected a number"),
+        ("{mode: off, retry_breaker: {enabled: yes}}", "policy.retry_breaker.enabled", "boolean"),
+        ("[off]", "policy", "expected struct Policy"),
+    ] {
+        let error = refused(&format!("{KEY}policy: {policy}\n"));
+        let [problem] = error.problems.as_slice() else { panic!("{policy}: {error}") };
+        assert_eq!(problem.path, path, "{policy}: {error}");
+        assert!(problem.problem.contains(word), "{policy}: {error}");
+        assert_eq!((problem.document, problem.line), (Some(1), Some(3)), "{error}");
+    }
+}
+
+#[test]
+fn keys_are_refused_by_part() {
+    for method in ["/Reserve", "*/Reserve", "/*", ""] {
+        let text = EXAMPLE.replace("inventory.v1.Inventory/Reserve", &format!("{method:?}"));
+        let error = refused(&text);
+        let [problem] = error.problems.as_slice() else { panic!("{error}") };
+        assert_eq!((problem.path.as_str(), problem.line), ("key.callee_method", Some(3)), "{error}");
+    }
+}
+
+#[test]
+fn all_problems_of_all_documents_come_out_at_once() {
+    let text = format!(
+        "{KEY}policy:\n  mode: offf\n  timeout: -1s\n  retry:\n    max_attempts: 0\n    spare: 1\n---\n{KEY}\
+         policy:\n  retry_breaker:\n    buckets: 1\n---\nkind: Guard\n---\nkey: {{}}\n---\n- 3\n"
+    );
+    let error = refused(&text);
+    let shown: Vec<_> = error.to_string().lines().map(str::to_owned).collect();
+    assert_eq!(
+        shown,
+        [
+            r#"document 1, line 4: policy.mode: "offf" is not known: off, observe, enforce"#,
+            "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
+         `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
+            "document 1, line 5: policy.timeout: -1s is not in 1ms..=1h",
+            "document 1, line 7: policy.retry.max_attempts: 0 is not in 1..=10",
+            "document 2, line 13: policy.mode: must be said: off, observe or enforce",
+            "document 2, line 14: policy.retry_breaker.buckets: 1 is not in 2..=60",
+            r#"document 3, line 16: kind: "Guard" is not known: Rule"#,
+            "document 4, line 18: kind: must be said: Rule",
+            "document 5, line 20: a document starts with its kind, such as kind: Rule",
+        ]
+    );
+}
+
+#[test]
+fn absent_parts_are_named() {
+    let error = refused("kind: Rule\n");
+    let paths: Vec<_> = error.problems.iter().map(|p| p.path.as_str()).collect();
+    assert_eq!(paths, ["key", "policy"]);
+}
+
+#[test]
+fn text_without_a_document_is_refused() {
+    for text in ["", "\n", "# only a comment\n", "---\n", "---\n---\n"] {
+        assert!(refused(text).to_string().contains("no document"), "{text:?}");
+    }
+}
+
+#[test]
+fn syntax_errors_say_their_line() {
+    for (text, line) in
+        [(format!("{KEY}policy: {{mode: off\n"), 3), (format!("{KEY}policy:\n  mode: off\n mode: off\n"), 5)]
+    {
+        let error = refused(&text);
+        let [problem] = error.problems.as_slice() else { panic!("{error}") };
+        assert_eq!(problem.line, Some(line), "{error}");
+        assert!(!problem.problem.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_field_said_twice_is_refused() {
+    let error = refused(&format!("{KEY}policy: {{mode: off, mode: enforce}}\n"));
+    let [problem] = error.problems.as_slice() else { panic!("{error}") };
+    assert!(problem.problem.contains("duplicate") && problem.problem.contains("mode"), "{error}");
+    assert_eq!(problem.line, Some(3), "{error}");
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_refused_by_their_place() {
+    let bytes = [KEY.as_bytes(), b"policy: {mode: \xff}\n"].concat();
+    let error = parse_bytes(&bytes).unwrap_err();
+    assert_eq!(error.to_string(), "line 3: byte 16 of the line is not UTF-8");
+    assert!(parse_bytes(EXAMPLE.as_bytes()).is_ok());
+}
+
+#[test]
+fn anchors_work_but_do_not_unfold_without_bound() {
+    let text = format!("{KEY}policy: &naive {{mode: off}}\n---\n{KEY}policy: {{mode: off}}\n");
+    assert_eq!(parse(&text).unwrap().len(), 2);
+
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..12 {
+        let last = format!("*a{}, ", i - 1).repeat(10);
+        bomb.push_str(&format!("a{i}: &a{i} [{last}]\n"));
+    }
+    assert!(refused(&bomb).to_string().contains("alias"), "{}", refused(&bomb));
+    assert!(parse(&"[".repeat(100_000)).is_err());
+}
+
+#[test]
+fn a_key_said_twice_names_both_documents() {
+    let text = format!("{KEY}policy: {{mode: off}}\n---\n{EXAMPLE}---\n{KEY}policy: {{mode: enforce}}\n");
+    let error = check(&parse(&text).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "document 3, line 13: key: a * c * is also the key of document 1, line 1");
+}
+
+#[test]
+fn unusual_names_survive() {
+    for name in
+        ["1e3", "0x10", "yes", "off", "null", "~", "-", "#", "a:", "&a", "!b", "%", "@", "123", "'", "\""]
+    {
+        let pattern = Pattern::parse(name, "*", name, "*").unwrap();
+        let rule = Rule::new(pattern, damper_core::Policy::new(Mode::Off), 1).unwrap();
+        let text = to_yaml(&[(&rule).into()]);
+        assert_eq!(check(&parse(&text).unwrap()).unwrap(), [rule], "{text}");
+    }
+}
+
+#[test]
+fn what_the_server_adds_is_printed_and_read() {
+    let mut rule = read_one(EXAMPLE);
+    rule.revision = 9_007_199_254_740_993;
+    rule.updated_at = Some(prost_types::Timestamp { seconds: 1_767_225_600, nanos: 0 });
+    rule.updated_by = "ops".to_owned();
+    let text = to_yaml(std::slice::from_ref(&rule));
+    assert!(text.contains("revision: 9007199254740993\n"), "{text}");
+    assert!(text.contains("2026-01-01T00:00:00Z"), "{text}");
+    assert_eq!(read_one(&text), rule);
+    assert_eq!(read_one(&to_json(std::slice::from_ref(&rule))), rule);
+}
+
+fn read_one(text: &str) -> v1::Rule {
+    let Manifest::Rule(rule) = parse(text).unwrap().remove(0).manifest;
+    rule
+}
+
+#[test]
+fn defaults_are_not_printed() {
+    let text = to_yaml(&[read_one(&format!("{KEY}policy: {{mode: off}}\n"))]);
+    assert_eq!(
+        text,
+        "---\nkind: Rule\nkey:\n  caller_service: a\n  caller_cluster: \"*\"\n  callee_service: c\n  \
+         callee_method: \"*\"\npolicy:\n  mode: \"off\"\n"
+    );
+}
+
+#[test]
+fn figures_are_printed_with_the_names_operators_know() {
+    let stats = v1::RouteStats {
+        mode: v1::Mode::Enforce.into(),
+        calls_per_s: 2.5,
+        fates: vec![v1::FateRate { fate: v1::Fate::RetryBreaker.into(), total: 3, ..Default::default() }],
+        p99: Some(prost_types::Duration { seconds: 0, nanos: 1_500_000 }),
+        ..Default::default()
+    };
+    assert_eq!(
+        yaml(&stats),
+        "mode: enforce\ncalls_per_s: 2.5\nfates:\n- fate: retry_breaker\n  total: 3\np99: 1500us\n"
+    );
+    let client = v1::Client { source: v1::Source::LastKnownGood.into(), ..Default::default() };
+    assert_eq!(json(&client), "{\n  \"source\": \"last_known_good\"\n}");
+    let count = v1::CodeCount { code: v1::Code::Ok.into(), count: 1 };
+    assert_eq!(yaml(&count), "code: OK\ncount: 1\n");
+    let newer = v1::RouteStats { mode: 77, ..Default::default() };
+    assert_eq!(yaml(&newer), "mode: 77\n");
+}
+
+#[test]
+fn a_list_of_a_hundred_thousand_rules_is_read() {
+    let one = format!("{KEY}policy: {{mode: off}}\n---\n");
+    assert_eq!(parse(&one.repeat(100_000)).unwrap().len(), 100_000);
+}
+
+proptest! {
+    #[test]
+    fn rules_come_back_as_they_were_written(policies in proptest::collection::vec(any_policy(), 1..4)) {
+        let rules: Vec<v1::Rule> = policies.into_iter().enumerate().map(|(i, policy)| {
+            let pattern = Pattern::parse("a", "*", &format!("c{i}"), "p.S/*").unwrap();
+            (&Rule::new(pattern, policy, 5).unwrap()).into()
+        }).collect();
+        for text in [to_yaml(&rules), to_json(&rules)] {
+            let documents = parse(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+            let back: Vec<_> = documents.iter().map(|d| { let Manifest::Rule(rule) = &d.manifest; rule.clone() }).collect();
+            prop_assert_eq!(&back, &rules, "{}", text);
+            let checked = check(&documents).unwrap();
+            let direct: Vec<_> = rules.iter().map(|rule| convert::rule(rule).unwrap()).collect();
+            prop_assert_eq!(checked, direct);
+        }
+    }
+
+    #[test]
+    fn durations_come_back_as_they_were_written(ns in -3_200_000_000_000_000_000_i64..3_200_000_000_000_000_000) {
+        let timeout = prost_types::Duration {
+            seconds: ns / 1_000_000_000,
+            nanos: i32::try_from(ns % 1_000_000_000).unwrap(),
+        };
+        let settings = v1::ReportSettings { interval: Some(timeout) };
+        let back: v1::ReportSettings = serde_json::from_str(&json(&settings)).unwrap();
+        prop_assert_eq!(back, settings);
+    }
+
+    #[test]
+    fn no_text_makes_reading_panic(text: String, shape in "[a-z:{}\\[\\], \n*&!'\"-]{0,60}") {
+        let _ = (parse(&text), parse(&shape));
+    }
+}

@@ -1,0 +1,193 @@
+//! Text to plain values, and where each of them stands.
+//!
+//! Documents are read one by one into a tree that keeps lines, because what is wrong with a field is often
+//! found only later, when the line is no longer known. JSON is read as the YAML that it is. Duplicate keys are
+//! refused; anchors work, but what they may unfold to is bounded.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+use serde_saphyr::{NonFiniteFloatPolicy, Spanned};
+
+/// One document: its values and the line of each by its path.
+pub(super) struct Tree {
+    pub(super) value: Value,
+    pub(super) lines: Lines,
+}
+
+/// The line of each value by its path.
+#[derive(Default)]
+pub(super) struct Lines(HashMap<String, u64>);
+
+impl Lines {
+    /// The line of the value at the path, or of what it would stand in.
+    pub(super) fn of(&self, path: &str) -> u64 {
+        let mut path = path;
+        loop {
+            if let Some(line) = self.0.get(path) {
+                return *line;
+            }
+            let Some(end) = path.rfind(['.', '[']) else {
+                return self.0.get("").copied().unwrap_or_default();
+            };
+            path = &path[..end];
+        }
+    }
+}
+
+/// Text that is no YAML.
+pub(super) struct SyntaxError {
+    pub(super) line: Option<u64>,
+    pub(super) problem: String,
+}
+
+/// The documents of a text in their order, read as they are asked for. A list of documents counts as so many.
+pub(super) fn documents<'a>(text: &'a mut &[u8]) -> impl Iterator<Item = Result<Tree, SyntaxError>> + 'a {
+    serde_saphyr::read_with_options::<_, Spanned<Node>>(text, options()).flat_map(|document| match document {
+        Err(error) => vec![Err(syntax_error(&error))],
+        Ok(Spanned { value: Node::List(documents), .. }) => {
+            documents.into_iter().map(|document| Ok(tree(document))).collect()
+        }
+        Ok(document) => vec![Ok(tree(document))],
+    })
+}
+
+/// Far above what 100,000 rules need, far below what would exhaust memory.
+fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_documents: 1_000_000,
+            max_nodes: 20_000_000,
+            max_events: 50_000_000,
+            max_total_scalar_bytes: 256 << 20,
+            max_depth: 32,
+            max_aliases: 10_000,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+        // `off` is a mode, not a boolean.
+        strict_booleans: true,
+        non_finite_float_policy: NonFiniteFloatPolicy::AsString,
+        with_snippet: false,
+    }
+}
+
+fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
+    let error = error.without_snippet();
+    let text = error.to_string();
+    let problem = text.split(" at line ").next().unwrap_or(&text).trim_start_matches("error: ").to_owned();
+    SyntaxError { line: error.location().map(|location| location.line()), problem }
+}
+
+fn tree(document: Spanned<Node>) -> Tree {
+    let mut lines = Lines::default();
+    let value = plain(document, String::new(), &mut lines);
+    Tree { value, lines }
+}
+
+fn plain(node: Spanned<Node>, path: String, lines: &mut Lines) -> Value {
+    let line = node.referenced.line();
+    let value = match node.value {
+        Node::Leaf(value) => value,
+        Node::List(items) => {
+            let items = items.into_iter().enumerate();
+            Value::Array(items.map(|(i, item)| plain(item, format!("{path}[{i}]"), lines)).collect())
+        }
+        Node::Map(fields) => {
+            let mut map = Map::new();
+            for (key, field) in fields {
+                let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                map.insert(key, plain(field, at, lines));
+            }
+            Value::Object(map)
+        }
+    };
+    lines.0.insert(path, line);
+    value
+}
+
+enum Node {
+    Leaf(Value),
+    List(Vec<Spanned<Node>>),
+    Map(Vec<(String, Spanned<Node>)>),
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Node, E> {
+        Ok(Node::Leaf(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
+        Node::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Node, E> {
+        Ok(Node::Leaf(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Node, E> {
+        Ok(Node::Leaf(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Node, E> {
+        Ok(Node::Leaf(value.into()))
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "no field holds a number that long; it is refused as such")]
+    fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Node, E> {
+        self.visit_f64(value as f64)
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "no field holds a number that long; it is refused as such")]
+    fn visit_u128<E: serde::de::Error>(self, value: u128) -> Result<Node, E> {
+        self.visit_f64(value as f64)
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Node, E> {
+        Ok(Node::Leaf(Number::from_f64(value).map_or_else(|| value.to_string().into(), Value::Number)))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Node, E> {
+        Ok(Node::Leaf(value.into()))
+    }
+
+    fn visit_string<E>(self, value: String) -> Result<Node, E> {
+        Ok(Node::Leaf(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(Node::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(field) = map.next_entry()? {
+            fields.push(field);
+        }
+        Ok(Node::Map(fields))
+    }
+}
