@@ -1,1 +1,5 @@
-//! Being written.
+//! Damper inside a service: tower layers that carry out its retry policies.
+
+mod client;
+mod clock;
+mod routes;

@@ -1,0 +1,3 @@
+//! The client layer.
+
+pub(crate) mod replay;
