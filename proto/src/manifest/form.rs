@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use damper_core::fault::Millis;
 use prost_types::{Duration, Timestamp};
-use serde::de::{Deserializer, Error as _, SeqAccess, Unexpected, Visitor};
+use serde::de::{Deserializer, SeqAccess, Unexpected, Visitor};
 use serde::ser::{SerializeSeq as _, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -75,11 +75,16 @@ impl<E: Named> Serialize for Name<E> {
 
 impl<'de, E: Named> Deserialize<'de> for Name<E> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
+        Self::read(&String::deserialize(deserializer)?)
+    }
+}
+
+impl<E: Named> Name<E> {
+    fn read<F: serde::de::Error>(text: &str) -> Result<Self, F> {
         let known = E::all().find(|value| value.name() == text);
         let number = known.map(Into::into).ok_or_else(|| {
             let names: Vec<_> = E::all().map(E::name).collect();
-            D::Error::custom(format!("{text:?} is not known: {}", names.join(", ")))
+            F::custom(format!("{text:?} is not known: {}", names.join(", ")))
         })?;
         Ok(Self(number, PhantomData))
     }
@@ -98,6 +103,16 @@ impl<E: Named> One<E> {
     }
 }
 
+/// A name in a list; none where it was refused.
+struct Listed<E>(Option<Name<E>>);
+
+impl<'de, E: Named> Deserialize<'de> for Listed<E> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == REFUSED { Ok(Self(None)) } else { Name::read(&text).map(|name| Self(Some(name))) }
+    }
+}
+
 /// A field that may hold a number of an enum.
 pub(crate) struct Optional<E>(PhantomData<E>);
 
@@ -110,6 +125,10 @@ impl<E: Named> Optional<E> {
         Ok(Option::<Name<E>>::deserialize(deserializer)?.map(|name| name.0))
     }
 }
+
+/// Stands in a list for a name that was refused, so that those after it keep their places. It is read as a
+/// number that no enum has.
+pub(crate) const REFUSED: &str = "\0refused";
 
 /// A field that holds a list of numbers of an enum.
 pub(crate) struct Many<E>(PhantomData<E>);
@@ -135,8 +154,8 @@ impl<E: Named> Many<E> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<i32>, A::Error> {
                 let mut numbers = Vec::new();
-                while let Some(name) = list.next_element::<Name<E>>()? {
-                    numbers.push(name.0);
+                while let Some(Listed(number)) = list.next_element::<Listed<E>>()? {
+                    numbers.push(number.map_or(-1, |name| name.0));
                 }
                 Ok(numbers)
             }

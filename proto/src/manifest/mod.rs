@@ -96,12 +96,16 @@ fn not_utf8(bytes: &[u8], at: usize) -> Error {
 fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>) -> Option<Document> {
     let mut faults = Faults::none();
     let manifest = shape::manifest(value, &mut faults);
-    let found = faults.iter().map(|fault| Problem {
-        document: Some(number),
-        line: Some(lines.of(&fault.path)),
-        path: fault.path.clone(),
-        problem: fault.problem.clone(),
-    });
+    let mut found: Vec<_> = faults
+        .iter()
+        .map(|fault| Problem {
+            document: Some(number),
+            line: Some(lines.of(&fault.path)),
+            path: fault.path.clone(),
+            problem: fault.problem.clone(),
+        })
+        .collect();
+    found.sort_by_key(|problem| problem.line);
     problems.extend(found);
     let manifest = manifest.filter(|_| faults.is_empty())?;
     Some(Document { number, line: lines.of(""), manifest })

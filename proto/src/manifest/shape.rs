@@ -9,7 +9,7 @@ use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
 use super::strict::Strict;
-use super::{KINDS, Manifest};
+use super::{KINDS, Manifest, form};
 use crate::{convert, v1};
 
 /// So many values of a wrong shape are shown per document.
@@ -88,36 +88,33 @@ fn shown(path: &Path) -> String {
     shown
 }
 
-/// Takes the value at the path out of the document; false if it is not there.
+/// Takes the value at the path out of the document; false if it is not there. A choice goes with what was
+/// chosen, and in a list something takes the place, so that nothing else becomes wrong.
 fn take_out(document: &mut Value, path: &Path) -> bool {
+    let segments: Vec<_> = path.iter().collect();
+    let chosen = segments.iter().rev().take_while(|segment| matches!(segment, Segment::Enum { .. })).count();
+    let Some((last, parents)) = segments.split_at(segments.len() - chosen).0.split_last() else {
+        return false;
+    };
     let mut at = document;
-    let mut segments = path.iter().peekable();
-    while let Some(segment) = segments.next() {
-        let last = segments.peek().is_none();
-        let next = match segment {
-            Segment::Map { key } | Segment::Enum { variant: key } => {
-                let Some(fields) = at.as_object_mut() else {
-                    return false;
-                };
-                if last {
-                    return fields.remove(key).is_some();
-                }
-                fields.get_mut(key)
-            }
-            Segment::Seq { index } => {
-                let Some(items) = at.as_array_mut() else {
-                    return false;
-                };
-                if last && *index < items.len() {
-                    items.remove(*index);
-                    return true;
-                }
-                items.get_mut(*index)
-            }
-            Segment::Unknown => None,
-        };
-        let Some(next) = next else { return false };
+    for segment in parents {
+        let Some(next) = part(at, segment) else { return false };
         at = next;
     }
-    false
+    match (last, at) {
+        (Segment::Map { key }, Value::Object(fields)) => fields.remove(key).is_some(),
+        (Segment::Seq { index }, Value::Array(items)) => {
+            let item = items.get_mut(*index);
+            item.map(|item| *item = form::REFUSED.into()).is_some()
+        }
+        _ => false,
+    }
+}
+
+fn part<'a>(value: &'a mut Value, segment: &Segment) -> Option<&'a mut Value> {
+    match segment {
+        Segment::Map { key } | Segment::Enum { variant: key } => value.get_mut(key),
+        Segment::Seq { index } => value.get_mut(index),
+        Segment::Unknown => None,
+    }
 }

@@ -136,10 +136,10 @@ fn all_problems_of_all_documents_come_out_at_once() {
         shown,
         [
             r#"document 1, line 4: policy.mode: "offf" is not known: off, observe, enforce"#,
-            "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
-         `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
             "document 1, line 5: policy.timeout: -1s is not in 1ms..=1h",
             "document 1, line 7: policy.retry.max_attempts: 0 is not in 1..=10",
+            "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
+         `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
             "document 2, line 13: policy.mode: must be said: off, observe or enforce",
             "document 2, line 14: policy.retry_breaker.buckets: 1 is not in 2..=60",
             r#"document 3, line 16: kind: "Guard" is not known: Rule"#,
@@ -210,6 +210,43 @@ fn a_key_said_twice_names_both_documents() {
     let text = format!("{KEY}policy: {{mode: off}}\n---\n{EXAMPLE}---\n{KEY}policy: {{mode: enforce}}\n");
     let error = check(&parse(&text).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "document 3, line 13: key: a * c * is also the key of document 1, line 1");
+}
+
+#[test]
+fn an_error_in_one_document_does_not_hide_the_others() {
+    let text = format!("{KEY}policy: {{mode: off, mode: off}}\n---\n{KEY}policy: {{mode: offf}}\n");
+    let error = refused(&text);
+    let places: Vec<_> = error.problems.iter().map(|p| (p.document, p.line)).collect();
+    assert_eq!(places, [(Some(1), Some(3)), (Some(2), Some(7))], "{error}");
+}
+
+#[test]
+fn documents_after_nothing_keep_their_lines() {
+    let text = format!("\u{feff}---\n# nothing\n---\n{KEY}policy: {{mode: offf}}\n");
+    let error = refused(&text);
+    assert_eq!(error.problems[0].line, Some(6), "{error}");
+    let text = format!("{KEY}policy: {{mode: offf}}\n").replace('\n', "\r\n");
+    assert_eq!(refused(&text).problems[0].line, Some(3));
+}
+
+#[test]
+fn wrong_values_in_a_list_do_not_hide_the_rest() {
+    check_policy(
+        "{mode: off, timeout: 0s, retry: {codes: {allow: [NOPE, ABORTED, OK, ~]}, backoff: {fixed: 3}, max_attempts: 0}}",
+        &[
+            ("policy.retry.backoff.fixed", "invalid type: integer `3`, expected struct FixedBackoff"),
+            (
+                "policy.retry.codes.allow[0]",
+                "\"NOPE\" is not known: OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, \
+             ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE, \
+             UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED",
+            ),
+            ("policy.retry.codes.allow[3]", "invalid type: null, expected a string"),
+            ("policy.retry.codes.allow[2]", "OK is not a failure"),
+            ("policy.timeout", "0ms is not in 1ms..=1h"),
+            ("policy.retry.max_attempts", "0 is not in 1..=10"),
+        ],
+    );
 }
 
 #[test]
