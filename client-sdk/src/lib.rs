@@ -2,4 +2,11 @@
 
 mod client;
 mod clock;
+mod context;
+mod headers;
 mod routes;
+mod server;
+
+pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFuture};
+pub use context::{Context, Scope, spawn};
+pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};

@@ -200,11 +200,12 @@ impl Registry {
 
 impl Callee {
     fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            routes: ArcSwap::default(),
-            other: Arc::new(Route::new(None)),
-        }
+        Self { name: name.to_owned(), routes: ArcSwap::default(), other: Arc::new(Route::new(None)) }
+    }
+
+    /// The callee's own service name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     fn known(&self, method: &str) -> Option<Arc<Route>> {

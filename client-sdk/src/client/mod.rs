@@ -1,3 +1,27 @@
-//! The client layer.
+//! The client layer: a tower middleware around a channel to one callee.
+//!
+//! ```text
+//! layer -> service -> response_future (until the answer begins) -> response_body (until it ends)
+//!                          |                                          |
+//!                          +------ active_call: the engine's Call ----+
+//! ```
+//!
+//! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
+//! it, `timer` wakes. Every decision is a step of `damper_core::Call`.
 
+mod active_call;
+mod layer;
 pub(crate) mod replay;
+mod requests;
+mod response_body;
+mod response_future;
+mod service;
+mod timed_out;
+mod timer;
+mod verdict;
+
+pub use layer::ClientLayer;
+pub use response_body::ResponseBody;
+pub use response_future::ResponseFuture;
+pub use service::ClientService;
+pub use verdict::BoxError;

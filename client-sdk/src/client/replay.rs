@@ -1,9 +1,213 @@
 //! Requests kept so that they can be sent again.
+//!
+//! A request body is polled once, without waiting. If it ends within the limit (every unary call's does) its
+//! chunks are kept, and each attempt reads the same chunks by its own cursor, so no server can see a body
+//! twice, partly or reordered. Anything else passes straight through: what was read already, then the rest.
+//!
+//! The bytes kept by all calls together are bounded too; beyond that calls are sent once.
 
-use std::sync::atomic::AtomicUsize;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
-/// The request bytes that all calls of a process keep.
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tonic::Status;
+use tonic::body::Body;
+
+/// The request bytes that all calls together may keep.
+const MAX_MEMORY: usize = 16 << 20;
+/// The chunks that one call may keep: chunks can be empty, so bytes alone would not bound them.
+const MAX_CHUNKS: usize = 1_024;
+
+/// The request bytes that all calls of an engine keep.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     in_use: AtomicUsize,
 }
+
+/// What became of a request body.
+pub(crate) enum Captured {
+    /// It is here as a whole.
+    Whole(Arc<Kept>),
+    /// It can be sent once.
+    Once(Body),
+}
+
+/// A request body as a whole.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    chunks: Chunks,
+    /// The body said how long it is, so the attempts say it too: an exact size becomes a `content-length`.
+    exact: bool,
+    memory: Arc<Memory>,
+}
+
+/// Almost every body is one chunk, so that one costs no allocation.
+#[derive(Debug, Default)]
+struct Chunks {
+    first: Option<Bytes>,
+    more: Vec<Bytes>,
+    bytes: usize,
+}
+
+/// Reads a body: keeps it if it ends within `limit` bytes without making anybody wait.
+pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captured {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let hint = http_body::Body::size_hint(&body);
+    if usize::try_from(hint.lower()).is_ok_and(|least| least > limit) {
+        return Captured::Once(body);
+    }
+    let mut chunks = Chunks::default();
+    let mut cx = Context::from_waker(Waker::noop());
+    let next = loop {
+        if chunks.bytes > limit || chunks.len() > MAX_CHUNKS {
+            break None;
+        }
+        match http_body::Body::poll_frame(Pin::new(&mut body), &mut cx) {
+            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                Ok(chunk) => chunks.push(chunk),
+                Err(other) => break Some(Ok(other)),
+            },
+            Poll::Ready(Some(Err(error))) => break Some(Err(error)),
+            Poll::Ready(None) if memory.reserve(chunks.bytes) => {
+                let exact = hint.exact().is_some();
+                let memory = Arc::clone(memory);
+                return Captured::Whole(Arc::new(Kept { chunks, exact, memory }));
+            }
+            Poll::Ready(None) | Poll::Pending => break None,
+        }
+    };
+    if chunks.len() == 0 && next.is_none() {
+        return Captured::Once(body);
+    }
+    let read = chunks.into();
+    Captured::Once(Body::new(Resumed { read, next, rest: body }))
+}
+
+impl Memory {
+    fn reserve(&self, bytes: usize) -> bool {
+        let reserved = self.in_use.fetch_add(bytes, Ordering::Relaxed);
+        let fits = reserved.saturating_add(bytes) <= MAX_MEMORY;
+        if !fits {
+            self.in_use.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        fits
+    }
+}
+
+impl Kept {
+    /// The body for one attempt.
+    pub(crate) fn body(self: &Arc<Self>) -> Body {
+        Body::new(Cursor { kept: Arc::clone(self), next: 0, left: self.chunks.bytes })
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.memory.in_use.fetch_sub(self.chunks.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Chunks {
+    fn push(&mut self, chunk: Bytes) {
+        self.bytes = self.bytes.saturating_add(chunk.len());
+        match self.first {
+            None => self.first = Some(chunk),
+            Some(_) => self.more.push(chunk),
+        }
+    }
+
+    fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+
+    fn nth(&self, index: usize) -> Option<&Bytes> {
+        match index.checked_sub(1) {
+            None => self.first.as_ref(),
+            Some(index) => self.more.get(index),
+        }
+    }
+}
+
+impl From<Chunks> for VecDeque<Bytes> {
+    fn from(chunks: Chunks) -> Self {
+        chunks.first.into_iter().chain(chunks.more).collect()
+    }
+}
+
+/// One attempt's place in a kept body.
+struct Cursor {
+    kept: Arc<Kept>,
+    next: usize,
+    left: usize,
+}
+
+impl http_body::Body for Cursor {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some(chunk) = self.kept.chunks.nth(self.next).cloned() else {
+            return Poll::Ready(None);
+        };
+        self.next += 1;
+        self.left = self.left.saturating_sub(chunk.len());
+        Poll::Ready(Some(Ok(Frame::data(chunk))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.next >= self.kept.chunks.len()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.kept.exact { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
+    }
+}
+
+/// A body that was read in part: what was read, then the rest.
+struct Resumed {
+    read: VecDeque<Bytes>,
+    next: Option<Result<Frame<Bytes>, Status>>,
+    rest: Body,
+}
+
+impl http_body::Body for Resumed {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if let Some(chunk) = self.read.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(chunk))));
+        }
+        if let Some(next) = self.next.take() {
+            return Poll::Ready(Some(next));
+        }
+        http_body::Body::poll_frame(Pin::new(&mut self.rest), cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.read.is_empty() && self.next.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let read: usize = self.read.iter().map(Bytes::len).sum();
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::default();
+        hint.set_lower(rest.lower().saturating_add(read as u64));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(read as u64));
+        }
+        hint
+    }
+}
+

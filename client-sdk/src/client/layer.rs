@@ -1,0 +1,37 @@
+//! Puts the client service around a channel.
+
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::service::ClientService;
+use crate::routes::{Callee, Engine};
+
+/// Governs the calls to one callee. Made by `Damper::client_layer`.
+#[derive(Clone, Debug)]
+pub struct ClientLayer {
+    engine: Arc<Engine>,
+    callee: Arc<Callee>,
+    external: bool,
+}
+
+impl ClientLayer {
+    pub(crate) fn new(engine: Arc<Engine>, callee: Arc<Callee>) -> Self {
+        Self { engine, callee, external: false }
+    }
+
+    /// For a callee outside the trusted chain: no flags are sent to it, and those it returns are ignored.
+    #[must_use]
+    pub fn external(self) -> Self {
+        Self { external: true, ..self }
+    }
+}
+
+impl<S> Layer<S> for ClientLayer {
+    type Service = ClientService<S>;
+
+    fn layer(&self, inner: S) -> ClientService<S> {
+        let (engine, callee) = (Arc::clone(&self.engine), Arc::clone(&self.callee));
+        ClientService::new(inner, engine, callee, self.external)
+    }
+}

@@ -1,0 +1,106 @@
+//! The client service: begins a call for each request.
+//!
+//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation: the
+//! request goes on as it is.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll};
+
+use damper_core::Route;
+use http::{Request, Response};
+use tonic::body::Body;
+use tower_service::Service;
+
+use super::active_call::ActiveCall;
+use super::requests::Requests;
+use super::response_body::ResponseBody;
+use super::response_future::{Calling, ResponseFuture};
+use super::timer::Timer;
+use super::verdict::BoxError;
+use crate::context::Context;
+use crate::routes::{Callee, Engine};
+
+/// A channel, or any service of gRPC requests, whose calls Damper governs.
+pub struct ClientService<S> {
+    inner: S,
+    /// The inner service said that it takes a request.
+    is_ready: bool,
+    engine: Arc<Engine>,
+    callee: Arc<Callee>,
+    external: bool,
+}
+
+impl<S> ClientService<S> {
+    pub(super) fn new(inner: S, engine: Arc<Engine>, callee: Arc<Callee>, external: bool) -> Self {
+        Self { inner, is_ready: false, engine, callee, external }
+    }
+
+    /// The context of the request being served: handed over in the request's extensions, or the task's.
+    fn context(&self, request: &Request<Body>, route: &Route) -> Option<Context> {
+        let context = request.extensions().get::<Context>().cloned().or_else(Context::current);
+        if self.engine.serves() && route.policy().is_some() {
+            self.engine.count_governed_call();
+            if context.is_none() {
+                route.state().counters.count_without_context();
+            }
+        }
+        context
+    }
+}
+
+impl<S, B> Service<Request<Body>> for ClientService<S>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    B: http_body::Body,
+{
+    type Response = Response<ResponseBody<B>>;
+    type Error = BoxError;
+    type Future = ResponseFuture<S>;
+
+    /// Always ready: waiting for the inner service is part of the attempt. If that is ready already, the
+    /// first attempt goes to it directly.
+    fn poll_ready(&mut self, cx: &mut Task<'_>) -> Poll<Result<(), BoxError>> {
+        self.is_ready = matches!(self.inner.poll_ready(cx), Poll::Ready(Ok(())));
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> ResponseFuture<S> {
+        let route = self.engine.route(&self.callee, method_of(&request));
+        let context = self.context(&request, &route);
+        let requests = Requests::new(request, route.policy(), self.engine.memory(), self.external);
+        let clock = self.engine.clock();
+        let now = clock.now();
+        let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
+        let replayable = requests.are_replayable();
+        let call = ActiveCall::begin(route, context, own_deadline, replayable, now, clock);
+        let service = requests.may_repeat().then(|| self.inner.clone());
+        let (timer, external) = (Timer::default(), self.external);
+        let calling = Calling { call, requests, service, timer, external };
+        ResponseFuture::begin(calling, &mut self.inner, std::mem::take(&mut self.is_ready))
+    }
+}
+
+/// `package.Service/Method`
+fn method_of(request: &Request<Body>) -> &str {
+    let path = request.uri().path();
+    path.strip_prefix('/').unwrap_or(path)
+}
+
+impl<S: Clone> Clone for ClientService<S> {
+    /// The inner service's readiness is not cloned with it.
+    fn clone(&self) -> Self {
+        let (engine, callee) = (Arc::clone(&self.engine), Arc::clone(&self.callee));
+        Self::new(self.inner.clone(), engine, callee, self.external)
+    }
+}
+
+impl<S> fmt::Debug for ClientService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientService")
+            .field("callee", &self.callee.name())
+            .field("external", &self.external)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,52 @@
+//! A response body polled inside its request's context: a streaming handler makes calls from there.
+//!
+//! The end of the stream and the size are the inner body's, so that an answer without a body stays one: an
+//! error then is a single frame of headers (Trailers-Only).
+
+use std::pin::Pin;
+use std::task::{Context as Task, Poll};
+
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use super::reply::Reply;
+
+pin_project! {
+    /// A response body through the server layer.
+    #[derive(Debug)]
+    pub struct ServerBody<B> {
+        #[pin]
+        inner: B,
+        reply: Reply,
+    }
+}
+
+impl<B> ServerBody<B> {
+    pub(super) fn new(inner: B, reply: Reply) -> Self {
+        Self { inner, reply }
+    }
+}
+
+impl<B: Body> Body for ServerBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let this = self.project();
+        let mut poll = this.reply.context().sync_scope(|| this.inner.poll_frame(cx));
+        if let Poll::Ready(Some(Ok(frame))) = &mut poll
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            this.reply.flag(trailers);
+        }
+        poll
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,36 @@
+//! Puts the server service around a process's services.
+
+use std::sync::Arc;
+
+use tower_layer::Layer;
+
+use super::service::ServerService;
+use crate::routes::Engine;
+
+/// Gives every request served a [`Context`](crate::Context). Made by `Damper::server_layer`.
+#[derive(Clone, Debug)]
+pub struct ServerLayer {
+    engine: Arc<Engine>,
+    edge: bool,
+}
+
+impl ServerLayer {
+    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+        engine.set_serves();
+        Self { engine, edge: false }
+    }
+
+    /// For a service at the border of the trusted chain: flags that requests carry are dropped.
+    #[must_use]
+    pub fn edge(self) -> Self {
+        Self { edge: true, ..self }
+    }
+}
+
+impl<S> Layer<S> for ServerLayer {
+    type Service = ServerService<S>;
+
+    fn layer(&self, inner: S) -> ServerService<S> {
+        ServerService::new(inner, self.engine.clock(), self.edge)
+    }
+}

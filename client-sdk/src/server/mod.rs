@@ -1,0 +1,17 @@
+//! The server layer: a tower middleware around all services of a process.
+//!
+//! It reads the request's flags and deadline into a [`Context`](crate::Context), runs the handler and polls
+//! the response body inside it, and sends the flag up with an error answer if a call made in serving the
+//! request has marked the context. It must be the outermost layer, because a layer that moves the work to
+//! another task (a `Buffer`) loses the context.
+
+mod body;
+mod future;
+mod layer;
+mod reply;
+mod service;
+
+pub use body::ServerBody;
+pub use future::ServerFuture;
+pub use layer::ServerLayer;
+pub use service::ServerService;
