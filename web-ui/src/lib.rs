@@ -1,1 +1,84 @@
-//! Being written.
+//! The operators' page as one table of files, built by this crate's build script and linked into the
+//! server.
+//!
+//! A crate of its own, so that a change to the page recompiles nothing but this table. How requests are
+//! answered (routes of the page, headers, compression) is the server's business: the page may be served
+//! under `Content-Security-Policy: default-src 'self'`, and `index.html` is the answer to `/`.
+
+/// One file of the page.
+#[derive(Clone, Copy, Debug)]
+pub struct File {
+    /// The content.
+    pub bytes: &'static [u8],
+    /// For the `content-type` header.
+    pub content_type: &'static str,
+    /// The path holds a hash of the content: whoever has the file never needs to ask again.
+    pub immutable: bool,
+    /// For the `etag` header, with its quotes; another content has another one.
+    pub etag: &'static str,
+}
+
+/// Sorted by path.
+static FILES: &[(&str, File)] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
+
+/// The file at a path relative to the page's root, such as `index.html`, without a leading slash.
+pub fn file(path: &str) -> Option<File> {
+    let at = FILES.binary_search_by_key(&path, |(known, _)| known).ok()?;
+    Some(FILES[at].1)
+}
+
+/// The paths of all files.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(path, _)| *path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_is_found_by_its_path() {
+        assert!(paths().count() > 0);
+        for path in paths() {
+            let found = file(path).unwrap_or_else(|| panic!("{path} is listed but not found"));
+            assert!(!found.bytes.is_empty(), "{path} is empty");
+            assert!(found.etag.starts_with('"') && found.etag.ends_with('"'), "{path}: {}", found.etag);
+        }
+    }
+
+    #[test]
+    fn the_index_is_html_and_asked_for_each_time() {
+        let index = file("index.html").expect("the build script refuses a page without it");
+        assert_eq!(index.content_type, "text/html; charset=utf-8");
+        assert!(!index.immutable);
+    }
+
+    #[test]
+    fn paths_outside_the_table_are_not_found() {
+        for path in ["", "/", "/index.html", "../Cargo.toml", "index.htm", "assets"] {
+            assert!(file(path).is_none(), "{path:?} was found");
+        }
+    }
+
+    #[test]
+    fn what_the_index_links_to_is_there() {
+        let index = std::str::from_utf8(file("index.html").expect("there is an index").bytes).unwrap();
+        for attribute in [" src=\"/", " href=\"/"] {
+            for rest in index.split(attribute).skip(1) {
+                let path = rest.split('"').next().expect("split yields at least one part");
+                assert!(file(path).is_some(), "index.html links to /{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_index_holds_under_a_content_security_policy_of_self() {
+        let index = std::str::from_utf8(file("index.html").expect("there is an index").bytes).unwrap();
+        assert!(!index.contains("<style") && !index.contains(" style="), "an inline style");
+        assert!(!index.contains("http://") && !index.contains("https://"), "something from another origin");
+        for script in index.split("<script").skip(1) {
+            let tag = script.split('>').next().expect("split yields at least one part");
+            assert!(tag.contains(" src="), "an inline script: {tag}");
+        }
+    }
+}
