@@ -19,10 +19,23 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 pub mod etcd;
+mod location;
+mod record;
 pub mod sled;
 
-#[cfg(test)]
-mod tests;
+pub use location::{Location, LocationError, OpenError};
+
+/// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
+pub const MAX_CHANGES_PER_COMMIT: usize = 64;
+
+/// The longest key in bytes: room for four names of 255 bytes of which each is percent-encoded.
+pub const MAX_KEY_BYTES: usize = 4096;
+
+/// The largest value in bytes: with its key it must fit one etcd transaction.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+
+/// The largest change in bytes, keys and values together.
+pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
 /// Everything in the store at one revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,13 +115,29 @@ pub enum Error {
         /// What was tried and what came of it.
         reason: String,
     },
-    /// The change is larger than the store takes.
-    #[error("the change has {bytes} bytes, the store takes {limit}")]
+    /// The store stopped answering while a commit was under way, and did not answer the question what became
+    /// of it either. Read the changes when it answers again.
+    #[error("the store stopped answering during the commit, whether it was written is unknown: {reason}")]
+    Uncertain {
+        /// What was tried and what came of it.
+        reason: String,
+    },
+    /// The change is larger than the store takes; nothing was written.
+    #[error("the change has {size} {what}, the store takes {limit}")]
     TooLarge {
-        /// Its size.
-        bytes: usize,
+        /// What was counted: `bytes`, `changes in one commit`, ...
+        what: &'static str,
+        /// How many there are.
+        size: usize,
         /// The bound.
         limit: usize,
+    },
+    /// The request can not be carried out by any store: a reserved or malformed key, a key twice in one change,
+    /// a revision out of sequence. Nothing was written.
+    #[error("not a change that can be stored: {reason}")]
+    Invalid {
+        /// What is wrong, and where.
+        reason: String,
     },
     /// What was read is not what was written: a damaged file or a foreign hand.
     #[error("the store is damaged: {reason}")]
@@ -127,19 +156,26 @@ pub trait Store: Send + Sync + 'static {
     /// Writes changes with the revisions `expected_head + 1, + 2, ...`, all or none, if the head is
     /// `expected_head`. Returns once they are durable.
     ///
-    /// An answer is always certain: an attempt whose outcome is unknown (a timeout) is read again before this
-    /// returns. Fails within 5 s when the store does not answer.
+    /// An attempt whose outcome is unknown (a timeout) is asked for again before this returns, so that an answer
+    /// is certain unless the store stays silent, which is [`Error::Uncertain`]. Fails within 5 s when the store
+    /// does not answer, except for a change so large that it is written in parts: there each part has 5 s.
     async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error>;
 
     /// Changes after revision `after`, for ever. It reconnects by itself; it ends only with an error from
     /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`.
     fn watch(&self, after: u64) -> Watch;
 
-    /// The changes `after + 1 ..= upto` that are still kept, oldest first.
+    /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
+    /// beyond the head. [`Error::Replaced`] when the head is behind `after`.
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error>;
 
-    /// Drops the changes up to and including `revision`; entries stay.
+    /// Drops the changes up to and including `revision`, at most up to the head; entries stay.
     async fn compact(&self, revision: u64) -> Result<(), Error>;
+
+    /// Gives the store a new identity if it still has the epoch `current`, so that everybody who follows it
+    /// starts anew; for a backup that was restored under the epoch of its original. Answers the epoch now in
+    /// force, which is another's where somebody else was faster.
+    async fn renew_epoch(&self, current: &str) -> Result<String, Error>;
 }
 
 /// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.

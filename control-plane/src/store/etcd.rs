@@ -1,0 +1,392 @@
+//! The shared store: any number of control planes over one etcd, version 3.4 or later.
+//!
+//! Our revisions are not etcd's: they count changes, without gap, and live in keys of our own below one prefix.
+//! A commit is one etcd transaction that compares `epoch` and `head`; repeating it is therefore harmless, and
+//! that is how an attempt without an answer is cleared up. What does not fit a transaction (128 operations,
+//! 1.5 MiB) is written in parts before, and its entries in further transactions after; `head` tells how far
+//! they are, and whoever comes next finishes them.
+//!
+//! `link` holds the connection, `commit` writes, `watch` follows; here is what reads.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
+
+use self::link::{Failure, Link};
+use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, PARTS, damaged};
+use super::{Change, Error, OpenError, State, Store, Watch};
+
+mod commit;
+mod link;
+mod watch;
+
+/// Where the keys lie unless the settings say otherwise.
+pub const DEFAULT_PREFIX: &str = "/damper/";
+
+/// How many changes are read with one request; a record has at most 512 KiB.
+const CHANGES_PAGE: i64 = 64;
+
+/// How many entries are read with one request.
+const ENTRIES_PAGE: i64 = 512;
+
+/// How many parts of a large record, of 1 MiB each, are read with one request.
+const PARTS_PAGE: i64 = 16;
+
+/// How often a read at one etcd revision starts over because etcd compacted that revision meanwhile.
+const READS: usize = 5;
+
+/// Which etcd, and how to reach it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `HOST:PORT` of the members; at least one.
+    pub endpoints: Vec<String>,
+    /// What all keys begin with. Default [`DEFAULT_PREFIX`].
+    pub prefix: String,
+    /// The user to authenticate as, where etcd asks for one.
+    pub user: Option<String>,
+    /// The user's password.
+    pub password: Option<String>,
+    /// TLS; none = plaintext.
+    pub tls: Option<Tls>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("endpoints", &self.endpoints)
+            .field("prefix", &self.prefix)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "..."))
+            .field("tls", &self.tls)
+            .finish()
+    }
+}
+
+/// TLS files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities that sign etcd's certificate.
+    pub ca: Option<PathBuf>,
+    /// Our certificate, where etcd asks for one; with `key`.
+    pub cert: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+    /// The name in etcd's certificate, where it is not the host's.
+    pub domain: Option<String>,
+}
+
+/// A store in an etcd cluster.
+#[derive(Clone)]
+pub struct EtcdStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    link: Link,
+    prefix: String,
+    /// The epoch this replica works with, from its last load.
+    epoch: Mutex<Option<String>>,
+}
+
+/// The keys that say where the store is, all read at one etcd revision.
+struct Tip {
+    epoch: String,
+    head: Head,
+    compacted: u64,
+    /// The etcd revision.
+    at: i64,
+}
+
+/// What reading at a fixed etcd revision may come to.
+enum ReadError {
+    /// etcd no longer keeps that revision; read again at a newer one.
+    Gone,
+    Store(Error),
+}
+
+impl From<Error> for ReadError {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<Failure> for ReadError {
+    fn from(failure: Failure) -> Self {
+        if failure.compacted { Self::Gone } else { Self::Store(failure.unavailable()) }
+    }
+}
+
+impl EtcdStore {
+    /// Checks the settings and reads the TLS files. etcd itself is contacted by the first request.
+    pub fn open(settings: Settings) -> Result<Self, OpenError> {
+        let link = Link::new(&settings)?;
+        let shared = Shared { link, prefix: settings.prefix, epoch: Mutex::new(None) };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    fn link(&self) -> &Link {
+        &self.shared.link
+    }
+
+    /// Our key as etcd's.
+    fn full(&self, key: &str) -> Vec<u8> {
+        [self.shared.prefix.as_bytes(), key.as_bytes()].concat()
+    }
+
+    /// etcd's key as ours.
+    fn own<'a>(&self, key: &'a [u8]) -> Result<&'a str, Error> {
+        let own = key.strip_prefix(self.shared.prefix.as_bytes()).unwrap_or(key);
+        std::str::from_utf8(own).map_err(|_| damaged(format!("the key {:?}", String::from_utf8_lossy(own))))
+    }
+
+    fn equals(&self, key: &str, value: &str) -> Compare {
+        Compare::value(self.full(key), CompareOp::Equal, value)
+    }
+
+    fn absent(&self, key: &str) -> Compare {
+        Compare::version(self.full(key), CompareOp::Equal, 0)
+    }
+
+    fn put(&self, key: &str, value: impl Into<Vec<u8>>) -> TxnOp {
+        TxnOp::put(self.full(key), value, None)
+    }
+
+    fn get(&self, key: &str) -> TxnOp {
+        TxnOp::get(self.full(key), None)
+    }
+
+    fn known_epoch(&self) -> Option<String> {
+        self.shared.epoch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn know_epoch(&self, epoch: Option<String>) {
+        *self.shared.epoch.lock().unwrap_or_else(PoisonError::into_inner) = epoch;
+    }
+
+    /// Where the store is now, linearizably; none where there is no store yet.
+    async fn tip(&self) -> Result<Option<Tip>, ReadError> {
+        let txn = Txn::new().and_then([self.get(EPOCH), self.get(HEAD), self.get(COMPACTED)]);
+        let answer = self.link().txn(&txn).await?;
+        let at = answer.header().map_or(0, |header| header.revision());
+        let found = self.found(&answer)?;
+        let (Some(epoch), Some(head)) = (found.get(EPOCH), found.get(HEAD)) else {
+            if found.is_empty() {
+                return Ok(None);
+            }
+            return Err(ReadError::Store(damaged(format!("one of {EPOCH} and {HEAD} is missing"))));
+        };
+        let epoch = String::from_utf8_lossy(epoch).into_owned();
+        let compacted = found.get(COMPACTED).map_or(Ok(0), |value| record::number(value, COMPACTED))?;
+        Ok(Some(Tip { epoch, head: Head::parse(head)?, compacted, at }))
+    }
+
+    /// Where the store is now; a missing store is created.
+    async fn tip_or_create(&self) -> Result<Tip, ReadError> {
+        for _ in 0..READS {
+            if let Some(tip) = self.tip().await? {
+                return Ok(tip);
+            }
+            let create = Txn::new()
+                .when([self.absent(EPOCH), self.absent(HEAD)])
+                .and_then([self.put(EPOCH, record::new_epoch()), self.put(HEAD, Head::at(0).text())]);
+            self.link().txn(&create).await?;
+        }
+        Err(ReadError::Store(Error::Unavailable {
+            reason: "the store is removed again and again".to_owned(),
+        }))
+    }
+
+    /// The values of the keys a transaction has read.
+    fn found(&self, answer: &TxnResponse) -> Result<BTreeMap<String, Bytes>, Error> {
+        let mut found = BTreeMap::new();
+        for response in answer.op_responses() {
+            let TxnOpResponse::Get(mut got) = response else { continue };
+            for pair in got.take_kvs() {
+                let (key, value) = pair.into_key_value();
+                found.insert(self.own(&key)?.to_owned(), value.into());
+            }
+        }
+        Ok(found)
+    }
+
+    /// The keys `[from, to)`, or to the end of the prefix, as they were at an etcd revision; at most `limit`
+    /// pairs with one request.
+    async fn pages(
+        &self,
+        from: &str,
+        to: Option<&str>,
+        at: i64,
+        limit: i64,
+        mut take: impl FnMut(&str, Bytes) -> Result<(), Error>,
+    ) -> Result<(), ReadError> {
+        let end = to.map_or_else(|| end_of(&self.full("")), |to| self.full(to));
+        let mut next = self.full(from);
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(limit).with_revision(at);
+            let mut page = self.link().get(&next, &options).await?;
+            let more = page.more();
+            let pairs: Vec<KeyValue> = page.take_kvs();
+            if let Some(last) = pairs.last() {
+                next = [last.key(), b"\0"].concat();
+            }
+            for pair in pairs {
+                let (key, value) = pair.into_key_value();
+                take(self.own(&key)?, value.into())?;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The changes `after + 1 ..= upto` as they were at an etcd revision.
+    async fn changes_at(&self, after: u64, upto: u64, at: i64) -> Result<Vec<Change>, ReadError> {
+        if upto <= after {
+            return Ok(Vec::new());
+        }
+        let (from, to) = (record::change_key(after + 1), format!("{}\0", record::change_key(upto)));
+        let mut records = Vec::new();
+        self.pages(&from, Some(&to), at, CHANGES_PAGE, |key, value| {
+            let revision = record::revision_of(key).ok_or_else(|| damaged(format!("the key {key:?}")))?;
+            records.push((revision, record::decode_record(revision, &value)?));
+            Ok(())
+        })
+        .await?;
+        let mut changes = Vec::new();
+        for (revision, record) in records {
+            let mut parts = Vec::new();
+            if record.parts > 0 {
+                let from = record::part_key(revision, record.commit, 0);
+                let to = record::part_key(revision, record.commit, record.parts as usize);
+                let take = |_: &str, part| {
+                    parts.push(part);
+                    Ok(())
+                };
+                self.pages(&from, Some(&to), at, PARTS_PAGE, take).await?;
+            }
+            changes.push(record::decode_change(revision, &record, &parts)?);
+        }
+        Ok(changes)
+    }
+
+    /// The entries as they were at an etcd revision, which may be behind the head.
+    async fn entries_at(&self, at: i64) -> Result<BTreeMap<String, super::Entry>, ReadError> {
+        let mut entries = BTreeMap::new();
+        let after_changes = end_of(CHANGES.as_bytes());
+        let after_parts = end_of(PARTS.as_bytes());
+        let after_changes = String::from_utf8_lossy(&after_changes);
+        let after_parts = String::from_utf8_lossy(&after_parts);
+        let ranges = [("", Some(CHANGES)), (&*after_changes, Some(PARTS)), (&*after_parts, None)];
+        for (from, to) in ranges {
+            self.pages(from, to, at, ENTRIES_PAGE, |key, value| {
+                if record::is_entry(key) {
+                    entries.insert(key.to_owned(), record::decode_entry(key, &value)?);
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(entries)
+    }
+
+    async fn load_once(&self) -> Result<(State, Tip), ReadError> {
+        let tip = self.tip_or_create().await?;
+        let entries = self.entries_at(tip.at).await?;
+        let mut state = State { epoch: tip.epoch.clone(), revision: tip.head.revision, entries };
+        if let Some(unfinished) = tip.head.unfinished {
+            for change in self.changes_at(unfinished.since, tip.head.revision, tip.at).await? {
+                state.apply(&change);
+            }
+        }
+        Ok((state, tip))
+    }
+
+    async fn changes_once(&self, after: u64, upto: u64) -> Result<Vec<Change>, ReadError> {
+        let Some(tip) = self.tip().await? else {
+            return Err(ReadError::Store(Error::Replaced { epoch: String::new() }));
+        };
+        let foreign = self.known_epoch().is_some_and(|known| known != tip.epoch);
+        if foreign || tip.head.revision < after {
+            return Err(ReadError::Store(Error::Replaced { epoch: tip.epoch }));
+        }
+        self.changes_at(after, upto.min(tip.head.revision), tip.at).await
+    }
+}
+
+#[tonic::async_trait]
+impl Store for EtcdStore {
+    async fn load(&self) -> Result<State, Error> {
+        for _ in 0..READS {
+            match self.load_once().await {
+                Ok((state, tip)) => {
+                    self.know_epoch(Some(state.epoch.clone()));
+                    if tip.head.unfinished.is_some() {
+                        // Only a service to those who read the keys with etcd's tools: the state is complete.
+                        let _ = self.finish(&tip.epoch, tip.head).await;
+                    }
+                    return Ok(state);
+                }
+                Err(ReadError::Gone) => {}
+                Err(ReadError::Store(error)) => return Err(error),
+            }
+        }
+        Err(compacted_again())
+    }
+
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
+        record::check(expected_head, changes)?;
+        self.write(expected_head, changes).await
+    }
+
+    fn watch(&self, after: u64) -> Watch {
+        watch::open(self.clone(), after)
+    }
+
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+        for _ in 0..READS {
+            match self.changes_once(after, upto).await {
+                Err(ReadError::Gone) => {}
+                Err(ReadError::Store(error)) => return Err(error),
+                Ok(changes) => return Ok(changes),
+            }
+        }
+        Err(compacted_again())
+    }
+
+    async fn compact(&self, revision: u64) -> Result<(), Error> {
+        self.drop_changes(revision).await
+    }
+
+    async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
+        let epoch = record::new_epoch();
+        let txn = Txn::new()
+            .when([self.equals(EPOCH, current)])
+            .and_then([self.put(EPOCH, epoch.as_str())])
+            .or_else([self.get(EPOCH)]);
+        let answer = self.link().txn(&txn).await.map_err(Failure::after_write)?;
+        if answer.succeeded() {
+            return Ok(epoch);
+        }
+        let found = self.found(&answer)?;
+        let epoch = found.get(EPOCH).ok_or_else(|| Error::Replaced { epoch: String::new() })?;
+        Ok(String::from_utf8_lossy(epoch).into_owned())
+    }
+}
+
+fn compacted_again() -> Error {
+    Error::Unavailable { reason: "etcd compacted what was being read, again and again".to_owned() }
+}
+
+/// The first key after all that begin with `prefix`, which ends in an ASCII byte.
+fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    match end.last_mut() {
+        Some(last) => *last += 1,
+        // An empty prefix means every key there is, which etcd writes so.
+        None => end.push(0),
+    }
+    end
+}

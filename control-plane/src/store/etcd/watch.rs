@@ -1,0 +1,170 @@
+//! Following etcd: one watch per reader over the keys that tell what happens, none over the entries.
+//!
+//! The range `changes/` to `head` holds the records, the epoch and the head; a record that arrives whole and in
+//! sequence is handed on as it is. Whatever else happens (the connection ends, etcd has compacted, a record is
+//! in parts, something is missing) the watch is dropped and reading starts over from our own keys: the changes
+//! after the last one seen, all at one etcd revision, then a watch from the revision after that. Since our
+//! records are keys and not etcd's history, nothing is lost or invented whatever etcd has forgotten.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
+use tokio::time::sleep;
+
+use super::{CHANGES_PAGE, EtcdStore, ReadError};
+use crate::store::record::{self, CHANGES, EPOCH, HEAD, Head};
+use crate::store::{Change, Error, Watch};
+
+/// The pause before the watch is opened again grows from the first to the second of these, with full jitter.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+
+/// The changes after a revision, for ever.
+pub(super) fn open(store: EtcdStore, after: u64) -> Watch {
+    let epoch = store.known_epoch();
+    let watcher = Watcher { store, epoch, last: after, ready: VecDeque::new(), stream: None, pause: PAUSE.0 };
+    Box::pin(futures_util::stream::unfold(Some(watcher), |watcher| async {
+        let mut watcher = watcher?;
+        match watcher.next().await {
+            Ok(change) => Some((Ok(change), Some(watcher))),
+            Err(error) => Some((Err(error), None)),
+        }
+    }))
+}
+
+struct Watcher {
+    store: EtcdStore,
+    /// The store's identity, once known.
+    epoch: Option<String>,
+    /// The last change that was handed on or is ready to be.
+    last: u64,
+    ready: VecDeque<Change>,
+    stream: Option<WatchStream>,
+    pause: Duration,
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Result<Change, Error> {
+        loop {
+            if let Some(change) = self.ready.pop_front() {
+                return Ok(change);
+            }
+            let Some(stream) = self.stream.as_mut() else {
+                self.catch_up().await?;
+                continue;
+            };
+            match stream.message().await {
+                Ok(Some(response)) if !response.canceled() => self.take(&response)?,
+                ended => {
+                    tracing::debug!(?ended, "the watch on etcd ended and is opened again");
+                    self.stream = None;
+                    self.rest().await;
+                }
+            }
+        }
+    }
+
+    /// Reads what was missed; once there is nothing, opens the watch.
+    async fn catch_up(&mut self) -> Result<(), Error> {
+        match self.try_catch_up().await {
+            Ok(()) => Ok(()),
+            Err(ReadError::Store(Error::Unavailable { reason })) => {
+                tracing::debug!(reason, "the watch on etcd can not be opened yet");
+                self.rest().await;
+                Ok(())
+            }
+            Err(ReadError::Gone) => Ok(()),
+            Err(ReadError::Store(error)) => Err(error),
+        }
+    }
+
+    async fn try_catch_up(&mut self) -> Result<(), ReadError> {
+        let tip = match &self.epoch {
+            None => self.store.tip_or_create().await?,
+            Some(_) => self.store.tip().await?.ok_or_else(|| replaced(""))?,
+        };
+        let epoch = self.epoch.get_or_insert_with(|| tip.epoch.clone());
+        if *epoch != tip.epoch || tip.head.revision < self.last {
+            return Err(replaced(&tip.epoch).into());
+        }
+        if tip.head.revision > self.last {
+            let upto = tip.head.revision.min(self.last + CHANGES_PAGE.unsigned_abs());
+            let changes = self.store.changes_at(self.last, upto, tip.at).await?;
+            if changes.first().is_none_or(|first| first.revision != self.last + 1) {
+                return Err(Error::Compacted { oldest: tip.compacted }.into());
+            }
+            self.last = changes.last().map_or(self.last, |last| last.revision);
+            self.ready.extend(changes);
+            return Ok(());
+        }
+        let options = WatchOptions::new()
+            .with_range(self.store.full(&format!("{HEAD}\0")))
+            .with_start_revision(tip.at + 1)
+            .with_fragment();
+        self.stream = Some(self.store.link().watch(&self.store.full(CHANGES), options).await?);
+        Ok(())
+    }
+
+    /// Takes the events of one message.
+    fn take(&mut self, response: &WatchResponse) -> Result<(), Error> {
+        if !response.events().is_empty() {
+            self.pause = PAUSE.0;
+        }
+        for event in response.events() {
+            let Some(pair) = event.kv() else { continue };
+            let removed = matches!(event.event_type(), EventType::Delete);
+            let key = self.store.own(pair.key())?.to_owned();
+            if !match key.as_str() {
+                EPOCH => self.take_epoch((!removed).then_some(pair.value()))?,
+                HEAD => self.take_head((!removed).then_some(pair.value()))?,
+                _ if removed => true,
+                key => match record::revision_of(key) {
+                    Some(revision) => self.take_record(revision, pair.value())?,
+                    None => true,
+                },
+            } {
+                // Something is to be read that did not come along: start over from the keys.
+                self.stream = None;
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn take_epoch(&self, value: Option<&[u8]>) -> Result<bool, Error> {
+        let epoch = String::from_utf8_lossy(value.unwrap_or_default());
+        if self.epoch.as_deref() == Some(&*epoch) { Ok(true) } else { Err(replaced(&epoch)) }
+    }
+
+    /// A head beyond the last change means a record was not handed over.
+    fn take_head(&self, value: Option<&[u8]>) -> Result<bool, Error> {
+        let Some(value) = value else { return Err(replaced("")) };
+        let head = Head::parse(value)?;
+        if head.revision < self.last {
+            return Err(replaced(self.epoch.as_deref().unwrap_or_default()));
+        }
+        Ok(head.revision == self.last)
+    }
+
+    fn take_record(&mut self, revision: u64, value: &[u8]) -> Result<bool, Error> {
+        if revision <= self.last {
+            return Err(replaced(self.epoch.as_deref().unwrap_or_default()));
+        }
+        let record = record::decode_record(revision, value)?;
+        if revision != self.last + 1 || record.parts > 0 {
+            return Ok(false);
+        }
+        self.ready.push_back(record::decode_change(revision, &record, &[])?);
+        self.last = revision;
+        Ok(true)
+    }
+
+    async fn rest(&mut self) {
+        sleep(self.pause.mul_f64(fastrand::f64())).await;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+    }
+}
+
+fn replaced(epoch: &str) -> Error {
+    Error::Replaced { epoch: epoch.to_owned() }
+}

@@ -1,0 +1,202 @@
+//! What the writer knows of the store, and what proposals would make of it.
+//!
+//! Planning is pure: it reads the known entries through the edits of the proposals before it in the same batch
+//! and yields one change per proposal that has an effect, and an answer for each. The answers hold if, and only
+//! if, the store's head is still the known one; the caller finds that out by committing, or by asking.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::requests::Requests;
+use super::{Committed, EntryLimit, Proposal, ProposedEdit, Refusal};
+use crate::store::{Change, Edit, Entry, State};
+
+/// The entries at the head, and the requests that led there.
+#[derive(Debug)]
+pub(super) struct Known {
+    state: State,
+    pub(super) requests: Requests,
+    limits: Arc<[EntryLimit]>,
+    /// The number of entries under each limit.
+    counts: Vec<usize>,
+}
+
+/// What a batch of proposals comes to.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) changes: Vec<Change>,
+    /// One for each proposal.
+    pub(super) answers: Vec<Result<Committed, Refusal>>,
+}
+
+/// A batch half planned: the known entries with the edits so far on top.
+struct Draft<'a> {
+    known: &'a Known,
+    plan: Plan,
+    edits: BTreeMap<String, Option<Entry>>,
+    counts: Vec<usize>,
+    /// The proposals of this batch that have an id, by place.
+    requests: HashMap<&'a str, (usize, u64)>,
+}
+
+impl Known {
+    pub(super) fn new(state: State, requests: Requests, limits: Arc<[EntryLimit]>) -> Self {
+        let count =
+            |limit: &EntryLimit| state.entries.keys().filter(|key| key.starts_with(&limit.prefix)).count();
+        let counts = limits.iter().map(count).collect();
+        Self { state, requests, limits, counts }
+    }
+
+    pub(super) fn head(&self) -> u64 {
+        self.state.revision
+    }
+
+    /// Follows the store by one change; false where it is not the next one.
+    #[must_use]
+    pub(super) fn follow(&mut self, change: &Change) -> bool {
+        if change.revision != self.head() + 1 {
+            return false;
+        }
+        for edit in &change.edits {
+            let before = self.state.entries.contains_key(&edit.key);
+            adjust(&self.limits, &mut self.counts, &edit.key, before, edit.value.is_some());
+        }
+        self.state.apply(change);
+        self.requests.learn(change);
+        true
+    }
+
+    /// What the proposals come to, each seeing the ones before it.
+    pub(super) fn plan<'a>(&'a self, proposals: &[&'a Proposal]) -> Plan {
+        let mut draft = Draft {
+            known: self,
+            plan: Plan::default(),
+            edits: BTreeMap::new(),
+            counts: self.counts.clone(),
+            requests: HashMap::new(),
+        };
+        for (place, proposal) in proposals.iter().enumerate() {
+            let answer = match draft.recall(proposal) {
+                Some(answer) => answer,
+                None => draft.add(proposal),
+            };
+            if !proposal.request_id.is_empty() && answer.is_ok() {
+                draft.requests.entry(&proposal.request_id).or_insert((place, proposal.request_digest));
+            }
+            draft.plan.answers.push(answer);
+        }
+        draft.plan
+    }
+}
+
+impl<'a> Draft<'a> {
+    fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, Refusal>> {
+        if proposal.request_id.is_empty() {
+            return None;
+        }
+        let Some(&(place, digest)) = self.requests.get(proposal.request_id.as_str()) else {
+            return self.known.requests.recall(proposal);
+        };
+        if digest != proposal.request_digest {
+            let request_id = proposal.request_id.clone();
+            return Some(Err(Refusal::RequestIdReused { request_id }));
+        }
+        let first = self.plan.answers[place].clone();
+        Some(first.map(|committed| Committed { repeated: true, ..committed }))
+    }
+
+    /// Plans one new proposal.
+    fn add(&mut self, proposal: &Proposal) -> Result<Committed, Refusal> {
+        let (effective, counts) = self.examine(proposal)?;
+        let head = self.known.head() + self.plan.changes.len() as u64;
+        let unchanged = effective.is_empty();
+        let revision = if unchanged { head } else { head + 1 };
+        for edit in &effective {
+            let entry = edit.value.clone().map(|value| Entry { revision, value });
+            self.edits.insert(edit.key.clone(), entry);
+        }
+        self.counts = counts;
+        if !unchanged {
+            self.plan.changes.push(change(proposal, revision, effective));
+        }
+        let keys = proposal
+            .edits
+            .iter()
+            .map(|edit| (edit.key.clone(), self.entry(&edit.key).map(|entry| entry.revision)));
+        Ok(Committed { revision, unchanged, repeated: false, keys: keys.collect() })
+    }
+
+    /// The edits that change something, and the counts after them.
+    fn examine(&self, proposal: &Proposal) -> Result<(Vec<Edit>, Vec<usize>), Refusal> {
+        if let Some(key) = proposal.repeated_key() {
+            return Err(Refusal::Invalid { reason: format!("the key {key:?} twice in one proposal") });
+        }
+        let mut counts = self.counts.clone();
+        let mut effective = Vec::new();
+        for ProposedEdit { key, value, expected } in &proposal.edits {
+            let current = self.entry(key);
+            let revision = current.map_or(0, |entry| entry.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(Refusal::Conflict { key: key.clone(), current: current.cloned() });
+            }
+            if current.map(|entry| &entry.value) != value.as_ref() {
+                adjust(&self.known.limits, &mut counts, key, current.is_some(), value.is_some());
+                effective.push(Edit { key: key.clone(), value: value.clone() });
+            }
+        }
+        self.within_limits(&counts)?;
+        Ok((effective, counts))
+    }
+
+    /// Refuses to grow above a limit; what is above it already may still be changed and removed.
+    fn within_limits(&self, counts: &[usize]) -> Result<(), Refusal> {
+        for ((limit, &before), &after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
+            if after > limit.max_entries && after > before {
+                let (prefix, entries, limit) = (limit.prefix.clone(), after, limit.max_entries);
+                return Err(Refusal::TooManyEntries { prefix, entries, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry> {
+        match self.edits.get(key) {
+            Some(entry) => entry.as_ref(),
+            None => self.known.state.entries.get(key),
+        }
+    }
+}
+
+fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
+    Change {
+        revision,
+        at: proposal.at,
+        author: proposal.author.clone(),
+        reason: proposal.reason.clone(),
+        request_id: proposal.request_id.clone(),
+        request_digest: proposal.request_digest,
+        edits,
+    }
+}
+
+fn adjust(limits: &[EntryLimit], counts: &mut [usize], key: &str, before: bool, after: bool) {
+    for (limit, count) in limits.iter().zip(counts) {
+        if key.starts_with(&limit.prefix) {
+            *count = *count + usize::from(after) - usize::from(before);
+        }
+    }
+}
+
+impl Proposal {
+    /// What this proposal adds to a transaction, to decide how many go together.
+    pub(super) fn weight(&self) -> (usize, usize) {
+        let overhead = self.author.len() + self.reason.len() + self.request_id.len();
+        (self.edits.len() + 1, overhead + 2 * self.bytes())
+    }
+
+    /// The first key that occurs twice.
+    pub(super) fn repeated_key(&self) -> Option<&str> {
+        let mut keys = std::collections::HashSet::new();
+        self.edits.iter().map(|edit| edit.key.as_str()).find(|key| !keys.insert(*key))
+    }
+}
