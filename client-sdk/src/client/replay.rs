@@ -89,6 +89,11 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captu
 }
 
 impl Memory {
+    #[cfg(test)]
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
     fn reserve(&self, bytes: usize) -> bool {
         let reserved = self.in_use.fetch_add(bytes, Ordering::Relaxed);
         let fits = reserved.saturating_add(bytes) <= MAX_MEMORY;
@@ -210,4 +215,3 @@ impl http_body::Body for Resumed {
         hint
     }
 }
-

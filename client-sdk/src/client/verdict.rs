@@ -68,7 +68,7 @@ fn transport_fault(error: &(dyn Error + 'static)) -> Option<TransportFault> {
     match error.reason() {
         // A GOAWAY ends only streams beyond the last one that the peer will process.
         Some(_) if error.is_go_away() && error.is_remote() => Some(TransportFault::Unprocessed),
-        Some(reason) if error.is_reset() => Some(TransportFault::Reset(reason.into())),
+        Some(reason) if !error.is_go_away() => Some(TransportFault::Reset(reason.into())),
         _ => Some(TransportFault::Lost),
     }
 }

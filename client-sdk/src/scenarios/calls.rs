@@ -1,0 +1,317 @@
+//! One hop: what an attempt carries, what is repeated, how long it takes, what the application gets.
+
+use std::error::Error;
+use std::fmt;
+
+use damper_core::{Code, CodeSet};
+use http::HeaderValue;
+use tokio::time::Instant;
+
+use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, trailers_only, unavailable};
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_call_is_sent_again_after_the_wait_and_says_so() {
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), ok()]));
+    let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert_eq!(answer.status(), "0");
+    assert_eq!(answer.data, ["world"]);
+    let seen = peer.seen();
+    assert_eq!(seen[1].at - seen[0].at, ms(10));
+    let flags = |name: &str| -> Vec<_> {
+        seen.iter()
+            .map(|seen| seen.headers.get(name).map(|value| value.to_str().unwrap().to_owned()))
+            .collect()
+    };
+    let expected = [None, Some("1".to_owned()), Some("2".to_owned())];
+    assert_eq!(flags("damper-retry"), expected);
+    assert_eq!(flags("grpc-previous-rpc-attempts"), expected);
+    ended(&engine, &[("ok_after_retry", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_failure_is_the_answer_as_it_came() {
+    let last = || {
+        trailers_only(&[
+            ("grpc-status", "14"),
+            ("grpc-message", "r%C3%A9seau"),
+            ("grpc-status-details-bin", "!!not base64!!"),
+            ("x-app", "a"),
+            ("x-app", "b"),
+        ])
+    };
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), last()]));
+    let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    let Reply::With(sent) = last() else { unreachable!() };
+    assert_eq!(answer.headers, *sent.headers());
+    assert!(answer.trailers_only);
+    assert_eq!(peer.seen().len(), 3);
+    ended(&engine, &[("attempts_exhausted", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_has_the_same_metadata_and_extensions() {
+    #[derive(Clone, PartialEq, Debug)]
+    struct Tenant(u32);
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), ok()]));
+    let mut request = request();
+    for (name, value) in
+        [("x-b", "2"), ("x-a", "1"), ("x-b", "3"), ("key-bin", "AAEC"), ("grpc-encoding", "gzip")]
+    {
+        request.headers_mut().append(name, HeaderValue::from_static(value));
+    }
+    request.extensions_mut().insert(Tenant(7));
+    let sent: Vec<_> = pairs(request.headers());
+    call(&mut governed(&engine, peer.clone()), request).await.unwrap();
+    for mut seen in peer.seen() {
+        seen.headers.remove("damper-retry");
+        seen.headers.remove("grpc-previous-rpc-attempts");
+        assert_eq!(pairs(&seen.headers), sent);
+        assert_eq!(seen.extensions.get(), Some(&Tenant(7)));
+    }
+}
+
+fn pairs(headers: &HeaderMap) -> Vec<(String, HeaderValue)> {
+    headers.iter().map(|(name, value)| (name.to_string(), value.clone())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn observing_changes_neither_the_request_nor_how_often_it_is_sent() {
+    for policy in [Some(observe()), Some(Policy { mode: Mode::Off, ..enforce() }), None] {
+        let observes = policy.as_ref().is_some_and(|policy| policy.mode == Mode::Observe);
+        let (engine, peer) = (engine(policy), Peer::new([unavailable(), ok()]));
+        let mut service = governed(&engine, peer.clone());
+        let mut request = request_of(&["a", "b"]);
+        request.headers_mut().insert("grpc-timeout", HeaderValue::from_static("1S"));
+        let sent = pairs(request.headers());
+        assert_eq!(call(&mut service, request).await.unwrap().status(), "14");
+        let seen = peer.seen();
+        assert_eq!(seen.len(), 1);
+        assert_eq!(pairs(&seen[0].headers), sent);
+        assert_eq!(seen[0].body, ["a", "b"]);
+        assert_eq!(call(&mut service, super::request()).await.unwrap().status(), "0");
+        let failed = if observes { "would_retry" } else { "policy_off" };
+        ended(&engine, &[("ok", 1), (failed, 1)]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn observing_cuts_nothing() {
+    let policy = Policy { timeout: Some(ms(5)), ..observe() };
+    let (engine, peer) = (engine(policy), Peer::new([Reply::Hang]));
+    let mut service = governed(&engine, peer.clone());
+    let waited = tokio::time::timeout(ms(1_000), call(&mut service, request())).await;
+    assert!(waited.is_err(), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_has_begun_is_not_sent_again() {
+    let body = ScriptedBody::over([data("wor"), trailers(&[("grpc-status", "14")])]);
+    let (engine, peer) = (engine(enforce()), Peer::new([begun(body)]));
+    let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert_eq!((answer.status(), answer.data.len()), ("14", 1));
+    assert_eq!(peer.seen().len(), 1);
+    ended(&engine, &[("committed", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_a_status_is_a_failure() {
+    let (engine, peer) = (
+        engine(enforce()),
+        Peer::new([begun(ScriptedBody::over([])), begun(ScriptedBody::over([data("x")]))]),
+    );
+    let mut service = governed(&engine, peer);
+    call(&mut service, request()).await.unwrap();
+    call(&mut service, request()).await.unwrap();
+    ended(&engine, &[("not_retryable", 2)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_cuts_a_body_that_stalls() {
+    let policy = Policy { timeout: Some(ms(100)), ..enforce() };
+    let (engine, peer) = (engine(policy), Peer::new([begun(ScriptedBody::stalling([data("wor")]))]));
+    let start = Instant::now();
+    let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert_eq!(start.elapsed(), ms(100));
+    assert_eq!((answer.status(), answer.data.len()), ("4", 1));
+    assert!(answer.error.is_none());
+    assert!(peer.was_hung_up());
+    ended(&engine, &[("deadline", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_takes_too_long_is_cancelled_and_may_be_sent_again() {
+    let policy = with_retry(|retry| {
+        retry.per_attempt_timeout = Some(ms(50));
+        retry.codes = CodeSet::of(&[Code::DeadlineExceeded]);
+    });
+    let (engine, peer) = (engine(policy), Peer::new([Reply::Hang, ok()]));
+    let start = Instant::now();
+    let answer = call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert_eq!((answer.status(), start.elapsed()), ("0", ms(60)));
+    assert!(peer.was_hung_up());
+    for seen in peer.seen() {
+        assert_eq!(seen.headers["grpc-timeout"], "50000u");
+    }
+    ended(&engine, &[("ok_after_retry", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_own_timeout_is_its_deadline_and_shrinks_from_attempt_to_attempt() {
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), Reply::Hang]));
+    let mut request = request();
+    request.headers_mut().insert("grpc-timeout", HeaderValue::from_static("100m"));
+    let start = Instant::now();
+    let answer = call(&mut governed(&engine, peer.clone()), request).await.unwrap();
+    assert_eq!((answer.status(), start.elapsed()), ("4", ms(100)));
+    assert!(answer.trailers_only);
+    assert_eq!(answer.headers["content-type"], "application/grpc");
+    let limits: Vec<_> = peer.seen().iter().map(|seen| seen.headers["grpc-timeout"].clone()).collect();
+    assert_eq!(limits, ["100m", "90000u"]);
+    ended(&engine, &[("deadline", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_until_the_service_is_ready_is_part_of_the_attempt() {
+    let policy = Policy { timeout: Some(ms(30)), ..enforce() };
+    let engine = engine(policy);
+    let start = Instant::now();
+    let answer = call(&mut governed(&engine, Peer::never_ready()), request()).await.unwrap();
+    assert_eq!((answer.status(), start.elapsed()), ("4", ms(30)));
+    ended(&engine, &[("deadline", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pushback_is_waited_out_exactly() {
+    let pushed = trailers_only(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "250")]);
+    let (engine, peer) = (engine(enforce()), Peer::new([pushed, ok()]));
+    let start = Instant::now();
+    call(&mut governed(&engine, peer), request()).await.unwrap();
+    assert_eq!(start.elapsed(), ms(250));
+}
+
+#[derive(Debug)]
+struct Own(u32);
+
+impl fmt::Display for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "own error {}", self.0)
+    }
+}
+
+impl Error for Own {}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_inner_service_is_returned_as_it_came() {
+    let errors = [1, 2, 3].map(|number| Reply::Error(Box::new(Own(number))));
+    let (engine, peer) = (engine(enforce()), Peer::new(errors));
+    let error = call(&mut governed(&engine, peer.clone()), request()).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<Own>().unwrap().0, 3);
+    assert_eq!(peer.seen().len(), 3);
+    ended(&engine, &[("attempts_exhausted", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_a_service_in_the_process_returns_is_judged_by_its_code() {
+    let refused = Reply::Error(Box::new(tonic::Status::permission_denied("no")));
+    let (engine, peer) = (engine(enforce()), Peer::new([refused]));
+    assert!(call(&mut governed(&engine, peer), request()).await.is_err());
+    ended(&engine, &[("not_retryable", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_the_peer_refused_is_resent_at_once_and_not_marked() {
+    let refused = || Reply::Error(Box::new(h2::Error::from(h2::Reason::REFUSED_STREAM)));
+    let (engine, peer) = (engine(enforce()), Peer::new([refused(), ok()]));
+    let start = Instant::now();
+    call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert_eq!(start.elapsed(), ms(0));
+    assert!(!peer.seen()[1].headers.contains_key("damper-retry"));
+    ended(&engine, &[("ok", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_elsewhere_at_the_deadline_is_the_deadline() {
+    let policy = Policy { timeout: Some(ms(20)), ..enforce() };
+    let (engine, peer) = (engine(policy), Peer::new([]));
+    let peer = SlowTimer(peer);
+    let answer = call(&mut governed(&engine, peer), request()).await.unwrap();
+    assert_eq!(answer.status(), "4");
+    ended(&engine, &[("deadline", 1)]);
+}
+
+/// tonic's own timer, a little early.
+#[derive(Clone)]
+struct SlowTimer(Peer);
+
+impl Service<Request<Body>> for SlowTimer {
+    type Response = Response<ScriptedBody>;
+    type Error = BoxError;
+    type Future = <Peer as Service<Request<Body>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        Box::pin(async {
+            tokio::time::sleep(ms(17)).await;
+            Err(tonic::TimeoutExpired(()).into())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_on_its_way_counts_as_cancelled_once() {
+    let engine = engine(enforce());
+    let hanging = Peer::new([Reply::Hang]);
+    let mut service = governed(&engine, hanging.clone());
+    assert!(tokio::time::timeout(ms(5), call(&mut service, request())).await.is_err());
+    assert!(hanging.was_hung_up());
+    ended(&engine, &[("cancelled", 1)]);
+
+    // During the wait before a retry.
+    let mut service = governed(&engine, Peer::new([unavailable()]));
+    assert!(tokio::time::timeout(ms(5), call(&mut service, request())).await.is_err());
+    ended(&engine, &[("cancelled", 2)]);
+
+    // While the answer is being read.
+    let stalling = Peer::new([begun(ScriptedBody::stalling([data("wor")]))]);
+    let mut service = governed(&engine, stalling.clone());
+    let response = service.call(request()).await.unwrap();
+    drop(response);
+    assert!(stalling.was_hung_up());
+    ended(&engine, &[("cancelled", 3)]);
+
+    // Before it was first polled.
+    drop(governed(&engine, Peer::new([ok()])).call(request()));
+    ended(&engine, &[("cancelled", 4)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_at_its_deadline_counts_as_timed_out() {
+    let engine = engine(Policy { timeout: Some(ms(20)), ..enforce() });
+    let mut service = governed(&engine, Peer::new([Reply::Hang]));
+    assert!(tokio::time::timeout(ms(18), call(&mut service, request())).await.is_err());
+    ended(&engine, &[("deadline", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hostile_answers_are_passed_on_and_never_panic() {
+    let odd = [
+        ("grpc-status", "99999999999999"),
+        ("grpc-status-details-bin", "%%%"),
+        ("grpc-message", "%zz%"),
+        ("grpc-retry-pushback-ms", "-0x1"),
+    ];
+    for _ in 0..2 {
+        let body = ScriptedBody::over([trailers(&odd)]);
+        let (engine, peer) = (engine(enforce()), Peer::new([trailers_only(&odd), begun(body)]));
+        let mut service = governed(&engine, peer);
+        for _ in 0..2 {
+            let answer = call(&mut service, request()).await.unwrap();
+            assert_eq!(answer.status(), "99999999999999");
+        }
+        ended(&engine, &[("not_retryable", 2)]);
+    }
+}
