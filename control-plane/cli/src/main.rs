@@ -1,2 +1,108 @@
-//! Being written.
-fn main() {}
+//! The `damper` command: the server, its administration, the demo.
+//!
+//! One command, one file in `commands`; what they share is beside this file: the connection (`client`), the
+//! manifests (`sources`), what is printed (`output`, `figures`) and what a failure ends with (`exit`, `status`).
+//! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
+//! again.
+
+mod client;
+mod commands;
+mod config;
+mod exit;
+mod figures;
+mod filter;
+mod key;
+mod output;
+mod sources;
+mod status;
+mod write;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands::{apply, clients, completion, diff, explain, routes, rules, serve, stats};
+use crate::exit::Error;
+
+/// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
+const USAGE: u8 = 64;
+
+const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \
+    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings; \
+    diff: 0 no difference, 1 differences, 2 error.\n\n\
+    A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
+
+/// Keeps retries from becoming storms: the control plane and its command line
+#[derive(Debug, Parser)]
+#[command(name = "damper", version, after_help = EXIT_CODES, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    session: Session,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command that asks a server knows.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Asking a server")]
+struct Session {
+    #[command(flatten)]
+    server: client::ServerArgs,
+    /// How data is written
+    #[arg(short = 'o', long = "output", global = true, value_name = "FORMAT", default_value = "table")]
+    format: output::Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the control plane
+    Serve(config::ServeArgs),
+    /// Show every route that services report, with its figures and its rule
+    Routes(routes::RoutesArgs),
+    /// Show and change single rules
+    #[command(subcommand)]
+    Rules(rules::RulesCommand),
+    /// Write the rules of manifests, all or nothing
+    Apply(apply::ApplyArgs),
+    /// Show what apply would change
+    Diff(diff::DiffArgs),
+    /// Show which rule applies to a route, and why
+    Explain(explain::ExplainArgs),
+    /// Show who is connected and which rules have arrived there
+    Clients(clients::ClientsArgs),
+    /// Show how calls go
+    Stats(stats::StatsArgs),
+    /// Print a shell's completion script
+    Completion(completion::CompletionArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help, too, may be read by `head`; what can not be printed is nothing to fail about.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = runtime.map_err(Error::io("the runtime")).and_then(|runtime| runtime.block_on(run(cli)));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
+    match command {
+        Command::Serve(args) => serve::run(args).await,
+        Command::Routes(args) => routes::run(&session, args).await,
+        Command::Rules(command) => rules::run(&session, command).await,
+        Command::Apply(args) => apply::run(&session, args).await,
+        Command::Diff(args) => diff::run(&session, args).await,
+        Command::Explain(args) => explain::run(&session, args).await,
+        Command::Clients(args) => clients::run(&session, args).await,
+        Command::Stats(args) => stats::run(&session, args).await,
+        Command::Completion(args) => completion::run(&args),
+    }
+}

@@ -1,0 +1,209 @@
+//! The connection to a control plane, and its calls as the commands need them.
+//!
+//! A server that is not there is found out within five seconds: connecting has a limit, and a peer that took
+//! the connection but answers no ping loses it. A slow answer of a living server may take as long as the
+//! server itself allows a call. Lists are read to their last page.
+
+use std::time::Duration;
+
+use clap::Args;
+use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::rules_client::RulesClient;
+use damper_proto::v1::{self, RuleFilter};
+use futures_util::Stream;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+
+use crate::exit::Error;
+use crate::status::{self, Locate, as_is};
+
+const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// A ping after so much silence, and so long to answer it: together below five seconds.
+const PING_AFTER: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
+const CALL_TIMEOUT: Duration = Duration::from_secs(32);
+/// A page of 1000 rules of 64 KiB.
+const MAX_ANSWER_BYTES: usize = 80 << 20;
+/// The longest page the server gives.
+const PAGE: u32 = 1000;
+
+/// Which control plane to talk to.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ServerArgs {
+    /// The control plane's address [default: http://127.0.0.1:7600]
+    #[arg(long, global = true, value_name = "URL", env = "DAMPER_SERVER", hide_env_values = true)]
+    pub(crate) server: Option<String>,
+}
+
+/// A connected control plane.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    address: String,
+    pub(crate) rules: RulesClient<Channel>,
+    pub(crate) fleet: FleetClient<Channel>,
+}
+
+impl Client {
+    /// Connects, or says why not within five seconds.
+    pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, Error> {
+        let address = address(args.server.as_deref());
+        let endpoint = endpoint(&address)?;
+        let channel = endpoint.connect().await.map_err(|error| status::unreachable(&address, &error))?;
+        Ok(Self {
+            address,
+            rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            fleet: FleetClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
+        })
+    }
+
+    /// The failure behind an answer.
+    pub(crate) fn failure(&self, status: &Status) -> Error {
+        status::failure(&self.address, status, &as_is)
+    }
+
+    /// The same with fields in the words of whoever wrote them.
+    pub(crate) fn failure_in(&self, status: &Status, locate: Locate<'_>) -> Error {
+        status::failure(&self.address, status, locate)
+    }
+
+    /// Waits for an answer, but not for ever.
+    pub(crate) async fn answer<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Error> {
+        self.answer_in(call, &as_is).await
+    }
+
+    /// The same with fields in the words of whoever wrote them.
+    pub(crate) async fn answer_in<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+        locate: Locate<'_>,
+    ) -> Result<T, Error> {
+        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(self.failure_in(&status, locate)),
+            Err(_) => {
+                let after = CALL_TIMEOUT.as_secs();
+                Err(Error::Unavailable(format!("{} did not answer within {after}s", self.address)))
+            }
+        }
+    }
+
+    /// The rule with this pattern.
+    pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, Error> {
+        let request = v1::GetRuleRequest { key: Some(key), min_revision: 0 };
+        self.answer(self.rules.clone().get_rule(request)).await
+    }
+
+    /// Every rule that passes the filter, of all pages.
+    pub(crate) async fn all_rules(&self, filter: &RuleFilter) -> Result<v1::ListRulesResponse, Error> {
+        let mut rules = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListRulesRequest {
+                filter: Some(filter.clone()),
+                page_size: PAGE,
+                page_token,
+                min_revision: 0,
+            };
+            let page = self.answer(self.rules.clone().list_rules(request)).await?;
+            rules.extend(page.rules);
+            if page.next_page_token.is_empty() {
+                return Ok(v1::ListRulesResponse { rules, ..page });
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Every route that passes the filter, of all pages.
+    pub(crate) async fn all_routes(&self, filter: &RuleFilter) -> Result<v1::ListRoutesResponse, Error> {
+        let mut routes = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListRoutesRequest { filter: Some(filter.clone()), page_size: PAGE, page_token };
+            let page = self.answer(self.fleet.clone().list_routes(request)).await?;
+            routes.extend(page.routes);
+            if page.next_page_token.is_empty() {
+                return Ok(v1::ListRoutesResponse { routes, ..page });
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    /// Figures and what changes of them, until the server ends it.
+    pub(crate) async fn watch(
+        &self,
+        request: v1::WatchRequest,
+    ) -> Result<impl Stream<Item = Result<v1::WatchResponse, Error>> + use<>, Error> {
+        use futures_util::StreamExt as _;
+        let stream = self.answer(self.fleet.clone().watch(request)).await?;
+        let client = self.clone();
+        Ok(stream.map(move |message| message.map_err(|status| client.failure(&status))))
+    }
+}
+
+fn address(said: Option<&str>) -> String {
+    let said = said.map(str::trim).filter(|said| !said.is_empty()).unwrap_or(DEFAULT_SERVER);
+    if said.contains("://") { said.to_owned() } else { format!("http://{said}") }
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, Error> {
+    let usage = |problem: &dyn std::fmt::Display| {
+        Error::Usage(format!("--server: {address:?} is not the address of a control plane: {problem}"))
+    };
+    let uri: http::Uri = address.parse().map_err(|error| usage(&error))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(usage(&"it must begin with http://"));
+    }
+    let Some(authority) = uri.authority().filter(|authority| !authority.host().is_empty()) else {
+        return Err(usage(&"it has no host"));
+    };
+    if authority.port_u16().is_none() && !authority.as_str().ends_with(authority.host()) {
+        return Err(usage(&"its port is no number up to 65535"));
+    }
+    Ok(Endpoint::from(uri)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .tcp_nodelay(true)
+        .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
+        .map_err(|error| usage(&error))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_needs_no_scheme_and_has_a_default() {
+        assert_eq!(address(None), DEFAULT_SERVER);
+        assert_eq!(address(Some(" ")), DEFAULT_SERVER);
+        assert_eq!(address(Some("host:7600")), "http://host:7600");
+        assert_eq!(address(Some("http://host")), "http://host");
+    }
+
+    #[test]
+    fn what_is_no_address_is_a_usage_error() {
+        for bad in ["https://host", "ftp://host", "http://", "http://a b", "http://host:port"] {
+            let error = endpoint(bad).unwrap_err();
+            assert_eq!(error.code(), 64, "{bad}: {error}");
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+        assert!(endpoint("http://[::1]:7600").is_ok());
+    }
+
+    #[tokio::test]
+    async fn server_that_answers_nothing_is_found_out_within_five_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = listener.local_addr().unwrap().to_string();
+        let begun = std::time::Instant::now();
+        let client = Client::connect(&ServerArgs { server: Some(server.clone()) }).await.unwrap();
+        let error = client.rule(v1::Pattern::default()).await.unwrap_err();
+        assert_eq!(error.code(), 69, "{error}");
+        assert!(error.to_string().contains(&server), "{error}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}

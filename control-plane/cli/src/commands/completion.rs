@@ -1,0 +1,22 @@
+//! `damper completion SHELL`: the shell's completion script, on stdout.
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::Cli;
+use crate::exit::Error;
+use crate::output;
+
+/// Arguments of `damper completion`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionArgs {
+    /// Which shell
+    shell: Shell,
+}
+
+/// Prints the script.
+pub(crate) fn run(args: &CompletionArgs) -> Result<(), Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "damper", &mut script);
+    output::data(&String::from_utf8_lossy(&script))
+}

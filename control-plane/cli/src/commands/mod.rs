@@ -1,0 +1,11 @@
+//! One command, one file. Each reads its arguments, asks the server and shows the answer.
+
+pub(crate) mod apply;
+pub(crate) mod clients;
+pub(crate) mod completion;
+pub(crate) mod diff;
+pub(crate) mod explain;
+pub(crate) mod routes;
+pub(crate) mod rules;
+pub(crate) mod serve;
+pub(crate) mod stats;

@@ -1,0 +1,22 @@
+//! `damper rules get KEY`
+
+use clap::Args;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::key::Key;
+
+/// Arguments of `damper rules get`.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Shows the rule with exactly this key.
+pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), Error> {
+    let key = args.key.pattern()?;
+    let rule = Client::connect(&session.server).await?.rule(key).await?;
+    super::show(session.format, &[rule])
+}

@@ -1,0 +1,22 @@
+//! `damper rules list`
+
+use clap::Args;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::filter::FilterArgs;
+
+/// Arguments of `damper rules list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Shows the rules that pass the filter, of all pages.
+pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let all = client.all_rules(&args.filter.filter()).await?;
+    super::show(session.format, &all.rules)
+}

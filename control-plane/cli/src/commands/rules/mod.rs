@@ -1,0 +1,99 @@
+//! `damper rules`: single rules by their key.
+
+mod delete;
+mod get;
+mod list;
+mod promote;
+mod put;
+
+use clap::Subcommand;
+use damper_proto::{manifest, v1};
+
+use crate::Session;
+use crate::exit::Error;
+use crate::figures::{age, now};
+use crate::filter::mode_name;
+use crate::key;
+use crate::output::{self, Align, Format, Table};
+
+/// What to do with rules.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    /// Show one rule
+    Get(get::GetArgs),
+    /// Show all rules, or those that pass a filter
+    List(list::ListArgs),
+    /// Create or replace the rule of one manifest
+    Put(put::PutArgs),
+    /// Remove one rule
+    Delete(delete::DeleteArgs),
+    /// Move a rule one step on: off -> observe -> enforce
+    Promote(promote::PromoteArgs),
+}
+
+/// Runs one of them.
+pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), Error> {
+    match command {
+        RulesCommand::Get(args) => get::run(session, args).await,
+        RulesCommand::List(args) => list::run(session, args).await,
+        RulesCommand::Put(args) => put::run(session, args).await,
+        RulesCommand::Delete(args) => delete::run(session, args).await,
+        RulesCommand::Promote(args) => promote::run(session, args).await,
+    }
+}
+
+/// Shows rules; as YAML and JSON in the form that `apply -f` reads.
+fn show(format: Format, rules: &[v1::Rule]) -> Result<(), Error> {
+    match format {
+        Format::Table => output::data(&table(rules).to_string()),
+        Format::Yaml => output::data(&manifest::to_yaml(rules)),
+        Format::Json => output::data(&(manifest::to_json(rules) + "\n")),
+    }
+}
+
+fn table(rules: &[v1::Rule]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("CALLER", Left),
+        ("CLUSTER", Left),
+        ("CALLEE", Left),
+        ("METHOD", Left),
+        ("MODE", Left),
+        ("ATTEMPTS", Right),
+        ("BREAKER", Right),
+        ("REVISION", Right),
+        ("AGE", Right),
+        ("BY", Left),
+    ]);
+    let now = now();
+    for rule in rules {
+        let policy = rule.policy.clone().unwrap_or_default();
+        let figures = [
+            mode_name(policy.mode).to_owned(),
+            attempts(&policy),
+            breaker(&policy),
+            rule.revision.to_string(),
+            age(rule.updated_at.as_ref(), now),
+            rule.updated_by.clone(),
+        ];
+        table.row(key::columns(rule.key.as_ref()).into_iter().chain(figures));
+    }
+    table
+}
+
+/// Attempts per call; the engine's default where the rule retries without saying how often.
+fn attempts(policy: &v1::Policy) -> String {
+    let retry = policy.retry.as_ref();
+    let default = damper_core::Retry::default().max_attempts;
+    retry.map_or(1, |retry| retry.max_attempts.unwrap_or(default)).to_string()
+}
+
+fn breaker(policy: &v1::Policy) -> String {
+    match damper_proto::convert::policy(policy) {
+        Ok(policy) => {
+            policy.retry_breaker.map_or_else(|| "off".to_owned(), |breaker| breaker.ratio.to_string())
+        }
+        // From a newer server.
+        Err(_) => String::new(),
+    }
+}

@@ -1,0 +1,74 @@
+//! `damper rules put -f`: one rule, created or replaced.
+//!
+//! The manifest is the same as for `apply`; its key says which rule. Where several rules belong together
+//! `apply` writes them in one revision.
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::commands::apply::expected;
+use crate::exit::Error;
+use crate::key;
+use crate::output::{message, show};
+use crate::sources::{self, FileArgs};
+use crate::write::{WriteArgs, warn};
+
+/// Arguments of `damper rules put`.
+#[derive(Args, Debug)]
+#[command(after_help = "The manifest:\n  \
+    kind: Rule\n  \
+    key: { caller_service: checkout, caller_cluster: \"*\", callee_service: inventory,\n         \
+    callee_method: inventory.v1.Inventory/Reserve }\n  \
+    policy: { mode: observe, retry: { max_attempts: 3 } }\n\n\
+    A manifest that names a revision is only written where the rule is still at that revision.")]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Only where the rule is at this revision; 0 = only where there is none yet
+    #[arg(long, value_name = "N", conflicts_with = "overwrite")]
+    expected_revision: Option<u64>,
+    /// Write also where the rule has changed since the revision that the manifest names
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// Writes the rule.
+pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
+    let manifests = sources::read(&args.file)?;
+    let [manifest] = manifests.as_slice() else {
+        let several = manifests.len();
+        return Err(Error::data(format_args!(
+            "one rule is put at a time, there are {several}; use damper apply"
+        )));
+    };
+    let client = Client::connect(&session.server).await?;
+    let request = v1::PutRuleRequest {
+        rule: Some(manifest.rule.clone()),
+        expected_revision: args.expected_revision.or_else(|| expected(&manifest.rule, args.overwrite)),
+        options: Some(args.write.options()),
+    };
+    let mut call = client.rules.clone();
+    let locate = |field: &str| sources::locate(&manifests, field);
+    let response = client.answer_in(call.put_rule(request), &locate).await?;
+    finish(session, &args.write, &response, "put")
+}
+
+/// Shows what was written and whom it concerns.
+pub(super) fn finish(
+    session: &Session,
+    write: &WriteArgs,
+    response: &v1::PutRuleResponse,
+    done: &str,
+) -> Result<(), Error> {
+    let key = key::words(response.rule.as_ref().and_then(|rule| rule.key.as_ref()));
+    warn(response.reach.iter().map(|reach| (key.clone(), reach)));
+    let done = if response.changed { done } else { "unchanged" };
+    let revision = response.revision;
+    show(session.format, response, || format!("{key} {done}\n"))?;
+    message(format_args!("revision {revision}{}", write.suffix()));
+    Ok(())
+}

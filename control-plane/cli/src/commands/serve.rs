@@ -1,0 +1,111 @@
+//! `damper serve`: the control plane itself, until SIGTERM or Ctrl-C.
+//!
+//! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
+//! down ends it at once.
+
+use damper_control_plane::{Server, StartError};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::fmt;
+
+use crate::config::{self, Config, Log, ServeArgs};
+use crate::exit::Error;
+use crate::output::message;
+
+/// What a shell reports of a process that a second Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// Serves.
+pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
+    let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
+    start_logging(log, log_level);
+    let mut signals = Signals::listen()?;
+    let server = tokio::select! {
+        server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
+        () = signals.next() => return Ok(()),
+    };
+    announce(&server, log);
+    let shutdown = async move {
+        signals.next().await;
+        tokio::spawn(async move {
+            signals.next().await;
+            std::process::exit(INTERRUPTED);
+        });
+    };
+    server.run(shutdown).await.map_err(|error| Error::Defect(with_causes(&error)))
+}
+
+fn start_logging(log: Log, filter: EnvFilter) {
+    let builder = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match log {
+        Log::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        Log::Json => builder.json().init(),
+    }
+}
+
+/// Says where the server listens, whatever the log level.
+fn announce(server: &Server, log: Log) {
+    let mut line = format!("listening on {}", server.local_addr());
+    if let Some(metrics) = server.metrics_addr() {
+        line.push_str(&format!(", metrics on {metrics}"));
+    }
+    match log {
+        Log::Text => message(line),
+        Log::Json => message(serde_json::json!({ "level": "INFO", "fields": { "message": line } })),
+    }
+}
+
+fn not_started(error: &StartError) -> Error {
+    let text = with_causes(error);
+    if error.is_configuration() { Error::Config(vec![text]) } else { Error::Unavailable(text) }
+}
+
+/// The error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(&format!(": {inner_text}"));
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// The signals that end a server.
+struct Signals {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+    #[cfg(unix)]
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    #[cfg(unix)]
+    fn listen() -> Result<Self, Error> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen = |kind| signal(kind).map_err(Error::io("signals"));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn listen() -> Result<Self, Error> {
+        Ok(Self {})
+    }
+
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! `damper stats [-w]`: how the calls of each route go, once or for as long as one looks.
+//!
+//! With `-w` a terminal is redrawn; a file or pipe gets a line per route and interval, or with `-o json` one
+//! message per line as the server sent it.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _};
+
+use clap::Args;
+use damper_core::fault::Millis;
+use damper_proto::{manifest, v1};
+use futures_util::StreamExt as _;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::figures;
+use crate::filter::FilterArgs;
+use crate::key;
+use crate::output::{self, Format, show};
+
+/// The cursor to the upper left corner, everything cleared.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Arguments of `damper stats`.
+#[derive(Args, Debug)]
+pub(crate) struct StatsArgs {
+    /// Go on until Ctrl-C
+    #[arg(short, long)]
+    watch: bool,
+    /// How often, with -w
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: std::time::Duration,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+/// Shows the figures.
+pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let interval = prost_types::Duration::try_from(args.interval)
+        .map_err(|_| Error::Usage("--interval: is too long".to_owned()))?;
+    let request =
+        v1::WatchRequest { interval: Some(interval), filter: Some(args.filter.filter()), rules: false };
+    let mut stream = Box::pin(client.watch(request).await?);
+    let mut view = View::default();
+    while let Some(message) = stream.next().await {
+        let message = message?;
+        view.take(&message);
+        if !args.watch {
+            return show(session.format, &message, || view.screen());
+        }
+        follow(session.format, &message, &mut view)?;
+    }
+    Err(Error::Unavailable("the server has ended the stream".to_owned()))
+}
+
+/// Shows what one message of many brought.
+fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), Error> {
+    match format {
+        Format::Table if io::stdout().is_terminal() => output::data(&format!("{CLEAR}{}", view.screen())),
+        Format::Table => output::data(&view.lines(message)),
+        Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(message))),
+        Format::Json => {
+            let line = serde_json::to_string(message)
+                .map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+            output::data(&(line + "\n"))
+        }
+    }
+}
+
+/// All routes as of the last message.
+#[derive(Debug, Default)]
+struct View {
+    routes: BTreeMap<[String; 4], v1::RouteStats>,
+    head: String,
+    headed: bool,
+}
+
+impl View {
+    fn take(&mut self, message: &v1::WatchResponse) {
+        if message.reset {
+            self.routes.clear();
+        }
+        for key in &message.removed_routes {
+            self.routes.remove(&key::route_columns(Some(key)));
+        }
+        for route in &message.routes {
+            self.routes.insert(key::route_columns(route.key.as_ref()), route.clone());
+        }
+        let window = message.window.and_then(|window| window.try_into().ok());
+        let window = window.map_or_else(String::new, |window| format!(", rates over {}", Millis(window)));
+        let stale =
+            message.stale_since.map_or_else(String::new, |since| format!(", STORE SILENT SINCE {since}"));
+        self.head = format!(
+            "{}  revision {}, {} clients{window}{stale}",
+            time(message),
+            message.revision,
+            message.connected_clients
+        );
+    }
+
+    /// Everything there is.
+    fn screen(&self) -> String {
+        format!("{}\n\n{}", self.head, figures::stats(self.routes.values(), None))
+    }
+
+    /// What the message brought, under headings the first time.
+    fn lines(&mut self, message: &v1::WatchResponse) -> String {
+        let table = figures::stats(&message.routes, Some(&time(message))).to_string();
+        if std::mem::replace(&mut self.headed, true) {
+            table.split_once('\n').map_or_else(String::new, |(_, rows)| rows.to_owned())
+        } else {
+            table
+        }
+    }
+}
+
+fn time(message: &v1::WatchResponse) -> String {
+    message.as_of.map_or_else(String::new, |at| prost_types::Timestamp { nanos: 0, ..at }.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(reset: bool, routes: &[&str], removed: &[&str]) -> v1::WatchResponse {
+        let key = |name: &&str| v1::RouteKey { caller_service: (*name).to_owned(), ..Default::default() };
+        let route = |name| v1::RouteStats { key: Some(key(name)), ..Default::default() };
+        v1::WatchResponse {
+            reset,
+            routes: routes.iter().map(route).collect(),
+            removed_routes: removed.iter().map(key).collect(),
+            ..Default::default()
+        }
+    }
+
+    fn names(view: &View) -> Vec<&str> {
+        view.routes.keys().map(|key| key[0].as_str()).collect()
+    }
+
+    #[test]
+    fn view_follows_what_comes_goes_and_is_reset() {
+        let mut view = View::default();
+        view.take(&message(true, &["a", "b"], &[]));
+        view.take(&message(false, &["c", "b"], &["a"]));
+        assert_eq!(names(&view), ["b", "c"]);
+        view.take(&message(true, &["d"], &[]));
+        assert_eq!(names(&view), ["d"]);
+    }
+
+    #[test]
+    fn headings_are_written_once() {
+        let mut view = View::default();
+        let first = view.lines(&message(true, &["a"], &[]));
+        let second = view.lines(&message(false, &["a"], &[]));
+        assert!(first.starts_with("TIME") && first.lines().count() == 2, "{first}");
+        assert!(!second.contains("TIME") && second.lines().count() == 1, "{second}");
+    }
+}

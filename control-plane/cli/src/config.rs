@@ -1,0 +1,278 @@
+//! The settings of `damper serve`: flag, else environment (`DAMPER_*`), else file, else default.
+//!
+//! Defaults are the server's own, apart from where rules are kept and how logs are written. The file is YAML;
+//! a key it does not know is an error, not a typing mistake that goes unnoticed. All faults are told at once,
+//! each with the flag, variable or file and key that it stands in. Secrets come from a file or the environment
+//! and never from a flag, which everybody on the machine can read.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use damper_control_plane::{Settings, StoreUrl};
+use serde::Deserialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Error;
+
+const DEFAULT_STORE: &str = "sled:./damper-data";
+const DEFAULT_LOG_LEVEL: &str = "info";
+
+/// What can be said on the command line. Each is also a `DAMPER_*` variable and a key of the file.
+#[derive(Args, Debug, Default)]
+pub(crate) struct ServeArgs {
+    /// Where gRPC, gRPC-Web and the page are served [env: DAMPER_LISTEN] [default: 127.0.0.1:7600]
+    #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
+    listen: Option<SocketAddr>,
+    /// Where rules are kept: sled:PATH or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
+    /// [env: DAMPER_STORE] [default: sled:./damper-data]
+    #[arg(long, value_name = "URL")]
+    store: Option<StoreUrl>,
+    /// Where metrics and health are served besides [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
+    #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
+    metrics_listen: Option<SocketAddr>,
+    /// How logs are written, to stderr [env: DAMPER_LOG] [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log: Option<Log>,
+    /// What is logged: a level, or levels per module [env: DAMPER_LOG_LEVEL] [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// A file with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
+    #[arg(long, value_name = "FILE")]
+    etcd_password_file: Option<PathBuf>,
+    /// Listen beyond loopback although nothing guards the port [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
+    #[arg(long)]
+    insecure_allow_plaintext: bool,
+    /// A YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Log {
+    /// For people
+    Text,
+    /// One object per line
+    Json,
+}
+
+impl FromStr for Log {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither text nor json".to_owned())
+    }
+}
+
+/// What the file can say.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    listen: Option<String>,
+    store: Option<String>,
+    metrics_listen: Option<String>,
+    log: Option<String>,
+    log_level: Option<String>,
+    etcd_password_file: Option<String>,
+    insecure_allow_plaintext: Option<bool>,
+}
+
+/// What the command line, the environment and the file come to.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) server: Settings,
+    pub(crate) log: Log,
+    pub(crate) log_level: EnvFilter,
+}
+
+/// Puts the settings together; `env` answers with a variable's value.
+pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Error> {
+    let env = |name: &str| env(name).filter(|value| !value.is_empty());
+    let path = args.config.or_else(|| env("DAMPER_CONFIG").map(PathBuf::from));
+    let (file, name) = match &path {
+        Some(path) => (File::read(path)?, path.display().to_string()),
+        None => (File::default(), String::new()),
+    };
+    let mut layers = Layers { env: &env, file: &name, faults: Vec::new() };
+    let store = layers.pick("store", args.store, file.store);
+    let listen = layers.pick::<Address>("listen", args.listen.map(Address), file.listen);
+    let metrics =
+        layers.pick::<Address>("metrics_listen", args.metrics_listen.map(Address), file.metrics_listen);
+    let log = layers.pick("log", args.log, file.log);
+    let level = layers.pick("log_level", args.log_level, file.log_level);
+    let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
+    let insecure = layers.pick(
+        "insecure_allow_plaintext",
+        args.insecure_allow_plaintext.then_some(true),
+        file.insecure_allow_plaintext.map(|said| said.to_string()),
+    );
+    let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
+    let etcd_password = layers.password(password);
+    let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
+    let (Some(store), Some(log_level), []) = (store, log_level, layers.faults.as_slice()) else {
+        return Err(Error::Config(layers.faults));
+    };
+    let mut server = Settings::new(store);
+    server.listen = listen.map_or(server.listen, |Address(listen)| listen);
+    server.metrics_listen = metrics.map(|Address(listen)| listen);
+    server.allow_insecure = insecure.unwrap_or(server.allow_insecure);
+    server.etcd_password = etcd_password;
+    Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
+}
+
+impl File {
+    fn read(path: &Path) -> Result<Self, Error> {
+        let fault = |problem: &dyn Display| Error::Config(vec![format!("{}: {problem}", path.display())]);
+        let bytes = std::fs::read(path).map_err(|error| fault(&error))?;
+        let text = String::from_utf8(bytes).map_err(|_| fault(&"is not UTF-8 text"))?;
+        if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
+            return Ok(Self::default());
+        }
+        let options = serde_saphyr::options! { with_snippet: false };
+        serde_saphyr::from_str_with_options(&text, options).map_err(|error| fault(&error))
+    }
+}
+
+/// Where settings are looked up after the flags, and what was wrong there.
+struct Layers<'a> {
+    env: &'a dyn Fn(&str) -> Option<String>,
+    file: &'a str,
+    faults: Vec<String>,
+}
+
+impl Layers<'_> {
+    /// The setting of this name from the first place that says it.
+    fn pick<T: FromStr<Err: Display>>(
+        &mut self,
+        name: &str,
+        flag: Option<T>,
+        in_file: Option<String>,
+    ) -> Option<T> {
+        if flag.is_some() {
+            return flag;
+        }
+        let variable = format!("DAMPER_{}", name.to_uppercase());
+        if let Some(text) = (self.env)(&variable) {
+            return self.read(&variable, &text);
+        }
+        self.read(&format!("{}: {name}", self.file), &in_file?)
+    }
+
+    fn read<T: FromStr<Err: Display>>(&mut self, place: &str, text: &str) -> Option<T> {
+        text.parse().map_err(|error| self.faults.push(format!("{place}: {text:?}: {error}"))).ok()
+    }
+
+    fn filter(&mut self, level: &str) -> Option<EnvFilter> {
+        let filter = EnvFilter::try_new(level);
+        filter.map_err(|error| self.faults.push(format!("log_level: {level:?}: {error}"))).ok()
+    }
+
+    fn password(&mut self, file: Option<PathBuf>) -> Option<String> {
+        let Some(file) = file else {
+            return (self.env)("DAMPER_ETCD_PASSWORD");
+        };
+        let read = std::fs::read_to_string(&file);
+        read.map(|text| text.trim_end_matches(['\r', '\n']).to_owned())
+            .map_err(|error| self.faults.push(format!("etcd_password_file: {}: {error}", file.display())))
+            .ok()
+    }
+}
+
+/// A socket address whose fault says what one looks like.
+#[derive(Debug)]
+struct Address(SocketAddr);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        read(text).map(Self)
+    }
+}
+
+fn read<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "is not an IP address with a port, such as 127.0.0.1:7600".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settle_with(args: ServeArgs, env: &[(&str, &str)], file: Option<&str>) -> Result<Config, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damper.yaml");
+        let config = file.map(|text| {
+            std::fs::write(&path, text).unwrap();
+            path.clone()
+        });
+        let env =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        settle(ServeArgs { config, ..args }, &env)
+    }
+
+    fn listening_on(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn flag_comes_before_environment_before_file_before_default() {
+        let file = Some("listen: 127.0.0.1:3\n");
+        let env = [("DAMPER_LISTEN", "127.0.0.1:2")];
+        let flag = || ServeArgs { listen: Some(listening_on("127.0.0.1:1")), ..ServeArgs::default() };
+        let listen = |config: Result<Config, Error>| config.unwrap().server.listen.to_string();
+        assert_eq!(listen(settle_with(flag(), &env, file)), "127.0.0.1:1");
+        assert_eq!(listen(settle_with(ServeArgs::default(), &env, file)), "127.0.0.1:2");
+        assert_eq!(listen(settle_with(ServeArgs::default(), &[("DAMPER_LISTEN", "")], file)), "127.0.0.1:3");
+        assert_eq!(listen(settle_with(ServeArgs::default(), &[], None)), "127.0.0.1:7600");
+    }
+
+    #[test]
+    fn every_setting_can_stand_in_the_file() {
+        let file = "listen: 127.0.0.1:1\nstore: sled:/tmp/x\nmetrics_listen: '[::1]:2'\nlog: json\n\
+                    log_level: damper=debug\ninsecure_allow_plaintext: true\n";
+        let config = settle_with(ServeArgs::default(), &[], Some(file)).unwrap();
+        assert_eq!(config.server.store.to_string(), "sled:/tmp/x");
+        assert_eq!(config.server.metrics_listen, Some(listening_on("[::1]:2")));
+        assert_eq!(config.log, Log::Json);
+        assert_eq!(config.log_level.to_string(), "damper=debug");
+        assert!(config.server.allow_insecure);
+    }
+
+    #[test]
+    fn unknown_key_is_refused_by_its_name() {
+        let error = settle_with(ServeArgs::default(), &[], Some("listn: 127.0.0.1:1\n")).unwrap_err();
+        assert_eq!(error.code(), 78);
+        assert!(error.to_string().contains("damper.yaml") && error.to_string().contains("listn"), "{error}");
+    }
+
+    #[test]
+    fn empty_file_says_nothing() {
+        assert!(settle_with(ServeArgs::default(), &[], Some("# nothing\n\n")).is_ok());
+    }
+
+    #[test]
+    fn all_faults_are_told_at_once_with_their_places() {
+        let env = [("DAMPER_LISTEN", "here"), ("DAMPER_LOG", "xml")];
+        let file = Some("store: postgres://x\ninsecure_allow_plaintext: true\n");
+        let error = settle_with(ServeArgs::default(), &env, file).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        for part in ["DAMPER_LISTEN: \"here\"", "DAMPER_LOG: \"xml\"", "damper.yaml: store: \"postgres://x\""]
+        {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(error.code(), 78);
+    }
+
+    #[test]
+    fn password_comes_from_a_file_or_the_environment() {
+        let env = [("DAMPER_ETCD_PASSWORD", "secret")];
+        let config = settle_with(ServeArgs::default(), &env, None).unwrap();
+        assert_eq!(config.server.etcd_password.as_deref(), Some("secret"));
+        let missing = [("DAMPER_ETCD_PASSWORD_FILE", "/no/such/file")];
+        assert_eq!(settle_with(ServeArgs::default(), &missing, None).unwrap_err().code(), 78);
+    }
+}

@@ -1,0 +1,138 @@
+//! What can go wrong, and the exit status it ends with.
+//!
+//! The numbers are those of BSD's `sysexits.h`, so that scripts can tell a typing error (64) from refused
+//! input (65), something named that does not exist (66), an unreachable server (69), a defect (70), a failing
+//! read or write (74), a conflict with somebody else's change (75), a denial (77) and bad settings (78).
+//! `diff` has its own: 0 nothing differs, 1 something does, 2 any error.
+//!
+//! Messages are complete: one line per fault, with the field, the value and the bound where there are any.
+
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+/// How a command can fail.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// The command was called in a way that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// Input was refused, here or by the server; one line per fault.
+    #[error("{}", .0.join("\n"))]
+    Data(Vec<String>),
+    /// Something named by the user does not exist.
+    #[error("{0}")]
+    Missing(String),
+    /// The server, or what the server needs, can not be reached.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Somebody else's change came first.
+    #[error("{0}")]
+    Conflict(String),
+    /// The server does not let us.
+    #[error("{0}")]
+    Denied(String),
+    /// The settings of a server are bad; one line per fault.
+    #[error("{}", .0.join("\n"))]
+    Config(Vec<String>),
+    /// The server failed in a way that it should not.
+    #[error("{0}")]
+    Defect(String),
+    /// A file or stream could not be read or written.
+    #[error("{what}: {source}")]
+    Io {
+        /// Which one.
+        what: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Manifests differ from what the server has: `diff` says so by its exit status alone.
+    #[error("")]
+    Differs,
+    /// Any error of `diff`, which has its own exit status for all of them.
+    #[error("{0}")]
+    OfDiff(Box<Self>),
+}
+
+impl Error {
+    /// One fault in the input.
+    pub(crate) fn data(fault: impl Display) -> Self {
+        Self::Data(vec![fault.to_string()])
+    }
+
+    /// A read or write that failed; `what` names the file or stream.
+    pub(crate) fn io(what: impl Display) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what: what.to_string(), source }
+    }
+
+    /// The exit status.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Self::Differs => 1,
+            Self::OfDiff(_) => 2,
+            Self::Usage(_) => 64,
+            Self::Data(_) => 65,
+            Self::Missing(_) => 66,
+            Self::Unavailable(_) => 69,
+            Self::Defect(_) => 70,
+            Self::Io { .. } => 74,
+            Self::Conflict(_) => 75,
+            Self::Denied(_) => 77,
+            Self::Config(_) => 78,
+        }
+    }
+
+    /// True if nobody reads our output any more, as in `damper rules list | head`: not a failure.
+    fn is_closed_pipe(&self) -> bool {
+        match self {
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::BrokenPipe,
+            Self::OfDiff(inner) => inner.is_closed_pipe(),
+            _ => false,
+        }
+    }
+
+    /// Says what went wrong on stderr, each line marked, and gives the exit status.
+    pub(crate) fn report(&self) -> ExitCode {
+        if self.is_closed_pipe() {
+            return ExitCode::SUCCESS;
+        }
+        for line in self.to_string().lines() {
+            crate::output::message(format_args!("error: {line}"));
+        }
+        ExitCode::from(self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_has_its_sysexit() {
+        let io = || io::Error::other("disk on fire");
+        let table = [
+            (Error::Differs, 1),
+            (Error::OfDiff(Box::new(Error::Missing(String::new()))), 2),
+            (Error::Usage(String::new()), 64),
+            (Error::data(""), 65),
+            (Error::Missing(String::new()), 66),
+            (Error::Unavailable(String::new()), 69),
+            (Error::Defect(String::new()), 70),
+            (Error::io("x")(io()), 74),
+            (Error::Conflict(String::new()), 75),
+            (Error::Denied(String::new()), 77),
+            (Error::Config(Vec::new()), 78),
+        ];
+        for (error, code) in table {
+            assert_eq!(error.code(), code, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn closed_pipe_is_no_failure_even_within_diff() {
+        let closed = || Error::io("standard output")(io::ErrorKind::BrokenPipe.into());
+        assert!(closed().is_closed_pipe());
+        assert!(Error::OfDiff(Box::new(closed())).is_closed_pipe());
+        assert!(!Error::io("x")(io::ErrorKind::NotFound.into()).is_closed_pipe());
+    }
+}

@@ -1,0 +1,73 @@
+//! Which rules or routes to show.
+
+use clap::{Args, ValueEnum};
+use damper_proto::v1;
+
+/// Each option narrows the list; names are compared as they are written.
+#[derive(Args, Debug)]
+pub(crate) struct FilterArgs {
+    /// Only this caller ('*' finds the rules that say '*')
+    #[arg(long, value_name = "SERVICE")]
+    caller: Option<String>,
+    /// Only this cluster of callers
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Only this callee
+    #[arg(long, value_name = "SERVICE")]
+    callee: Option<String>,
+    /// Only this method
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// Only rules of this mode
+    #[arg(long)]
+    mode: Option<Mode>,
+    /// Only where one of the four names contains this
+    #[arg(long, default_value = "", hide_default_value = true)]
+    text: String,
+}
+
+impl FilterArgs {
+    /// The wire's form.
+    pub(crate) fn filter(&self) -> v1::RuleFilter {
+        v1::RuleFilter {
+            caller_service: self.caller.clone(),
+            caller_cluster: self.cluster.clone(),
+            callee_service: self.callee.clone(),
+            callee_method: self.method.clone(),
+            mode: self.mode.map(|mode| v1::Mode::from(mode).into()),
+            text: self.text.clone(),
+        }
+    }
+}
+
+/// How far a rule goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// Calls pass untouched
+    Off,
+    /// Decisions are made and counted, nothing is done
+    Observe,
+    /// Decisions are carried out
+    Enforce,
+}
+
+impl From<Mode> for v1::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Off => Self::Off,
+            Mode::Observe => Self::Observe,
+            Mode::Enforce => Self::Enforce,
+        }
+    }
+}
+
+/// A mode's name; `-` where there is none.
+pub(crate) fn mode_name(number: i32) -> &'static str {
+    match v1::Mode::try_from(number) {
+        Ok(v1::Mode::Off) => "off",
+        Ok(v1::Mode::Observe) => "observe",
+        Ok(v1::Mode::Enforce) => "enforce",
+        Ok(v1::Mode::Unspecified) => "-",
+        Err(_) => "unknown",
+    }
+}

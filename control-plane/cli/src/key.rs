@@ -1,0 +1,62 @@
+//! The four words that name a rule or a route: CALLER CLUSTER CALLEE METHOD.
+//!
+//! They are checked by the engine's own rules before anything is sent, so a bad name gets the same message
+//! here as anywhere. In a shell the star has to be quoted.
+
+use clap::Args;
+use damper_core::{Faults, Pattern, RouteKey};
+use damper_proto::v1;
+
+use crate::exit::Error;
+
+/// Names a rule by its pattern, or one route.
+#[derive(Args, Debug)]
+pub(crate) struct Key {
+    /// Who calls: a service, or '*'
+    pub(crate) caller: String,
+    /// The caller's deployment group, or '*'
+    pub(crate) cluster: String,
+    /// Who is called: a service, or '*'
+    pub(crate) callee: String,
+    /// package.Service/Method, 'package.Service/*' or '*'
+    pub(crate) method: String,
+}
+
+impl Key {
+    /// As the pattern of a rule.
+    pub(crate) fn pattern(&self) -> Result<v1::Pattern, Error> {
+        Pattern::parse(&self.caller, &self.cluster, &self.callee, &self.method)
+            .map(|pattern| (&pattern).into())
+            .map_err(|faults| refused(&faults))
+    }
+
+    /// As one exact route.
+    pub(crate) fn route(&self) -> Result<v1::RouteKey, Error> {
+        RouteKey::new(&self.caller, &self.cluster, &self.callee, &self.method)
+            .map(|route| (&route).into())
+            .map_err(|faults| refused(&faults))
+    }
+}
+
+fn refused(faults: &Faults) -> Error {
+    Error::Data(faults.iter().map(ToString::to_string).collect())
+}
+
+/// The four words of a pattern, in the order in which they are typed.
+pub(crate) fn columns(pattern: Option<&v1::Pattern>) -> [String; 4] {
+    let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
+        pattern.cloned().unwrap_or_default();
+    [caller_service, caller_cluster, callee_service, callee_method]
+}
+
+/// The same in one line.
+pub(crate) fn words(pattern: Option<&v1::Pattern>) -> String {
+    columns(pattern).join(" ")
+}
+
+/// The four words of a route.
+pub(crate) fn route_columns(route: Option<&v1::RouteKey>) -> [String; 4] {
+    let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } =
+        route.cloned().unwrap_or_default();
+    [caller_service, caller_cluster, callee_service, callee_method]
+}

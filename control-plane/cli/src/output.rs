@@ -1,0 +1,137 @@
+//! What is printed: data on stdout, messages on stderr.
+//!
+//! Data is a table for people or the wire's messages as YAML or JSON for programs. Text that came from others
+//! (names of clients, reasons) is shown with its control characters escaped, so that it can not steer the
+//! terminal. A write that fails is an error like any other; `main` makes nothing of a closed pipe.
+
+use std::fmt::{self, Display};
+use std::io::{self, IsTerminal as _, Write as _};
+
+use clap::ValueEnum;
+use damper_proto::manifest;
+use serde::Serialize;
+
+use crate::exit::Error;
+
+/// How data is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    Table,
+    /// One document, or one per rule that `apply -f` reads back
+    Yaml,
+    /// One value, or one per line where data keeps coming
+    Json,
+}
+
+/// Writes data to stdout.
+pub(crate) fn data(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::io("standard output"))
+}
+
+/// Writes a message of the wire, or a table where that is wanted.
+pub(crate) fn show(
+    format: Format,
+    message: &impl Serialize,
+    table: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    match format {
+        Format::Table => data(&table()),
+        Format::Yaml => data(&manifest::yaml(message)),
+        Format::Json => data(&(manifest::json(message) + "\n")),
+    }
+}
+
+/// Says something on stderr. Where nobody can read it nothing is lost that would matter.
+pub(crate) fn message(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Whether colour is wanted on stdout.
+pub(crate) fn colours() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// On which side a column's cells stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Align {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// Rows under headings, padded so that columns line up; no borders, so that `awk` can read it.
+#[derive(Debug)]
+pub(crate) struct Table {
+    columns: Vec<(&'static str, Align)>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
+        Self { columns: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row; an empty cell is shown as `-`.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells = cells.into_iter().map(|cell| match cell.as_str() {
+            "" => "-".to_owned(),
+            text => printable(text),
+        });
+        self.rows.push(cells.collect());
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |(i, (heading, _)): (usize, &(&str, Align))| {
+            let cells = self.rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
+            cells.chain([heading.len()]).max().unwrap_or_default()
+        };
+        self.columns.iter().enumerate().map(width).collect()
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widths = self.widths();
+        let headings: Vec<String> = self.columns.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+        for row in [&headings].into_iter().chain(&self.rows) {
+            let cells = row.iter().zip(&self.columns).zip(&widths);
+            let padded = cells.map(|((cell, (_, align)), width)| match align {
+                Align::Left => format!("{cell:<width$}"),
+                Align::Right => format!("{cell:>width$}"),
+            });
+            writeln!(f, "{}", padded.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// The text with control characters and other invisible ones written out.
+pub(crate) fn printable(text: &str) -> String {
+    let visible = |c: char| {
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if visible(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_words_left_numbers_right() {
+        let mut table = Table::new(&[("NAME", Align::Left), ("N", Align::Right), ("END", Align::Left)]);
+        table.row(["a".into(), "10".into(), "x".into()]);
+        table.row(["longer".into(), "7".into(), String::new()]);
+        assert_eq!(table.to_string(), "NAME     N  END\na       10  x\nlonger   7  -\n");
+    }
+
+    #[test]
+    fn text_of_others_can_not_steer_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n\u{202e}c é"), "a\\u{1b}[2Jb\\n\\u{202e}c é");
+    }
+}

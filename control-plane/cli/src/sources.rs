@@ -1,0 +1,254 @@
+//! Manifests from files, folders and standard input, each with where it came from.
+//!
+//! Everything is read and checked before anything is sent. What is wrong is told all at once, one line per
+//! fault, as `file.yaml:12 (document 2): policy.retry.max_attempts: 11 is not in 1..=10`; what the server
+//! finds wrong with a request is put in the same words.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use damper_proto::manifest::{self, Document, Problem};
+use damper_proto::v1;
+
+use crate::exit::Error;
+use crate::key;
+
+/// The files that a folder given with `-f` is read for.
+const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
+
+/// Where manifests are.
+#[derive(Args, Debug)]
+pub(crate) struct FileArgs {
+    /// A file of manifests, a folder of them (*.yaml, *.yml, *.json) or - for standard input; repeatable
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
+    pub(crate) files: Vec<PathBuf>,
+}
+
+/// A rule as somebody wrote it.
+#[derive(Debug)]
+pub(crate) struct Manifest {
+    pub(crate) origin: Origin,
+    pub(crate) rule: v1::Rule,
+}
+
+/// Where a manifest stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    file: String,
+    line: Option<u64>,
+    document: Option<usize>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        match self.document {
+            Some(document) => write!(f, " (document {document})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads all manifests, in the order given and a folder's in the order of its names.
+pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
+    let mut manifests = Vec::new();
+    let mut faults = Vec::new();
+    for path in &args.files {
+        if path.as_os_str() == "-" {
+            let mut bytes = Vec::new();
+            io::stdin().read_to_end(&mut bytes).map_err(Error::io("standard input"))?;
+            take("standard input", &bytes, &mut manifests, &mut faults);
+            continue;
+        }
+        for file in files_at(path)? {
+            let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
+            take(&file.display().to_string(), &bytes, &mut manifests, &mut faults);
+        }
+    }
+    faults.extend(repetitions(&manifests));
+    if faults.is_empty() { Ok(manifests) } else { Err(Error::Data(faults)) }
+}
+
+/// The file, or a folder's manifests.
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed = |error| unreadable(path, error);
+    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(failed)? {
+        let file = entry.map_err(failed)?.path();
+        let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        if EXTENSIONS.contains(&extension) && file.is_file() {
+            files.push(file);
+        }
+    }
+    if files.is_empty() {
+        return Err(Error::data(format_args!("{}: has no *.yaml, *.yml or *.json file", path.display())));
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => Error::Missing(format!("{}: no such file or folder", path.display())),
+        _ => Error::io(path.display())(error),
+    }
+}
+
+fn take(file: &str, bytes: &[u8], manifests: &mut Vec<Manifest>, faults: &mut Vec<String>) {
+    match manifest::parse_bytes(bytes) {
+        Ok(documents) => manifests.extend(documents.into_iter().filter_map(|document| rule(file, document))),
+        Err(error) => faults.extend(error.problems.into_iter().map(|problem| fault(file, problem))),
+    }
+}
+
+fn rule(file: &str, Document { number, line, manifest }: Document) -> Option<Manifest> {
+    let origin = Origin { file: file.to_owned(), line: Some(line), document: Some(number) };
+    match manifest {
+        manifest::Manifest::Rule(rule) => Some(Manifest { origin, rule }),
+        // Parsing refuses the kinds that it does not know; rules are the only one so far.
+        _ => None,
+    }
+}
+
+fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> String {
+    let origin = Origin { file: file.to_owned(), line, document };
+    match path.as_str() {
+        "" => format!("{origin}: {problem}"),
+        path => format!("{origin}: {path}: {problem}"),
+    }
+}
+
+/// A fault for each key that was said before.
+fn repetitions(manifests: &[Manifest]) -> Vec<String> {
+    let mut first = HashMap::new();
+    let mut faults = Vec::new();
+    for Manifest { origin, rule } in manifests {
+        let words = key::words(rule.key.as_ref());
+        match first.entry(words) {
+            Entry::Vacant(free) => {
+                free.insert(origin);
+            }
+            Entry::Occupied(taken) => {
+                faults.push(format!("{origin}: key: {} is also the key at {}", taken.key(), taken.get()));
+            }
+        }
+    }
+    faults
+}
+
+/// The path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`) as the field of the
+/// manifest that it came from.
+pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
+    let Some((index, rest)) = split(field) else { return field.to_owned() };
+    let Some(manifest) = manifests.get(index) else { return field.to_owned() };
+    match rest {
+        "" => manifest.origin.to_string(),
+        rest => format!("{}: {rest}", manifest.origin),
+    }
+}
+
+/// The number of the change that a field belongs to, and the field's path in the manifest.
+fn split(field: &str) -> Option<(usize, &str)> {
+    if let Some(rest) = field.strip_prefix("rule") {
+        return below(rest).map(|rest| (0, rest));
+    }
+    let (index, rest) = field.strip_prefix("changes[")?.split_once(']')?;
+    let rest = below(rest)?;
+    let rest = rest.strip_prefix("put").and_then(below).unwrap_or(rest);
+    Some((index.parse().ok()?, rest))
+}
+
+/// What stands below a part of a path that ended here.
+fn below(rest: &str) -> Option<&str> {
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('.') }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: &str = "kind: Rule\nkey: { caller_service: a, caller_cluster: '*', callee_service: b, \
+                        callee_method: p.S/M }\npolicy: { mode: observe }\n";
+
+    fn read_files(files: &[&Path]) -> Result<Vec<Manifest>, Error> {
+        read(&FileArgs { files: files.iter().map(|file| file.to_path_buf()).collect() })
+    }
+
+    #[test]
+    fn folder_is_read_in_the_order_of_names_and_only_for_manifests() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str| RULE.replace("caller_service: a", &format!("caller_service: {name}"));
+        for name in ["b.yaml", "a.yml", "c.json", "d.txt"] {
+            std::fs::write(folder.path().join(name), named(&name[..1])).unwrap();
+        }
+        let read = read_files(&[folder.path()]).unwrap();
+        let callers: Vec<_> = read.iter().map(|m| m.rule.key.clone().unwrap().caller_service).collect();
+        assert_eq!(callers, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn faults_of_all_files_are_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (folder.path().join("1.yaml"), folder.path().join("2.yaml"));
+        std::fs::write(&one, format!("{RULE}---\n{}", RULE.replace("observe", "observe, timeot: 1s")))
+            .unwrap();
+        std::fs::write(&two, [b'a', 0xff]).unwrap();
+        let error = read_files(&[&one, &two]).unwrap_err();
+        let text = error.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("1.yaml:") && lines[0].contains("(document 2): policy.timeot"), "{text}");
+        assert!(lines[1].contains("2.yaml:1: byte 2"), "{text}");
+        assert_eq!(error.code(), 65);
+    }
+
+    #[test]
+    fn key_said_in_two_files_names_both() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["1.yaml", "2.yaml"] {
+            std::fs::write(folder.path().join(name), RULE).unwrap();
+        }
+        let text = read_files(&[folder.path()]).unwrap_err().to_string();
+        assert!(text.contains("2.yaml:1 (document 1): key: a * b p.S/M is also the key at "), "{text}");
+        assert!(text.ends_with("1.yaml:1 (document 1)"), "{text}");
+    }
+
+    #[test]
+    fn missing_file_and_folder_without_manifests_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = read_files(&[&folder.path().join("no.yaml")]).unwrap_err();
+        assert_eq!(missing.code(), 66);
+        assert!(missing.to_string().contains("no.yaml"));
+        assert_eq!(read_files(&[folder.path()]).unwrap_err().code(), 65);
+    }
+
+    #[test]
+    fn fields_of_a_request_are_those_of_the_manifest() {
+        let origin = |n| Origin { file: "f.yaml".into(), line: Some(n), document: Some(2) };
+        let manifests = [1, 9].map(|n| Manifest { origin: origin(n), rule: v1::Rule::default() });
+        let table = [
+            ("changes[1].put.policy.mode", "f.yaml:9 (document 2): policy.mode"),
+            ("changes[1].expected_revision", "f.yaml:9 (document 2): expected_revision"),
+            ("changes[0].put", "f.yaml:1 (document 2)"),
+            ("rule.key.callee_method", "f.yaml:1 (document 2): key.callee_method"),
+            ("rule", "f.yaml:1 (document 2)"),
+            ("changes[7].put.policy", "changes[7].put.policy"),
+            ("changes[x].put", "changes[x].put"),
+            ("rules", "rules"),
+            ("header.reason", "header.reason"),
+        ];
+        for (field, located) in table {
+            assert_eq!(locate(&manifests, field), located);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What the server answers instead of a result, in words and with an exit status: the one place that maps
+//! gRPC's codes.
+//!
+//! A status that carries a source was made on this side of the wire: the connection failed, whatever its code
+//! says. All others are the server's own, with `google.rpc` details: field violations (one line each, put in
+//! the words of the file they came from by a [`Locate`]) and, in a conflict, the rule as it is now.
+
+use std::error::Error as _;
+
+use damper_proto::v1;
+use prost::Message as _;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::exit::Error;
+
+/// Turns the path of a field in a request into the words of whoever wrote it.
+pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
+
+/// Takes the path as it is.
+pub(crate) fn as_is(field: &str) -> String {
+    field.to_owned()
+}
+
+/// The failure behind an answer of the server at `address`.
+pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Error {
+    if status.source().is_some() {
+        return unreachable(address, status);
+    }
+    let message = words(status);
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => Error::Data(faults(status, locate)),
+        Code::ResourceExhausted if status.get_details_retry_info().is_none() => {
+            Error::Data(faults(status, locate))
+        }
+        Code::ResourceExhausted => Error::Unavailable(format!("{address} is at a limit: {message}")),
+        Code::NotFound => Error::Missing(message),
+        Code::Aborted | Code::AlreadyExists | Code::FailedPrecondition => Error::Conflict(conflict(status)),
+        Code::PermissionDenied | Code::Unauthenticated => Error::Denied(message),
+        Code::Unavailable => Error::Unavailable(format!("{address} can not do this now: {message}")),
+        Code::DeadlineExceeded | Code::Cancelled => {
+            Error::Unavailable(format!("{address} did not finish in time: {message}"))
+        }
+        Code::Unimplemented => Error::Unavailable(format!("{address} does not offer this: {message}")),
+        Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => {
+            Error::Defect(format!("{address} failed: {} ({message})", status.code()))
+        }
+    }
+}
+
+/// The connection could not be made or broke.
+pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Error {
+    Error::Unavailable(format!("{address} can not be reached: {}", root_of(error)))
+}
+
+/// The innermost cause, which says what happened ("Connection refused") without the layers around it.
+fn root_of(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+fn words(status: &Status) -> String {
+    match status.message() {
+        "" => format!("{:?}", status.code()),
+        message => message.to_owned(),
+    }
+}
+
+fn faults(status: &Status, locate: Locate<'_>) -> Vec<String> {
+    let violations =
+        status.get_details_bad_request().map_or_else(Vec::new, |details| details.field_violations);
+    if violations.is_empty() {
+        return vec![words(status)];
+    }
+    violations
+        .iter()
+        .map(|violation| match violation.field.as_str() {
+            "" => violation.description.clone(),
+            field => format!("{}: {}", locate(field), violation.description),
+        })
+        .collect()
+}
+
+fn conflict(status: &Status) -> String {
+    let mut lines = vec![words(status)];
+    let violations =
+        status.get_details_precondition_failure().map_or_else(Vec::new, |details| details.violations);
+    for violation in violations {
+        let line = format!("{}: {}", violation.subject, violation.description);
+        if !lines[0].contains(&violation.description) {
+            lines.push(line);
+        }
+    }
+    if let Some(current) = current_rule(status) {
+        let key = crate::key::words(current.key.as_ref());
+        let by = if current.updated_by.is_empty() { "somebody" } else { &current.updated_by };
+        lines.push(format!("{key} is at revision {} now, changed by {by}", current.revision));
+    }
+    lines.join("\n")
+}
+
+/// The rule as it is, which the server packs into the details of a conflict.
+fn current_rule(status: &Status) -> Option<v1::Rule> {
+    let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
+    let packed = details.iter().find(|any| any.type_url.ends_with("/damper.v1.Rule"))?;
+    v1::Rule::decode(packed.value.as_slice()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use tonic_types::{ErrorDetails, FieldViolation};
+
+    use super::*;
+
+    fn code_of(code: Code) -> u8 {
+        failure("http://server", &Status::new(code, "said"), &as_is).code()
+    }
+
+    #[test]
+    fn each_answer_has_its_exit_status() {
+        let table = [
+            (Code::InvalidArgument, 65),
+            (Code::OutOfRange, 65),
+            (Code::ResourceExhausted, 65),
+            (Code::NotFound, 66),
+            (Code::Unavailable, 69),
+            (Code::DeadlineExceeded, 69),
+            (Code::Cancelled, 69),
+            (Code::Unimplemented, 69),
+            (Code::Internal, 70),
+            (Code::Unknown, 70),
+            (Code::DataLoss, 70),
+            (Code::Aborted, 75),
+            (Code::AlreadyExists, 75),
+            (Code::FailedPrecondition, 75),
+            (Code::PermissionDenied, 77),
+            (Code::Unauthenticated, 77),
+        ];
+        for (code, exit) in table {
+            assert_eq!(code_of(code), exit, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn broken_connection_is_unavailable_and_names_the_address_and_the_cause() {
+        let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused");
+        let error = failure("http://server", &Status::from_error(Box::new(refused)), &as_is);
+        assert_eq!(error.code(), 69);
+        assert_eq!(error.to_string(), "http://server can not be reached: refused");
+    }
+
+    #[test]
+    fn every_field_violation_is_a_line_of_its_own() {
+        let details = ErrorDetails::with_bad_request(vec![
+            FieldViolation::new("changes[0].put.policy.mode", "must be said"),
+            FieldViolation::new("", "too much"),
+        ]);
+        let status = Status::with_error_details(Code::InvalidArgument, "2 faults", details);
+        let error = failure("http://server", &status, &|field| field.replace("changes[0].put", "a.yaml"));
+        assert_eq!(error.to_string(), "a.yaml.policy.mode: must be said\ntoo much");
+    }
+
+    #[test]
+    fn conflict_tells_who_came_first() {
+        let rule = v1::Rule {
+            key: Some(v1::Pattern {
+                caller_service: "a".into(),
+                caller_cluster: "*".into(),
+                callee_service: "b".into(),
+                callee_method: "p.S/M".into(),
+            }),
+            revision: 9,
+            updated_by: "kim".into(),
+            ..v1::Rule::default()
+        };
+        let any = prost_types::Any {
+            type_url: "type.googleapis.com/damper.v1.Rule".into(),
+            value: rule.encode_to_vec(),
+        };
+        let details = tonic_types::pb::Status { code: 10, message: String::new(), details: vec![any] };
+        let status = Status::with_details(Code::Aborted, "not at revision 7", details.encode_to_vec().into());
+        let error = failure("http://server", &status, &as_is);
+        assert_eq!(error.to_string(), "not at revision 7\na * b p.S/M is at revision 9 now, changed by kim");
+    }
+}

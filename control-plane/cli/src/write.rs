@@ -1,0 +1,113 @@
+//! What is said with every write, and what the answer to one says about whom it concerns.
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::output::{message, printable};
+
+/// So many warnings are printed; the rest is counted.
+const MAX_WARNINGS: usize = 20;
+
+/// Options of every command that changes something.
+#[derive(Args, Debug)]
+pub(crate) struct WriteArgs {
+    /// Check everything on the server, change nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Why; kept with the change
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) reason: String,
+    /// Who makes the change [default: the system's user@host]
+    #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR")]
+    pub(crate) author: Option<String>,
+}
+
+impl WriteArgs {
+    /// The wire's form.
+    pub(crate) fn options(&self) -> v1::WriteOptions {
+        v1::WriteOptions {
+            validate_only: self.dry_run,
+            request_id: String::new(),
+            reason: self.reason.clone(),
+            author: self.author.clone().unwrap_or_else(user_at_host),
+        }
+    }
+
+    /// What follows the name of something done: that it was not really.
+    pub(crate) fn suffix(&self) -> &'static str {
+        if self.dry_run { " (dry run: nothing was changed)" } else { "" }
+    }
+}
+
+fn user_at_host() -> String {
+    let said = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(said);
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim().to_owned())
+        .filter(|name| !name.is_empty())
+        .or_else(|| ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(said));
+    let user = user.unwrap_or_else(|| "unknown".to_owned());
+    host.map_or_else(|| user.clone(), |host| format!("{user}@{host}"))
+}
+
+/// Warns about rules that concern nobody, or somebody who can not carry them out.
+pub(crate) fn warn<'a>(reached: impl Iterator<Item = (String, &'a v1::RuleReach)>) {
+    let warnings: Vec<String> = reached.flat_map(|(key, reach)| warnings(&key, reach)).collect();
+    for warning in warnings.iter().take(MAX_WARNINGS) {
+        message(format_args!("warning: {warning}"));
+    }
+    if warnings.len() > MAX_WARNINGS {
+        message(format_args!("warning: {} more", warnings.len() - MAX_WARNINGS));
+    }
+}
+
+fn warnings(key: &str, reach: &v1::RuleReach) -> Vec<String> {
+    let v1::RuleReach { routes, clients, clients_lacking_features, nearest } = reach;
+    let mut warnings = Vec::new();
+    let nobody = match (routes, clients) {
+        (0, 0) => Some("no known route and no connected client"),
+        (0, _) => Some("no known route"),
+        (_, 0) => Some("no connected client"),
+        _ => None,
+    };
+    if let Some(nobody) = nobody {
+        let nearest = match nearest.as_slice() {
+            [] => String::new(),
+            names => format!("; nearest: {}", printable(&names.join(", "))),
+        };
+        warnings.push(format!("{key}: {nobody} matches{nearest}"));
+    }
+    if *clients_lacking_features > 0 {
+        warnings.push(format!(
+            "{key}: {clients_lacking_features} of {clients} clients lack a feature that it needs; it is off there"
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_that_concerns_nobody_is_warned_about_with_the_nearest_names() {
+        let reach =
+            v1::RuleReach { nearest: vec!["checkout".into(), "catalog".into()], ..Default::default() };
+        assert_eq!(
+            warnings("KEY", &reach),
+            ["KEY: no known route and no connected client matches; nearest: checkout, catalog"]
+        );
+    }
+
+    #[test]
+    fn clients_that_can_not_carry_out_a_rule_are_counted() {
+        let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
+        assert_eq!(
+            warnings("KEY", &reach),
+            ["KEY: 2 of 3 clients lack a feature that it needs; it is off there"]
+        );
+        let all = v1::RuleReach { routes: 1, clients: 1, ..Default::default() };
+        assert!(warnings("KEY", &all).is_empty());
+    }
+}
