@@ -1,0 +1,84 @@
+// The stream as the components see it: the fleet, whether it is live, and the last two minutes.
+import type { Open } from "./open";
+import type { Event } from "./link";
+import type { Fleet, Load } from "./state";
+import { fold, load } from "./state";
+
+export interface Sample {
+  // Seconds since the epoch, by this machine's clock.
+  readonly at: number;
+  readonly amplification: number | undefined;
+}
+
+export type Liveness = "loading" | "live" | "late" | "down";
+
+// Two messages missed: worth a mark, not yet an alarm.
+const LATE_AFTER_MS = 3_500;
+// The chart's window and a little more, so that its line enters from outside.
+const KEPT_S = 130;
+const MARK_MS = 5_000;
+
+export class Board {
+  fleet = $state.raw<Fleet>();
+  total = $state.raw<Load>({ calls: 0, attempts: 0, amplification: undefined });
+  samples = $state.raw<readonly Sample[]>([]);
+  // Why there is no stream; undefined = there is one, or the first is being opened.
+  downReason = $state<string>();
+  // Of the data shown; undefined = there is none.
+  ageMs = $state<number>();
+  // Rules changed within the last seconds.
+  marked = $state.raw<ReadonlyMap<string, number>>(new Map());
+  liveness = $derived.by((): Liveness => {
+    if (this.downReason !== undefined) return "down";
+    if (this.ageMs === undefined) return "loading";
+    return this.ageMs > LATE_AFTER_MS ? "late" : "live";
+  });
+
+  #heardAt: number | undefined;
+
+  // Returns what ends it.
+  start(open: Open): () => void {
+    const close = open((event) => { this.take(event); });
+    const clock = setInterval(() => { this.#tick(); }, 500);
+    return () => {
+      clearInterval(clock);
+      close();
+    };
+  }
+
+  take(event: Event): void {
+    if (event.kind === "down") {
+      this.downReason = event.reason;
+      this.#tick();
+      return;
+    }
+    const fleet = fold(this.fleet, event.message);
+    if (fleet === undefined) return;
+    this.fleet = fleet;
+    this.downReason = undefined;
+    this.total = load(fleet.routes.values());
+    this.#heardAt = performance.now();
+    this.#sample();
+    if (fleet.changed.length > 0) {
+      const marked = new Map(this.marked);
+      for (const key of fleet.changed) marked.set(key, this.#heardAt);
+      this.marked = marked;
+    }
+    this.#tick();
+  }
+
+  #sample(): void {
+    const at = Date.now() / 1000;
+    const kept = this.samples.filter((sample) => sample.at > at - KEPT_S && sample.at < at);
+    this.samples = [...kept, { at, amplification: this.total.amplification }];
+  }
+
+  #tick(): void {
+    if (this.#heardAt === undefined) return;
+    const now = performance.now();
+    this.ageMs = now - this.#heardAt;
+    if (this.marked.size === 0) return;
+    const fresh = [...this.marked].filter(([, since]) => now - since < MARK_MS);
+    if (fresh.length < this.marked.size) this.marked = new Map(fresh);
+  }
+}

@@ -1,0 +1,135 @@
+// Figures and settings in words. What a message leaves out is "default": the values are the engine's.
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { Fate } from "$wire/distribution_pb";
+import type { FateRate } from "$wire/fleet_pb";
+import { Jitter, Mode } from "$wire/policy_pb";
+import type { Backoff, Policy } from "$wire/policy_pb";
+
+export const NONE = "–";
+
+// From here on an amplification is marked.
+export const HIGH_AMPLIFICATION = 1.5;
+
+export function rate(perS: number): string {
+  if (perS >= 99.95) return Math.round(perS).toLocaleString("en");
+  return perS.toFixed(perS > 0 && perS < 0.095 ? 2 : 1);
+}
+
+export function times(amplification: number | undefined): string {
+  return amplification === undefined || amplification === 0 ? NONE : `×${amplification.toFixed(2)}`;
+}
+
+export function isHigh(amplification: number | undefined): boolean {
+  return amplification !== undefined && amplification > HIGH_AMPLIFICATION;
+}
+
+export function share(part: number): string {
+  if (part === 0) return "0 %";
+  if (part < 0.001) return "<0.1 %";
+  return `${(part * 100).toFixed(part < 0.9995 ? 1 : 0)} %`;
+}
+
+export function toMs(duration: Duration): number {
+  return Number(duration.seconds) * 1000 + duration.nanos / 1e6;
+}
+
+export function span(duration: Duration | undefined): string {
+  if (duration === undefined) return NONE;
+  const ms = toMs(duration);
+  if (ms >= 3_600_000) return `${trim(ms / 3_600_000)} h`;
+  if (ms >= 60_000) return `${trim(ms / 60_000)} min`;
+  if (ms >= 1000) return `${trim(ms / 1000)} s`;
+  if (ms >= 1 || ms === 0) return `${trim(ms)} ms`;
+  return `${trim(ms * 1000)} µs`;
+}
+
+function trim(value: number): string {
+  return Number(value.toPrecision(3)).toString();
+}
+
+export function age(ms: number): string {
+  const s = Math.floor(ms / 1000);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
+  return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+}
+
+export function clock(time: Timestamp | undefined): string {
+  if (time === undefined) return NONE;
+  const date = new Date(Number(time.seconds) * 1000);
+  return date.toLocaleTimeString("en-GB", { timeZoneName: "short" });
+}
+
+const MODES: Record<Mode, string> = {
+  [Mode.UNSPECIFIED]: "no mode",
+  [Mode.OFF]: "off",
+  [Mode.OBSERVE]: "observe",
+  [Mode.ENFORCE]: "enforce",
+};
+
+export function modeName(mode: Mode): string {
+  return MODES[mode] ?? `mode ${mode}`;
+}
+
+export function fateName(fate: Fate): string {
+  return (Fate[fate] ?? `fate ${fate}`).toLowerCase().replaceAll("_", " ");
+}
+
+// The most frequent first. Several would-be fates of observed calls come with "would".
+export function topFates(fates: readonly FateRate[], most: number): FateRate[] {
+  return fates.filter((fate) => fate.perS > 0).sort((a, b) => b.perS - a.perS).slice(0, most);
+}
+
+export function attempts(policy: Policy | undefined): string {
+  if (policy?.retry === undefined) return "1";
+  return policy.retry.maxAttempts?.toString() ?? "default";
+}
+
+export function backoff(policy: Policy | undefined): string {
+  if (policy?.retry === undefined) return "sent once";
+  return policy.retry.backoff === undefined ? "default" : kindOfBackoff(policy.retry.backoff);
+}
+
+function kindOfBackoff({ kind }: Backoff): string {
+  switch (kind.case) {
+    case "none":
+      return "no wait";
+    case "fixed":
+      return `fixed ${span(kind.value.delay)}${jitter(kind.value.jitter, kind.value.jitterShare)}`;
+    case "random":
+      return `random ${span(kind.value.min)} to ${span(kind.value.max)}`;
+    case "exponential": {
+      const { base, multiplier, max } = kind.value;
+      const parts = ["exponential"];
+      if (base) parts.push(span(base));
+      if (multiplier !== undefined) parts.push(`×${trim(multiplier)}`);
+      if (max) parts.push(`up to ${span(max)}`);
+      return parts.join(" ") + jitter(kind.value.jitter, kind.value.jitterShare);
+    }
+    case undefined:
+      return "default";
+  }
+}
+
+function jitter(kind: Jitter, of: number | undefined): string {
+  switch (kind) {
+    case Jitter.UNSPECIFIED:
+      return "";
+    case Jitter.NONE:
+      return ", no jitter";
+    case Jitter.FULL:
+      return ", full jitter";
+    case Jitter.EQUAL:
+      return ", equal jitter";
+    case Jitter.PLUS_MINUS:
+      return of === undefined ? ", ± jitter" : `, ±${trim(of * 100)} %`;
+    case Jitter.DECORRELATED:
+      return ", decorrelated";
+  }
+}
+
+export function breaker(policy: Policy | undefined): string {
+  const breaker = policy?.retryBreaker;
+  if (breaker?.enabled === false) return "off";
+  return breaker?.ratio === undefined ? "default" : trim(breaker.ratio).toString();
+}
