@@ -108,18 +108,23 @@ impl Stream for Frames {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_ends_in_anything_but_data_is_sent_once() {
-    let failing = || ScriptedBody::over([data("a"), Err("cannot encode".into())]);
-    let trailing = || ScriptedBody::over([data("a"), trailers(&[("x-sum", "1")])]);
-    for (body, fate) in [(failing(), "not_replayable"), (trailing(), "not_replayable")] {
-        let (engine, peer) = (engine(enforce()), Peer::new([unavailable()]));
-        // The first never reaches the callee whole; the second does.
-        let _ = call(&mut governed(&engine, peer.clone()), posted(body)).await;
-        assert!(peer.seen().len() <= 1);
-        let endings = endings(&engine);
-        assert_eq!(endings.len(), 1, "{endings:?}");
-        assert!(endings[0].0 == fate || endings[0].0 == "not_retryable", "{endings:?}");
-    }
+async fn a_request_with_trailers_arrives_whole_and_once() {
+    let body = ScriptedBody::over([data("a"), trailers(&[("x-sum", "1")])]);
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable()]));
+    call(&mut governed(&engine, peer.clone()), posted(body)).await.unwrap();
+    assert_eq!(peer.seen()[0].body, ["a"]);
+    assert_eq!(peer.seen()[0].trailers.as_ref().unwrap()["x-sum"], "1");
+    ended(&engine, &[("not_replayable", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_can_not_be_encoded_fails_as_it_would_without_the_layer() {
+    let body = ScriptedBody::over([data("a"), Err(tonic::Status::internal("cannot encode").into())]);
+    let (engine, peer) = (engine(enforce()), Peer::new([unavailable()]));
+    let error = call(&mut governed(&engine, peer.clone()), posted(body)).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<tonic::Status>().unwrap().message(), "cannot encode");
+    assert!(peer.seen().is_empty());
+    ended(&engine, &[("not_retryable", 1)]);
 }
 
 #[tokio::test(start_paused = true)]

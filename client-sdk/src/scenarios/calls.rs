@@ -304,14 +304,20 @@ async fn hostile_answers_are_passed_on_and_never_panic() {
         ("grpc-message", "%zz%"),
         ("grpc-retry-pushback-ms", "-0x1"),
     ];
-    for _ in 0..2 {
-        let body = ScriptedBody::over([trailers(&odd)]);
-        let (engine, peer) = (engine(enforce()), Peer::new([trailers_only(&odd), begun(body)]));
-        let mut service = governed(&engine, peer);
-        for _ in 0..2 {
-            let answer = call(&mut service, request()).await.unwrap();
-            assert_eq!(answer.status(), "99999999999999");
+    let odd_trailers = begun(ScriptedBody::over([trailers(&odd)]));
+    let mut not_ascii = trailers_only(&odd);
+    if let Reply::With(response) = &mut not_ascii {
+        for name in ["grpc-status", "grpc-message", "damper-no-more-retry", "grpc-retry-pushback-ms"] {
+            response.headers_mut().insert(name, HeaderValue::from_bytes(b"\xff\xfe\x80").unwrap());
         }
-        ended(&engine, &[("not_retryable", 2)]);
     }
+    let (engine, peer) = (engine(enforce()), Peer::new([trailers_only(&odd), odd_trailers, not_ascii]));
+    let mut service = governed(&engine, peer);
+    for _ in 0..2 {
+        let answer = call(&mut service, request()).await.unwrap();
+        assert_eq!(answer.status(), "99999999999999");
+    }
+    let answer = call(&mut service, request()).await.unwrap();
+    assert_eq!(answer.headers["grpc-status"].as_bytes(), b"\xff\xfe\x80");
+    ended(&engine, &[("not_retryable", 3)]);
 }

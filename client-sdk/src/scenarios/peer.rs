@@ -34,6 +34,7 @@ pub(crate) struct Seen {
     pub(crate) extensions: http::Extensions,
     pub(crate) size: SizeHint,
     pub(crate) body: Vec<Bytes>,
+    pub(crate) trailers: Option<HeaderMap>,
     pub(crate) at: tokio::time::Instant,
 }
 
@@ -88,17 +89,15 @@ impl Service<Request<Body>> for Peer {
             let at = tokio::time::Instant::now();
             let (head, mut sent) = request.into_parts();
             let size = http_body::Body::size_hint(&sent);
-            let mut body = Vec::new();
+            let (mut body, mut trailers) = (Vec::new(), None);
             while let Some(frame) = sent.frame().await {
-                body.extend(frame?.into_data().ok());
+                match frame?.into_data() {
+                    Ok(data) => body.push(data),
+                    Err(frame) => trailers = frame.into_trailers().ok(),
+                }
             }
-            peer.state().seen.push(Seen {
-                headers: head.headers,
-                extensions: head.extensions,
-                size,
-                body,
-                at,
-            });
+            let http::request::Parts { headers, extensions, .. } = head;
+            peer.state().seen.push(Seen { headers, extensions, size, body, trailers, at });
             let reply = match reply {
                 Reply::With(response) => Ok(response),
                 Reply::Error(error) => Err(error),

@@ -1,1 +1,421 @@
+//! Real sockets: tonic's server and channel with the layers in them, a plain tonic client, and a scripted
+//! HTTP/2 peer for what only a transport can do.
 
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Mutex;
+
+use tokio::net::{TcpListener, TcpStream};
+use tonic::server::{Grpc, NamedService, UnaryService};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Code, Status};
+use tonic_prost::ProstCodec;
+
+use super::*;
+use crate::ServerLayer;
+
+type Answering = Pin<Box<dyn Future<Output = Result<tonic::Response<String>, Status>> + Send>>;
+type Handler = Arc<dyn Fn(tonic::Request<String>) -> Answering + Send + Sync>;
+
+/// A service of one unary method.
+#[derive(Clone)]
+struct Inventory(Handler);
+
+impl NamedService for Inventory {
+    const NAME: &'static str = "inventory.v1.Inventory";
+}
+
+impl Service<Request<Body>> for Inventory {
+    type Response = Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Self::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = Method(Arc::clone(&self.0));
+        Box::pin(async move {
+            let mut grpc = Grpc::new(ProstCodec::<String, String>::default());
+            Ok(grpc.unary(method, request).await)
+        })
+    }
+}
+
+struct Method(Handler);
+
+impl UnaryService<String> for Method {
+    type Response = String;
+    type Future = Answering;
+
+    fn call(&mut self, request: tonic::Request<String>) -> Answering {
+        (self.0)(request)
+    }
+}
+
+/// What a service saw of its requests.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<tonic::metadata::MetadataMap>>>);
+
+impl Log {
+    fn note(&self, request: &tonic::Request<String>) {
+        self.0.lock().unwrap().push(request.metadata().clone());
+    }
+
+    fn flags(&self) -> Vec<Option<String>> {
+        let flag =
+            |map: &tonic::metadata::MetadataMap| Some(map.get("damper-retry")?.to_str().unwrap().to_owned());
+        self.0.lock().unwrap().iter().map(flag).collect()
+    }
+}
+
+fn no_flags(count: usize) -> Vec<Option<String>> {
+    vec![None; count]
+}
+
+/// Serves until the test's runtime ends.
+async fn serve(layer: ServerLayer, handler: Handler) -> Channel {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder().layer(layer).add_service(Inventory(handler));
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    connect(address)
+}
+
+fn connect(address: SocketAddr) -> Channel {
+    Endpoint::from_shared(format!("http://{address}")).unwrap().connect_lazy()
+}
+
+fn handler<F, R>(f: F) -> Handler
+where
+    F: Fn(tonic::Request<String>) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<tonic::Response<String>, Status>> + Send + 'static,
+{
+    Arc::new(move |request| Box::pin(f(request)))
+}
+
+/// A handler that notes its request and answers with this error each time.
+fn failing(log: &Log, status: Status) -> Handler {
+    let log = log.clone();
+    handler(move |request| {
+        log.note(&request);
+        let status = status.clone();
+        async move { Err(status) }
+    })
+}
+
+/// A handler that passes its request on, and what comes back with `?`.
+fn relaying<S>(log: &Log, client: S) -> Handler
+where
+    S: Caller + Clone + Send + Sync + 'static,
+{
+    let log = log.clone();
+    handler(move |request| {
+        log.note(&request);
+        let client = client.clone();
+        async move { Ok(client.reserve(request.into_inner()).await?) }
+    })
+}
+
+/// Makes the unary call with tonic's own client.
+trait Caller {
+    fn reserve(self, message: String)
+    -> impl Future<Output = Result<tonic::Response<String>, Status>> + Send;
+}
+
+impl<S> Caller for S
+where
+    S: tonic::client::GrpcService<Body> + Send,
+    S::Future: Send,
+    S::ResponseBody: http_body::Body<Data = Bytes> + Send + 'static,
+    <S::ResponseBody as http_body::Body>::Error: Into<BoxError> + Send,
+{
+    async fn reserve(self, message: String) -> Result<tonic::Response<String>, Status> {
+        let mut grpc = tonic::client::Grpc::new(self);
+        let error: Result<(), BoxError> = grpc.ready().await.map_err(Into::into);
+        error.map_err(Status::from_error)?;
+        let path = http::uri::PathAndQuery::from_static(METHOD);
+        let codec = ProstCodec::<String, String>::default();
+        grpc.unary(tonic::Request::new(message), path, codec).await
+    }
+}
+
+fn server(engine: &Arc<Engine>) -> ServerLayer {
+    ServerLayer::new(Arc::clone(engine))
+}
+
+/// An error as an application makes it.
+fn out_of_stock() -> Status {
+    let mut metadata = tonic::metadata::MetadataMap::new();
+    metadata.append("x-shelf", "a".parse().unwrap());
+    metadata.append("x-shelf", "b".parse().unwrap());
+    metadata.append_bin("x-trace-bin", tonic::metadata::BinaryMetadataValue::from_bytes(&[0, 255]));
+    Status::with_details_and_metadata(Code::Unavailable, "röd", Bytes::from_static(&[1, 2, 3]), metadata)
+}
+
+fn assert_same(got: &Status, sent: &Status) {
+    assert_eq!((got.code(), got.message(), got.details()), (sent.code(), sent.message(), sent.details()));
+    let got = got.metadata();
+    assert_eq!(got.get_all("x-shelf").iter().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(got.get_bin("x-trace-bin"), sent.metadata().get_bin("x-trace-bin"));
+    for gone in damper_core::chain::HOP_BY_HOP {
+        assert!(!got.contains_key(gone), "{gone}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_over_http2_is_retried_and_answered() {
+    let (ours, theirs, log) = (engine(enforce()), engine(None), Log::default());
+    let seen = log.clone();
+    let channel = serve(
+        server(&theirs),
+        handler(move |request| {
+            seen.note(&request);
+            let failed = seen.flags().len() < 3;
+            async move {
+                if failed {
+                    Err(out_of_stock())
+                } else {
+                    Ok(tonic::Response::new(request.into_inner() + "!"))
+                }
+            }
+        }),
+    )
+    .await;
+    let answer = governed(&ours, channel).reserve("one".to_owned()).await.unwrap();
+    assert_eq!(answer.get_ref(), "one!");
+    assert_eq!(log.flags(), [None, Some("1".to_owned()), Some("2".to_owned())]);
+    ended(&ours, &[("ok_after_retry", 1)]);
+}
+
+#[tokio::test]
+async fn two_hops_retry_once_together_and_the_flag_climbs_to_the_top() {
+    let (top, middle, bottom) = (engine(enforce()), engine(enforce()), engine(None));
+    let (middle_log, bottom_log) = (Log::default(), Log::default());
+    let below = serve(server(&bottom), failing(&bottom_log, out_of_stock())).await;
+    let channel = serve(server(&middle), relaying(&middle_log, governed(&middle, below))).await;
+
+    let context = crate::Context::new(None, None, top.clock());
+    let error =
+        context.clone().scope(governed(&top, channel.clone()).reserve("x".to_owned())).await.unwrap_err();
+    assert_eq!(bottom_log.flags(), [None, Some("1".to_owned()), Some("2".to_owned())]);
+    assert_eq!(middle_log.flags(), no_flags(1));
+    assert_same(&error, &out_of_stock());
+    assert!(context.chain().no_more_retry());
+    ended(&top, &[("chain_no_more_retry", 1)]);
+    ended(&middle, &[("attempts_exhausted", 1)]);
+
+    // A client without Damper is told to stop in gRPC's own words.
+    let plain = channel.reserve("x".to_owned()).await.unwrap_err();
+    assert_eq!(plain.metadata().get_all("grpc-retry-pushback-ms").iter().collect::<Vec<_>>(), ["-1"]);
+    assert_eq!(plain.metadata().get_all("damper-no-more-retry").iter().collect::<Vec<_>>(), ["1"]);
+}
+
+#[tokio::test]
+async fn a_hop_without_a_rule_in_the_middle_changes_nothing() {
+    let (top, middle, low, bottom) = (engine(enforce()), engine(None), engine(enforce()), engine(None));
+    let (middle_log, low_log, bottom_log) = (Log::default(), Log::default(), Log::default());
+    let below = serve(server(&bottom), failing(&bottom_log, out_of_stock())).await;
+    let below = serve(server(&low), relaying(&low_log, governed(&low, below))).await;
+    let channel = serve(server(&middle), relaying(&middle_log, governed(&middle, below))).await;
+    let error = governed(&top, channel).reserve("x".to_owned()).await.unwrap_err();
+    assert_same(&error, &out_of_stock());
+    assert_eq!(middle_log.flags(), no_flags(1));
+    assert_eq!(low_log.flags(), no_flags(1));
+    assert_eq!(bottom_log.flags().len(), 3);
+    ended(&top, &[("chain_no_more_retry", 1)]);
+    ended(&middle, &[("policy_off", 1)]);
+}
+
+#[tokio::test]
+async fn a_status_passed_on_does_not_speak_for_the_hop_below() {
+    let (middle, bottom, log) = (engine(enforce()), engine(None), Log::default());
+    let mut status = out_of_stock();
+    status.metadata_mut().insert("grpc-retry-pushback-ms", "250".parse().unwrap());
+    status.metadata_mut().insert("x-envoy-ratelimited", "true".parse().unwrap());
+    // Not retryable, so nothing here gave up: the caller is told nothing about retries.
+    let refused = Status::with_details_and_metadata(
+        Code::FailedPrecondition,
+        status.message(),
+        Bytes::copy_from_slice(status.details()),
+        status.metadata().clone(),
+    );
+    let below = serve(server(&bottom), failing(&log, refused.clone())).await;
+    let channel = serve(server(&middle), relaying(&Log::default(), governed(&middle, below))).await;
+    let error = channel.reserve("x".to_owned()).await.unwrap_err();
+    assert_same(&error, &refused);
+    assert_eq!(log.flags(), no_flags(1));
+}
+
+#[tokio::test]
+async fn an_error_stays_a_single_frame_of_headers_through_the_server_layer() {
+    let engine = engine(None);
+    let mut channel = serve(server(&engine), failing(&Log::default(), out_of_stock())).await;
+    // The empty message of five bytes.
+    let request = Request::post(METHOD)
+        .header("content-type", "application/grpc")
+        .body(Body::new(peer::ScriptedBody::over([peer::data("\0\0\0\0\0")])))
+        .unwrap();
+    let answer = call(&mut channel, request).await.unwrap();
+    assert!(answer.trailers_only);
+    assert_eq!(answer.headers["grpc-status"], "14");
+    assert!(answer.trailers.is_none());
+}
+
+/// Says so when it is dropped.
+struct Dropped(tokio::sync::mpsc::UnboundedSender<()>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_let_go_at_the_deadline() {
+    let (dropped, mut handlers_dropped) = tokio::sync::mpsc::unbounded_channel();
+    let hanging = handler(move |_| {
+        let running = Dropped(dropped.clone());
+        async move {
+            let _running = running;
+            std::future::pending().await
+        }
+    });
+    let engine = engine(Policy { timeout: Some(ms(60)), ..enforce() });
+    let channel = serve(server(&super::engine(None)), hanging).await;
+    let error = governed(&engine, channel).reserve("x".to_owned()).await.unwrap_err();
+    assert_eq!(error.code(), Code::DeadlineExceeded);
+    ended(&engine, &[("deadline", 1)]);
+    // The attempt was cancelled on the wire.
+    handlers_dropped.recv().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_can_not_be_made_is_tried_again_after_a_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let engine = engine(enforce());
+    let error = governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    ended(&engine, &[("attempts_exhausted", 1)]);
+    assert_eq!(counted(&engine), Sends { attempts: 3, retries: 2, resends: 0 });
+}
+
+#[derive(Debug, PartialEq)]
+struct Sends {
+    attempts: u64,
+    retries: u64,
+    resends: u64,
+}
+
+fn counted(engine: &Engine) -> Sends {
+    let mut sends = Sends { attempts: 0, retries: 0, resends: 0 };
+    engine.for_each_route(|_, _, route| {
+        let counters = &route.state().counters;
+        sends.attempts += counters.attempts();
+        sends.retries += counters.retries();
+        sends.resends += counters.transparent_resends();
+    });
+    sends
+}
+
+/// What a scripted HTTP/2 peer does with a request.
+enum Act {
+    Reset(h2::Reason),
+    /// Closes the connection without a word.
+    HangUp,
+    Answer,
+}
+
+/// Serves connections one after the other by the script; returns the requests' headers as they came.
+async fn scripted(script: Vec<Act>) -> (SocketAddr, Arc<Mutex<Vec<HeaderMap>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&seen);
+    tokio::spawn(async move {
+        let mut script = script.into_iter();
+        loop {
+            let (socket, _) = listener.accept().await.unwrap();
+            connection(socket, &mut script, &log).await;
+        }
+    });
+    (address, seen)
+}
+
+async fn connection(socket: TcpStream, script: &mut impl Iterator<Item = Act>, log: &Mutex<Vec<HeaderMap>>) {
+    let mut connection = h2::server::handshake(socket).await.unwrap();
+    while let Some(Ok((request, mut respond))) = connection.accept().await {
+        log.lock().unwrap().push(request.headers().clone());
+        match script.next() {
+            None | Some(Act::HangUp) => return,
+            Some(Act::Reset(reason)) => respond.send_reset(reason),
+            Some(Act::Answer) => answer(&mut respond),
+        }
+    }
+}
+
+fn answer(respond: &mut h2::server::SendResponse<Bytes>) {
+    let response = Response::builder().header("content-type", "application/grpc").body(()).unwrap();
+    let mut stream = respond.send_response(response, false).unwrap();
+    stream.send_data(Bytes::from_static(&[0, 0, 0, 0, 0]), false).unwrap();
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+    stream.send_trailers(trailers).unwrap();
+}
+
+#[tokio::test]
+async fn a_refused_stream_is_resent_once_without_a_flag() {
+    let script = vec![Act::Reset(h2::Reason::REFUSED_STREAM), Act::Answer];
+    let (address, seen) = scripted(script).await;
+    let engine = engine(enforce());
+    governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(counted(&engine), Sends { attempts: 2, retries: 0, resends: 1 });
+    ended(&engine, &[("ok", 1)]);
+}
+
+#[tokio::test]
+async fn a_connection_lost_under_way_is_an_ordinary_failure() {
+    let (address, seen) = scripted(vec![Act::HangUp, Act::Answer]).await;
+    let engine = engine(enforce());
+    governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap();
+    assert_eq!(seen.lock().unwrap()[1]["damper-retry"], "1");
+    assert_eq!(counted(&engine), Sends { attempts: 2, retries: 1, resends: 0 });
+}
+
+#[tokio::test]
+async fn resets_are_told_apart() {
+    let cases = [
+        (h2::Reason::ENHANCE_YOUR_CALM, damper_core::Code::ResourceExhausted),
+        (h2::Reason::INADEQUATE_SECURITY, damper_core::Code::PermissionDenied),
+        (h2::Reason::CANCEL, damper_core::Code::Cancelled),
+        (h2::Reason::PROTOCOL_ERROR, damper_core::Code::Internal),
+    ];
+    for (reason, code) in cases {
+        let (address, _) = scripted(vec![Act::Reset(reason)]).await;
+        let engine = engine(enforce());
+        governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap_err();
+        engine.for_each_route(|_, _, route| {
+            assert_eq!(route.state().counters.code(code), 1, "{reason:?}");
+        });
+        ended(&engine, &[("not_retryable", 1)]);
+    }
+}
+
+#[tokio::test]
+async fn the_first_attempt_has_the_headers_that_plain_tonic_sends() {
+    let (address, seen) = scripted(vec![Act::Answer, Act::Answer, Act::Answer]).await;
+    let channel = connect(address);
+    channel.clone().reserve("x".to_owned()).await.unwrap();
+    governed(&engine(None), channel.clone()).reserve("x".to_owned()).await.unwrap();
+    governed(&engine(enforce()), channel).reserve("x".to_owned()).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
+}
