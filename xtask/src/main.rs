@@ -5,6 +5,7 @@
 //! skipped: what can neither be found nor installed is an error that names the packages.
 
 mod command;
+mod picture;
 mod tests;
 mod tools;
 
@@ -40,7 +41,7 @@ fn run() -> Result<()> {
     match task.as_deref() {
         Some("demo") => demo(&rest),
         Some("test") if rest.is_empty() => tests::run(),
-        Some("picture") if rest.is_empty() => picture(),
+        Some("picture") if rest.is_empty() => picture::draw(damper()?),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(())
@@ -57,23 +58,4 @@ fn demo(args: &[String]) -> Result<()> {
 /// The damper binary, built when it is run.
 fn damper() -> Result<Command> {
     Ok(Command::cargo()?.args(["run", "--package", "damper-cli", "--bin", "damper", "--"]))
-}
-
-fn picture() -> Result<()> {
-    let report = tools::folder()?.join("demo-report.json");
-    let report = report.to_string_lossy().into_owned();
-    damper()?.args(["demo", "--until-story-ends", "--report", &report]).run()?;
-    Command::cargo()?
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "damper-tests",
-            "--bin",
-            "picture",
-            "--",
-            &report,
-            "docs/chain.svg",
-        ])
-        .run()
 }

@@ -1,0 +1,100 @@
+//! The `damper` binary, and processes of it that end with the test.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// The binary, built from the present sources.
+pub fn damper() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
+        let built = Command::new(cargo).args(arguments).status().expect("cargo can be started");
+        assert!(built.success(), "the damper binary must build");
+        // This test's own binary lies in <target>/<profile>/deps.
+        let own = std::env::current_exe().expect("a test has a path");
+        let profile = own.ancestors().nth(2).expect("a test lies in a build folder");
+        profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))
+    })
+}
+
+/// Runs a `damper` command to its end against a server.
+pub fn run(server: &str, arguments: &[&str]) -> std::process::Output {
+    let mut command = Command::new(damper());
+    command.args(arguments).env("DAMPER_SERVER", server).stdin(Stdio::null());
+    command.output().expect("damper can be started")
+}
+
+/// A `damper serve` process; killed with SIGKILL when it is dropped.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    url: String,
+}
+
+impl Served {
+    /// Starts a server on a free port and waits until it says that it listens.
+    pub fn start(store: &str) -> Self {
+        Self::start_on("127.0.0.1:0", store)
+    }
+
+    /// Starts a server on an address and waits until it says that it listens.
+    pub fn start_on(listen: &str, store: &str) -> Self {
+        let mut child = Command::new(damper())
+            .args(["serve", "--listen", listen, "--store", store])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("damper can be started");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        let mut lines = BufReader::new(stderr).lines();
+        let mut said = Vec::new();
+        let url = loop {
+            let Some(Ok(line)) = lines.next() else { panic!("damper serve ended: {}", said.join("\n")) };
+            if let Some(url) = line.split_whitespace().find(|word| word.starts_with("http://")) {
+                break url.trim_end_matches(['/', ',']).to_owned();
+            }
+            said.push(line);
+        };
+        // Keep reading, or the server would block on a full pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, url }
+    }
+
+    /// Where it listens: `http://127.0.0.1:PORT`.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The address without the scheme.
+    pub fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks until the answer is yes; fails after the time with what was waited for.
+#[track_caller]
+pub fn wait_until(what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < within, "not within {within:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

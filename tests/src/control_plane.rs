@@ -1,0 +1,72 @@
+//! A control plane for one test: the server library on a port of its own, with sled in a temporary folder.
+
+use std::time::Duration;
+
+use damper_control_plane::{Server, Settings};
+use damper_proto::manifest;
+use damper_proto::v1::rules_client::RulesClient;
+use damper_proto::v1::{self, apply_rules_request, rule_change};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+/// A running control plane; stops when it is dropped.
+#[derive(Debug)]
+pub struct ControlPlane {
+    url: String,
+    stop: Option<oneshot::Sender<()>>,
+    running: JoinHandle<()>,
+    _folder: tempfile::TempDir,
+}
+
+impl ControlPlane {
+    /// Starts one on a free port of loopback.
+    pub async fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = format!("sled:{}", folder.path().join("store").display());
+        let store = store.parse().expect("a sled store's address");
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let settings = Settings { listen, ..Settings::new(store) };
+        let server = Server::bind(settings).await.expect("the server starts");
+        let url = format!("http://{}", server.local_addr());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move {
+            server.run(async { drop(stopped.await) }).await.expect("the server runs");
+        });
+        Self { url, stop: Some(stop), running, _folder: folder }
+    }
+
+    /// `http://127.0.0.1:PORT`
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A channel to it.
+    pub async fn channel(&self) -> Channel {
+        let endpoint = Channel::from_shared(self.url.clone()).expect("a URL");
+        endpoint.connect().await.expect("the server is there")
+    }
+
+    /// Puts the rules of a manifest, all or none, and answers with the revision.
+    pub async fn apply(&self, yaml: &str) -> u64 {
+        let documents = manifest::parse(yaml).expect("a manifest");
+        let header = v1::WriteOptions { author: "test".to_owned(), ..v1::WriteOptions::default() };
+        let puts = documents.into_iter().map(|document| v1::RuleChange {
+            kind: Some(rule_change::Kind::Put(document.rule)),
+            expected_revision: None,
+        });
+        let messages = std::iter::once(apply_rules_request::Kind::Header(header))
+            .chain(puts.map(apply_rules_request::Kind::Change))
+            .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });
+        let stream = tokio_stream::iter(messages.collect::<Vec<_>>());
+        let mut rules = RulesClient::new(self.channel().await);
+        rules.apply_rules(stream).await.expect("the rules are good").into_inner().revision
+    }
+
+    /// Stops it and waits until it is gone.
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        let within = Duration::from_secs(10);
+        tokio::time::timeout(within, self.running).await.expect("it stops").expect("without a panic");
+    }
+}
