@@ -1,0 +1,404 @@
+use std::collections::BTreeMap;
+
+use damper_core::{Retry, Route, RouteKey};
+use proptest::prelude::*;
+
+use super::*;
+
+fn key(name: &str) -> v1::Pattern {
+    (&Pattern::parse("orders", "*", name, "*").unwrap()).into()
+}
+
+fn at(revision: u64) -> Position {
+    in_epoch("e", revision)
+}
+
+fn in_epoch(epoch: &str, revision: u64) -> Position {
+    Position { epoch: epoch.to_owned(), revision }
+}
+
+fn good(name: &str, revision: u64, max_attempts: u32) -> v1::DistributedRule {
+    let policy =
+        Policy { retry: Some(Retry { max_attempts, ..Retry::default() }), ..Policy::new(Mode::Enforce) };
+    v1::DistributedRule {
+        key: Some(key(name)),
+        revision,
+        kind: Some(v1::distributed_rule::Kind::Policy((&policy).into())),
+    }
+}
+
+/// A mode that this client has never heard of.
+fn bad(name: &str, revision: u64) -> v1::DistributedRule {
+    let policy = v1::Policy { mode: 77, ..v1::Policy::default() };
+    v1::DistributedRule {
+        key: Some(key(name)),
+        revision,
+        kind: Some(v1::distributed_rule::Kind::Policy(policy)),
+    }
+}
+
+fn withheld(name: &str, revision: u64) -> v1::DistributedRule {
+    v1::DistributedRule {
+        key: Some(key(name)),
+        revision,
+        kind: Some(v1::distributed_rule::Kind::NeedsFeature("hedge".to_owned())),
+    }
+}
+
+fn page(rules: Vec<v1::DistributedRule>, last: bool) -> v1::Snapshot {
+    v1::Snapshot { rules, last }
+}
+
+fn change(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> v1::Delta {
+    v1::Delta { changed, removed: removed.iter().map(|name| key(name)).collect() }
+}
+
+fn holding(rules: Vec<v1::DistributedRule>) -> Applier {
+    let mut applier = Applier::default();
+    let outcome = applier.snapshot(at(10), page(rules, true));
+    assert!(matches!(outcome, Outcome::Applied { whole: true, .. }), "{outcome:?}");
+    applier
+}
+
+/// What a call to this callee would be under: the mode and the attempts, none without a rule.
+fn in_force(applier: &Applier, callee: &str) -> Option<(Mode, Option<u32>)> {
+    let route = RouteKey::new("orders", "default", callee, "a.B/C").unwrap();
+    let rule = applier.table().winner(&route).cloned()?;
+    let attempts = rule.policy().retry.as_ref().map(|retry| retry.max_attempts);
+    Some((rule.policy().mode, attempts))
+}
+
+fn reasons(outcome: Outcome) -> Vec<(String, u64, String)> {
+    let Outcome::Applied { refused, .. } = outcome else { panic!("{outcome:?}") };
+    let named =
+        |refusal: v1::Refusal| (refusal.key.unwrap().callee_service, refusal.revision, refusal.reason);
+    refused.into_iter().map(named).collect()
+}
+
+const ENFORCED: fn(u32) -> Option<(Mode, Option<u32>)> = |n| Some((Mode::Enforce, Some(n)));
+const OFF: Option<(Mode, Option<u32>)> = Some((Mode::Off, None));
+
+#[test]
+fn pages_come_into_force_together_with_the_last() {
+    let mut applier = holding(vec![good("old", 9, 2)]);
+    assert_eq!(applier.snapshot(at(11), page(vec![good("a", 11, 2)], false)), Outcome::Incomplete);
+    assert_eq!(in_force(&applier, "a"), None, "half a snapshot is not in force");
+    assert_eq!(in_force(&applier, "old"), ENFORCED(2));
+    applier.snapshot(at(11), page(vec![good("b", 11, 3)], true));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+    assert_eq!(in_force(&applier, "b"), ENFORCED(3));
+    assert_eq!(in_force(&applier, "old"), None, "a snapshot is the whole table");
+}
+
+#[test]
+fn a_delta_changes_and_removes_what_it_names_and_nothing_else() {
+    let mut applier = holding(vec![good("a", 1, 2), good("b", 2, 2), good("c", 3, 2)]);
+    applier.delta(at(12), change(vec![good("a", 12, 5)], &["b", "never-there"]));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(5));
+    assert_eq!(in_force(&applier, "b"), None);
+    assert_eq!(in_force(&applier, "c"), ENFORCED(2));
+    assert_eq!(applier.position(), Some(&at(12)));
+}
+
+#[test]
+fn a_refused_rule_keeps_its_previous_version_and_the_others_apply() {
+    let mut applier = holding(vec![good("a", 1, 2), good("b", 1, 2)]);
+    let refused = reasons(applier.delta(at(11), change(vec![bad("a", 11), good("b", 11, 4)], &[])));
+    assert_eq!(refused, [("a".into(), 11, "policy.mode: 77 is not known: off, observe or enforce".into())]);
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+    assert_eq!(in_force(&applier, "b"), ENFORCED(4));
+    assert_eq!(applier.refused().len(), 1);
+    let whole = reasons(applier.snapshot(at(12), page(vec![bad("a", 11), good("b", 11, 4)], true)));
+    assert_eq!(whole.len(), 1, "a snapshot repeats the refusal");
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+}
+
+#[test]
+fn a_refused_rule_without_a_previous_version_is_off_and_no_wider_one_takes_its_place() {
+    let mut applier = holding(vec![good("*", 1, 9), bad("a", 2)]);
+    assert_eq!(in_force(&applier, "a"), OFF);
+    assert_eq!(in_force(&applier, "b"), ENFORCED(9));
+    applier.delta(at(11), change(vec![bad("a", 11)], &[]));
+    assert_eq!(in_force(&applier, "a"), OFF, "refused again");
+    assert_eq!(applier.refused().first().map(|refusal| refusal.revision), Some(11));
+    applier.delta(at(12), change(vec![good("a", 12, 2)], &[]));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+    assert_eq!(applier.refused(), [], "replaced by one that is understood");
+    applier.delta(at(13), change(vec![bad("a", 13)], &[]));
+    applier.delta(at(14), change(vec![], &["a"]));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(9), "removed: the wider rule is meant");
+    assert_eq!(applier.refused(), []);
+}
+
+#[test]
+fn a_withheld_rule_is_off_whatever_was_there_and_is_no_refusal() {
+    let mut applier = holding(vec![good("*", 1, 9), good("a", 1, 2)]);
+    let refused = reasons(applier.delta(at(11), change(vec![withheld("a", 11)], &[])));
+    assert_eq!(refused, []);
+    assert_eq!(in_force(&applier, "a"), OFF);
+    applier.delta(at(12), change(vec![], &["a"]));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(9));
+}
+
+#[test]
+fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
+    let mut applier = holding(vec![]);
+    let mut unreadable = good("a", 11, 2);
+    unreadable.key.as_mut().unwrap().callee_method = "future:pattern".to_owned();
+    let keyless = v1::DistributedRule { key: None, ..good("b", 11, 2) };
+    let delta = change(vec![unreadable.clone(), keyless], &[]);
+    let Outcome::Applied { refused, .. } = applier.delta(at(11), delta) else { panic!() };
+    assert_eq!(refused.len(), 2);
+    assert!(refused[0].reason.starts_with("key.callee_method: "), "{refused:?}");
+    assert_eq!(refused[1].reason, "key: must be given");
+    assert!(applier.table().is_empty());
+    let removed = vec![unreadable.key.unwrap(), v1::Pattern::default()];
+    applier.delta(at(12), v1::Delta { changed: vec![], removed });
+    assert_eq!(applier.refused(), []);
+}
+
+#[test]
+fn an_older_response_changes_nothing() {
+    let mut applier = holding(vec![good("a", 10, 2)]);
+    assert_eq!(applier.delta(at(9), change(vec![], &["a"])), Outcome::Stale);
+    assert_eq!(applier.snapshot(at(9), page(vec![], true)), Outcome::Stale);
+    assert_eq!(applier.bookmark(at(9)), Outcome::Stale);
+    assert_eq!(applier.position(), Some(&at(10)));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+}
+
+#[test]
+fn another_epoch_needs_a_snapshot_which_may_have_any_revision() {
+    let mut applier = holding(vec![good("a", 10, 2)]);
+    let other = || in_epoch("other", 3);
+    assert!(matches!(applier.delta(other(), change(vec![], &["a"])), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(other()), Outcome::OutOfStep(_)));
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+    applier.snapshot(other(), page(vec![good("b", 2, 2)], true));
+    assert_eq!(applier.position(), Some(&other()));
+    assert_eq!(in_force(&applier, "a"), None);
+}
+
+#[test]
+fn a_bookmark_moves_the_position_but_not_before_a_snapshot() {
+    let mut applier = Applier::default();
+    assert_eq!(applier.bookmark(at(5)), Outcome::Incomplete);
+    assert_eq!(applier.position(), None);
+    let mut applier = holding(vec![]);
+    assert_eq!(applier.bookmark(at(15)), Outcome::Confirmed);
+    assert_eq!(applier.position(), Some(&at(15)));
+}
+
+#[test]
+fn a_snapshot_that_is_interrupted_is_out_of_step_and_forgotten_with_its_stream() {
+    let mut applier = holding(vec![good("a", 10, 2)]);
+    applier.snapshot(at(11), page(vec![], false));
+    assert!(matches!(applier.delta(at(12), change(vec![], &[])), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.snapshot(at(12), page(vec![], false)), Outcome::OutOfStep(_)));
+    applier.snapshot(at(11), page(vec![good("lost", 1, 2)], false));
+    applier.begin_stream();
+    applier.snapshot(at(12), page(vec![], true));
+    assert!(applier.table().is_empty());
+}
+
+#[test]
+fn what_is_kept_on_disk_restores_rules_stand_ins_and_refusals() {
+    let mut before = holding(vec![good("a", 1, 2), good("b", 1, 3), withheld("c", 1)]);
+    before.delta(at(11), change(vec![bad("a", 11), bad("new", 11)], &[]));
+    let mut after = Applier::default();
+    after.restore(before.image().unwrap());
+    assert_eq!(after.position(), Some(&at(11)));
+    for (callee, expected) in [("a", ENFORCED(2)), ("b", ENFORCED(3)), ("c", OFF), ("new", OFF)] {
+        assert_eq!(in_force(&after, callee), expected, "{callee}");
+    }
+    let sorted = |applier: &Applier| {
+        let mut all = applier.refused();
+        all.sort_by_key(|refusal| refusal.key.clone().unwrap().callee_service);
+        all
+    };
+    assert_eq!(sorted(&after), sorted(&before));
+}
+
+#[derive(Clone, Debug)]
+enum Sent {
+    Good(u8, u32),
+    Bad(u8),
+    Withheld(u8),
+    Remove(u8),
+}
+
+#[derive(Clone, Debug)]
+enum Response {
+    Snapshot(Vec<Sent>, bool),
+    Delta(Vec<Sent>),
+    Bookmark,
+    NewStream,
+}
+
+fn any_sent() -> impl Strategy<Value = Sent> {
+    let name = 0..4_u8;
+    prop_oneof![
+        3 => (name.clone(), 1..=10_u32).prop_map(|(name, attempts)| Sent::Good(name, attempts)),
+        2 => name.clone().prop_map(Sent::Bad),
+        1 => name.clone().prop_map(Sent::Withheld),
+        2 => name.prop_map(Sent::Remove),
+    ]
+}
+
+fn any_response() -> impl Strategy<Value = (u8, u64, Response)> {
+    let list = || proptest::collection::vec(any_sent(), 0..4);
+    let response = prop_oneof![
+        2 => (list(), any::<bool>()).prop_map(|(sent, last)| Response::Snapshot(sent, last)),
+        4 => list().prop_map(Response::Delta),
+        1 => Just(Response::Bookmark),
+        1 => Just(Response::NewStream),
+    ];
+    (0..2_u8, 0..6_u64, response)
+}
+
+/// The rule of the design written down as plainly as possible: by name, what is in force.
+#[derive(Default)]
+struct Model {
+    position: Option<Position>,
+    in_force: BTreeMap<u8, Option<u32>>,
+    pages: Option<(Position, Vec<Sent>)>,
+}
+
+impl Model {
+    fn put(&mut self, sent: &[Sent], previous: &BTreeMap<u8, Option<u32>>) {
+        for one in sent {
+            match one {
+                Sent::Good(name, attempts) => drop(self.in_force.insert(*name, Some(*attempts))),
+                Sent::Withheld(name) => drop(self.in_force.insert(*name, None)),
+                Sent::Bad(name) => {
+                    let kept = previous.get(name).copied().unwrap_or(None);
+                    self.in_force.entry(*name).or_insert(kept);
+                }
+                Sent::Remove(_) => {}
+            }
+        }
+    }
+
+    fn step(&mut self, position: Position, response: &Response) {
+        let behind = self
+            .position
+            .as_ref()
+            .is_some_and(|held| held.epoch == position.epoch && held.revision > position.revision);
+        let same_epoch = self.position.as_ref().is_some_and(|held| held.epoch == position.epoch);
+        match response {
+            Response::NewStream => self.pages = None,
+            Response::Snapshot(sent, last) => {
+                let (begun, mut all) = self.pages.take().unwrap_or((position.clone(), vec![]));
+                if begun != position {
+                    return;
+                }
+                all.extend(sent.iter().cloned());
+                if !last {
+                    self.pages = Some((begun, all));
+                } else if !behind {
+                    let previous = std::mem::take(&mut self.in_force);
+                    self.put(&all, &previous);
+                    self.position = Some(position);
+                }
+            }
+            Response::Delta(sent) if self.pages.is_none() && same_epoch && !behind => {
+                for one in sent {
+                    if let Sent::Remove(name) = one {
+                        self.in_force.remove(name);
+                    }
+                }
+                let previous = self.in_force.clone();
+                self.put(sent, &previous);
+                self.position = Some(position);
+            }
+            Response::Bookmark if self.pages.is_none() && same_epoch && !behind => {
+                self.position = Some(position);
+            }
+            Response::Delta(_) | Response::Bookmark => {}
+        }
+    }
+}
+
+fn feed(applier: &mut Applier, position: Position, response: &Response) {
+    let revision = position.revision;
+    let rules = |sent: &[Sent]| -> Vec<_> {
+        let rule = |one: &Sent| match one {
+            Sent::Good(name, attempts) => Some(good(&name.to_string(), revision, *attempts)),
+            Sent::Bad(name) => Some(bad(&name.to_string(), revision)),
+            Sent::Withheld(name) => Some(withheld(&name.to_string(), revision)),
+            Sent::Remove(_) => None,
+        };
+        sent.iter().filter_map(rule).collect()
+    };
+    match response {
+        Response::NewStream => applier.begin_stream(),
+        Response::Snapshot(sent, last) => drop(applier.snapshot(position, page(rules(sent), *last))),
+        Response::Bookmark => drop(applier.bookmark(position)),
+        Response::Delta(sent) => {
+            let removed = sent.iter().filter_map(|one| match one {
+                Sent::Remove(name) => Some(key(&name.to_string())),
+                _ => None,
+            });
+            let delta = v1::Delta { changed: rules(sent), removed: removed.collect() };
+            drop(applier.delta(position, delta));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_responses_leave_what_the_design_says_and_never_an_older_revision(
+        responses in proptest::collection::vec(any_response(), 0..30),
+    ) {
+        let (mut applier, mut model) = (Applier::default(), Model::default());
+        for (epoch, revision, response) in &responses {
+            let position = in_epoch(&epoch.to_string(), *revision);
+            let before = applier.position().cloned();
+            feed(&mut applier, position.clone(), response);
+            model.step(position, response);
+            if let (Some(before), Some(after)) = (&before, applier.position()) {
+                prop_assert!(before.epoch != after.epoch || before.revision <= after.revision);
+            }
+            prop_assert_eq!(applier.position(), model.position.as_ref());
+            for name in 0..4_u8 {
+                let expected = model.in_force.get(&name).map(|attempts| match attempts {
+                    Some(attempts) => (Mode::Enforce, Some(*attempts)),
+                    None => (Mode::Off, None),
+                });
+                prop_assert_eq!(in_force(&applier, &name.to_string()), expected);
+            }
+        }
+        let mut restored = Applier::default();
+        if let Some(image) = applier.image() {
+            restored.restore(image);
+            for name in 0..4_u8 {
+                let name = name.to_string();
+                prop_assert_eq!(in_force(&restored, &name), in_force(&applier, &name));
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_that_decode_can_be_applied(
+        bytes in proptest::collection::vec(any::<u8>(), 0..400),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+    ) {
+        let mut applier = holding(vec![good("a", 1, 2)]);
+        let valid = change(vec![good("a", 2, 3), bad("b", 2), withheld("c", 2)], &["d"]);
+        let mut spoiled = valid.encode_to_vec();
+        for (index, byte) in flips {
+            let index = index.index(spoiled.len());
+            spoiled[index] = byte;
+        }
+        for bytes in [bytes, spoiled] {
+            if let Ok(delta) = v1::Delta::decode(bytes.as_slice()) {
+                applier.delta(at(20), delta);
+            }
+            if let Ok(page) = v1::Snapshot::decode(bytes.as_slice()) {
+                applier.snapshot(at(20), page);
+            }
+            let route = RouteKey::new("orders", "default", "a", "a.B/C").unwrap();
+            let _ = Route::new(applier.table().winner(&route).cloned());
+        }
+    }
+}

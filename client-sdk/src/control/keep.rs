@@ -1,0 +1,102 @@
+//! When the rules go to disk: before a snapshot is acknowledged, and within a second of a delta.
+//!
+//! One task writes; it takes what is held at that moment, so that a burst of deltas is one write. A disk that
+//! fails or hangs delays nothing but the first acknowledgement, and that by a bounded time: rules in force
+//! matter more than rules kept.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::{Shared, Stop, last_known_good::Place};
+
+/// Deltas are gathered for this long.
+const GATHER: Duration = Duration::from_millis(300);
+/// A disk that has not answered by then is not waited for.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// Asks the writing task for writes, and learns of them.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    asked: watch::Sender<Asked>,
+    /// The number of the latest request that is on disk, or failed to get there.
+    done: watch::Sender<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    number: u64,
+    at_once: bool,
+}
+
+impl Keeper {
+    pub(super) fn new() -> Self {
+        Self { asked: watch::Sender::default(), done: watch::Sender::default() }
+    }
+
+    /// Has what is held written soon.
+    pub(super) fn ask(&self) {
+        self.asked.send_modify(|asked| asked.number += 1);
+    }
+
+    /// Has what is held written now and waits for it, but not for long.
+    pub(super) async fn ask_and_wait(&self) {
+        self.asked.send_modify(|asked| {
+            asked.number += 1;
+            asked.at_once = true;
+        });
+        let number = self.asked.borrow().number;
+        let mut done = self.done.subscribe();
+        let written = tokio::time::timeout(WAIT, done.wait_for(|done| *done >= number)).await;
+        if written.is_err() {
+            tracing::warn!("the rules are not on disk after {WAIT:?}; going on without");
+        }
+    }
+}
+
+/// Writes when asked, until the end; what was asked for by then is still written.
+pub(super) async fn run(shared: &Shared, place: Place, mut stop: Stop) {
+    let mut asked = shared.keeper.asked.subscribe();
+    let mut failing = false;
+    let mut ending = false;
+    while !ending {
+        tokio::select! {
+            changed = asked.wait_for(|asked| asked.number > *shared.keeper.done.borrow()) => {
+                if changed.is_err() { return }
+            }
+            () = stop.stopped() => ending = true,
+        }
+        let gathered = tokio::time::timeout(GATHER, asked.wait_for(|asked| asked.at_once));
+        tokio::select! {
+            _ = gathered, if !ending => {}
+            () = stop.stopped() => ending = true,
+        }
+        let mut number = 0;
+        shared.keeper.asked.send_if_modified(|asked| {
+            number = asked.number;
+            asked.at_once = false;
+            false
+        });
+        if number > *shared.keeper.done.borrow() {
+            write(shared, &place, &mut failing).await;
+            shared.keeper.done.send_replace(number);
+        }
+    }
+}
+
+async fn write(shared: &Shared, place: &Place, failing: &mut bool) {
+    let Some(image) = shared.applier().image() else { return };
+    let writing = place.clone();
+    let written = tokio::task::spawn_blocking(move || writing.store(image)).await;
+    let problem = match written {
+        Ok(Ok(())) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(problem) = &problem
+        && !*failing
+    {
+        tracing::warn!(file = %place.path().display(), %problem, "the rules cannot be kept on disk");
+    }
+    *failing = problem.is_some();
+}

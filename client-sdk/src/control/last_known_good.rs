@@ -1,0 +1,310 @@
+//! The rules on disk, for a process that starts while the control plane is away.
+//!
+//! One file per identity: a header (name of the format, its version, length and CRC-32 of what follows), then
+//! one protobuf message. It is written beside its place, synced and renamed, so that a reader and a second
+//! process of the same service on this host see one whole file or another, never a mixture. A file that is
+//! damaged, cut short, foreign or someone else's is as good as none; the next write replaces it.
+//!
+//! The code here blocks; [`keep`](super::keep) calls it off the async threads.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::feature;
+use damper_proto::v1;
+use prost::Message;
+
+use super::applier::{Image, Position};
+use crate::identity::Identity;
+
+const FORMAT: &[u8; 12] = b"damper-rules";
+const FORMAT_VERSION: u32 = 1;
+const HEADER_BYTES: usize = FORMAT.len() + 4 + 8 + 4;
+/// Longer than any table the control plane holds.
+const MAX_BYTES: u64 = 512 << 20;
+/// What a crash left behind beside the file is removed when it is older than any write can take.
+const LEFT_BEHIND: Duration = Duration::from_secs(3600);
+
+/// Where an identity's rules are kept.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+    name: String,
+    service: String,
+    cluster: String,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("not readable: {0}")]
+    Io(#[from] io::Error),
+    #[error("damaged: {0}")]
+    Damaged(&'static str),
+    #[error("damaged: {0}")]
+    Undecodable(#[from] prost::DecodeError),
+    #[error("written by another version: format {0}, expected {FORMAT_VERSION}")]
+    Version(u32),
+    #[error("the rules of {service}/{cluster}, not of this process")]
+    Foreign { service: String, cluster: String },
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Body {
+    #[prost(string, tag = "1")]
+    service: String,
+    #[prost(string, tag = "2")]
+    cluster: String,
+    #[prost(string, tag = "3")]
+    sdk_version: String,
+    #[prost(string, repeated, tag = "4")]
+    features: Vec<String>,
+    #[prost(string, tag = "5")]
+    epoch: String,
+    #[prost(uint64, tag = "6")]
+    revision: u64,
+    #[prost(message, repeated, tag = "7")]
+    rules: Vec<v1::DistributedRule>,
+    #[prost(message, repeated, tag = "8")]
+    refused: Vec<v1::Refusal>,
+}
+
+impl Place {
+    pub(super) fn new(folder: &Path, identity: &Identity) -> Self {
+        let Identity { service, cluster, .. } = identity;
+        let mut name = format!("damper-{}-{}.rules", escaped(service), escaped(cluster));
+        if name.len() > 200 {
+            // File names end at 255 bytes. Should two identities share this one, each refuses the other's.
+            let hash = |text: &str| crc32fast::hash(text.as_bytes());
+            name = format!("damper-{:08x}-{:08x}.rules", hash(service), hash(cluster));
+        }
+        Self { folder: folder.to_owned(), name, service: service.clone(), cluster: cluster.clone() }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    /// What was kept; none if nothing ever was. Without a position if an SDK with other abilities wrote it:
+    /// the server would answer from that position, but not with what this one can do now.
+    pub(super) fn load(&self) -> Result<Option<Image>, Error> {
+        self.remove_left_behind();
+        let file = match File::open(self.path()) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let length = file.metadata()?.len();
+        if length > MAX_BYTES {
+            return Err(Error::Damaged("longer than any table"));
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        let body = Body::decode(checked(&bytes)?)?;
+        if (&body.service, &body.cluster) != (&self.service, &self.cluster) {
+            return Err(Error::Foreign { service: body.service, cluster: body.cluster });
+        }
+        Ok(Some(body.into()))
+    }
+
+    /// Replaces what was kept.
+    pub(super) fn store(&self, image: Image) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        let bytes = self.encoded(image);
+        let beside = self.folder.join(format!("{}.{:016x}.tmp", self.name, fastrand::u64(..)));
+        let written = write_synced(&beside, &bytes).and_then(|()| fs::rename(&beside, self.path()));
+        if written.is_err() {
+            // The reason for the failure is the one worth reporting.
+            let _ = fs::remove_file(&beside);
+        }
+        written?;
+        // The rename itself survives a power cut once the folder is synced; some systems cannot.
+        let _ = File::open(&self.folder).and_then(|folder| folder.sync_all());
+        Ok(())
+    }
+
+    fn encoded(&self, image: Image) -> Vec<u8> {
+        let Image { position, rules, refused } = image;
+        let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
+        let body = Body {
+            service: self.service.clone(),
+            cluster: self.cluster.clone(),
+            sdk_version: super::SDK_VERSION.to_owned(),
+            features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
+            epoch,
+            revision,
+            rules: rules.into_iter().map(Arc::unwrap_or_clone).collect(),
+            refused,
+        };
+        let body = body.encode_to_vec();
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
+        bytes.extend_from_slice(FORMAT);
+        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        bytes.extend_from_slice(&body);
+        bytes
+    }
+
+    /// Best effort: a folder that cannot be read is reported by what needs it.
+    fn remove_left_behind(&self) {
+        let Ok(files) = fs::read_dir(&self.folder) else { return };
+        for file in files.flatten() {
+            let name = file.file_name();
+            let ours =
+                name.to_str().is_some_and(|name| name.starts_with(&self.name) && name.ends_with(".tmp"));
+            let modified = file.metadata().and_then(|data| data.modified());
+            let age = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+            if ours && age.is_some_and(|age| age > LEFT_BEHIND) {
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+}
+
+impl From<Body> for Image {
+    fn from(body: Body) -> Self {
+        let same_abilities = body.sdk_version == super::SDK_VERSION && body.features == feature::ALL;
+        let position = Position { epoch: body.epoch, revision: body.revision };
+        Self {
+            position: Some(position).filter(|_| same_abilities),
+            rules: body.rules.into_iter().map(Arc::new).collect(),
+            refused: body.refused,
+        }
+    }
+}
+
+/// The message behind the header, if it is the one that was written.
+fn checked(bytes: &[u8]) -> Result<&[u8], Error> {
+    let rest = bytes.strip_prefix(FORMAT).ok_or(Error::Damaged("not a file of Damper's"))?;
+    let (version, rest) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
+    let version = u32::from_le_bytes(*version);
+    if version != FORMAT_VERSION {
+        return Err(Error::Version(version));
+    }
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or(Error::Damaged("cut short"))?;
+    let (checksum, body) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
+    if body.len() as u64 != u64::from_le_bytes(*length) {
+        return Err(Error::Damaged("its length is not the one it was written with"));
+    }
+    if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
+        return Err(Error::Damaged("its checksum does not match"));
+    }
+    Ok(body)
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// A name as part of a file name. The dash separates, so it is escaped too: `a-b` in `c` is not `a` in `b-c`.
+fn escaped(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c.is_ascii_alphanumeric() || c == '.' || c == '_' {
+            escaped.push(c);
+        } else {
+            escaped.push_str(&format!("%{:02X}", u32::from(c)));
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn identity(service: &str, cluster: &str) -> Identity {
+        Identity { service: service.to_owned(), cluster: cluster.to_owned(), instance: "i".to_owned() }
+    }
+
+    fn image(revision: u64, rules: usize) -> Image {
+        let rule = |i: usize| v1::DistributedRule {
+            key: Some(v1::Pattern { callee_service: format!("callee-{i}"), ..v1::Pattern::default() }),
+            revision,
+            kind: None,
+        };
+        Image {
+            position: Some(Position { epoch: "e".to_owned(), revision }),
+            rules: (0..rules).map(rule).map(Arc::new).collect(),
+            refused: vec![v1::Refusal { revision, ..v1::Refusal::default() }],
+        }
+    }
+
+    #[test]
+    fn what_was_stored_is_loaded_and_replaced_by_the_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(&folder.path().join("made/on/demand"), &identity("orders", "default"));
+        assert!(place.load().unwrap().is_none());
+        for revision in 1..4 {
+            place.store(image(revision, 3)).unwrap();
+            assert_eq!(place.load().unwrap(), Some(image(revision, 3)));
+        }
+        assert_eq!(fs::read_dir(&place.folder).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn another_identity_has_another_file_and_refuses_a_foreign_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |service, cluster| Place::new(folder.path(), &identity(service, cluster));
+        assert_ne!(place("a-b", "c").path(), place("a", "b-c").path());
+        assert!(Place::new(folder.path(), &identity(&"x".repeat(255), "c")).name.len() < 255);
+        place("a", "b").store(image(1, 1)).unwrap();
+        fs::copy(place("a", "b").path(), place("a", "c").path()).unwrap();
+        assert!(matches!(place("a", "c").load(), Err(Error::Foreign { .. })));
+    }
+
+    #[test]
+    fn an_sdk_with_other_abilities_takes_the_rules_but_not_the_position() {
+        let body = Body {
+            sdk_version: "0.0.1".to_owned(),
+            features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
+            epoch: "e".to_owned(),
+            rules: vec![v1::DistributedRule::default()],
+            ..Body::default()
+        };
+        let image = Image::from(body);
+        assert_eq!((image.position, image.rules.len()), (None, 1));
+    }
+
+    #[test]
+    fn two_processes_never_tear_each_others_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), &identity("orders", "default"));
+        place.store(image(1, 1)).unwrap();
+        std::thread::scope(|scope| {
+            for writer in 1..4_u64 {
+                let place = &place;
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        place.store(image(writer, round * 17)).unwrap();
+                    }
+                });
+            }
+            for _ in 0..200 {
+                assert!(place.load().unwrap().is_some());
+            }
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn no_damage_goes_unnoticed(at in any::<prop::sample::Index>(), to: u8, cut in any::<bool>()) {
+            let folder = tempfile::tempdir().unwrap();
+            let place = Place::new(folder.path(), &identity("orders", "default"));
+            let mut bytes = place.encoded(image(7, 5));
+            let at = at.index(bytes.len());
+            prop_assume!(cut || bytes[at] != to);
+            if cut { bytes.truncate(at) } else { bytes[at] = to }
+            fs::write(place.path(), bytes).unwrap();
+            prop_assert!(place.load().is_err());
+        }
+    }
+}

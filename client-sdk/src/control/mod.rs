@@ -1,0 +1,245 @@
+//! The control plane's side of the SDK: rules in, reports out, in the background.
+//!
+//! Three supervised tasks: the stream (which first takes up what is on disk), the override file, the writer
+//! of the rules on disk. They hold what they [share](Shared), never the [`Damper`](crate::Damper) itself, so
+//! that dropping its last clone ends them. A task that panics is started again after a growing wait; the
+//! application's calls go on meanwhile by the rules in force.
+
+mod applier;
+mod keep;
+mod last_known_good;
+pub(crate) mod overrides;
+mod reconnect;
+mod report;
+mod status;
+mod stream;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use damper_core::Mode;
+use damper_proto::v1;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use self::applier::Applier;
+use self::keep::Keeper;
+use self::last_known_good::Place;
+pub use self::status::{NotReady, Source, Status};
+use crate::options::Settings;
+use crate::routes::Engine;
+
+const SDK_VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The file on disk and the override file are given this long before the stream begins without them.
+const START_WITHIN: Duration = Duration::from_secs(5);
+/// A disk that hangs must not hold up the end of the process.
+const END_WITHIN: Duration = Duration::from_secs(5);
+
+/// The background work of one `Damper`; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    stop: watch::Sender<bool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the background tasks share.
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    engine: Arc<Engine>,
+    applier: Mutex<Applier>,
+    status: watch::Sender<Status>,
+    keeper: Keeper,
+    place: Option<Place>,
+    /// True once the override file was read, so that no rules run ahead of it.
+    override_read: watch::Sender<bool>,
+    /// True once the rules on disk were taken up: a stream that starts again must not go back to them.
+    started: AtomicBool,
+}
+
+/// Tells a task when to end.
+#[derive(Clone, Debug)]
+struct Stop(watch::Receiver<bool>);
+
+impl Control {
+    /// Begins the background work on this runtime; returns at once.
+    pub(crate) fn start(settings: Settings, engine: Arc<Engine>, runtime: &Handle) -> Self {
+        let place = settings.state_dir.as_deref().map(|folder| Place::new(folder, &settings.identity));
+        let shared = Arc::new(Shared {
+            settings,
+            engine,
+            applier: Mutex::default(),
+            status: watch::Sender::default(),
+            keeper: Keeper::new(),
+            place,
+            override_read: watch::Sender::default(),
+            started: AtomicBool::new(false),
+        });
+        shared.limit_mode(None);
+        let (stop, stopped) = watch::channel(false);
+        let stopped = Stop(stopped);
+        let mut tasks = Vec::new();
+        let spawn = |name, run: fn(Arc<Shared>, Stop) -> _| {
+            runtime.spawn(supervise(name, run, Arc::clone(&shared), stopped.clone()))
+        };
+        tasks.push(spawn("stream", |shared, stop| Box::pin(begin(shared, stop))));
+        tasks.push(spawn("override", |shared, stop| {
+            Box::pin(async move { overrides::follow(&shared, stop).await })
+        }));
+        tasks.push(spawn("disk", |shared, stop| {
+            Box::pin(async move {
+                if let Some(place) = shared.place.clone() {
+                    keep::run(&shared, place, stop).await;
+                }
+            })
+        }));
+        Self { shared, stop, tasks: Mutex::new(tasks) }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.shared.status.borrow().clone()
+    }
+
+    /// Waits until live rules are in force.
+    pub(crate) async fn ready(&self, within: Duration) -> Result<(), NotReady> {
+        let mut status = self.shared.status.subscribe();
+        let live = status.wait_for(|status| status.source == Source::Live);
+        match tokio::time::timeout(within, live).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(NotReady { waited: within, status: self.status() }),
+        }
+    }
+
+    /// Ends the background work: a last report, the stream closed, the rules on disk.
+    pub(crate) async fn shutdown(&self) {
+        self.stop.send_replace(true);
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = async {
+            for task in tasks {
+                // Supervisors do not panic, and nobody aborts them but a runtime that ends.
+                let _ = task.await;
+            }
+        };
+        if tokio::time::timeout(END_WITHIN, all).await.is_err() {
+            tracing::warn!("Damper's background work has not ended within {END_WITHIN:?}");
+        }
+    }
+}
+
+impl Shared {
+    fn applier(&self) -> MutexGuard<'_, Applier> {
+        // Each response is read before anything is changed, so what is held is sound after a panic.
+        self.applier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the rules held in force and says where they came from.
+    fn swap(&self, source: Source) {
+        let applier = self.applier();
+        let table = applier.table();
+        let rules = table.len();
+        self.engine.apply(table);
+        self.show(&applier, source, Some(rules));
+    }
+
+    /// What is held is what the server has.
+    fn confirm(&self) {
+        self.show(&self.applier(), Source::Live, None);
+    }
+
+    fn show(&self, applier: &Applier, source: Source, rules: Option<usize>) {
+        let position = applier.position().cloned();
+        let refused = applier.refused().len();
+        self.status.send_modify(|status| {
+            status.source = source;
+            status.rules = rules.unwrap_or(status.rules);
+            status.refused = refused;
+            (status.epoch, status.revision) =
+                position.map_or_else(Default::default, |at| (at.epoch, at.revision));
+        });
+    }
+
+    /// Puts the lower of the variable and what the file asks for in force.
+    fn limit_mode(&self, file: Option<Mode>) {
+        let most = overrides::lower(self.settings.mode, file);
+        if self.status.borrow().override_mode == most {
+            return;
+        }
+        self.engine.limit_mode(most);
+        tracing::info!(mode = ?most, "local override changed");
+        self.status.send_modify(|status| status.override_mode = most);
+    }
+}
+
+impl Stop {
+    /// Returns when the work is to end.
+    async fn stopped(&mut self) {
+        // An error means that the last `Damper` is gone, which ends the work as well.
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+}
+
+type Work = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Runs a task until it returns, again after each panic.
+async fn supervise(
+    name: &'static str,
+    run: fn(Arc<Shared>, Stop) -> Work,
+    shared: Arc<Shared>,
+    mut stop: Stop,
+) {
+    let mut waits = reconnect::Waits::new();
+    loop {
+        let ended = tokio::spawn(run(Arc::clone(&shared), stop.clone())).await;
+        let Err(error) = ended else { return };
+        if error.is_cancelled() {
+            return;
+        }
+        let wait = waits.next();
+        tracing::error!(task = name, %error, ?wait, "Damper's background work failed; calls go on, it will start again");
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = stop.stopped() => return,
+        }
+    }
+}
+
+/// Takes up what is on this machine, then follows the control plane.
+async fn begin(shared: Arc<Shared>, mut stop: Stop) {
+    if !shared.started.swap(true, Ordering::Relaxed) {
+        tokio::select! {
+            () = take_up(&shared) => {}
+            () = stop.stopped() => return,
+        }
+    }
+    stream::run(&shared, stop).await;
+}
+
+/// The override before the rules, so that they never run ahead of it.
+async fn take_up(shared: &Shared) {
+    let mut override_read = shared.override_read.subscribe();
+    // Late or not, the next poll will reduce what the rules do.
+    let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
+    let Some(place) = shared.place.clone() else { return };
+    let path = place.path();
+    let loading = tokio::task::spawn_blocking(move || place.load());
+    let problem = match tokio::time::timeout(START_WITHIN, loading).await {
+        Ok(Ok(Ok(None))) => return,
+        Ok(Ok(Ok(Some(image)))) => {
+            shared.applier().restore(image);
+            shared.swap(Source::LastKnownGood);
+            return;
+        }
+        Ok(Ok(Err(error))) => error.to_string(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("not read within {START_WITHIN:?}"),
+    };
+    tracing::warn!(file = %path.display(), %problem, "the rules on disk are of no use; nothing is retried until the control plane answers");
+}
+
+/// How a mode is said on the wire; none is unspecified.
+fn mode_to_wire(mode: Option<Mode>) -> i32 {
+    mode.map_or(v1::Mode::Unspecified, v1::Mode::from).into()
+}
