@@ -312,7 +312,12 @@ impl EtcdStore {
         if foreign || tip.head.revision < after {
             return Err(ReadError::Store(Error::Replaced { epoch: tip.epoch }));
         }
-        self.changes_at(after, upto.min(tip.head.revision), tip.at).await
+        let upto = upto.min(tip.head.revision);
+        let changes = self.changes_at(after, upto, tip.at).await?;
+        if changes.is_empty() && after < upto {
+            return Err(ReadError::Store(Error::Compacted { oldest: tip.compacted }));
+        }
+        Ok(changes)
     }
 }
 

@@ -166,7 +166,8 @@ pub trait Store: Send + Sync + 'static {
     fn watch(&self, after: u64) -> Watch;
 
     /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
-    /// beyond the head. [`Error::Replaced`] when the head is behind `after`.
+    /// beyond the head. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
+    /// empty answer means that nothing is newer; [`Error::Replaced`] when the head is behind `after`.
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error>;
 
     /// Drops the changes up to and including `revision`, at most up to the head; entries stay.

@@ -197,6 +197,9 @@ impl Inner {
             }
             changes.push(record::decode_change(revision, &record, &parts)?);
         }
+        if changes.is_empty() {
+            return Err(Error::Compacted { oldest: self.compacted()? });
+        }
         Ok(changes)
     }
 
@@ -208,13 +211,10 @@ impl Inner {
         }
         let mut batch = Batch::default();
         batch.insert(COMPACTED, revision.to_string().as_str());
-        let changes = self.db.range(..=record::change_key(revision)).keys();
-        let parts = self.db.range(..record::parts_of(revision + 1)).keys();
+        let changes = self.db.range(record::CHANGES.to_owned()..=record::change_key(revision)).keys();
+        let parts = self.db.range(record::PARTS.to_owned()..record::parts_of(revision + 1)).keys();
         for key in changes.chain(parts) {
-            let key = key.map_err(failed)?;
-            if key.starts_with(record::CHANGES.as_bytes()) || key.starts_with(record::PARTS.as_bytes()) {
-                batch.remove(key);
-            }
+            batch.remove(key.map_err(failed)?);
         }
         self.write(batch)
     }

@@ -54,6 +54,7 @@ impl Task {
     pub(super) async fn run(mut self, mut proposals: mpsc::Receiver<Pending>) {
         if let Err(error) = self.recall().await {
             tracing::warn!(%error, "the writer can not read the store yet");
+            refuse_waiting(&mut proposals, None, &as_certain(&refusal_of(error)));
         }
         let mut left_over = None;
         loop {
@@ -176,7 +177,10 @@ impl Task {
         let mut upto = state.revision;
         while upto > 0 {
             let after = upto.saturating_sub(PAGE);
-            let page = self.store.changes(after, upto).await?;
+            let page = match self.store.changes(after, upto).await {
+                Err(Error::Compacted { .. }) => break,
+                page => page?,
+            };
             let whole = page.len() as u64 == upto - after;
             let recent = page.first().is_some_and(|oldest| oldest.at >= since);
             pages.push(page);
@@ -246,17 +250,21 @@ fn as_certain(refusal: &Refusal) -> Refusal {
 }
 
 fn setback(error: Error) -> Setback {
-    let refused = |refusal| Setback::Refused(refusal);
     match error {
-        Error::Unavailable { reason } => refused(Refusal::Unavailable { reason }),
-        Error::Uncertain { reason } => refused(Refusal::Uncertain { reason }),
-        Error::Damaged { reason } => refused(Refusal::Damaged { reason }),
-        Error::TooLarge { what, size, limit } => {
-            Setback::Split(Refusal::TooLarge { what: what.to_owned(), size, limit })
-        }
-        Error::Invalid { reason } => Setback::Split(Refusal::Invalid { reason }),
+        error @ (Error::TooLarge { .. } | Error::Invalid { .. }) => Setback::Split(refusal_of(error)),
+        error => Setback::Refused(refusal_of(error)),
+    }
+}
+
+fn refusal_of(error: Error) -> Refusal {
+    match error {
+        Error::Unavailable { reason } => Refusal::Unavailable { reason },
+        Error::Uncertain { reason } => Refusal::Uncertain { reason },
+        Error::Damaged { reason } => Refusal::Damaged { reason },
+        Error::TooLarge { what, size, limit } => Refusal::TooLarge { what: what.to_owned(), size, limit },
+        Error::Invalid { reason } => Refusal::Invalid { reason },
         error @ (Error::Conflict { .. } | Error::Compacted { .. } | Error::Replaced { .. }) => {
-            refused(Refusal::Unavailable { reason: error.to_string() })
+            Refusal::Unavailable { reason: error.to_string() }
         }
     }
 }

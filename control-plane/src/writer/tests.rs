@@ -1,1 +1,213 @@
-//! Being written.
+use std::time::UNIX_EPOCH;
+
+use super::*;
+use crate::store::sled::SledStore;
+use crate::store::{MAX_VALUE_BYTES, Store};
+
+struct Bench {
+    _folder: tempfile::TempDir,
+    store: Arc<dyn Store>,
+    writer: Writer,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        Self::with(Settings::default()).await
+    }
+
+    async fn with(settings: Settings) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(SledStore::open(folder.path()).await.unwrap());
+        let writer = Writer::spawn(store.clone(), settings).0;
+        Self { _folder: folder, store, writer }
+    }
+
+    async fn put(&self, key: &str, value: &str, expected: Option<u64>) -> Result<Committed, Refusal> {
+        self.writer.propose(proposal(vec![edit(key, Some(value), expected)])).await
+    }
+
+    async fn head(&self) -> u64 {
+        self.store.load().await.unwrap().revision
+    }
+}
+
+fn edit(key: &str, value: Option<&str>, expected: Option<u64>) -> ProposedEdit {
+    let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
+    ProposedEdit { key: format!("rules/{key}"), value, expected }
+}
+
+fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
+    Proposal {
+        author: "ann".to_owned(),
+        reason: "because".to_owned(),
+        request_id: String::new(),
+        request_digest: 0,
+        at: SystemTime::now(),
+        edits,
+    }
+}
+
+fn request(id: &str, digest: u64, edits: Vec<ProposedEdit>) -> Proposal {
+    Proposal { request_id: id.to_owned(), request_digest: digest, ..proposal(edits) }
+}
+
+#[tokio::test]
+async fn an_unexpected_revision_is_a_conflict_that_shows_the_entry() {
+    let bench = Bench::new().await;
+    let first = bench.put("a", "1", Some(0)).await.unwrap();
+    assert_eq!((first.revision, first.unchanged), (1, false));
+    assert_eq!(*first.keys, [("rules/a".to_owned(), Some(1))]);
+    let current = Some(Entry { revision: 1, value: "1".into() });
+    let conflict = Refusal::Conflict { key: "rules/a".to_owned(), current };
+    assert_eq!(bench.put("a", "2", Some(0)).await, Err(conflict.clone()));
+    assert_eq!(bench.put("a", "2", Some(7)).await, Err(conflict));
+    let absent = Refusal::Conflict { key: "rules/b".to_owned(), current: None };
+    assert_eq!(bench.put("b", "2", Some(1)).await, Err(absent));
+    assert_eq!(bench.head().await, 1);
+    assert_eq!(bench.put("a", "2", Some(1)).await.unwrap().revision, 2);
+}
+
+#[tokio::test]
+async fn one_conflict_refuses_the_whole_proposal() {
+    let bench = Bench::new().await;
+    bench.put("a", "1", None).await.unwrap();
+    let edits = vec![edit("b", Some("1"), Some(0)), edit("a", Some("2"), Some(9))];
+    assert!(matches!(bench.writer.propose(proposal(edits)).await, Err(Refusal::Conflict { .. })));
+    assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
+}
+
+#[tokio::test]
+async fn what_changes_nothing_is_not_written() {
+    let bench = Bench::new().await;
+    bench.put("a", "1", None).await.unwrap();
+    bench.put("b", "1", None).await.unwrap();
+    let same = bench.put("a", "1", Some(1)).await.unwrap();
+    assert_eq!((same.revision, same.unchanged), (2, true));
+    assert_eq!(*same.keys, [("rules/a".to_owned(), Some(1))]);
+    let gone = bench.writer.propose(proposal(vec![edit("none", None, None)])).await.unwrap();
+    assert!(gone.unchanged);
+    assert_eq!(bench.head().await, 2);
+    let edits = vec![edit("a", Some("1"), None), edit("b", Some("2"), None)];
+    let half = bench.writer.propose(proposal(edits)).await.unwrap();
+    let keys = [("rules/a".to_owned(), Some(1)), ("rules/b".to_owned(), Some(3))];
+    assert_eq!((half.revision, &half.keys[..]), (3, &keys[..]));
+    assert_eq!(bench.store.changes(2, 3).await.unwrap()[0].edits.len(), 1);
+}
+
+#[tokio::test]
+async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
+    let bench = Bench::new().await;
+    let first = bench.writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))])).await.unwrap();
+    bench.put("a", "2", None).await.unwrap();
+    let restarted = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    for writer in [&bench.writer, &restarted] {
+        let again = writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))])).await.unwrap();
+        assert_eq!(again, Committed { repeated: true, ..first.clone() });
+        let other = writer.propose(request("id", 6, vec![edit("b", Some("1"), None)])).await;
+        assert_eq!(other, Err(Refusal::RequestIdReused { request_id: "id".to_owned() }));
+    }
+    assert_eq!(bench.head().await, 2);
+}
+
+#[tokio::test]
+async fn a_request_repeated_at_the_same_moment_is_carried_out_once() {
+    let bench = Bench::new().await;
+    let ask = || bench.writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))]));
+    let (first, second) = tokio::join!(ask(), ask());
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.revision, second.revision), (1, 1));
+    assert_ne!(first.repeated, second.repeated);
+}
+
+#[tokio::test]
+async fn request_ids_are_forgotten_after_the_settled_time() {
+    let bench = Bench::new().await;
+    let at = |hours: u64| UNIX_EPOCH + Duration::from_secs(hours * 3600);
+    let ask =
+        |hours, value| Proposal { at: at(hours), ..request("id", 5, vec![edit("a", Some(value), None)]) };
+    assert!(!bench.writer.propose(ask(1, "1")).await.unwrap().repeated);
+    assert!(bench.writer.propose(ask(25, "2")).await.unwrap().repeated);
+    assert!(!bench.writer.propose(ask(26, "3")).await.unwrap().repeated);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn proposals_at_the_same_time_each_get_their_own_revision() {
+    let bench = Bench::new().await;
+    let asking: Vec<_> = (0..300)
+        .map(|place| {
+            let writer = bench.writer.clone();
+            tokio::spawn(async move {
+                let edits = vec![edit(&place.to_string(), Some("v"), Some(0))];
+                writer.propose(proposal(edits)).await.unwrap().revision
+            })
+        })
+        .collect();
+    let mut revisions = Vec::new();
+    for asked in asking {
+        revisions.push(asked.await.unwrap());
+    }
+    revisions.sort_unstable();
+    assert_eq!(revisions, (1..=300).collect::<Vec<u64>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_writers_of_one_store_never_decide_on_old_knowledge() {
+    let bench = Bench::new().await;
+    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    assert_eq!(bench.put("a", "1", Some(0)).await.unwrap().revision, 1);
+    assert_eq!(other.propose(proposal(vec![edit("a", Some("2"), Some(1))])).await.unwrap().revision, 2);
+    let stale = bench.put("a", "3", Some(1)).await;
+    let current = Some(Entry { revision: 2, value: "2".into() });
+    assert_eq!(stale, Err(Refusal::Conflict { key: "rules/a".to_owned(), current }));
+    assert!(bench.put("a", "2", None).await.unwrap().unchanged);
+    other.propose(request("id", 1, vec![edit("b", Some("1"), None)])).await.unwrap();
+    let again = bench.writer.propose(request("id", 1, vec![edit("b", Some("1"), None)])).await.unwrap();
+    assert_eq!((again.revision, again.repeated), (3, true));
+}
+
+#[tokio::test]
+async fn the_number_of_entries_is_limited_and_shrinking_is_allowed() {
+    let limit = |max_entries| EntryLimit { prefix: "rules/".to_owned(), max_entries };
+    let bench = Bench::with(Settings { limits: vec![limit(2)], ..Settings::default() }).await;
+    bench.put("a", "1", None).await.unwrap();
+    bench.put("b", "1", None).await.unwrap();
+    let refused = Refusal::TooManyEntries { prefix: "rules/".to_owned(), entries: 3, limit: 2 };
+    assert_eq!(bench.put("c", "1", None).await, Err(refused));
+    let exchange = vec![edit("a", None, None), edit("c", Some("1"), None)];
+    bench.writer.propose(proposal(exchange)).await.unwrap();
+    let lower = Settings { limits: vec![limit(1)], ..Settings::default() };
+    let lower = Writer::spawn(bench.store.clone(), lower).0;
+    lower.propose(proposal(vec![edit("c", Some("2"), None)])).await.unwrap();
+    lower.propose(proposal(vec![edit("c", None, None)])).await.unwrap();
+    assert!(lower.propose(proposal(vec![edit("d", Some("1"), None)])).await.is_err());
+}
+
+#[tokio::test]
+async fn a_proposal_that_can_not_be_stored_takes_no_other_with_it() {
+    let bench = Bench::new().await;
+    let value = "x".repeat(MAX_VALUE_BYTES + 1);
+    let twice = vec![edit("a", Some("1"), None), edit("a", Some("2"), None)];
+    let long = "k".repeat(5000);
+    let (good, large, twice, malformed, also_good) = tokio::join!(
+        bench.put("good", "1", None),
+        bench.put("large", &value, None),
+        bench.writer.propose(proposal(twice)),
+        bench.put(&long, "1", None),
+        bench.put("also", "1", None),
+    );
+    assert!(good.is_ok() && also_good.is_ok(), "{good:?} {also_good:?}");
+    assert!(matches!(large, Err(Refusal::TooLarge { .. })), "{large:?}");
+    assert!(matches!(twice, Err(Refusal::Invalid { .. })), "{twice:?}");
+    assert!(matches!(malformed, Err(Refusal::Invalid { .. })), "{malformed:?}");
+    assert_eq!(bench.store.load().await.unwrap().entries.len(), 2);
+}
+
+#[tokio::test]
+async fn the_history_may_be_compacted_under_the_writer() {
+    let bench = Bench::new().await;
+    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    bench.put("a", "1", None).await.unwrap();
+    other.propose(proposal(vec![edit("a", Some("2"), Some(1))])).await.unwrap();
+    bench.store.compact(2).await.unwrap();
+    assert_eq!(bench.put("a", "3", Some(2)).await.unwrap().revision, 3);
+}

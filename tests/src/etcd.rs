@@ -1,0 +1,154 @@
+//! A real etcd for tests: one member on free ports in a folder of its own.
+//!
+//! The program is `DAMPER_TEST_ETCD` or `etcd` on the path; without it a test fails, it is never skipped. A
+//! member can be ended and started again on the same data and ports, which is what reconnection tests need.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use damper_control_plane::store::etcd::{EtcdStore, Settings};
+use tempfile::TempDir;
+
+/// How long a member gets until it answers.
+const START: Duration = Duration::from_secs(30);
+
+/// A running etcd; ended and removed when dropped.
+pub struct Etcd {
+    folder: TempDir,
+    client_port: u16,
+    peer_port: u16,
+    member: Option<Child>,
+}
+
+impl Etcd {
+    /// Starts a member with an empty data folder and waits until it answers.
+    pub async fn start() -> Self {
+        let folder = tempfile::Builder::new().prefix("damper-etcd-").tempdir().expect("a temporary folder");
+        let mut etcd = Self { folder, client_port: free_port(), peer_port: free_port(), member: None };
+        etcd.restart().await;
+        etcd
+    }
+
+    /// `HOST:PORT` of the member.
+    #[must_use]
+    pub fn endpoint(&self) -> String {
+        format!("127.0.0.1:{}", self.client_port)
+    }
+
+    /// Settings for a store below a prefix.
+    #[must_use]
+    pub fn settings(&self, prefix: &str) -> Settings {
+        Settings {
+            endpoints: vec![self.endpoint()],
+            prefix: prefix.to_owned(),
+            user: None,
+            password: None,
+            tls: None,
+        }
+    }
+
+    /// A store below a prefix; each call is a connection of its own, as another replica would have.
+    #[must_use]
+    pub fn store(&self, prefix: &str) -> EtcdStore {
+        EtcdStore::open(self.settings(prefix)).expect("the settings are sound")
+    }
+
+    /// A client without Damper in between, to look at keys and to compact.
+    pub async fn client(&self) -> etcd_client::Client {
+        etcd_client::Client::connect([self.endpoint()], None).await.expect("the member runs")
+    }
+
+    /// Starts the member on its data and ports, and waits until it answers.
+    pub async fn restart(&mut self) {
+        assert!(self.member.is_none(), "the member runs already");
+        let client = format!("http://127.0.0.1:{}", self.client_port);
+        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let log = std::fs::File::create(self.folder.path().join("log")).expect("a log file");
+        let program = program();
+        let member = Command::new(&program)
+            .args(["--name", "one", "--logger", "zap", "--data-dir"])
+            .arg(self.folder.path().join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("one={peer}")])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a second handle"))
+            .stderr(log)
+            .spawn();
+        self.member = Some(member.unwrap_or_else(|error| {
+            panic!(
+                "etcd is needed and {} can not be started: {error}. Install the Debian package etcd-server, \
+                 or name the program in DAMPER_TEST_ETCD",
+                program.display()
+            )
+        }));
+        self.wait_until_it_answers().await;
+    }
+
+    /// Ends the member at once, as a power loss would.
+    pub fn kill(&mut self) {
+        let mut member = self.member.take().expect("the member runs");
+        member.kill().expect("the member is our child");
+        member.wait().expect("the member is our child");
+    }
+
+    /// Ends the member in order.
+    pub fn stop(&mut self) {
+        self.signal("TERM");
+        self.member.take().expect("the member runs").wait().expect("the member is our child");
+    }
+
+    /// Freezes the member: its port stays open, it does not answer.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen member go on.
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let member = self.member.as_ref().expect("the member runs");
+        let sent = Command::new("kill").args([&format!("-{name}"), &member.id().to_string()]).status();
+        assert!(sent.expect("kill can be started").success(), "SIG{name} was not delivered");
+    }
+
+    async fn wait_until_it_answers(&mut self) {
+        let deadline = Instant::now() + START;
+        loop {
+            let attempt = async { self.client().await.get("ready", None).await };
+            if tokio::time::timeout(Duration::from_secs(1), attempt).await.is_ok_and(|answer| answer.is_ok())
+            {
+                return;
+            }
+            let ended = self.member.as_mut().expect("just started").try_wait().expect("our child");
+            if ended.is_some() || Instant::now() > deadline {
+                let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                panic!("etcd does not answer on {}: {log}", self.endpoint());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        if let Some(mut member) = self.member.take() {
+            // Nothing is left to do for a test that is over.
+            let _ = member.kill();
+            let _ = member.wait();
+        }
+    }
+}
+
+fn program() -> PathBuf {
+    std::env::var_os("DAMPER_TEST_ETCD").map_or_else(|| PathBuf::from("etcd"), PathBuf::from)
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+    listener.local_addr().expect("it is bound").port()
+}
