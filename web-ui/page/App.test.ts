@@ -1,0 +1,138 @@
+// The page against a real Connect client and an in-memory server.
+import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
+import { cleanup, render, screen, waitFor, within } from "@testing-library/svelte";
+import userEvent from "@testing-library/user-event";
+import { Fleet } from "$wire/fleet_pb";
+import type { WatchRequest, WatchResponse } from "$wire/fleet_pb";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import App from "./App.svelte";
+import { keepOpen } from "./feed/link";
+import type { Open } from "./feed/open";
+import { message, route, rule } from "./testing";
+
+// A canvas is not there; the browser test sees the chart.
+vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
+
+beforeEach(() => {
+  history.replaceState(null, "", "/");
+  vi.stubGlobal("ResizeObserver", class { observe() {} disconnect() {} });
+  vi.stubGlobal("matchMedia", () => new EventTarget());
+});
+afterEach(cleanup);
+
+type Watch = (request: WatchRequest, signal: AbortSignal) => AsyncIterable<WatchResponse>;
+
+function served(watch: Watch): Open {
+  const transport = createRouterTransport(({ service }) => {
+    service(Fleet, { watch: (request, { signal }) => watch(request, signal) });
+  });
+  return (listener) => {
+    const end = new AbortController();
+    void keepOpen(transport, listener, end.signal);
+    return () => { end.abort(); };
+  };
+}
+
+// Says these, then stays open.
+function saying(...messages: WatchResponse[]): Open {
+  return served(async function* (_, signal) {
+    yield* messages;
+    await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
+  });
+}
+
+test("it asks for rules too and says that it waits", async () => {
+  const asked = vi.fn();
+  render(App, { open: served(async function* (request, signal) {
+    asked(request.rules, request.interval?.seconds);
+    await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
+    yield message({});
+  }) });
+  expect(screen.getByText("Asking the control plane…")).toBeTruthy();
+  expect(screen.getByTestId("liveness").textContent).toContain("connecting");
+  await waitFor(() => { expect(asked).toHaveBeenCalledWith(true, 1n); });
+});
+
+test("a route reads as a multiplication and a high one is marked by a word", async () => {
+  const high = route("orders", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 });
+  render(App, { open: saying(message({ reset: true, routes: [high, route("gateway")], connectedClients: 4 })) });
+  const row = (await screen.findByText("orders")).closest("tr");
+  expect(row?.textContent).toMatch(/40\.0.*×2\.70.*high.*108.*5\.0 %/s);
+  expect(screen.getByText("gateway").closest("tr")?.textContent).not.toContain("high");
+  expect(screen.getByTestId("fleet-amplification").textContent).toBe("×2.36");
+  expect(screen.getByTestId("clients").textContent).toBe("4");
+});
+
+test("a rule says its policy in words and who has not applied it", async () => {
+  const lagging = rule("orders", 12n, { applied: 2, refused: 1, lackingFeatures: 1 });
+  render(App, { open: saying(message({ reset: true, rules: [lagging, rule("stock", 3n)] })) });
+  const row = (await screen.findByText("orders")).closest("tr");
+  expect(row?.textContent).toMatch(/enforce.*3.*exponential 25 ms ×2 up to 250 ms, full jitter.*0\.1.*12/s);
+  expect(row?.textContent).toMatch(/2 of 4.*1 refused.*1 lack features/s);
+  expect(screen.getByText(/4 of 4/)).toBeTruthy();
+});
+
+test("a change while watching is marked", async () => {
+  const first = message({ reset: true, rules: [rule("orders", 1n), rule("stock", 2n)] });
+  render(App, { open: saying(first, message({ rules: [rule("orders", 3n)] })) });
+  const mark = await screen.findByText("changed");
+  expect(mark.closest("tr")?.textContent).toContain("orders");
+});
+
+test("without rules it shows the command for the first one", async () => {
+  render(App, { open: saying(message({ reset: true })) });
+  expect(await screen.findByText(/damper rules put -f -/)).toBeTruthy();
+  expect(screen.getByText("No service has reported a call yet.")).toBeTruthy();
+});
+
+test("when the stream ends the data stays, with its age and the reason", async () => {
+  render(App, { open: served(async function* () {
+    yield message({ reset: true, routes: [route("gateway")] });
+    throw new ConnectError("going down", Code.Unavailable);
+  }) });
+  const banner = within(await screen.findByRole("status"));
+  expect(await banner.findByText(/Disconnected/)).toBeTruthy();
+  expect(banner.getByText(/Unavailable: going down/)).toBeTruthy();
+  expect(screen.getByText("gateway")).toBeTruthy();
+});
+
+test("it comes back without a reload", async () => {
+  let streams = 0;
+  render(App, { open: served(async function* (_, signal) {
+    streams += 1;
+    yield message({ reset: true, routes: [route(`caller-${streams}`)] });
+    if (streams > 1) await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
+  }) });
+  expect(await screen.findByText("caller-2")).toBeTruthy();
+  expect(screen.queryByText("caller-1")).toBeNull();
+  expect(screen.getByTestId("liveness").textContent).toContain("live");
+});
+
+test("slash finds the filter, the address holds it, Escape clears it", async () => {
+  const user = userEvent.setup();
+  render(App, { open: saying(message({ reset: true, routes: [route("gateway"), route("orders")] })) });
+  await screen.findByText("orders");
+  await user.keyboard("/gate");
+  expect(screen.queryByText("orders")).toBeNull();
+  expect(location.search).toBe("?q=gate");
+  await user.keyboard("{Escape}");
+  expect(screen.getByText("orders")).toBeTruthy();
+  expect(location.search).toBe("");
+});
+
+test("a heading sorts, and the address says how", async () => {
+  const user = userEvent.setup();
+  const open = saying(message({ reset: true, routes: [route("slow", { callsPerS: 1 }), route("busy", { callsPerS: 9 })] }));
+  const { container } = render(App, { open });
+  await user.click(await screen.findByRole("button", { name: /Calls/ }));
+  expect(location.search).toBe("?routes=-calls");
+  const callers = [...container.querySelectorAll("table.routes tbody th")].map((cell) => cell.textContent);
+  expect(callers).toEqual(["busy", "slow"]);
+});
+
+test("ten thousand rules come in pages", async () => {
+  const rules = Array.from({ length: 10_000 }, (_, at) => rule(`caller-${String(at).padStart(5, "0")}`, BigInt(at)));
+  const { container } = render(App, { open: saying(message({ reset: true, rules })) });
+  expect(await screen.findByText("Page 1 of 100")).toBeTruthy();
+  expect(container.querySelectorAll("table.rules tbody tr")).toHaveLength(100);
+});

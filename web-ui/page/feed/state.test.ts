@@ -1,0 +1,57 @@
+import { create } from "@bufbuild/protobuf";
+import { WatchResponseSchema } from "$wire/fleet_pb";
+import { expect, test } from "vitest";
+import { asReset, fold, keyText, load } from "./state";
+import { message, route, rule } from "../testing";
+
+const start = message({ reset: true, revision: 7n, routes: [route("gateway"), route("orders")], rules: [rule("orders", 7n)] });
+
+test("a message before the first reset is not believed", () => {
+  expect(fold(undefined, message({ reset: false, routes: [route("gateway")] }))).toBeUndefined();
+});
+
+test("what a message leaves out stays as it was", () => {
+  const after = fold(fold(undefined, start), message({ revision: 8n, routes: [route("gateway", { amplification: 2 })] }));
+  expect([...(after?.routes.values() ?? [])].map(({ amplification }) => amplification)).toEqual([2, 1]);
+  expect(after?.rules.size).toBe(1);
+  expect(after?.revision).toBe(8n);
+});
+
+test("removed routes and rules go, the others stay", () => {
+  const gone = message({ removedRoutes: [route("gateway").key], removedRules: [rule("orders", 7n).rule?.key] });
+  const after = fold(fold(undefined, start), gone);
+  expect([...(after?.routes.keys() ?? [])]).toEqual([keyText(route("orders").key)]);
+  expect(after?.rules.size).toBe(0);
+});
+
+test("a reset forgets everything before it and marks nothing", () => {
+  const after = fold(fold(undefined, start), message({ reset: true, rules: [rule("stock", 9n)] }));
+  expect(after?.routes.size).toBe(0);
+  expect([...(after?.rules.keys() ?? [])]).toEqual([keyText(rule("stock", 9n).rule?.key)]);
+  expect(after?.changed).toEqual([]);
+});
+
+test("a rule that a later message brings is marked as changed", () => {
+  const after = fold(fold(undefined, start), message({ rules: [rule("orders", 8n)] }));
+  expect(after?.changed).toEqual([keyText(rule("orders", 8n).rule?.key)]);
+});
+
+test("the state before a fold is left alone", () => {
+  const before = fold(undefined, start);
+  fold(before, message({ removedRoutes: [route("gateway").key] }));
+  expect(before?.routes.size).toBe(2);
+});
+
+test("a newcomer is brought to the same state by one message", () => {
+  const state = fold(fold(undefined, start), message({ revision: 8n, rules: [rule("stock", 8n)], connectedClients: 3 }));
+  expect(state).toBeDefined();
+  if (state === undefined) return;
+  expect(fold(undefined, asReset(state))).toEqual({ ...state, changed: [] });
+  expect(asReset(state)).toEqual(create(WatchResponseSchema, asReset(state)));
+});
+
+test("the fleet's amplification is attempts over calls, and none without calls", () => {
+  const busy = [route("a", { callsPerS: 10, attemptsPerS: 30 }), route("b", { callsPerS: 30, attemptsPerS: 30 })];
+  expect(load(busy)).toEqual({ calls: 40, attempts: 60, amplification: 1.5 });
+  expect(load([]).amplification).toBeUndefined();
+});

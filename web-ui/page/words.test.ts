@@ -1,0 +1,89 @@
+import { create } from "@bufbuild/protobuf";
+import { Fate } from "$wire/distribution_pb";
+import { Jitter, PolicySchema } from "$wire/policy_pb";
+import type { Policy } from "$wire/policy_pb";
+import { expect, test } from "vitest";
+import { waitMs } from "./feed/link";
+import { held, matches, nextSort, page, sorted } from "./order";
+import { attempts, age, backoff, breaker, fateName, isHigh, rate, share, span, times } from "./words";
+
+const retrying = (retry: object): Policy => create(PolicySchema, { retry });
+
+test.each([[0, "0.0"], [0.02, "0.02"], [9.96, "10.0"], [99.94, "99.9"], [1234.4, "1,234"]])("rate %d is %s", (perS, words) => {
+  expect(rate(perS)).toBe(words);
+});
+
+test.each([[undefined, "–"], [0, "–"], [1, "×1.00"], [26.999, "×27.00"]])("amplification %s is %s", (value, words) => {
+  expect(times(value)).toBe(words);
+});
+
+test("high begins above one and a half", () => {
+  expect([1.5, 1.51, undefined].map(isHigh)).toEqual([false, true, false]);
+});
+
+test.each([[0, "0 %"], [0.0004, "<0.1 %"], [0.123, "12.3 %"], [1, "100 %"]])("share %d is %s", (part, words) => {
+  expect(share(part)).toBe(words);
+});
+
+test.each([
+  [{ seconds: 0n, nanos: 850_000 }, "850 µs"],
+  [{ seconds: 0n, nanos: 25_000_000 }, "25 ms"],
+  [{ seconds: 1n, nanos: 500_000_000 }, "1.5 s"],
+  [{ seconds: 86_400n, nanos: 0 }, "24 h"],
+])("a duration is short", (duration, words) => {
+  expect(span({ $typeName: "google.protobuf.Duration", ...duration })).toBe(words);
+});
+
+test("ages are told in whole seconds, minutes, hours", () => {
+  expect([900, 61_000, 3_700_000].map(age)).toEqual(["0 s", "1 min 1 s", "1 h 1 min"]);
+});
+
+test("a policy that leaves settings out names no number of its own", () => {
+  const bare = retrying({});
+  expect([attempts(bare), backoff(bare), breaker(bare)]).toEqual(["default", "default", "default"]);
+  const once = create(PolicySchema, { retryBreaker: { enabled: false } });
+  expect([attempts(once), backoff(once), breaker(once)]).toEqual(["1", "sent once", "off"]);
+});
+
+test("backoffs in words", () => {
+  const delay = { nanos: 100_000_000 };
+  const fixed = retrying({ backoff: { kind: { case: "fixed", value: { delay, jitter: Jitter.PLUS_MINUS, jitterShare: 0.2 } } } });
+  const random = retrying({ backoff: { kind: { case: "random", value: { min: delay, max: { seconds: 1n } } } } });
+  expect([backoff(fixed), backoff(random)]).toEqual(["fixed 100 ms, ±20 %", "random 100 ms to 1 s"]);
+});
+
+test("fates read as words, unknown ones too", () => {
+  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99)]).toEqual(["chain no more retry", "fate 99"]);
+});
+
+test("waits double from a quarter of a second to eight and are half chance", () => {
+  expect([1, 2, 6, 50].map((failures) => waitMs(failures, 1))).toEqual([250, 500, 8000, 8000]);
+  expect(waitMs(1, 0)).toBe(125);
+});
+
+test("equal rows keep the order of their names in both directions", () => {
+  const rows = [{ name: "b", n: 1 }, { name: "a", n: 1 }, { name: "c", n: 2 }];
+  const names = (sort: string) => sorted(rows, { n: (row) => row.n }, sort, (row) => row.name).map((row) => row.name).join("");
+  expect([names("n"), names("-n"), names("constructor")]).toEqual(["abc", "cab", "abc"]);
+});
+
+test("held rows stay in place and new ones follow", () => {
+  expect(held(["new", "a", "b"], ["b", "gone", "a"], (row) => row)).toEqual(["b", "a", "new"]);
+});
+
+test("figures fall first, names rise first, a second press turns round", () => {
+  expect([nextSort("caller", "calls", true), nextSort("-calls", "calls", true), nextSort("calls", "caller", false)])
+    .toEqual(["-calls", "calls", "caller"]);
+});
+
+test("a page beyond the last is the last", () => {
+  const rows = Array.from({ length: 250 }, (_, at) => at);
+  expect(page(rows, 99)).toMatchObject({ number: 3, of: 3 });
+  expect(page(rows, NaN)).toMatchObject({ number: 1 });
+  expect(page([], 1)).toEqual({ rows: [], number: 1, of: 1 });
+});
+
+test("every word of the filter must be found", () => {
+  expect(matches("gateway default orders shop.Orders/Place", "ORDERS gate")).toBe(true);
+  expect(matches("gateway default orders shop.Orders/Place", "orders stock")).toBe(false);
+});
