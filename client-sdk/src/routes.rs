@@ -19,7 +19,7 @@ use crate::clock::Clock;
 /// So many routes are told apart; the calls of further methods are counted together, without a rule.
 const MAX_ROUTES: usize = 1_000;
 /// The method under which the calls beyond [`MAX_ROUTES`] are counted, and those whose path names no method.
-pub(crate) const OTHER: &str = "_OTHER";
+const OTHER: &str = "_OTHER";
 
 /// What all layers of one `Damper` share.
 #[derive(Debug)]

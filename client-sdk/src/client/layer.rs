@@ -25,13 +25,19 @@ impl ClientLayer {
     pub fn external(self) -> Self {
         Self { external: true, ..self }
     }
+
+    /// The channel to the callee with Damper around it, for any generated client. `inner` may be any service
+    /// of gRPC requests. (As `tower_layer::Layer`, without having to import that.)
+    pub fn layer<S>(&self, inner: S) -> ClientService<S> {
+        let (engine, callee) = (Arc::clone(&self.engine), Arc::clone(&self.callee));
+        ClientService::new(inner, engine, callee, self.external)
+    }
 }
 
 impl<S> Layer<S> for ClientLayer {
     type Service = ClientService<S>;
 
     fn layer(&self, inner: S) -> ClientService<S> {
-        let (engine, callee) = (Arc::clone(&self.engine), Arc::clone(&self.callee));
-        ClientService::new(inner, engine, callee, self.external)
+        self.layer(inner)
     }
 }

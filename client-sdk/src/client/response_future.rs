@@ -14,7 +14,6 @@ use std::task::{Context, Poll, ready};
 
 use damper_core::{Answer, Finish, Step};
 use http::{Request, Response};
-use http_body::Body as _;
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;

@@ -303,7 +303,9 @@ async fn a_response_body_is_polled_inside_the_context() {
 }
 
 /// A body of one frame that is made when it is polled.
-struct Made(Option<fn() -> Result<http_body::Frame<Bytes>, BoxError>>);
+struct Made(Option<fn() -> MadeFrame>);
+
+type MadeFrame = Result<http_body::Frame<Bytes>, BoxError>;
 
 impl http_body::Body for Made {
     type Data = Bytes;
@@ -312,7 +314,7 @@ impl http_body::Body for Made {
     fn poll_frame(
         mut self: std::pin::Pin<&mut Self>,
         _: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
+    ) -> std::task::Poll<Option<MadeFrame>> {
         std::task::Poll::Ready(self.0.take().map(|make| make()))
     }
 

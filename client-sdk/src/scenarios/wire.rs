@@ -116,7 +116,10 @@ where
     handler(move |request| {
         log.note(&request);
         let client = client.clone();
-        async move { Ok(client.reserve(request.into_inner()).await?) }
+        async move {
+            let answer = client.reserve(request.into_inner()).await?;
+            Ok(answer)
+        }
     })
 }
 

@@ -1,0 +1,139 @@
+//! What a call costs on a route without a rule: nothing on the heap and nothing kept, once the route is known.
+//!
+//! One test in a binary of its own: the counting allocator counts the whole process.
+
+use std::alloc::System;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use damper_sdk::{Damper, Options};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::Frame;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tonic::body::Body;
+use tower_service::Service;
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+/// Answers at once, and notes how much of the request body had been read before it got it.
+#[derive(Clone)]
+struct Stock {
+    reads: Arc<AtomicUsize>,
+    read_before: Arc<AtomicUsize>,
+}
+
+impl Service<Request<Body>> for Stock {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Answer>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        self.read_before.fetch_add(self.reads.load(Ordering::Relaxed), Ordering::Relaxed);
+        drop(request);
+        ready(Ok(Response::new(Answer { sent: 0 })))
+    }
+}
+
+/// One message, then the status.
+struct Answer {
+    sent: u8,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.sent += 1;
+        Poll::Ready(match self.sent {
+            1 => Some(Ok(Frame::data(Bytes::from_static(b"\0\0\0\0\0")))),
+            2 => {
+                let mut trailers = HeaderMap::new();
+                trailers.insert("grpc-status", HeaderValue::from_static("0"));
+                Some(Ok(Frame::trailers(trailers)))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// A request body that counts how often it is read.
+struct Message(Arc<AtomicUsize>);
+
+impl http_body::Body for Message {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(None)
+    }
+}
+
+fn request(reads: &Arc<AtomicUsize>) -> Request<Body> {
+    Request::post("/stock.v1.Stock/Take")
+        .header("content-type", "application/grpc")
+        .body(Body::new(Message(Arc::clone(reads))))
+        .expect("a request of constants")
+}
+
+/// Makes one call, reads its answer to the end and returns how often that went to the heap.
+fn cost<S, B>(service: &mut S, request: Request<Body>) -> usize
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    B: http_body::Body<Data = Bytes>,
+{
+    let mut cx = Context::from_waker(Waker::noop());
+    let region = Region::new(ALLOCATOR);
+    assert!(service.poll_ready(&mut cx).is_ready());
+    let Poll::Ready(Ok(response)) = pin!(service.call(request)).poll(&mut cx) else {
+        panic!("the service answers at once")
+    };
+    let mut body = pin!(response.into_body());
+    let mut frames = 0;
+    while let Poll::Ready(Some(Ok(_))) = body.as_mut().poll_frame(&mut cx) {
+        frames += 1;
+    }
+    assert_eq!(frames, 2);
+    let change = region.change();
+    change.allocations + change.reallocations
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_call_without_a_rule_allocates_nothing_and_reads_nothing_ahead() {
+    let (reads, read_before) = (Arc::default(), Arc::default());
+    let mut bare = Stock { reads: Arc::clone(&reads), read_before: Arc::clone(&read_before) };
+    // Nobody listens there, so no rule ever comes; the background task runs only when this one yields.
+    let damper = Damper::connect(Options::new(["http://127.0.0.1:1"]).service("orders")).unwrap();
+    let mut layered = damper.client_layer("stock").unwrap().layer(bare.clone());
+    cost(&mut bare, request(&reads));
+    let first = cost(&mut layered, request(&reads));
+
+    for _ in 0..1_000 {
+        let without = cost(&mut bare, request(&reads));
+        let with = cost(&mut layered, request(&reads));
+        assert_eq!(with, without);
+    }
+    assert!(first > cost(&mut bare, request(&reads)), "the counter counts: a new route is remembered");
+    assert_eq!(read_before.load(Ordering::Relaxed), 0);
+
+    let mut calls = 0;
+    damper.for_each_route(|_, _, counters| calls += counters.calls());
+    assert_eq!(calls, 1_001);
+}
