@@ -4,6 +4,8 @@
 //! open it, more than once where the store allows that. What only etcd can suffer (an outage, its own
 //! compaction, an answer that never comes) stands at the end.
 
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 

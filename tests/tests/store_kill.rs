@@ -4,6 +4,8 @@
 //! store and compares it with every line the victims ever printed. The moment is counted from the first
 //! acknowledged write in most rounds, and from the start of the process in some, so that opening is hit too.
 
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The writer over a real etcd: replicas that compete, and an etcd that goes away and comes back.
 
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
