@@ -1,4 +1,44 @@
 //! Damper inside a service: tower layers that carry out its retry policies.
+//!
+//! Operators say in the control plane which calls are retried, how often and when not; a service only takes
+//! two layers into use. This is all it adds:
+//!
+//! ```no_run
+//! use damper_sdk::{Damper, Options};
+//! use tonic::transport::{Channel, Server};
+//! # use tonic_health::pb::health_client::HealthClient as InventoryClient;
+//! # fn orders_server<T>(_: T) -> tonic::service::Routes { unimplemented!() }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let damper = Damper::connect(Options::new(["http://127.0.0.1:7600"]).service("orders"))?;
+//!
+//! // Each channel, with the name by which the service behind it calls itself.
+//! let channel = Channel::from_static("http://127.0.0.1:7702").connect_lazy();
+//! let inventory = InventoryClient::new(damper.client_layer("inventory")?.layer(channel));
+//!
+//! // The server; Damper's layer first, so that it is the outermost.
+//! Server::builder()
+//!     .layer(damper.server_layer())
+//! #   .add_routes(orders_server(inventory))
+//!     // .add_service(OrdersServer::new(Orders { inventory }))
+//!     .serve("127.0.0.1:7701".parse()?)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! - [`Damper::connect`] never waits. Without a control plane a service works as if Damper were not there, or
+//!   by the last rules it knew.
+//! - [`ClientLayer`] sends, repeats and ends calls as the rules say, counts what became of them, and gives the
+//!   application its own answer, unchanged. Where no rule applies it costs no allocation and keeps nothing.
+//! - [`ServerLayer`] gives each request a [`Context`]: calls made in serving it keep within its deadline, are
+//!   not retried where a layer above retries, and tell the layers above when retries are of no use. Without it
+//!   calls are still governed, but every layer of a chain decides for itself.
+//! - A spawned task leaves the context behind, unless by [`spawn`] or [`Context::scope`].
+//! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
+//!
+//! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.
 
 mod client;
 mod clock;

@@ -422,3 +422,49 @@ async fn the_first_attempt_has_the_headers_that_plain_tonic_sends() {
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0], seen[2]);
 }
+
+/// An HTTP/2 frame without padding or priority.
+fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut frame = length[1..].to_vec();
+    frame.extend([kind, flags, 0, 0, 0, 0]);
+    frame.extend(payload);
+    frame
+}
+
+/// Takes a connection and, once a request came, says that it will process none of that connection.
+async fn goes_away(socket: &mut TcpStream) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    const PREFACE: usize = 24;
+    const HEADERS: u8 = 1;
+    const SETTINGS: u8 = 4;
+    const GOAWAY: u8 = 7;
+    socket.read_exact(&mut [0; PREFACE]).await.unwrap();
+    socket.write_all(&frame(SETTINGS, 0, &[])).await.unwrap();
+    loop {
+        let mut head = [0; 9];
+        socket.read_exact(&mut head).await.unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        socket.read_exact(&mut vec![0; usize::try_from(length).unwrap()]).await.unwrap();
+        if head[3] == HEADERS {
+            // The last stream that is processed is 0, the error is none.
+            return socket.write_all(&frame(GOAWAY, 0, &[0; 8])).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_goaway_that_leaves_the_request_out_makes_it_resent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut going, _) = listener.accept().await.unwrap();
+        goes_away(&mut going).await;
+        let (socket, _) = listener.accept().await.unwrap();
+        let mut script = std::iter::repeat_with(|| Act::Answer);
+        connection(socket, &mut script, &Mutex::default()).await;
+    });
+    let engine = engine(enforce());
+    governed(&engine, connect(address)).reserve("x".to_owned()).await.unwrap();
+    assert_eq!(counted(&engine).resends, 1);
+}
