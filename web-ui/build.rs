@@ -120,13 +120,7 @@ fn install_packages(work: &Path) -> Result<()> {
 }
 
 fn build_page(work: &Path, descriptors: &Path) -> Result<()> {
-    call(
-        Command::new("node")
-            .arg("generate.mjs")
-            .arg(GENERATED)
-            .arg(descriptors)
-            .current_dir(work),
-    )?;
+    call(Command::new("node").arg("generate.mjs").arg(GENERATED).arg(descriptors).current_dir(work))?;
     call(
         Command::new("node")
             .args(["node_modules/vite/bin/vite.js", "build", "--logLevel", "warn"])
@@ -137,10 +131,9 @@ fn build_page(work: &Path, descriptors: &Path) -> Result<()> {
 /// Runs a command of Node's world. `NODE_ENV` is the caller's business: as `development` it would put
 /// Svelte's checks into the page, as `production` it changes what npm installs.
 fn call(command: &mut Command) -> Result<()> {
-    let output = command
-        .env_remove("NODE_ENV")
-        .output()
-        .map_err(|error| format!("the page needs Node.js 20.19 or later with npm: {command:?}: {error}\n{WAY_OUT}"))?;
+    let output = command.env_remove("NODE_ENV").output().map_err(|error| {
+        format!("the page needs Node.js 20.19 or later with npm: {command:?}: {error}\n{WAY_OUT}")
+    })?;
     if output.status.success() {
         return Ok(());
     }
@@ -240,7 +233,9 @@ fn write(file: &Path, bytes: &[u8]) -> Result<()> {
 
 fn remove_folder(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {error}", folder.display())),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("{}: {error}", folder.display()))
+        }
         _ => Ok(()),
     }
 }

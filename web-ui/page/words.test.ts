@@ -53,7 +53,7 @@ test("backoffs in words", () => {
 });
 
 test("fates read as words, unknown ones too", () => {
-  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99)]).toEqual(["chain no more retry", "fate 99"]);
+  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99 as Fate)]).toEqual(["chain no more retry", "fate 99"]);
 });
 
 test("waits double from a quarter of a second to eight and are half chance", () => {
