@@ -1,0 +1,225 @@
+//! What can go wrong with a request, and the one place that says it in gRPC.
+//!
+//! Details follow google.rpc: a BadRequest with a field violation per fault, a PreconditionFailure with the
+//! current rule packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
+//! clients commonly refuse headers over 16 KiB; so lists are cut there, saying how many are left out.
+
+use std::future::Future;
+use std::time::Duration;
+
+use damper_core::Faults;
+use damper_proto::v1;
+use prost::Message as _;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
+
+use crate::table;
+use crate::writer::Refusal;
+
+/// What is offered in details at most, in bytes before encoding.
+const DETAIL_BYTES: usize = 6 << 10;
+const MESSAGE_BYTES: usize = 1 << 10;
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Why a request is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{0}")]
+    Faults(Faults),
+    #[error("{0}")]
+    NotFound(String),
+    #[error("{subject} {}", conflict(.current.as_deref()))]
+    Conflict { subject: String, current: Option<Box<v1::Rule>> },
+    #[error("request id {0:?} was used for another request within the last 24 h")]
+    RequestIdReused(String),
+    #[error("{0}")]
+    TooLarge(String),
+    #[error("{reason}")]
+    Unavailable { reason: String, outcome_known: bool },
+    #[error("not answered within {} s", .0.as_secs())]
+    TooLate(Duration),
+    #[error("{0}")]
+    Damaged(String),
+    /// The request could not be read.
+    #[error("{}", .0.message())]
+    Unread(Status),
+}
+
+fn conflict(current: Option<&v1::Rule>) -> String {
+    match current {
+        Some(rule) => format!("is at revision {}, not at the expected one", rule.revision),
+        None => "does not exist, but a revision of it was expected".to_owned(),
+    }
+}
+
+impl Error {
+    pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
+        Self::Unavailable { reason: reason.into(), outcome_known: true }
+    }
+
+    /// One fault.
+    pub(crate) fn fault(path: &str, problem: impl Into<String>) -> Self {
+        let mut faults = Faults::none();
+        faults.add(path, problem);
+        Self::Faults(faults)
+    }
+
+    /// The faults of a part of the request.
+    pub(crate) fn at(path: &str, faults: Faults) -> Self {
+        let mut outer = Faults::none();
+        outer.nest(path, faults);
+        Self::Faults(outer)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.to_string();
+        match refusal {
+            Refusal::Conflict { key, current } => {
+                let pattern = table::pattern_of(&key);
+                let subject = pattern.as_ref().map_or(key, |pattern| format!("rule {pattern}"));
+                let current = current.and_then(|entry| {
+                    let rule = v1::Rule::decode(entry.value).ok()?;
+                    let key = pattern.as_ref().map(Into::into);
+                    Some(Box::new(v1::Rule { key, revision: entry.revision, ..rule }))
+                });
+                Self::Conflict { subject, current }
+            }
+            Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
+            Refusal::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
+            Refusal::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
+            Refusal::TooLarge { .. } | Refusal::TooManyEntries { .. } => Self::TooLarge(text),
+            Refusal::Invalid { reason } => Self::fault("", reason),
+            Refusal::Damaged { .. } => Self::Damaged(text),
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        let text = shortened(&error.to_string());
+        match error {
+            Error::Faults(faults) => {
+                let details = ErrorDetails::with_bad_request(violations(&faults));
+                Self::with_error_details(Code::InvalidArgument, text, details)
+            }
+            Error::NotFound(_) => Self::not_found(text),
+            Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_deref()),
+            Error::RequestIdReused(_) => Self::already_exists(text),
+            Error::TooLarge(_) => Self::resource_exhausted(text),
+            Error::Unavailable { outcome_known, .. } => {
+                let mut details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
+                if !outcome_known {
+                    let none = std::collections::HashMap::new();
+                    details.set_error_info("OUTCOME_UNKNOWN", "damper.v1", none);
+                }
+                Self::with_error_details(Code::Unavailable, text, details)
+            }
+            Error::TooLate(_) => Self::deadline_exceeded(text),
+            Error::Damaged(_) => Self::data_loss(text),
+            Error::Unread(status) if status.code() == Code::OutOfRange => Self::resource_exhausted(text),
+            Error::Unread(status) => status,
+        }
+    }
+}
+
+fn violations(faults: &Faults) -> Vec<FieldViolation> {
+    let mut room = DETAIL_BYTES;
+    let mut all = Vec::new();
+    for fault in faults.iter() {
+        let problem = shortened(&fault.problem);
+        let path = shortened(&fault.path);
+        let Some(left) = room.checked_sub(path.len() + problem.len() + 8) else {
+            let more = faults.len() - all.len();
+            all.push(FieldViolation::new("", format!("and {more} more faults")));
+            break;
+        };
+        room = left;
+        all.push(FieldViolation::new(path, problem));
+    }
+    all
+}
+
+/// ABORTED with what did not hold and, where it fits, the rule as it is.
+fn conflict_status(text: String, subject: &str, current: Option<&v1::Rule>) -> Status {
+    let failure = pb::PreconditionFailure {
+        violations: vec![pb::precondition_failure::Violation {
+            r#type: "REVISION".to_owned(),
+            subject: shortened(subject),
+            description: text.clone(),
+        }],
+    };
+    let any = |name: &str, value: Vec<u8>| prost_types::Any {
+        type_url: format!("type.googleapis.com/{name}"),
+        value,
+    };
+    let mut details = vec![any("google.rpc.PreconditionFailure", failure.encode_to_vec())];
+    if let Some(rule) = current.filter(|rule| rule.encoded_len() <= DETAIL_BYTES) {
+        details.push(any("damper.v1.Rule", rule.encode_to_vec()));
+    }
+    let status = pb::Status { code: Code::Aborted as i32, message: text.clone(), details };
+    Status::with_details(Code::Aborted, text, status.encode_to_vec().into())
+}
+
+fn shortened(text: &str) -> String {
+    if text.len() <= MESSAGE_BYTES {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(MESSAGE_BYTES);
+    format!("{}...", &text[..end])
+}
+
+/// Carries a unary request out, for no longer than its deadline.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<tonic::Response<T>, Status> {
+    match tokio::time::timeout(deadline, work).await {
+        Ok(Ok(answer)) => Ok(tonic::Response::new(answer)),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(Error::TooLate(deadline).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_a_field_violation() {
+        let mut faults = Faults::none();
+        faults.add("a.b", "1 is not in 2..=3");
+        faults.add("c", "must be said");
+        let status = Status::from(Error::at("rule", faults));
+        assert_eq!(status.code(), Code::InvalidArgument);
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations[0], FieldViolation::new("rule.a.b", "1 is not in 2..=3"));
+        assert_eq!(violations[1], FieldViolation::new("rule.c", "must be said"));
+    }
+
+    #[test]
+    fn a_long_list_of_faults_fits_a_header_and_says_what_it_leaves_out() {
+        let mut faults = Faults::none();
+        for n in 0..100_000 {
+            faults.add(format!("changes[{n}].put.policy.mode"), "must be said");
+        }
+        let status = Status::from(Error::Faults(faults));
+        assert!(status.details().len() < 9 << 10, "{}", status.details().len());
+        let violations = status.get_details_bad_request().unwrap().field_violations;
+        let last = &violations.last().unwrap().description;
+        assert_eq!(*last, format!("and {} more faults", 100_000 - (violations.len() - 1)));
+    }
+
+    #[test]
+    fn a_conflict_carries_the_current_rule() {
+        let rule = v1::Rule { revision: 7, ..Default::default() };
+        let conflict = Error::Conflict { subject: "rule x".to_owned(), current: Some(Box::new(rule.clone())) };
+        let status = Status::from(conflict);
+        assert_eq!(status.code(), Code::Aborted);
+        let packed = pb::Status::decode(status.details()).unwrap().details;
+        assert_eq!(packed[1].type_url, "type.googleapis.com/damper.v1.Rule");
+        assert_eq!(v1::Rule::decode(&*packed[1].value).unwrap(), rule);
+        assert_eq!(status.get_details_precondition_failure().unwrap().violations.len(), 1);
+    }
+}

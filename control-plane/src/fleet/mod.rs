@@ -1,0 +1,56 @@
+//! `damper.v1.Fleet`: what the services do and how far changes have come.
+//!
+//! All figures come from [`crate::stats`] and [`crate::hub`]; this room only chooses and phrases.
+
+mod clients;
+mod routes;
+mod watch;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use damper_proto::v1;
+use futures_core::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::errors::within;
+use crate::shared::Shared;
+
+/// The service.
+pub(crate) struct Fleet {
+    shared: Arc<Shared>,
+}
+
+impl Fleet {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::fleet_server::Fleet for Fleet {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;
+
+    async fn list_routes(
+        &self,
+        request: Request<v1::ListRoutesRequest>,
+    ) -> Result<Response<v1::ListRoutesResponse>, Status> {
+        within(self.shared.settings.unary_deadline, routes::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn list_clients(
+        &self,
+        request: Request<v1::ListClientsRequest>,
+    ) -> Result<Response<v1::ListClientsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, clients::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let plan = watch::Plan::read(request.into_inner())?;
+        let (out, responses) = mpsc::channel(1);
+        tokio::spawn(watch::serve(self.shared.clone(), plan, out));
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+}

@@ -1,0 +1,174 @@
+//! The fleet as a stream: everything at first, then what changed, every interval.
+//!
+//! A watcher holds what it was told last and is told the difference to what is so now, when it has room. Nothing
+//! is queued for it: a slow watcher sees fewer states, not old ones. While anybody watches, services report more
+//! often. Each interval brings a message even when nothing changed, so that a dead link is noticed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::Pattern;
+use damper_proto::v1;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use crate::errors::Error;
+use crate::hub::{Delivered, Delivery, Watching};
+use crate::rules::Filter;
+use crate::shared::Shared;
+use crate::stats::{Route, Row, WINDOW};
+use crate::table::{StoredRule, TableView};
+
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// The most bytes of rows in one message; more go into further ones.
+const MESSAGE_BYTES: usize = 512 << 10;
+
+/// What a watcher asked for.
+pub(super) struct Plan {
+    interval: Duration,
+    filter: Filter,
+    rules: bool,
+}
+
+impl Plan {
+    pub(super) fn read(request: v1::WatchRequest) -> Result<Self, Error> {
+        let interval = match request.interval {
+            None => DEFAULT_INTERVAL,
+            Some(said) => Duration::try_from(said)
+                .ok()
+                .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
+                .ok_or_else(|| Error::fault("interval", "is not in 1s..=60s"))?,
+        };
+        Ok(Self { interval, filter: Filter::new(request.filter)?, rules: request.rules })
+    }
+}
+
+/// What a watcher was told.
+#[derive(Default)]
+struct Told {
+    epoch: Option<Arc<str>>,
+    routes: HashMap<Route, Arc<Row>>,
+    rules: BTreeMap<Pattern, (Arc<StoredRule>, Delivered)>,
+}
+
+/// Serves one watcher to its end.
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    plan: Plan,
+    out: mpsc::Sender<Result<v1::WatchResponse, Status>>,
+) {
+    let _watching = Watching::new(&shared);
+    let mut told = Told::default();
+    let mut next = Instant::now();
+    loop {
+        tokio::select! {
+            () = shared.stopping.cancelled() => break,
+            () = out.closed() => return,
+            () = sleep_until(next) => {}
+        }
+        for message in told.update(&shared, &plan) {
+            tokio::select! {
+                () = shared.stopping.cancelled() => break,
+                sent = out.send(Ok(message)) => if sent.is_err() { return },
+            }
+        }
+        next = Instant::now() + plan.interval;
+    }
+    let stopping = Err(Error::unavailable("the server is stopping").into());
+    // A watcher that does not even take the last word is told nothing.
+    let _ = tokio::time::timeout(Duration::from_secs(1), out.send(stopping)).await;
+}
+
+impl Told {
+    /// The way from what was told to what is so, in one message or more.
+    fn update(&mut self, shared: &Shared, plan: &Plan) -> Vec<v1::WatchResponse> {
+        let table = shared.table();
+        let reset = self.epoch.as_ref() != Some(table.epoch());
+        if reset {
+            *self = Self { epoch: Some(table.epoch().clone()), ..Self::default() };
+        }
+        let head = v1::WatchResponse {
+            epoch: table.epoch().to_string(),
+            revision: table.revision(),
+            as_of: Some(SystemTime::now().into()),
+            connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
+            stale_since: table.stale_since.map(Into::into),
+            window: prost_types::Duration::try_from(WINDOW).ok(),
+            ..Default::default()
+        };
+        let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];
+        let mut room = MESSAGE_BYTES;
+        let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
+            if size > room {
+                messages.push(head.clone());
+                room = MESSAGE_BYTES;
+            }
+            room = room.saturating_sub(size);
+            put(messages.last_mut().expect("there is always a message"));
+        };
+        self.update_routes(shared, plan, &table, &mut place);
+        if plan.rules {
+            self.update_rules(shared, plan, &table, &mut place);
+        }
+        messages
+    }
+
+    fn update_routes(&mut self, shared: &Shared, plan: &Plan, table: &Arc<TableView>, place: Place<'_>) {
+        let rows = shared.stats.rows(table);
+        let rows = rows.iter().filter(|row| plan.filter.accepts(row.route.names(), row.stats.mode));
+        let mut now = HashMap::with_capacity(self.routes.len());
+        for row in rows {
+            if self.routes.remove(&row.route).is_none_or(|told| told != *row) {
+                let stats = row.stats.clone();
+                place(stats.encoded_len(), &mut |message| message.routes.push(stats.clone()));
+            }
+            now.insert(row.route.clone(), row.clone());
+        }
+        for gone in self.routes.keys() {
+            let key = gone.wire();
+            place(key.encoded_len(), &mut |message| message.removed_routes.push(key.clone()));
+        }
+        self.routes = now;
+    }
+
+    fn update_rules(&mut self, shared: &Shared, plan: &Plan, table: &TableView, place: Place<'_>) {
+        let delivery = Delivery::of(&shared.hub, table);
+        let mut now = BTreeMap::new();
+        for (pattern, stored) in table.iter() {
+            let policy = stored.rule.as_ref().map(|rule| rule.policy());
+            let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);
+            let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
+            if !plan.filter.accepts([&caller_service, &caller_cluster, &callee_service, &callee_method], mode) {
+                continue;
+            }
+            let delivered = delivery.delivered(pattern, stored.wire.revision, policy);
+            let same = |(told, before): &(Arc<StoredRule>, Delivered)| {
+                told.wire.revision == stored.wire.revision && *before == delivered
+            };
+            if !self.rules.remove(pattern).as_ref().is_some_and(same) {
+                let view = v1::RuleView {
+                    rule: Some(stored.wire.clone()),
+                    clients: delivered.clients,
+                    applied: delivered.applied,
+                    refused: delivered.refused,
+                    lacking_features: delivered.lacking,
+                };
+                place(view.encoded_len(), &mut |message| message.rules.push(view.clone()));
+            }
+            now.insert(pattern.clone(), (stored.clone(), delivered));
+        }
+        for gone in self.rules.keys() {
+            let key = v1::Pattern::from(gone);
+            place(key.encoded_len(), &mut |message| message.removed_rules.push(key.clone()));
+        }
+        self.rules = now;
+    }
+}
+
+/// Puts something of a size into a message that has room for it.
+type Place<'a> = &'a mut dyn FnMut(usize, &mut dyn FnMut(&mut v1::WatchResponse));

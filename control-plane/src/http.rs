@@ -1,0 +1,141 @@
+//! What the port answers besides gRPC: the page, health for machines, metrics; and two corrections to gRPC.
+//!
+//! gRPC-Web wraps the API alone, the page is the fallback behind it. What looks like a gRPC call to an unknown
+//! service is still answered as one. tonic reports a message over the limit as OUT_OF_RANGE, which this API
+//! never means: it is RESOURCE_EXHAUSTED.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::routing::get;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+
+use crate::shared::Shared;
+
+const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; \
+                      form-action 'self'";
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
+const INDEX: &str = "index.html";
+
+/// Health and metrics.
+pub(crate) fn operations(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(metrics))
+        .with_state(shared)
+}
+
+async fn readiness(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
+    match shared.stopping.is_cancelled() {
+        false => (StatusCode::OK, "ok\n"),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
+    }
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> ([(HeaderName, &'static str); 1], String) {
+    let mut text = shared.metrics.render();
+    write_routes(&mut text, &shared);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+}
+
+/// The counters of routes, as this server counted them.
+fn write_routes(text: &mut String, shared: &Shared) {
+    use std::fmt::Write as _;
+    let routes = shared.stats.counted();
+    let [mut calls, mut attempts, mut fates] = [
+        ("damper_calls_total", "Calls reported by services."),
+        ("damper_attempts_total", "Sends reported by services, first ones included."),
+        ("damper_call_fates_total", "How calls ended."),
+    ]
+    .map(|(name, help)| format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
+    for (route, called, attempted, ended) in routes {
+        let [caller, cluster, callee, method] = route.names().map(escaped);
+        let labels = format!(
+            "caller_service=\"{caller}\",caller_cluster=\"{cluster}\",callee_service=\"{callee}\",\
+             callee_method=\"{method}\""
+        );
+        // Writing to a String does not fail.
+        let _ = writeln!(calls, "damper_calls_total{{{labels}}} {called}");
+        let _ = writeln!(attempts, "damper_attempts_total{{{labels}}} {attempted}");
+        for (ending, count) in ended {
+            let _ = writeln!(fates, "damper_call_fates_total{{{labels},fate=\"{ending}\"}} {count}");
+        }
+    }
+    text.extend([calls, attempts, fates]);
+}
+
+fn escaped(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('"', "\\\"")
+}
+
+/// The page, for every path that nothing else answers.
+pub(crate) async fn page(request: Request<Body>) -> Response<Body> {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        return tonic::Status::unimplemented("the service is not known").into_http();
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+    }
+    let path = request.uri().path().trim_start_matches('/');
+    // The page has paths of its own; a path that names a file must be one.
+    let names_file = path.rsplit('/').next().is_some_and(|last| last.contains('.'));
+    let file = match damper_web_ui::file(path) {
+        None if !names_file => damper_web_ui::file(INDEX),
+        found => found,
+    };
+    match file {
+        Some(file) => answer(file, &request),
+        None => plain(StatusCode::NOT_FOUND, "not found\n"),
+    }
+}
+
+fn answer(file: damper_web_ui::File, request: &Request<Body>) -> Response<Body> {
+    let known = request.headers().get_all(header::IF_NONE_MATCH).iter();
+    let is_known = known.filter_map(|tags| tags.to_str().ok()).any(|tags| {
+        tags.split(',').map(str::trim).any(|tag| tag == "*" || tag.trim_start_matches("W/") == file.etag)
+    });
+    let (status, body) = match is_known {
+        true => (StatusCode::NOT_MODIFIED, Body::empty()),
+        false if request.method() == Method::HEAD => (StatusCode::OK, Body::empty()),
+        false => (StatusCode::OK, Body::from(file.bytes)),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
+    headers.insert(header::ETAG, HeaderValue::from_static(file.etag));
+    let caching = if file.immutable { IMMUTABLE } else { "no-cache" };
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
+    guard(headers);
+    response
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    guard(response.headers_mut());
+    response
+}
+
+/// What browsers must not do with our answers.
+fn guard(headers: &mut HeaderMap) {
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+}
+
+/// Corrects the code of an answer to a message over the limit.
+pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
+    const OUT_OF_RANGE: &[u8] = b"11";
+    let status = response.headers_mut().get_mut("grpc-status");
+    if let Some(status) = status.filter(|status| status.as_bytes() == OUT_OF_RANGE) {
+        *status = HeaderValue::from_static("8");
+    }
+    response
+}

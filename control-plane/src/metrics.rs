@@ -1,0 +1,86 @@
+//! What the server counts about itself, and the text that Prometheus reads.
+//!
+//! The recorder belongs to one server and is never installed for the process, so that several servers can live
+//! in one. Labels come from fixed lists; figures per route are written straight from the statistics, whose
+//! number of routes is bounded.
+
+use std::sync::Arc;
+
+use ::metrics::{Counter, Gauge, Key, Level, Metadata, Recorder as _};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use tonic::Code;
+
+use crate::table::TableView;
+
+/// Handles to what is counted; clones share it.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    recorder: Arc<PrometheusRecorder>,
+    handle: PrometheusHandle,
+    pub(crate) streams: Gauge,
+    pub(crate) refusals: Counter,
+    pub(crate) slow_consumers: Counter,
+    pub(crate) reports: Counter,
+    /// Parts of reports that could not be read or were over a limit.
+    pub(crate) report_faults: Counter,
+    pub(crate) connections: Gauge,
+    revision: Gauge,
+    rules: Gauge,
+    stale: Gauge,
+}
+
+const ORIGIN: Metadata<'static> = Metadata::new("damper", Level::INFO, None);
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        let counter = |name: &'static str, help: &'static str| {
+            recorder.describe_counter(name.into(), None, help.into());
+            recorder.register_counter(&Key::from_name(name), &ORIGIN)
+        };
+        let gauge = |name: &'static str, help: &'static str| {
+            recorder.describe_gauge(name.into(), None, help.into());
+            recorder.register_gauge(&Key::from_name(name), &ORIGIN)
+        };
+        recorder.describe_counter("damper_writes_total".into(), None, "Writes by operation and gRPC code.".into());
+        recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
+        Self {
+            streams: gauge("damper_streams", "Connected distribution streams."),
+            refusals: counter("damper_nacks_total", "Responses that a client refused, in part or whole."),
+            slow_consumers: counter("damper_slow_consumers_closed_total", "Streams closed for not reading."),
+            reports: counter("damper_reports_total", "Reports received."),
+            report_faults: counter("damper_report_faults_total", "Parts of reports that were left out."),
+            connections: gauge("damper_connections", "Open connections."),
+            revision: gauge("damper_table_revision", "The revision this replica has reached."),
+            rules: gauge("damper_rules", "Rules in the table."),
+            stale: gauge("damper_store_stale", "1 while the store does not answer."),
+            recorder: Arc::new(recorder),
+            handle,
+        }
+    }
+
+    /// The table was published.
+    pub(crate) fn table(&self, view: &TableView) {
+        self.revision.set(view.revision() as f64);
+        self.rules.set(view.len() as f64);
+        self.stale.set(if view.stale_since.is_some() { 1.0 } else { 0.0 });
+    }
+
+    /// A write was answered.
+    pub(crate) fn write(&self, operation: &'static str, code: Code) {
+        let labels: &[(&'static str, String)] = &[("operation", operation.to_owned()), ("code", format!("{code:?}"))];
+        self.recorder.register_counter(&Key::from_parts("damper_writes_total", labels), &ORIGIN).increment(1);
+    }
+
+    /// A stream was handed a message.
+    pub(crate) fn sent(&self, kind: &'static str) {
+        let key = Key::from_parts("damper_responses_total", &[("kind", kind)]);
+        self.recorder.register_counter(&key, &ORIGIN).increment(1);
+    }
+
+    /// The text form of everything but the routes.
+    pub(crate) fn render(&self) -> String {
+        self.handle.render()
+    }
+}

@@ -1,0 +1,318 @@
+//! One server: the store, the tasks behind the services, and the port.
+//!
+//! [`Server::bind`] does all that can fail: it opens and reads the store and takes the ports. [`Server::run`]
+//! serves until it is told to stop; then health turns, streams get their goodbye at once, and what is still open
+//! after the drain time is cut.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use damper_proto::v1;
+use damper_proto::v1::distribution_server::DistributionServer;
+use damper_proto::v1::fleet_server::FleetServer;
+use damper_proto::v1::rules_server::RulesServer;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::connection::incoming;
+use crate::distribution::{Distribution, pace};
+use crate::fleet::Fleet;
+use crate::follow::{Follower, LOAD_WITHIN};
+use crate::hub::Hub;
+use crate::metrics::Metrics;
+use crate::rules::Rules;
+use crate::settings::{Settings, StoreUrl};
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::store::{self, OpenError, Store};
+use crate::table::{PREFIX, TableView};
+use crate::writer::{self, EntryLimit, Writer};
+use crate::{http, table};
+
+/// The largest message. A little over 1 MiB, so that a name of that length is still answered by its field.
+const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
+const MAX_HEADER_BYTES: u32 = 16 << 10;
+const STREAMS_PER_CONNECTION: u32 = 1024;
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why a server can not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another process has the store open.
+    #[error(transparent)]
+    StoreLocked(OpenError),
+    /// The store is damaged; restore a backup.
+    #[error("the store is damaged: {0}")]
+    StoreDamaged(String),
+    /// The store can not be used as it was named: a path, a file or a setting is wrong.
+    #[error(transparent)]
+    StoreUnusable(OpenError),
+    /// The store does not answer.
+    #[error("the store {store} can not be reached: {reason}")]
+    StoreUnreachable {
+        /// Which.
+        store: String,
+        /// What came of trying.
+        reason: String,
+    },
+    /// The address is taken.
+    #[error("{address} is in use by another process")]
+    AddressInUse {
+        /// Which.
+        address: SocketAddr,
+    },
+    /// The address can not be listened on.
+    #[error("can not listen on {address}")]
+    Listen {
+        /// Which.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The address is open to others and nothing guards it.
+    #[error(
+        "{address} can be reached from other machines, and neither TLS nor tokens guard it: listen on a loopback \
+         address, or allow plaintext expressly"
+    )]
+    Insecure {
+        /// Which.
+        address: SocketAddr,
+    },
+}
+
+/// Why a server stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The port failed.
+    #[error("serving failed")]
+    Transport(#[from] tonic::transport::Error),
+    /// A task that must not end has ended; its failure was logged.
+    #[error("the {0} has stopped")]
+    TaskEnded(&'static str),
+}
+
+/// A server that holds its ports and has read its store.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    local: SocketAddr,
+    metrics: Option<(TcpListener, SocketAddr)>,
+    tasks: JoinSet<&'static str>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Opens and reads the store and takes the ports; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
+    /// the store.
+    pub async fn bind(settings: Settings) -> Result<Self, StartError> {
+        for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
+            if !settings.allow_insecure && !address.ip().is_loopback() {
+                return Err(StartError::Insecure { address });
+            }
+        }
+        let (listener, local) = listen(settings.listen).await?;
+        let metrics = match settings.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let store = open(&settings).await?;
+        let view = read(&*store, &settings.store).await?;
+        let (shared, tasks) = start(settings, store, view);
+        Ok(Self { shared, listener, local, metrics, tasks })
+    }
+
+    /// Where gRPC, gRPC-Web and the page are served.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Where metrics and health are served besides.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Serves until `shutdown` is ready, then ends all streams and returns within a few seconds.
+    ///
+    /// # Errors
+    /// The port failed, or a task behind it.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        let Self { shared, listener, metrics, mut tasks, .. } = self;
+        let (reporter, health) = tonic_health::server::health_reporter();
+        report_health(&reporter, ServingStatus::Serving).await;
+        let cut = CancellationToken::new();
+        let routes = routes(&shared, health);
+        let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
+        let stopping = shared.stopping.clone();
+        let mut serving = Box::pin(
+            tonic::transport::Server::builder()
+                .accept_http1(true)
+                .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
+                .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
+                .http2_max_header_list_size(MAX_HEADER_BYTES)
+                .max_concurrent_streams(STREAMS_PER_CONNECTION)
+                .add_routes(routes)
+                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned()),
+        );
+        if let Some((listener, _)) = metrics {
+            let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
+            let serve = tonic::transport::Server::builder()
+                .accept_http1(true)
+                .http2_max_header_list_size(MAX_HEADER_BYTES)
+                .add_routes(http::operations(shared.clone()).into())
+                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned());
+            tasks.spawn(async move {
+                if let Err(error) = serve.await {
+                    tracing::error!(%error, "the metrics port failed");
+                }
+                "metrics port"
+            });
+        }
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            failed = &mut serving => failed.map_err(ServeError::from),
+            Some(ended) = tasks.join_next() => Err(ServeError::TaskEnded(ended.unwrap_or("task behind the port"))),
+        };
+        report_health(&reporter, ServingStatus::NotServing).await;
+        stopping.cancel();
+        if outcome.is_ok() {
+            let drained = timeout(shared.settings.drain, serving).await;
+            if drained.is_err() {
+                tracing::warn!("connections that did not end in time are cut");
+            }
+        }
+        cut.cancel();
+        tasks.shutdown().await;
+        outcome
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let local = listener.local_addr()?;
+        Ok((listener, local))
+    };
+    bound.await.map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::AddressInUse { address },
+        _ => StartError::Listen { address, source },
+    })
+}
+
+async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+    let mut place = settings.store.clone();
+    if let StoreUrl::Etcd(etcd) = &mut place
+        && settings.etcd_password.is_some()
+    {
+        etcd.password = settings.etcd_password.clone();
+    }
+    place.open().await.map_err(|error| match error {
+        OpenError::Locked { .. } => StartError::StoreLocked(error),
+        OpenError::Damaged { .. } => StartError::StoreDamaged(error.to_string()),
+        _ => StartError::StoreUnusable(error),
+    })
+}
+
+async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartError> {
+    let unreachable = |reason: String| StartError::StoreUnreachable { store: place.to_string(), reason };
+    match timeout(LOAD_WITHIN, store.load()).await {
+        Ok(Ok(state)) => Ok(TableView::of(&state)),
+        Ok(Err(store::Error::Damaged { reason })) => Err(StartError::StoreDamaged(reason)),
+        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Err(_) => Err(unreachable(format!("no answer within {} s", LOAD_WITHIN.as_secs()))),
+    }
+}
+
+/// Starts the tasks behind the services.
+fn start(settings: Settings, store: Arc<dyn Store>, view: table::TableView) -> (Arc<Shared>, JoinSet<&'static str>) {
+    let mut tasks = JoinSet::new();
+    let metrics = Metrics::new();
+    metrics.table(&view);
+    let view = Arc::new(view);
+    let limit = EntryLimit { prefix: PREFIX.to_owned(), max_entries: settings.max_rules };
+    let writing = writer::Settings { limits: vec![limit], ..Default::default() };
+    let (writer, writing) = Writer::spawn(store.clone(), writing);
+    tasks.spawn(ended(writing, "writer"));
+    let (publish, table) = watch::channel(view.clone());
+    let (show, distributed) = watch::channel(view);
+    let (ahead, claims) = mpsc::channel(1);
+    let follower = Follower::new(store.clone(), publish, claims, metrics.clone());
+    tasks.spawn(async move {
+        follower.run().await;
+        "table"
+    });
+    let paced = pace::pass_on(table.clone(), show);
+    tasks.spawn(async move {
+        paced.await;
+        "distribution"
+    });
+    let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
+    let stats = Stats::new(settings.max_routes, hub.report_interval());
+    let stopping = CancellationToken::new();
+    let shared = Shared { settings, store, writer, table, distributed, ahead, hub, stats, metrics, stopping };
+    (Arc::new(shared), tasks)
+}
+
+/// Ends with a task and tells its name.
+async fn ended(task: tokio::task::JoinHandle<()>, name: &'static str) -> &'static str {
+    if let Err(error) = task.await {
+        tracing::error!(%error, name, "a task failed");
+    }
+    name
+}
+
+/// Everything on the port: the API, for gRPC and gRPC-Web, then the rest.
+fn routes(
+    shared: &Arc<Shared>,
+    health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
+) -> Routes {
+    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let distribution = DistributionServer::new(Distribution::new(shared.clone()))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the descriptors were made by the compiler");
+    let api: Router = Routes::new(rules)
+        .add_service(distribution)
+        .add_service(fleet)
+        .add_service(health)
+        .add_service(reflection)
+        .into_axum_router()
+        .layer(tower::util::MapResponseLayer::new(http::correct_code))
+        .layer(tonic_web::GrpcWebLayer::new());
+    api.merge(http::operations(shared.clone())).fallback(http::page).into()
+}
+
+/// Tells health of the server and of each service.
+async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
+    use v1::{distribution_server, fleet_server, rules_server};
+    for service in
+        ["", rules_server::SERVICE_NAME, distribution_server::SERVICE_NAME, fleet_server::SERVICE_NAME]
+    {
+        reporter.set_service_status(service, status).await;
+    }
+}

@@ -1,0 +1,52 @@
+//! What all services of one server hold in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::errors::Error;
+use crate::hub::Hub;
+use crate::metrics::Metrics;
+use crate::settings::Settings;
+use crate::stats::Stats;
+use crate::store::Store;
+use crate::table::TableView;
+use crate::writer::Writer;
+
+/// One server's state; every service holds it by `Arc`.
+pub(crate) struct Shared {
+    pub(crate) settings: Settings,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) writer: Writer,
+    /// The table as soon as it changes.
+    pub(crate) table: watch::Receiver<Arc<TableView>>,
+    /// The table at the pace in which it is distributed.
+    pub(crate) distributed: watch::Receiver<Arc<TableView>>,
+    /// Tells the table of a client that holds a later revision than it.
+    pub(crate) ahead: mpsc::Sender<u64>,
+    pub(crate) hub: Hub,
+    pub(crate) stats: Stats,
+    pub(crate) metrics: Metrics,
+    /// Cancelled when streams must end.
+    pub(crate) stopping: CancellationToken,
+}
+
+impl Shared {
+    /// The table now.
+    pub(crate) fn table(&self) -> Arc<TableView> {
+        self.table.borrow().clone()
+    }
+
+    /// The table once it has reached the revision.
+    pub(crate) async fn table_at(&self, revision: u64, within: Duration) -> Result<Arc<TableView>, Error> {
+        let mut table = self.table.clone();
+        let reached = table.wait_for(|view| view.revision() >= revision);
+        match tokio::time::timeout(within, reached).await {
+            Ok(Ok(view)) => Ok(view.clone()),
+            Ok(Err(_)) => Err(Error::unavailable("the server is stopping")),
+            Err(_) => Err(Error::unavailable(format!("this replica has not reached revision {revision} yet"))),
+        }
+    }
+}
