@@ -10,9 +10,13 @@ use std::time::{Duration, Instant};
 
 use damper_control_plane::store::etcd::{EtcdStore, Settings};
 use tempfile::TempDir;
+use tonic::Code;
 
 /// How long a member gets until it answers.
 const START: Duration = Duration::from_secs(30);
+
+/// How often a new member is tried on other ports, since another test can take a free one first.
+const ATTEMPTS: usize = 4;
 
 /// A running etcd; ended and removed when dropped.
 pub struct Etcd {
@@ -26,7 +30,14 @@ impl Etcd {
     /// Starts a member with an empty data folder and waits until it answers.
     pub async fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("damper-etcd-").tempdir().expect("a temporary folder");
-        let mut etcd = Self { folder, client_port: free_port(), peer_port: free_port(), member: None };
+        let mut etcd = Self { folder, client_port: 0, peer_port: 0, member: None };
+        for _ in 0..ATTEMPTS - 1 {
+            (etcd.client_port, etcd.peer_port) = (free_port(), free_port());
+            if etcd.launch().await.is_ok() {
+                return etcd;
+            }
+            etcd.kill();
+        }
         etcd.restart().await;
         etcd
     }
@@ -62,6 +73,12 @@ impl Etcd {
 
     /// Starts the member on its data and ports, and waits until it answers.
     pub async fn restart(&mut self) {
+        if let Err(log) = self.launch().await {
+            panic!("etcd does not answer on {}: {log}", self.endpoint());
+        }
+    }
+
+    async fn launch(&mut self) -> Result<(), String> {
         assert!(self.member.is_none(), "the member runs already");
         let client = format!("http://127.0.0.1:{}", self.client_port);
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
@@ -84,7 +101,7 @@ impl Etcd {
                 program.display()
             )
         }));
-        self.wait_until_it_answers().await;
+        self.wait_until_it_answers().await
     }
 
     /// Ends the member at once, as a power loss would.
@@ -116,18 +133,21 @@ impl Etcd {
         assert!(sent.expect("kill can be started").success(), "SIG{name} was not delivered");
     }
 
-    async fn wait_until_it_answers(&mut self) {
+    async fn wait_until_it_answers(&mut self) -> Result<(), String> {
         let deadline = Instant::now() + START;
         loop {
             let attempt = async { self.client().await.get("ready", None).await };
-            if tokio::time::timeout(Duration::from_secs(1), attempt).await.is_ok_and(|answer| answer.is_ok())
-            {
-                return;
+            match tokio::time::timeout(Duration::from_secs(1), attempt).await {
+                Ok(Ok(_)) => return Ok(()),
+                // It has a leader and wants to know who asks.
+                Ok(Err(etcd_client::Error::GRpcStatus(status))) if status.code() == Code::InvalidArgument => {
+                    return Ok(());
+                }
+                _ => {}
             }
             let ended = self.member.as_mut().expect("just started").try_wait().expect("our child");
             if ended.is_some() || Instant::now() > deadline {
-                let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-                panic!("etcd does not answer on {}: {log}", self.endpoint());
+                return Err(std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

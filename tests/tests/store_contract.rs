@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
+use damper_control_plane::store::etcd::{EtcdStore, Settings};
 use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{
     Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_VALUE_BYTES, OpenError, State, Store, Watch, key,
@@ -637,4 +638,42 @@ async fn a_swapped_etcd_is_noticed_by_watch_read_and_commit() {
     let written = store.commit(1, &[change(2, vec![edit("rules/a", "2")])]).await;
     assert!(matches!(written, Err(Error::Replaced { .. })), "{written:?}");
     assert_eq!(store.load().await.unwrap(), other.load().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_down_is_passed_over() {
+    let etcd = Etcd::start().await;
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut settings = etcd.settings(PREFIX);
+    settings.endpoints.insert(0, gone.to_string());
+    let store: Arc<dyn Store> = Arc::new(EtcdStore::open(settings).unwrap());
+    let mut watch = store.watch(0);
+    for revision in 1..=20 {
+        put(&store, revision, vec![edit("rules/a", &revision.to_string())]).await;
+        assert_eq!(next(&mut watch).await.unwrap().revision, revision);
+    }
+}
+
+/// etcd's simple tokens die with the process that gave them out, so a restart is an expiry of all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_is_signed_in_again_when_the_token_has_expired() {
+    let mut etcd = Etcd::start().await;
+    let mut client = etcd.client().await;
+    client.user_add("root", "secret", None).await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    client.auth_enable().await.unwrap();
+    let with_password = |password: &str| {
+        let (user, password) = (Some("root".to_owned()), Some(password.to_owned()));
+        Arc::new(EtcdStore::open(Settings { user, password, ..etcd.settings(PREFIX) }).unwrap())
+    };
+    let refused = with_password("wrong").load().await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    let store: Arc<dyn Store> = with_password("secret");
+    let mut watch = store.watch(0);
+    put(&store, 1, vec![edit("rules/a", "1")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 1);
+    etcd.stop();
+    etcd.restart().await;
+    put(&store, 2, vec![edit("rules/a", "2")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 2);
 }
