@@ -194,15 +194,21 @@ async fn words_for_one_hop_end_at_that_hop() {
         ("x-app", "b"),
     ];
     let in_trailers = begun(ScriptedBody::over([trailers(said)]));
-    let (engine, below) = (engine(enforce()), Peer::new([trailers_only(said), in_trailers]));
-    let mut client = governed(&engine, below);
-    for _ in 0..2 {
+    let Reply::With(mut before_the_body) = trailers_only(said) else { unreachable!() };
+    before_the_body.headers_mut().remove("grpc-status");
+    *before_the_body.body_mut() = ScriptedBody::over([trailers(&[("grpc-status", "9")])]);
+    let script = [trailers_only(said), in_trailers, Reply::With(before_the_body)];
+    let engine = engine(enforce());
+    let mut client = governed(&engine, Peer::new(script));
+    for _ in 0..3 {
         let answer = call(&mut client, request()).await.unwrap();
-        let fields = answer.trailers.unwrap_or(answer.headers);
-        assert_eq!(fields.get_all("x-app").iter().collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(header(&fields, "grpc-status"), Some("9"));
-        assert_eq!(header(&fields, "grpc-retry-pushback-ms"), None);
-        assert_eq!(header(&fields, "x-envoy-ratelimited"), None);
+        assert_eq!(answer.status(), "9");
+        let fields = answer.trailers.iter().chain([&answer.headers]);
+        assert_eq!(fields.clone().flat_map(|fields| fields.get_all("x-app")).collect::<Vec<_>>(), ["a", "b"]);
+        for fields in fields {
+            assert_eq!(header(fields, "grpc-retry-pushback-ms"), None);
+            assert_eq!(header(fields, "x-envoy-ratelimited"), None);
+        }
     }
 }
 
