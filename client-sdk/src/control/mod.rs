@@ -67,17 +67,7 @@ struct Stop(watch::Receiver<bool>);
 impl Control {
     /// Begins the background work on this runtime; returns at once.
     pub(crate) fn start(settings: Settings, engine: Arc<Engine>, runtime: &Handle) -> Self {
-        let place = settings.state_dir.as_deref().map(|folder| Place::new(folder, &settings.identity));
-        let shared = Arc::new(Shared {
-            settings,
-            engine,
-            applier: Mutex::default(),
-            status: watch::Sender::default(),
-            keeper: Keeper::new(),
-            place,
-            override_read: watch::Sender::default(),
-            started: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared::new(settings, engine));
         shared.limit_mode(None);
         let (stop, stopped) = watch::channel(false);
         let stopped = Stop(stopped);
@@ -130,6 +120,20 @@ impl Control {
 }
 
 impl Shared {
+    fn new(settings: Settings, engine: Arc<Engine>) -> Self {
+        let place = settings.state_dir.as_deref().map(|folder| Place::new(folder, &settings.identity));
+        Self {
+            settings,
+            engine,
+            applier: Mutex::default(),
+            status: watch::Sender::default(),
+            keeper: Keeper::new(),
+            place,
+            override_read: watch::Sender::default(),
+            started: AtomicBool::new(false),
+        }
+    }
+
     fn applier(&self) -> MutexGuard<'_, Applier> {
         // Each response is read before anything is changed, so what is held is sound after a panic.
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
@@ -242,4 +246,46 @@ async fn take_up(shared: &Shared) {
 /// How a mode is said on the wire; none is unspecified.
 fn mode_to_wire(mode: Option<Mode>) -> i32 {
     mode.map_or(v1::Mode::Unspecified, v1::Mode::from).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::options::Options;
+
+    fn shared() -> Arc<Shared> {
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
+        Arc::new(Shared::new(options.resolve().unwrap(), Engine::new("orders", "default")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_panics_is_started_again_after_growing_waits_until_it_returns() {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let (_stop, stopped) = watch::channel(false);
+        let begun = Instant::now();
+        let run = |_, _| -> Work {
+            Box::pin(async {
+                assert!(STARTED.fetch_add(1, Ordering::Relaxed) >= 12, "a panic of the test's own");
+            })
+        };
+        supervise("test", run, shared(), Stop(stopped)).await;
+        assert_eq!(STARTED.load(Ordering::Relaxed), 13);
+        // Full jitter up to 0.5, 1, 2, 4, 8, 16 and six times 30 s: 105 s on average.
+        assert!(begun.elapsed() > Duration::from_secs(10), "{:?}", begun.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_panics_forever_still_ends_with_the_last_damper() {
+        let (stop, stopped) = watch::channel(false);
+        let run = |_, _| -> Work { Box::pin(async { panic!("a panic of the test's own") }) };
+        let supervisor = tokio::spawn(supervise("test", run, shared(), Stop(stopped)));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(!supervisor.is_finished());
+        drop(stop);
+        supervisor.await.unwrap();
+    }
 }

@@ -215,13 +215,9 @@ impl Conversation<'_> {
             Outcome::Applied { refused, whole } => {
                 self.brought_rules = true;
                 self.shared.swap(Source::Live);
-                for v1::Refusal { key, revision, reason } in &refused {
-                    tracing::warn!(
-                        ?key,
-                        revision,
-                        reason,
-                        "rule refused; its previous version stays, or it is off"
-                    );
+                if let Some(v1::Refusal { key, revision, reason }) = refused.first() {
+                    let count = refused.len();
+                    tracing::warn!(count, first = ?key, revision, reason, "rules refused; each keeps its previous version, or is off");
                 }
                 if self.shared.place.is_some() {
                     match whole {

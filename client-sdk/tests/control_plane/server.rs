@@ -2,12 +2,11 @@
 //!
 //! It accepts streams and hands each to the test; what the client says is read from it, what the server says
 //! is sent through it. Nothing here decides, so that a test shows the whole conversation.
-#![allow(dead_code, reason = "each test file is a crate of its own and uses a part")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use damper_core::{Mode, Pattern, Policy, Retry};
+use damper_core::{Backoff, Mode, Pattern, Policy, Retry};
 use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromClient;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
@@ -16,20 +15,21 @@ use damper_sdk::{Damper, Options, Status};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Streaming};
 
 /// Longer than anything here takes on a busy machine; reaching it is a failure.
-pub const PATIENCE: Duration = Duration::from_secs(300);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-pub struct ControlPlane {
-    pub address: SocketAddr,
+pub(crate) struct ControlPlane {
+    pub(crate) address: SocketAddr,
     streams: mpsc::Receiver<Stream>,
     serving: JoinHandle<()>,
 }
 
-pub struct Stream {
-    pub hello: v1::Hello,
+pub(crate) struct Stream {
+    pub(crate) hello: v1::Hello,
     from_client: Streaming<v1::ClientMessage>,
     to_client: mpsc::Sender<Result<v1::ServerMessage, tonic::Status>>,
 }
@@ -57,60 +57,66 @@ impl Distribution for Service {
 }
 
 impl ControlPlane {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::listen(TcpListener::bind("127.0.0.1:0").await.unwrap())
     }
 
-    pub fn listen(listener: TcpListener) -> Self {
+    pub(crate) fn listen(listener: TcpListener) -> Self {
+        pace_the_clock();
         let address = listener.local_addr().unwrap();
         let (accepted, streams) = mpsc::channel(16);
         let service = DistributionServer::new(Service(accepted));
         let server = tonic::transport::Server::builder().add_service(service);
         let serving = tokio::spawn(async move {
-            server.serve_with_incoming(TcpListenerStream::new(listener)).await.unwrap();
+            server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
         Self { address, streams, serving }
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Options of a service `orders` that knows only this control plane and no environment.
-    pub fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         options([self.url()])
     }
 
     /// The next stream that a client opens.
-    pub async fn accept(&mut self) -> Stream {
+    pub(crate) async fn accept(&mut self) -> Stream {
         soon(self.streams.recv()).await.unwrap()
     }
 
     /// The sockets close, as when the process is killed.
-    pub async fn kill(self) {
+    pub(crate) async fn kill(self) {
         self.serving.abort();
         let _ = self.serving.await;
     }
 }
 
 impl Stream {
-    pub async fn say(&self, revision: u64, nonce: u64, kind: Kind) {
+    pub(crate) async fn say(&self, revision: u64, nonce: u64, kind: Kind) {
         self.say_in("e", revision, nonce, kind).await;
     }
 
-    pub async fn say_in(&self, epoch: &str, revision: u64, nonce: u64, kind: Kind) {
+    pub(crate) async fn say_in(&self, epoch: &str, revision: u64, nonce: u64, kind: Kind) {
         let epoch = epoch.to_owned();
         let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind) };
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
+    /// A message whose kind this client has never heard of.
+    pub(crate) async fn say_nothing_known(&self) {
+        self.to_client.send(Ok(v1::ServerMessage::default())).await.unwrap();
+    }
+
     /// The next message of the client; none once it has closed its side.
-    pub async fn hear(&mut self) -> Option<FromClient> {
+    pub(crate) async fn hear(&mut self) -> Option<FromClient> {
         soon(self.from_client.message()).await.ok().flatten().map(|message| message.kind.unwrap())
     }
 
     /// The next answer; reports in between are passed over.
-    pub async fn ack(&mut self) -> v1::Ack {
+    pub(crate) async fn ack(&mut self) -> v1::Ack {
         loop {
             match self.hear().await {
                 Some(FromClient::Ack(ack)) => return ack,
@@ -121,7 +127,7 @@ impl Stream {
     }
 
     /// The next report.
-    pub async fn report(&mut self) -> v1::Report {
+    pub(crate) async fn report(&mut self) -> v1::Report {
         match self.hear().await {
             Some(FromClient::Report(report)) => report,
             other => panic!("expected a report, heard {other:?}"),
@@ -129,7 +135,7 @@ impl Stream {
     }
 
     /// Sends a response and takes its answer.
-    pub async fn exchange(&mut self, revision: u64, nonce: u64, kind: Kind) -> v1::Ack {
+    pub(crate) async fn exchange(&mut self, revision: u64, nonce: u64, kind: Kind) -> v1::Ack {
         self.say(revision, nonce, kind).await;
         let ack = self.ack().await;
         assert_eq!(ack.nonce, nonce);
@@ -137,17 +143,28 @@ impl Stream {
     }
 }
 
-pub fn options<const N: usize>(endpoints: [String; N]) -> Options {
+/// A paused clock jumps to the next timer as soon as no task can go on, also while bytes are on their way
+/// through the system. A blocking task holds it, so this lets it go 100 ms at a time, 5 ms apart.
+pub(crate) fn pace_the_clock() {
+    tokio::spawn(async {
+        loop {
+            tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(5))).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+}
+
+pub(crate) fn options<const N: usize>(endpoints: [String; N]) -> Options {
     Options::new(endpoints).service("orders").cluster("online").environment(|_| None)
 }
 
 /// Waits for something that must come.
-pub async fn soon<T>(coming: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(coming: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, coming).await.expect("what was awaited did not come")
 }
 
 /// Waits until the status is as expected. There is no event for a status, so it is looked at now and then.
-pub async fn until(damper: &Damper, expected: impl Fn(&Status) -> bool) -> Status {
+pub(crate) async fn until(damper: &Damper, expected: impl Fn(&Status) -> bool) -> Status {
     soon(async {
         loop {
             let status = damper.status();
@@ -160,31 +177,32 @@ pub async fn until(damper: &Damper, expected: impl Fn(&Status) -> bool) -> Statu
     .await
 }
 
-pub fn pattern(callee: &str) -> v1::Pattern {
+pub(crate) fn pattern(callee: &str) -> v1::Pattern {
     (&Pattern::parse("orders", "*", callee, "*").unwrap()).into()
 }
 
-pub fn policy() -> v1::Policy {
-    let retry = Some(Retry { max_attempts: 3, ..Retry::default() });
-    (&Policy { retry, ..Policy::new(Mode::Enforce) }).into()
+pub(crate) fn policy() -> v1::Policy {
+    // Without waits and without the breaker every failing call makes all its attempts, at once.
+    let retry = Some(Retry { max_attempts: 3, backoff: Backoff::None, ..Retry::default() });
+    (&Policy { retry, retry_breaker: None, ..Policy::new(Mode::Enforce) }).into()
 }
 
-pub fn rule(callee: &str, revision: u64) -> v1::DistributedRule {
+pub(crate) fn rule(callee: &str, revision: u64) -> v1::DistributedRule {
     let kind = Some(v1::distributed_rule::Kind::Policy(policy()));
     v1::DistributedRule { key: Some(pattern(callee)), revision, kind }
 }
 
 /// A rule with a mode of the future.
-pub fn unknown_rule(callee: &str, revision: u64) -> v1::DistributedRule {
+pub(crate) fn unknown_rule(callee: &str, revision: u64) -> v1::DistributedRule {
     let kind = Some(v1::distributed_rule::Kind::Policy(v1::Policy { mode: 77, ..policy() }));
     v1::DistributedRule { key: Some(pattern(callee)), revision, kind }
 }
 
-pub fn snapshot(rules: Vec<v1::DistributedRule>) -> Kind {
+pub(crate) fn snapshot(rules: Vec<v1::DistributedRule>) -> Kind {
     Kind::Snapshot(v1::Snapshot { rules, last: true })
 }
 
-pub fn delta(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> Kind {
+pub(crate) fn delta(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> Kind {
     let removed = removed.iter().map(|callee| pattern(callee)).collect();
     Kind::Delta(v1::Delta { changed, removed })
 }

@@ -1,0 +1,21 @@
+//! The SDK against a scripted control plane over real sockets: what it says, what it obeys, what it survives.
+//!
+//! Which rule is in force is seen by the attempts that a failing call makes. Tests that are about time run on
+//! a paused clock, which moves only when nothing is left to do.
+
+#[path = "control_plane/callee.rs"]
+mod callee;
+#[path = "control_plane/disk.rs"]
+mod disk;
+#[path = "control_plane/handle.rs"]
+mod handle;
+#[path = "control_plane/overrides.rs"]
+mod overrides;
+#[path = "control_plane/reconnecting.rs"]
+mod reconnecting;
+#[path = "control_plane/reports.rs"]
+mod reports;
+#[path = "control_plane/rules.rs"]
+mod rules;
+#[path = "control_plane/server.rs"]
+mod server;

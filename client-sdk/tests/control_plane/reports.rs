@@ -1,0 +1,132 @@
+//! What the control plane is told about the calls.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use damper_proto::v1;
+use damper_proto::v1::server_message::Kind;
+use damper_sdk::Damper;
+use tokio::time::Instant;
+
+use crate::callee::attempts;
+use crate::server::*;
+
+fn callees(report: &v1::Report) -> Vec<&str> {
+    let mut all: Vec<_> = report.routes.iter().map(|route| route.callee_service.as_str()).collect();
+    all.sort_unstable();
+    all
+}
+
+async fn ruled() -> (ControlPlane, Damper, Stream) {
+    let mut plane = ControlPlane::start().await;
+    let damper = Damper::connect(plane.options()).unwrap();
+    let mut stream = plane.accept().await;
+    stream.exchange(7, 1, snapshot(vec![rule("a", 1)])).await;
+    (plane, damper, stream)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_says_what_became_of_the_calls_of_each_route() {
+    let (_plane, damper, mut stream) = ruled().await;
+    for callee in ["a", "a", "without-rule"] {
+        attempts(&damper, callee).await;
+    }
+    let report = stream.report().await;
+    assert_eq!(report.source, i32::from(v1::Source::Live));
+    assert_eq!(report.override_mode, i32::from(v1::Mode::Unspecified));
+    assert!(report.since.is_some_and(|since| (4..7).contains(&since.seconds)), "{:?}", report.since);
+    assert_eq!(callees(&report), ["a", "without-rule"]);
+    let route = |callee: &str| report.routes.iter().find(|route| route.callee_service == callee).unwrap();
+    let ended = |fate: v1::Fate, count| v1::FateCount { fate: fate.into(), would: false, count };
+    let unavailable = |count| v1::CodeCount { code: v1::Code::Unavailable.into(), count };
+
+    let a = route("a");
+    assert_eq!(a.callee_method, "a.B/C");
+    assert_eq!((a.calls, a.attempts, a.retries, a.transparent_resends), (2, 6, 4, 0));
+    assert_eq!(a.fates, [ended(v1::Fate::AttemptsExhausted, 2)]);
+    assert_eq!(a.codes, [unavailable(6)]);
+    assert_eq!(a.latency.iter().map(|bucket| bucket.count).sum::<u64>(), 2);
+
+    let plain = route("without-rule");
+    assert_eq!((plain.calls, plain.attempts, plain.retries), (1, 1, 0));
+    assert_eq!(plain.fates, [ended(v1::Fate::PolicyOff, 1)]);
+    assert_eq!(plain.codes, [unavailable(1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_routes_that_changed_are_reported_but_all_of_them_on_a_new_stream() {
+    let (mut plane, damper, mut stream) = ruled().await;
+    attempts(&damper, "a").await;
+    attempts(&damper, "b").await;
+    assert_eq!(callees(&stream.report().await), ["a", "b"]);
+    attempts(&damper, "b").await;
+    let second = stream.report().await;
+    assert_eq!(callees(&second), ["b"]);
+    assert_eq!(second.routes[0].calls, 2, "cumulative");
+    let quiet = tokio::time::timeout(Duration::from_secs(30), stream.hear()).await;
+    assert!(quiet.is_err(), "nothing happened, nothing to say");
+    drop(stream);
+    assert_eq!(callees(&plane.accept().await.report().await), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_sets_how_often() {
+    let (_plane, damper, mut stream) = ruled().await;
+    let every = |seconds| {
+        let interval = Some(prost_types::Duration { seconds, nanos: 0 });
+        Kind::ReportSettings(v1::ReportSettings { interval })
+    };
+    for (seconds, expected) in [(1, 800..1300), (20, 17_000..23_000), (-1, 17_000..23_000)] {
+        stream.say(7, 0, every(seconds)).await;
+        attempts(&damper, "a").await;
+        stream.report().await;
+        let since = Instant::now();
+        attempts(&damper, "a").await;
+        stream.report().await;
+        let waited = since.elapsed().as_millis();
+        assert!(expected.contains(&waited), "{seconds} s: {waited} ms");
+        // The next settings must not come before this wait began.
+        stream.say(7, 0, Kind::Bookmark(v1::Bookmark {})).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_calls_are_reported_when_it_shuts_down() {
+    let (_plane, damper, mut stream) = ruled().await;
+    stream.report().await;
+    attempts(&damper, "a").await;
+    let begun = Instant::now();
+    let heard = async {
+        let report = stream.report().await;
+        assert_eq!(callees(&report), ["a"]);
+        assert!(stream.hear().await.is_none(), "then the stream ends");
+        drop(stream);
+    };
+    tokio::join!(damper.shutdown(), heard);
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_reads_nothing_holds_up_no_rules_and_misses_no_call_in_the_end() {
+    let (_plane, damper, stream) = ruled().await;
+    let interval = Some(prost_types::Duration { seconds: 1, nanos: 0 });
+    stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval })).await;
+    // 40 reports of 100 KiB: far more than HTTP/2 and the client keep for a server that does not read.
+    let callees: Vec<_> = (0..250).map(|i| format!("{i:-<250}")).collect();
+    for round in 1..=40 {
+        for callee in &callees {
+            attempts(&damper, callee).await;
+        }
+        stream.say(7 + round, 0, delta(vec![rule("b", 7 + round)], &[])).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        until(&damper, |status| status.revision == 7 + round).await;
+    }
+    assert_eq!(attempts(&damper, "b").await, 3);
+    let mut stream = stream;
+    let mut calls = HashMap::new();
+    while callees.iter().any(|callee| calls.get(callee) != Some(&40)) {
+        for route in stream.report().await.routes {
+            calls.insert(route.callee_service, route.calls);
+        }
+    }
+}
