@@ -1,0 +1,219 @@
+//! gateway -> orders -> inventory -> stock: four servers on loopback, each as if it were a process of its own.
+//!
+//! Every service has its own thread with its own tokio runtime, its own identity and its own connection to
+//! the control plane; they share nothing but the demo's measuring instruments. What a service does to adopt
+//! Damper is all in [`serve`] and [`next`]: connect, one server layer, one client layer.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use damper_core::Ending;
+use damper_sdk::{Damper, Options};
+use tokio::sync::{oneshot, watch};
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Endpoint, Server};
+
+use super::fault::Switch;
+use super::ledger::{LAYERS, Ledger};
+use super::report::Fates;
+use super::services::{Desk, Gateway, Inventory, Orders, Stock};
+use super::shop::gateway_server::GatewayServer;
+use super::shop::inventory_client::InventoryClient;
+use super::shop::inventory_server::InventoryServer;
+use super::shop::orders_client::OrdersClient;
+use super::shop::orders_server::OrdersServer;
+use super::shop::stock_client::StockClient;
+use super::shop::stock_server::StockServer;
+
+/// The way to the next service: a channel with Damper's client layer around it.
+pub(super) type Next = damper_sdk::ClientService<Channel>;
+
+/// Who repeats calls, and to whom, from the top of the chain to its bottom.
+pub(super) const HOPS: [Hop; LAYERS.len() - 1] = [
+    Hop { caller: "gateway", callee: "orders", method: "shop.v1.Orders/Place" },
+    Hop { caller: "orders", callee: "inventory", method: "shop.v1.Inventory/Reserve" },
+    Hop { caller: "inventory", callee: "stock", method: "shop.v1.Stock/Take" },
+];
+
+/// One service calling the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hop {
+    pub(super) caller: &'static str,
+    pub(super) callee: &'static str,
+    pub(super) method: &'static str,
+}
+
+/// How long a service may take to get its first rules.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+
+/// The running services.
+#[derive(Debug)]
+pub(super) struct Chain {
+    /// From the top of the chain to its bottom.
+    services: Vec<Service>,
+    stop: watch::Sender<bool>,
+}
+
+/// The SDKs of the services that call another one, in the order of [`HOPS`].
+#[derive(Clone, Debug)]
+pub(super) struct Callers {
+    dampers: Vec<Damper>,
+}
+
+impl Callers {
+    /// How the calls of each hop have ended since the start, by each SDK's own count.
+    pub(super) fn fates(&self) -> Vec<Fates> {
+        self.dampers.iter().map(fates_of).collect()
+    }
+}
+
+fn fates_of(damper: &Damper) -> Fates {
+    let mut fates = Fates::new();
+    damper.for_each_route(|_, _, counters| {
+        for ending in Ending::all() {
+            let count = counters.ended(ending);
+            if count > 0 {
+                *fates.entry(ending.to_string()).or_default() += count;
+            }
+        }
+    });
+    fates
+}
+
+/// What every service of the demo is given.
+#[derive(Clone, Debug)]
+pub(super) struct Surroundings {
+    pub(super) control_plane: SocketAddr,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) fault: Arc<Switch>,
+}
+
+#[derive(Debug)]
+struct Service {
+    name: &'static str,
+    address: SocketAddr,
+    damper: Damper,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Chain {
+    /// Starts all four, from the bottom up, and waits until each has its rules.
+    pub(super) async fn start(surroundings: &Surroundings) -> anyhow::Result<Self> {
+        let stop = watch::Sender::new(false);
+        let mut services: Vec<Service> = Vec::new();
+        for layer in (0..LAYERS.len()).rev() {
+            let next = services.last().map(|below| below.address);
+            let service = Service::start(layer, next, surroundings.clone(), stop.subscribe()).await?;
+            services.push(service);
+        }
+        services.reverse();
+        Ok(Self { services, stop })
+    }
+
+    /// Where customers send their requests.
+    pub(super) fn gateway(&self) -> SocketAddr {
+        self.services[0].address
+    }
+
+    /// The SDKs of the services that call another one.
+    pub(super) fn callers(&self) -> Callers {
+        let callers = self.services.iter().take(HOPS.len());
+        Callers { dampers: callers.map(|service| service.damper.clone()).collect() }
+    }
+
+    /// Ends every service and waits for its thread.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        for service in self.services {
+            let name = service.name;
+            tokio::task::spawn_blocking(move || service.thread.join())
+                .await?
+                .map_err(|_| anyhow!("service {name} panicked"))?
+                .with_context(|| format!("service {name}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    async fn start(
+        layer: usize,
+        next: Option<SocketAddr>,
+        surroundings: Surroundings,
+        stop: watch::Receiver<bool>,
+    ) -> anyhow::Result<Self> {
+        let name = LAYERS[layer];
+        let (started, starting) = oneshot::channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(
+                layer,
+                next,
+                surroundings,
+                started,
+                stop,
+            ))
+        })?;
+        let Ok((address, damper)) = starting.await else {
+            let ended = tokio::task::spawn_blocking(|| thread.join()).await?;
+            let error = match ended {
+                Ok(Err(error)) => error,
+                Ok(Ok(())) => anyhow!("it ended at once"),
+                Err(_) => anyhow!("it panicked"),
+            };
+            return Err(error.context(format!("can not start service {name}")));
+        };
+        Ok(Self { name, address, damper, thread })
+    }
+}
+
+/// One service, from its start to its end.
+async fn serve(
+    layer: usize,
+    below: Option<SocketAddr>,
+    surroundings: Surroundings,
+    started: oneshot::Sender<(SocketAddr, Damper)>,
+    mut stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let control_plane = format!("http://{}", surroundings.control_plane);
+    // What the terminal's environment says of Damper is meant for other services.
+    let options = Options::new([control_plane]).service(LAYERS[layer]).environment(|_| None);
+    let damper = Damper::connect(options)?;
+    let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
+    let address = incoming.local_addr()?;
+    let ledger = surroundings.ledger;
+    let desk = Desk { ledger, layer };
+    let mut server = Server::builder().layer(damper.server_layer());
+    let router = match (layer, below) {
+        (0, Some(below)) => server.add_service(GatewayServer::new(Gateway {
+            desk,
+            orders: OrdersClient::new(next(&damper, "orders", below)?),
+        })),
+        (1, Some(below)) => server.add_service(OrdersServer::new(Orders {
+            desk,
+            inventory: InventoryClient::new(next(&damper, "inventory", below)?),
+        })),
+        (2, Some(below)) => server.add_service(InventoryServer::new(Inventory {
+            desk,
+            stock: StockClient::new(next(&damper, "stock", below)?),
+        })),
+        _ => server.add_service(StockServer::new(Stock { desk, fault: surroundings.fault })),
+    };
+    damper.ready(READY_WITHIN).await?;
+    // A demo that has given up waiting ends through `stop`.
+    let _ = started.send((address, damper.clone()));
+    let stopped = async move {
+        // An error means that the demo itself is gone.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    router.serve_with_incoming_shutdown(incoming, stopped).await?;
+    damper.shutdown().await;
+    Ok(())
+}
+
+fn next(damper: &Damper, service: &str, address: SocketAddr) -> anyhow::Result<Next> {
+    let channel = Endpoint::from_shared(format!("http://{address}"))?.connect_lazy();
+    Ok(damper.client_layer(service)?.layer(channel))
+}

@@ -1,0 +1,81 @@
+//! The customers: an open-loop load on the gateway.
+//!
+//! Requests start on a fixed schedule whether or not earlier ones have been answered, as real customers do;
+//! a generator that waits for answers would slow down just when it gets interesting. Each is sent once by a
+//! plain tonic client and given up after [`GIVE_UP_AFTER`], which also bounds how many can be under way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, anyhow};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::transport::{Channel, Endpoint};
+
+use super::ledger::Ledger;
+use super::shop::Order;
+use super::shop::gateway_client::GatewayClient;
+
+/// Far longer than any request of the demo takes on a machine that keeps up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+
+/// The customers at work, on a thread of their own.
+#[derive(Debug)]
+pub(super) struct Load {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Load {
+    /// Starts to send requests; the ledger must have begun a stretch.
+    pub(super) fn start(gateway: SocketAddr, per_second: u32, ledger: Arc<Ledger>) -> anyhow::Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let thread = thread::Builder::new().name("customers".to_owned()).spawn(move || {
+            tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?
+                .block_on(send(gateway, per_second, ledger, stopped))
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Sends no more; waits for those under way.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        tokio::task::spawn_blocking(|| self.thread.join())
+            .await?
+            .map_err(|_| anyhow!("the load generator panicked"))?
+            .context("the load generator")
+    }
+}
+
+async fn send(
+    gateway: SocketAddr,
+    per_second: u32,
+    ledger: Arc<Ledger>,
+    mut stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let channel = Endpoint::from_shared(format!("http://{gateway}"))?.connect().await?;
+    let client = GatewayClient::new(channel);
+    let mut due = interval(Duration::from_secs(1) / per_second);
+    due.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut under_way = JoinSet::new();
+    loop {
+        tokio::select! {
+            _ = due.tick() => drop(under_way.spawn(check_out(client.clone(), Arc::clone(&ledger)))),
+            Some(_) = under_way.join_next() => {}
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    under_way.join_all().await;
+    Ok(())
+}
+
+async fn check_out(mut client: GatewayClient<Channel>, ledger: Arc<Ledger>) {
+    let request_id = ledger.started(Instant::now());
+    let answer = timeout(GIVE_UP_AFTER, client.checkout(Order { request_id })).await;
+    ledger.ended(request_id, matches!(answer, Ok(Ok(_))));
+}

@@ -1,0 +1,242 @@
+//! `damper demo`: the whole product in one process, real in every part, telling its own story.
+//!
+//! A control plane on an embedded store, four services with the SDK in them ([`chain`]), customers ([`load`]),
+//! an operator who changes rules through the admin API ([`operator`]) and the [`story`] that makes stock fail
+//! and heal. Everything talks over loopback TCP as separate processes would; only the measuring instruments
+//! ([`ledger`], [`report`], [`terminal`]) look at it from outside.
+
+mod chain;
+mod fault;
+mod ledger;
+mod load;
+mod operator;
+mod report;
+mod server;
+mod services;
+mod story;
+mod terminal;
+
+use std::fs::{self, File};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, io};
+
+use anyhow::Context as _;
+use clap::{Subcommand, value_parser};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::transport::server::TcpIncoming;
+
+use self::chain::{Chain, Surroundings};
+use self::fault::{Share, Switch};
+use self::ledger::{LAYERS, Ledger};
+use self::load::Load;
+use self::operator::Operator;
+use self::server::Running;
+use self::story::{Stage, Story};
+use self::terminal::{Teller, Terminal};
+
+/// The messages and services of the demo's shop.
+mod shop {
+    #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; documented in demo/shop.proto")]
+    tonic::include_proto!("shop.v1");
+}
+
+/// How long the last lines may take to be printed once everything has ended.
+const PRINT_WITHIN: Duration = Duration::from_secs(2);
+
+/// What `damper demo` can be told.
+#[derive(clap::Args, Clone, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum Command {
+    /// Set the share of its calls that stock fails, in a demo that is running
+    Fault {
+        /// The share: 5%, 0.25%, 100%
+        #[arg(value_name = "PERCENT")]
+        share: Share,
+        /// Where that demo's fault switch listens
+        #[arg(long, value_name = "ADDR", default_value_t = server::CONTROL)]
+        control: SocketAddr,
+    },
+}
+
+#[derive(clap::Args, Clone, Debug)]
+struct RunArgs {
+    /// End after so long, but not before the story has been told [default: only on Ctrl-C]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    duration: Option<Duration>,
+    /// Write what was measured to this file, as JSON, once the story has been told
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Requests per second; an outage costs 27 times as many calls at the bottom
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
+    load: u32,
+    /// Decides which calls fail where only some do
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Let the naive rules only observe the outage first, and predict what they will do
+    #[arg(long)]
+    observe: bool,
+    /// How long a phase lasts at least; those that must outlast the breaker's window are longer
+    #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = value_parser!(u64).range(1..=3600))]
+    phase_seconds: u64,
+    /// Where the control plane and its page listen [default: 127.0.0.1:7600, or any free port]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<SocketAddr>,
+    /// Where the fault switch listens [default: 127.0.0.1:7601, or any free port]
+    #[arg(long, value_name = "ADDR")]
+    control: Option<SocketAddr>,
+}
+
+/// Runs the demo, or sets the fault of one that runs already.
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Some(Command::Fault { share, control }) => fault::set_in_running_demo(control, share).await,
+        None => demo(args.run).await,
+    }
+}
+
+async fn demo(args: RunArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.report {
+        // A minute later would be late to say that it can not be written.
+        File::create(path).with_context(|| format!("can not write {}", path.display()))?;
+    }
+    let ledger = Arc::<Ledger>::default();
+    let fault = Arc::new(Switch::new(args.seed));
+    let (teller, terminal) = Terminal::new(Arc::clone(&ledger));
+    let printing = tokio::spawn(terminal.run());
+
+    let control_plane = Running::control_plane(server::address(args.listen, server::LISTEN)).await?;
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    let switch =
+        TcpIncoming::bind(server::address(args.control, server::CONTROL)).context("the fault switch")?;
+    let control = switch.local_addr()?;
+    tasks.spawn(server::serve_faults(
+        switch,
+        fault::Service::new(Arc::clone(&fault), teller.clone()),
+        stopped,
+    ));
+    introduce(&teller, &args, control_plane.address, control);
+
+    let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault };
+    let told = tell(&args, surroundings, teller, printing).await;
+    stop.send_replace(true);
+    tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
+    control_plane.stop().await?;
+    told
+}
+
+/// Builds the chain, tells the story and goes on until somebody ends it; then ends everything in order.
+async fn tell(
+    args: &RunArgs,
+    surroundings: Surroundings,
+    teller: Teller,
+    mut printing: JoinHandle<io::Result<()>>,
+) -> anyhow::Result<()> {
+    let chain = Chain::start(&surroundings).await?;
+    let stage = Stage {
+        operator: Operator::connect(surroundings.control_plane).await?,
+        callers: chain.callers(),
+        ledger: Arc::clone(&surroundings.ledger),
+        fault: surroundings.fault,
+        teller,
+    };
+    let mut story = Story::new(stage, args.phase_seconds, args.observe);
+    story.prepare().await?;
+    let load = Load::start(chain.gateway(), args.load, surroundings.ledger)?;
+    let told = tokio::select! {
+        told = play(&mut story, args) => told,
+        interrupted = interrupted() => interrupted.map_err(Into::into),
+        printed = &mut printing => return printed?.or_else(unless_closed),
+    };
+    let reported = write_report(&story, args);
+    load.stop().await?;
+    chain.stop().await?;
+    drop(story);
+    // Lines still to come are of little interest to somebody who ends the demo.
+    let _ = timeout(PRINT_WITHIN, printing).await;
+    told.and(reported)
+}
+
+async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
+    let began = Instant::now();
+    story.play().await?;
+    write_report(story, args)?;
+    story.sum_up(args.report.as_deref());
+    match args.duration {
+        None => story.watch().await,
+        Some(duration) => drop(timeout_at(began + duration, story.watch()).await),
+    }
+    Ok(())
+}
+
+fn write_report(story: &Story, args: &RunArgs) -> anyhow::Result<()> {
+    let Some(path) = &args.report else { return Ok(()) };
+    let report = story.report(args.load, args.seed)?;
+    let json = serde_json::to_string_pretty(&report)?;
+    fs::write(path, json + "\n").with_context(|| format!("can not write {}", path.display()))
+}
+
+/// Waits for Ctrl-C or a request to terminate.
+async fn interrupted() -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        tokio::select! {
+            interrupted = tokio::signal::ctrl_c() => interrupted,
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+    #[cfg(not(unix))]
+    tokio::signal::ctrl_c().await
+}
+
+/// Nobody reads any more, as in `damper demo | head`: an end, not a failure.
+fn unless_closed(error: io::Error) -> anyhow::Result<()> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error).context("standard output"),
+    }
+}
+
+fn introduce(teller: &Teller, args: &RunArgs, control_plane: SocketAddr, control: SocketAddr) {
+    let damper = env::args().next().unwrap_or_else(|| "damper".to_owned());
+    let server = option("--server", format!("http://{control_plane}"), control_plane == server::LISTEN);
+    let switch = option("--control", control.to_string(), control == server::CONTROL);
+    teller.headline(format!("Damper demo: {}", LAYERS.join(" -> ")));
+    teller.text(format!(
+        "Four services on loopback, each with the SDK and its own runtime; {} requests per second.\n\n  \
+         The page         http://{control_plane}/\n  \
+         To try in        {damper} stats -w{server}\n  \
+         another          {damper} clients{server}\n  \
+         terminal         {damper} demo fault 5%{switch}\n\n\
+         Ctrl-C ends it.",
+        args.load,
+    ));
+    for (what, asked, usual, used) in [
+        ("the control plane", args.listen, server::LISTEN, control_plane),
+        ("the fault switch", args.control, server::CONTROL, control),
+    ] {
+        if asked.is_none() && used != usual {
+            teller.text(format!("Note: {usual} is taken; {what} listens on {used}."));
+        }
+    }
+}
+
+/// An option that other terminals must be given where the demo is not at its usual address.
+fn option(name: &str, value: String, is_usual: bool) -> String {
+    if is_usual { String::new() } else { format!(" {name} {value}") }
+}

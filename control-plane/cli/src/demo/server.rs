@@ -1,0 +1,121 @@
+//! The demo's own servers: its control plane, on a store in a temporary folder, and the fault switch.
+//!
+//! Both have usual addresses, so that other terminals need not be told; where one is taken by somebody else
+//! and was not asked for, any free port does and the demo says so.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context as _, anyhow};
+use damper_control_plane::{Server, Settings, StoreUrl};
+use tempfile::TempDir;
+use tokio::sync::{oneshot, watch};
+use tonic::transport::server::TcpIncoming;
+
+use super::fault;
+use super::shop::faults_server::FaultsServer;
+
+/// Where the control plane listens unless told otherwise: where the command line looks for it.
+pub(super) const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7600);
+/// Where the fault switch listens unless told otherwise.
+pub(super) const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7601);
+
+/// A server on a thread of its own.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) address: SocketAddr,
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<anyhow::Result<()>>,
+}
+
+/// The address asked for or else the usual one; where that is taken, any free port of loopback.
+pub(super) fn address(asked: Option<SocketAddr>, usual: SocketAddr) -> SocketAddr {
+    let taken =
+        |address| TcpListener::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+    match asked {
+        Some(address) => address,
+        None if taken(usual) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        None => usual,
+    }
+}
+
+impl Running {
+    /// Starts the control plane with an empty store that is gone when it ends.
+    pub(super) async fn control_plane(listen: SocketAddr) -> anyhow::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("damper-demo-").tempdir()?;
+        let (stop, stopped) = watch::channel(false);
+        let (started, starting) = oneshot::channel();
+        let thread = thread::Builder::new().name("control plane".to_owned()).spawn(move || {
+            tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .thread_name("control plane")
+                .enable_all()
+                .build()?
+                .block_on(serve(listen, folder, started, stopped))
+        })?;
+        match starting.await {
+            Ok(address) => Ok(Self { address, stop, thread }),
+            Err(_) => Err(joined(thread).await.err().unwrap_or_else(|| anyhow!("it ended at once")))
+                .context("the control plane does not start"),
+        }
+    }
+
+    /// Ends the server and waits for it.
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        joined(self.thread).await.context("the control plane")
+    }
+}
+
+async fn joined(thread: JoinHandle<anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::task::spawn_blocking(|| thread.join()).await?.map_err(|_| anyhow!("its thread panicked"))?
+}
+
+async fn serve(
+    listen: SocketAddr,
+    folder: TempDir,
+    started: oneshot::Sender<SocketAddr>,
+    stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let store = StoreUrl::Sled(folder.path().join("store"));
+    let settings = Settings { listen, ..Settings::new(store) };
+    let server = Server::bind(settings).await?;
+    // A demo that has given up waiting ends through `stop`.
+    let _ = started.send(server.local_addr());
+    server.run(stopped(stop)).await?;
+    Ok(())
+}
+
+/// Serves the fault switch until told to stop.
+pub(super) async fn serve_faults(
+    incoming: TcpIncoming,
+    service: fault::Service,
+    stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    tonic::transport::Server::builder()
+        .add_service(FaultsServer::new(service))
+        .serve_with_incoming_shutdown(incoming, stopped(stop))
+        .await
+        .context("the fault switch")
+}
+
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // An error means that the demo itself is gone.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_address_gives_way_when_taken_but_not_one_that_was_asked_for() {
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let taken = other.local_addr().unwrap();
+        assert_eq!(address(None, taken).port(), 0);
+        assert_eq!(address(Some(taken), LISTEN), taken);
+        drop(other);
+        assert_eq!(address(None, taken), taken);
+    }
+}

@@ -1,0 +1,94 @@
+//! The four services of the shop: ordinary tonic handlers that call the next one and know nothing of Damper.
+//!
+//! A failure from below is passed on with `?`, as most code does. All they add for the demo is a note in the
+//! ledger for each attempt that arrives.
+
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status, async_trait};
+
+use super::chain::Next;
+use super::fault::Switch;
+use super::ledger::Ledger;
+use super::shop::inventory_client::InventoryClient;
+use super::shop::orders_client::OrdersClient;
+use super::shop::stock_client::StockClient;
+use super::shop::{Order, Receipt, gateway_server, inventory_server, orders_server, stock_server};
+
+/// Where a service notes the attempts that arrive at it.
+#[derive(Clone, Debug)]
+pub(super) struct Desk {
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) layer: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) desk: Desk,
+    pub(super) orders: OrdersClient<Next>,
+}
+
+#[derive(Debug)]
+pub(super) struct Orders {
+    pub(super) desk: Desk,
+    pub(super) inventory: InventoryClient<Next>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inventory {
+    pub(super) desk: Desk,
+    pub(super) stock: StockClient<Next>,
+}
+
+#[derive(Debug)]
+pub(super) struct Stock {
+    pub(super) desk: Desk,
+    pub(super) fault: Arc<Switch>,
+}
+
+impl Desk {
+    fn arrived(&self, request: Request<Order>) -> Order {
+        let order = request.into_inner();
+        self.ledger.arrived(self.layer, order.request_id);
+        order
+    }
+}
+
+#[async_trait]
+impl gateway_server::Gateway for Gateway {
+    async fn checkout(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        let order = self.desk.arrived(request);
+        let receipt = self.orders.clone().place(order).await?;
+        Ok(Response::new(receipt.into_inner()))
+    }
+}
+
+#[async_trait]
+impl orders_server::Orders for Orders {
+    async fn place(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        let order = self.desk.arrived(request);
+        let receipt = self.inventory.clone().reserve(order).await?;
+        Ok(Response::new(receipt.into_inner()))
+    }
+}
+
+#[async_trait]
+impl inventory_server::Inventory for Inventory {
+    async fn reserve(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        let order = self.desk.arrived(request);
+        let receipt = self.stock.clone().take(order).await?;
+        Ok(Response::new(receipt.into_inner()))
+    }
+}
+
+#[async_trait]
+impl stock_server::Stock for Stock {
+    async fn take(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
+        let order = self.desk.arrived(request);
+        if self.fault.fails() {
+            self.desk.ledger.failed_at_bottom(order.request_id);
+            return Err(Status::unavailable("stock is down (the demo's fault switch)"));
+        }
+        Ok(Response::new(Receipt {}))
+    }
+}

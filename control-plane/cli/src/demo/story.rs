@@ -1,0 +1,347 @@
+//! The story: all is well; an outage with naive retries; the same outage governed; the outage ends.
+//!
+//! The scenes run on a fixed schedule against the running chain and are only told, never simulated: rules
+//! change through the admin API, faults through the switch. With `--observe` the naive rules first only
+//! observe the outage, and what they would do is predicted before they do it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use damper_core::RetryBreaker;
+use tokio::time::sleep_until;
+
+use super::chain::{Callers, HOPS};
+use super::fault::{Share, Switch};
+use super::ledger::{LAYERS, Ledger, Sums};
+use super::operator::{Applied, Operator, max_attempts};
+use super::report::{self, Apply, Fates, Governed, Healed, Phase, Prediction, Report};
+use super::terminal::Teller;
+
+const NAIVE: &str = include_str!("../../demo/naive.yaml");
+const OBSERVE: &str = include_str!("../../demo/observe.yaml");
+const GOVERNED: &str = include_str!("../../demo/governed.yaml");
+
+/// What the bottom still fails once it has healed.
+const REMAINING_FAULT_BP: u32 = 200;
+/// Shown once the window has passed, so that there is something to see of what came back.
+const AFTER_WINDOW: Duration = Duration::from_secs(8);
+
+/// What the story plays with.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) callers: Callers,
+    pub(super) ledger: Arc<Ledger>,
+    pub(super) fault: Arc<Switch>,
+    pub(super) operator: Operator,
+    pub(super) teller: Teller,
+}
+
+/// The scenes, and what has been seen of them so far.
+#[derive(Debug)]
+pub(super) struct Story {
+    stage: Stage,
+    scenes: Vec<Scene>,
+    played: Vec<Played>,
+    governed: Option<(Applied, usize)>,
+    origin: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Scene {
+    name: &'static str,
+    headline: &'static str,
+    text: &'static str,
+    /// Rules that arrive as the scene begins.
+    rules: Option<&'static str>,
+    fault: Share,
+    seconds: u64,
+    /// What to say of it when it is over.
+    closing: fn(&Sums) -> String,
+}
+
+/// A scene that is over, with the stretch of the ledger that it took.
+#[derive(Debug)]
+struct Played {
+    scene: Scene,
+    stretch: usize,
+    fates: Vec<Fates>,
+}
+
+/// The window of a retry breaker that says nothing of its own, as the demo's rules do.
+pub(super) fn window() -> Duration {
+    RetryBreaker::default().window.length()
+}
+
+impl Story {
+    /// A story whose scenes last at least so long.
+    pub(super) fn new(stage: Stage, scene_seconds: u64, observe: bool) -> Self {
+        Self {
+            stage,
+            scenes: scenes(scene_seconds, observe),
+            played: Vec::new(),
+            governed: None,
+            origin: Instant::now(),
+        }
+    }
+
+    /// Puts the first rules in force and begins the first stretch; the load may start then.
+    pub(super) async fn prepare(&mut self) -> anyhow::Result<()> {
+        let observes = self.scenes.iter().any(|scene| scene.name == "observe");
+        let first = if observes { OBSERVE } else { NAIVE };
+        self.stage.operator.apply_everywhere(first, "demo: before the story").await?;
+        self.origin = Instant::now();
+        self.stage.ledger.begin(self.origin);
+        Ok(())
+    }
+
+    /// Plays every scene.
+    pub(super) async fn play(&mut self) -> anyhow::Result<()> {
+        for (index, scene) in self.scenes.clone().into_iter().enumerate() {
+            let teller = &self.stage.teller;
+            teller.headline(format!("{} of {}  {}", index + 1, self.scenes.len(), scene.headline));
+            teller.text(scene.text);
+            self.play_scene(scene).await?;
+        }
+        self.stage.ledger.begin(Instant::now());
+        if let Some(last) = self.played.last() {
+            let second = usize::try_from(last.scene.seconds).unwrap_or(usize::MAX) - 1;
+            self.stage.ledger.settled(last.stretch, second).await;
+        }
+        Ok(())
+    }
+
+    /// Says what became of every scene, and what can be done now.
+    pub(super) fn sum_up(&self, report: Option<&Path>) {
+        let teller = &self.stage.teller;
+        teller.headline("What happened");
+        teller.text("  phase       answered   attempts at stock per request");
+        for played in &self.played {
+            let whole = report::total(&self.stage.ledger.sums(played.stretch).seconds);
+            let success = report::success_percent(&whole).unwrap_or(0.0);
+            let bottom = report::bottom_amplification(&whole).unwrap_or(0.0);
+            teller.text(format!("  {:<10} {success:7.1} %   {bottom:6.2}", played.scene.name));
+        }
+        if let Some(path) = report {
+            teller.text(format!("  The report is in {}.", path.display()));
+        }
+        teller.headline("The demo goes on: look at the page, change rules, set faults. Ctrl-C ends it.");
+    }
+
+    /// After the last scene: one line per second until somebody ends the demo.
+    pub(super) async fn watch(&self) {
+        self.stage.teller.columns();
+        let began = Instant::now();
+        let stretch = self.stage.ledger.begin(began);
+        for second in 0.. {
+            self.tell_second(began, stretch, second).await;
+        }
+    }
+
+    async fn play_scene(&mut self, scene: Scene) -> anyhow::Result<()> {
+        if let Some(rules) = scene.rules {
+            self.change_rules(scene.name, rules).await?;
+        }
+        let fates_before = self.stage.callers.fates();
+        self.stage.fault.set(scene.fault);
+        let began = Instant::now();
+        let stretch = self.stage.ledger.begin(began);
+        self.stage.teller.columns();
+        for second in 0..scene.seconds {
+            self.tell_second(began, stretch, second).await;
+        }
+        self.stage.teller.closing(stretch, scene.closing);
+        let fates = report::since(&fates_before, &self.stage.callers.fates());
+        self.played.push(Played { scene, stretch, fates });
+        Ok(())
+    }
+
+    async fn change_rules(&mut self, scene: &str, rules: &str) -> anyhow::Result<()> {
+        let meanwhile = self.stage.ledger.begin(Instant::now());
+        let reason = format!("demo: {scene}");
+        let applied = self.stage.operator.apply_everywhere(rules, &reason).await?;
+        self.stage.teller.text(format!(
+            "Applied through the admin API under load: all {} services acknowledged within {:.0} ms.",
+            applied.acknowledged.len(),
+            report::millis(applied.last()).ceil(),
+        ));
+        if scene == "governed" {
+            self.governed = Some((applied, meanwhile));
+        }
+        Ok(())
+    }
+
+    async fn tell_second(&self, began: Instant, stretch: usize, second: u64) {
+        sleep_until((began + Duration::from_secs(second + 1)).into()).await;
+        let clock = (began - self.origin).as_secs() + second + 1;
+        let index = usize::try_from(second).unwrap_or(usize::MAX);
+        self.stage.teller.second(stretch, index, clock);
+    }
+
+    /// What the scenes that are over came to.
+    pub(super) fn report(&self, load_per_s: u32, seed: u64) -> anyhow::Result<Report> {
+        let ledger = &self.stage.ledger;
+        let sums_of = |name| self.named(name).map(|played| ledger.sums(played.stretch));
+        let apply =
+            self.governed.as_ref().map(|(applied, meanwhile)| Apply::of(applied, &ledger.sums(*meanwhile)));
+        let phase = |played: &Played| {
+            let (scene, sums) = (&played.scene, ledger.sums(played.stretch));
+            Phase::of(scene.name, scene.seconds, scene.fault.percent(), &sums, &played.fates)
+        };
+        let phases: Vec<_> = self.played.iter().map(phase).collect();
+        Ok(Report {
+            chain: LAYERS,
+            load_per_s,
+            seed,
+            window_s: window().as_secs_f64(),
+            apply_to_last_ack_ms: self.governed.as_ref().map(|(applied, _)| report::millis(applied.last())),
+            apply,
+            governed: sums_of("governed").map(|sums| Governed::of(&sums, window())),
+            healed: sums_of("healed").map(|sums| Healed::of(&sums, window())),
+            prediction: self.prediction(&phases)?,
+            phases,
+        })
+    }
+
+    fn prediction(&self, phases: &[Phase]) -> anyhow::Result<Option<Prediction>> {
+        let Some(observed) = self.named("observe") else { return Ok(None) };
+        let attempts: Vec<u32> =
+            HOPS.iter().map(|hop| max_attempts(OBSERVE, hop)).collect::<anyhow::Result<_>>()?;
+        let naive = phases.iter().find(|phase| phase.name == "naive");
+        Ok(Some(Prediction {
+            measured: naive.and_then(|phase| phase.bottom_amplification),
+            ..Prediction::of(&observed.fates, &attempts)
+        }))
+    }
+
+    fn named(&self, name: &str) -> Option<&Played> {
+        self.played.iter().find(|played| played.scene.name == name)
+    }
+}
+
+fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
+    let after_window = seconds.max((window() + AFTER_WINDOW).as_secs());
+    let healthy = Scene {
+        name: "healthy",
+        headline: "All is well",
+        text: "Every request passes gateway -> orders -> inventory -> stock. Nothing fails, nothing is repeated.",
+        rules: None,
+        fault: Share::NONE,
+        seconds,
+        closing: amplification,
+    };
+    let observed = Scene {
+        name: "observe",
+        headline: "stock fails every call; the naive rules only observe",
+        text: "Mode observe decides on real traffic and counts, but repeats nothing.",
+        fault: Share::ALL,
+        ..healthy
+    };
+    let naive = Scene {
+        name: "naive",
+        headline: "stock fails every call; each layer repeats on its own",
+        text: "Three hops of 3 attempts, none knowing of the others: 3 x 3 x 3 = 27 attempts hit what is down already.",
+        rules: observe.then_some(NAIVE),
+        fault: Share::ALL,
+        ..healthy
+    };
+    let governed = Scene {
+        name: "governed",
+        headline: "stock still fails every call; governed rules arrive",
+        text: "The same 3 attempts, but a retry breaker at each hop, and flags up and down the chain.",
+        rules: Some(GOVERNED),
+        fault: Share::ALL,
+        seconds: after_window,
+        closing: governed_closing,
+    };
+    let healed = Scene {
+        name: "healed",
+        headline: "stock heals, but for 2 % of its calls",
+        text: "Once the breaker's window has forgotten the outage, retries return and hide what still fails.",
+        fault: Share::of_bp(REMAINING_FAULT_BP).unwrap_or(Share::NONE),
+        seconds: after_window,
+        closing: healed_closing,
+        ..healthy
+    };
+    let all = [Some(healthy), observe.then_some(observed), Some(naive), Some(governed), Some(healed)];
+    all.into_iter().flatten().collect()
+}
+
+fn amplification(sums: &Sums) -> String {
+    let whole = report::total(&sums.seconds);
+    let bottom = report::bottom_amplification(&whole).unwrap_or(0.0);
+    let success = report::success_percent(&whole).unwrap_or(0.0);
+    format!("  => {bottom:.2} attempts at stock per request, {success:.1} % of requests answered")
+}
+
+fn governed_closing(sums: &Sums) -> String {
+    let governed = Governed::of(sums, window());
+    let first = governed.first_second_amplification.unwrap_or(0.0);
+    let later = governed.after_window_amplification.unwrap_or(0.0);
+    format!(
+        "  => {first:.2} attempts per request in the first second after the last acknowledgement, {later:.2} in the end"
+    )
+}
+
+fn healed_closing(sums: &Sums) -> String {
+    let healed = Healed::of(sums, window());
+    let (Some(retry), Some(success)) = (healed.first_retry_after_s, healed.after_window_success_percent)
+    else {
+        return amplification(sums);
+    };
+    format!(
+        "  => first retry let through after {retry:.1} s; {success:.1} % answered once the window had passed"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use damper_core::{Mode, Policy, Rule};
+    use damper_proto::manifest;
+
+    use super::*;
+
+    fn rules(text: &str) -> Vec<Rule> {
+        manifest::check(&manifest::parse(text).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn manifests_cover_every_hop_of_the_chain_with_the_same_patterns() {
+        for text in [NAIVE, OBSERVE, GOVERNED] {
+            assert_eq!(rules(text).len(), HOPS.len());
+            for hop in &HOPS {
+                assert_eq!(max_attempts(text, hop).unwrap(), 3, "{}", hop.method);
+            }
+        }
+    }
+
+    #[test]
+    fn observed_rules_are_the_naive_ones_but_for_their_mode() {
+        for (naive, observed) in rules(NAIVE).iter().zip(&rules(OBSERVE)) {
+            let enforced = Policy { mode: Mode::Enforce, ..observed.policy().clone() };
+            assert_eq!(observed.policy().mode, Mode::Observe);
+            assert_eq!((naive.pattern(), naive.policy()), (observed.pattern(), &enforced));
+        }
+    }
+
+    #[test]
+    fn naive_rules_have_neither_breaker_nor_flags_and_governed_ones_have_all() {
+        for rule in rules(NAIVE) {
+            assert_eq!(rule.policy().retry_breaker, None);
+            assert!(rule.policy().chain.ignore_retry_flag && rule.policy().chain.ignore_no_more_retry);
+        }
+        for rule in rules(GOVERNED) {
+            assert_eq!(rule.policy().retry_breaker, Some(RetryBreaker::default()));
+            assert_eq!(rule.policy().chain, damper_core::Chain::default());
+        }
+    }
+
+    #[test]
+    fn scenes_in_which_a_window_must_pass_last_longer_than_one() {
+        for scene in scenes(1, true) {
+            let needs_window = matches!(scene.name, "governed" | "healed");
+            assert_eq!(Duration::from_secs(scene.seconds) > window(), needs_window, "{}", scene.name);
+        }
+        assert!(scenes(12, false).iter().all(|scene| scene.seconds >= 12));
+    }
+}

@@ -1,0 +1,137 @@
+//! The demo as a user runs it, and the figures that it promises, read from its own report.
+//!
+//! One run of the real binary tells the whole story, observe mode included, with the shortest phases that can
+//! show it: two of them must outlast the retry breaker's window.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// The story takes about 51 s; some seconds are left for the fault switch after it.
+const ARGUMENTS: [&str; 12] = [
+    "demo",
+    "--observe",
+    "--phase-seconds=5",
+    "--duration=57s",
+    "--load=30",
+    "--seed=7",
+    "--listen",
+    "127.0.0.1:0",
+    "--control",
+    "127.0.0.1:0",
+    "--report",
+    "report.json",
+];
+
+/// Ends the demo also where the test fails.
+struct Demo(Child);
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = run_demo(folder.path());
+    let text = std::fs::read_to_string(folder.path().join("report.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    println!("{told}\n{text}");
+
+    let names: Vec<_> = phases(&report).iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["healthy", "observe", "naive", "governed", "healed"]);
+    healthy_requests_pass_once(&report);
+    observed_rules_add_nothing_and_predict_the_storm(&report);
+    naive_rules_make_a_storm_and_governed_ones_end_it(&report);
+    retries_return_within_a_window_and_help(&report);
+    assert!(told.contains("fault switch: stock fails all of its calls"), "no word of the fault switch");
+}
+
+fn healthy_requests_pass_once(report: &Value) {
+    let healthy = phase(report, "healthy");
+    assert_eq!(number(&healthy["success_percent"]), 100.0);
+    assert_eq!(healthy["bottom_attempts"], healthy["requests"]);
+}
+
+fn observed_rules_add_nothing_and_predict_the_storm(report: &Value) {
+    let observed = phase(report, "observe");
+    for layer in observed["layers"].as_array().unwrap() {
+        assert_eq!(layer["attempts"], layer["calls"], "{layer}");
+        assert!(number(&layer["fates"]["would_retry"]) > 0.0, "{layer}");
+    }
+    let prediction = &report["prediction"];
+    let (predicted, measured) =
+        (number(&prediction["bottom_amplification"]), number(&prediction["measured"]));
+    assert!((predicted / measured - 1.0).abs() <= 0.2, "predicted {predicted}, measured {measured}");
+}
+
+fn naive_rules_make_a_storm_and_governed_ones_end_it(report: &Value) {
+    assert!(number(&phase(report, "naive")["bottom_amplification"]) >= 20.0);
+    assert!(number(&report["apply_to_last_ack_ms"]) <= 1000.0);
+    let services: Vec<_> = report["apply"]["acknowledged"].as_array().unwrap().iter().collect();
+    assert_eq!(services.len(), 4, "every service acknowledges: {services:?}");
+
+    let governed = phase(report, "governed");
+    assert_eq!(number(&governed["fault_percent"]), 100.0);
+    assert_eq!(number(&governed["success_percent"]), 0.0, "stock is down all the time");
+    let by_second = governed["bottom_amplification_by_second"].as_array().unwrap();
+    assert_eq!(by_second[0], report["governed"]["first_second_amplification"]);
+    assert!(number(&by_second[0]) <= 3.0);
+    assert!(number(&report["governed"]["after_window_amplification"]) <= 1.1);
+    let bottom = governed["layers"].as_array().unwrap().last().unwrap();
+    assert!(number(&bottom["fates"]["retry_breaker"]) > 0.0, "{bottom}");
+}
+
+fn retries_return_within_a_window_and_help(report: &Value) {
+    let healed = &report["healed"];
+    let window = number(&report["window_s"]);
+    let last_refused = healed["last_not_retried_after_s"].as_f64().unwrap_or(0.0);
+    assert!(last_refused <= window, "a retry was refused {last_refused} s after the outage");
+    assert!(number(&healed["first_retry_after_s"]) > 0.0);
+    assert!(number(&healed["after_window_success_percent"]) > 98.0);
+}
+
+/// Runs the demo to its end, and sets a fault from "another terminal" once the story has been told.
+fn run_demo(folder: &Path) -> String {
+    let damper = env!("CARGO_BIN_EXE_damper");
+    let child =
+        Command::new(damper).args(ARGUMENTS).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap();
+    let mut demo = Demo(child);
+    let mut told = String::new();
+    for line in BufReader::new(demo.0.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        if line.contains("The demo goes on") {
+            let set = Command::new(damper).args(fault_command(&told)).output().unwrap();
+            assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
+        }
+        told.push_str(&line);
+        told.push('\n');
+    }
+    let status = demo.0.wait().unwrap();
+    assert!(status.success(), "{status}\n{told}");
+    told
+}
+
+/// `demo fault 100% --control ADDR`, as the demo's first lines tell where its switch is.
+fn fault_command(told: &str) -> Vec<&str> {
+    let line = told.lines().find(|line| line.contains("demo fault 5%")).unwrap();
+    let control = line.split_whitespace().last().unwrap();
+    vec!["demo", "fault", "100%", "--control", control]
+}
+
+fn phases(report: &Value) -> &Vec<Value> {
+    report["phases"].as_array().unwrap()
+}
+
+fn phase<'a>(report: &'a Value, name: &str) -> &'a Value {
+    phases(report).iter().find(|phase| phase["name"] == name).unwrap()
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} is no number"))
+}
