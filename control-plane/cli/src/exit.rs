@@ -46,6 +46,9 @@ pub(crate) enum Error {
         /// What the system said.
         source: io::Error,
     },
+    /// The demo could not start or broke off.
+    #[error("{0:#}")]
+    Demo(anyhow::Error),
     /// Manifests differ from what the server has: `diff` says so by its exit status alone.
     #[error("")]
     Differs,
@@ -74,7 +77,7 @@ impl Error {
             Self::Data(_) => 65,
             Self::Missing(_) => 66,
             Self::Unavailable(_) => 69,
-            Self::Defect(_) => 70,
+            Self::Defect(_) | Self::Demo(_) => 70,
             Self::Io { .. } => 74,
             Self::Conflict(_) => 75,
             Self::Denied(_) => 77,
@@ -118,6 +121,7 @@ mod tests {
             (Error::Missing(String::new()), 66),
             (Error::Unavailable(String::new()), 69),
             (Error::Defect(String::new()), 70),
+            (Error::Demo(anyhow::anyhow!("")), 70),
             (Error::io("x")(io()), 74),
             (Error::Conflict(String::new()), 75),
             (Error::Denied(String::new()), 77),

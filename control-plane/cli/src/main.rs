@@ -8,6 +8,7 @@
 mod client;
 mod commands;
 mod config;
+mod demo;
 mod exit;
 mod figures;
 mod filter;
@@ -57,6 +58,8 @@ struct Session {
 enum Command {
     /// Run the control plane
     Serve(config::ServeArgs),
+    /// Run a chain of four services under load and tell what retries do to it
+    Demo(demo::Args),
     /// Show every route that services report, with its figures and its rule
     Routes(routes::RoutesArgs),
     /// Show and change single rules
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
 async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
     match command {
         Command::Serve(args) => serve::run(args).await,
+        Command::Demo(args) => demo::run(args).await.map_err(Error::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,

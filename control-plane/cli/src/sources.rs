@@ -16,6 +16,7 @@ use damper_proto::v1;
 
 use crate::exit::Error;
 use crate::key;
+use crate::status::as_is;
 
 /// The files that a folder given with `-f` is read for.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -149,8 +150,8 @@ fn repetitions(manifests: &[Manifest]) -> Vec<String> {
 /// The path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`) as the field of the
 /// manifest that it came from.
 pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
-    let Some((index, rest)) = split(field) else { return field.to_owned() };
-    let Some(manifest) = manifests.get(index) else { return field.to_owned() };
+    let Some((index, rest)) = split(field) else { return as_is(field) };
+    let Some(manifest) = manifests.get(index) else { return as_is(field) };
     match rest {
         "" => manifest.origin.to_string(),
         rest => format!("{}: {rest}", manifest.origin),
@@ -245,7 +246,7 @@ mod tests {
             ("changes[7].put.policy", "changes[7].put.policy"),
             ("changes[x].put", "changes[x].put"),
             ("rules", "rules"),
-            ("header.reason", "header.reason"),
+            ("header.reason", "--reason"),
         ];
         for (field, located) in table {
             assert_eq!(locate(&manifests, field), located);

@@ -17,9 +17,12 @@ use crate::exit::Error;
 /// Turns the path of a field in a request into the words of whoever wrote it.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
 
-/// Takes the path as it is.
+/// Takes the path as it is; what is said with every write came from an option.
 pub(crate) fn as_is(field: &str) -> String {
-    field.to_owned()
+    match field.strip_prefix("options.").or_else(|| field.strip_prefix("header.")) {
+        Some(option) => format!("--{option}"),
+        None => field.to_owned(),
+    }
 }
 
 /// The failure behind an answer of the server at `address`.

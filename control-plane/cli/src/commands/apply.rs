@@ -33,9 +33,10 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error>
     let manifests = sources::read(&args.files)?;
     let client = Client::connect(&session.server).await?;
     let requests = requests(&manifests, &args);
-    let call = client.rules.clone();
-    let call = async { { call }.apply_rules(futures_util::stream::iter(requests)).await };
-    let response = client.answer_in(call, &|field| sources::locate(&manifests, field)).await?;
+    let locate = |field: &str| sources::locate(&manifests, field);
+    // Without a limit of our own: a large set takes its time, and a server that died is found out by its pings.
+    let call = client.rules.clone().apply_rules(futures_util::stream::iter(requests)).await;
+    let response = call.map_err(|status| client.failure_in(&status, &locate))?.into_inner();
     let results = &response.results;
     warn(results.iter().filter_map(|result| Some((key::words(result.key.as_ref()), result.reach.as_ref()?))));
     show(session.format, &response, || table(results).to_string())?;

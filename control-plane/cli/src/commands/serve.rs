@@ -3,7 +3,7 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
-use damper_control_plane::{Server, StartError};
+use damper_control_plane::{Server, Settings, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
@@ -18,6 +18,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
     start_logging(log, log_level);
+    warn_of_open_doors(&settings);
     let mut signals = Signals::listen()?;
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
@@ -42,6 +43,15 @@ fn start_logging(log: Log, filter: EnvFilter) {
     }
 }
 
+/// What was allowed expressly is still said loudly.
+fn warn_of_open_doors(settings: &Settings) {
+    for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
+        if !address.ip().is_loopback() && settings.allow_insecure {
+            tracing::warn!(%address, "open to other machines without TLS or tokens: anybody there can change rules");
+        }
+    }
+}
+
 /// Says where the server listens, whatever the log level.
 fn announce(server: &Server, log: Log) {
     let mut line = format!("listening on {}", server.local_addr());
@@ -54,9 +64,18 @@ fn announce(server: &Server, log: Log) {
     }
 }
 
+/// Settings that can never work are told from a store or address that can not be had now.
 fn not_started(error: &StartError) -> Error {
     let text = with_causes(error);
-    if error.is_configuration() { Error::Config(vec![text]) } else { Error::Unavailable(text) }
+    match error {
+        StartError::Insecure { .. } => Error::Config(vec![format!("{text} with --insecure-allow-plaintext")]),
+        StartError::StoreUnusable(_) => Error::Config(vec![text]),
+        StartError::StoreLocked(_)
+        | StartError::StoreDamaged(_)
+        | StartError::StoreUnreachable { .. }
+        | StartError::AddressInUse { .. }
+        | StartError::Listen { .. } => Error::Unavailable(text),
+    }
 }
 
 /// The error and what caused it, in one line.

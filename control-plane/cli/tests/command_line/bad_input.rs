@@ -1,0 +1,111 @@
+//! Input that must be refused: by its field, all faults at once, nothing stored.
+
+use crate::harness::{Serving, manifest, text};
+
+fn with_key(key: &str) -> String {
+    format!("kind: Rule\nkey: {key}\npolicy: {{ mode: observe }}\n")
+}
+
+fn with_method(method: &str) -> String {
+    with_key(&format!(
+        "{{ caller_service: a, caller_cluster: \"*\", callee_service: b, callee_method: {method} }}"
+    ))
+}
+
+/// What is written, and what must be said about it.
+fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
+    let policy = |policy: &str| manifest("a", policy).into_bytes();
+    let long = "x".repeat(1 << 20);
+    vec![
+        ("unknown field", policy("{ mode: observe, timeot: 1s }"), "policy.timeot"),
+        ("missing mode", policy("{ timeout: 1s }"), "policy.mode: must be said"),
+        ("unknown mode", policy("{ mode: on }"), "policy.mode"),
+        ("NaN", policy("{ mode: observe, retry_breaker: { ratio: .nan } }"), "policy.retry_breaker.ratio"),
+        ("negative time", policy("{ mode: observe, timeout: -1s }"), "policy.timeout: -1s is not in"),
+        (
+            "negative count",
+            policy("{ mode: observe, retry: { max_attempts: -1 } }"),
+            "policy.retry.max_attempts",
+        ),
+        (
+            "over range",
+            policy("{ mode: observe, retry: { max_attempts: 11 } }"),
+            "policy.retry.max_attempts: 11 is not in 1..=10",
+        ),
+        ("no unit", policy("{ mode: observe, timeout: 5 }"), "policy.timeout"),
+        (
+            "duplicate key",
+            [manifest("a", "{ mode: off }"), manifest("a", "{ mode: observe }")].join("---\n").into_bytes(),
+            "(document 2): key: ",
+        ),
+        ("method without its service", with_method("/Reserve").into_bytes(), "key.callee_method"),
+        ("method without a slash", with_method("Reserve").into_bytes(), "key.callee_method"),
+        (
+            "1 MiB name",
+            with_method(&format!("{long}/M")).into_bytes(),
+            "has 1048578 bytes, at most 255 are allowed",
+        ),
+        ("empty name", with_method("\"\"").into_bytes(), "key.callee_method: must not be empty"),
+        ("no key", b"kind: Rule\npolicy: { mode: off }\n".to_vec(), "key: must be given"),
+        ("no kind", b"policy: { mode: off }\n".to_vec(), "kind"),
+        ("unknown kind", b"kind: Rul\n".to_vec(), "kind"),
+        ("not UTF-8", b"kind: Rule\nkey: \xff\xfe\n".to_vec(), ":2: byte 6 of the line is not UTF-8"),
+        ("empty", Vec::new(), "there is no document"),
+        ("broken YAML", b"kind: [Rule\n".to_vec(), "(document 1)"),
+    ]
+}
+
+#[test]
+fn every_bad_manifest_is_refused_by_its_field_and_nothing_is_stored() {
+    let server = Serving::start();
+    for (name, bytes, expected) in table() {
+        let file = server.file("bad.yaml", bytes);
+        for command in [&["apply"][..], &["rules", "put"]] {
+            let said = server.run(&[command, &["-f", text(&file)]].concat()).failed(65);
+            assert!(said.contains("bad.yaml") && said.contains(expected), "{name}: {said}");
+            assert!(
+                said.lines().all(|line| line.starts_with("error: ") && line.len() < 1_000),
+                "{name}: {said}"
+            );
+        }
+        server.run(&["diff", "-f", text(&file)]).failed(2);
+    }
+    assert_eq!(server.rules(), 0);
+}
+
+#[test]
+fn one_bad_document_keeps_the_good_ones_out_and_is_named() {
+    let server = Serving::start();
+    let good = manifest("good", "{ mode: observe }");
+    let bad = manifest("bad", "{ mode: observe, timeout: 2h, retry: { max_attempts: 11 } }");
+    let file = server.file("rules.yaml", format!("{good}---\n{bad}"));
+    let said = server.run(&["apply", "-f", text(&file)]).failed(65);
+    assert_eq!(said.lines().count(), 2, "{said}");
+    assert!(said.contains("(document 2): policy.timeout: 2h is not in 1ms..=1h"), "{said}");
+    assert!(said.contains("(document 2): policy.retry.max_attempts: 11 is not in 1..=10"), "{said}");
+    assert_eq!(server.rules(), 0);
+}
+
+#[test]
+fn bad_key_on_the_command_line_names_its_word() {
+    let server = Serving::start();
+    for command in ["get", "delete", "promote"] {
+        let said = server.run(&["rules", command, "a", "*", "b", "/Reserve"]).failed(65);
+        assert!(said.contains("callee_method: "), "{command}: {said}");
+    }
+    let said = server.run(&["explain", "a b", "*", "b", "p.S/M"]).failed(65);
+    assert!(said.contains("caller_service: ") && said.contains("caller_cluster: "), "{said}");
+}
+
+#[test]
+fn what_only_the_server_refuses_is_told_by_the_option_it_came_from() {
+    let server = Serving::start();
+    let reason = "x".repeat(1_025);
+    let rule = manifest("a", "{ mode: observe }");
+    for command in [&["apply"][..], &["rules", "put"]] {
+        let args = [command, &["-f", "-", "--reason", &reason]].concat();
+        let said = server.run_with(&args, rule.as_bytes()).failed(65);
+        assert!(said.contains("--reason: "), "{said}");
+    }
+    assert_eq!(server.rules(), 0);
+}

@@ -1,0 +1,10 @@
+//! The `damper` binary as a user has it in a terminal: real processes, a real server on a store of its own.
+//!
+//! Each file is one side of it: commands and what they print, input that must be refused, exit statuses, the
+//! server as a process.
+
+mod bad_input;
+mod commands;
+mod exit_status;
+mod harness;
+mod serving;
