@@ -2,6 +2,7 @@
 //!
 //! Which rule is in force is seen by the attempts that a failing call makes. Tests that are about time run on
 //! a paused clock, which moves only when nothing is left to do.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know as such")]
 
 #[path = "control_plane/callee.rs"]
 mod callee;

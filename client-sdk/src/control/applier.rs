@@ -66,7 +66,7 @@ struct Entry {
     rule: Option<Arc<Rule>>,
     /// What `rule` was read from; none if it stands in for one that was refused.
     sent: Option<Arc<v1::DistributedRule>>,
-    refused: Option<v1::Refusal>,
+    refused: Option<Box<v1::Refusal>>,
 }
 
 #[derive(Debug)]
@@ -85,8 +85,15 @@ struct Received {
 
 #[derive(Debug)]
 enum Reading {
-    Accepted { rule: Arc<Rule>, sent: Arc<v1::DistributedRule> },
-    Refused { refusal: v1::Refusal, pattern: Option<Pattern> },
+    Accepted {
+        rule: Arc<Rule>,
+        sent: Arc<v1::DistributedRule>,
+    },
+    /// With what takes its place if nothing else does; none if the pattern itself cannot be read.
+    Refused {
+        refusal: Box<v1::Refusal>,
+        off: Option<Arc<Rule>>,
+    },
 }
 
 impl Applier {
@@ -107,7 +114,7 @@ impl Applier {
 
     /// Every rule that is refused at present.
     pub(super) fn refused(&self) -> Vec<v1::Refusal> {
-        self.entries.values().filter_map(|entry| entry.refused.clone()).collect()
+        self.entries.values().filter_map(|entry| entry.refused.as_deref().cloned()).collect()
     }
 
     /// One page of a snapshot.
@@ -201,9 +208,9 @@ impl Applier {
         }
         for refusal in refused {
             let key = refusal.key.clone().unwrap_or_default();
-            let pattern = convert::pattern(&key).ok();
+            let off = convert::pattern(&key).ok().map(|pattern| off(pattern, refusal.revision));
             let before = self.entries.remove(&key);
-            let entry = settle(Reading::Refused { refusal, pattern }, before, &mut Vec::new());
+            let entry = settle(Reading::Refused { refusal: Box::new(refusal), off }, before, &mut Vec::new());
             self.entries.insert(key, entry);
         }
         self.position = position;
@@ -227,21 +234,16 @@ impl Pages {
 
 fn read(sent: v1::DistributedRule) -> Received {
     let key = sent.key.clone().unwrap_or_default();
-    let reading = match (&sent.kind, convert::pattern(&key)) {
-        (Some(v1::distributed_rule::Kind::NeedsFeature(_)), Ok(pattern)) => {
-            Reading::Accepted { rule: off(pattern, sent.revision), sent: Arc::new(sent) }
+    let off = convert::pattern(&key).ok().map(|pattern| off(pattern, sent.revision));
+    let withheld = matches!(sent.kind, Some(v1::distributed_rule::Kind::NeedsFeature(_)));
+    let reading = match (off, convert::distributed_rule(&sent)) {
+        (Some(rule), Err(_)) if withheld => Reading::Accepted { rule, sent: Arc::new(sent) },
+        (_, Ok(rule)) => Reading::Accepted { rule: Arc::new(rule), sent: Arc::new(sent) },
+        (off, Err(faults)) => {
+            let reason = faults.to_string().chars().take(MAX_REASON_CHARS).collect();
+            let refusal = Box::new(v1::Refusal { key: sent.key, revision: sent.revision, reason });
+            Reading::Refused { refusal, off }
         }
-        (_, pattern) => match convert::distributed_rule(&sent) {
-            Ok(rule) => Reading::Accepted { rule: Arc::new(rule), sent: Arc::new(sent) },
-            Err(faults) => Reading::Refused {
-                refusal: v1::Refusal {
-                    key: sent.key,
-                    revision: sent.revision,
-                    reason: faults.to_string().chars().take(MAX_REASON_CHARS).collect(),
-                },
-                pattern: pattern.ok(),
-            },
-        },
     };
     Received { key, reading }
 }
@@ -249,11 +251,10 @@ fn read(sent: v1::DistributedRule) -> Received {
 fn settle(reading: Reading, before: Option<Entry>, refused: &mut Vec<v1::Refusal>) -> Entry {
     match reading {
         Reading::Accepted { rule, sent } => Entry { rule: Some(rule), sent: Some(sent), refused: None },
-        Reading::Refused { refusal, pattern } => {
-            refused.push(refusal.clone());
+        Reading::Refused { refusal, off } => {
+            refused.push(v1::Refusal::clone(&refusal));
             let before = before.unwrap_or_default();
-            let rule = before.rule.or_else(|| Some(off(pattern?, refusal.revision)));
-            Entry { rule, sent: before.sent, refused: Some(refusal) }
+            Entry { rule: before.rule.or(off), sent: before.sent, refused: Some(refusal) }
         }
     }
 }
