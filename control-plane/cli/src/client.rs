@@ -164,13 +164,13 @@ fn endpoint(address: &str) -> Result<Endpoint, Error> {
     if authority.port_u16().is_none() && !authority.as_str().ends_with(authority.host()) {
         return Err(usage(&"its port is no number up to 65535"));
     }
-    Ok(Endpoint::from(uri)
+    Endpoint::from(uri)
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(PING_AFTER)
         .keep_alive_timeout(PING_TIMEOUT)
         .tcp_nodelay(true)
         .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
-        .map_err(|error| usage(&error))?)
+        .map_err(|error| usage(&error))
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ pub(crate) struct WriteArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Why; kept with the change
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
     /// Who makes the change [default: the system's user@host]
-    #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR")]
+    #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
 }
 
@@ -29,7 +29,7 @@ impl WriteArgs {
             validate_only: self.dry_run,
             request_id: String::new(),
             reason: self.reason.clone(),
-            author: self.author.clone().unwrap_or_else(user_at_host),
+            author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
         }
     }
 
@@ -47,8 +47,27 @@ fn user_at_host() -> String {
         .map(|name| name.trim().to_owned())
         .filter(|name| !name.is_empty())
         .or_else(|| ["HOSTNAME", "COMPUTERNAME"].into_iter().find_map(said));
-    let user = user.unwrap_or_else(|| "unknown".to_owned());
+    let user = user.or_else(owner_of_process).unwrap_or_else(|| "unknown".to_owned());
     host.map_or_else(|| user.clone(), |host| format!("{user}@{host}"))
+}
+
+/// The user as the system knows it, for shells of containers and services, which do not say it.
+#[cfg(unix)]
+fn owner_of_process() -> Option<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let uid = std::fs::metadata("/proc/self").ok()?.uid().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").ok()?;
+    let owner = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1) == Some(uid.as_str())).then(|| name.to_owned())
+    });
+    Some(owner.unwrap_or_else(|| format!("uid-{uid}")))
+}
+
+#[cfg(not(unix))]
+fn owner_of_process() -> Option<String> {
+    None
 }
 
 /// Warns about rules that concern nobody, or somebody who can not carry them out.
