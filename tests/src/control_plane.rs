@@ -51,8 +51,12 @@ impl ControlPlane {
     pub async fn apply(&self, yaml: &str) -> u64 {
         let documents = manifest::parse(yaml).expect("a manifest");
         let header = v1::WriteOptions { author: "test".to_owned(), ..v1::WriteOptions::default() };
-        let puts = documents.into_iter().map(|document| v1::RuleChange {
-            kind: Some(rule_change::Kind::Put(document.rule)),
+        let rules = documents.into_iter().map(|document| match document.manifest {
+            manifest::Manifest::Rule(rule) => rule,
+            other => panic!("not a rule: {other:?}"),
+        });
+        let puts = rules.map(|rule| v1::RuleChange {
+            kind: Some(rule_change::Kind::Put(rule)),
             expected_revision: None,
         });
         let messages = std::iter::once(apply_rules_request::Kind::Header(header))

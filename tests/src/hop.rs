@@ -18,7 +18,6 @@ use tonic::service::Routes;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
-use tower::Layer as _;
 
 /// `package.Service/Method` of every hop.
 pub const METHOD: &str = "test.Hop/Call";

@@ -1,1 +1,9 @@
-//! Being written.
+//! What the end-to-end tests share: real components, started for one test and stopped with it.
+//!
+//! Nothing here stands in for a part of Damper. The control plane is the `damper` binary or the server
+//! library on a port of its own, etcd is etcd, services are tonic servers on loopback sockets.
+
+pub mod binary;
+pub mod control_plane;
+pub mod etcd;
+pub mod hop;
