@@ -35,6 +35,7 @@ use self::fault::{Share, Switch};
 use self::ledger::{LAYERS, Ledger};
 use self::load::Load;
 use self::operator::Operator;
+use self::report::Report;
 use self::server::Running;
 use self::story::{Stage, Story};
 use self::terminal::{Teller, Terminal};
@@ -61,6 +62,8 @@ pub(crate) struct Args {
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
     /// Set the share of its calls that stock fails, in a demo that is running
+    ///
+    /// While the story is told its next phase sets its own share again.
     Fault {
         /// The share: 5%, 0.25%, 100%
         #[arg(value_name = "PERCENT")]
@@ -167,26 +170,32 @@ async fn tell(
     drop(story);
     // Lines still to come are of little interest to somebody who ends the demo.
     let _ = timeout(PRINT_WITHIN, printing).await;
-    told.and(reported)
+    told.and(reported.map(drop))
 }
 
 async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     story.play().await?;
-    write_report(story, args)?;
-    story.sum_up(args.report.as_deref());
+    let report = write_report(story, args)?;
+    story.sum_up(&report);
     match args.duration {
         None => story.watch().await,
-        Some(duration) => drop(timeout_at(began + duration, story.watch()).await),
+        Some(duration) if began.elapsed() < duration => {
+            drop(timeout_at(began + duration, story.watch()).await);
+        }
+        Some(_) => {}
     }
     Ok(())
 }
 
-fn write_report(story: &Story, args: &RunArgs) -> anyhow::Result<()> {
-    let Some(path) = &args.report else { return Ok(()) };
+/// Writes what is known so far, where a report is asked for.
+fn write_report(story: &Story, args: &RunArgs) -> anyhow::Result<Report> {
     let report = story.report(args.load, args.seed)?;
-    let json = serde_json::to_string_pretty(&report)?;
-    fs::write(path, json + "\n").with_context(|| format!("can not write {}", path.display()))
+    if let Some(path) = &args.report {
+        let json = serde_json::to_string_pretty(&report)?;
+        fs::write(path, json + "\n").with_context(|| format!("can not write {}", path.display()))?;
+    }
+    Ok(report)
 }
 
 /// Waits for Ctrl-C or a request to terminate.

@@ -4,7 +4,6 @@
 //! change through the admin API, faults through the switch. With `--observe` the naive rules first only
 //! observe the outage, and what they would do is predicted before they do it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,10 +21,15 @@ const NAIVE: &str = include_str!("../../demo/naive.yaml");
 const OBSERVE: &str = include_str!("../../demo/observe.yaml");
 const GOVERNED: &str = include_str!("../../demo/governed.yaml");
 
-/// What the bottom still fails once it has healed.
-const REMAINING_FAULT_BP: u32 = 200;
-/// Shown once the window has passed, so that there is something to see of what came back.
-const AFTER_WINDOW: Duration = Duration::from_secs(8);
+/// What the bottom still fails once it has healed: 2 %.
+const REMAINING_FAULT: Share = Share::of_bp(200).expect("not above 100 %");
+/// Shown of the governed outage once the window has passed.
+const GOVERNED_AFTER_WINDOW: Duration = Duration::from_secs(4);
+/// Shown of the time after the outage once the window has passed: some of the rare faults must fall into it.
+const HEALED_AFTER_WINDOW: Duration = Duration::from_secs(8);
+
+/// In the endless part the heads of the columns come again after so many lines.
+const LINES_PER_HEAD: u64 = 30;
 
 /// What the story plays with.
 #[derive(Debug)]
@@ -103,37 +107,35 @@ impl Story {
             teller.text(scene.text);
             self.play_scene(scene).await?;
         }
-        self.stage.ledger.begin(Instant::now());
-        if let Some(last) = self.played.last() {
-            let second = usize::try_from(last.scene.seconds).unwrap_or(usize::MAX) - 1;
-            self.stage.ledger.settled(last.stretch, second).await;
-        }
         Ok(())
     }
 
-    /// Says what became of every scene, and what can be done now.
-    pub(super) fn sum_up(&self, report: Option<&Path>) {
+    /// Says what became of every scene.
+    pub(super) fn sum_up(&self, report: &Report) {
         let teller = &self.stage.teller;
         teller.headline("What happened");
-        teller.text("  phase       answered   attempts at stock per request");
-        for played in &self.played {
-            let whole = report::total(&self.stage.ledger.sums(played.stretch).seconds);
-            let success = report::success_percent(&whole).unwrap_or(0.0);
-            let bottom = report::bottom_amplification(&whole).unwrap_or(0.0);
-            teller.text(format!("  {:<10} {success:7.1} %   {bottom:6.2}", played.scene.name));
+        teller.text("  phase        success   attempts at stock per request");
+        for phase in &report.phases {
+            let success = phase.success_percent.unwrap_or(0.0);
+            let bottom = phase.bottom_amplification.unwrap_or(0.0);
+            teller.text(format!("  {:<10} {success:7.1} %   {bottom:6.2}", phase.name));
         }
-        if let Some(path) = report {
-            teller.text(format!("  The report is in {}.", path.display()));
+        if let Some(prediction) = &report.prediction {
+            let predicted = prediction.bottom_amplification;
+            teller.text(format!("  The naive rules, while they only observed, predicted {predicted:.2}."));
         }
-        teller.headline("The demo goes on: look at the page, change rules, set faults. Ctrl-C ends it.");
     }
 
     /// After the last scene: one line per second until somebody ends the demo.
     pub(super) async fn watch(&self) {
-        self.stage.teller.columns();
+        let teller = &self.stage.teller;
+        teller.headline("The demo goes on: look at the page, change rules, set faults. Ctrl-C ends it.");
         let began = Instant::now();
         let stretch = self.stage.ledger.begin(began);
         for second in 0.. {
+            if second % LINES_PER_HEAD == 0 {
+                teller.columns();
+            }
             self.tell_second(began, stretch, second).await;
         }
     }
@@ -150,10 +152,20 @@ impl Story {
         for second in 0..scene.seconds {
             self.tell_second(began, stretch, second).await;
         }
+        self.leave(stretch).await;
         self.stage.teller.closing(stretch, scene.closing);
         let fates = report::since(&fates_before, &self.stage.callers.fates());
         self.played.push(Played { scene, stretch, fates });
         Ok(())
+    }
+
+    /// Waits until every request of a stretch has ended, so that the next scene's rules and faults meet none
+    /// of them. The requests that start meanwhile belong to no scene.
+    async fn leave(&self, stretch: usize) {
+        self.stage.ledger.begin(Instant::now());
+        for second in 0..self.stage.ledger.sums(stretch).seconds.len() {
+            self.stage.ledger.settled(stretch, second).await;
+        }
     }
 
     async fn change_rules(&mut self, scene: &str, rules: &str) -> anyhow::Result<()> {
@@ -161,7 +173,7 @@ impl Story {
         let reason = format!("demo: {scene}");
         let applied = self.stage.operator.apply_everywhere(rules, &reason).await?;
         self.stage.teller.text(format!(
-            "Applied through the admin API under load: all {} services acknowledged within {:.0} ms.",
+            "Rules applied through the admin API: all {} services acknowledged within {:.0} ms.",
             applied.acknowledged.len(),
             report::millis(applied.last()).ceil(),
         ));
@@ -220,11 +232,11 @@ impl Story {
 }
 
 fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
-    let after_window = seconds.max((window() + AFTER_WINDOW).as_secs());
+    let beyond_window = |more| seconds.max((window() + more).as_secs());
     let healthy = Scene {
         name: "healthy",
         headline: "All is well",
-        text: "Every request passes gateway -> orders -> inventory -> stock. Nothing fails, nothing is repeated.",
+        text: "Each request passes all four services. Nothing fails, nothing is repeated.",
         rules: None,
         fault: Share::NONE,
         seconds,
@@ -233,14 +245,15 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     let observed = Scene {
         name: "observe",
         headline: "stock fails every call; the naive rules only observe",
-        text: "Mode observe decides on real traffic and counts, but repeats nothing.",
+        text: "They decide on real traffic and count what they would do, but repeat nothing.",
         fault: Share::ALL,
         ..healthy
     };
     let naive = Scene {
         name: "naive",
         headline: "stock fails every call; each layer repeats on its own",
-        text: "Three hops of 3 attempts, none knowing of the others: 3 x 3 x 3 = 27 attempts hit what is down already.",
+        text: "Three hops of 3 attempts that know nothing of each other: 3 x 3 x 3 = 27 attempts\n\
+               per request hit the service that is down already.",
         rules: observe.then_some(NAIVE),
         fault: Share::ALL,
         ..healthy
@@ -248,18 +261,20 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     let governed = Scene {
         name: "governed",
         headline: "stock still fails every call; governed rules arrive",
-        text: "The same 3 attempts, but a retry breaker at each hop, and flags up and down the chain.",
+        text: "The same 3 attempts, but each hop has a retry breaker, and flags travel up and down\n\
+               the chain, so that only one hop repeats and none repeats into an outage.",
         rules: Some(GOVERNED),
         fault: Share::ALL,
-        seconds: after_window,
+        seconds: beyond_window(GOVERNED_AFTER_WINDOW),
         closing: governed_closing,
     };
     let healed = Scene {
         name: "healed",
         headline: "stock heals, but for 2 % of its calls",
-        text: "Once the breaker's window has forgotten the outage, retries return and hide what still fails.",
-        fault: Share::of_bp(REMAINING_FAULT_BP).unwrap_or(Share::NONE),
-        seconds: after_window,
+        text: "Once the retry breaker's window of 10 s has forgotten the outage, retries return\n\
+               and hide what still fails.",
+        fault: REMAINING_FAULT,
+        seconds: beyond_window(HEALED_AFTER_WINDOW),
         closing: healed_closing,
         ..healthy
     };
@@ -271,16 +286,14 @@ fn amplification(sums: &Sums) -> String {
     let whole = report::total(&sums.seconds);
     let bottom = report::bottom_amplification(&whole).unwrap_or(0.0);
     let success = report::success_percent(&whole).unwrap_or(0.0);
-    format!("  => {bottom:.2} attempts at stock per request, {success:.1} % of requests answered")
+    format!("  => {bottom:.2} attempts at stock per request, {success:.1} % success")
 }
 
 fn governed_closing(sums: &Sums) -> String {
     let governed = Governed::of(sums, window());
     let first = governed.first_second_amplification.unwrap_or(0.0);
     let later = governed.after_window_amplification.unwrap_or(0.0);
-    format!(
-        "  => {first:.2} attempts per request in the first second after the last acknowledgement, {later:.2} in the end"
-    )
+    format!("  => {first:.2} attempts at stock per request in the first second, {later:.2} after a window")
 }
 
 fn healed_closing(sums: &Sums) -> String {
@@ -289,9 +302,8 @@ fn healed_closing(sums: &Sums) -> String {
     else {
         return amplification(sums);
     };
-    format!(
-        "  => first retry let through after {retry:.1} s; {success:.1} % answered once the window had passed"
-    )
+    let window = window().as_secs();
+    format!("  => first retry let through after {retry:.1} s; {success:.1} % success from {window} s on")
 }
 
 #[cfg(test)]

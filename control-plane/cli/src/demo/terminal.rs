@@ -89,7 +89,7 @@ impl Terminal {
                 Line::Text(text) => text,
                 Line::Headline(text) => format!("\n{}", self.painted("1", &text)),
                 Line::Columns => {
-                    format!("   time  requests  answered   attempts at {} per request", LAYERS[3])
+                    format!("   time  requests   success   attempts at {} per request", LAYERS[3])
                 }
                 Line::Second { stretch, second, clock } => {
                     self.figures(clock, &self.ledger.settled(stretch, second).await)
