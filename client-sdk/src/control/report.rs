@@ -19,8 +19,8 @@ use crate::routes::Engine;
 const INTERVAL: Duration = Duration::from_secs(5);
 /// What the server may ask for; anything else is ignored.
 const ACCEPTED: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-/// Far below the control plane's limit of 1 MiB per message.
-const MAX_PART_BYTES: usize = 256 << 10;
+/// Below the control plane's limit of 1 MiB per message, with room for the rest of the report.
+const MAX_PART_BYTES: usize = 768 << 10;
 
 /// The reports of one stream.
 #[derive(Debug)]

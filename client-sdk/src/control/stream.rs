@@ -54,7 +54,7 @@ pub(super) async fn run(shared: &Shared, mut stop: Stop) {
         if wait.is_zero() {
             tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
         } else {
-            tracing::warn!(%replica, %problem, ?wait, rules = %source, "no control plane; calls go on, connecting again");
+            tracing::warn!(%replica, %problem, ?wait, rules = %source, "no stream from the control plane; calls go on, connecting again");
         }
         shared.status.send_modify(|status| status.last_problem = Some(format!("{replica}: {problem}")));
         tokio::select! {
