@@ -1,0 +1,245 @@
+//! Rules to services.
+
+use std::time::Duration;
+
+use damper_proto::v1::{self, distributed_rule, server_message};
+use tonic::Code;
+
+use crate::harness::{Agent, header, hello, key, put_change, rule, shop_rule, soon, start, start_in, start_with};
+
+#[tokio::test]
+async fn a_put_reaches_the_client_as_a_delta_and_its_ack_is_seen() {
+    let server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (message, rules) = shop.snapshot().await;
+    assert!(rules.is_empty());
+    shop.ack(&message, vec![]).await;
+    server.client_that(|client| client.acknowledged_revision == 0).await;
+
+    let put = server.put(shop_rule(4)).await;
+    assert!(put.changed);
+    let (message, delta) = shop.delta().await;
+    assert_eq!((message.revision, delta.removed.len()), (put.revision, 0));
+    assert_eq!(delta.changed[0].key, shop_rule(4).key);
+    assert_eq!(delta.changed[0].revision, put.revision);
+    let Some(distributed_rule::Kind::Policy(policy)) = &delta.changed[0].kind else { panic!("{delta:?}") };
+    assert_eq!(policy.retry.as_ref().unwrap().max_attempts, Some(4));
+    let behind = server.client_that(|client| client.sent_revision == put.revision).await;
+    assert_eq!(behind.acknowledged_revision, 0, "sent is not applied");
+
+    shop.ack(&message, vec![]).await;
+    let client = server.client_that(|client| client.acknowledged_revision == put.revision).await;
+    assert_eq!(client.identity.unwrap().instance, "shop-1");
+    assert!(!client.address.is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn only_rules_of_the_caller_are_sent_and_removals_are_said() {
+    let server = start().await;
+    server.put(rule(key("*", "stock", "*"), 2)).await;
+    server.put(rule(key("other", "stock", "*"), 2)).await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (_, rules) = shop.snapshot().await;
+    assert_eq!(rules.len(), 1);
+    server.put(rule(key("other", "stock", "*"), 3)).await;
+    let revision = server.delete(key("*", "stock", "*")).await;
+    let (message, delta) = shop.delta().await;
+    assert_eq!(message.revision, revision);
+    assert_eq!((delta.changed.len(), delta.removed), (0, vec![key("*", "stock", "*")]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() {
+    let server = start().await;
+    let first = server.put(shop_rule(2)).await.revision;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (message, _) = shop.snapshot().await;
+    drop(shop);
+    let resumed = v1::Hello { epoch: message.epoch.clone(), revision: first, ..hello("shop") };
+
+    let mut shop = Agent::connect(&server, resumed.clone()).await;
+    let bookmark = shop.next().await;
+    assert!(matches!(bookmark.kind, Some(server_message::Kind::Bookmark(_))), "{bookmark:?}");
+    assert_eq!((bookmark.revision, bookmark.nonce), (first, 0));
+    assert_eq!(server.client_that(|_| true).await.acknowledged_revision, first);
+    drop(shop);
+
+    server.put(shop_rule(3)).await;
+    let mut shop = Agent::connect(&server, resumed.clone()).await;
+    let (_, delta) = shop.delta().await;
+    assert_eq!(delta.changed.len(), 1);
+    drop(shop);
+
+    // After a restart what was missed comes from the store.
+    let server = start_in(server.stop().await, |_| {}).await;
+    let mut shop = Agent::connect(&server, resumed).await;
+    let (message, delta) = shop.delta().await;
+    assert_eq!((message.revision, delta.changed.len()), (first + 1, 1));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn another_epoch_and_a_revision_from_the_future_get_a_snapshot() {
+    let server = start().await;
+    let revision = server.put(shop_rule(2)).await.revision;
+    let foreign = v1::Hello { epoch: "another".to_owned(), revision, ..hello("shop") };
+    let (message, rules) = Agent::connect(&server, foreign).await.snapshot().await;
+    assert_eq!(rules.len(), 1);
+    let ahead = v1::Hello { epoch: message.epoch.clone(), revision: revision + 100, ..hello("shop") };
+    let (renewed, rules) = Agent::connect(&server, ahead).await.snapshot().await;
+    assert_eq!((renewed.revision, rules.len()), (revision, 1));
+    assert_ne!(renewed.epoch, message.epoch, "the revision never goes back within an epoch");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_table_comes_in_pages_below_the_limit_and_whole() {
+    let server = start().await;
+    const RULES: u32 = 6000;
+    let changes = (0..RULES).map(|n| put_change(rule(key("shop", "stock", &format!("stock.v1.Stock/M{n}")), 2)));
+    let requests: Vec<_> = std::iter::once(header(Default::default())).chain(changes).collect();
+    let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();
+    assert_eq!(applied.created, RULES);
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (message, rules) = shop.snapshot().await;
+    assert_eq!((rules.len(), message.revision), (RULES as usize, applied.revision));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
+    let server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    let put = server.put(shop_rule(5)).await;
+    let (message, _) = shop.delta().await;
+    let refusal = v1::Refusal {
+        key: shop_rule(5).key,
+        revision: put.revision,
+        reason: "policy.retry.max_attempts: 5 is not in 1..=3".to_owned(),
+    };
+    shop.ack(&message, vec![refusal.clone()]).await;
+    let client = server.client_that(|client| !client.refused.is_empty()).await;
+    assert_eq!(client.refused, [refusal]);
+    server.put(shop_rule(3)).await;
+    server.client_that(|client| client.refused.is_empty()).await;
+    let metrics = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
+    assert!(metrics.contains("damper_nacks_total 1"), "{metrics}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_without_a_feature_is_told_that_the_rule_is_off() {
+    let server = start().await;
+    let old = v1::Hello { features: vec![], ..hello("shop") };
+    let mut shop = Agent::connect(&server, old).await;
+    shop.snapshot().await;
+    let put = server.put(shop_rule(2)).await;
+    assert_eq!(put.reach.unwrap().clients_lacking_features, 1);
+    let (_, delta) = shop.delta().await;
+    assert_eq!(delta.changed[0].kind, Some(distributed_rule::Kind::NeedsFeature("base".to_owned())));
+    assert_eq!(server.clients().await[0].withheld, [shop_rule(2).key.unwrap()]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_burst_of_writes_is_merged_and_nothing_of_it_is_lost() {
+    const WRITES: usize = 60;
+    let server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    let rules = (0..WRITES).map(|n| rule(key("shop", "stock", &format!("s.S/M{n}")), 2));
+    futures_util::future::join_all(rules.map(|rule| server.put(rule))).await;
+    let (mut deltas, mut changed) = (0, 0);
+    while changed < WRITES {
+        changed += shop.delta().await.1.changed.len();
+        deltas += 1;
+    }
+    assert_eq!(changed, WRITES, "each rule was written once");
+    assert!(deltas < WRITES, "{deltas}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_bad_hello_is_refused_with_all_its_faults() {
+    use tonic_types::StatusExt as _;
+    let server = start().await;
+    let mut bad = hello("sh op");
+    bad.identity.as_mut().unwrap().cluster = String::new();
+    let refused = Agent::connect(&server, bad).await.any().await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let fields = refused.get_details_bad_request().unwrap().field_violations;
+    let fields: Vec<&str> = fields.iter().map(|violation| violation.field.as_str()).collect();
+    assert_eq!(fields, ["hello.identity.service", "hello.identity.cluster", "hello.identity.instance"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_and_counted() {
+    let server = start_with(|settings| settings.slow_consumer_after = Duration::from_millis(300)).await;
+    let channel = tonic::transport::Endpoint::from_shared(server.url.clone())
+        .unwrap()
+        .initial_stream_window_size(1024)
+        .connect_lazy();
+    // It takes the headers and then nothing: a window of 1 KiB fills at once.
+    let shop = Agent::over(channel, hello("shop")).await;
+    server.client_that(|_| true).await;
+    let counted = async {
+        for n in 0.. {
+            server.put(rule(key("shop", "stock", &format!("stock.v1.Stock/M{n}")), 2)).await;
+            let metrics = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
+            if metrics.contains("damper_slow_consumers_closed_total 1") {
+                break;
+            }
+        }
+    };
+    soon(counted).await;
+    soon(async {
+        while !server.clients().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    drop(shop);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_are_renewed_with_a_goodbye() {
+    let server = start_with(|settings| settings.stream_age = Duration::from_millis(200)).await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    let goodbye = shop.response().await;
+    assert!(matches!(goodbye.kind, Some(server_message::Kind::Goodbye(_))), "{goodbye:?}");
+    assert!(shop.any().await.unwrap().is_none());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_quiet_stream_says_that_it_is_alive() {
+    let server = start_with(|settings| settings.bookmark_interval = Duration::from_millis(100)).await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    for _ in 0..3 {
+        assert!(matches!(shop.next().await.kind, Some(server_message::Kind::Bookmark(_))));
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn shutdown_says_goodbye_and_ends_within_two_seconds() {
+    let mut server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    let watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap();
+    let begin = std::time::Instant::now();
+    server.tell_to_stop();
+    let goodbye = shop.response().await;
+    assert!(matches!(goodbye.kind, Some(server_message::Kind::Goodbye(_))), "{goodbye:?}");
+    assert!(shop.any().await.unwrap().is_none());
+    server.stop().await;
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    drop(watch);
+}

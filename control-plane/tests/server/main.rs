@@ -1,0 +1,9 @@
+//! The server over real sockets, with a real store in a temporary folder: what operators, services and the page
+//! can rely on. Every wait is for an event; a time limit only ends a test that has failed.
+
+mod bad_input;
+mod distribution;
+mod fleet;
+mod harness;
+mod port;
+mod rules;

@@ -1,0 +1,93 @@
+//! One port for gRPC, gRPC-Web, the page, health and metrics; and what keeps a server from starting.
+
+use damper_control_plane::{Server, StartError};
+use tempfile::TempDir;
+use tonic::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::harness::{settings_in, soon, start};
+
+#[tokio::test]
+async fn health_is_told_per_service() {
+    let server = start().await;
+    let mut health = HealthClient::new(server.channel());
+    for service in ["", "damper.v1.Rules", "damper.v1.Distribution", "damper.v1.Fleet"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let status = soon(health.check(request)).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving, "{service}");
+    }
+    for (address, path) in [(server.address, "/livez"), (server.metrics, "/livez"), (server.metrics, "/readyz")] {
+        let answer = server.get(address, &format!("GET {path} HTTP/1.1")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn an_unknown_service_is_unimplemented_and_an_unknown_path_is_the_page() {
+    let server = start().await;
+    let mut grpc = tonic::client::Grpc::new(server.channel());
+    grpc.ready().await.unwrap();
+    let path = http::uri::PathAndQuery::from_static("/no.such.Service/Call");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let refused = soon(grpc.unary(tonic::Request::new(()), path, codec)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unimplemented);
+    for path in ["/", "/rules/some/deep/link"] {
+        let page = server.get(server.address, &format!("GET {path} HTTP/1.1")).await;
+        let head = page.split("\r\n\r\n").next().unwrap().to_lowercase();
+        assert!(head.starts_with("http/1.1 200"), "{head}");
+        assert!(head.contains("content-type: text/html"), "{head}");
+        assert!(head.contains("content-security-policy: default-src 'self'"), "{head}");
+        let tag = head.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap().to_owned();
+        let again = server.get(server.address, &format!("GET {path} HTTP/1.1\r\nif-none-match: {tag}")).await;
+        assert!(again.starts_with("HTTP/1.1 304"), "{again}");
+    }
+    let missing = server.get(server.address, "GET /assets/none.js HTTP/1.1").await;
+    assert!(missing.starts_with("HTTP/1.1 404"), "{missing}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn browsers_call_the_api_over_http_1() {
+    let server = start().await;
+    let head = "POST /damper.v1.Rules/ListRules HTTP/1.1\r\ncontent-type: application/grpc-web+proto\r\n\
+                content-length: 5";
+    let body = "\0\0\0\0\0";
+    let answer = {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let request = format!("{head}\r\nhost: damper\r\nconnection: close\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        soon(stream.read_to_end(&mut answer)).await.unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("application/grpc-web+proto"), "{answer}");
+    assert!(answer.contains("grpc-status:0"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_can_not_start_says_why() {
+    let server = start().await;
+    let folder = TempDir::new().unwrap();
+    let mut taken = settings_in(&folder);
+    taken.listen = server.address;
+    assert!(matches!(Server::bind(taken).await, Err(StartError::AddressInUse { .. })));
+
+    let mut open = settings_in(&folder);
+    open.listen = "0.0.0.0:0".parse().unwrap();
+    let refused = Server::bind(open.clone()).await;
+    assert!(matches!(refused, Err(StartError::Insecure { .. })), "{refused:?}");
+    open.allow_insecure = true;
+    assert!(Server::bind(open).await.is_ok());
+
+    let folder = server.stop().await;
+    let first = Server::bind(settings_in(&folder)).await.unwrap();
+    let second = Server::bind(settings_in(&folder)).await;
+    assert!(matches!(second, Err(StartError::StoreLocked(_))), "{second:?}");
+    drop(first);
+}
