@@ -1,6 +1,6 @@
 //! The headers that this crate reads and writes, by the names that `damper-core` gives them.
 
-use damper_core::classify::StatusFields;
+use damper_core::classify::{self, StatusFields};
 use damper_core::{chain, deadline};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -21,9 +21,13 @@ pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
 
 /// The fields of headers or trailers that carry a status.
 pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
+    let grpc_status = bytes(headers, &GRPC_STATUS);
+    if !speak_to_this_hop(headers) {
+        return StatusFields { grpc_status, ..StatusFields::default() };
+    }
     let mut pushbacks = headers.get_all(&PUSHBACK).iter();
     StatusFields {
-        grpc_status: bytes(headers, &GRPC_STATUS),
+        grpc_status,
         no_more_retry: headers.contains_key(&NO_MORE_RETRY),
         pushback: pushbacks.next().map(HeaderValue::as_bytes),
         pushback_repeated: pushbacks.next().is_some(),
@@ -32,7 +36,15 @@ pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
 
 /// Takes off what an answer said about retries to this hop only.
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if !speak_to_this_hop(headers) {
+        return;
+    }
     for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
         headers.remove(name);
     }
+}
+
+/// Almost no answer does, and looking through its few names is quicker than looking for three of them.
+fn speak_to_this_hop(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()))
 }

@@ -16,10 +16,13 @@ pub(crate) struct ActiveCall {
     call: Call,
     clock: Clock,
     context: Option<Context>,
+    /// Reading the clock is most of what a call without a rule costs, so it is not read after the end.
+    has_ended: bool,
 }
 
 impl ActiveCall {
-    /// Begins a call; `own_deadline` is the one the application set, `replayable` whether its request is kept.
+    /// Begins a call and says what to do first; `own_deadline` is the one the application set, `replayable`
+    /// whether its request is kept.
     pub(crate) fn begin(
         route: Arc<Route>,
         context: Option<Context>,
@@ -27,7 +30,7 @@ impl ActiveCall {
         replayable: bool,
         now: Time,
         clock: Clock,
-    ) -> Self {
+    ) -> (Self, Step) {
         // The context may come from another engine, whose times have another origin.
         let inherited = context.as_ref().and_then(Context::deadline);
         let start = CallStart {
@@ -37,7 +40,9 @@ impl ActiveCall {
             replayable,
         };
         let call = Call::begin(&route, start);
-        Self { route, call, clock, context }
+        let mut call = Self { route, call, clock, context, has_ended: false };
+        let step = call.step(now);
+        (call, step)
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -75,6 +80,7 @@ impl ActiveCall {
     fn step(&mut self, now: Time) -> Step {
         let step = self.call.next_step(&self.route, now);
         if let Step::Finish(finish) = &step {
+            self.has_ended = true;
             self.tell_context(finish);
         }
         step
@@ -89,6 +95,9 @@ impl ActiveCall {
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
         if let Some(finish) = self.call.dropped(&self.route, self.clock.now()) {
             self.tell_context(&finish);
         }

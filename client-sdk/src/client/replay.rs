@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use http::Request;
 use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
@@ -32,7 +33,7 @@ pub(crate) struct Memory {
 /// What became of a request body.
 pub(crate) enum Captured {
     /// It is here as a whole.
-    Whole(Arc<Kept>),
+    Whole(Kept),
     /// It can be sent once.
     Once(Body),
 }
@@ -44,6 +45,13 @@ pub(crate) struct Kept {
     /// The body said how long it is, so the attempts say it too: an exact size becomes a `content-length`.
     exact: bool,
     memory: Arc<Memory>,
+}
+
+/// A request from which every attempt is made.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    head: Option<Request<()>>,
+    body: Kept,
 }
 
 /// Almost every body is one chunk, so that one costs no allocation.
@@ -76,7 +84,7 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captu
             Poll::Ready(None) if memory.reserve(chunks.bytes) => {
                 let exact = hint.exact().is_some();
                 let memory = Arc::clone(memory);
-                return Captured::Whole(Arc::new(Kept { chunks, exact, memory }));
+                return Captured::Whole(Kept { chunks, exact, memory });
             }
             Poll::Ready(None) | Poll::Pending => break None,
         }
@@ -104,10 +112,20 @@ impl Memory {
     }
 }
 
-impl Kept {
+impl Replay {
+    /// `head` is the request without its body; none where it will be sent once.
+    pub(crate) fn new(head: Option<Request<()>>, body: Kept) -> Arc<Self> {
+        Arc::new(Self { head, body })
+    }
+
     /// The body for one attempt.
     pub(crate) fn body(self: &Arc<Self>) -> Body {
-        Body::new(Cursor { kept: Arc::clone(self), next: 0, left: self.chunks.bytes })
+        Body::new(Cursor { replay: Arc::clone(self), next: 0, left: self.body.chunks.bytes })
+    }
+
+    /// The request once more.
+    pub(crate) fn request(self: &Arc<Self>) -> Option<Request<Body>> {
+        Some(self.head.clone()?.map(|()| self.body()))
     }
 }
 
@@ -146,7 +164,7 @@ impl From<Chunks> for VecDeque<Bytes> {
 
 /// One attempt's place in a kept body.
 struct Cursor {
-    kept: Arc<Kept>,
+    replay: Arc<Replay>,
     next: usize,
     left: usize,
 }
@@ -159,7 +177,7 @@ impl http_body::Body for Cursor {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(chunk) = self.kept.chunks.nth(self.next).cloned() else {
+        let Some(chunk) = self.replay.body.chunks.nth(self.next).cloned() else {
             return Poll::Ready(None);
         };
         self.next += 1;
@@ -168,11 +186,11 @@ impl http_body::Body for Cursor {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.next >= self.kept.chunks.len()
+        self.next >= self.replay.body.chunks.len()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.kept.exact { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
+        if self.replay.body.exact { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
     }
 }
 

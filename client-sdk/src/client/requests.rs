@@ -3,45 +3,42 @@
 //! Every attempt has the application's method, path, metadata (order and duplicates included), extensions
 //! and body. Only `grpc-timeout`, `damper-retry` and `grpc-previous-rpc-attempts` differ, as the engine says.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::{Mode, Policy, Send, deadline};
-use http::{HeaderMap, HeaderValue, Request, request};
+use http::{HeaderMap, HeaderValue, Request};
 use tonic::body::Body;
 
-use super::replay::{self, Captured, Kept, Memory};
+use super::replay::{self, Captured, Memory, Replay};
 use crate::headers;
 
 /// How the requests of a call are made.
+#[derive(Debug)]
 pub(crate) struct Requests {
-    source: Source,
+    /// None if there is at most one.
+    again: Option<Arc<Replay>>,
     replayable: bool,
     own_timeout: Option<Duration>,
     external: bool,
 }
 
-enum Source {
-    /// One attempt at most: the request as the application made it.
-    Once(Option<Request<Body>>),
-    /// Any number of attempts.
-    Kept { head: request::Parts, body: Arc<Kept> },
-}
-
 impl Requests {
-    /// Keeps the request if it may have to be sent again. Without a policy it is not touched.
+    /// Looks at the application's request, which becomes the first one, and keeps it if it may have to be sent
+    /// again. Without a policy it is not touched.
     pub(crate) fn new(
-        request: Request<Body>,
+        request: &mut Request<Body>,
         policy: Option<&Policy>,
         memory: &Arc<Memory>,
         external: bool,
     ) -> Self {
         let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
-        let (source, replayable) = match policy.filter(|policy| policy.repeats().is_some()) {
-            None => (Source::Once(Some(request)), false),
+        let (again, replayable) = match policy.filter(|policy| policy.repeats().is_some()) {
+            None => (None, false),
             Some(policy) => keep(request, policy, memory),
         };
-        Self { source, replayable, own_timeout, external }
+        Self { again, replayable, own_timeout, external }
     }
 
     /// The time limit that the application set.
@@ -56,20 +53,18 @@ impl Requests {
 
     /// True if there may be more than one.
     pub(crate) fn may_repeat(&self) -> bool {
-        matches!(self.source, Source::Kept { .. })
+        self.again.is_some()
     }
 
-    /// The request of this attempt.
-    pub(crate) fn make(&mut self, send: &Send) -> Request<Body> {
-        let mut request = match &mut self.source {
-            Source::Once(request) => request.take().expect("only a request that is kept is sent twice"),
-            Source::Kept { head, body } => Request::from_parts(head.clone(), body.body()),
-        };
+    /// The request once more, for this attempt; none if it was not kept.
+    pub(crate) fn again(&self, send: &Send) -> Option<Request<Body>> {
+        let mut request = self.again.as_ref()?.request()?;
         self.mark(request.headers_mut(), send);
-        request
+        Some(request)
     }
 
-    fn mark(&self, headers: &mut HeaderMap, send: &Send) {
+    /// Tells an attempt from the others.
+    pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &Send) {
         // The application's own limit stays as it was written for as long as it says the same.
         if let Some(limit) = send.limit.filter(|limit| self.own_timeout != Some(*limit)) {
             headers.insert(&headers::TIMEOUT, timeout_value(limit));
@@ -87,13 +82,30 @@ impl Requests {
 }
 
 /// In observe mode the request is kept as well, to know whether it could be, and then sent once.
-fn keep(request: Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> (Source, bool) {
-    let (head, body) = request.into_parts();
+fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> (Option<Arc<Replay>>, bool) {
+    let body = mem::take(request.body_mut());
     match replay::capture(body, policy.replay_limit, memory) {
-        Captured::Whole(body) if policy.mode == Mode::Enforce => (Source::Kept { head, body }, true),
-        Captured::Whole(body) => (Source::Once(Some(Request::from_parts(head, body.body()))), true),
-        Captured::Once(body) => (Source::Once(Some(Request::from_parts(head, body))), false),
+        Captured::Whole(body) => {
+            let enforced = policy.mode == Mode::Enforce;
+            let replay = Replay::new(enforced.then(|| head_of(request)), body);
+            *request.body_mut() = replay.body();
+            (Some(replay).filter(|_| enforced), true)
+        }
+        Captured::Once(body) => {
+            *request.body_mut() = body;
+            (None, false)
+        }
     }
+}
+
+fn head_of(request: &Request<Body>) -> Request<()> {
+    let mut head = Request::new(());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = request.uri().clone();
+    *head.version_mut() = request.version();
+    *head.headers_mut() = request.headers().clone();
+    *head.extensions_mut() = request.extensions().clone();
+    head
 }
 
 fn timeout_value(limit: Duration) -> HeaderValue {

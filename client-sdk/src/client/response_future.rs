@@ -74,10 +74,16 @@ where
     B: http_body::Body,
 {
     /// Sends the first attempt, at once if the service is ready.
-    pub(super) fn begin(mut calling: Calling<S>, service: &mut S, is_ready: bool) -> Self {
-        let state = match calling.call.next_step() {
+    pub(super) fn begin(
+        calling: Calling<S>,
+        step: Step,
+        mut request: Request<Body>,
+        service: &mut S,
+        is_ready: bool,
+    ) -> Self {
+        let state = match step {
             Step::Send(send) => {
-                let request = calling.requests.make(&send);
+                calling.requests.mark(request.headers_mut(), &send);
                 if is_ready {
                     State::Sending { attempt: service.call(request) }
                 } else {
@@ -116,8 +122,8 @@ where
             // Here a failed attempt and its answer are let go, unless they are what the application gets.
             match step {
                 Step::Send(send) => {
-                    let request = Some(calling.requests.make(&send));
-                    let service = calling.service.clone().expect("only a call that keeps a service repeats");
+                    let request = calling.requests.again(&send);
+                    let service = calling.service.clone().expect("only a call that is kept is repeated");
                     this.state.set(State::Preparing { service, request });
                 }
                 Step::Wait { .. } | Step::Cancel { .. } => this.state.set(State::Waiting),
@@ -176,6 +182,9 @@ where
 
     /// Ready with what to do when the time has come that the call waits for.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if !self.call.is_enforced() {
+            return Poll::Pending;
+        }
         loop {
             match self.call.next_step() {
                 Step::Wait { until } => ready!(self.timer.poll(until, self.call.clock(), cx)),

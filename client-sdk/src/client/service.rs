@@ -66,19 +66,20 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> ResponseFuture<S> {
+    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S> {
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
-        let requests = Requests::new(request, route.policy(), self.engine.memory(), self.external);
+        let requests = Requests::new(&mut request, route.policy(), self.engine.memory(), self.external);
         let clock = self.engine.clock();
         let now = clock.now();
         let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
         let replayable = requests.are_replayable();
-        let call = ActiveCall::begin(route, context, own_deadline, replayable, now, clock);
+        let (call, step) = ActiveCall::begin(route, context, own_deadline, replayable, now, clock);
         let service = requests.may_repeat().then(|| self.inner.clone());
         let (timer, external) = (Timer::default(), self.external);
         let calling = Calling { call, requests, service, timer, external };
-        ResponseFuture::begin(calling, &mut self.inner, std::mem::take(&mut self.is_ready))
+        let is_ready = std::mem::take(&mut self.is_ready);
+        ResponseFuture::begin(calling, step, request, &mut self.inner, is_ready)
     }
 }
 
