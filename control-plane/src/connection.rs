@@ -72,7 +72,11 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
                     return Ok((stream, address));
                 }
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+                ) => {}
             Err(error) => {
                 tracing::warn!(%error, "no connection can be accepted");
                 sleep(Duration::from_millis(100)).await;
@@ -117,7 +121,11 @@ impl Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.check(cx)?;
         let before = buf.filled().len();

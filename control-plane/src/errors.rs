@@ -194,8 +194,9 @@ mod tests {
         let status = Status::from(Error::at("rule", faults));
         assert_eq!(status.code(), Code::InvalidArgument);
         let violations = status.get_details_bad_request().unwrap().field_violations;
-        assert_eq!(violations[0], FieldViolation::new("rule.a.b", "1 is not in 2..=3"));
-        assert_eq!(violations[1], FieldViolation::new("rule.c", "must be said"));
+        let told: Vec<(&str, &str)> =
+            violations.iter().map(|told| (told.field.as_str(), told.description.as_str())).collect();
+        assert_eq!(told, [("rule.a.b", "1 is not in 2..=3"), ("rule.c", "must be said")]);
     }
 
     #[test]
@@ -214,7 +215,8 @@ mod tests {
     #[test]
     fn a_conflict_carries_the_current_rule() {
         let rule = v1::Rule { revision: 7, ..Default::default() };
-        let conflict = Error::Conflict { subject: "rule x".to_owned(), current: Some(Box::new(rule.clone())) };
+        let conflict =
+            Error::Conflict { subject: "rule x".to_owned(), current: Some(Box::new(rule.clone())) };
         let status = Status::from(conflict);
         assert_eq!(status.code(), Code::Aborted);
         let packed = pb::Status::decode(status.details()).unwrap().details;

@@ -76,7 +76,11 @@ pub(crate) struct Progress {
 impl Progress {
     /// The revision up to which the client confirmed everything that concerns it.
     pub(crate) fn acknowledged_revision(&self) -> u64 {
-        if self.acknowledged_nonce == self.sent_nonce { self.sent_revision } else { self.acknowledged_revision }
+        if self.acknowledged_nonce == self.sent_nonce {
+            self.sent_revision
+        } else {
+            self.acknowledged_revision
+        }
     }
 
     /// Another store: nothing confirmed before counts.
@@ -95,7 +99,9 @@ impl Progress {
 
     fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64) {
         for mut refusal in refused {
-            let Some(pattern) = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok()) else { continue };
+            let Some(pattern) = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
+                continue;
+            };
             if refusal.revision == 0 {
                 refusal.revision = revision;
             }
@@ -263,7 +269,8 @@ impl Hub {
         let mut sessions = self.all();
         sessions.retain(|s| wanted(service, &s.class.service) && wanted(cluster, &s.class.cluster));
         sessions.sort_by(|a, b| {
-            let key = |s: &Session| (s.class.service.clone(), s.class.cluster.clone(), s.instance.clone(), s.id);
+            let key =
+                |s: &Session| (s.class.service.clone(), s.class.cluster.clone(), s.instance.clone(), s.id);
             key(a).cmp(&key(b))
         });
         sessions.iter().map(|session| session.describe(view)).collect()

@@ -43,7 +43,11 @@ impl Metrics {
             recorder.describe_gauge(name.into(), None, help.into());
             recorder.register_gauge(&Key::from_name(name), &ORIGIN)
         };
-        recorder.describe_counter("damper_writes_total".into(), None, "Writes by operation and gRPC code.".into());
+        recorder.describe_counter(
+            "damper_writes_total".into(),
+            None,
+            "Writes by operation and gRPC code.".into(),
+        );
         recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
         Self {
             streams: gauge("damper_streams", "Connected distribution streams."),
@@ -69,7 +73,8 @@ impl Metrics {
 
     /// A write was answered.
     pub(crate) fn write(&self, operation: &'static str, code: Code) {
-        let labels: &[(&'static str, String)] = &[("operation", operation.to_owned()), ("code", format!("{code:?}"))];
+        let labels: &[(&'static str, String)] =
+            &[("operation", operation.to_owned()), ("code", format!("{code:?}"))];
         self.recorder.register_counter(&Key::from_parts("damper_writes_total", labels), &ORIGIN).increment(1);
     }
 

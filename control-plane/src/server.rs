@@ -245,7 +245,11 @@ async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartErr
 }
 
 /// Starts the tasks behind the services.
-fn start(settings: Settings, store: Arc<dyn Store>, view: table::TableView) -> (Arc<Shared>, JoinSet<&'static str>) {
+fn start(
+    settings: Settings,
+    store: Arc<dyn Store>,
+    view: table::TableView,
+) -> (Arc<Shared>, JoinSet<&'static str>) {
     let mut tasks = JoinSet::new();
     let metrics = Metrics::new();
     metrics.table(&view);

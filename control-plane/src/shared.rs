@@ -46,7 +46,9 @@ impl Shared {
         match tokio::time::timeout(within, reached).await {
             Ok(Ok(view)) => Ok(view.clone()),
             Ok(Err(_)) => Err(Error::unavailable("the server is stopping")),
-            Err(_) => Err(Error::unavailable(format!("this replica has not reached revision {revision} yet"))),
+            Err(_) => {
+                Err(Error::unavailable(format!("this replica has not reached revision {revision} yet")))
+            }
         }
     }
 }

@@ -60,7 +60,12 @@ impl Responses {
         }
     }
 
-    fn place(&self, view: &TableView, class: &Arc<Class>, base: Option<u64>) -> Option<Arc<OnceLock<Response>>> {
+    fn place(
+        &self,
+        view: &TableView,
+        class: &Arc<Class>,
+        base: Option<u64>,
+    ) -> Option<Arc<OnceLock<Response>>> {
         let mut shelf = self.shelf.lock().expect("no holder of the lock panics");
         let (epoch, revision, made) = &mut *shelf;
         if *epoch != *view.epoch() || *revision != view.revision() {

@@ -203,7 +203,12 @@ async fn changed_since(shared: &Shared, view: &TableView, base: u64) -> Option<B
 }
 
 fn message(view: &TableView, kind: server_message::Kind) -> v1::ServerMessage {
-    v1::ServerMessage { epoch: view.epoch().to_string(), revision: view.revision(), nonce: 0, kind: Some(kind) }
+    v1::ServerMessage {
+        epoch: view.epoch().to_string(),
+        revision: view.revision(),
+        nonce: 0,
+        kind: Some(kind),
+    }
 }
 
 impl Stream {
@@ -216,7 +221,8 @@ impl Stream {
         let mut bookmark = Box::pin(sleep(shared.settings.bookmark_interval));
         loop {
             let waiting = self.is_waiting();
-            let patience = self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
+            let patience =
+                self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
             tokio::select! {
                 () = shared.stopping.cancelled() => return End::Goodbye("the server is stopping"),
                 () = &mut age => return End::Goodbye("streams are renewed from time to time"),

@@ -16,15 +16,22 @@ pub(super) async fn list(
     let filter = Filter::new(request.filter)?;
     let start = paging::start(filter.digest(), &request.page_token)?;
     let rows = shared.stats.rows(&shared.table());
-    let accepted: Vec<&Row> =
-        rows.iter().map(|row| &**row).filter(|row| filter.accepts(row.route.names(), row.stats.mode)).collect();
-    let behind = |row: &&Row| start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str));
+    let accepted: Vec<&Row> = rows
+        .iter()
+        .map(|row| &**row)
+        .filter(|row| filter.accepts(row.route.names(), row.stats.mode))
+        .collect();
+    let behind = |row: &&Row| {
+        start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str))
+    };
     let first = accepted.iter().take_while(|row| behind(row)).count();
     let page: Vec<&Row> = accepted.iter().skip(first).take(size).copied().collect();
     let more = accepted.len() > first + page.len();
     let last = page.last().filter(|_| more);
     Ok(v1::ListRoutesResponse {
-        next_page_token: last.map(|row| paging::token(filter.digest(), row.route.names())).unwrap_or_default(),
+        next_page_token: last
+            .map(|row| paging::token(filter.digest(), row.route.names()))
+            .unwrap_or_default(),
         routes: page.into_iter().map(|row| row.stats.clone()).collect(),
         total: accepted.len() as u64,
     })

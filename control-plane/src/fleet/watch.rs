@@ -142,8 +142,10 @@ impl Told {
         for (pattern, stored) in table.iter() {
             let policy = stored.rule.as_ref().map(|rule| rule.policy());
             let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);
-            let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
-            if !plan.filter.accepts([&caller_service, &caller_cluster, &callee_service, &callee_method], mode) {
+            let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
+                pattern.into();
+            if !plan.filter.accepts([&caller_service, &caller_cluster, &callee_service, &callee_method], mode)
+            {
                 continue;
             }
             let delivered = delivery.delivered(pattern, stored.wire.revision, policy);

@@ -206,8 +206,13 @@ impl Reading {
         };
         let expected = change.expected_revision;
         let read = match change.kind {
-            Some(rule_change::Kind::Put(rule)) => read_rule(&format!("{path}.put"), Some(rule))
-                .map(|written| Change { pattern: written.rule.pattern().clone(), put: Some(written), expected }),
+            Some(rule_change::Kind::Put(rule)) => {
+                read_rule(&format!("{path}.put"), Some(rule)).map(|written| Change {
+                    pattern: written.rule.pattern().clone(),
+                    put: Some(written),
+                    expected,
+                })
+            }
             Some(rule_change::Kind::Delete(key)) => read_key(&format!("{path}.delete"), Some(&key))
                 .map(|pattern| Change { pattern, put: None, expected })
                 .map_err(Error::Faults),

@@ -27,11 +27,8 @@ pub(super) async fn delete(
         table.stored(&pattern).ok_or_else(missing)?;
         return Ok(v1::DeleteRuleResponse { revision: table.revision() });
     }
-    let edit = ProposedEdit {
-        key: table::key_of(&pattern),
-        value: None,
-        expected: request.expected_revision,
-    };
+    let edit =
+        ProposedEdit { key: table::key_of(&pattern), value: None, expected: request.expected_revision };
     let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
     if committed.unchanged {
         return Err(missing());

@@ -7,7 +7,10 @@ use crate::errors::Error;
 use crate::shared::Shared;
 use crate::table::TableView;
 
-pub(super) async fn explain(shared: &Shared, request: v1::ExplainRequest) -> Result<v1::ExplainResponse, Error> {
+pub(super) async fn explain(
+    shared: &Shared,
+    request: v1::ExplainRequest,
+) -> Result<v1::ExplainResponse, Error> {
     let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
     let table = shared.table();
@@ -43,13 +46,18 @@ fn notes(explanation: &Explanation, bound: Bound, table: &TableView) -> Vec<Stri
             match winner.policy().mode {
                 Mode::Off => notes.push("its mode is off: calls pass untouched".to_owned()),
                 Mode::Observe => {
-                    notes.push("its mode is observe: decisions are made and counted, none is carried out".to_owned());
+                    notes.push(
+                        "its mode is observe: decisions are made and counted, none is carried out".to_owned(),
+                    );
                 }
                 Mode::Enforce => notes.push(amount(bound)),
             }
         }
     }
-    let lost = explanation.losers.iter().map(|loser| format!("rule {} lost: {}", loser.rule.pattern(), loser.reason));
+    let lost = explanation
+        .losers
+        .iter()
+        .map(|loser| format!("rule {} lost: {}", loser.rule.pattern(), loser.reason));
     notes.extend(lost);
     if table.stale_since.is_some() {
         notes.push("the store does not answer: newer rules may exist".to_owned());
@@ -61,7 +69,11 @@ fn amount(bound: Bound) -> String {
     let most = bound.max_attempts;
     match bound.steady {
         _ if most <= 1 => "calls are sent once".to_owned(),
-        Some(steady) => format!("at most {most} attempts per call, {steady} in the long run while everything fails"),
-        None => format!("at most {most} attempts per call, however long everything fails: its retry breaker is off"),
+        Some(steady) => {
+            format!("at most {most} attempts per call, {steady} in the long run while everything fails")
+        }
+        None => format!(
+            "at most {most} attempts per call, however long everything fails: its retry breaker is off"
+        ),
     }
 }

@@ -31,8 +31,14 @@ impl Filter {
     }
 
     pub(crate) fn accepts(&self, names: [&str; 4], mode: i32) -> bool {
-        let v1::RuleFilter { caller_service, caller_cluster, callee_service, callee_method, mode: wanted, text } =
-            &self.wire;
+        let v1::RuleFilter {
+            caller_service,
+            caller_cluster,
+            callee_service,
+            callee_method,
+            mode: wanted,
+            text,
+        } = &self.wire;
         let parts = [caller_service, caller_cluster, callee_service, callee_method];
         parts.iter().zip(names).all(|(part, name)| part.as_ref().is_none_or(|part| part == name))
             && wanted.is_none_or(|wanted| wanted == mode)
@@ -40,7 +46,10 @@ impl Filter {
     }
 }
 
-pub(super) async fn list(shared: &Shared, request: v1::ListRulesRequest) -> Result<v1::ListRulesResponse, Error> {
+pub(super) async fn list(
+    shared: &Shared,
+    request: v1::ListRulesRequest,
+) -> Result<v1::ListRulesResponse, Error> {
     let size = paging::size(request.page_size)?;
     let filter = Filter::new(request.filter)?;
     let start = paging::start(filter.digest(), &request.page_token)?;

@@ -93,7 +93,8 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainResponse>, Status> {
-        within(self.shared.settings.unary_deadline, explain::explain(&self.shared, request.into_inner())).await
+        within(self.shared.settings.unary_deadline, explain::explain(&self.shared, request.into_inner()))
+            .await
     }
 }
 
@@ -122,7 +123,9 @@ fn read_rule(path: &str, rule: Option<v1::Rule>) -> Result<WrittenRule, Error> {
     let rule = convert::rule(&wire).map_err(|faults| Error::at(path, faults))?;
     let size = wire.encoded_len();
     if size > MAX_RULE_BYTES {
-        return Err(Error::TooLarge(format!("{path}: the rule has {size} bytes, at most {MAX_RULE_BYTES} are allowed")));
+        return Err(Error::TooLarge(format!(
+            "{path}: the rule has {size} bytes, at most {MAX_RULE_BYTES} are allowed"
+        )));
     }
     let wire = v1::Rule { key: Some(rule.pattern().into()), policy: wire.policy, ..v1::Rule::default() };
     Ok(WrittenRule { rule, wire })
@@ -159,7 +162,12 @@ fn all_or<T>(parts: Result<T, Error>, options: Faults) -> Result<T, Error> {
 
 /// What is to be stored for a rule. One that is already so is stored as it is, so that the writer sees that
 /// nothing changes.
-fn value_of(table: &TableView, written: &WrittenRule, options: &v1::WriteOptions, at: SystemTime) -> bytes::Bytes {
+fn value_of(
+    table: &TableView,
+    written: &WrittenRule,
+    options: &v1::WriteOptions,
+    at: SystemTime,
+) -> bytes::Bytes {
     let stored = table.stored(written.rule.pattern());
     let value = match stored.filter(|stored| stored.wire.policy == written.wire.policy) {
         Some(stored) => table::stored_bytes(&stored.wire),

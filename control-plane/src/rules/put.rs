@@ -6,7 +6,9 @@ use damper_core::Faults;
 use damper_proto::v1;
 
 use super::reach::Survey;
-use super::{WrittenRule, all_or, check_expected, check_options, digest_of, read_rule, too_many, value_of, write};
+use super::{
+    WrittenRule, all_or, check_expected, check_options, digest_of, read_rule, too_many, value_of, write,
+};
 use crate::errors::Error;
 use crate::shared::Shared;
 use crate::table::{self, TableView};
@@ -32,7 +34,8 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
     let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(pattern).filter(|stored| stored.wire.revision == revision);
-    let rule = stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
+    let rule =
+        stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
     Ok(v1::PutRuleResponse {
         rule: Some(rule),
         revision: committed.revision,

@@ -48,8 +48,12 @@ impl Survey {
             known[1].insert(&class.cluster);
         }
         for route in &self.routes {
-            let names =
-                [route.caller_service(), route.caller_cluster(), route.callee_service(), route.callee_method()];
+            let names = [
+                route.caller_service(),
+                route.caller_cluster(),
+                route.callee_service(),
+                route.callee_method(),
+            ];
             known.iter_mut().zip(names).for_each(|(known, name)| {
                 known.insert(name);
             });
@@ -62,7 +66,9 @@ impl Survey {
             }
             let distances = known.iter().map(|known| (distance(name, known), known));
             near.extend(
-                distances.filter(|(n, _)| *n <= MAX_DISTANCE).map(|(n, known)| (n, format!("{field}: {known}"))),
+                distances
+                    .filter(|(n, _)| *n <= MAX_DISTANCE)
+                    .map(|(n, known)| (n, format!("{field}: {known}"))),
             );
         }
         near.sort();

@@ -180,7 +180,12 @@ impl Instance {
     }
 
     /// Moves a route on to new totals; answers what that adds, and how many parts could not be read.
-    pub(super) fn advance(&mut self, route: &Route, totals: Totals, countable: bool) -> (Option<Totals>, u64) {
+    pub(super) fn advance(
+        &mut self,
+        route: &Route,
+        totals: Totals,
+        countable: bool,
+    ) -> (Option<Totals>, u64) {
         let unknown = totals.unknown;
         let before = self.routes.get(route);
         let added = match before {

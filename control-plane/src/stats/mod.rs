@@ -21,9 +21,9 @@ use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) use self::rows::Row;
 use self::instance::{Instance, InstanceId, Totals};
 use self::rows::Memo;
+pub(crate) use self::rows::Row;
 use self::window::Window;
 use crate::hub::Session;
 
@@ -53,7 +53,8 @@ pub(crate) struct Route {
 impl Route {
     /// The engine's key; none for the sum of the routes that are not counted one by one.
     pub(crate) fn key(&self) -> Option<RouteKey> {
-        RouteKey::new(&self.caller_service, &self.caller_cluster, &self.callee_service, &self.callee_method).ok()
+        RouteKey::new(&self.caller_service, &self.caller_cluster, &self.callee_service, &self.callee_method)
+            .ok()
     }
 
     pub(crate) fn wire(&self) -> v1::RouteKey {

@@ -90,7 +90,8 @@ impl Books {
                 sources.totals.add(totals);
                 if instance.serves() {
                     sources.serving_calls = sources.serving_calls.saturating_add(totals.calls);
-                    sources.no_context_calls = sources.no_context_calls.saturating_add(totals.no_context_calls);
+                    sources.no_context_calls =
+                        sources.no_context_calls.saturating_add(totals.no_context_calls);
                 }
                 if instance.is_connected() {
                     sources.connected += 1;
@@ -106,7 +107,13 @@ impl Books {
 
 impl RouteBook {
     /// The figures up to the time when all have reported, but at least to `settled`.
-    fn stats(&self, route: &Route, sources: &Sources, settled: Duration, table: &TableView) -> v1::RouteStats {
+    fn stats(
+        &self,
+        route: &Route,
+        sources: &Sources,
+        settled: Duration,
+        table: &TableView,
+    ) -> v1::RouteStats {
         let end = sources.reported.unwrap_or(settled).max(settled);
         let (sums, seconds) = self.window.sums(end);
         let latencies = self.window.latency(end);
@@ -116,7 +123,8 @@ impl RouteBook {
             prost_types::Duration::try_from(duration).ok()
         };
         let rule = self.key.as_ref().and_then(|key| table.winner(key));
-        let failed: f64 = sums.fates.iter().filter(|(ending, _)| is_error(ending.fate)).map(|(_, n)| *n).sum();
+        let failed: f64 =
+            sums.fates.iter().filter(|(ending, _)| is_error(ending.fate)).map(|(_, n)| *n).sum();
         let fates = sources.totals.fates.iter().map(|(ending, total)| v1::FateRate {
             fate: v1::Fate::from(ending.fate).into(),
             would: ending.would,

@@ -5,7 +5,9 @@ use std::time::Duration;
 use damper_proto::v1::{self, distributed_rule, server_message};
 use tonic::Code;
 
-use crate::harness::{Agent, header, hello, key, put_change, rule, shop_rule, soon, start, start_in, start_with};
+use crate::harness::{
+    Agent, header, hello, key, put_change, rule, shop_rule, soon, start, start_in, start_with,
+};
 
 #[tokio::test]
 async fn a_put_reaches_the_client_as_a_delta_and_its_ack_is_seen() {
@@ -98,7 +100,8 @@ async fn another_epoch_and_a_revision_from_the_future_get_a_snapshot() {
 async fn a_large_table_comes_in_pages_below_the_limit_and_whole() {
     let server = start().await;
     const RULES: u32 = 6000;
-    let changes = (0..RULES).map(|n| put_change(rule(key("shop", "stock", &format!("stock.v1.Stock/M{n}")), 2)));
+    let changes =
+        (0..RULES).map(|n| put_change(rule(key("shop", "stock", &format!("stock.v1.Stock/M{n}")), 2)));
     let requests: Vec<_> = std::iter::once(header(Default::default())).chain(changes).collect();
     let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();
     assert_eq!(applied.created, RULES);

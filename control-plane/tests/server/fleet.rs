@@ -21,7 +21,8 @@ fn report(calls: u64, attempts: u64) -> v1::Report {
 async fn route_that(server: &Running, is_so: impl Fn(&v1::RouteStats) -> bool) -> v1::RouteStats {
     soon(async {
         loop {
-            let listed = server.fleet().list_routes(v1::ListRoutesRequest::default()).await.unwrap().into_inner();
+            let listed =
+                server.fleet().list_routes(v1::ListRoutesRequest::default()).await.unwrap().into_inner();
             if let Some(route) = listed.routes.into_iter().find(|route| is_so(route)) {
                 return route;
             }

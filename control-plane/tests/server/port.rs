@@ -18,7 +18,9 @@ async fn health_is_told_per_service() {
         let status = soon(health.check(request)).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving, "{service}");
     }
-    for (address, path) in [(server.address, "/livez"), (server.metrics, "/livez"), (server.metrics, "/readyz")] {
+    for (address, path) in
+        [(server.address, "/livez"), (server.metrics, "/livez"), (server.metrics, "/readyz")]
+    {
         let answer = server.get(address, &format!("GET {path} HTTP/1.1")).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }

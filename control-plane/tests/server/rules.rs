@@ -106,7 +106,8 @@ async fn validate_only_checks_everything_and_writes_nothing() {
 #[tokio::test]
 async fn a_repeated_request_gets_the_first_result_and_another_body_is_refused() {
     let server = start().await;
-    let request = |n| v1::PutRuleRequest { options: options(|o| o.request_id = "r-1".to_owned()), ..put(shop_rule(n)) };
+    let request =
+        |n| v1::PutRuleRequest { options: options(|o| o.request_id = "r-1".to_owned()), ..put(shop_rule(n)) };
     let first = server.rules().put_rule(request(2)).await.unwrap().into_inner();
     server.put(rule(key("other", "stock", "*"), 3)).await;
     let again = server.rules().put_rule(request(2)).await.unwrap().into_inner();
@@ -155,7 +156,8 @@ async fn an_apply_is_one_revision_or_nothing() {
 #[tokio::test]
 async fn a_list_comes_in_pages_whose_tokens_fit_their_filter_only() {
     let server = start().await;
-    let changes = (0..25).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n:02}")), 2))).collect();
+    let changes =
+        (0..25).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n:02}")), 2))).collect();
     apply(&server, Default::default(), changes).await.unwrap();
     server.put(rule(key("other", "stock", "*"), 2)).await;
     let filter = v1::RuleFilter { caller_service: Some("shop".to_owned()), ..Default::default() };
@@ -229,7 +231,8 @@ async fn a_rule_for_nobody_names_the_nearest() {
 #[tokio::test]
 async fn the_limit_of_rules_holds_for_put_and_apply() {
     let server = start_with(|settings| settings.max_rules = 3).await;
-    let many = |n: u32| (0..n).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 2))).collect();
+    let many =
+        |n: u32| (0..n).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 2))).collect();
     let refused = apply(&server, Default::default(), many(4)).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     apply(&server, Default::default(), many(3)).await.unwrap();
