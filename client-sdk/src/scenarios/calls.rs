@@ -181,6 +181,34 @@ async fn waiting_until_the_service_is_ready_is_part_of_the_attempt() {
     ended(&engine, &[("deadline", 1)]);
 }
 
+/// Says that it is broken when asked whether it is ready.
+#[derive(Clone, Default)]
+struct Broken(Arc<std::sync::atomic::AtomicU32>);
+
+impl Service<Request<Body>> for Broken {
+    type Response = Response<ScriptedBody>;
+    type Error = BoxError;
+    type Future = std::future::Ready<Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), BoxError>> {
+        let asked = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        std::task::Poll::Ready(Err(Own(asked).into()))
+    }
+
+    fn call(&mut self, _: Request<Body>) -> Self::Future {
+        unreachable!("it was never ready")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_can_not_become_ready_is_a_failed_attempt() {
+    let engine = engine(enforce());
+    let error = call(&mut governed(&engine, Broken::default()), request()).await.unwrap_err();
+    // Asked once before the call, then once for each of three attempts.
+    assert_eq!(error.downcast_ref::<Own>().unwrap().0, 3);
+    ended(&engine, &[("attempts_exhausted", 1)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pushback_is_waited_out_exactly() {
     let pushed = trailers_only(&[("grpc-status", "14"), ("grpc-retry-pushback-ms", "250")]);
