@@ -2,6 +2,7 @@
 //!
 //! One run of the real binary tells the whole story, observe mode included, with the shortest phases that can
 //! show it: two of them must outlast the retry breaker's window.
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -49,6 +50,7 @@ fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     observed_rules_add_nothing_and_predict_the_storm(&report);
     naive_rules_make_a_storm_and_governed_ones_end_it(&report);
     retries_return_within_a_window_and_help(&report);
+    fates_add_up_to_the_calls_that_arrived(&report);
     assert!(told.contains("fault switch: stock fails all of its calls"), "no word of the fault switch");
 }
 
@@ -94,6 +96,15 @@ fn retries_return_within_a_window_and_help(report: &Value) {
     assert!(last_refused <= window, "a retry was refused {last_refused} s after the outage");
     assert!(number(&healed["first_retry_after_s"]) > 0.0);
     assert!(number(&healed["after_window_success_percent"]) > 98.0);
+}
+
+/// The SDKs' own counts against the arrivals; calls under way at a change of phase may be in the next one.
+fn fates_add_up_to_the_calls_that_arrived(report: &Value) {
+    for layer in phases(report).iter().flat_map(layers) {
+        let counted: f64 = layer["fates"].as_object().unwrap().values().map(number).sum();
+        let arrived = number(&layer["calls"]);
+        assert!((counted - arrived).abs() <= arrived * 0.05 + 5.0, "{layer}");
+    }
 }
 
 /// Runs the demo to its end, and sets a fault from "another terminal" once the story has been told.

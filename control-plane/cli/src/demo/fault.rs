@@ -17,6 +17,7 @@ use super::shop::faults_client::FaultsClient;
 use super::shop::faults_server::Faults;
 use super::shop::{SetFaultRequest, SetFaultResponse};
 use super::terminal::Teller;
+use crate::exit::Error;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -128,7 +129,9 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
         .timeout(ANSWER_WITHIN)
         .connect()
         .await
-        .with_context(|| format!("no demo answers on {control}; start one with `damper demo`"))?;
+        .map_err(|_| {
+            Error::Unavailable(format!("no demo answers on {control}; start one with `damper demo`"))
+        })?;
     let request = SetFaultRequest { share_bp: share.bp };
     let answer = FaultsClient::new(channel)
         .set_fault(request)

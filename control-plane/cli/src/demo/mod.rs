@@ -156,18 +156,22 @@ async fn tell(
         fault: surroundings.fault,
         teller,
     };
+    let ending = stage.teller.clone();
     let mut story = Story::new(stage, args.phase_seconds, args.observe);
     story.prepare().await?;
     let load = Load::start(chain.gateway(), args.load, surroundings.ledger)?;
     let told = tokio::select! {
         told = play(&mut story, args) => told,
-        interrupted = interrupted() => interrupted.map_err(Into::into),
+        interrupted = interrupted() => {
+            ending.text("Told to end: the last requests are awaited, then every service stops.");
+            interrupted.map_err(Into::into)
+        }
         printed = &mut printing => return printed?.or_else(unless_closed),
     };
     let reported = write_report(&story, args);
     load.stop().await?;
     chain.stop().await?;
-    drop(story);
+    drop((story, ending));
     // Lines still to come are of little interest to somebody who ends the demo.
     let _ = timeout(PRINT_WITHIN, printing).await;
     told.and(reported.map(drop))
