@@ -14,6 +14,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
 use crate::shared::Shared;
+use crate::stats::Counted;
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; \
                       form-action 'self'";
@@ -52,7 +53,7 @@ fn write_routes(text: &mut String, shared: &Shared) {
         ("damper_call_fates_total", "How calls ended."),
     ]
     .map(|(name, help)| format!("# HELP {name} {help}\n# TYPE {name} counter\n"));
-    for (route, called, attempted, ended) in routes {
+    for Counted { route, calls: called, attempts: attempted, fates: ended } in routes {
         let [caller, cluster, callee, method] = route.names().map(escaped);
         let labels = format!(
             "caller_service=\"{caller}\",caller_cluster=\"{cluster}\",callee_service=\"{callee}\",\

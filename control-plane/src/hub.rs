@@ -54,6 +54,8 @@ pub(crate) struct Session {
     address: Option<SocketAddr>,
     sdk_version: String,
     pub(crate) serves: bool,
+    /// Held nothing when it came, so that its process has most likely just begun.
+    pub(crate) fresh: bool,
     connected_at: SystemTime,
     progress: Mutex<Progress>,
 }
@@ -144,6 +146,7 @@ impl Session {
             address,
             sdk_version: hello.sdk_version,
             serves: hello.serves,
+            fresh: hello.epoch.is_empty(),
             connected_at: now,
             progress: Mutex::new(progress),
         }

@@ -115,9 +115,9 @@ async fn open(
         Err(_) => return Err(refused(Error::TooLate(HELLO_WITHIN))),
     };
     let class = class(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
-    let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
     let mut tables = shared.distributed.clone();
     catch_up(shared, &hello, &mut tables).await;
+    let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
     let at = tables.borrow_and_update().clone();
     let base = (hello.epoch == **at.epoch() && hello.revision <= at.revision() && class.has_all_features())
         .then_some(hello.revision);

@@ -1,6 +1,7 @@
 //! Whom a rule concerns at the moment, and what an operator may have meant where that is nobody.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use damper_core::{Pattern, RouteKey, Rule};
 use damper_proto::v1;
@@ -15,7 +16,7 @@ const MAX_DISTANCE: usize = 3;
 
 /// The known routes and connected clients at one moment.
 pub(super) struct Survey {
-    routes: Vec<RouteKey>,
+    routes: Vec<Arc<RouteKey>>,
     delivery: Delivery,
 }
 

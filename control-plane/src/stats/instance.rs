@@ -10,6 +10,9 @@ use damper_proto::v1;
 use super::Route;
 use crate::hub::Session;
 
+/// A long report comes in parts, one right after the other.
+const SAME_REPORT_WITHIN: Duration = Duration::from_millis(200);
+
 /// Which process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InstanceId {
@@ -114,6 +117,7 @@ pub(super) struct Instance {
     /// Held nothing when it came: its counters began about then.
     fresh: bool,
     last_report: Option<Duration>,
+    report_before: Option<Duration>,
 }
 
 impl Instance {
@@ -127,6 +131,7 @@ impl Instance {
             since: now,
             fresh,
             last_report: None,
+            report_before: None,
         }
     }
 
@@ -172,7 +177,8 @@ impl Instance {
     /// where that is unknown; then the report only tells where to count from.
     pub(super) fn counted_from(&self, now: Duration, since: Option<Duration>) -> Option<Duration> {
         let began = since.map(|since| now.saturating_sub(since));
-        self.last_report.or(began).or(self.fresh.then_some(self.since))
+        let last = if self.continues(now) { self.report_before } else { self.last_report };
+        last.or(began).or(self.fresh.then_some(self.since))
     }
 
     pub(super) fn has_room_for(&self, route: &Route, limit: usize) -> bool {
@@ -198,6 +204,14 @@ impl Instance {
     }
 
     pub(super) fn reported(&mut self, now: Duration) {
+        if !self.continues(now) {
+            self.report_before = self.last_report;
+        }
         self.last_report = Some(now);
+    }
+
+    /// True if a report that comes now is a further part of the last one.
+    fn continues(&self, now: Duration) -> bool {
+        self.last_report.is_some_and(|last| now.saturating_sub(last) < SAME_REPORT_WITHIN)
     }
 }

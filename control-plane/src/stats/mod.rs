@@ -71,6 +71,14 @@ impl Route {
     }
 }
 
+/// What was counted of one route; never falls while the route is known.
+pub(crate) struct Counted {
+    pub(crate) route: Route,
+    pub(crate) calls: u64,
+    pub(crate) attempts: u64,
+    pub(crate) fates: Vec<(Ending, u64)>,
+}
+
 /// The statistics of one server.
 pub(crate) struct Stats {
     max_routes: usize,
@@ -90,7 +98,7 @@ struct Books {
 
 /// What is known of one route.
 struct RouteBook {
-    key: Option<RouteKey>,
+    key: Option<Arc<RouteKey>>,
     window: Window,
     /// All that was counted since this server first heard of the route; never falls.
     counted: Totals,
@@ -120,12 +128,15 @@ impl Stats {
     /// A process opened a stream.
     pub(crate) fn connected(&self, session: &Session) {
         let now = self.now();
-        let fresh = session.progress().sent_revision == 0;
         let mut books = self.books();
         books.tidy(now);
         let id = InstanceId::of(session);
         if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
-            books.instances.entry(id).or_insert_with(|| Instance::new(now, fresh)).opened(session.serves);
+            books
+                .instances
+                .entry(id)
+                .or_insert_with(|| Instance::new(now, session.fresh))
+                .opened(session.serves);
         }
     }
 
@@ -164,7 +175,7 @@ impl Stats {
             let (added, unknown) = instance.advance(&route, Totals::read(&part), from.is_some());
             left_out += unknown;
             let book = books.routes.entry(route).or_insert_with_key(|route| RouteBook {
-                key: route.key(),
+                key: route.key().map(Arc::new),
                 window: Window::new(from.unwrap_or(now)),
                 counted: Totals::default(),
                 active: now,
@@ -182,17 +193,19 @@ impl Stats {
     }
 
     /// Routes and totals since this server first heard of them, for Prometheus.
-    pub(crate) fn counted(&self) -> Vec<(Route, u64, u64, Vec<(Ending, u64)>)> {
+    pub(crate) fn counted(&self) -> Vec<Counted> {
         let books = self.books();
-        let routes = books.routes.iter().map(|(route, book)| {
-            let fates = book.counted.fates.iter().map(|(ending, n)| (*ending, *n)).collect();
-            (route.clone(), book.counted.calls, book.counted.attempts, fates)
-        });
-        routes.collect()
+        let counted = |(route, book): (&Route, &RouteBook)| Counted {
+            route: route.clone(),
+            calls: book.counted.calls,
+            attempts: book.counted.attempts,
+            fates: book.counted.fates.iter().map(|(ending, n)| (*ending, *n)).collect(),
+        };
+        books.routes.iter().map(counted).collect()
     }
 
     /// The keys of all routes that can have a rule.
-    pub(crate) fn keys(&self) -> Vec<RouteKey> {
+    pub(crate) fn keys(&self) -> Vec<Arc<RouteKey>> {
         self.books().routes.values().filter_map(|book| book.key.clone()).collect()
     }
 }

@@ -98,7 +98,7 @@ async fn a_repeated_report_adds_nothing_and_a_lost_one_loses_nothing() {
     pass(5).await;
     pass(5).await;
     stats.report(&one, report("p.S/M", 30, 30, 0));
-    assert_eq!(stats.counted()[0].1, 30);
+    assert_eq!(stats.counted()[0].calls, 30);
     assert_eq!(only(&stats).total_calls, 30);
 }
 
@@ -110,15 +110,15 @@ async fn a_process_that_restarted_counts_from_zero_again() {
     stats.report(&one, report("p.S/M", 100, 100, 0));
     pass(5).await;
     stats.report(&one, report("p.S/M", 7, 7, 0));
-    assert_eq!(stats.counted()[0].1, 107);
+    assert_eq!(stats.counted()[0].calls, 107);
     assert_eq!(only(&stats).total_calls, 7);
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_of_unknown_age_are_totals_but_no_rate() {
     let stats = stats();
-    let one = session("one");
-    one.progress().sent_revision = 5;
+    let mut one = session("one");
+    one.fresh = false;
     stats.connected(&one);
     pass(2).await;
     stats.report(&one, report("p.S/M", 1_000_000, 1_000_000, 0));
@@ -151,4 +151,19 @@ async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
     }
     assert_eq!(stats.rows(&table()).len(), 3, "the limit of routes holds");
     assert_eq!(stats.report(&one, report(OTHER, 1, 1, 0)), 1, "full");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_in_parts_is_one_report() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    for n in 1..=4 {
+        pass(5).await;
+        stats.report(&one, report("p.S/M", n * 50, n * 50, 0));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        stats.report(&one, report("p.S/N", n * 50, n * 50, 0));
+    }
+    let rows = stats.rows(&table());
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| about(row.stats.calls_per_s, 10.0)), "{rows:?}");
 }

@@ -1,9 +1,11 @@
 //! The server over real sockets, with a real store in a temporary folder: what operators, services and the page
 //! can rely on. Every wait is for an event; a time limit only ends a test that has failed.
+#![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
 
 mod bad_input;
 mod distribution;
 mod fleet;
 mod harness;
+mod outage;
 mod port;
 mod rules;
