@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,7 +18,7 @@ use damper_proto::v1::rules_server::RulesServer;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
@@ -45,6 +45,9 @@ const MAX_HEADER_BYTES: u32 = 16 << 10;
 const STREAMS_PER_CONNECTION: u32 = 1024;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+const RELEASED_WITHIN: Duration = Duration::from_secs(2);
+const LOCK_TRIES: u32 = 5;
+const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// Why a server can not start.
 #[derive(Debug, thiserror::Error)]
@@ -191,20 +194,36 @@ impl Server {
         }
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            failed = &mut serving => failed.map_err(ServeError::from),
+            ended = &mut serving => {
+                Err(ended.map_or_else(ServeError::from, |()| ServeError::TaskEnded("port")))
+            }
             Some(ended) = tasks.join_next() => Err(ServeError::TaskEnded(ended.unwrap_or("task behind the port"))),
         };
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
-        if outcome.is_ok() {
-            let drained = timeout(shared.settings.drain, serving).await;
-            if drained.is_err() {
-                tracing::warn!("connections that did not end in time are cut");
-            }
+        if outcome.is_ok() && timeout(shared.settings.drain, &mut serving).await.is_err() {
+            tracing::warn!("connections that did not end in time are cut");
         }
         cut.cancel();
+        drop(serving);
         tasks.shutdown().await;
+        let store = Arc::downgrade(&shared.store);
+        drop(shared);
+        released(store).await;
         outcome
+    }
+}
+
+/// Waits until nobody holds the store: whoever starts the next server on it must not find it locked. Connections
+/// that were cut let go of it as soon as their tasks run.
+async fn released(store: Weak<dyn Store>) {
+    let gone = async {
+        while store.strong_count() > 0 {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    if timeout(RELEASED_WITHIN, gone).await.is_err() {
+        tracing::warn!("the store is still in use");
     }
 }
 
@@ -227,7 +246,16 @@ async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
     {
         etcd.password = settings.etcd_password.clone();
     }
-    place.open().await.map_err(|error| match error {
+    let mut opened = place.clone().open().await;
+    // A server that has just ended may still be closing its files.
+    for _ in 0..LOCK_TRIES {
+        if !matches!(opened, Err(OpenError::Locked { .. })) {
+            break;
+        }
+        sleep(LOCK_AGAIN_AFTER).await;
+        opened = place.clone().open().await;
+    }
+    opened.map_err(|error| match error {
         OpenError::Locked { .. } => StartError::StoreLocked(error),
         OpenError::Damaged { .. } => StartError::StoreDamaged(error.to_string()),
         _ => StartError::StoreUnusable(error),

@@ -5,6 +5,7 @@
 //! message is told as a snapshot, which comes in pages.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use damper_core::Pattern;
@@ -18,6 +19,9 @@ use crate::table::{StoredRule, TableView};
 const PAGE_BYTES: usize = 512 << 10;
 /// How many responses are kept for sharing; more are made for their streams alone.
 const SHARED_RESPONSES: usize = 1024;
+/// How many rules the kept responses may hold together, so that many classes of callers and a large table do not
+/// fill the memory.
+const SHARED_RULES: usize = 250_000;
 /// Named to clients where this server itself can not read a rule.
 const UNREAD: &str = "unreadable by this control plane";
 
@@ -32,12 +36,23 @@ pub(crate) enum Response {
     Snapshot(Arc<[v1::Snapshot]>),
 }
 
+impl Response {
+    fn rules(&self) -> usize {
+        match self {
+            Self::Nothing => 0,
+            Self::Delta(delta) => delta.changed.len(),
+            Self::Snapshot(pages) => pages.iter().map(|page| page.rules.len()).sum(),
+        }
+    }
+}
+
 type Shelf = HashMap<(Arc<Class>, Option<u64>), Arc<OnceLock<Response>>>;
 
 /// The responses that lead to one table.
 #[derive(Default)]
 pub(crate) struct Responses {
     shelf: Mutex<(Arc<str>, u64, Shelf)>,
+    shared_rules: AtomicUsize,
 }
 
 impl Responses {
@@ -55,7 +70,13 @@ impl Responses {
             None => Response::Snapshot(snapshot(view, class)),
         };
         match self.place(view, class, base) {
-            Some(place) => place.get_or_init(make).clone(),
+            Some(place) => place
+                .get_or_init(|| {
+                    let made = make();
+                    self.shared_rules.fetch_add(made.rules(), Ordering::Relaxed);
+                    made
+                })
+                .clone(),
             None => make(),
         }
     }
@@ -75,9 +96,12 @@ impl Responses {
             }
             (*epoch, *revision) = (view.epoch().clone(), view.revision());
             made.clear();
+            self.shared_rules.store(0, Ordering::Relaxed);
         }
         let key = (class.clone(), base);
-        if made.len() >= SHARED_RESPONSES && !made.contains_key(&key) {
+        let full =
+            made.len() >= SHARED_RESPONSES || self.shared_rules.load(Ordering::Relaxed) >= SHARED_RULES;
+        if full && !made.contains_key(&key) {
             return None;
         }
         Some(made.entry(key).or_default().clone())

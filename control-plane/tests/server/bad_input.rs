@@ -5,7 +5,7 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::harness::{Running, header, key, put_change, rule, shop_rule, soon, start};
+use crate::harness::{Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start};
 
 /// Each request's field, and part of what is said about it.
 async fn check(server: &Running, cases: Vec<(v1::Rule, &str, &str)>) {
@@ -187,5 +187,24 @@ async fn an_apply_without_its_header_is_refused() {
     let requests = tokio_stream::iter(vec![put_change(shop_rule(2))]);
     let refused = soon(server.rules().apply_rules(requests)).await.unwrap_err();
     assert_eq!(refused.get_details_bad_request().unwrap().field_violations[0].field, "header");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn as_many_rules_as_allowed_are_taken_in_one_revision_and_the_next_is_refused() {
+    const LIMIT: usize = 100_000;
+    let server = start().await;
+    let changes = (0..LIMIT).map(|n| put_change(rule(key("shop", "stock", &format!("s.S/M{n}")), 2)));
+    let requests = std::iter::once(header(Default::default())).chain(changes);
+    let applied = soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.unwrap().into_inner();
+    assert_eq!((applied.created as usize, applied.revision), (LIMIT, 1));
+    let request = v1::PutRuleRequest { rule: Some(shop_rule(2)), ..Default::default() };
+    let refused = server.rules().put_rule(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (_, rules) = shop.snapshot().await;
+    assert_eq!(rules.len(), LIMIT);
+    server.put(rule(key("shop", "stock", "s.S/M7"), 4)).await;
+    assert_eq!(shop.delta().await.1.changed.len(), 1);
     server.stop().await;
 }
