@@ -1,8 +1,8 @@
 //! Damper's control plane as a library: rules in, rules out to the services, figures back.
 //!
-//! A write goes admin API ([`rules`]) -> [`writer`] -> [`store`] -> its watch -> [`table`] -> streams
-//! ([`distribution`]); there is no other way in, on any replica. Reports come back over the same streams into
-//! [`stats`] and are read through [`fleet`]. [`Server`] ties it to one port; `damper serve` and the tests start
+//! A write goes admin API (`rules`) -> [`writer`] -> [`store`] -> its watch -> `table` -> streams
+//! (`distribution`); there is no other way in, on any replica. Reports come back over the same streams into
+//! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
 mod connection;
