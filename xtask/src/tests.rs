@@ -62,7 +62,7 @@ fn page() -> Result<()> {
         .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
         .in_folder("web-ui")
         .run()?;
-    for script in ["check", "lint", "test"] {
+    for script in ["generate", "check", "lint", "test"] {
         Command::new("npm").args(["run", "--silent", script]).in_folder("web-ui").run()?;
     }
     Ok(())
