@@ -40,9 +40,9 @@ async fn relay(control_plane: &ControlPlane, service: &str, next: &Hop, next_ser
     Hop::serve(Some(damper.server_layer()), move |request: Request<String>| {
         let (next, damper) = (next.clone(), damper.clone());
         async move {
-            let answer = call(next, Request::new(request.into_inner())).await;
+            let answer = call(next, Request::new(request.into_inner())).await?;
             drop(damper);
-            Ok(answer?)
+            Ok(answer)
         }
     })
     .await
