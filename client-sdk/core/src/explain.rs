@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fault::Ratio;
 use crate::key::RouteKey;
@@ -71,9 +72,13 @@ fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
 pub struct Bound {
     /// Attempts per call at most.
     pub max_attempts: u32,
-    /// Attempts per call in the long run, whatever fails: 1 + the breaker's ratio, beyond its `min_failures`
-    /// per window. None: no better bound than `max_attempts`.
+    /// Attempts per call in the long run, whatever fails: 1 + the breaker's ratio, and beyond that
+    /// `free_retries` per window. None: no better bound than `max_attempts`.
     pub steady: Option<Ratio>,
+    /// Retries per window and process that the breaker's minima let through at any ratio.
+    pub free_retries: u32,
+    /// The breaker's window; zero without a breaker.
+    pub window: Duration,
 }
 
 impl Bound {
@@ -81,12 +86,17 @@ impl Bound {
     #[must_use]
     pub fn of(policy: Option<&Policy>) -> Self {
         let retry = policy.filter(|policy| policy.mode == crate::Mode::Enforce).and_then(Policy::repeats);
-        let Some(retry) = retry else {
-            return Self { max_attempts: 1, steady: Some(Ratio::ONE) };
-        };
-        let breaker = policy.and_then(|policy| policy.retry_breaker);
-        let steady = breaker.map(|breaker| Ratio::from_bp(Ratio::ONE.bp() + breaker.ratio.bp()));
-        Self { max_attempts: retry.max_attempts, steady }
+        let once =
+            Self { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
+        let Some(retry) = retry else { return once };
+        let unbounded = Self { max_attempts: retry.max_attempts, steady: None, ..once };
+        let Some(breaker) = policy.and_then(|policy| policy.retry_breaker) else { return unbounded };
+        Self {
+            steady: Some(Ratio::from_bp(Ratio::ONE.bp() + breaker.ratio.bp())),
+            free_retries: breaker.min_failures.max(breaker.min_samples.saturating_sub(1)),
+            window: breaker.window.length(),
+            ..unbounded
+        }
     }
 }
 
@@ -156,11 +166,17 @@ mod tests {
     fn the_bound_is_the_attempts_at_once_and_the_breakers_ratio_in_the_long_run() {
         let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
         let bound = |policy: &Policy| Bound::of(Some(policy));
-        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: Some(Ratio::from_bp(11_000)) });
-        policy.retry_breaker = None::<RetryBreaker>;
-        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: None });
+        let once =
+            Bound { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
+        let steady = Some(Ratio::from_bp(11_000));
+        let window = Duration::from_secs(10);
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 3, window });
+        policy.retry_breaker = Some(RetryBreaker { min_samples: 20, ..RetryBreaker::default() });
+        assert_eq!(bound(&policy).free_retries, 19);
+        policy.retry_breaker = None;
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: None, ..once });
         policy.mode = Mode::Observe;
-        assert_eq!(bound(&policy), Bound { max_attempts: 1, steady: Some(Ratio::ONE) });
-        assert_eq!(Bound::of(None), Bound { max_attempts: 1, steady: Some(Ratio::ONE) });
+        assert_eq!(bound(&policy), once);
+        assert_eq!(Bound::of(None), once);
     }
 }
