@@ -11,15 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use damper_core::{Faults, Mode, Route, RouteKey, Rule, Table, key};
+use damper_core::{Faults, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, key};
 
 use crate::client::replay::Memory;
 use crate::clock::Clock;
-
-/// So many routes are told apart; the calls of further methods are counted together, without a rule.
-const MAX_ROUTES: usize = 1_000;
-/// The method under which the calls beyond [`MAX_ROUTES`] are counted, and those whose path names no method.
-const OTHER: &str = "_OTHER";
 
 /// What all layers of one `Damper` share.
 #[derive(Debug)]
@@ -109,7 +104,7 @@ impl Engine {
                 f(&callee.name, method, route);
             }
             if callee.other.state().counters.calls() > 0 {
-                f(&callee.name, OTHER, &callee.other);
+                f(&callee.name, OTHER_METHOD, &callee.other);
             }
         }
     }

@@ -43,7 +43,7 @@ pub use key::RouteKey;
 pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
 pub use policy::{Backoff, Chain, Jitter, Mode, Policy, Retry, RetryBreaker};
-pub use route::{Counters, Route, RouteState};
+pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
 pub use table::{Rule, Table};
 pub use time::Time;
 pub use window::{Counts, Window, WindowShape};

@@ -14,6 +14,12 @@ use crate::policy::Policy;
 use crate::table::Rule;
 use crate::window::{Window, WindowShape};
 
+/// So many routes of one process are told apart; the calls of further methods are counted together.
+pub const MAX_ROUTES: usize = 1_000;
+/// The method under which calls are counted that no route of their own exists for: those beyond
+/// [`MAX_ROUTES`], and those whose path names no method. No method has this name, so no rule applies to it.
+pub const OTHER_METHOD: &str = "_OTHER";
+
 /// A route with the rule that applies to it.
 #[derive(Clone, Debug)]
 pub struct Route {
