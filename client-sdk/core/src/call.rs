@@ -105,7 +105,10 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Call {
     start: CallStart,
+    /// Until when the call must really be over.
     deadline: Option<Time>,
+    /// The same as the rule has it; differs in observe mode, where the rule's timeout cuts nothing.
+    judged_deadline: Option<Time>,
     attempts: u32,
     resent: bool,
     flag_received: bool,
@@ -124,6 +127,7 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     sent_at: Time,
+    /// Until when the rule gives it time; cuts it in enforce mode only.
     limit: Option<Time>,
     committed: bool,
 }
@@ -133,10 +137,12 @@ impl Call {
     #[must_use]
     pub fn begin(route: &Route, start: CallStart) -> Self {
         route.state().counters.count_call();
-        let timeout = enforced(route).and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
+        let timeout = route.policy().and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
+        let judged_deadline = deadline::earliest([start.deadline, timeout]);
         Self {
             start,
-            deadline: deadline::earliest([start.deadline, timeout]),
+            deadline: if enforced(route).is_some() { judged_deadline } else { start.deadline },
+            judged_deadline,
             attempts: 0,
             resent: false,
             flag_received: false,
@@ -230,12 +236,14 @@ impl Call {
                 route.state().counters.count_retry();
             }
         }
-        let own_limit = enforced(route)
+        let attempt_timeout = route
+            .policy()
             .and_then(|policy| policy.retry.as_ref())
             .and_then(|retry| retry.per_attempt_timeout);
-        let limit = left.into_iter().chain(own_limit).min();
-        self.state =
-            State::Pending(Pending { sent_at: now, limit: limit.map(|limit| now + limit), committed: false });
+        let told = attempt_timeout.filter(|_| enforced(route).is_some());
+        let limit = deadline::earliest([self.judged_deadline, attempt_timeout.map(|timeout| now + timeout)]);
+        self.state = State::Pending(Pending { sent_at: now, limit, committed: false });
+        let limit = left.into_iter().chain(told).min();
         Step::Send(Send { attempt: self.attempts, limit, flag: self.flag_to_send() })
     }
 

@@ -33,11 +33,13 @@ impl Call {
         now: Time,
         random: u64,
     ) -> Result<Duration, Fate> {
-        if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.deadline, now) {
-            return Err(Fate::Deadline);
-        }
+        // Where nothing is cut an attempt can outlive the time that the rule gives it.
+        let overdue = pending.limit.is_some_and(|limit| limit <= now);
+        let code = if overdue { Code::DeadlineExceeded } else { failure.code };
+        let timed_out = code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now);
+        refuse(timed_out, Fate::Deadline)?;
         let retry = policy.repeats().ok_or(Fate::PolicyOff)?;
-        refuse(!retry.codes.contains(failure.code), Fate::NotRetryable)?;
+        refuse(!retry.codes.contains(code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         refuse(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
@@ -62,7 +64,7 @@ impl Call {
             Some(Pushback::Stop) if failure.no_more_retry => Ok(None),
             Some(Pushback::Stop) => Err(Fate::Pushback),
             Some(Pushback::After(wait)) => {
-                let beyond = self.deadline.is_some_and(|deadline| now + wait >= deadline);
+                let beyond = self.judged_deadline.is_some_and(|deadline| now + wait >= deadline);
                 refuse(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
                 Ok(Some(wait))
             }
@@ -84,7 +86,7 @@ impl Call {
     }
 
     fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
-        let Some(deadline) = self.deadline else {
+        let Some(deadline) = self.judged_deadline else {
             return false;
         };
         let typical = route.state().recent.median(now, MEDIAN_MIN_SAMPLES).unwrap_or(Duration::ZERO);

@@ -353,7 +353,7 @@ fn a_refusal_takes_nothing_and_questions_come_in_their_order() {
 fn observing_asks_the_same_questions_and_does_nothing() {
     let observing = |mut policy: Policy, start: CallStart, verdict: Verdict| {
         policy.mode = Mode::Observe;
-        policy.timeout = Some(ms(1));
+        policy.timeout = Some(ms(1_000));
         let route = route(policy);
         let driven = drive(&route, start, &[verdict]);
         assert_eq!(driven.sends.len(), 1);
@@ -371,6 +371,28 @@ fn observing_asks_the_same_questions_and_does_nothing() {
         ..policy()
     };
     assert_eq!(observing(closed, start(), UNAVAILABLE), "would_retry_breaker");
+}
+
+#[test]
+fn observing_heeds_the_timeouts_in_its_decisions_and_cuts_nothing() {
+    // Attempts end after 10 ms.
+    let observing = |change: fn(&mut Policy), verdict| {
+        let mut policy = Policy { mode: Mode::Observe, ..policy() };
+        change(&mut policy);
+        let route = route(policy);
+        let driven = drive(&route, start(), &[verdict]);
+        assert_eq!(driven.sends[0].1.limit, None, "nothing is told to the server");
+        assert_eq!(driven.finish.answer, Answer::Attempt(1));
+        driven.finish.ending.to_string()
+    };
+    assert_eq!(observing(|policy| policy.timeout = Some(ms(9)), UNAVAILABLE), "would_deadline");
+    assert_eq!(observing(|policy| policy.timeout = Some(ms(50)), UNAVAILABLE), "would_deadline");
+    assert_eq!(observing(|policy| policy.timeout = Some(ms(200)), UNAVAILABLE), "would_retry");
+    assert_eq!(observing(|policy| policy.timeout = Some(ms(9)), Verdict::Success), "ok");
+    let short = |policy: &mut Policy| policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(9));
+    assert_eq!(observing(short, UNAVAILABLE), "would_not_retryable", "it would have timed out");
+    let long = |policy: &mut Policy| policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(11));
+    assert_eq!(observing(long, UNAVAILABLE), "would_retry");
 }
 
 #[test]
