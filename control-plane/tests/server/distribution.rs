@@ -232,17 +232,16 @@ async fn a_quiet_stream_says_that_it_is_alive() {
 }
 
 #[tokio::test]
-async fn shutdown_says_goodbye_and_ends_within_two_seconds() {
+async fn shutdown_says_goodbye_and_ends_open_streams_without_waiting_for_them() {
     let mut server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
     let watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap();
-    let begin = std::time::Instant::now();
     server.tell_to_stop();
     let goodbye = shop.response().await;
     assert!(matches!(goodbye.kind, Some(server_message::Kind::Goodbye(_))), "{goodbye:?}");
     assert!(shop.any().await.unwrap().is_none());
-    server.stop().await;
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-    drop(watch);
+    // Neither stream is let go by its client before the server has ended.
+    tokio::time::timeout(Duration::from_secs(20), server.stop()).await.expect("it ends by itself");
+    drop((shop, watch));
 }
