@@ -85,7 +85,7 @@ async fn a_service_restarted_without_control_plane_runs_on_the_last_known_good_r
     drop(first);
 
     let restarted = Service::start(options()).await;
-    binary_wait(&restarted, Source::LastKnownGood).await;
+    wait_for_source(&restarted, Source::LastKnownGood).await;
     assert_eq!(restarted.attempts().await, 3);
     restarted.damper.shutdown().await;
     drop(restarted);
@@ -103,7 +103,7 @@ async fn a_service_restarted_without_control_plane_runs_on_the_last_known_good_r
 }
 
 /// Reading the file happens beside the first calls; it takes milliseconds.
-async fn binary_wait(service: &Service, source: Source) {
+async fn wait_for_source(service: &Service, source: Source) {
     let started = Instant::now();
     while service.damper.status().source != source {
         assert!(started.elapsed() < READY, "{:?}", service.damper.status());

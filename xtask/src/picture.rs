@@ -15,12 +15,13 @@ const CHART: (f64, f64, f64, f64) = (48.0, 236.0, 896.0, 130.0);
 
 /// Runs the demo's story and draws what came of it.
 pub(crate) fn draw(damper: Command) -> Result<()> {
+    let file = root().join("docs/chain.svg");
+    std::fs::create_dir_all(root().join("docs")).context("can not create the folder docs")?;
     let report = tools::folder()?.join("demo-report.json");
     damper.args(["demo", "--duration", "1s", "--report"]).arg(&report).run()?;
     let text = std::fs::read_to_string(&report).context("the demo's report")?;
     let report: Value = serde_json::from_str(&text).context("the demo's report")?;
     let picture = picture(&report).context("the report lacks what the picture shows")?;
-    let file = root().join("docs/chain.svg");
     std::fs::write(&file, picture).with_context(|| format!("can not write {}", file.display()))
 }
 
