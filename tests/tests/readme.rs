@@ -1,12 +1,14 @@
 //! What the README tells a newcomer to type works, in the order in which it stands there.
 //!
-//! Files shown with a name are written as shown; `damper serve` is started for the commands after it; every
-//! other `damper` line must succeed. The two `cargo xtask` commands are this test's own surroundings: the
-//! demo has its test in the command line's crate, and `cargo xtask test` is what runs this.
+//! Files shown with a name are written as shown; `damper serve` is started for the commands after it, which
+//! must all succeed. The two `cargo xtask` commands are this test's own surroundings: the demo has its test in
+//! the command line's crate, and `cargo xtask test` is what runs this. Commands within sentences are run here
+//! too, or named with the test that runs them.
 
 use std::process::{Command, Stdio};
 
 use damper_tests::binary::{self, Served};
+use damper_tests::etcd::Etcd;
 
 const README: &str = include_str!("../../README.md");
 const EXAMPLE: &str = include_str!("../../client-sdk/examples/adopt.rs");
@@ -31,6 +33,25 @@ fn blocks() -> Vec<Block> {
     blocks
 }
 
+/// Commands within sentences: `damper ...`
+fn inline_commands() -> Vec<String> {
+    let sentences: Vec<&str> = {
+        let mut in_block = false;
+        README
+            .lines()
+            .filter(|line| {
+                let fence = line.starts_with("```");
+                in_block ^= fence;
+                !in_block && !fence
+            })
+            .collect()
+    };
+    let text = sentences.join("\n");
+    let code = text.split('`').skip(1).step_by(2);
+    code.filter(|code| code.starts_with("damper ")).map(str::to_owned).collect()
+}
+
+/// The lines of the shell blocks, without their comments.
 fn commands() -> Vec<String> {
     let shell = blocks().into_iter().filter(|block| block.info == "sh");
     let lines: Vec<String> =
@@ -47,13 +68,10 @@ fn every_command_works_as_it_stands() {
             std::fs::write(folder.path().join(name), block.text).expect("a file can be written");
         }
     }
-    let binary = binary::damper();
-    let beside = binary.parent().expect("the binary lies in a folder");
-    let path = std::env::join_paths(
-        std::iter::once(beside.to_path_buf())
-            .chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-    )
-    .expect("a search path");
+    let built_in = binary::damper().parent().expect("the binary lies in a folder");
+    std::fs::create_dir(folder.path().join("target")).expect("a folder can be made");
+    std::os::unix::fs::symlink(built_in, folder.path().join("target/debug")).expect("a link can be made");
+    let mut exports = String::new();
     let mut server: Option<Served> = None;
     let mut ran = 0;
     for command in commands() {
@@ -63,12 +81,12 @@ fn every_command_works_as_it_stands() {
                 let store = format!("sled:{}", folder.path().join("damper-data").display());
                 server = Some(Served::start(&store));
             }
+            export if export.starts_with("export ") => exports += &format!("{export}\n"),
             command => {
                 let server = server.as_ref().expect("the server is started before it is asked");
                 let output = Command::new("sh")
-                    .args(["-c", command])
+                    .args(["-c", &format!("{exports}{command}")])
                     .current_dir(folder.path())
-                    .env("PATH", &path)
                     .env("DAMPER_SERVER", server.url())
                     .stdin(Stdio::null())
                     .output()
@@ -80,6 +98,42 @@ fn every_command_works_as_it_stands() {
         }
     }
     assert!(ran >= 8, "only {ran} commands were found in the README");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_within_a_sentence_is_run_by_a_test() {
+    let elsewhere = [
+        // tests/command_line in the command line's crate
+        "damper stats -w",
+        // tests/demo.rs there
+        "damper demo fault 5%",
+    ];
+    for command in inline_commands() {
+        match command.as_str() {
+            covered if elsewhere.contains(&covered) => {}
+            "damper serve" => {}
+            "damper completion bash" => {
+                let output = binary::run("", &["completion", "bash"]);
+                assert!(output.status.success() && !output.stdout.is_empty());
+            }
+            "damper serve --store etcd://host1:2379,host2:2379" => {
+                let etcd = Etcd::start().await;
+                let server = Served::start(&format!("etcd://{}", etcd.endpoint()));
+                let output = binary::run(server.url(), &["rules", "list"]);
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+            unknown => panic!("no test runs `{unknown}`"),
+        }
+    }
+}
+
+#[test]
+fn every_file_that_the_readme_links_is_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let targets = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    for target in targets.filter(|target| !target.contains("://")) {
+        assert!(root.join(target).exists(), "the README links {target}");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ tasks:
   demo [ARGS]   the main job: control plane, page and a chain of four services under faults
                 (ARGS go to `damper demo`; see `cargo xtask demo --help`)
   test          every check and test, as CI runs them
-  picture       draws docs/chain.svg from the report of a new demo run
+  picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
 ";
 
 fn main() -> ExitCode {
@@ -41,7 +41,7 @@ fn run() -> Result<()> {
     match task.as_deref() {
         Some("demo") => demo(&rest),
         Some("test") if rest.is_empty() => tests::run(),
-        Some("picture") if rest.is_empty() => picture::draw(damper()?),
+        Some("picture") if rest.len() < 2 => picture(rest.first()),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(())
@@ -58,4 +58,16 @@ fn demo(args: &[String]) -> Result<()> {
 /// The damper binary, built when it is run.
 fn damper() -> Result<Command> {
     Ok(Command::cargo()?.args(["run", "--package", "damper-cli", "--bin", "damper", "--"]))
+}
+
+fn picture(report: Option<&String>) -> Result<()> {
+    let report = match report {
+        Some(report) => report.into(),
+        None => {
+            let report = tools::folder()?.join("demo-report.json");
+            damper()?.args(["demo", "--duration", "1s", "--report"]).arg(&report).run()?;
+            report
+        }
+    };
+    picture::draw(&report)
 }

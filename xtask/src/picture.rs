@@ -4,25 +4,24 @@
 //! or dark scheme.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::command::{Command, root};
-use crate::tools;
+use crate::command::root;
 
 const CHART: (f64, f64, f64, f64) = (48.0, 236.0, 896.0, 130.0);
 
-/// Runs the demo's story and draws what came of it.
-pub(crate) fn draw(damper: Command) -> Result<()> {
-    let file = root().join("docs/chain.svg");
-    std::fs::create_dir_all(root().join("docs")).context("can not create the folder docs")?;
-    let report = tools::folder()?.join("demo-report.json");
-    damper.args(["demo", "--duration", "1s", "--report"]).arg(&report).run()?;
-    let text = std::fs::read_to_string(&report).context("the demo's report")?;
+/// Draws what came of a demo.
+pub(crate) fn draw(report: &Path) -> Result<()> {
+    let text =
+        std::fs::read_to_string(report).with_context(|| format!("can not read {}", report.display()))?;
     let report: Value = serde_json::from_str(&text).context("the demo's report")?;
     let picture = picture(&report).context("the report lacks what the picture shows")?;
-    std::fs::write(&file, picture).with_context(|| format!("can not write {}", file.display()))
+    let folder = root().join("docs");
+    std::fs::create_dir_all(&folder).context("can not create the folder docs")?;
+    std::fs::write(folder.join("chain.svg"), picture).context("can not write docs/chain.svg")
 }
 
 fn picture(report: &Value) -> Option<String> {
