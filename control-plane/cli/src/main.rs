@@ -4,6 +4,10 @@
 //! manifests (`sources`), what is printed (`output`, `figures`) and what a failure ends with (`exit`, `status`).
 //! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
 //! again.
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are the help text, where brackets mean what can be left out"
+)]
 
 mod client;
 mod commands;
