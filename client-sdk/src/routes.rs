@@ -2,7 +2,8 @@
 //!
 //! Looking up a known route costs one hash and takes no lock: each callee keeps its routes in a map that is
 //! replaced as a whole. All changes (a first-seen method, a new table, a local override) are rare; they go
-//! through one mutex, so that a route is always built from the table that is in force when it appears.
+//! through one mutex, so that a route is always built from the table that is in force when it appears. What
+//! never becomes a route (a path that names no method, the methods beyond the limit) does not come that far.
 //!
 //! Nothing is decided here; see `damper_core::Call`.
 
@@ -25,6 +26,8 @@ pub(crate) struct Engine {
     memory: Arc<Memory>,
     serves: AtomicBool,
     governed_calls: AtomicU64,
+    /// True once a method found no room; routes are never given up, so that stays.
+    is_full: AtomicBool,
     registry: Mutex<Registry>,
 }
 
@@ -54,6 +57,7 @@ impl Engine {
             memory: Arc::default(),
             serves: AtomicBool::new(false),
             governed_calls: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
             registry: Mutex::default(),
         })
     }
@@ -90,10 +94,12 @@ impl Engine {
 
     /// The route of a callee's method.
     pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<Route> {
-        match callee.known(method) {
-            Some(route) => route,
-            None => self.first_seen(callee, method),
+        if let Some(route) = callee.known(method) {
+            return route;
         }
+        let may_become_one = !self.is_full.load(Ordering::Relaxed) && key::is_method(method);
+        let route = may_become_one.then(|| self.first_seen(callee, method)).flatten();
+        route.unwrap_or_else(|| Arc::clone(&callee.other))
     }
 
     /// Shows every route: callee service, method, route. No lock is held meanwhile.
@@ -145,21 +151,34 @@ impl Engine {
         sum
     }
 
-    fn first_seen(&self, callee: &Callee, method: &str) -> Arc<Route> {
+    /// A new route, or the one that somebody else has just made; none if there is no room.
+    fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<Route>> {
+        let key = self.key(callee, method)?;
         let mut registry = self.registry();
         if let Some(route) = callee.known(method) {
-            return route;
+            return Some(route);
         }
-        let key = self.key(callee, method).filter(|_| registry.routes < MAX_ROUTES);
-        let Some(key) = key else {
-            return Arc::clone(&callee.other);
-        };
+        if registry.routes >= MAX_ROUTES {
+            drop(registry);
+            self.note_full(callee, method);
+            return None;
+        }
         let route = Arc::new(Route::new(registry.rule_for(&key)));
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));
         callee.routes.store(Arc::new(routes));
         registry.routes += 1;
-        route
+        Some(route)
+    }
+
+    fn note_full(&self, callee: &Callee, method: &str) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                callee = callee.name,
+                method,
+                "{MAX_ROUTES} methods are known: the calls of this and all further ones have no rule and are counted as {OTHER_METHOD}"
+            );
+        }
     }
 
     fn rebuild(&self, registry: &Registry) {
@@ -205,5 +224,54 @@ impl Callee {
 
     fn known(&self, method: &str) -> Option<Arc<Route>> {
         self.routes.load().get(method).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Longer than a look-up takes on a busy machine; reaching it is a failure.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Looks methods up on another thread while this one holds the registry; they have one route.
+    #[track_caller]
+    fn found_without_the_lock(engine: &Arc<Engine>, methods: [&'static str; 2]) -> Arc<Route> {
+        let callee = engine.callee("stock").unwrap();
+        let (tell, told) = mpsc::channel();
+        let held = engine.registry();
+        let engine = Arc::clone(engine);
+        thread::spawn(move || methods.map(|method| tell.send(engine.route(&callee, method))));
+        let [first, second] =
+            methods.map(|method| told.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{method} waits")));
+        drop(held);
+        assert!(Arc::ptr_eq(&first, &second));
+        first
+    }
+
+    #[test]
+    fn a_path_that_names_no_method_takes_no_lock() {
+        let engine = Engine::new("orders", "default");
+        let route = found_without_the_lock(&engine, ["nothing", "a.B/C/D"]);
+        assert!(Arc::ptr_eq(&route, &engine.callee("stock").unwrap().other));
+    }
+
+    #[test]
+    fn a_method_beyond_the_limit_takes_no_lock() {
+        let engine = Engine::new("orders", "default");
+        let callee = engine.callee("stock").unwrap();
+        for number in 0..MAX_ROUTES {
+            engine.route(&callee, &format!("a.B/M{number}"));
+        }
+        assert!(!engine.is_full.load(Ordering::Relaxed), "all have found room");
+        // The first that finds none is told of.
+        engine.route(&callee, "a.B/Over");
+        assert!(engine.is_full.load(Ordering::Relaxed));
+        let route = found_without_the_lock(&engine, ["a.B/Over", "a.B/More"]);
+        assert!(Arc::ptr_eq(&route, &callee.other));
     }
 }

@@ -79,7 +79,7 @@ impl fmt::Display for RouteKey {
 /// Notes what is wrong with the name of a service or cluster.
 pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
     if let Some(problem) = problem_of_name(name) {
-        faults.add(path, problem);
+        faults.add(path, problem.to_string());
     } else if name.contains('/') {
         faults.add(path, format!("{name:?} contains '/', which only methods may"));
     }
@@ -87,24 +87,59 @@ pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
 
 /// Notes what is wrong with an exact method name.
 pub fn check_method(path: &str, method: &str, faults: &mut Faults) {
-    if let Some(problem) = problem_of_name(method) {
-        faults.add(path, problem);
-        return;
-    }
-    let parts: Vec<&str> = method.split('/').collect();
-    if !matches!(parts.as_slice(), [service, method] if !service.is_empty() && !method.is_empty()) {
-        faults.add(path, format!("{method:?} is not of the form package.Service/Method"));
+    if let Some(problem) = problem_of_method(method) {
+        faults.add(path, problem.to_string());
     }
 }
 
-fn problem_of_name(name: &str) -> Option<String> {
+/// True for an exact method name, told without an allocation: drivers ask this of paths on every call.
+#[must_use]
+pub fn is_method(method: &str) -> bool {
+    problem_of_method(method).is_none()
+}
+
+/// What is wrong with a name; put into words only where somebody reads them.
+enum Problem<'a> {
+    Empty,
+    TooLong(&'a str),
+    Contains(&'a str, char),
+    NoMethod(&'a str),
+}
+
+impl fmt::Display for Problem<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("must not be empty"),
+            Self::TooLong(name) => {
+                let shown: String = name.chars().take(32).collect();
+                write!(f, "{shown:?}... has {} bytes, at most {MAX_NAME_BYTES} are allowed", name.len())
+            }
+            Self::Contains(name, bad) => {
+                write!(f, "{name:?} contains {bad:?}; only visible ASCII without '*' is allowed")
+            }
+            Self::NoMethod(name) => write!(f, "{name:?} is not of the form package.Service/Method"),
+        }
+    }
+}
+
+fn problem_of_method(method: &str) -> Option<Problem<'_>> {
+    let problem = problem_of_name(method);
+    if problem.is_some() {
+        return problem;
+    }
+    let has_form = method
+        .split_once('/')
+        .is_some_and(|(service, name)| !service.is_empty() && !name.is_empty() && !name.contains('/'));
+    (!has_form).then_some(Problem::NoMethod(method))
+}
+
+fn problem_of_name(name: &str) -> Option<Problem<'_>> {
     if name.is_empty() {
-        return Some("must not be empty".to_owned());
+        return Some(Problem::Empty);
     }
     if name.len() > MAX_NAME_BYTES {
-        let shown: String = name.chars().take(32).collect();
-        return Some(format!("{shown:?}... has {} bytes, at most {MAX_NAME_BYTES} are allowed", name.len()));
+        return Some(Problem::TooLong(name));
     }
     let bad = name.chars().find(|c| !c.is_ascii_graphic() || *c == '*')?;
-    Some(format!("{name:?} contains {bad:?}; only visible ASCII without '*' is allowed"))
+    Some(Problem::Contains(name, bad))
 }
