@@ -41,11 +41,10 @@ impl<B: Body> ResponseBody<B> {
     /// The body of an answer that has begun.
     pub(crate) fn begun(inner: B, mut call: ActiveCall, timer: Timer, external: bool) -> Self {
         call.commit();
-        let ended = inner.is_end_stream();
-        if ended {
-            call.attempt_ended(verdict::of_trailers(None, external));
+        let mut call = Some(call);
+        if inner.is_end_stream() {
+            end_bare(&mut call, external);
         }
-        let call = Some(call).filter(|_| !ended);
         Self { inner: Some(inner), call, timer, external }
     }
 
@@ -74,7 +73,13 @@ where
         let end = match inner.poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => match frame.into_trailers() {
                 Ok(trailers) => End::Trailers(trailers),
-                Err(data) => return Poll::Ready(Some(Ok(data))),
+                Err(data) => {
+                    // Who asks whether that was the last frame does not ask for another.
+                    if this.inner.as_ref().get_ref().as_ref().is_some_and(Body::is_end_stream) {
+                        end_bare(this.call, *this.external);
+                    }
+                    return Poll::Ready(Some(Ok(data)));
+                }
             },
             Poll::Ready(Some(Err(error))) => End::Error(error.into()),
             Poll::Ready(None) => End::Bare,
@@ -135,6 +140,14 @@ impl End {
             Self::Error(error) => Some(Err(error)),
             Self::Bare | Self::Cut => None,
         }
+    }
+}
+
+/// Ends the call where the body did without trailers. That is never the engine's own time limit: the
+/// application sees the end as it is.
+fn end_bare(call: &mut Option<ActiveCall>, external: bool) {
+    if let Some(call) = call.take() {
+        End::Bare.tell(call, external);
     }
 }
 

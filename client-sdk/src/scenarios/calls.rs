@@ -127,6 +127,18 @@ async fn an_answer_without_a_status_is_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_stops_at_the_last_frame_has_read_the_answer() {
+    let (engine, peer) = (engine(enforce()), Peer::new([begun(ScriptedBody::over([data("x")]))]));
+    let response = governed(&engine, peer).call(request()).await.unwrap();
+    let mut body = std::pin::pin!(response.into_body());
+    assert!(!body.is_end_stream());
+    assert!(body.frame().await.unwrap().unwrap().is_data());
+    assert!(body.is_end_stream());
+    // Without a status, as when the reader had asked on; not cancelled.
+    ended(&engine, &[("not_retryable", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_cuts_a_body_that_stalls() {
     let policy = Policy { timeout: Some(ms(100)), ..enforce() };
     let (engine, peer) = (engine(policy), Peer::new([begun(ScriptedBody::stalling([data("wor")]))]));
