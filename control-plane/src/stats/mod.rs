@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use damper_core::{Ending, Faults, RouteKey, key};
+use damper_core::{Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
 use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -34,12 +34,10 @@ const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
 /// A route without calls is no longer shown after this.
 const FORGET_IDLE_AFTER: Duration = Duration::from_secs(3600);
 const TIDY_EVERY: Duration = Duration::from_secs(30);
-/// The most routes taken from one process; SDKs send at most 1,000 and one for the rest.
-const MAX_ROUTES_PER_INSTANCE: usize = 2000;
+/// The most routes taken from one process: those that SDKs tell apart, and the rest of as many callees.
+const MAX_ROUTES_PER_INSTANCE: usize = 2 * MAX_ROUTES;
 /// The most processes whose totals are kept.
 const MAX_INSTANCES: usize = 50_000;
-/// What SDKs call the routes beyond those that they count one by one.
-const OTHER: &str = "_OTHER";
 
 /// A route as reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -214,7 +212,7 @@ impl Stats {
 fn acceptable(part: &v1::RouteReport) -> bool {
     let mut faults = Faults::none();
     key::check_name("", &part.callee_service, &mut faults);
-    if part.callee_method != OTHER {
+    if part.callee_method != OTHER_METHOD {
         key::check_method("", &part.callee_method, &mut faults);
     }
     faults.is_empty()

@@ -150,7 +150,7 @@ async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
         stats.report(&one, report(&format!("p.S/N{n}"), 1, 1, 0));
     }
     assert_eq!(stats.rows(&table()).len(), 3, "the limit of routes holds");
-    assert_eq!(stats.report(&one, report(OTHER, 1, 1, 0)), 1, "full");
+    assert_eq!(stats.report(&one, report(OTHER_METHOD, 1, 1, 0)), 1, "full");
 }
 
 #[tokio::test(start_paused = true)]
