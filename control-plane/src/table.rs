@@ -21,6 +21,9 @@ pub(crate) const PREFIX: &str = "rules/";
 /// How many changed patterns are remembered in memory; older changes are read from the store.
 const REMEMBERED_PATTERNS: usize = 20_000;
 
+/// Why a rule that this server can not read is off.
+pub(crate) const UNREAD: &str = "unreadable by this control plane";
+
 /// A rule as stored.
 #[derive(Debug)]
 pub(crate) struct StoredRule {
@@ -125,19 +128,31 @@ impl TableView {
         self.rules.range((Excluded(pattern), Unbounded))
     }
 
-    /// The rule that applies to a route.
+    /// The rule that applies to a route; none also where the nearest one can not be read.
     pub(crate) fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
-        self.matching(route).next()
+        self.matching(route).next()?.1.rule.as_ref()
     }
 
-    /// Why which rule applies to a route.
-    pub(crate) fn explain(&self, route: &RouteKey) -> Explanation {
-        let table: Table = self.matching(route).cloned().collect();
-        Explanation::of(&table, route)
+    /// Why which rule applies to a route; with the pattern of the nearest rule where that can not be read, so
+    /// that none applies.
+    pub(crate) fn explain(&self, route: &RouteKey) -> (Explanation, Option<Pattern>) {
+        match self.matching(route).next() {
+            Some((pattern, stored)) if stored.rule.is_none() => {
+                (Explanation { winner: None, losers: Vec::new() }, Some(pattern))
+            }
+            _ => {
+                let readable = self.matching(route).filter_map(|(_, stored)| stored.rule.clone());
+                (Explanation::of(&readable.collect::<Table>(), route), None)
+            }
+        }
     }
 
-    fn matching(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Rule>> {
-        Pattern::candidates(route).filter_map(|pattern| self.rules.get(&pattern)?.rule.as_ref())
+    /// The stored rules that match a route, the nearest first.
+    fn matching(&self, route: &RouteKey) -> impl Iterator<Item = (Pattern, &Arc<StoredRule>)> {
+        Pattern::candidates(route).filter_map(|pattern| {
+            let stored = self.rules.get(&pattern)?;
+            Some((pattern, stored))
+        })
     }
 
     /// The patterns changed after a revision; none where that is no longer remembered.
@@ -270,12 +285,19 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_can_not_be_read_keeps_its_place_but_governs_nothing() {
-        let one = pattern("p.S/A");
+    fn a_rule_that_can_not_be_read_keeps_its_place_and_no_wider_one_takes_it() {
+        let (near, wide) = (pattern("p.S/A"), pattern("*"));
         let mut view = empty();
-        view.apply(&change(1, vec![(&one, Some(vec![0xff]))]));
-        assert!(view.stored(&one).unwrap().rule.is_none());
+        view.apply(&change(1, vec![(&near, Some(vec![0xff])), (&wide, Some(off()))]));
+        assert!(view.stored(&near).unwrap().rule.is_none());
         let route = RouteKey::new("shop", "default", "stock", "p.S/A").unwrap();
         assert!(view.winner(&route).is_none());
+        let (explanation, unread) = view.explain(&route);
+        assert!(explanation.winner.is_none());
+        assert_eq!(unread, Some(near));
+        let other = RouteKey::new("shop", "default", "stock", "p.S/B").unwrap();
+        assert_eq!(*view.winner(&other).unwrap().pattern(), wide);
+        let (explanation, unread) = view.explain(&other);
+        assert_eq!((explanation.winner.unwrap().pattern(), unread), (&wide, None));
     }
 }

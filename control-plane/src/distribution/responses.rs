@@ -13,7 +13,7 @@ use damper_proto::v1;
 use prost::Message as _;
 
 use crate::hub::Class;
-use crate::table::{StoredRule, TableView};
+use crate::table::{StoredRule, TableView, UNREAD};
 
 /// The most bytes of one message, well below what receivers accept.
 const PAGE_BYTES: usize = 512 << 10;
@@ -22,8 +22,6 @@ const SHARED_RESPONSES: usize = 1024;
 /// How many rules the kept responses may hold together, so that many classes of callers and a large table do not
 /// fill the memory.
 const SHARED_RULES: usize = 250_000;
-/// Named to clients where this server itself can not read a rule.
-const UNREAD: &str = "unreadable by this control plane";
 
 /// One response, before it is addressed to a stream.
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Why which rule applies to a route, and what it amounts to.
 
-use damper_core::{Bound, Explanation, Mode};
+use damper_core::{Bound, Explanation, Mode, Pattern};
 use damper_proto::{convert, v1};
 
 use crate::errors::Error;
 use crate::shared::Shared;
-use crate::table::TableView;
+use crate::table::{TableView, UNREAD};
 
 pub(super) async fn explain(
     shared: &Shared,
@@ -14,9 +14,8 @@ pub(super) async fn explain(
     let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
     let table = shared.table();
-    let explanation = table.explain(&route);
+    let (explanation, unread) = table.explain(&route);
     let policy = explanation.winner.as_ref().map(|rule| rule.policy());
-    let bound = Bound::of(policy);
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
@@ -28,18 +27,29 @@ pub(super) async fn explain(
             .map(|loser| v1::Loser { rule: Some(stored(&loser.rule)), reason: loser.reason.clone() })
             .collect(),
         effective: policy.map(Into::into),
-        bound: Some(v1::Bound {
-            max_attempts: bound.max_attempts,
-            steady_attempts_per_call: bound.steady.map_or(0.0, |steady| f64::from(steady.bp()) / 1e4),
-        }),
+        bound: Some(wire(Bound::of(policy))),
         revision: table.revision(),
-        notes: notes(&explanation, bound, &table),
+        notes: notes(&explanation, unread.as_ref(), &table),
     })
 }
 
-fn notes(explanation: &Explanation, bound: Bound, table: &TableView) -> Vec<String> {
+fn wire(bound: Bound) -> v1::Bound {
+    v1::Bound {
+        max_attempts: bound.max_attempts,
+        steady_attempts_per_call: bound.steady.map_or(0.0, |steady| f64::from(steady.bp()) / 1e4),
+        free_retries_per_window: bound.free_retries,
+        window: Some(bound.window)
+            .filter(|window| !window.is_zero())
+            .and_then(|window| prost_types::Duration::try_from(window).ok()),
+    }
+}
+
+fn notes(explanation: &Explanation, unread: Option<&Pattern>, table: &TableView) -> Vec<String> {
     let mut notes = Vec::new();
     match &explanation.winner {
+        None if let Some(pattern) = unread => {
+            notes.push(format!("rule {pattern} is off: {UNREAD}; wider rules do not take its place"));
+        }
         None => notes.push("no rule matches: calls are sent once and counted".to_owned()),
         Some(winner) => {
             notes.push(format!("rule {} applies, whole; nothing is merged", winner.pattern()));
@@ -50,7 +60,7 @@ fn notes(explanation: &Explanation, bound: Bound, table: &TableView) -> Vec<Stri
                         "its mode is observe: decisions are made and counted, none is carried out".to_owned(),
                     );
                 }
-                Mode::Enforce => notes.push(amount(bound)),
+                Mode::Enforce => {}
             }
         }
     }
@@ -63,17 +73,4 @@ fn notes(explanation: &Explanation, bound: Bound, table: &TableView) -> Vec<Stri
         notes.push("the store does not answer: newer rules may exist".to_owned());
     }
     notes
-}
-
-fn amount(bound: Bound) -> String {
-    let most = bound.max_attempts;
-    match bound.steady {
-        _ if most <= 1 => "calls are sent once".to_owned(),
-        Some(steady) => {
-            format!("at most {most} attempts per call, {steady} in the long run while everything fails")
-        }
-        None => format!(
-            "at most {most} attempts per call, however long everything fails: its retry breaker is off"
-        ),
-    }
 }

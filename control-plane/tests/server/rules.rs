@@ -199,6 +199,10 @@ async fn explain_names_winner_losers_and_bound() {
     assert!(answer.losers[0].reason.contains("callee_service"), "{:?}", answer.losers);
     let bound = answer.bound.unwrap();
     assert_eq!((bound.max_attempts, bound.steady_attempts_per_call), (3, 1.1));
+    let breaker = damper_core::RetryBreaker::default();
+    assert_eq!(bound.free_retries_per_window, breaker.min_failures);
+    assert_eq!(bound.window, prost_types::Duration::try_from(breaker.window.length()).ok());
+    assert!(!answer.notes.iter().any(|note| note.contains("at most")), "said once: {:?}", answer.notes);
     let effective = answer.effective.unwrap();
     assert!(effective.retry_breaker.unwrap().ratio.is_some(), "every default is said");
     server.stop().await;

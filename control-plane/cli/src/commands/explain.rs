@@ -57,17 +57,22 @@ fn named(rule: &v1::Rule) -> String {
 }
 
 fn bound_in_words(bound: &v1::Bound) -> String {
-    let v1::Bound { max_attempts, steady_attempts_per_call: steady } = *bound;
-    let most = if max_attempts == 1 {
+    let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window, window } =
+        *bound;
+    if max_attempts == 1 {
         return "1 attempt per call".to_owned();
-    } else {
-        format!("at most {max_attempts} attempts per call")
-    };
-    if steady > 0.0 {
-        format!("{most}, {steady} in the long run while everything fails")
-    } else {
-        format!("{most}, also in the long run while everything fails")
     }
+    let most = format!("at most {max_attempts} attempts per call");
+    if steady == 0.0 {
+        return format!("{most}, also in the long run: no retry breaker bounds it");
+    }
+    let window = window.and_then(|window| std::time::Duration::try_from(window).ok());
+    let free = match (free_retries_per_window, window) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
+        (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
+    };
+    format!("{most}; in the long run {steady} per call{free}")
 }
 
 #[cfg(test)]
@@ -82,11 +87,21 @@ mod tests {
 
     #[test]
     fn bound_is_told_in_words() {
-        let bound = |max_attempts, steady_attempts_per_call| {
-            bound_in_words(&v1::Bound { max_attempts, steady_attempts_per_call })
+        let bound = |max_attempts, steady_attempts_per_call, free_retries_per_window, window: Option<i64>| {
+            let window = window.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+            bound_in_words(&v1::Bound {
+                max_attempts,
+                steady_attempts_per_call,
+                free_retries_per_window,
+                window,
+            })
         };
-        assert_eq!(bound(1, 1.0), "1 attempt per call");
-        assert_eq!(bound(3, 1.1), "at most 3 attempts per call, 1.1 in the long run while everything fails");
-        assert_eq!(bound(3, 0.0), "at most 3 attempts per call, also in the long run while everything fails");
+        assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
+        let long_run = "at most 3 attempts per call; in the long run 1.1 per call";
+        assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
+        assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
+        assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);
+        let unbounded = "at most 3 attempts per call, also in the long run: no retry breaker bounds it";
+        assert_eq!(bound(3, 0.0, 0, None), unbounded);
     }
 }
