@@ -37,6 +37,13 @@ async fn every_bad_field_is_named() {
             policy.retry_breaker = Some(v1::RetryBreaker { ratio: Some(ratio), ..Default::default() });
         })
     };
+    let base = |seconds| {
+        with_policy(|policy| {
+            let base = Some(prost_types::Duration { seconds, nanos: 0 });
+            let kind = v1::backoff::Kind::Exponential(v1::ExponentialBackoff { base, ..Default::default() });
+            policy.retry.as_mut().unwrap().backoff = Some(v1::Backoff { kind: Some(kind) });
+        })
+    };
     let negative = prost_types::Duration { seconds: -1, nanos: 0 };
     check(
         &server,
@@ -49,6 +56,7 @@ async fn every_bad_field_is_named() {
             (ratio(f64::NAN), "rule.policy.retry_breaker.ratio", "NaN"),
             (ratio(1.5), "rule.policy.retry_breaker.ratio", "1.5"),
             (with_policy(|policy| policy.timeout = Some(negative)), "rule.policy.timeout", "-1s"),
+            (base(25 * 3600), "rule.policy.retry.backoff.exponential.base", "25h is not in"),
             (rule(key("shop", "stock", "Take"), 2), "rule.key.callee_method", "package.Service/Method"),
             (rule(key("sh\u{fc}p", "stock", "*"), 2), "rule.key.caller_service", "visible ASCII"),
             (rule(key(&"x".repeat(1 << 20), "stock", "*"), 2), "rule.key.caller_service", "1048576 bytes"),

@@ -28,6 +28,28 @@ async fn health_is_told_per_service() {
 }
 
 #[tokio::test]
+async fn reflection_names_the_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let server = start().await;
+    let list = MessageRequest::ListServices(String::new());
+    let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+    let mut reflection = ServerReflectionClient::new(server.channel());
+    let asked = soon(reflection.server_reflection_info(tokio_stream::iter([request]))).await;
+    let answer = soon(asked.unwrap().into_inner().message()).await.unwrap().unwrap();
+    let Some(MessageResponse::ListServicesResponse(list)) = answer.message_response else {
+        panic!("{answer:?}");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    for service in ["damper.v1.Rules", "damper.v1.Fleet", "damper.v1.Distribution"] {
+        assert!(names.contains(&service), "{service} is not among {names:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn an_unknown_service_is_unimplemented_and_an_unknown_path_is_the_page() {
     let server = start().await;
     let mut grpc = tonic::client::Grpc::new(server.channel());
