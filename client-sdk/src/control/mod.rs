@@ -27,6 +27,7 @@ use tokio::task::JoinHandle;
 use self::applier::Applier;
 use self::keep::Keeper;
 use self::last_known_good::Place;
+use self::overrides::Override;
 pub use self::status::{NotReady, Source, Status};
 use crate::options::Settings;
 use crate::routes::Engine;
@@ -54,6 +55,8 @@ struct Shared {
     status: watch::Sender<Status>,
     keeper: Keeper,
     place: Option<Place>,
+    /// Held by the task that follows it.
+    override_file: tokio::sync::Mutex<Option<Override>>,
     /// True once the override file was read, so that no rules run ahead of it.
     override_read: watch::Sender<bool>,
     /// True once the rules on disk were taken up: a stream that starts again must not go back to them.
@@ -122,6 +125,7 @@ impl Control {
 impl Shared {
     fn new(settings: Settings, engine: Arc<Engine>) -> Self {
         let place = settings.state_dir.as_deref().map(|folder| Place::new(folder, &settings.identity));
+        let override_file = settings.override_file.clone().map(Override::new);
         Self {
             settings,
             engine,
@@ -129,6 +133,7 @@ impl Shared {
             status: watch::Sender::default(),
             keeper: Keeper::new(),
             place,
+            override_file: override_file.into(),
             override_read: watch::Sender::default(),
             started: AtomicBool::new(false),
         }

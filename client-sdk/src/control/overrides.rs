@@ -4,9 +4,15 @@
 //! lower one holds. The variable is read once, the file every 5 s by a timer of its own, opened anew each
 //! time, so that a mounted ConfigMap, which is replaced by swapping links, is followed. A file that says
 //! something else changes nothing: what it said last stays.
+//!
+//! A read may hang for ever (a network file system that is away, a pipe nobody writes to). It has a thread of
+//! its own, which nobody joins, and there is never a second one beside it.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::Duration;
 
 use damper_core::Mode;
@@ -20,7 +26,7 @@ pub(crate) const MODE_VARIABLE: &str = "DAMPER_MODE";
 pub(crate) const FILE_VARIABLE: &str = "DAMPER_MODE_FILE";
 
 const POLL: Duration = Duration::from_secs(5);
-/// A file that takes longer to read (a network file system that is away) is asked again at the next poll.
+/// A read that takes longer is waited for again at the next poll.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 /// More than any of the words with generous white space.
 const MAX_BYTES: u64 = 64;
@@ -44,34 +50,49 @@ pub(super) fn lower(one: Option<Mode>, other: Option<Mode>) -> Option<Mode> {
     [one, other].into_iter().flatten().min().filter(|mode| *mode < Mode::Enforce)
 }
 
+/// What a file says, or what is wrong with it.
+type Said = Result<Option<Mode>, String>;
+
 /// The override file, as last read.
 #[derive(Debug)]
 pub(super) struct Override {
-    path: PathBuf,
+    path: Arc<Path>,
     says: Option<Mode>,
+    /// The answer of the read that has not ended.
+    reading: Option<Receiver<Said>>,
     /// What was wrong the last time, so that it is said once.
     complaint: Option<String>,
 }
 
 impl Override {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, says: None, complaint: None }
+        Self { path: path.into(), says: None, reading: None, complaint: None }
     }
 
-    /// Reads the file again and says what it asks for.
+    /// Reads the file again, unless it is still being read, and says what it asks for.
     pub(super) async fn poll(&mut self) -> Option<Mode> {
-        let path = self.path.clone();
-        let reading = tokio::task::spawn_blocking(move || read(&path));
-        let said = match tokio::time::timeout(READ_WITHIN, reading).await {
-            Ok(Ok(said)) => said,
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("not read within {READ_WITHIN:?}")),
+        let said = match self.reading.take().map_or_else(|| begin_reading(&self.path), Ok) {
+            Ok(reading) => self.wait_for(reading).await,
+            Err(problem) => Err(problem),
         };
         self.note(said);
         self.says
     }
 
-    fn note(&mut self, said: Result<Option<Mode>, String>) {
+    /// The wait is short and real, so it ends although a runtime that shuts down waits for it.
+    async fn wait_for(&mut self, reading: Receiver<Said>) -> Said {
+        let waiting = tokio::task::spawn_blocking(move || (reading.recv_timeout(READ_WITHIN), reading));
+        let (said, reading) = waiting.await.map_err(|error| error.to_string())?;
+        said.unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => {
+                self.reading = Some(reading);
+                Err(format!("not read within {READ_WITHIN:?}"))
+            }
+            RecvTimeoutError::Disconnected => Err("its reader ended without an answer".to_owned()),
+        })
+    }
+
+    fn note(&mut self, said: Said) {
         match said {
             Ok(mode) => {
                 self.says = mode;
@@ -89,11 +110,12 @@ impl Override {
 
 /// Follows the file until the end.
 pub(super) async fn follow(shared: &Shared, mut stop: Stop) {
-    let Some(path) = shared.settings.override_file.clone() else {
+    // It outlives this task: what the file said last holds although the task has to start again.
+    let mut file = shared.override_file.lock().await;
+    let Some(file) = file.as_mut() else {
         shared.override_read.send_replace(true);
         return;
     };
-    let mut file = Override::new(path);
     let mut ticks = tokio::time::interval(POLL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -107,8 +129,18 @@ pub(super) async fn follow(shared: &Shared, mut stop: Stop) {
     }
 }
 
+/// Reads the file on a thread of its own, which may hang without holding anything up.
+fn begin_reading(path: &Arc<Path>) -> Result<Receiver<Said>, String> {
+    let (tell, told) = mpsc::sync_channel(1);
+    let path = Arc::clone(path);
+    let reader = thread::Builder::new().name("damper-override".to_owned());
+    // Nobody listens any more once the `Damper` is gone.
+    let reader = reader.spawn(move || tell.send(read(&path)));
+    reader.map(|_| told).map_err(|error| format!("no thread to read it: {error}"))
+}
+
 /// A file that is not there says nothing.
-fn read(path: &Path) -> Result<Option<Mode>, String> {
+fn read(path: &Path) -> Said {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -125,7 +157,11 @@ fn read(path: &Path) -> Result<Option<Mode>, String> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::watch;
+
     use super::*;
+    use crate::options::Options;
+    use crate::routes::Engine;
 
     #[test]
     fn a_word_is_a_mode_and_anything_else_is_named() {
@@ -184,5 +220,73 @@ mod tests {
         symlink(at("..v2"), at("..data_tmp")).unwrap();
         std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
         assert_eq!(file.poll().await, Some(Mode::Off));
+    }
+
+    #[cfg(unix)]
+    fn pipe(folder: &tempfile::TempDir) -> PathBuf {
+        let path = folder.path().join("mode");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo is installed");
+        assert!(made.success());
+        path
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_read_that_hangs_stays_the_only_one_and_its_answer_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = pipe(&folder);
+        let mut file = Override::new(path.clone());
+        file.says = Some(Mode::Observe);
+        for _ in 0..3 {
+            assert_eq!(file.poll().await, Some(Mode::Observe), "what it said last stays");
+            assert_eq!(file.complaint.as_deref(), Some("not read within 1s"));
+            // One is ours, and each reader has one.
+            assert_eq!(Arc::strong_count(&file.path), 2);
+        }
+        // The reader hangs in opening the pipe, so that this does not.
+        std::fs::write(&path, "off").unwrap();
+        assert_eq!(file.poll().await, Some(Mode::Off));
+        assert_eq!(file.complaint, None);
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(file.poll().await, None, "no file");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_read_that_hangs_does_not_hold_up_the_end_of_the_runtime() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = Override::new(pipe(&folder));
+        let (tell, told) = mpsc::channel();
+        thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(file.poll());
+            let reads = file.reading.is_some();
+            drop(runtime);
+            tell.send(reads).unwrap();
+        });
+        let reads = told.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+        assert!(reads, "it hangs still");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_file_said_last_holds_when_the_task_has_to_start_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mode");
+        std::fs::write(&path, "off").unwrap();
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").override_file(&path);
+        let settings = options.environment(|_| None).resolve().unwrap();
+        let shared = Arc::new(Shared::new(settings, Engine::new("orders", "default")));
+        let (_stop, stopped) = watch::channel(false);
+        for _ in 0..2 {
+            let (of_task, stopped) = (Arc::clone(&shared), Stop(stopped.clone()));
+            let task = tokio::spawn(async move { follow(&of_task, stopped).await });
+            shared.override_read.subscribe().wait_for(|read| *read).await.unwrap();
+            assert_eq!(shared.status.borrow().override_mode, Some(Mode::Off));
+            // As after a panic: its future is dropped.
+            task.abort();
+            assert!(task.await.unwrap_err().is_cancelled());
+            std::fs::write(&path, "nonsense").unwrap();
+            shared.override_read.send_replace(false);
+        }
     }
 }
