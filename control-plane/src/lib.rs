@@ -10,6 +10,7 @@ mod distribution;
 mod errors;
 mod fleet;
 mod follow;
+mod history;
 mod http;
 mod hub;
 mod metrics;
@@ -24,4 +25,4 @@ mod table;
 pub mod writer;
 
 pub use server::{ServeError, Server, StartError};
-pub use settings::{Settings, StoreUrl};
+pub use settings::{HistoryRetention, MAX_RULES, RetentionTooShort, Settings, StoreUrl};

@@ -37,7 +37,7 @@ use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::table::{PREFIX, TableView};
 use crate::writer::{self, EntryLimit, Writer};
-use crate::{http, table};
+use crate::{history, http, table};
 
 /// The largest message. A little over 1 MiB, so that a name of that length is still answered by its field.
 const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
@@ -293,6 +293,11 @@ fn start(
     tasks.spawn(async move {
         follower.run().await;
         "table"
+    });
+    let retention = history::run(store.clone(), settings.history_retention, settings.first_retention_after);
+    tasks.spawn(async move {
+        retention.await;
+        "history"
     });
     let paced = pace::pass_on(table.clone(), show);
     tasks.spawn(async move {

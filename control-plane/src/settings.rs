@@ -7,6 +7,42 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 pub use crate::store::Location as StoreUrl;
+use crate::writer::REMEMBER_REQUESTS;
+
+/// The most rules there may be, unless a server is told otherwise.
+pub const MAX_RULES: usize = 100_000;
+
+/// How long changes are kept: at least as long as the requests that made them are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryRetention(Duration);
+
+/// The time is too short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is shorter than {} h, for which request ids are remembered", REMEMBER_REQUESTS.as_secs() / 3600)]
+pub struct RetentionTooShort;
+
+impl HistoryRetention {
+    /// How long.
+    #[must_use]
+    pub fn length(self) -> Duration {
+        self.0
+    }
+}
+
+impl Default for HistoryRetention {
+    /// 30 days.
+    fn default() -> Self {
+        Self(Duration::from_secs(30 * 24 * 3600))
+    }
+}
+
+impl TryFrom<Duration> for HistoryRetention {
+    type Error = RetentionTooShort;
+
+    fn try_from(length: Duration) -> Result<Self, RetentionTooShort> {
+        if length < REMEMBER_REQUESTS { Err(RetentionTooShort) } else { Ok(Self(length)) }
+    }
+}
 
 /// How a server runs. [`Settings::new`] fills in everything but the store.
 #[derive(Clone, Debug)]
@@ -21,12 +57,16 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// Listen beyond loopback although neither TLS nor tokens guard the port. Default false.
     pub allow_insecure: bool,
-    /// The most rules there may be. Default 100,000.
+    /// The most rules there may be. Default [`MAX_RULES`].
     pub max_rules: usize,
     /// The most bytes of one apply. Default 256 MiB.
     pub max_apply_bytes: usize,
     /// The most routes whose figures are kept. Default 10,000.
     pub max_routes: usize,
+    /// Changes older than this are dropped, but for the last 1,000. Default 30 days.
+    pub history_retention: HistoryRetention,
+    /// How long after the start old changes are dropped first; then once an hour. Default 1 min.
+    pub first_retention_after: Duration,
     /// How often services report. Default 5 s.
     pub report_interval: Duration,
     /// How often they report while somebody watches. Default 1 s.
@@ -53,9 +93,11 @@ impl Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7600)),
             metrics_listen: None,
             allow_insecure: false,
-            max_rules: 100_000,
+            max_rules: MAX_RULES,
             max_apply_bytes: 256 << 20,
             max_routes: 10_000,
+            history_retention: HistoryRetention::default(),
+            first_retention_after: Duration::from_secs(60),
             report_interval: Duration::from_secs(5),
             watched_report_interval: Duration::from_secs(1),
             bookmark_interval: Duration::from_secs(15),

@@ -143,6 +143,9 @@ pub struct EntryLimit {
     pub max_entries: usize,
 }
 
+/// How long request ids are remembered by default.
+pub const REMEMBER_REQUESTS: Duration = Duration::from_secs(24 * 3600);
+
 /// How a writer behaves.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -153,7 +156,7 @@ pub struct Settings {
     /// The longest a proposal of ordinary size waits for its answer. Default 5 s. Large ones get a second more
     /// per MiB and per 5,000 edits.
     pub answer_within: Duration,
-    /// How long request ids are remembered. Default 24 h.
+    /// How long request ids are remembered. Default [`REMEMBER_REQUESTS`], 24 h.
     pub remember_requests: Duration,
 }
 
@@ -163,7 +166,7 @@ impl Default for Settings {
             limits: Vec::new(),
             queue: 1024,
             answer_within: Duration::from_secs(5),
-            remember_requests: Duration::from_secs(24 * 3600),
+            remember_requests: REMEMBER_REQUESTS,
         }
     }
 }

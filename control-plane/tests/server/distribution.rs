@@ -83,6 +83,48 @@ async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() 
 }
 
 #[tokio::test]
+async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets_a_snapshot() {
+    use damper_control_plane::store::{Change, Edit, Store as _, sled::SledStore};
+    let folder = tempfile::TempDir::new().unwrap();
+    let store = SledStore::open(folder.path().join("store")).await.unwrap();
+    let month_ago = std::time::SystemTime::now() - Duration::from_secs(31 * 24 * 3600);
+    let change = |revision| Change {
+        revision,
+        at: month_ago,
+        author: String::new(),
+        reason: String::new(),
+        request_id: String::new(),
+        request_digest: 0,
+        edits: vec![Edit { key: "notes/n".to_owned(), value: Some(vec![1].into()) }],
+    };
+    const CHANGES: u64 = 1050;
+    for head in (0..CHANGES).step_by(50) {
+        let changes: Vec<Change> = (head + 1..=head + 50).map(change).collect();
+        store.commit(head, &changes).await.unwrap();
+    }
+    let epoch = store.load().await.unwrap().epoch;
+    drop(store);
+
+    let server = start_in(folder, |settings| settings.first_retention_after = Duration::ZERO).await;
+    let resumed = |revision| v1::Hello { epoch: epoch.clone(), revision, ..hello("shop") };
+    let mut revision = CHANGES;
+    soon(async {
+        // A change each time, since an answer is shared until there is a newer table.
+        for attempts in [2, 3].into_iter().cycle() {
+            revision = server.put(shop_rule(attempts)).await.revision;
+            let first = Agent::connect(&server, resumed(10)).await.next().await;
+            if matches!(first.kind, Some(server_message::Kind::Snapshot(_))) {
+                break;
+            }
+        }
+    })
+    .await;
+    let kept = Agent::connect(&server, resumed(revision - 1000)).await.next().await;
+    assert!(!matches!(kept.kind, Some(server_message::Kind::Snapshot(_))), "the last 1,000 stay: {kept:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn another_epoch_and_a_revision_from_the_future_get_a_snapshot() {
     let server = start().await;
     let revision = server.put(shop_rule(2)).await.revision;
