@@ -1,4 +1,5 @@
-//! What a call costs on a route without a rule: nothing on the heap and nothing kept, once the route is known.
+//! What a call costs without a rule: nothing on the heap and nothing kept, once its route is known; telling
+//! the callee a deadline is one allocation.
 //!
 //! One test in a binary of its own: the counting allocator counts the whole process.
 
@@ -6,16 +7,19 @@ use std::alloc::System;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use damper_sdk::{Damper, Options};
+use damper_core::{MAX_ROUTES, OTHER_METHOD};
+use damper_sdk::{ClientService, Damper, Options};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tonic::body::Body;
+use tower::service_fn;
+use tower_layer::Layer as _;
 use tower_service::Service;
 
 #[global_allocator]
@@ -86,11 +90,13 @@ impl http_body::Body for Message {
     }
 }
 
-fn request(reads: &Arc<AtomicUsize>) -> Request<Body> {
-    Request::post("/stock.v1.Stock/Take")
+const TAKE: &str = "/stock.v1.Stock/Take";
+
+fn request(reads: &Arc<AtomicUsize>, path: &str) -> Request<Body> {
+    Request::post(path)
         .header("content-type", "application/grpc")
         .body(Body::new(Message(Arc::clone(reads))))
-        .expect("a request of constants")
+        .expect("a path and constants")
 }
 
 /// Makes one call, reads its answer to the end and returns how often that went to the heap.
@@ -115,25 +121,63 @@ where
     change.allocations + change.reallocations
 }
 
+type Layered = ClientService<Stock>;
+
+/// A call costs so much more through the layer than without it, each time.
+#[track_caller]
+fn costs_more_by(extra: usize, bare: &mut Stock, layered: &mut Layered, path: &str) {
+    let reads = Arc::clone(&bare.reads);
+    for _ in 0..1_000 {
+        let without = cost(bare, request(&reads, path));
+        let with = cost(layered, request(&reads, path));
+        assert_eq!(with, without + extra, "{path}");
+    }
+}
+
+/// The context of a request whose caller waits 30 s, as the server layer makes it.
+fn context_with_a_deadline(damper: &Damper) -> damper_sdk::Context {
+    let (tell, told) = mpsc::channel();
+    let handler = service_fn(move |_: Request<()>| {
+        tell.send(damper_sdk::Context::current()).expect("the test listens");
+        ready(Ok::<_, Infallible>(Response::new(Answer { sent: 0 })))
+    });
+    let request = Request::post("/orders.v1.Orders/Place").header("grpc-timeout", "30S").body(());
+    let request = request.expect("a request of constants");
+    drop(damper.server_layer().layer(handler).call(request));
+    told.recv().expect("the handler was called").expect("a handler has a context")
+}
+
+fn calls(damper: &Damper, method: &str) -> u64 {
+    let mut calls = 0;
+    damper.for_each_route(|_, name, counters| calls += if name == method { counters.calls() } else { 0 });
+    calls
+}
+
 #[tokio::test(flavor = "current_thread")]
-async fn a_call_without_a_rule_allocates_nothing_and_reads_nothing_ahead() {
+async fn a_call_without_a_rule_allocates_nothing_but_its_deadline_and_reads_nothing_ahead() {
     let (reads, read_before) = (Arc::default(), Arc::default());
     let mut bare = Stock { reads: Arc::clone(&reads), read_before: Arc::clone(&read_before) };
     // Nobody listens there, so no rule ever comes; the background task runs only when this one yields.
     let damper = Damper::connect(Options::new(["http://127.0.0.1:1"]).service("orders")).unwrap();
     let mut layered = damper.client_layer("stock").unwrap().layer(bare.clone());
-    cost(&mut bare, request(&reads));
-    let first = cost(&mut layered, request(&reads));
+    cost(&mut bare, request(&reads, TAKE));
+    let first = cost(&mut layered, request(&reads, TAKE));
+    costs_more_by(0, &mut bare, &mut layered, TAKE);
+    assert!(first > cost(&mut bare, request(&reads, TAKE)), "the counter counts: a new route is remembered");
+    assert_eq!(calls(&damper, "stock.v1.Stock/Take"), 1_001);
 
-    for _ in 0..1_000 {
-        let without = cost(&mut bare, request(&reads));
-        let with = cost(&mut layered, request(&reads));
-        assert_eq!(with, without);
+    // The time left is told to the callee: one header value, which owns its bytes.
+    let context = context_with_a_deadline(&damper);
+    context.scope(async { costs_more_by(1, &mut bare, &mut layered, TAKE) }).await;
+
+    // What has no route of its own: a path that names no method, and methods beyond the limit.
+    costs_more_by(0, &mut bare, &mut layered, "/nothing");
+    for number in 0..=MAX_ROUTES {
+        cost(&mut layered, request(&reads, &format!("/stock.v1.Stock/Take{number}")));
     }
-    assert!(first > cost(&mut bare, request(&reads)), "the counter counts: a new route is remembered");
+    let beyond = calls(&damper, OTHER_METHOD);
+    assert_eq!(beyond, 1_000 + 2);
+    costs_more_by(0, &mut bare, &mut layered, "/stock.v1.Stock/Give");
+    assert_eq!(calls(&damper, OTHER_METHOD), beyond + 1_000);
     assert_eq!(read_before.load(Ordering::Relaxed), 0);
-
-    let mut calls = 0;
-    damper.for_each_route(|_, _, counters| calls += counters.calls());
-    assert_eq!(calls, 1_001);
 }

@@ -19,6 +19,9 @@ pub const HEADER: &str = "grpc-timeout";
 /// from the same number and runs on another clock.
 pub const GRACE: Duration = Duration::from_millis(5);
 
+/// The longest value of the header: the digits and the unit.
+pub const MAX_VALUE_BYTES: usize = MAX_DIGITS + 1;
+
 const MAX_DIGITS: usize = 8;
 const MAX_NUMBER: u64 = 99_999_999;
 
@@ -113,7 +116,7 @@ mod tests {
         fn what_is_written_is_read_back_not_longer_and_hardly_shorter(us in 1_u64..3_600_000_000_000) {
             let limit = Duration::from_micros(us);
             let text = HeaderValue::new(limit).to_string();
-            prop_assert!(text.len() <= MAX_DIGITS + 1, "{}", text);
+            prop_assert!(text.len() <= MAX_VALUE_BYTES, "{}", text);
             let read = parse(text.as_bytes()).unwrap();
             prop_assert!(read <= limit && limit - read <= limit / 90_000, "{} for {:?}", text, limit);
         }
