@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{Settings, StoreUrl};
+use damper_control_plane::{HistoryRetention, Settings, StoreUrl};
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -33,6 +33,10 @@ pub(crate) struct ServeArgs {
     /// Where metrics and health are served besides [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
+    /// How long changes are kept, at least 24h; the last 1,000 always are
+    /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
+    #[arg(long, value_name = "TIME")]
+    history_retention: Option<Retention>,
     /// How logs are written, to stderr [env: DAMPER_LOG] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log: Option<Log>,
@@ -74,6 +78,7 @@ struct File {
     listen: Option<String>,
     store: Option<String>,
     metrics_listen: Option<String>,
+    history_retention: Option<String>,
     log: Option<String>,
     log_level: Option<String>,
     etcd_password_file: Option<String>,
@@ -101,6 +106,8 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let listen = layers.pick::<Address>("listen", args.listen.map(Address), file.listen);
     let metrics =
         layers.pick::<Address>("metrics_listen", args.metrics_listen.map(Address), file.metrics_listen);
+    let retention =
+        layers.pick::<Retention>("history_retention", args.history_retention, file.history_retention);
     let log = layers.pick("log", args.log, file.log);
     let level = layers.pick("log_level", args.log_level, file.log_level);
     let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
@@ -118,6 +125,7 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let mut server = Settings::new(store);
     server.listen = listen.map_or(server.listen, |Address(listen)| listen);
     server.metrics_listen = metrics.map(|Address(listen)| listen);
+    server.history_retention = retention.map_or(server.history_retention, |Retention(kept)| kept);
     server.allow_insecure = insecure.unwrap_or(server.allow_insecure);
     server.etcd_password = etcd_password;
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
@@ -193,6 +201,20 @@ impl FromStr for Address {
     }
 }
 
+/// How long changes are kept, as people write times.
+#[derive(Clone, Copy, Debug)]
+struct Retention(HistoryRetention);
+
+impl FromStr for Retention {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let length =
+            humantime::parse_duration(text).map_err(|_| "is not a time such as 30d or 36h".to_owned())?;
+        HistoryRetention::try_from(length).map(Self).map_err(|error| error.to_string())
+    }
+}
+
 fn read<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "is not an IP address with a port, such as 127.0.0.1:7600".to_owned())
 }
@@ -232,13 +254,14 @@ mod tests {
     #[test]
     fn every_setting_can_stand_in_the_file() {
         let file = "listen: 127.0.0.1:1\nstore: sled:/tmp/x\nmetrics_listen: '[::1]:2'\nlog: json\n\
-                    log_level: damper=debug\ninsecure_allow_plaintext: true\n";
+                    log_level: damper=debug\ninsecure_allow_plaintext: true\nhistory_retention: 7d\n";
         let config = settle_with(ServeArgs::default(), &[], Some(file)).unwrap();
         assert_eq!(config.server.store.to_string(), "sled:/tmp/x");
         assert_eq!(config.server.metrics_listen, Some(listening_on("[::1]:2")));
         assert_eq!(config.log, Log::Json);
         assert_eq!(config.log_level.to_string(), "damper=debug");
         assert!(config.server.allow_insecure);
+        assert_eq!(config.server.history_retention.length().as_secs(), 7 * 24 * 3600);
     }
 
     #[test]
@@ -255,13 +278,17 @@ mod tests {
 
     #[test]
     fn all_faults_are_told_at_once_with_their_places() {
-        let env = [("DAMPER_LISTEN", "here"), ("DAMPER_LOG", "xml")];
+        let env = [("DAMPER_LISTEN", "here"), ("DAMPER_LOG", "xml"), ("DAMPER_HISTORY_RETENTION", "23h")];
         let file = Some("store: postgres://x\ninsecure_allow_plaintext: true\n");
         let error = settle_with(ServeArgs::default(), &env, file).unwrap_err();
         let text = error.to_string();
-        assert_eq!(text.lines().count(), 3, "{text}");
-        for part in ["DAMPER_LISTEN: \"here\"", "DAMPER_LOG: \"xml\"", "damper.yaml: store: \"postgres://x\""]
-        {
+        assert_eq!(text.lines().count(), 4, "{text}");
+        for part in [
+            "DAMPER_LISTEN: \"here\"",
+            "DAMPER_LOG: \"xml\"",
+            "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
+            "damper.yaml: store: \"postgres://x\"",
+        ] {
             assert!(text.contains(part), "{text}");
         }
         assert_eq!(error.code(), 78);
