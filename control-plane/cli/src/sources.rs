@@ -11,8 +11,10 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use damper_control_plane::MAX_RULES;
 use damper_proto::manifest::{self, Document, Problem};
 use damper_proto::v1;
+use serde::de::IgnoredAny;
 
 use crate::exit::Error;
 use crate::key;
@@ -61,16 +63,20 @@ impl fmt::Display for Origin {
 pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
     let mut manifests = Vec::new();
     let mut faults = Vec::new();
+    let mut counted = 0;
     for path in &args.files {
         if path.as_os_str() == "-" {
             let mut bytes = Vec::new();
             io::stdin().read_to_end(&mut bytes).map_err(Error::io("standard input"))?;
+            count("standard input", &bytes, &mut counted)?;
             take("standard input", &bytes, &mut manifests, &mut faults);
             continue;
         }
         for file in files_at(path)? {
             let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
-            take(&file.display().to_string(), &bytes, &mut manifests, &mut faults);
+            let name = file.display().to_string();
+            count(&name, &bytes, &mut counted)?;
+            take(&name, &bytes, &mut manifests, &mut faults);
         }
     }
     faults.extend(repetitions(&manifests));
@@ -103,6 +109,52 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
         io::ErrorKind::NotFound => Error::Missing(format!("{}: no such file or folder", path.display())),
         _ => Error::io(path.display())(error),
     }
+}
+
+/// Adds a file's documents to those counted before it, and refuses what no server would take before minutes
+/// go into reading it.
+fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), Error> {
+    let before = *counted;
+    *counted += documents(bytes);
+    if *counted <= MAX_RULES {
+        return Ok(());
+    }
+    let together = if before == 0 { "" } else { ", together with what was read before it" };
+    Err(Error::data(format_args!("{file}: has {counted} rules{together}; at most {MAX_RULES} are allowed")))
+}
+
+/// How many documents a text holds, by its outer marks alone: never more than there are, and all of them in the
+/// usual forms (documents behind `---`, the items of a list, a JSON array).
+fn documents(bytes: &[u8]) -> usize {
+    if bytes.trim_ascii_start().starts_with(b"[")
+        && let Ok(items) = serde_json::from_slice::<Vec<IgnoredAny>>(bytes)
+    {
+        return items.len();
+    }
+    let (mut documents, mut begun, mut list) = (0, false, false);
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let marks = |mark: &[u8]| {
+            line.strip_prefix(mark).filter(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))
+        };
+        let (line, item) = match (marks(b"---"), marks(b"-")) {
+            (Some(rest), _) => {
+                (begun, list) = (false, false);
+                (rest, false)
+            }
+            (None, item) => (line, item.is_some()),
+        };
+        if line.trim_ascii().is_empty() || line.trim_ascii_start().starts_with(b"#") || line.starts_with(b"%")
+        {
+            continue;
+        }
+        if !begun {
+            (begun, list) = (true, item);
+            documents += 1;
+        } else if list && item {
+            documents += 1;
+        }
+    }
+    documents
 }
 
 fn take(file: &str, bytes: &[u8], manifests: &mut Vec<Manifest>, faults: &mut Vec<String>) {
@@ -222,6 +274,42 @@ mod tests {
         let text = read_files(&[folder.path()]).unwrap_err().to_string();
         assert!(text.contains("2.yaml:1 (document 1): key: a * b p.S/M is also the key at "), "{text}");
         assert!(text.ends_with("1.yaml:1 (document 1)"), "{text}");
+    }
+
+    #[test]
+    fn documents_are_counted_by_their_outer_marks() {
+        let table = [
+            ("", 0),
+            ("# nothing\n---\n\n", 0),
+            ("kind: Rule\nkey: x\n", 1),
+            ("%YAML 1.2\n---\nkind: Rule\n--- # two\nkind: Rule\n---\n", 2),
+            ("---\r\nkind: Rule\r\n---\r\nkind: Rule\r\n", 2),
+            ("--- {kind: Rule}\n--- {kind: Rule}", 2),
+            ("- kind: Rule\n  key: x\n-\n  kind: Rule\n---\n- kind: Rule\n", 3),
+            ("kind: Rule\nallow:\n- UNAVAILABLE\n- ABORTED\n", 1),
+            ("----\n---x\n-x\n", 1),
+            (" [{\"kind\": \"Rule\"}, {\"kind\": \"Rule\"}]\n", 2),
+            ("[{]", 1),
+        ];
+        for (text, count) in table {
+            assert_eq!(documents(text.as_bytes()), count, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_is_what_is_read() {
+        let texts = [
+            [RULE; 3].join("---\n"),
+            format!("[{}]", [r#"{"kind":"Rule"}"#; 3].join(",")),
+            format!("---\n{RULE}---\n# none\n"),
+        ];
+        for text in texts {
+            let read = match manifest::parse(&text) {
+                Ok(documents) => documents.len(),
+                Err(error) => error.problems.iter().filter_map(|problem| problem.document).max().unwrap(),
+            };
+            assert_eq!(documents(text.as_bytes()), read, "{text}");
+        }
     }
 
     #[test]
