@@ -302,8 +302,12 @@ fn healed_closing(sums: &Sums) -> String {
     else {
         return amplification(sums);
     };
+    let refused = match healed.last_not_retried_after_s {
+        Some(last) => format!("no retry refused after {last:.1} s"),
+        None => "no retry refused".to_owned(),
+    };
     let window = window().as_secs();
-    format!("  => first retry let through after {retry:.1} s; {success:.1} % success from {window} s on")
+    format!("  => {refused}; the first one sent at {retry:.1} s; {success:.1} % success from {window} s on")
 }
 
 #[cfg(test)]
@@ -311,6 +315,7 @@ mod tests {
     use damper_core::{Mode, Policy, Rule};
     use damper_proto::manifest;
 
+    use super::super::ledger::Second;
     use super::*;
 
     fn rules(text: &str) -> Vec<Rule> {
@@ -346,6 +351,22 @@ mod tests {
             assert_eq!(rule.policy().retry_breaker, Some(RetryBreaker::default()));
             assert_eq!(rule.policy().chain, damper_core::Chain::default());
         }
+    }
+
+    #[test]
+    fn healed_scene_closes_with_the_last_refusal_and_the_first_retry() {
+        let second = Second { started: 10, succeeded: 10, ended: 10, ..Second::default() };
+        let healed = Sums {
+            seconds: vec![second; 12],
+            last_not_repeated: Some(Duration::from_millis(9_300)),
+            first_repeated: Some(Duration::from_millis(9_900)),
+            ..Sums::default()
+        };
+        let refused = "no retry refused after 9.3 s; the first one sent at 9.9 s";
+        let rest = "100.0 % success from 10 s on";
+        assert_eq!(healed_closing(&healed), format!("  => {refused}; {rest}"));
+        let never = Sums { last_not_repeated: None, ..healed };
+        assert!(healed_closing(&never).contains("=> no retry refused; the first one"));
     }
 
     #[test]
