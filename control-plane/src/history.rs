@@ -8,10 +8,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::settings::HistoryRetention;
 use crate::store::{Change, Error, Store};
+use crate::table::TableView;
 
 const EVERY: Duration = Duration::from_secs(3600);
 /// The latest changes are kept however old they are.
@@ -20,13 +22,19 @@ const KEEP_LATEST: u64 = 1000;
 const PAGE: u64 = 16;
 
 /// Drops old changes for ever, first after a while.
-pub(crate) async fn run(store: Arc<dyn Store>, retention: HistoryRetention, first_after: Duration) {
+pub(crate) async fn run(
+    store: Arc<dyn Store>,
+    table: watch::Receiver<Arc<TableView>>,
+    retention: HistoryRetention,
+    first_after: Duration,
+) {
     let mut due = interval_at(Instant::now() + first_after, EVERY);
     due.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         due.tick().await;
         let Some(before) = SystemTime::now().checked_sub(retention.length()) else { continue };
-        match drop_older(&*store, before).await {
+        let head = table.borrow().revision();
+        match drop_older(&*store, head, before).await {
             Ok(None) => {}
             Ok(Some(revision)) => tracing::info!(revision, "the history up to this revision was dropped"),
             Err(error) => tracing::warn!(%error, "old history could not be dropped; trying again later"),
@@ -35,8 +43,7 @@ pub(crate) async fn run(store: Arc<dyn Store>, retention: HistoryRetention, firs
 }
 
 /// Drops what was changed before a time; answers up to which revision.
-async fn drop_older(store: &dyn Store, before: SystemTime) -> Result<Option<u64>, Error> {
-    let head = store.load().await?.revision;
+async fn drop_older(store: &dyn Store, head: u64, before: SystemTime) -> Result<Option<u64>, Error> {
     let mut upto = None;
     let mut after = match store.changes(0, 1).await {
         Err(Error::Compacted { oldest }) => oldest,

@@ -294,7 +294,8 @@ fn start(
         follower.run().await;
         "table"
     });
-    let retention = history::run(store.clone(), settings.history_retention, settings.first_retention_after);
+    let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
+    let retention = history::run(store.clone(), table.clone(), kept, first_after);
     tasks.spawn(async move {
         retention.await;
         "history"
