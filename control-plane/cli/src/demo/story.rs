@@ -360,7 +360,6 @@ mod tests {
             seconds: vec![second; 12],
             last_not_repeated: Some(Duration::from_millis(9_300)),
             first_repeated: Some(Duration::from_millis(9_900)),
-            ..Sums::default()
         };
         let refused = "no retry refused after 9.3 s; the first one sent at 9.9 s";
         let rest = "100.0 % success from 10 s on";
