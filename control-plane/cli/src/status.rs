@@ -53,7 +53,8 @@ pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Err
 
 /// The connection could not be made or broke.
 pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Error {
-    Error::Unavailable(format!("{address} can not be reached: {}", root_of(error)))
+    let hint = "start it with `damper serve`, or name another with --server or DAMPER_SERVER";
+    Error::Unavailable(format!("{address} can not be reached: {}; {hint}", root_of(error)))
 }
 
 /// The innermost cause, which says what happened ("Connection refused") without the layers around it.
@@ -154,7 +155,8 @@ mod tests {
         let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused");
         let error = failure("http://server", &Status::from_error(Box::new(refused)), &as_is);
         assert_eq!(error.code(), 69);
-        assert_eq!(error.to_string(), "http://server can not be reached: refused");
+        let text = error.to_string();
+        assert!(text.starts_with("http://server can not be reached: refused; start it"), "{text}");
     }
 
     #[test]

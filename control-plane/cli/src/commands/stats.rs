@@ -59,7 +59,12 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
 fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), Error> {
     match format {
         Format::Table if io::stdout().is_terminal() => output::data(&format!("{CLEAR}{}", view.screen())),
-        Format::Table => output::data(&view.lines(message)),
+        Format::Table => {
+            if !view.headed {
+                output::message(&view.head);
+            }
+            output::data(&view.lines(&time(message)))
+        }
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(message))),
         Format::Json => {
             let line = serde_json::to_string(message)
@@ -105,9 +110,10 @@ impl View {
         format!("{}\n\n{}", self.head, figures::stats(self.routes.values(), None))
     }
 
-    /// What the message brought, under headings the first time.
-    fn lines(&mut self, message: &v1::WatchResponse) -> String {
-        let table = figures::stats(&message.routes, Some(&time(message))).to_string();
+    /// A line for every route at this time, also for those that have not changed; under headings the first
+    /// time.
+    fn lines(&mut self, time: &str) -> String {
+        let table = figures::stats(self.routes.values(), Some(time)).to_string();
         if std::mem::replace(&mut self.headed, true) {
             table.split_once('\n').map_or_else(String::new, |(_, rows)| rows.to_owned())
         } else {
@@ -150,11 +156,13 @@ mod tests {
     }
 
     #[test]
-    fn headings_are_written_once() {
+    fn every_route_has_a_line_each_time_and_headings_are_written_once() {
         let mut view = View::default();
-        let first = view.lines(&message(true, &["a"], &[]));
-        let second = view.lines(&message(false, &["a"], &[]));
-        assert!(first.starts_with("TIME") && first.lines().count() == 2, "{first}");
-        assert!(!second.contains("TIME") && second.lines().count() == 1, "{second}");
+        view.take(&message(true, &["a", "b"], &[]));
+        let first = view.lines("1 s");
+        view.take(&message(false, &["b"], &[]));
+        let second = view.lines("2 s");
+        assert!(first.starts_with("TIME") && first.lines().count() == 3, "{first}");
+        assert!(!second.contains("TIME") && second.lines().count() == 2, "{second}");
     }
 }
