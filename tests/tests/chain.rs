@@ -87,22 +87,25 @@ async fn failing_bottom(control_plane: &ControlPlane) -> Hop {
     .await
 }
 
+/// What reaches each handler for one request while the bottom fails.
+async fn handled_per_request(control_plane: &ControlPlane) -> [u64; 4] {
+    let chain = Chain::new(control_plane, failing_bottom(control_plane).await).await;
+    chain.request().await.expect_err("the bottom fails");
+    chain.handled()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_hop_nearest_the_fault_retries() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(&rules(FLAGS_ON)).await;
-    let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
-    chain.request().await.expect_err("the bottom fails");
-    assert_eq!(chain.handled(), [1, 1, 1, 3]);
+    assert_eq!(handled_per_request(&control_plane).await, [1, 1, 1, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_flags_and_breaker_attempts_multiply() {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(&rules(FLAGS_OFF)).await;
-    let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
-    chain.request().await.expect_err("the bottom fails");
-    assert_eq!(chain.handled(), [1, 3, 9, 27]);
+    assert_eq!(handled_per_request(&control_plane).await, [1, 3, 9, 27]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,9 +116,7 @@ async fn a_hop_without_a_rule_in_the_middle_changes_nothing() {
         "---\nkind: Rule\nkey: {{ caller_service: b, caller_cluster: '*', callee_service: c, callee_method: '*' }}\npolicy: {off}\n"
     );
     control_plane.apply(&format!("{}{middle}", rules(FLAGS_ON))).await;
-    let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
-    chain.request().await.expect_err("the bottom fails");
-    assert_eq!(chain.handled(), [1, 1, 1, 3]);
+    assert_eq!(handled_per_request(&control_plane).await, [1, 1, 1, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -127,9 +128,7 @@ async fn a_hop_that_no_rule_matches_changes_nothing_either() {
         )
     };
     control_plane.apply(&format!("{}---\n{}", rule("a"), rule("c"))).await;
-    let chain = Chain::new(&control_plane, failing_bottom(&control_plane).await).await;
-    chain.request().await.expect_err("the bottom fails");
-    assert_eq!(chain.handled(), [1, 1, 1, 3]);
+    assert_eq!(handled_per_request(&control_plane).await, [1, 1, 1, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
