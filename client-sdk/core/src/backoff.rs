@@ -2,24 +2,31 @@
 //!
 //! ```text
 //! fixed         d = delay
-//! random        uniform in [min, max)
-//! exponential   d = min(base x multiplier^(n-1), max), not rounded at each step
+//! random        d uniform in [min, max)
+//! incrementing  d = initial + step x (n-1), at least 0
+//! exponential   d = base x multiplier^(n-1), not rounded at each step
+//! fibonacci     d = unit x 1, 1, 2, 3, 5, ...
+//! custom        d = the n-th of a list; the call ends when the list is used up
+//! sum           the waits of several added up
+//! by_code       another sequence for given codes
 //!
 //! none          d                             full          uniform in [0, d]
 //! equal         d/2 + uniform in [0, d/2]     plus_minus    uniform in [d(1-p), d(1+p)]
 //! decorrelated  uniform in [base, 3 x previous wait]
 //! ```
 //!
-//! n = 1, 2, ... counts the retries since the sequence (re)started. A wait never exceeds the ceiling (`max`;
-//! 24 h where there is none), and there still is jitter at the ceiling: the interval that is drawn from is
-//! cut, not the number drawn.
+//! n = 1, 2, ... counts the retries since the sequence (re)started, whatever they failed with. A wait never
+//! exceeds the ceiling (`max`; 24 h where there is none, and for a sum), and there still is jitter at the
+//! ceiling: the interval that is drawn from is cut, not the number drawn. With `over_max: stop` the call ends
+//! where d, before its random part, would exceed the ceiling.
 //!
 //! Source of the jitters: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
 use std::time::Duration;
 
+use crate::code::Code;
 use crate::fault::Ratio;
-use crate::policy::{self, Backoff, Jitter};
+use crate::policy::{self, Backoff, Growth, Jitter, OverMax, Step, Waits};
 use crate::time::micros;
 
 /// Where a call stands in its sequence of waits.
@@ -30,23 +37,24 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The next wait; `random` is uniform over all of `u64`.
-    pub fn next(&mut self, backoff: &Backoff, random: u64) -> Duration {
+    /// The next wait, after an attempt that failed with `code`; none if the sequence is over. `random` is
+    /// uniform over all of `u64`.
+    pub fn next(&mut self, backoff: &Backoff, code: Code, random: u64) -> Option<Duration> {
         self.waits = self.waits.saturating_add(1);
-        let wait_us = match *backoff {
-            Backoff::None => 0,
-            Backoff::Fixed { delay, jitter } => {
-                let ceiling = micros(policy::WAIT.max);
-                self.jittered(jitter, micros(delay), micros(delay), ceiling, random)
+        let mut draws = Draws(random);
+        let wait_us = match backoff {
+            Backoff::Always(waits) => self.wait(waits, &mut draws),
+            Backoff::Sum(parts) => parts
+                .iter()
+                .try_fold(0_u64, |sum, part| Some(sum.saturating_add(self.wait(part, &mut draws)?)))
+                .map(|sum| sum.min(micros(policy::WAIT.max))),
+            Backoff::ByCode { default, codes } => {
+                let waits = codes.iter().find(|(set, _)| set.contains(code)).map_or(default, |(_, waits)| waits);
+                self.wait(waits, &mut draws)
             }
-            Backoff::Random { min, max } => uniform(micros(min), micros(max).saturating_sub(1), random),
-            Backoff::Exponential { base, multiplier, max, jitter } => {
-                let wait_us = grown(micros(base), multiplier, self.waits - 1, micros(max));
-                self.jittered(jitter, micros(base), wait_us, micros(max), random)
-            }
-        };
+        }?;
         self.previous_us = wait_us;
-        Duration::from_micros(wait_us)
+        Some(Duration::from_micros(wait_us))
     }
 
     /// Begins again with n = 1, as after a server said itself how long to wait.
@@ -54,8 +62,40 @@ impl Sequence {
         *self = Self::default();
     }
 
-    fn jittered(&self, jitter: Jitter, base: u64, wait: u64, ceiling: u64, random: u64) -> u64 {
-        let (low, high) = match jitter {
+    fn wait(&self, waits: &Waits, draws: &mut Draws) -> Option<u64> {
+        let steps = self.waits.saturating_sub(1);
+        let (base, wait, growth) = match waits {
+            Waits::None => return Some(0),
+            Waits::Fixed { delay, jitter } => (*delay, micros(*delay), capped_at(policy::WAIT.max, *jitter)),
+            Waits::Random { min, max, jitter } => {
+                let drawn = uniform(micros(*min), micros(*max).saturating_sub(1), draws.next());
+                (*min, drawn, capped_at((*max).max(*min), *jitter))
+            }
+            Waits::Incrementing { initial, step, growth } => {
+                (*initial, incremented(micros(*initial), *step, steps), *growth)
+            }
+            Waits::Exponential { base, multiplier, growth } => {
+                (*base, multiplied(micros(*base), *multiplier, steps, micros(growth.max)), *growth)
+            }
+            Waits::Fibonacci { unit, growth } => {
+                (*unit, micros(*unit).saturating_mul(fibonacci(steps, micros(growth.max))), *growth)
+            }
+            Waits::Custom { delays, jitter } => {
+                let delay = *delays.get(usize::try_from(steps).ok()?)?;
+                (delay, micros(delay), capped_at(policy::WAIT.max, *jitter))
+            }
+        };
+        let max = micros(growth.max);
+        if wait > max && growth.over_max == OverMax::Stop {
+            return None;
+        }
+        let (low, high) = self.interval(growth.jitter, micros(base), wait.min(max));
+        Some(if low == high { low.min(max) } else { uniform(low.min(max), high.min(max), draws.next()) })
+    }
+
+    /// What a wait is drawn from.
+    fn interval(&self, jitter: Jitter, base: u64, wait: u64) -> (u64, u64) {
+        match jitter {
             Jitter::None => (wait, wait),
             Jitter::Full => (0, wait),
             Jitter::Equal => (wait / 2, wait),
@@ -64,23 +104,64 @@ impl Sequence {
                 (wait.saturating_sub(part), wait.saturating_add(part))
             }
             Jitter::Decorrelated => (base, self.previous_us.max(base).saturating_mul(3)),
-        };
-        uniform(low.min(ceiling), high.min(ceiling), random)
+        }
     }
 }
 
-/// min(base x multiplier^steps, max), the product in thousandths of a microsecond so that steps do not round.
-fn grown(base_us: u64, multiplier: Ratio, steps: u32, max_us: u64) -> u64 {
+/// Independent random numbers from one.
+struct Draws(u64);
+
+impl Draws {
+    /// The first is the one given; each further one is mixed from the one before (the finalizer of SplitMix64,
+    /// Steele, Lea and Flood 2014).
+    fn next(&mut self) -> u64 {
+        let drawn = self.0;
+        let mut mixed = drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        self.0 = mixed ^ (mixed >> 31);
+        drawn
+    }
+}
+
+fn capped_at(max: Duration, jitter: Jitter) -> Growth {
+    Growth { max, over_max: OverMax::Cap, jitter }
+}
+
+/// initial + step x steps, at least 0.
+fn incremented(initial_us: u64, step: Step, steps: u32) -> u64 {
+    let by = |size: Duration| micros(size).saturating_mul(u64::from(steps));
+    match step {
+        Step::Up(size) => initial_us.saturating_add(by(size)),
+        Step::Down(size) => initial_us.saturating_sub(by(size)),
+    }
+}
+
+/// base x multiplier^steps, counted in millionths of a microsecond so that steps do not round; `max` + 1 if it
+/// is more than `max`.
+fn multiplied(base_us: u64, multiplier: Ratio, steps: u32, max_us: u64) -> u64 {
     const FINE: u128 = 1_000_000;
     let max = u128::from(max_us) * FINE;
     let mut wait = u128::from(base_us) * FINE;
     for _ in 0..steps {
-        if wait >= max || multiplier == Ratio::ONE {
+        if wait > max || wait == 0 || multiplier == Ratio::ONE {
             break;
         }
         wait = wait * u128::from(multiplier.bp()) / 10_000;
     }
-    u64::try_from(wait.min(max) / FINE).unwrap_or(max_us)
+    if wait > max { max_us.saturating_add(1) } else { u64::try_from(wait / FINE).unwrap_or(max_us) }
+}
+
+/// The number that follows `steps` others in 1, 1, 2, 3, 5, ...; some number above `max` once it is.
+fn fibonacci(steps: u32, max: u64) -> u64 {
+    let (mut this, mut next) = (1_u64, 1_u64);
+    for _ in 0..steps {
+        if this > max {
+            break;
+        }
+        (this, next) = (next, this.saturating_add(next));
+    }
+    this
 }
 
 fn scaled(us: u64, share: Ratio) -> u64 {
@@ -104,17 +185,25 @@ mod tests {
     }
 
     fn exponential(base: u64, multiplier_bp: u32, max: u64, jitter: Jitter) -> Backoff {
-        Backoff::Exponential {
+        let growth = Growth { max: ms(max), over_max: OverMax::Cap, jitter };
+        Backoff::Always(Waits::Exponential {
             base: ms(base),
             multiplier: Ratio::from_bp(multiplier_bp),
-            max: ms(max),
-            jitter,
-        }
+            growth,
+        })
+    }
+
+    fn fixed(delay: Duration, jitter: Jitter) -> Backoff {
+        Backoff::Always(Waits::Fixed { delay, jitter })
+    }
+
+    fn random(min: u64, max: u64) -> Backoff {
+        Backoff::Always(Waits::Random { min: ms(min), max: ms(max), jitter: Jitter::None })
     }
 
     fn waits(backoff: &Backoff, random: u64, count: usize) -> Vec<Duration> {
         let mut sequence = Sequence::default();
-        (0..count).map(|_| sequence.next(backoff, random)).collect()
+        (0..count).map(|_| sequence.next(backoff, Code::Unavailable, random).unwrap()).collect()
     }
 
     #[test]
@@ -123,22 +212,21 @@ mod tests {
             let expected: Vec<_> = expected.iter().copied().map(ms).collect();
             assert_eq!(waits(&backoff, u64::MAX / 3, expected.len()), expected, "{backoff:?}");
         };
-        check(Backoff::None, &[0, 0, 0]);
-        check(Backoff::Fixed { delay: ms(40), jitter: Jitter::None }, &[40, 40, 40]);
+        check(Backoff::Always(Waits::None), &[0, 0, 0]);
+        check(fixed(ms(40), Jitter::None), &[40, 40, 40]);
         check(exponential(25, 20_000, 250, Jitter::None), &[25, 50, 100, 200, 250, 250]);
         check(exponential(100, 10_000, 250, Jitter::None), &[100, 100, 100]);
         check(exponential(0, 20_000, 250, Jitter::None), &[0, 0, 0]);
-        check(Backoff::Random { min: ms(7), max: ms(7) }, &[7, 7]);
+        check(random(7, 7), &[7, 7]);
     }
 
     #[test]
     fn growth_is_not_rounded_at_each_step() {
-        let backoff = Backoff::Exponential {
+        let backoff = Backoff::Always(Waits::Exponential {
             base: Duration::from_micros(1),
             multiplier: Ratio::from_bp(15_000),
-            max: ms(1),
-            jitter: Jitter::None,
-        };
+            growth: Growth { max: ms(1), over_max: OverMax::Cap, jitter: Jitter::None },
+        });
         // 1.5^n microseconds: rounding each step would stay at 1 for ever.
         let expected = [1, 1, 2, 3, 5, 7, 11, 17, 25, 38];
         assert_eq!(waits(&backoff, 0, 10), expected.map(Duration::from_micros));
@@ -147,7 +235,7 @@ mod tests {
     #[test]
     fn jitter_covers_its_interval_and_nothing_else() {
         let check = |jitter: Jitter, low: u64, high: u64| {
-            let backoff = Backoff::Fixed { delay: ms(100), jitter };
+            let backoff = fixed(ms(100), jitter);
             assert_eq!(waits(&backoff, 0, 1), [ms(low)], "{jitter:?}");
             assert_eq!(waits(&backoff, u64::MAX, 1), [ms(high)], "{jitter:?}");
         };
@@ -171,7 +259,7 @@ mod tests {
 
     #[test]
     fn random_stays_below_its_upper_end() {
-        let backoff = Backoff::Random { min: ms(10), max: ms(20) };
+        let backoff = random(10, 20);
         assert_eq!(waits(&backoff, 0, 1), [ms(10)]);
         assert_eq!(waits(&backoff, u64::MAX, 1), [Duration::from_micros(19_999)]);
     }
@@ -180,10 +268,10 @@ mod tests {
     fn a_restarted_sequence_begins_with_its_first_wait() {
         let backoff = exponential(25, 20_000, 250, Jitter::None);
         let mut sequence = Sequence::default();
-        sequence.next(&backoff, 0);
-        sequence.next(&backoff, 0);
+        sequence.next(&backoff, Code::Unavailable, 0);
+        sequence.next(&backoff, Code::Unavailable, 0);
         sequence.restart();
-        assert_eq!(sequence.next(&backoff, 0), ms(25));
+        assert_eq!(sequence.next(&backoff, Code::Unavailable, 0), Some(ms(25)));
     }
 
     proptest! {
@@ -205,16 +293,16 @@ mod tests {
                 _ => Jitter::Decorrelated,
             };
             let max_us = base_us.saturating_add(over_us).min(86_400_000_000);
-            let backoff = Backoff::Exponential {
+            let growth = Growth { max: Duration::from_micros(max_us), over_max: OverMax::Cap, jitter };
+            let backoff = Backoff::Always(Waits::Exponential {
                 base: Duration::from_micros(base_us),
                 multiplier: Ratio::from_bp(multiplier_bp),
-                max: Duration::from_micros(max_us),
-                jitter,
-            };
+                growth,
+            });
             for wait in waits(&backoff, random, retries) {
                 prop_assert!(wait <= Duration::from_micros(max_us));
             }
-            let fixed = Backoff::Fixed { delay: Duration::from_micros(base_us), jitter };
+            let fixed = fixed(Duration::from_micros(base_us), jitter);
             for wait in waits(&fixed, random, retries) {
                 prop_assert!(wait <= policy::WAIT.max);
             }

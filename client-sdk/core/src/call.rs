@@ -317,7 +317,7 @@ impl Call {
 
     /// A server that has not seen the request may get it once more at once, where the rule repeats at all.
     fn may_resend(&self, route: &Route, pending: Pending) -> bool {
-        let repeats = enforced(route).is_some_and(|policy| policy.repeats().is_some());
+        let repeats = enforced(route).is_some_and(Policy::repeats);
         repeats && self.start.replayable && !pending.committed && !self.resent
     }
 

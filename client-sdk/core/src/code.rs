@@ -131,6 +131,18 @@ impl CodeSet {
         Self(self.0 | other.0)
     }
 
+    /// The codes of both.
+    #[must_use]
+    pub const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// The codes that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// True if no code is in the set.
     #[must_use]
     pub const fn is_empty(self) -> bool {

@@ -85,12 +85,12 @@ impl Bound {
     /// The bound of calls under a policy; of one attempt where nothing is repeated.
     #[must_use]
     pub fn of(policy: Option<&Policy>) -> Self {
-        let retry = policy.filter(|policy| policy.mode == crate::Mode::Enforce).and_then(Policy::repeats);
+        let repeats = policy.filter(|policy| policy.mode == crate::Mode::Enforce && policy.repeats());
         let once =
             Self { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
-        let Some(retry) = retry else { return once };
-        let unbounded = Self { max_attempts: retry.max_attempts, steady: None, ..once };
-        let Some(breaker) = policy.and_then(|policy| policy.retry_breaker) else { return unbounded };
+        let Some(policy) = repeats else { return once };
+        let unbounded = Self { max_attempts: policy.max_attempts(), steady: None, ..once };
+        let Some(breaker) = policy.retry_breaker else { return unbounded };
         Self {
             steady: Some(Ratio::from_bp(Ratio::ONE.bp() + breaker.ratio.bp())),
             free_retries: breaker.min_failures.max(breaker.min_samples.saturating_sub(1)),

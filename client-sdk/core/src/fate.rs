@@ -13,12 +13,16 @@ pub enum Fate {
     Ok,
     /// A later attempt was answered.
     OkAfterRetry,
+    /// A hedge was answered first.
+    OkByHedge,
     /// The code may not be retried.
     NotRetryable,
     /// Every attempt the rule allows was made.
     AttemptsExhausted,
     /// The retry breaker was open.
     RetryBreaker,
+    /// The budget of extra attempts was used up.
+    Budget,
     /// No time was left, or too little for a retry to finish.
     Deadline,
     /// `retry.max_duration` was over, or would have been after the wait.
@@ -29,6 +33,10 @@ pub enum Fate {
     ChainRetryFlag,
     /// A hop below has retried and given up.
     ChainNoMoreRetry,
+    /// `stop_when`: the call had taken too long, or too few calls succeed.
+    StopWhen,
+    /// The circuit breaker was open: nothing was sent.
+    CircuitOpen,
     /// The request was too long or not complete when it was sent.
     NotReplayable,
     /// The answer had begun when the failure came.
@@ -43,17 +51,21 @@ pub enum Fate {
 
 impl Fate {
     /// Every fate.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 19] = [
         Self::Ok,
         Self::OkAfterRetry,
+        Self::OkByHedge,
         Self::NotRetryable,
         Self::AttemptsExhausted,
         Self::RetryBreaker,
+        Self::Budget,
         Self::Deadline,
         Self::MaxDuration,
         Self::Pushback,
         Self::ChainRetryFlag,
         Self::ChainNoMoreRetry,
+        Self::StopWhen,
+        Self::CircuitOpen,
         Self::NotReplayable,
         Self::Committed,
         Self::PolicyOff,
@@ -67,14 +79,18 @@ impl Fate {
         match self {
             Self::Ok => "ok",
             Self::OkAfterRetry => "ok_after_retry",
+            Self::OkByHedge => "ok_by_hedge",
             Self::NotRetryable => "not_retryable",
             Self::AttemptsExhausted => "attempts_exhausted",
             Self::RetryBreaker => "retry_breaker",
+            Self::Budget => "budget",
             Self::Deadline => "deadline",
             Self::MaxDuration => "max_duration",
             Self::Pushback => "pushback",
             Self::ChainRetryFlag => "chain_retry_flag",
             Self::ChainNoMoreRetry => "chain_no_more_retry",
+            Self::StopWhen => "stop_when",
+            Self::CircuitOpen => "circuit_open",
             Self::NotReplayable => "not_replayable",
             Self::Committed => "committed",
             Self::PolicyOff => "policy_off",
@@ -86,7 +102,7 @@ impl Fate {
     /// True if the application got an answer.
     #[must_use]
     pub const fn is_ok(self) -> bool {
-        matches!(self, Self::Ok | Self::OkAfterRetry)
+        matches!(self, Self::Ok | Self::OkAfterRetry | Self::OkByHedge)
     }
 
     /// True if a request in whose service a call ended so must not be repeated by the layers above: the
@@ -97,9 +113,12 @@ impl Fate {
             self,
             Self::AttemptsExhausted
                 | Self::RetryBreaker
+                | Self::Budget
                 | Self::Deadline
                 | Self::MaxDuration
                 | Self::Pushback
+                | Self::StopWhen
+                | Self::CircuitOpen
         )
     }
 }

@@ -132,6 +132,19 @@ impl Bounds<Ratio> {
     }
 }
 
+impl Bounds<Percent> {
+    /// Notes a fault at `path` if `value` lies outside.
+    pub fn check(&self, path: &str, value: Percent, faults: &mut Faults) {
+        self.check_as(path, value, value, faults);
+    }
+}
+
+impl fmt::Display for Bounds<Percent> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..={}", self.min, self.max)
+    }
+}
+
 impl fmt::Display for Bounds<u32> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}..={}", self.min, self.max)
@@ -175,12 +188,43 @@ impl Ratio {
 
 impl fmt::Display for Ratio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (self.bp / 10_000, self.bp % 10_000);
-        if part == 0 {
-            return write!(f, "{whole}");
-        }
-        let digits = format!("{part:04}");
-        write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+        write_decimal(f, self.bp, 10_000, 4)
+    }
+}
+
+/// A number of `parts` of a unit as a decimal without needless zeros.
+fn write_decimal(f: &mut fmt::Formatter<'_>, number: u32, parts: u32, digits: usize) -> fmt::Result {
+    let (whole, part) = (number / parts, number % parts);
+    if part == 0 {
+        return write!(f, "{whole}");
+    }
+    let digits = format!("{part:0digits$}");
+    write!(f, "{whole}.{}", digits.trim_end_matches('0'))
+}
+
+/// A percentage in steps of 0.01, kept as that many hundredths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Percent {
+    hundredths: u32,
+}
+
+impl Percent {
+    /// This many hundredths of a percent.
+    #[must_use]
+    pub const fn from_hundredths(hundredths: u32) -> Self {
+        Self { hundredths }
+    }
+
+    /// Hundredths of a percent, which are ten-thousandths of the whole.
+    #[must_use]
+    pub const fn hundredths(self) -> u32 {
+        self.hundredths
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_decimal(f, self.hundredths, 100, 2)
     }
 }
 

@@ -3,13 +3,46 @@
 //! An SDK lists the features it has when it connects; the control plane derives from each rule those it
 //! needs and withholds the rule from a client without them, naming the feature. Names are only ever added.
 
-use crate::policy::Policy;
+use crate::policy::{Backoff, BreakerMode, Growth, Jitter, OverMax, Policy, Waits};
 
 /// Everything `damper.v1` began with: mode, timeout, retry with its first four backoffs, breaker, chain flags.
 pub const BASE: &str = "base";
+/// `hedge`
+pub const HEDGE: &str = "hedge";
+/// `budget`
+pub const BUDGET: &str = "budget";
+/// `stop_when`
+pub const STOP_WHEN: &str = "stop_when";
+/// `circuit_breaker`
+pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
+/// `retry_breaker.mode: adaptive`
+pub const ADAPTIVE: &str = "adaptive";
+/// `retry.backoff` of the kinds incrementing, fibonacci, custom, sum and by_code; `over_max: stop`; jitter of
+/// a random backoff.
+pub const BACKOFFS: &str = "backoffs";
+/// `hold_unary`
+pub const HOLD_UNARY: &str = "hold_unary";
+/// `call_id`
+pub const CALL_ID: &str = "call_id";
+/// `chain.propagate_baggage`
+pub const BAGGAGE: &str = "baggage";
+/// Guards: a rule that one would tighten is withheld from a client without it.
+pub const GUARDS: &str = "guards";
 
 /// The features this engine has.
-pub const ALL: &[&str] = &[BASE];
+pub const ALL: &[&str] = &[
+    BASE,
+    HEDGE,
+    BUDGET,
+    STOP_WHEN,
+    CIRCUIT_BREAKER,
+    ADAPTIVE,
+    BACKOFFS,
+    HOLD_UNARY,
+    CALL_ID,
+    BAGGAGE,
+    GUARDS,
+];
 
 /// The first feature that carrying out the policy needs and `has` does not list.
 #[must_use]
@@ -18,6 +51,33 @@ pub fn lacking<'a>(policy: &Policy, has: impl Fn(&str) -> bool + 'a) -> Option<&
 }
 
 /// The features that carrying out the policy needs.
-pub fn needed(_policy: &Policy) -> impl Iterator<Item = &'static str> {
-    ALL.iter().copied()
+pub fn needed(policy: &Policy) -> impl Iterator<Item = &'static str> + use<> {
+    let adaptive = policy.retry_breaker.is_some_and(|breaker| breaker.mode == BreakerMode::Adaptive);
+    let later_backoff = policy.retry.as_ref().is_some_and(|retry| !began_with(&retry.backoff));
+    let uses = [
+        (true, BASE),
+        (policy.hedge.is_some(), HEDGE),
+        (policy.budget.is_some(), BUDGET),
+        (policy.stop_when.is_some(), STOP_WHEN),
+        (policy.circuit_breaker.is_some(), CIRCUIT_BREAKER),
+        (adaptive, ADAPTIVE),
+        (later_backoff, BACKOFFS),
+        (policy.hold_unary, HOLD_UNARY),
+        (policy.call_id, CALL_ID),
+        (policy.chain.propagate_baggage, BAGGAGE),
+    ];
+    uses.into_iter().filter(|(used, _)| *used).map(|(_, feature)| feature)
+}
+
+/// True for the backoffs that `damper.v1` began with.
+fn began_with(backoff: &Backoff) -> bool {
+    let Backoff::Always(waits) = backoff else {
+        return false;
+    };
+    match waits {
+        Waits::None | Waits::Fixed { .. } => true,
+        Waits::Random { jitter, .. } => *jitter == Jitter::None,
+        Waits::Exponential { growth: Growth { over_max, .. }, .. } => *over_max == OverMax::Cap,
+        Waits::Incrementing { .. } | Waits::Fibonacci { .. } | Waits::Custom { .. } => false,
+    }
 }

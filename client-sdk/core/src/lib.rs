@@ -24,10 +24,12 @@ mod explain;
 mod fate;
 pub mod fault;
 pub mod feature;
+pub mod guard;
 pub mod key;
 pub mod latency;
 mod pattern;
 pub mod policy;
+pub mod repeat_limit;
 mod route;
 mod table;
 mod time;
@@ -38,12 +40,17 @@ pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
 pub use explain::{Bound, Explanation, Loser};
 pub use fate::{Ending, Fate};
-pub use fault::{Fault, Faults, Ratio};
+pub use fault::{Fault, Faults, Percent, Ratio};
+pub use guard::{Ceiling, Guard};
 pub use key::RouteKey;
 pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
-pub use policy::{Backoff, Chain, Jitter, Mode, Policy, Retry, RetryBreaker};
+pub use policy::{
+    Backoff, BreakerMode, Budget, Chain, CircuitBreaker, Growth, Hedge, HedgeDelay, Jitter, Mode, OverMax,
+    Policy, Retry, RetryBreaker, Step as BackoffStep, StopWhen, Waits,
+};
+pub use repeat_limit::RepeatLimit;
 pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
-pub use table::{Rule, Table};
+pub use table::{Rule, Table, Tightened};
 pub use time::Time;
 pub use window::{Counts, Window, WindowShape};

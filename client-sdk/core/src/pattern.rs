@@ -78,6 +78,26 @@ impl Pattern {
             && self.callee_method.matches(route.callee_method())
     }
 
+    /// True if every route of `other` is one of this pattern's.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        self.caller_service.covers(&other.caller_service)
+            && self.caller_cluster.covers(&other.caller_cluster)
+            && self.callee_service.covers(&other.callee_service)
+            && self.callee_method.covers(&other.callee_method)
+    }
+
+    /// True if some route is both patterns'.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let parts = |a: &Part, b: &Part| a.covers(b) || b.covers(a);
+        parts(&self.caller_service, &other.caller_service)
+            && parts(&self.caller_cluster, &other.caller_cluster)
+            && parts(&self.callee_service, &other.callee_service)
+            && (self.callee_method.covers(&other.callee_method)
+                || other.callee_method.covers(&self.callee_method))
+    }
+
     /// True if the caller part matches: such a rule concerns this process.
     #[must_use]
     pub fn matches_caller(&self, service: &str, cluster: &str) -> bool {
@@ -136,6 +156,10 @@ impl Part {
         Self::Exact(text.to_owned())
     }
 
+    fn covers(&self, other: &Self) -> bool {
+        *self == Self::Any || self == other
+    }
+
     fn matches(&self, name: &str) -> bool {
         match self {
             Self::Any => true,
@@ -168,6 +192,14 @@ impl MethodPart {
             key::check_name(path, service, faults);
         }
         Self::Service(service.to_owned())
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (Self::Service(service), Self::Exact(method)) => service_of(method) == Some(service),
+            _ => self == other,
+        }
     }
 
     fn matches(&self, method: &str) -> bool {

@@ -7,34 +7,33 @@
 use std::time::Duration;
 
 use crate::code::{Code, CodeSet};
-use crate::fault::{Bounds, Faults, Millis, Ratio};
+use crate::fault::{Bounds, Faults, Millis};
 use crate::window::WindowShape;
+
+mod backoff;
+mod gates;
+mod hedge;
+
+pub use backoff::{
+    Backoff, Growth, JITTER_SHARE, Jitter, LIST_LENGTH, MULTIPLIER, OverMax, STEP, Step, WAIT, Waits,
+};
+pub use gates::{
+    BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, BreakerMode, Budget,
+    CIRCUIT_CALLS, CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, LATENCY_PERCENTILE,
+    MIN_FAILURES, MIN_SAMPLES, RetryBreaker, STOP_MIN_SAMPLES, SUCCESS_RATE, StopWhen,
+};
+pub use hedge::{HEDGE_DELAY, HEDGE_PERCENTILE, Hedge, HedgeDelay, MAX_HEDGES};
 
 /// `timeout`, `retry.max_duration`, `retry.per_attempt_timeout`.
 pub const TIMEOUT: Bounds<Duration> =
     Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
 /// `retry.max_attempts`
 pub const MAX_ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
-/// Every wait of a backoff.
-pub const WAIT: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) };
-/// `retry.backoff.exponential.multiplier`
-pub const MULTIPLIER: Bounds<Ratio> = Bounds { min: Ratio::ONE, max: Ratio::from_bp(100_000) };
-/// `jitter_share`
-pub const JITTER_SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
-/// `retry_breaker.ratio`
-pub const BREAKER_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::ONE };
-/// `retry_breaker.buckets`
-pub const BUCKETS: Bounds<u32> = Bounds { min: 2, max: 60 };
-/// `retry_breaker.bucket_length`
-pub const BUCKET_LENGTH: Bounds<Duration> =
-    Bounds { min: Duration::from_millis(100), max: Duration::from_secs(10) };
-/// `retry_breaker.min_failures`
-pub const MIN_FAILURES: Bounds<u32> = Bounds { min: 0, max: 100 };
-/// `retry_breaker.min_samples`
-pub const MIN_SAMPLES: Bounds<u32> = Bounds { min: 0, max: 1000 };
 /// `replay_limit_bytes`
 pub const REPLAY_LIMIT: Bounds<u32> = Bounds { min: 0, max: 4 << 20 };
 
+/// The codes that are retried unless said otherwise.
+pub const RETRYABLE: CodeSet = CodeSet::of(&[Code::Unavailable]);
 /// Request bytes kept per call unless said otherwise: 64 KiB.
 pub const DEFAULT_REPLAY_LIMIT: u32 = 64 << 10;
 
@@ -45,14 +44,27 @@ pub struct Policy {
     pub mode: Mode,
     /// The whole call with its answer, its retries and waits; cuts a running attempt. None: no limit.
     pub timeout: Option<Duration>,
-    /// How failed calls are repeated. None: they are sent once.
+    /// How failed calls are repeated. None: they are not.
     pub retry: Option<Retry>,
+    /// How calls that take long are sent once more beside. None: they are not.
+    pub hedge: Option<Hedge>,
     /// None: switched off. On by default.
     pub retry_breaker: Option<RetryBreaker>,
+    /// None: extra attempts are not capped (unless the retry breaker is adaptive).
+    pub budget: Option<Budget>,
+    /// None: neither latency nor success rate stops retries.
+    pub stop_when: Option<StopWhen>,
+    /// Gates whole calls. None: switched off.
+    pub circuit_breaker: Option<CircuitBreaker>,
     /// The two flags of the chain, honoured by default.
     pub chain: Chain,
     /// Request bytes kept per call so that it can be sent again; a longer request is sent once.
     pub replay_limit: u32,
+    /// An answer of one message is held back until its status is known, so that a call that fails after its
+    /// message can still be repeated. Needs an exact method.
+    pub hold_unary: bool,
+    /// Every attempt of a call carries the same random `damper-call`: a key for handlers to tell repeats by.
+    pub call_id: bool,
 }
 
 /// Whether a rule acts; each does more than the one before.
@@ -81,68 +93,6 @@ pub struct Retry {
     pub backoff: Backoff,
 }
 
-/// The wait before retry n (n = 1, 2, ...); see [`backoff`](crate::backoff) for the formulas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Backoff {
-    /// At once.
-    None,
-    /// The same wait each time.
-    Fixed {
-        /// The wait.
-        delay: Duration,
-        /// Its random part.
-        jitter: Jitter,
-    },
-    /// Uniform in [min, max).
-    Random {
-        /// The shortest wait.
-        min: Duration,
-        /// No wait is as long as this, unless it equals `min`.
-        max: Duration,
-    },
-    /// min(base x multiplier^(n-1), max).
-    Exponential {
-        /// The first wait.
-        base: Duration,
-        /// The growth from wait to wait.
-        multiplier: Ratio,
-        /// The longest wait.
-        max: Duration,
-        /// Its random part.
-        jitter: Jitter,
-    },
-}
-
-/// The random part of a wait of length d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Jitter {
-    /// d as it is.
-    None,
-    /// Uniform in [0, d].
-    Full,
-    /// d/2 + uniform in [0, d/2].
-    Equal,
-    /// Uniform in [d x (1 - share), d x (1 + share)].
-    PlusMinus(Ratio),
-    /// Uniform in [base, 3 x previous wait].
-    Decorrelated,
-}
-
-/// Gates retries by failures against successes over a sliding window; see [`breaker`](crate::breaker).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RetryBreaker {
-    /// Retries stop above this many failures per success.
-    pub ratio: Ratio,
-    /// The window.
-    pub window: WindowShape,
-    /// So many failures in the window never stop retries. 0: the bare ratio.
-    pub min_failures: u32,
-    /// With fewer attempts in the window retries are not stopped. 0: no such minimum.
-    pub min_samples: u32,
-    /// What counts as a failure. None: [`breaker::FAILURES`](crate::breaker::FAILURES) and what the rule retries.
-    pub failure_codes: Option<CodeSet>,
-}
-
 /// The two flags of the chain; see [`chain`](crate::chain).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Chain {
@@ -150,6 +100,8 @@ pub struct Chain {
     pub ignore_retry_flag: bool,
     /// Repeat even where the answer says that a hop below has given up.
     pub ignore_no_more_retry: bool,
+    /// Send the flag down as W3C baggage too, so that hops which only speak OpenTelemetry pass it on.
+    pub propagate_baggage: bool,
 }
 
 impl Policy {
@@ -160,9 +112,15 @@ impl Policy {
             mode,
             timeout: None,
             retry: None,
+            hedge: None,
             retry_breaker: Some(RetryBreaker::default()),
+            budget: None,
+            stop_when: None,
+            circuit_breaker: None,
             chain: Chain::default(),
             replay_limit: DEFAULT_REPLAY_LIMIT,
+            hold_unary: false,
+            call_id: false,
         }
     }
 
@@ -172,10 +130,38 @@ impl Policy {
         self.mode != Mode::Off
     }
 
-    /// The retry settings, if they allow a second attempt.
+    /// Attempts per call at most, the first send included; hedges count too.
     #[must_use]
-    pub fn repeats(&self) -> Option<&Retry> {
-        self.retry.as_ref().filter(|retry| retry.max_attempts > 1)
+    pub fn max_attempts(&self) -> u32 {
+        match (&self.retry, &self.hedge) {
+            (Some(retry), _) => retry.max_attempts,
+            (None, Some(hedge)) => hedge.max_hedges.saturating_add(1),
+            (None, None) => 1,
+        }
+    }
+
+    /// True if a call may be sent more than once.
+    #[must_use]
+    pub fn repeats(&self) -> bool {
+        self.max_attempts() > 1
+    }
+
+    /// The codes after which a call may be sent again. A policy that only hedges goes on after those that are
+    /// retried unless said otherwise.
+    #[must_use]
+    pub fn retryable(&self) -> CodeSet {
+        match (&self.retry, &self.hedge) {
+            (Some(retry), _) => retry.codes,
+            (None, Some(_)) => RETRYABLE,
+            (None, None) => CodeSet::EMPTY,
+        }
+    }
+
+    /// The cap on extra attempts. An adaptive retry breaker has one even if the policy says none.
+    #[must_use]
+    pub fn cap(&self) -> Option<Budget> {
+        let adaptive = self.retry_breaker.is_some_and(|breaker| breaker.mode == BreakerMode::Adaptive);
+        self.budget.or_else(|| adaptive.then(Budget::default))
     }
 
     /// The shape of the window that calls under this policy are counted in.
@@ -193,6 +179,18 @@ impl Policy {
         if let Some(breaker) = &self.retry_breaker {
             breaker.check(faults);
         }
+        if let Some(hedge) = &self.hedge {
+            hedge.check(faults);
+        }
+        if let Some(budget) = &self.budget {
+            budget.check(faults);
+        }
+        if let Some(stop_when) = &self.stop_when {
+            stop_when.check(faults);
+        }
+        if let Some(circuit_breaker) = &self.circuit_breaker {
+            circuit_breaker.check(faults);
+        }
         REPLAY_LIMIT.check("replay_limit_bytes", self.replay_limit, faults);
     }
 }
@@ -208,7 +206,7 @@ impl Retry {
         if self.codes.contains(Code::Ok) {
             faults.add("retry.codes", "OK is not a failure");
         }
-        self.backoff.check(faults);
+        self.backoff.check("retry.backoff", faults);
     }
 }
 
@@ -218,83 +216,8 @@ impl Default for Retry {
             max_attempts: 3,
             max_duration: None,
             per_attempt_timeout: None,
-            codes: CodeSet::of(&[Code::Unavailable]),
+            codes: RETRYABLE,
             backoff: Backoff::default(),
-        }
-    }
-}
-
-impl Backoff {
-    /// The default first wait of an exponential backoff.
-    pub const DEFAULT_BASE: Duration = Duration::from_millis(25);
-    /// The default ceiling of an exponential backoff.
-    pub const DEFAULT_MAX: Duration = Duration::from_millis(250);
-    /// The default growth of an exponential backoff.
-    pub const DEFAULT_MULTIPLIER: Ratio = Ratio::from_bp(20_000);
-
-    fn check(&self, faults: &mut Faults) {
-        match *self {
-            Self::None => {}
-            Self::Fixed { delay, jitter } => {
-                WAIT.check("retry.backoff.fixed.delay", delay, faults);
-                jitter.check("retry.backoff.fixed.jitter_share", faults);
-            }
-            Self::Random { min, max } => {
-                WAIT.check("retry.backoff.random.min", min, faults);
-                WAIT.check("retry.backoff.random.max", max, faults);
-                check_order("retry.backoff.random.max", "min", min, max, faults);
-            }
-            Self::Exponential { base, multiplier, max, jitter } => {
-                WAIT.check("retry.backoff.exponential.base", base, faults);
-                MULTIPLIER.check("retry.backoff.exponential.multiplier", multiplier, faults);
-                WAIT.check("retry.backoff.exponential.max", max, faults);
-                check_order("retry.backoff.exponential.max", "base", base, max, faults);
-                jitter.check("retry.backoff.exponential.jitter_share", faults);
-            }
-        }
-    }
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self::Exponential {
-            base: Self::DEFAULT_BASE,
-            multiplier: Self::DEFAULT_MULTIPLIER,
-            max: Self::DEFAULT_MAX,
-            jitter: Jitter::Full,
-        }
-    }
-}
-
-impl Jitter {
-    fn check(self, path: &str, faults: &mut Faults) {
-        if let Self::PlusMinus(share) = self {
-            JITTER_SHARE.check(path, share, faults);
-        }
-    }
-}
-
-impl RetryBreaker {
-    fn check(&self, faults: &mut Faults) {
-        BREAKER_RATIO.check("retry_breaker.ratio", self.ratio, faults);
-        BUCKETS.check("retry_breaker.buckets", self.window.buckets, faults);
-        BUCKET_LENGTH.check("retry_breaker.bucket_length", self.window.bucket_length, faults);
-        MIN_FAILURES.check("retry_breaker.min_failures", self.min_failures, faults);
-        MIN_SAMPLES.check("retry_breaker.min_samples", self.min_samples, faults);
-        if self.failure_codes.is_some_and(|codes| codes.contains(Code::Ok)) {
-            faults.add("retry_breaker.failure_codes", "OK is not a failure");
-        }
-    }
-}
-
-impl Default for RetryBreaker {
-    fn default() -> Self {
-        Self {
-            ratio: Ratio::from_bp(1000),
-            window: WindowShape::default(),
-            min_failures: 3,
-            min_samples: 0,
-            failure_codes: None,
         }
     }
 }

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::fault::Faults;
+use crate::guard::{Excess, Guard};
 use crate::key::RouteKey;
-use crate::pattern::Pattern;
+use crate::pattern::{MethodPart, Pattern};
 use crate::policy::{Mode, Policy};
 
 /// A checked policy for the routes of a pattern.
@@ -28,6 +29,10 @@ impl Rule {
     pub fn new(pattern: Pattern, policy: Policy, revision: u64) -> Result<Self, Faults> {
         let mut inner = Faults::none();
         policy.check(&mut inner);
+        if policy.hold_unary && !matches!(pattern.callee_method, MethodPart::Exact(_)) {
+            let problem = format!("needs an exact callee_method, not {}", pattern.callee_method);
+            inner.add("hold_unary", problem);
+        }
         let mut faults = Faults::none();
         faults.nest("policy", inner);
         faults.or(Self { pattern, policy, revision })
@@ -59,10 +64,20 @@ impl Rule {
     }
 }
 
-/// All rules at one revision.
+/// All rules and guards at one revision.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rules: HashMap<Pattern, Arc<Rule>>,
+    guards: HashMap<Pattern, Arc<Guard>>,
+}
+
+/// A setting of the rule that wins a route which a guard cut there.
+#[derive(Clone, Debug)]
+pub struct Tightened {
+    /// The guard.
+    pub guard: Arc<Guard>,
+    /// What was cut.
+    pub excess: Excess,
 }
 
 impl Table {
@@ -86,6 +101,54 @@ impl Table {
     #[must_use]
     pub fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
         self.matching(route).next()
+    }
+
+    /// The rule in force on a route: the winner, tightened by every guard that matches the route.
+    #[must_use]
+    pub fn in_force(&self, route: &RouteKey) -> Option<Arc<Rule>> {
+        let winner = self.winner(route)?;
+        if self.guards.is_empty() {
+            return Some(Arc::clone(winner));
+        }
+        let (rule, cuts) = self.tighten(winner, route);
+        Some(if cuts.is_empty() { Arc::clone(winner) } else { Arc::new(rule) })
+    }
+
+    /// The rule as the guards leave it on a route, and what each of them cut.
+    #[must_use]
+    pub fn tighten(&self, rule: &Rule, route: &RouteKey) -> (Rule, Vec<Tightened>) {
+        let mut rule = rule.clone();
+        let mut cuts = Vec::new();
+        for guard in self.guards_of(route) {
+            let (policy, excesses) = guard.ceiling().tighten(&rule.policy);
+            rule.policy = policy;
+            cuts.extend(
+                excesses.into_iter().map(|excess| Tightened { guard: Arc::clone(guard), excess }),
+            );
+        }
+        (rule, cuts)
+    }
+
+    /// Adds the guard; an older one with the same pattern is replaced and returned.
+    pub fn insert_guard(&mut self, guard: Arc<Guard>) -> Option<Arc<Guard>> {
+        self.guards.insert(guard.pattern().clone(), guard)
+    }
+
+    /// Takes out the guard with this very pattern.
+    pub fn remove_guard(&mut self, pattern: &Pattern) -> Option<Arc<Guard>> {
+        self.guards.remove(pattern)
+    }
+
+    /// The guards that match a route, the most exact first.
+    pub fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
+        // The candidates of a route cost allocations; most tables have no guard.
+        let candidates = (!self.guards.is_empty()).then(|| Pattern::candidates(route));
+        candidates.into_iter().flatten().filter_map(|pattern| self.guards.get(&pattern))
+    }
+
+    /// All guards, in no particular order.
+    pub fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.values()
     }
 
     /// Every rule that matches a route, the winner first.

@@ -35,7 +35,7 @@ impl Requests {
         external: bool,
     ) -> Self {
         let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
-        let (again, replayable) = match policy.filter(|policy| policy.repeats().is_some()) {
+        let (again, replayable) = match policy.filter(|policy| policy.repeats()) {
             None => (None, false),
             Some(policy) => keep(request, policy, memory),
         };

@@ -38,7 +38,8 @@ impl Call {
         let code = if overdue { Code::DeadlineExceeded } else { failure.code };
         let timed_out = code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now);
         refuse(timed_out, Fate::Deadline)?;
-        let retry = policy.repeats().ok_or(Fate::PolicyOff)?;
+        refuse(!policy.repeats(), Fate::PolicyOff)?;
+        let retry = policy.retry.as_ref().ok_or(Fate::PolicyOff)?;
         refuse(!retry.codes.contains(code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         refuse(heeded, Fate::ChainNoMoreRetry)?;
@@ -47,7 +48,7 @@ impl Call {
         refuse(pending.committed, Fate::Committed)?;
         refuse(!self.start.replayable, Fate::NotReplayable)?;
         refuse(self.attempts >= retry.max_attempts, Fate::AttemptsExhausted)?;
-        let wait = self.next_wait(retry, pushback, random);
+        let wait = self.next_wait(retry, pushback, code, random).ok_or(Fate::AttemptsExhausted)?;
         refuse(self.exceeds_max_duration(retry, now + wait), Fate::MaxDuration)?;
         refuse(self.could_not_finish(route, wait, now), Fate::Deadline)?;
         let admitted =
@@ -71,13 +72,19 @@ impl Call {
         }
     }
 
-    fn next_wait(&mut self, retry: &Retry, pushback: Option<Duration>, random: u64) -> Duration {
+    fn next_wait(
+        &mut self,
+        retry: &Retry,
+        pushback: Option<Duration>,
+        code: Code,
+        random: u64,
+    ) -> Option<Duration> {
         match pushback {
             Some(wait) => {
                 self.waits.restart();
-                wait
+                Some(wait)
             }
-            None => self.waits.next(&retry.backoff, random),
+            None => self.waits.next(&retry.backoff, code, random),
         }
     }
 

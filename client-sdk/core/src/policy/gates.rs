@@ -1,0 +1,189 @@
+//! The settings of what holds attempts back: retry breaker, budget, `stop_when`, circuit breaker.
+
+use std::time::Duration;
+
+use crate::code::{Code, CodeSet};
+use crate::fault::{Bounds, Faults, Percent, Ratio};
+use crate::window::WindowShape;
+
+/// `retry_breaker.ratio`
+pub const BREAKER_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::ONE };
+/// `retry_breaker.buckets`
+pub const BUCKETS: Bounds<u32> = Bounds { min: 2, max: 60 };
+/// `retry_breaker.bucket_length`
+pub const BUCKET_LENGTH: Bounds<Duration> =
+    Bounds { min: Duration::from_millis(100), max: Duration::from_secs(10) };
+/// `retry_breaker.min_failures`
+pub const MIN_FAILURES: Bounds<u32> = Bounds { min: 0, max: 100 };
+/// `retry_breaker.min_samples`
+pub const MIN_SAMPLES: Bounds<u32> = Bounds { min: 0, max: 1000 };
+/// `budget.ratio`
+pub const BUDGET_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(100), max: Ratio::ONE };
+/// `budget.min_per_second`
+pub const BUDGET_MIN_PER_SECOND: Bounds<u32> = Bounds { min: 0, max: 1000 };
+/// `stop_when.latency_above_percentile`
+pub const LATENCY_PERCENTILE: Bounds<Percent> =
+    Bounds { min: Percent::from_hundredths(100), max: Percent::from_hundredths(10_000) };
+/// `stop_when.success_rate_below`
+pub const SUCCESS_RATE: Bounds<Percent> =
+    Bounds { min: Percent::from_hundredths(0), max: Percent::from_hundredths(10_000) };
+/// `stop_when.min_samples`
+pub const STOP_MIN_SAMPLES: Bounds<u32> = Bounds { min: 1, max: 1000 };
+/// `circuit_breaker.consecutive_failures`, `circuit_breaker.min_calls`
+pub const CIRCUIT_CALLS: Bounds<u32> = Bounds { min: 1, max: 1000 };
+/// `circuit_breaker.failure_ratio`
+pub const CIRCUIT_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(100), max: Ratio::ONE };
+/// `circuit_breaker.open_for`
+pub const CIRCUIT_OPEN_FOR: Bounds<Duration> =
+    Bounds { min: Duration::from_millis(100), max: Duration::from_secs(3600) };
+/// `circuit_breaker.probes`
+pub const CIRCUIT_PROBES: Bounds<u32> = Bounds { min: 1, max: 100 };
+
+/// Gates retries by failures against successes over a sliding window; see [`breaker`](crate::breaker).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RetryBreaker {
+    /// What happens above the ratio.
+    pub mode: BreakerMode,
+    /// Retries stop above this many failures per success.
+    pub ratio: Ratio,
+    /// The window.
+    pub window: WindowShape,
+    /// So many failures in the window never stop retries. 0: the bare ratio.
+    pub min_failures: u32,
+    /// With fewer attempts in the window retries are not stopped. 0: no such minimum.
+    pub min_samples: u32,
+    /// What counts as a failure. None: [`breaker::FAILURES`](crate::breaker::FAILURES) and what the rule retries.
+    pub failure_codes: Option<CodeSet>,
+}
+
+/// What the retry breaker goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BreakerMode {
+    /// The ratio alone.
+    #[default]
+    Ratio,
+    /// Above the ratio, whether retries succeed; at any ratio, a run of failures; and always a cap.
+    Adaptive,
+}
+
+/// A cap on retries and hedges together, against the calls started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Budget {
+    /// So many extra attempts per call started in the window.
+    pub ratio: Ratio,
+    /// And so many per second whatever the traffic.
+    pub min_per_second: u32,
+}
+
+/// What else stops retries, by what the window knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StopWhen {
+    /// No retry of a call that has taken longer than this share of the window's successful attempts.
+    pub latency_above_percentile: Option<Percent>,
+    /// No retry while a smaller share of the window's attempts succeeded.
+    pub success_rate_below: Option<Percent>,
+    /// Both need so many in the window.
+    pub min_samples: u32,
+}
+
+/// Gates whole calls, first attempts too; see [`circuit`](crate::circuit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CircuitBreaker {
+    /// Opens after so many failed calls in a row.
+    pub consecutive_failures: u32,
+    /// Opens when this share of the window's calls failed.
+    pub failure_ratio: Ratio,
+    /// The share needs so many calls in the window.
+    pub min_calls: u32,
+    /// How long calls are refused.
+    pub open_for: Duration,
+    /// So many calls are let through then; if all succeed it closes.
+    pub probes: u32,
+    /// A call that took longer counts as failed. None: slowness does not matter.
+    pub slow_call: Option<Duration>,
+}
+
+impl RetryBreaker {
+    pub(super) fn check(&self, faults: &mut Faults) {
+        BREAKER_RATIO.check("retry_breaker.ratio", self.ratio, faults);
+        BUCKETS.check("retry_breaker.buckets", self.window.buckets, faults);
+        BUCKET_LENGTH.check("retry_breaker.bucket_length", self.window.bucket_length, faults);
+        MIN_FAILURES.check("retry_breaker.min_failures", self.min_failures, faults);
+        MIN_SAMPLES.check("retry_breaker.min_samples", self.min_samples, faults);
+        if self.failure_codes.is_some_and(|codes| codes.contains(Code::Ok)) {
+            faults.add("retry_breaker.failure_codes", "OK is not a failure");
+        }
+    }
+}
+
+impl Default for RetryBreaker {
+    fn default() -> Self {
+        Self {
+            mode: BreakerMode::Ratio,
+            ratio: Ratio::from_bp(1000),
+            window: WindowShape::default(),
+            min_failures: 3,
+            min_samples: 0,
+            failure_codes: None,
+        }
+    }
+}
+
+impl Budget {
+    pub(super) fn check(&self, faults: &mut Faults) {
+        BUDGET_RATIO.check("budget.ratio", self.ratio, faults);
+        BUDGET_MIN_PER_SECOND.check("budget.min_per_second", self.min_per_second, faults);
+    }
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { ratio: Ratio::from_bp(2000), min_per_second: 1 }
+    }
+}
+
+impl StopWhen {
+    pub(super) fn check(&self, faults: &mut Faults) {
+        if self.latency_above_percentile.is_none() && self.success_rate_below.is_none() {
+            faults.add("stop_when", "says nothing: latency_above_percentile or success_rate_below");
+        }
+        if let Some(percentile) = self.latency_above_percentile {
+            LATENCY_PERCENTILE.check("stop_when.latency_above_percentile", percentile, faults);
+        }
+        if let Some(rate) = self.success_rate_below {
+            SUCCESS_RATE.check("stop_when.success_rate_below", rate, faults);
+        }
+        STOP_MIN_SAMPLES.check("stop_when.min_samples", self.min_samples, faults);
+    }
+}
+
+impl Default for StopWhen {
+    fn default() -> Self {
+        Self { latency_above_percentile: None, success_rate_below: None, min_samples: 20 }
+    }
+}
+
+impl CircuitBreaker {
+    pub(super) fn check(&self, faults: &mut Faults) {
+        let at = |field: &str| format!("circuit_breaker.{field}");
+        CIRCUIT_CALLS.check(&at("consecutive_failures"), self.consecutive_failures, faults);
+        CIRCUIT_RATIO.check(&at("failure_ratio"), self.failure_ratio, faults);
+        CIRCUIT_CALLS.check(&at("min_calls"), self.min_calls, faults);
+        CIRCUIT_OPEN_FOR.check(&at("open_for"), self.open_for, faults);
+        CIRCUIT_PROBES.check(&at("probes"), self.probes, faults);
+        super::check_timeout(&at("slow_call"), self.slow_call, faults);
+    }
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            failure_ratio: Ratio::from_bp(5000),
+            min_calls: 20,
+            open_for: Duration::from_secs(5),
+            probes: 3,
+            slow_call: None,
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The settings of hedging: a call that takes long is sent once more beside, and the first success wins.
+
+use std::time::Duration;
+
+use super::check_order;
+use crate::fault::{Bounds, Faults, Percent};
+
+/// `hedge.delay`: each of its durations.
+pub const HEDGE_DELAY: Bounds<Duration> =
+    Bounds { min: Duration::from_millis(1), max: Duration::from_secs(60) };
+/// `hedge.delay.percentile.at`
+pub const HEDGE_PERCENTILE: Bounds<Percent> =
+    Bounds { min: Percent::from_hundredths(5_000), max: Percent::from_hundredths(9_990) };
+/// `hedge.max_hedges`
+pub const MAX_HEDGES: Bounds<u32> = Bounds { min: 1, max: 4 };
+
+/// How calls that take long are sent once more beside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hedge {
+    /// How long an answer is waited for before the next hedge.
+    pub delay: HedgeDelay,
+    /// Hedges per call at most. They count towards `retry.max_attempts` where that is set.
+    pub max_hedges: u32,
+}
+
+/// How long an answer is waited for before the next hedge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HedgeDelay {
+    /// So long.
+    Fixed(Duration),
+    /// As long as this share of attempts took in the last complete window; no hedge while too few are known.
+    Percentile {
+        /// The share.
+        at: Percent,
+        /// Never sooner.
+        min: Duration,
+        /// Never later.
+        max: Duration,
+    },
+}
+
+impl Hedge {
+    /// Hedges per call unless said otherwise.
+    pub const DEFAULT_MAX_HEDGES: u32 = 1;
+
+    pub(super) fn check(&self, faults: &mut Faults) {
+        match self.delay {
+            HedgeDelay::Fixed(delay) => HEDGE_DELAY.check("hedge.delay.fixed", delay, faults),
+            HedgeDelay::Percentile { at, min, max } => {
+                HEDGE_PERCENTILE.check("hedge.delay.percentile.at", at, faults);
+                HEDGE_DELAY.check("hedge.delay.percentile.min", min, faults);
+                HEDGE_DELAY.check("hedge.delay.percentile.max", max, faults);
+                check_order("hedge.delay.percentile.max", "min", min, max, faults);
+            }
+        }
+        MAX_HEDGES.check("hedge.max_hedges", self.max_hedges, faults);
+    }
+}
