@@ -12,8 +12,9 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use tonic_prost_build::Builder;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "damper/v1/policy.proto",
+    "damper/v1/admin.proto",
     "damper/v1/guards.proto",
     "damper/v1/rules.proto",
     "damper/v1/distribution.proto",
