@@ -88,6 +88,26 @@ impl Window {
         self.count(now, |bucket| Bucket { successes: (bucket.successes + 1).min(COUNT_MAX), ..bucket });
     }
 
+    /// Takes back one failure that was counted at `at`, unless its bucket has left the window since.
+    pub fn take_back_failure(&self, at: Time) {
+        let slot = self.slot(at);
+        let Some(word) = self.buckets.get(slot.index) else {
+            return;
+        };
+        let mut old = word.load(Ordering::SeqCst);
+        loop {
+            let bucket = Bucket::unpack(old);
+            if bucket.lap != slot.lap || bucket.failures == 0 {
+                return;
+            }
+            let new = Bucket { failures: bucket.failures - 1, ..bucket }.pack();
+            match word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(changed) => old = changed,
+            }
+        }
+    }
+
     /// What was counted in the window that ends at `now`; also what another thread counted a moment later.
     #[must_use]
     pub fn counts(&self, now: Time) -> Counts {
