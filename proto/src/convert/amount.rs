@@ -20,7 +20,9 @@ pub(super) fn duration(
 ) -> Option<Duration> {
     match exact(*wire?, bounds) {
         Ok(BackoffStep::Up(duration)) => return Some(duration),
-        Ok(BackoffStep::Down(duration)) => faults.add(path, format!("-{} is not in {bounds}", Millis(duration))),
+        Ok(BackoffStep::Down(duration)) => {
+            faults.add(path, format!("-{} is not in {bounds}", Millis(duration)))
+        }
         Err(problem) => faults.add(path, problem),
     }
     None

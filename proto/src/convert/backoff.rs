@@ -79,7 +79,9 @@ impl From<&Backoff> for v1::Backoff {
     fn from(backoff: &Backoff) -> Self {
         let kind = match backoff {
             Backoff::Always(waits) => return waits.into(),
-            Backoff::Sum(parts) => Kind::Sum(v1::SumBackoff { parts: parts.iter().map(Into::into).collect() }),
+            Backoff::Sum(parts) => {
+                Kind::Sum(v1::SumBackoff { parts: parts.iter().map(Into::into).collect() })
+            }
             Backoff::ByCode { default, codes } => Kind::ByCode(Box::new(v1::ByCodeBackoff {
                 default: Some(Box::new(default.into())),
                 codes: codes.iter().map(code_backoff_to_wire).collect(),

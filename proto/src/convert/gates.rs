@@ -35,7 +35,8 @@ pub(super) fn stop_when(wire: &v1::StopWhen, faults: &mut Faults) -> StopWhen {
 
 /// Reads the gate of whole calls.
 pub(super) fn circuit_breaker(wire: &v1::CircuitBreaker, faults: &mut Faults) -> CircuitBreaker {
-    let v1::CircuitBreaker { consecutive_failures, failure_ratio, min_calls, open_for, probes, slow_call } = wire;
+    let v1::CircuitBreaker { consecutive_failures, failure_ratio, min_calls, open_for, probes, slow_call } =
+        wire;
     let default = CircuitBreaker::default();
     CircuitBreaker {
         consecutive_failures: consecutive_failures.unwrap_or(default.consecutive_failures),

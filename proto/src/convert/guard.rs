@@ -75,9 +75,7 @@ fn read(wire: &v1::Ceiling, faults: &mut Faults) -> Ceiling {
     Ceiling {
         max_attempts: *max_attempts,
         forbid_hedge: forbids(*hedge, faults),
-        codes: codes
-            .as_ref()
-            .and_then(|codes| within("codes", faults, |faults| code::codes(codes, faults))),
+        codes: codes.as_ref().and_then(|codes| within("codes", faults, |faults| code::codes(codes, faults))),
         max_retry_breaker_ratio: amount::ratio("max_retry_breaker_ratio", *ratio, BREAKER_RATIO, faults),
         min_per_attempt_timeout: amount::duration(
             "min_per_attempt_timeout",
@@ -161,10 +159,6 @@ impl From<&Ceiling> for v1::Ceiling {
 impl From<&RepeatLimit> for v1::RepeatLimit {
     fn from(limit: &RepeatLimit) -> Self {
         let RepeatLimit { mode, ratio, min } = *limit;
-        Self {
-            mode: v1::Mode::from(mode).into(),
-            ratio: Some(amount::ratio_to_wire(ratio)),
-            min: Some(min),
-        }
+        Self { mode: v1::Mode::from(mode).into(), ratio: Some(amount::ratio_to_wire(ratio)), min: Some(min) }
     }
 }

@@ -1,11 +1,13 @@
-use std::time::Duration;
-
-use damper_core::policy::{BUCKET_LENGTH, TIMEOUT, WAIT};
-use damper_core::{Backoff, Chain, Code, CodeSet, Faults, Jitter, Mode, Pattern, Policy, Ratio};
-use damper_core::{Fate, Retry, RetryBreaker, Rule, WindowShape};
+use damper_core::{Code, CodeSet, Fate, Faults, Mode, Pattern, Percent, Policy, Ratio, Retry, Rule};
 use proptest::prelude::*;
 
+use self::any::{any_guard, any_policy};
 use crate::v1;
+
+pub(crate) mod any;
+mod backoffs;
+mod guards;
+mod settings;
 
 fn paths(faults: &Faults) -> Vec<&str> {
     faults.iter().map(|fault| fault.path.as_str()).collect()
@@ -207,26 +209,6 @@ fn a_fault_of_one_setting_is_not_blamed_on_another() {
 }
 
 #[test]
-fn waits_without_a_default_must_be_said() {
-    let backoff = |kind| move |retry: &mut v1::Retry| retry.backoff = Some(v1::Backoff { kind });
-    spoil_retry(
-        backoff(None),
-        &[("policy.retry.backoff", "must be said: none, fixed, random or exponential")],
-    );
-    spoil_retry(
-        backoff(Some(v1::backoff::Kind::Fixed(v1::FixedBackoff::default()))),
-        &[("policy.retry.backoff.fixed.delay", "must be said, in 0ms..=24h")],
-    );
-    spoil_retry(
-        backoff(Some(v1::backoff::Kind::Random(v1::RandomBackoff::default()))),
-        &[
-            ("policy.retry.backoff.random.min", "must be said, in 0ms..=24h"),
-            ("policy.retry.backoff.random.max", "must be said, in 0ms..=24h"),
-        ],
-    );
-}
-
-#[test]
 fn a_breaker_that_is_off_is_checked_all_the_same() {
     spoil_breaker(
         |breaker| (breaker.enabled, breaker.buckets) = (Some(false), Some(1)),
@@ -287,18 +269,6 @@ fn a_policy_with_only_its_mode_has_the_engines_defaults() {
 }
 
 #[test]
-fn the_default_ceiling_of_an_exponential_backoff_follows_a_longer_base() {
-    let backoff = v1::ExponentialBackoff { base: seconds(3, 0), ..v1::ExponentialBackoff::default() };
-    let backoff = v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(backoff)) };
-    let mut faults = Faults::none();
-    let Backoff::Exponential { base, max, .. } = super::backoff::backoff(&backoff, &mut faults) else {
-        panic!("not exponential")
-    };
-    assert_eq!((base, max), (Duration::from_secs(3), Duration::from_secs(3)));
-    assert!(faults.is_empty());
-}
-
-#[test]
 fn a_distributed_rule_is_read_like_any_other() {
     let v1::Rule { key, policy, revision, .. } = wire_rule();
     let kind = policy.map(v1::distributed_rule::Kind::Policy);
@@ -327,90 +297,32 @@ fn codes_and_fates_come_back_as_they_went() {
     assert_eq!(Fate::try_from(v1::Fate::Unspecified), Err(super::UnspecifiedFate));
 }
 
-fn any_duration(min: Duration, max: Duration) -> impl Strategy<Value = Duration> {
-    let us = |d: Duration| u64::try_from(d.as_micros()).unwrap();
-    prop_oneof![Just(min), Just(max), (us(min)..=us(max)).prop_map(Duration::from_micros)]
-}
-
-fn any_ratio(min: u32, max: u32) -> impl Strategy<Value = Ratio> {
-    prop_oneof![Just(min), Just(max), min..=max].prop_map(Ratio::from_bp)
-}
-
-fn any_codes() -> impl Strategy<Value = CodeSet> {
-    proptest::collection::vec(proptest::sample::select(&Code::ALL[1..]), 1..17)
-        .prop_map(|codes| codes.into_iter().collect())
-}
-
-fn any_jitter() -> impl Strategy<Value = Jitter> {
-    prop_oneof![
-        Just(Jitter::None),
-        Just(Jitter::Full),
-        Just(Jitter::Equal),
-        Just(Jitter::Decorrelated),
-        any_ratio(1, 10_000).prop_map(Jitter::PlusMinus),
-    ]
-}
-
-fn any_backoff() -> impl Strategy<Value = Backoff> {
-    let wait = || any_duration(WAIT.min, WAIT.max);
-    prop_oneof![
-        Just(Backoff::None),
-        (wait(), any_jitter()).prop_map(|(delay, jitter)| Backoff::Fixed { delay, jitter }),
-        (wait(), wait()).prop_map(|(a, b)| Backoff::Random { min: a.min(b), max: a.max(b) }),
-        (wait(), wait(), any_ratio(10_000, 100_000), any_jitter()).prop_map(|(a, b, multiplier, jitter)| {
-            Backoff::Exponential { base: a.min(b), max: a.max(b), multiplier, jitter }
-        }),
-    ]
-}
-
-fn any_retry() -> impl Strategy<Value = Retry> {
-    let limit = || proptest::option::of(any_duration(TIMEOUT.min, TIMEOUT.max));
-    (1..=10_u32, limit(), limit(), any_codes(), any_backoff()).prop_map(
-        |(max_attempts, max_duration, per_attempt_timeout, codes, backoff)| Retry {
-            max_attempts,
-            max_duration,
-            per_attempt_timeout,
-            codes,
-            backoff,
-        },
-    )
-}
-
-fn any_breaker() -> impl Strategy<Value = RetryBreaker> {
-    (
-        any_ratio(10, 10_000),
-        2..=60_u32,
-        any_duration(BUCKET_LENGTH.min, BUCKET_LENGTH.max),
-        0..=100_u32,
-        0..=1000_u32,
-        proptest::option::of(any_codes()),
-    )
-        .prop_map(|(ratio, buckets, bucket_length, min_failures, min_samples, failure_codes)| {
-            let window = WindowShape { buckets, bucket_length };
-            RetryBreaker { ratio, window, min_failures, min_samples, failure_codes }
-        })
-}
-
-/// Every kind of policy that the engine accepts.
-pub(crate) fn any_policy() -> impl Strategy<Value = Policy> {
-    (
-        proptest::sample::select(vec![Mode::Off, Mode::Observe, Mode::Enforce]),
-        proptest::option::of(any_duration(TIMEOUT.min, TIMEOUT.max)),
-        proptest::option::of(any_retry()),
-        proptest::option::of(any_breaker()),
-        any::<(bool, bool)>(),
-        0..=4_194_304_u32,
-    )
-        .prop_map(|(mode, timeout, retry, retry_breaker, flags, replay_limit)| {
-            let chain = Chain { ignore_retry_flag: flags.0, ignore_no_more_retry: flags.1 };
-            Policy { mode, timeout, retry, retry_breaker, chain, replay_limit }
-        })
-}
-
 proptest! {
     #[test]
     fn every_policy_comes_back_as_it_went(policy in any_policy()) {
         prop_assert_eq!(super::policy(&v1::Policy::from(&policy)), Ok(policy));
+    }
+
+    #[test]
+    fn every_guard_comes_back_as_it_went(guard in any_guard()) {
+        prop_assert_eq!(super::guard(&v1::Guard::from(&guard)), Ok(guard.clone()));
+        let sent = super::distributed_guard(&v1::DistributedGuard::from(&guard)).unwrap();
+        prop_assert_eq!((sent.pattern(), sent.ceiling()), (guard.pattern(), guard.ceiling()));
+        prop_assert_eq!((sent.revision(), sent.owner()), (guard.revision(), ""));
+        let ceiling = super::ceiling(&v1::Ceiling::from(guard.ceiling()), guard.pattern());
+        prop_assert_eq!(ceiling.as_ref(), Ok(guard.ceiling()));
+    }
+
+    #[test]
+    fn every_percentage_comes_back_as_it_went(hundredths: u32) {
+        let percent = Percent::from_hundredths(hundredths);
+        let wire = super::amount::percent_to_wire(percent);
+        let mut faults = Faults::none();
+        let all = damper_core::fault::Bounds {
+            min: Percent::from_hundredths(0),
+            max: Percent::from_hundredths(u32::MAX),
+        };
+        prop_assert_eq!(super::amount::percent("percent", Some(wire), all, &mut faults), Some(percent));
     }
 
     #[test]
@@ -438,10 +350,62 @@ proptest! {
                 max: duration,
                 jitter: code,
                 jitter_share: Some(number),
+                over_max: code,
             }))}),
+        });
+        policy.hedge = Some(v1::Hedge {
+            delay: Some(v1::HedgeDelay { kind: Some(v1::hedge_delay::Kind::Percentile(v1::PercentileDelay {
+                at: Some(number),
+                min: duration,
+                max: duration,
+            }))}),
+            max_hedges: Some(n),
+        });
+        policy.budget = Some(v1::Budget { ratio: Some(number), min_per_second: Some(n) });
+        policy.stop_when = Some(v1::StopWhen {
+            latency_above_percentile: Some(number),
+            success_rate_below: Some(number),
+            min_samples: Some(n),
         });
         if let Ok(rule) = super::rule(&rule) {
             prop_assert_eq!(rule.policy().timeout.map(|t| t.as_secs()), Some(seconds.unsigned_abs()));
+        }
+    }
+
+    #[test]
+    fn no_backoff_makes_reading_panic(seconds: i64, nanos: i32, number: f64, code: i32) {
+        let duration = Some(prost_types::Duration { seconds, nanos });
+        let wrap = |kind| v1::Backoff { kind: Some(kind) };
+        let incrementing = wrap(v1::backoff::Kind::Incrementing(v1::IncrementingBackoff {
+            initial: duration,
+            step: duration,
+            max: duration,
+            jitter: code,
+            jitter_share: Some(number),
+            over_max: code,
+        }));
+        let fibonacci = wrap(v1::backoff::Kind::Fibonacci(v1::FibonacciBackoff {
+            unit: duration,
+            max: duration,
+            jitter: code,
+            jitter_share: Some(number),
+            over_max: code,
+        }));
+        let custom = wrap(v1::backoff::Kind::Custom(v1::CustomBackoff {
+            delays: duration.into_iter().collect(),
+            jitter: code,
+            jitter_share: Some(number),
+        }));
+        let by_code = wrap(v1::backoff::Kind::ByCode(Box::new(v1::ByCodeBackoff {
+            default: Some(Box::new(incrementing.clone())),
+            codes: vec![v1::CodeBackoff { codes: vec![code], backoff: Some(fibonacci.clone()) }],
+        })));
+        let sum = wrap(v1::backoff::Kind::Sum(v1::SumBackoff { parts: vec![incrementing, fibonacci, custom] }));
+        for wire in [by_code, sum] {
+            let mut rule = wire_rule();
+            rule.policy.as_mut().unwrap().retry.as_mut().unwrap().backoff = Some(wire);
+            let read = super::rule(&rule);
+            prop_assert!(read.is_ok() || !read.unwrap_err().is_empty());
         }
     }
 }

@@ -6,7 +6,8 @@
 //! policy: { mode: observe, retry: { max_attempts: 3 } }
 //! ```
 //!
-//! A text holds any number of documents (separated by `---`, or a list of them). The same forms serve every
+//! A document is a rule or a guard (`kind: Guard`, with `ceiling` and `owner`). A text holds any number of them
+//! (separated by `---`, or a list of documents). The same forms serve every
 //! other message of the package where it is printed: all of them are `Serialize`. Fields, enums and oneofs
 //! have the names of the .proto files; unknown fields are refused.
 //!
@@ -22,7 +23,7 @@ mod tree;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use damper_core::{Faults, Rule};
+use damper_core::{Faults, Guard, Rule};
 use serde::Serialize;
 
 pub use self::error::{Error, Problem};
@@ -47,10 +48,21 @@ pub struct Document {
 pub enum Manifest {
     /// `kind: Rule`
     Rule(v1::Rule),
+    /// `kind: Guard`
+    Guard(v1::Guard),
+}
+
+/// What documents say, for the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The rules, in the order of their documents.
+    pub rules: Vec<Rule>,
+    /// The guards, in the order of their documents.
+    pub guards: Vec<Guard>,
 }
 
 /// The kinds there are, as they are named in an error.
-const KINDS: &str = "Rule";
+const KINDS: &str = "Rule or Guard";
 
 /// Reads every document of a text and checks it.
 ///
@@ -111,53 +123,76 @@ fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>)
     Some(Document { number, line: lines.of(""), manifest })
 }
 
-/// The rules of all documents, for the engine.
+/// The rules and guards of all documents, for the engine.
 ///
 /// # Errors
-/// Everything that is wrong with any of them, and every key that is said twice, with both documents.
-pub fn check(documents: &[Document]) -> Result<Vec<Rule>, Error> {
-    let mut rules = Vec::new();
+/// Everything that is wrong with any of them, and every key that is said twice for one kind, with both
+/// documents.
+pub fn check(documents: &[Document]) -> Result<Checked, Error> {
+    let mut checked = Checked::default();
     let mut first = HashMap::new();
     let mut problems = Vec::new();
-    for Document { number, line, manifest: Manifest::Rule(rule) } in documents {
-        let at = |path: &str, problem: String| Problem {
-            document: Some(*number),
-            line: Some(*line),
-            path: path.to_owned(),
-            problem,
+    for document in documents {
+        let read = match &document.manifest {
+            Manifest::Rule(wire) => convert::rule(wire).map(|rule| {
+                checked.rules.push(rule.clone());
+                ("rule", rule.pattern().clone())
+            }),
+            Manifest::Guard(wire) => convert::guard(wire).map(|guard| {
+                checked.guards.push(guard.clone());
+                ("guard", guard.pattern().clone())
+            }),
         };
-        let rule = match convert::rule(rule) {
-            Ok(rule) => rule,
+        match read.map(|key| first.entry(key)) {
             Err(faults) => {
-                problems.extend(faults.iter().map(|fault| at(&fault.path, fault.problem.clone())));
-                continue;
+                problems.extend(faults.iter().map(|fault| document.problem(&fault.path, &fault.problem)));
             }
-        };
-        match first.entry(rule.pattern().clone()) {
-            Entry::Vacant(free) => {
-                free.insert((*number, *line));
+            Ok(Entry::Vacant(free)) => {
+                free.insert((document.number, document.line));
             }
-            Entry::Occupied(taken) => {
-                let (number, line) = taken.get();
-                let key = rule.pattern();
-                problems.push(at("key", format!("{key} is also the key of document {number}, line {line}")));
+            Ok(Entry::Occupied(taken)) => {
+                let ((_, key), (number, line)) = (taken.key(), taken.get());
+                let problem = format!("{key} is also the key of document {number}, line {line}");
+                problems.push(document.problem("key", &problem));
             }
         }
-        rules.push(rule);
     }
-    if problems.is_empty() { Ok(rules) } else { Err(Error { problems }) }
+    if problems.is_empty() { Ok(checked) } else { Err(Error { problems }) }
 }
 
-/// The rules as YAML, one document each.
-#[must_use]
-pub fn to_yaml(rules: &[v1::Rule]) -> String {
-    rules.iter().map(|rule| format!("---\n{}", yaml(&Manifest::Rule(rule.clone())))).collect()
+impl Document {
+    fn problem(&self, path: &str, problem: &str) -> Problem {
+        Problem {
+            document: Some(self.number),
+            line: Some(self.line),
+            path: path.to_owned(),
+            problem: problem.to_owned(),
+        }
+    }
 }
 
-/// The rules as JSON, a list of documents.
+impl From<v1::Rule> for Manifest {
+    fn from(rule: v1::Rule) -> Self {
+        Self::Rule(rule)
+    }
+}
+
+impl From<v1::Guard> for Manifest {
+    fn from(guard: v1::Guard) -> Self {
+        Self::Guard(guard)
+    }
+}
+
+/// Rules, guards or manifests of either as YAML, one document each.
 #[must_use]
-pub fn to_json(rules: &[v1::Rule]) -> String {
-    json(&rules.iter().cloned().map(Manifest::Rule).collect::<Vec<_>>())
+pub fn to_yaml<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
+    messages.iter().cloned().map(|message| format!("---\n{}", yaml(&message.into()))).collect()
+}
+
+/// Rules, guards or manifests of either as JSON, a list of documents.
+#[must_use]
+pub fn to_json<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
+    json(&messages.iter().cloned().map(Into::into).collect::<Vec<Manifest>>())
 }
 
 /// Any message as one YAML document.

@@ -5,12 +5,13 @@
 //! the values out of range.
 
 use damper_core::Faults;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 use serde_path_to_error::{Path, Segment};
 
 use super::strict::Strict;
 use super::{KINDS, Manifest, form};
-use crate::{convert, v1};
+use crate::convert;
 
 /// So many values of a wrong shape are shown per document.
 const MAX_MISSHAPEN: usize = 32;
@@ -18,60 +19,97 @@ const MAX_MISSHAPEN: usize = 32;
 /// Reads a document; what it returns is whole only if no fault was noted.
 pub(super) fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manifest> {
     let Some(fields) = document.as_object_mut() else {
-        faults.add("", format!("a document starts with its kind, such as kind: {KINDS}"));
+        faults.add("", "a document starts with its kind, such as kind: Rule");
         return None;
     };
-    match fields.remove("kind") {
-        Some(Value::String(kind)) if kind == "Rule" => rule(document, faults).map(Manifest::Rule),
-        Some(Value::String(kind)) => {
-            faults.add("kind", format!("{kind:?} is not known: {KINDS}"));
-            None
-        }
+    let kind = match fields.remove("kind") {
+        Some(Value::String(kind)) => kind,
         Some(kind) => {
             faults.add("kind", format!("{kind} is not known: {KINDS}"));
-            None
+            return None;
         }
         None => {
             faults.add("kind", format!("must be said: {KINDS}"));
+            return None;
+        }
+    };
+    match kind.as_str() {
+        "Rule" => message(document, convert::rule, faults).map(Manifest::Rule),
+        "Guard" => message(document, convert::guard, faults).map(Manifest::Guard),
+        _ => {
+            faults.add("kind", format!("{kind:?} is not known: {KINDS}"));
             None
         }
     }
 }
 
-fn rule(mut document: Value, faults: &mut Faults) -> Option<v1::Rule> {
-    let mut taken_out: Vec<String> = Vec::new();
+fn message<M: DeserializeOwned, T>(
+    mut document: Value,
+    convert: impl Fn(&M) -> Result<T, Faults>,
+    faults: &mut Faults,
+) -> Option<M> {
+    let mut taken_out = TakenOut::default();
     loop {
-        let error = match serde_path_to_error::deserialize::<_, v1::Rule>(Strict(&document)) {
-            Ok(rule) => {
-                add_faults(&rule, &taken_out, faults);
-                return Some(rule);
+        let error = match serde_path_to_error::deserialize::<_, M>(Strict(&document)) {
+            Ok(message) => {
+                if let Err(found) = convert(&message) {
+                    taken_out.add_others(&found, faults);
+                }
+                return Some(message);
             }
             Err(error) => error,
         };
-        let path = shown(error.path());
-        faults.add(&path, error.inner().to_string());
-        if taken_out.len() == MAX_MISSHAPEN || !take_out(&mut document, error.path()) {
+        if !taken_out.take(&mut document, error.path(), &error.inner().to_string(), faults) {
             return None;
         }
-        taken_out.push(path);
     }
 }
 
-/// Adds what conversion refuses, apart from what only the taking out has made wrong.
-fn add_faults(rule: &v1::Rule, taken_out: &[String], faults: &mut Faults) {
-    let Err(found) = convert::rule(rule) else { return };
-    for fault in found.iter() {
-        let made = taken_out.iter().any(|path| {
-            convert::is_at_or_below(path, &fault.path) || convert::is_at_or_below(&fault.path, path)
-        });
-        if !made {
-            faults.add(&fault.path, &fault.problem);
+/// The values of a wrong shape that were noted and taken out.
+#[derive(Default)]
+struct TakenOut {
+    paths: Vec<String>,
+    /// The place of the last one, and how often something was put there.
+    last: (String, usize),
+}
+
+impl TakenOut {
+    /// Notes the value at the path and takes it out; false if it is not there or there are too many.
+    fn take(&mut self, document: &mut Value, path: &Path, problem: &str, faults: &mut Faults) -> bool {
+        let segments: Vec<_> = path.iter().collect();
+        let chosen =
+            segments.iter().rev().take_while(|segment| matches!(segment, Segment::Enum { .. })).count();
+        let place = segments.split_at(segments.len() - chosen).0;
+        let shown_place = shown(place);
+        if self.last.0 == shown_place && self.last.1 > 0 {
+            self.last.1 += 1;
+        } else {
+            let shown = shown(&segments);
+            faults.add(&shown, problem);
+            if self.paths.len() == MAX_MISSHAPEN {
+                return false;
+            }
+            self.paths.push(shown);
+            self.last = (shown_place, 1);
+        }
+        take_out(document, place, self.last.1)
+    }
+
+    /// Adds what conversion refuses, apart from what only the taking out has made wrong.
+    fn add_others(&self, found: &Faults, faults: &mut Faults) {
+        for fault in found.iter() {
+            let made = self.paths.iter().any(|path| {
+                convert::is_at_or_below(path, &fault.path) || convert::is_at_or_below(&fault.path, path)
+            });
+            if !made {
+                faults.add(&fault.path, &fault.problem);
+            }
         }
     }
 }
 
 /// As faults show it: `policy.retry.codes.allow[2]`.
-fn shown(path: &Path) -> String {
+fn shown(path: &[&Segment]) -> String {
     let mut shown = String::new();
     for segment in path {
         match segment {
@@ -89,13 +127,10 @@ fn shown(path: &Path) -> String {
 }
 
 /// Takes the value at the path out of the document; false if it is not there. A choice goes with what was
-/// chosen, and in a list something takes the place, so that nothing else becomes wrong.
-fn take_out(document: &mut Value, path: &Path) -> bool {
-    let segments: Vec<_> = path.iter().collect();
-    let chosen = segments.iter().rev().take_while(|segment| matches!(segment, Segment::Enum { .. })).count();
-    let Some((last, parents)) = segments.split_at(segments.len() - chosen).0.split_last() else {
-        return false;
-    };
+/// chosen. In a list something takes the place, so that nothing else becomes wrong: what reads as a name or
+/// duration, else as a choice, else as a message, from try to try.
+fn take_out(document: &mut Value, path: &[&Segment], tries: usize) -> bool {
+    let Some((last, parents)) = path.split_last() else { return false };
     let mut at = document;
     for segment in parents {
         let Some(next) = part(at, segment) else { return false };
@@ -104,8 +139,9 @@ fn take_out(document: &mut Value, path: &Path) -> bool {
     match (last, at) {
         (Segment::Map { key }, Value::Object(fields)) => fields.remove(key).is_some(),
         (Segment::Seq { index }, Value::Array(items)) => {
-            let item = items.get_mut(*index);
-            item.map(|item| *item = form::REFUSED.into()).is_some()
+            let in_place = [form::REFUSED.into(), Value::Null, Value::Object(Map::new())];
+            let in_place = in_place.into_iter().nth(tries - 1);
+            in_place.zip(items.get_mut(*index)).map(|(value, item)| *item = value).is_some()
         }
         _ => false,
     }

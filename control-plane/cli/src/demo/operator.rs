@@ -116,7 +116,7 @@ fn accepted_by(client: &Client, revision: u64) -> anyhow::Result<Option<String>>
 /// The attempts per call that a manifest allows on a hop.
 pub(super) fn max_attempts(text: &str, hop: &Hop) -> anyhow::Result<u32> {
     let route = RouteKey::new(hop.caller, "default", hop.callee, hop.method)?;
-    let rules = manifest::check(&manifest::parse(text)?)?;
+    let manifest::Checked { rules, .. } = manifest::check(&manifest::parse(text)?)?;
     let rule = rules.iter().find(|rule| rule.pattern().matches(&route));
-    Ok(rule.and_then(|rule| rule.policy().repeats()).map_or(1, |retry| retry.max_attempts))
+    Ok(rule.map_or(1, |rule| rule.policy().max_attempts()))
 }

@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     fn rules(text: &str) -> Vec<Rule> {
-        manifest::check(&manifest::parse(text).unwrap()).unwrap()
+        manifest::check(&manifest::parse(text).unwrap()).unwrap().rules
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! Hedging, budget, `stop_when`, circuit breaker and what belongs to a route: refused by field, value and bound.
+
+use std::time::Duration;
+
+use damper_core::policy::HEDGE_DELAY;
+use damper_core::{BreakerMode, Budget, CircuitBreaker, Hedge, HedgeDelay, Percent, StopWhen};
+
+use super::{check, paths, seconds, spoil_breaker, wire_rule};
+use crate::v1::{self, hedge_delay::Kind};
+
+fn spoil_hedge(delay: Option<Kind>, max_hedges: u32, expected: &[(&str, &str)]) {
+    let delay = Some(v1::HedgeDelay { kind: delay });
+    let hedge = v1::Hedge { delay, max_hedges: Some(max_hedges) };
+    check(|_, policy| policy.hedge = Some(hedge), expected);
+}
+
+fn spoil_percentile(change: impl FnOnce(&mut v1::PercentileDelay), expected: &[(&str, &str)]) {
+    let mut percentile = v1::PercentileDelay { at: Some(95.0), min: None, max: None };
+    change(&mut percentile);
+    spoil_hedge(Some(Kind::Percentile(percentile)), 1, expected);
+}
+
+#[test]
+fn hedges_are_refused_by_field() {
+    const DELAY: &str = "policy.hedge.delay";
+    let unsaid = [(DELAY, "must be said: fixed or percentile")];
+    check(|_, policy| policy.hedge = Some(v1::Hedge::default()), &unsaid);
+    spoil_hedge(None, 1, &unsaid);
+    spoil_hedge(
+        seconds(61, 0).map(Kind::Fixed),
+        5,
+        &[
+            ("policy.hedge.delay.fixed", "61s is not in 1ms..=60s"),
+            ("policy.hedge.max_hedges", "5 is not in 1..=4"),
+        ],
+    );
+    spoil_hedge(
+        seconds(-1, 0).map(Kind::Fixed),
+        0,
+        &[
+            ("policy.hedge.delay.fixed", "-1s is not in 1ms..=60s"),
+            ("policy.hedge.max_hedges", "0 is not in 1..=4"),
+        ],
+    );
+}
+
+#[test]
+fn percentiles_are_refused_by_field() {
+    const AT: &str = "policy.hedge.delay.percentile.at";
+    const MIN: &str = "policy.hedge.delay.percentile.min";
+    const MAX: &str = "policy.hedge.delay.percentile.max";
+    spoil_percentile(|delay| delay.at = None, &[(AT, "must be said, in 50..=99.9")]);
+    for (at, problem) in [
+        (49.99, "49.99 is not in 50..=99.9"),
+        (99.91, "99.91 is not in 50..=99.9"),
+        (95.005, "95.005 is finer than 0.01; 50..=99.9"),
+        (f64::NAN, "NaN is not in 50..=99.9"),
+        (-95.0, "-95 is not in 50..=99.9"),
+    ] {
+        spoil_percentile(|delay| delay.at = Some(at), &[(AT, problem)]);
+    }
+    spoil_percentile(|delay| delay.min = seconds(70, 0), &[(MIN, "70s is not in 1ms..=60s")]);
+    spoil_percentile(
+        |delay| (delay.min, delay.max) = (seconds(0, 0), seconds(61, 0)),
+        &[(MIN, "0ms is not in 1ms..=60s"), (MAX, "61s is not in 1ms..=60s")],
+    );
+    spoil_percentile(
+        |delay| (delay.min, delay.max) = (seconds(2, 0), seconds(1, 0)),
+        &[(MAX, "1s is less than min, 2s")],
+    );
+}
+
+#[test]
+fn the_gates_are_refused_by_field() {
+    let budget = v1::Budget { ratio: Some(0.009), min_per_second: Some(1001) };
+    check(
+        |_, policy| policy.budget = Some(budget),
+        &[
+            ("policy.budget.ratio", "0.009 is not in 0.01..=1"),
+            ("policy.budget.min_per_second", "1001 is not in 0..=1000"),
+        ],
+    );
+    let stop_when = v1::StopWhen {
+        latency_above_percentile: Some(0.5),
+        success_rate_below: Some(100.001),
+        min_samples: Some(0),
+    };
+    check(
+        |_, policy| policy.stop_when = Some(stop_when),
+        &[
+            ("policy.stop_when.success_rate_below", "100.001 is finer than 0.01; 0..=100"),
+            ("policy.stop_when.latency_above_percentile", "0.5 is not in 1..=100"),
+            ("policy.stop_when.min_samples", "0 is not in 1..=1000"),
+        ],
+    );
+    check(
+        |_, policy| policy.stop_when = Some(v1::StopWhen { min_samples: Some(5), ..Default::default() }),
+        &[("policy.stop_when", "says nothing: latency_above_percentile or success_rate_below")],
+    );
+    let circuit_breaker = v1::CircuitBreaker {
+        consecutive_failures: Some(0),
+        failure_ratio: Some(f64::INFINITY),
+        min_calls: Some(1001),
+        open_for: seconds(0, 99_000_000),
+        probes: Some(101),
+        slow_call: seconds(3601, 0),
+    };
+    check(
+        |_, policy| policy.circuit_breaker = Some(circuit_breaker),
+        &[
+            ("policy.circuit_breaker.failure_ratio", "inf is not in 0.01..=1"),
+            ("policy.circuit_breaker.consecutive_failures", "0 is not in 1..=1000"),
+            ("policy.circuit_breaker.min_calls", "1001 is not in 1..=1000"),
+            ("policy.circuit_breaker.open_for", "99ms is not in 100ms..=1h"),
+            ("policy.circuit_breaker.probes", "101 is not in 1..=100"),
+            ("policy.circuit_breaker.slow_call", "3601s is not in 1ms..=1h"),
+        ],
+    );
+    spoil_breaker(
+        |breaker| breaker.mode = 7,
+        &[("policy.retry_breaker.mode", "7 is not known: ratio or adaptive")],
+    );
+}
+
+#[test]
+fn what_is_absent_is_the_engines_default() {
+    let mut rule = wire_rule();
+    let policy = rule.policy.as_mut().unwrap();
+    let percentile = v1::PercentileDelay { at: Some(99.9), min: None, max: None };
+    let delay = Some(v1::HedgeDelay { kind: Some(Kind::Percentile(percentile)) });
+    policy.hedge = Some(v1::Hedge { delay, max_hedges: None });
+    policy.budget = Some(v1::Budget::default());
+    policy.stop_when = Some(v1::StopWhen { success_rate_below: Some(0.0), ..Default::default() });
+    policy.circuit_breaker = Some(v1::CircuitBreaker::default());
+    policy.retry_breaker.as_mut().unwrap().mode = v1::RetryBreakerMode::Unspecified.into();
+    let rule = super::super::rule(&rule).unwrap();
+    let policy = rule.policy();
+    let at = Percent::from_hundredths(9_990);
+    let delay = HedgeDelay::Percentile { at, min: HEDGE_DELAY.min, max: HEDGE_DELAY.max };
+    assert_eq!(policy.hedge, Some(Hedge { delay, max_hedges: Hedge::DEFAULT_MAX_HEDGES }));
+    assert_eq!(policy.budget, Some(Budget::default()));
+    let success_rate_below = Some(Percent::from_hundredths(0));
+    assert_eq!(policy.stop_when, Some(StopWhen { success_rate_below, ..StopWhen::default() }));
+    assert_eq!(policy.circuit_breaker, Some(CircuitBreaker::default()));
+    assert_eq!(policy.retry_breaker.unwrap().mode, BreakerMode::Ratio);
+    assert_eq!(HEDGE_DELAY.min, Duration::from_millis(1));
+}
+
+#[test]
+fn hold_unary_needs_an_exact_method_and_says_so_with_everything_else() {
+    let mut rule = wire_rule();
+    rule.key.as_mut().unwrap().callee_method = "inventory.v1.Inventory/*".to_owned();
+    let policy = rule.policy.as_mut().unwrap();
+    policy.hold_unary = true;
+    assert_eq!(
+        super::super::rule(&rule).unwrap_err().to_string(),
+        "policy.hold_unary: needs an exact callee_method, not inventory.v1.Inventory/*"
+    );
+    rule.policy.as_mut().unwrap().timeout = seconds(-1, 0);
+    let faults = super::super::rule(&rule).unwrap_err();
+    assert_eq!(paths(&faults), ["policy.timeout", "policy.hold_unary"]);
+    // A method that is no pattern at all is not blamed a second time.
+    rule.key.as_mut().unwrap().callee_method = "*/Reserve".to_owned();
+    assert_eq!(paths(&super::super::rule(&rule).unwrap_err()), ["key.callee_method", "policy.timeout"]);
+}
