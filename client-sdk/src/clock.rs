@@ -3,7 +3,7 @@
 //! `damper-core` is told the present as microseconds since an origin; here the origin is the moment the
 //! engine was made. The instants are tokio's, so that a paused clock in tests moves everything at once.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::Time;
 use tokio::time::Instant;
@@ -34,4 +34,10 @@ impl Clock {
     pub(crate) fn instant(&self, time: Time) -> Option<Instant> {
         self.origin.checked_add(Duration::from_micros(time.as_micros()))
     }
+}
+
+/// The wall clock: milliseconds since 1970; 0 before.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

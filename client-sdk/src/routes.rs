@@ -1,4 +1,4 @@
-//! Every route this process calls, with the rule in force for it.
+//! Every route this process calls, with the rule in force for it, tightened by the guards.
 //!
 //! Looking up a known route costs one hash and takes no lock: each callee keeps its routes in a map that is
 //! replaced as a whole. All changes (a first-seen method, a new table, a local override) are rare; they go
@@ -13,9 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use damper_core::{Faults, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, key};
+use http::Request;
 
 use crate::client::replay::Memory;
 use crate::clock::Clock;
+use crate::server::Methods;
 
 /// What all layers of one `Damper` share.
 #[derive(Debug)]
@@ -24,6 +26,7 @@ pub(crate) struct Engine {
     caller_service: String,
     caller_cluster: String,
     memory: Arc<Memory>,
+    methods: Methods,
     serves: AtomicBool,
     governed_calls: AtomicU64,
     /// True once a method found no room; routes are never given up, so that stays.
@@ -55,6 +58,7 @@ impl Engine {
             caller_service: caller_service.to_owned(),
             caller_cluster: caller_cluster.to_owned(),
             memory: Arc::default(),
+            methods: Methods::new(caller_service, caller_cluster),
             serves: AtomicBool::new(false),
             governed_calls: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
@@ -65,13 +69,15 @@ impl Engine {
     /// Puts a table in force. Routes keep their state; calls in flight keep the route they began with.
     pub(crate) fn apply(&self, table: Table) {
         let mut registry = self.registry();
+        self.methods.apply(&table);
         registry.table = table;
         self.rebuild(&registry);
     }
 
-    /// Lets rules do no more than this; none lifts the limit.
+    /// Lets rules and repeat limits do no more than this; none lifts that.
     pub(crate) fn limit_mode(&self, most: Option<Mode>) {
         let mut registry = self.registry();
+        self.methods.limit_mode(most);
         registry.most = most;
         self.rebuild(&registry);
     }
@@ -122,6 +128,11 @@ impl Engine {
     /// The requests kept for being sent again, of all calls.
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
+    }
+
+    /// The methods that this process serves.
+    pub(crate) fn methods(&self) -> &Methods {
+        &self.methods
     }
 
     /// Notes that this process serves requests, so that its calls should have a context.
@@ -204,10 +215,10 @@ impl Engine {
 
 impl Registry {
     fn rule_for(&self, key: &RouteKey) -> Option<Arc<Rule>> {
-        let rule = self.table.winner(key)?;
+        let rule = self.table.in_force(key)?;
         match self.most {
             Some(most) if rule.policy().mode > most => Some(Arc::new(rule.at_most(most))),
-            _ => Some(Arc::clone(rule)),
+            _ => Some(rule),
         }
     }
 }
@@ -225,6 +236,12 @@ impl Callee {
     fn known(&self, method: &str) -> Option<Arc<Route>> {
         self.routes.load().get(method).cloned()
     }
+}
+
+/// `package.Service/Method`, if the path is one.
+pub(crate) fn method_of<B>(request: &Request<B>) -> &str {
+    let path = request.uri().path();
+    path.strip_prefix('/').unwrap_or(path)
 }
 
 #[cfg(test)]

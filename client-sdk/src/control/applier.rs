@@ -4,28 +4,34 @@
 //! is applied whole. Within an epoch the revision never goes back: an older response changes nothing, which
 //! is safe because a delta from any revision up to the one held, to any later one, names all that differs.
 //!
-//! A rule that cannot be read is refused alone. It keeps its previous version; if there is none, or if the
-//! server withheld it for a feature that is missing here, its pattern is off, so that a wider rule does not
-//! take its place. Refusals are kept until the rule is replaced or removed, and named in every hello.
+//! What cannot be read is refused alone, see [`entries`]. Refusals are named in every hello.
+//!
+//! A server may send anything. What is held is bounded in number and bytes; text and numbers are checked where
+//! they are read, and nothing here panics on them.
 
-use std::collections::HashMap;
+mod entries;
+
 use std::sync::Arc;
 
-use damper_core::{Mode, Pattern, Policy, Rule, Table};
-use damper_proto::{convert, v1};
-use prost::Message as _;
+use damper_core::Table;
+use damper_proto::v1;
 
-/// A snapshot longer than this is no snapshot: the control plane accepts no more rules than fit into it.
-const MAX_SNAPSHOT_BYTES: usize = 256 << 20;
-/// A refusal's reason is for people; it need not repeat a whole message.
-const MAX_REASON_CHARS: usize = 500;
+use self::entries::{Entries, Received, Sent};
 
-/// The rules held, and how far.
+/// More than this is no table: the control plane accepts no more than fits into it.
+const MAX_BYTES: usize = 256 << 20;
+/// Nor are more rules and guards than this. Small messages take far more room in memory than on the wire.
+const MAX_ENTRIES: usize = 250_000;
+/// An epoch is a short random name.
+const MAX_EPOCH_BYTES: usize = 255;
+
+/// The rules and guards held, and how far.
 #[derive(Debug, Default)]
 pub(super) struct Applier {
     /// None before the first snapshot.
     position: Option<Position>,
-    entries: HashMap<v1::Pattern, Entry>,
+    rules: Entries<v1::DistributedRule>,
+    guards: Entries<v1::DistributedGuard>,
     /// The pages so far of a snapshot that is still coming in.
     pages: Option<Pages>,
 }
@@ -37,18 +43,29 @@ pub(super) struct Position {
     pub(super) revision: u64,
 }
 
+/// A response that is about the table.
+#[derive(Debug)]
+pub(super) enum Response {
+    /// One page of all there is.
+    Snapshot(v1::Snapshot),
+    /// What changed since a revision that this client held.
+    Delta(v1::Delta),
+    /// Nothing changed up to the response's position.
+    Bookmark,
+}
+
 /// What a response changed.
 #[derive(Debug, PartialEq)]
 pub(super) enum Outcome {
-    /// Other rules are in force; these were refused. `whole`: by a snapshot.
+    /// Others are in force; these were refused. `whole`: by a snapshot.
     Applied { refused: Vec<v1::Refusal>, whole: bool },
-    /// The rules held are the server's.
+    /// What is held is the server's.
     Confirmed,
     /// Older than what is held: ignored.
     Stale,
     /// A page of a snapshot; more will come. Or a sign of life before anything is held.
     Incomplete,
-    /// It does not follow from what is held: only another stream can help.
+    /// It does not follow from what is held, or is more than can be: only another stream can help.
     OutOfStep(&'static str),
 }
 
@@ -57,47 +74,20 @@ pub(super) enum Outcome {
 pub(super) struct Image {
     pub(super) position: Option<Position>,
     pub(super) rules: Vec<Arc<v1::DistributedRule>>,
+    pub(super) guards: Vec<Arc<v1::DistributedGuard>>,
     pub(super) refused: Vec<v1::Refusal>,
-}
-
-#[derive(Debug, Default)]
-struct Entry {
-    /// In force. None only if the pattern itself cannot be read.
-    rule: Option<Arc<Rule>>,
-    /// What `rule` was read from; none if it stands in for one that was refused.
-    sent: Option<Arc<v1::DistributedRule>>,
-    refused: Option<Box<v1::Refusal>>,
 }
 
 #[derive(Debug)]
 struct Pages {
     position: Position,
-    received: Vec<Received>,
+    rules: Vec<Received<v1::DistributedRule>>,
+    guards: Vec<Received<v1::DistributedGuard>>,
     bytes: usize,
 }
 
-/// A rule as it came, and what became of it.
-#[derive(Debug)]
-struct Received {
-    key: v1::Pattern,
-    reading: Reading,
-}
-
-#[derive(Debug)]
-enum Reading {
-    Accepted {
-        rule: Arc<Rule>,
-        sent: Arc<v1::DistributedRule>,
-    },
-    /// With what takes its place if nothing else does; none if the pattern itself cannot be read.
-    Refused {
-        refusal: Box<v1::Refusal>,
-        off: Option<Arc<Rule>>,
-    },
-}
-
 impl Applier {
-    /// How far the rules held go.
+    /// How far what is held goes.
     pub(super) fn position(&self) -> Option<&Position> {
         self.position.as_ref()
     }
@@ -107,29 +97,62 @@ impl Applier {
         self.pages = None;
     }
 
-    /// The rules in force.
+    /// The rules and guards in force.
     pub(super) fn table(&self) -> Table {
-        self.entries.values().filter_map(|entry| entry.rule.clone()).collect()
+        let mut table: Table = self.rules.in_force().cloned().collect();
+        for guard in self.guards.in_force() {
+            table.insert_guard(Arc::clone(guard));
+        }
+        table
     }
 
-    /// Every rule that is refused at present.
-    pub(super) fn refused(&self) -> Vec<v1::Refusal> {
-        self.entries.values().filter_map(|entry| entry.refused.as_deref().cloned()).collect()
+    /// Every rule and guard that is refused at present.
+    pub(super) fn refused(&self) -> impl Iterator<Item = &v1::Refusal> {
+        self.rules.refused().chain(self.guards.refused())
+    }
+
+    /// How many are refused at present.
+    pub(super) fn refused_count(&self) -> usize {
+        self.rules.refused_count() + self.guards.refused_count()
+    }
+
+    /// Takes over a response.
+    pub(super) fn apply(&mut self, position: Position, response: Response) -> Outcome {
+        match response {
+            Response::Snapshot(page) => self.snapshot(position, page),
+            Response::Delta(delta) => self.delta(position, delta),
+            Response::Bookmark => self.bookmark(position),
+        }
+    }
+
+    /// How many rules and guards have to be gone through for a response.
+    pub(super) fn effort(&self, response: &Response) -> usize {
+        let held = self.rules.len() + self.guards.len();
+        match response {
+            Response::Snapshot(page) if !page.last => page.rules.len() + page.guards.len(),
+            Response::Snapshot(page) => held + page.rules.len() + page.guards.len(),
+            Response::Delta(delta) => {
+                let removed = delta.removed.len() + delta.removed_guards.len();
+                held + delta.changed.len() + delta.changed_guards.len() + removed
+            }
+            Response::Bookmark => 0,
+        }
     }
 
     /// One page of a snapshot.
-    pub(super) fn snapshot(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
-        let v1::Snapshot { rules, last, guards: _ } = page;
+    fn snapshot(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
         let mut pages = match self.pages.take() {
+            None if position.epoch.len() > MAX_EPOCH_BYTES => {
+                return Outcome::OutOfStep("the epoch is too long");
+            }
             None => Pages::new(position),
             Some(pages) if pages.position == position => pages,
             Some(_) => return Outcome::OutOfStep("a snapshot began before the last one ended"),
         };
-        pages.bytes += rules.iter().map(v1::DistributedRule::encoded_len).sum::<usize>();
-        if pages.bytes > MAX_SNAPSHOT_BYTES {
-            return Outcome::OutOfStep("the snapshot is too long");
+        let last = page.last;
+        if let Err(problem) = pages.add(page) {
+            return Outcome::OutOfStep(problem);
         }
-        pages.received.extend(rules.into_iter().map(read));
         if !last {
             self.pages = Some(pages);
             return Outcome::Incomplete;
@@ -137,20 +160,15 @@ impl Applier {
         if self.is_behind(&pages.position) {
             return Outcome::Stale;
         }
-        let mut previous = std::mem::take(&mut self.entries);
         let mut refused = Vec::new();
-        for Received { key, reading } in pages.received {
-            let before = self.entries.remove(&key).or_else(|| previous.remove(&key));
-            let entry = settle(reading, before, &mut refused);
-            self.entries.insert(key, entry);
-        }
+        self.rules.replace(pages.rules, &mut refused);
+        self.guards.replace(pages.guards, &mut refused);
         self.position = Some(pages.position);
         Outcome::Applied { refused, whole: true }
     }
 
     /// What changed since a revision that this client held.
-    pub(super) fn delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
-        let v1::Delta { changed, removed, changed_guards: _, removed_guards: _ } = delta;
+    fn delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
         if self.pages.is_some() {
             return Outcome::OutOfStep("a delta came before the snapshot ended");
         }
@@ -160,21 +178,27 @@ impl Applier {
         if self.is_behind(&position) {
             return Outcome::Stale;
         }
-        let received: Vec<Received> = changed.into_iter().map(read).collect();
+        let v1::Delta { changed, removed, changed_guards, removed_guards } = delta;
+        let entries = self.rules.len() + self.guards.len() + changed.len() + changed_guards.len();
+        let bytes = self.rules.bytes() + self.guards.bytes() + encoded(&changed) + encoded(&changed_guards);
+        if let Err(problem) = check_size(entries, bytes) {
+            return Outcome::OutOfStep(problem);
+        }
         for key in removed {
-            self.entries.remove(&key);
+            self.rules.remove(&key);
+        }
+        for key in removed_guards {
+            self.guards.remove(&key);
         }
         let mut refused = Vec::new();
-        for Received { key, reading } in received {
-            let entry = settle(reading, self.entries.remove(&key), &mut refused);
-            self.entries.insert(key, entry);
-        }
+        self.rules.change(changed.into_iter().map(Received::read).collect(), &mut refused);
+        self.guards.change(changed_guards.into_iter().map(Received::read).collect(), &mut refused);
         self.position = Some(position);
         Outcome::Applied { refused, whole: false }
     }
 
     /// Nothing changed up to this position.
-    pub(super) fn bookmark(&mut self, position: Position) -> Outcome {
+    fn bookmark(&mut self, position: Position) -> Outcome {
         let waiting = self.pages.is_some() || self.position.is_none();
         if waiting {
             return Outcome::Incomplete;
@@ -193,25 +217,24 @@ impl Applier {
     pub(super) fn image(&self) -> Option<Image> {
         Some(Image {
             position: Some(self.position.clone()?),
-            rules: self.entries.values().filter_map(|entry| entry.sent.clone()).collect(),
-            refused: self.refused(),
+            rules: self.rules.sent().cloned().collect(),
+            guards: self.guards.sent().cloned().collect(),
+            refused: self.refused().cloned().collect(),
         })
     }
 
-    /// Takes up what was kept on disk. Without a position the rules are in force until the first snapshot.
+    /// Takes up what was kept on disk. Without a position it is in force until the first snapshot.
     pub(super) fn restore(&mut self, image: Image) {
-        let Image { position, rules, refused } = image;
-        self.entries.clear();
-        for rule in rules {
-            let Received { key, reading } = read(Arc::unwrap_or_clone(rule));
-            self.entries.insert(key, settle(reading, None, &mut Vec::new()));
-        }
+        let Image { position, rules, guards, refused } = image;
+        let read = |rule| Received::read(Arc::unwrap_or_clone(rule));
+        self.rules.replace(rules.into_iter().map(read).collect(), &mut Vec::new());
+        let read = |guard| Received::read(Arc::unwrap_or_clone(guard));
+        self.guards.replace(guards.into_iter().map(read).collect(), &mut Vec::new());
         for refusal in refused {
-            let key = refusal.key.clone().unwrap_or_default();
-            let off = convert::pattern(&key).ok().map(|pattern| off(pattern, refusal.revision));
-            let before = self.entries.remove(&key);
-            let entry = settle(Reading::Refused { refusal: Box::new(refusal), off }, before, &mut Vec::new());
-            self.entries.insert(key, entry);
+            match refusal.guard {
+                true => self.guards.refuse(refusal),
+                false => self.rules.refuse(refusal),
+            }
         }
         self.position = position;
     }
@@ -228,41 +251,28 @@ impl Applier {
 
 impl Pages {
     fn new(position: Position) -> Self {
-        Self { position, received: Vec::new(), bytes: 0 }
+        Self { position, rules: Vec::new(), guards: Vec::new(), bytes: 0 }
+    }
+
+    fn add(&mut self, page: v1::Snapshot) -> Result<(), &'static str> {
+        let v1::Snapshot { rules, last: _, guards } = page;
+        self.bytes += encoded(&rules) + encoded(&guards);
+        check_size(self.rules.len() + self.guards.len() + rules.len() + guards.len(), self.bytes)?;
+        self.rules.extend(rules.into_iter().map(Received::read));
+        self.guards.extend(guards.into_iter().map(Received::read));
+        Ok(())
     }
 }
 
-fn read(sent: v1::DistributedRule) -> Received {
-    let key = sent.key.clone().unwrap_or_default();
-    let off = convert::pattern(&key).ok().map(|pattern| off(pattern, sent.revision));
-    let withheld = matches!(sent.kind, Some(v1::distributed_rule::Kind::NeedsFeature(_)));
-    let reading = match (off, convert::distributed_rule(&sent)) {
-        (Some(rule), Err(_)) if withheld => Reading::Accepted { rule, sent: Arc::new(sent) },
-        (_, Ok(rule)) => Reading::Accepted { rule: Arc::new(rule), sent: Arc::new(sent) },
-        (off, Err(faults)) => {
-            let reason = faults.to_string().chars().take(MAX_REASON_CHARS).collect();
-            let refusal =
-                Box::new(v1::Refusal { key: sent.key, revision: sent.revision, reason, guard: false });
-            Reading::Refused { refusal, off }
-        }
-    };
-    Received { key, reading }
+fn encoded<S: Sent>(sent: &[S]) -> usize {
+    sent.iter().map(S::encoded_len).sum()
 }
 
-fn settle(reading: Reading, before: Option<Entry>, refused: &mut Vec<v1::Refusal>) -> Entry {
-    match reading {
-        Reading::Accepted { rule, sent } => Entry { rule: Some(rule), sent: Some(sent), refused: None },
-        Reading::Refused { refusal, off } => {
-            refused.push(v1::Refusal::clone(&refusal));
-            let before = before.unwrap_or_default();
-            Entry { rule: before.rule.or(off), sent: before.sent, refused: Some(refusal) }
-        }
+fn check_size(entries: usize, bytes: usize) -> Result<(), &'static str> {
+    match entries > MAX_ENTRIES || bytes > MAX_BYTES {
+        true => Err("more rules and guards than a table can hold"),
+        false => Ok(()),
     }
-}
-
-fn off(pattern: Pattern, revision: u64) -> Arc<Rule> {
-    let rule = Rule::new(pattern, Policy::new(Mode::Off), revision);
-    Arc::new(rule.expect("a policy that only says off has no setting out of range"))
 }
 
 #[cfg(test)]

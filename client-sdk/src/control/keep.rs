@@ -4,6 +4,7 @@
 //! fails or hangs delays nothing but the first acknowledgement, and that by a bounded time: rules in force
 //! matter more than rules kept.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -55,7 +56,7 @@ impl Keeper {
 }
 
 /// Writes when asked, until the end; what was asked for by then is still written.
-pub(super) async fn run(shared: &Shared, place: Place, mut stop: Stop) {
+pub(super) async fn run(shared: &Arc<Shared>, place: Place, mut stop: Stop) {
     let mut asked = shared.keeper.asked.subscribe();
     let mut failing = false;
     let mut ending = false;
@@ -84,11 +85,13 @@ pub(super) async fn run(shared: &Shared, place: Place, mut stop: Stop) {
     }
 }
 
-async fn write(shared: &Shared, place: &Place, failing: &mut bool) {
-    let Some(image) = shared.applier().image() else { return };
-    let writing = place.clone();
-    let written = tokio::task::spawn_blocking(move || writing.store(image)).await;
-    let problem = match written {
+async fn write(shared: &Arc<Shared>, place: &Place, failing: &mut bool) {
+    let (held, writing) = (Arc::clone(shared), place.clone());
+    let written = tokio::task::spawn_blocking(move || {
+        let image = held.applier().image();
+        image.map_or(Ok(()), |image| writing.store(image))
+    });
+    let problem = match written.await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(error) => Some(error.to_string()),

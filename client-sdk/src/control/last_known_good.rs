@@ -1,7 +1,7 @@
 //! The rules on disk, for a process that starts while the control plane is away.
 //!
-//! One file per identity: a header (name of the format, its version, length and CRC-32 of what follows), then
-//! one protobuf message. It is written beside its place, synced and renamed, so that a reader and a second
+//! One file per identity: a header (name of the format, its version, length of what follows, CRC-32 of that and
+//! the version), then one protobuf message. It is written beside its place, synced and renamed, so that a reader and a second
 //! process of the same service on this host see one whole file or another, never a mixture. A file that is
 //! damaged, cut short, foreign or someone else's is as good as none; the next write replaces it.
 //!
@@ -21,7 +21,11 @@ use super::applier::{Image, Position};
 use crate::identity::Identity;
 
 const FORMAT: &[u8; 12] = b"damper-rules";
-const FORMAT_VERSION: u32 = 1;
+/// 1 had no guards, 2 added them. A process without guards would run rules that one has to tighten as they are,
+/// so it must not read a file of version 2.
+const FORMAT_VERSION: u32 = 2;
+/// The oldest version that is read.
+const OLDEST_VERSION: u32 = 1;
 const HEADER_BYTES: usize = FORMAT.len() + 4 + 8 + 4;
 /// Longer than any table the control plane holds.
 const MAX_BYTES: u64 = 512 << 20;
@@ -46,7 +50,7 @@ pub(super) enum Error {
     Damaged(&'static str),
     #[error("damaged: {0}")]
     Undecodable(#[from] prost::DecodeError),
-    #[error("written by another version: format {0}, expected {FORMAT_VERSION}")]
+    #[error("written by another version: format {0}, expected {OLDEST_VERSION} to {FORMAT_VERSION}")]
     Version(u32),
     #[error("the rules of {service}/{cluster}, not of this process")]
     Foreign { service: String, cluster: String },
@@ -70,6 +74,8 @@ struct Body {
     rules: Vec<v1::DistributedRule>,
     #[prost(message, repeated, tag = "8")]
     refused: Vec<v1::Refusal>,
+    #[prost(message, repeated, tag = "9")]
+    guards: Vec<v1::DistributedGuard>,
 }
 
 impl Place {
@@ -127,7 +133,7 @@ impl Place {
     }
 
     fn encoded(&self, image: Image) -> Vec<u8> {
-        let Image { position, rules, refused } = image;
+        let Image { position, rules, guards, refused } = image;
         let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
         let body = Body {
             service: self.service.clone(),
@@ -138,13 +144,14 @@ impl Place {
             revision,
             rules: rules.into_iter().map(Arc::unwrap_or_clone).collect(),
             refused,
+            guards: guards.into_iter().map(Arc::unwrap_or_clone).collect(),
         };
         let body = body.encode_to_vec();
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(FORMAT);
         bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&crc32fast::hash(&body).to_le_bytes());
+        bytes.extend_from_slice(&checksum(FORMAT_VERSION, &body).to_le_bytes());
         bytes.extend_from_slice(&body);
         bytes
     }
@@ -172,6 +179,7 @@ impl From<Body> for Image {
         Self {
             position: Some(position).filter(|_| same_abilities),
             rules: body.rules.into_iter().map(Arc::new).collect(),
+            guards: body.guards.into_iter().map(Arc::new).collect(),
             refused: body.refused,
         }
     }
@@ -182,18 +190,28 @@ fn checked(bytes: &[u8]) -> Result<&[u8], Error> {
     let rest = bytes.strip_prefix(FORMAT).ok_or(Error::Damaged("not a file of Damper's"))?;
     let (version, rest) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
     let version = u32::from_le_bytes(*version);
-    if version != FORMAT_VERSION {
+    if !(OLDEST_VERSION..=FORMAT_VERSION).contains(&version) {
         return Err(Error::Version(version));
     }
     let (length, rest) = rest.split_first_chunk::<8>().ok_or(Error::Damaged("cut short"))?;
-    let (checksum, body) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
+    let (sum, body) = rest.split_first_chunk::<4>().ok_or(Error::Damaged("cut short"))?;
     if body.len() as u64 != u64::from_le_bytes(*length) {
         return Err(Error::Damaged("its length is not the one it was written with"));
     }
-    if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
+    if checksum(version, body) != u32::from_le_bytes(*sum) {
         return Err(Error::Damaged("its checksum does not match"));
     }
     Ok(body)
+}
+
+/// Version 1 left its own number out.
+fn checksum(version: u32, body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    if version > 1 {
+        hasher.update(&version.to_le_bytes());
+    }
+    hasher.update(body);
+    hasher.finalize()
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -234,6 +252,7 @@ mod tests {
         Image {
             position: Some(Position { epoch: "e".to_owned(), revision }),
             rules: (0..rules).map(rule).map(Arc::new).collect(),
+            guards: vec![Arc::new(v1::DistributedGuard { revision, ..v1::DistributedGuard::default() })],
             refused: vec![v1::Refusal { revision, ..v1::Refusal::default() }],
         }
     }
@@ -272,6 +291,26 @@ mod tests {
         };
         let image = Image::from(body);
         assert_eq!((image.position, image.rules.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_file_from_before_guards_is_read_and_one_of_a_later_version_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), &identity("orders", "default"));
+        let before = Image { guards: Vec::new(), ..image(7, 5) };
+        let mut bytes = place.encoded(before.clone());
+        let version = FORMAT.len()..FORMAT.len() + 4;
+        for (number, expected) in [(0_u32, None), (1, Some(&before)), (2, Some(&before)), (3, None)] {
+            bytes[version.clone()].copy_from_slice(&number.to_le_bytes());
+            let sum = checksum(number, &bytes[HEADER_BYTES..]).to_le_bytes();
+            bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&sum);
+            fs::write(place.path(), &bytes).unwrap();
+            match (place.load(), expected) {
+                (Ok(Some(read)), Some(expected)) => assert_eq!(read, *expected),
+                (Err(Error::Version(read)), None) => assert_eq!(read, number),
+                (read, _) => panic!("version {number}: {read:?}"),
+            }
+        }
     }
 
     #[test]

@@ -3,9 +3,14 @@
 //! Three supervised tasks: the stream (which first takes up what is on disk), the override file, the writer
 //! of the rules on disk. They hold what they [share](Shared), never the [`Damper`](crate::Damper) itself, so
 //! that dropping its last clone ends them. A task that panics is started again after a growing wait; the
-//! application's calls go on meanwhile by the rules in force.
+//! application's calls go on meanwhile by the rules in force. Nothing that a server, a file or a variable says
+//! makes one panic, so a process built with `panic = "abort"` is as safe.
+//!
+//! The runtime is the application's. What takes time (a long table, the disk, the override file) is done on
+//! threads beside it.
 
 mod applier;
+mod aside;
 mod keep;
 mod last_known_good;
 pub(crate) mod overrides;
@@ -24,7 +29,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::applier::Applier;
+use self::applier::{Applier, Outcome, Position, Response};
 use self::keep::Keeper;
 use self::last_known_good::Place;
 use self::overrides::Override;
@@ -144,23 +149,36 @@ impl Shared {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes over a response of the server, and puts what changed in force.
+    fn apply(&self, position: Position, response: Response) -> Outcome {
+        let mut applier = self.applier();
+        let outcome = applier.apply(position, response);
+        match outcome {
+            Outcome::Applied { .. } => self.swap(&applier, Source::Live),
+            Outcome::Confirmed => self.show(&applier, Source::Live, None),
+            Outcome::Stale | Outcome::Incomplete | Outcome::OutOfStep(_) => {}
+        }
+        outcome
+    }
+
+    /// Takes up what was kept on disk.
+    fn restore(&self, image: applier::Image) {
+        let mut applier = self.applier();
+        applier.restore(image);
+        self.swap(&applier, Source::LastKnownGood);
+    }
+
     /// Puts the rules held in force and says where they came from.
-    fn swap(&self, source: Source) {
-        let applier = self.applier();
+    fn swap(&self, applier: &Applier, source: Source) {
         let table = applier.table();
         let rules = table.len();
         self.engine.apply(table);
-        self.show(&applier, source, Some(rules));
-    }
-
-    /// What is held is what the server has.
-    fn confirm(&self) {
-        self.show(&self.applier(), Source::Live, None);
+        self.show(applier, source, Some(rules));
     }
 
     fn show(&self, applier: &Applier, source: Source, rules: Option<usize>) {
         let position = applier.position().cloned();
-        let refused = applier.refused().len();
+        let refused = applier.refused_count();
         self.status.send_modify(|status| {
             status.source = source;
             status.rules = rules.unwrap_or(status.rules);
@@ -227,7 +245,7 @@ async fn begin(shared: Arc<Shared>, mut stop: Stop) {
 }
 
 /// The override before the rules, so that they never run ahead of it.
-async fn take_up(shared: &Shared) {
+async fn take_up(shared: &Arc<Shared>) {
     let mut override_read = shared.override_read.subscribe();
     // Late or not, the next poll will reduce what the rules do.
     let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
@@ -237,9 +255,11 @@ async fn take_up(shared: &Shared) {
     let problem = match tokio::time::timeout(START_WITHIN, loading).await {
         Ok(Ok(Ok(None))) => return,
         Ok(Ok(Ok(Some(image)))) => {
-            shared.applier().restore(image);
-            shared.swap(Source::LastKnownGood);
-            return;
+            let taking = Arc::clone(shared);
+            match aside::aside(move || taking.restore(image)).await {
+                Ok(()) => return,
+                Err(problem) => problem,
+            }
         }
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(error)) => error.to_string(),

@@ -1,16 +1,19 @@
-//! What this process tells the control plane about its calls.
+//! What this process tells the control plane about its calls and about what it serves.
 //!
 //! Counters are cumulative since the process began, so that a lost report loses nothing. A report names the
-//! routes that changed since the last one of this stream. What was sent is remembered as one hash per route
-//! (the engine keeps at most 1,000 routes), and a long report goes out in parts below the limit for messages.
+//! routes and the served methods that changed since the last one of this stream. What was sent is remembered
+//! as one hash for each (there are at most 1,000 of either), and a long report goes out in parts below the
+//! limit for messages.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::mem;
 use std::time::Duration;
 
+use damper_core::chain::Repeater;
+use damper_core::repeat_limit::Served;
 use damper_core::{Code, Ending, Route, Time};
 use damper_proto::v1;
-use prost::Message as _;
 
 use super::Shared;
 use crate::routes::Engine;
@@ -27,14 +30,16 @@ const MAX_PART_BYTES: usize = 768 << 10;
 pub(super) struct Reporter {
     interval: Duration,
     /// A hash of the last report of each route, by callee and method.
-    sent: HashMap<(String, String), u64>,
-    /// The last part without its routes; none before the first report.
+    routes: HashMap<(String, String), u64>,
+    /// The same of each served method.
+    served: HashMap<String, u64>,
+    /// The last part without routes and methods; none before the first report.
     totals: Option<v1::Report>,
 }
 
 impl Reporter {
     pub(super) fn new() -> Self {
-        Self { interval: INTERVAL, sent: HashMap::new(), totals: None }
+        Self { interval: INTERVAL, routes: HashMap::new(), served: HashMap::new(), totals: None }
     }
 
     /// Takes over the server's settings; false if they make no sense.
@@ -55,33 +60,82 @@ impl Reporter {
     /// What is new, in parts; nothing if nothing is.
     pub(super) fn parts(&mut self, shared: &Shared) -> Vec<v1::Report> {
         let totals = totals(shared);
-        let routes = self.changed(&shared.engine);
-        if routes.is_empty() && self.totals.as_ref() == Some(&totals) {
+        let parts = self.changed(&shared.engine);
+        if parts.is_empty() && self.totals.as_ref() == Some(&totals) {
             return Vec::new();
         }
         self.totals = Some(totals.clone());
         let since = prost_types::Duration::try_from(shared.engine.clock().now().since(Time::ZERO)).ok();
-        in_parts(routes).into_iter().map(|routes| v1::Report { routes, since, ..totals.clone() }).collect()
+        let report = |Part { routes, served, .. }| v1::Report { routes, served, since, ..totals.clone() };
+        parts.into_all().into_iter().map(report).collect()
     }
 
     /// A report was not sent: everything has to be said again.
     pub(super) fn forget(&mut self) {
-        self.sent.clear();
+        self.routes.clear();
+        self.served.clear();
         self.totals = None;
     }
 
-    fn changed(&mut self, engine: &Engine) -> Vec<v1::RouteReport> {
-        let mut changed = Vec::new();
+    fn changed(&mut self, engine: &Engine) -> Parts {
+        let mut parts = Parts::default();
         engine.for_each_route(|callee, method, route| {
             let report = route_report(callee, method, route);
-            let mut hasher = DefaultHasher::new();
-            hasher.write(&report.encode_to_vec());
-            let hash = hasher.finish();
-            if self.sent.insert((callee.to_owned(), method.to_owned()), hash) != Some(hash) {
-                changed.push(report);
+            if is_news(&mut self.routes, (callee.to_owned(), method.to_owned()), &report) {
+                parts.with_room_for(&report).routes.push(report);
             }
         });
-        changed
+        engine.methods().for_each(|method, served| {
+            let report = served_report(method, served);
+            if is_news(&mut self.served, method.to_owned(), &report) {
+                parts.with_room_for(&report).served.push(report);
+            }
+        });
+        parts
+    }
+}
+
+/// Remembers a report; false if it was the same the last time.
+fn is_news<K: Eq + Hash>(sent: &mut HashMap<K, u64>, key: K, report: &impl prost::Message) -> bool {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&report.encode_to_vec());
+    let hash = hasher.finish();
+    sent.insert(key, hash) != Some(hash)
+}
+
+/// A report, each part below the limit for messages.
+#[derive(Default)]
+struct Parts {
+    full: Vec<Part>,
+    open: Part,
+}
+
+#[derive(Default)]
+struct Part {
+    routes: Vec<v1::RouteReport>,
+    served: Vec<v1::ServedReport>,
+    bytes: usize,
+}
+
+impl Parts {
+    fn with_room_for(&mut self, report: &impl prost::Message) -> &mut Part {
+        let length = report.encoded_len();
+        if self.open.bytes + length > MAX_PART_BYTES {
+            self.full.push(mem::take(&mut self.open));
+        }
+        self.open.bytes += length;
+        &mut self.open
+    }
+
+    fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.open.bytes == 0
+    }
+
+    /// At least one, so that totals alone are reported too.
+    fn into_all(self) -> Vec<Part> {
+        let Self { mut full, open } = self;
+        full.push(open);
+        full
     }
 }
 
@@ -96,24 +150,6 @@ fn totals(shared: &Shared) -> v1::Report {
         since: None,
         served: Vec::new(),
     }
-}
-
-/// At least one part, so that totals alone are reported too.
-fn in_parts(routes: Vec<v1::RouteReport>) -> Vec<Vec<v1::RouteReport>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for route in routes {
-        let length = route.encoded_len();
-        if bytes + length > MAX_PART_BYTES {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += length;
-        if let Some(part) = parts.last_mut() {
-            part.push(route);
-        }
-    }
-    parts
 }
 
 fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
@@ -143,12 +179,26 @@ fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
         no_context_calls: counters.without_context(),
         hedges: 0,
         would_hedges: 0,
-        outer_loop_calls: 0,
+        outer_loop_calls: counters.outer_loop_calls(),
+    }
+}
+
+fn served_report(method: &str, served: &Served) -> v1::ServedReport {
+    v1::ServedReport {
+        method: method.to_owned(),
+        first_sends: served.first_sends(),
+        damper_repeats: served.repeats(Repeater::Damper),
+        grpc_repeats: served.repeats(Repeater::Grpc),
+        envoy_repeats: served.repeats(Repeater::Envoy),
+        shed_repeats: served.shed(),
+        would_shed_repeats: served.would_be_shed(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+
     use super::*;
 
     #[test]
@@ -170,19 +220,30 @@ mod tests {
     }
 
     #[test]
-    fn long_reports_are_parted_below_the_limit_and_lose_no_route() {
+    fn long_reports_are_parted_below_the_limit_and_lose_no_route_or_method() {
         let latency: Vec<_> = (0..256).map(|bucket| v1::BucketCount { bucket, count: u64::MAX }).collect();
         let route = |i: usize| v1::RouteReport {
             callee_method: format!("{i}{}", "x".repeat(255)),
             latency: latency.clone(),
             ..v1::RouteReport::default()
         };
-        let parts = in_parts((0..1000).map(route).collect());
-        assert!(parts.len() > 1);
-        for part in &parts {
-            assert!(part.iter().map(prost::Message::encoded_len).sum::<usize>() <= MAX_PART_BYTES);
+        let mut parts = Parts::default();
+        for i in 0..1000 {
+            parts.with_room_for(&route(i)).routes.push(route(i));
+            let method = format!("{i}{}", "y".repeat(255));
+            let served = v1::ServedReport { method, first_sends: u64::MAX, ..v1::ServedReport::default() };
+            parts.with_room_for(&served).served.push(served);
         }
-        let methods: Vec<_> = parts.into_iter().flatten().map(|route| route.callee_method).collect();
-        assert_eq!(methods, (0..1000).map(|i| route(i).callee_method).collect::<Vec<_>>());
+        let parts = parts.into_all();
+        assert!(parts.len() > 1);
+        let (mut routes, mut methods) = (Vec::new(), Vec::new());
+        for Part { routes: some, served, .. } in parts {
+            let report = v1::Report { routes: some.clone(), served: served.clone(), ..v1::Report::default() };
+            assert!(report.encoded_len() <= 1 << 20, "{} bytes", report.encoded_len());
+            routes.extend(some.into_iter().map(|route| route.callee_method));
+            methods.extend(served.into_iter().map(|served| served.method));
+        }
+        assert_eq!(routes, (0..1000).map(|i| route(i).callee_method).collect::<Vec<_>>());
+        assert_eq!(methods, (0..1000).map(|i| format!("{i}{}", "y".repeat(255))).collect::<Vec<_>>());
     }
 }

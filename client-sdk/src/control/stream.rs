@@ -2,9 +2,11 @@
 //!
 //! Per stream: the hello says who this is and what it holds; each response is put in force first and answered
 //! then, a snapshot only once it is on disk; reports go out between. A stream on which nothing is heard for
-//! 45 s (three bookmarks) is given up. Nothing here is waited for by an application's call, and a server that
-//! reads slowly holds up nothing but the answers to it.
+//! 45 s (three bookmarks) is given up. Nothing here is waited for by an application's call, a long table is
+//! read aside, and a server that reads slowly holds up nothing but the answers to it.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::feature;
@@ -12,16 +14,18 @@ use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromUs;
 use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::server_message::Kind;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Endpoint, Uri};
 
-use super::applier::{Outcome, Position};
+use super::applier::{Outcome, Position, Response};
+use super::aside::aside;
 use super::reconnect::Replicas;
 use super::report::Reporter;
-use super::{SDK_VERSION, Shared, Source, Stop, mode_to_wire};
+use super::{SDK_VERSION, Shared, Stop, mode_to_wire};
 
 /// Three bookmarks.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -36,9 +40,14 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 const OUTBOX: usize = 16;
 /// A hello or an answer stays below the control plane's limit of 1 MiB per message.
 const MAX_REFUSALS: usize = 300;
+const MAX_REFUSAL_BYTES: usize = 768 << 10;
+/// Up to so many rules and guards are gone through at once, within a millisecond or two.
+const MAX_EFFORT: usize = 1_000;
+/// What a server says may be of any length.
+const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Follows one replica after another until the end.
-pub(super) async fn run(shared: &Shared, mut stop: Stop) {
+pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
     let mut replicas = Replicas::shuffled(shared.settings.endpoints.clone());
     while let Some(replica) = replicas.next() {
         let ended = follow(shared, &replica, &mut stop).await;
@@ -50,6 +59,7 @@ pub(super) async fn run(shared: &Shared, mut stop: Stop) {
                 (problem, replicas.after_stream(lasted, brought_rules))
             }
         };
+        let problem = Short(&problem).to_string();
         let source = shared.status.borrow().source;
         if wait.is_zero() {
             tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
@@ -72,7 +82,7 @@ enum Ended {
     Broken { problem: String, lasted: Duration, brought_rules: bool },
 }
 
-async fn follow(shared: &Shared, replica: &Uri, stop: &mut Stop) -> Ended {
+async fn follow(shared: &Arc<Shared>, replica: &Uri, stop: &mut Stop) -> Ended {
     shared.applier().begin_stream();
     let opened = tokio::select! {
         opened = tokio::time::timeout(OPEN_WITHIN, open(shared, replica)) => opened,
@@ -113,7 +123,7 @@ fn hello(shared: &Shared) -> v1::Hello {
     let status = shared.status.borrow().clone();
     let (position, refused) = {
         let applier = shared.applier();
-        (applier.position().cloned(), applier.refused())
+        (applier.position().cloned(), at_most(applier.refused(), applier.refused_count()))
     };
     let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
     v1::Hello {
@@ -122,7 +132,7 @@ fn hello(shared: &Shared) -> v1::Hello {
         features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
         epoch,
         revision,
-        refused: at_most(refused),
+        refused,
         source: v1::Source::from(status.source).into(),
         serves: shared.engine.serves(),
         override_mode: mode_to_wire(status.override_mode),
@@ -130,7 +140,7 @@ fn hello(shared: &Shared) -> v1::Hello {
 }
 
 struct Conversation<'a> {
-    shared: &'a Shared,
+    shared: &'a Arc<Shared>,
     outbox: mpsc::Sender<v1::ClientMessage>,
     reporter: Reporter,
     brought_rules: bool,
@@ -175,11 +185,10 @@ impl Conversation<'_> {
     /// Does what a message says.
     async fn obey(&mut self, received: v1::ServerMessage) -> Result<(), String> {
         let v1::ServerMessage { epoch, revision, nonce, kind } = received;
-        let position = Position { epoch, revision };
-        let applied = match kind {
-            Some(Kind::Snapshot(page)) => self.shared.applier().snapshot(position.clone(), page),
-            Some(Kind::Delta(delta)) => self.shared.applier().delta(position.clone(), delta),
-            Some(Kind::Bookmark(v1::Bookmark {})) => self.shared.applier().bookmark(position.clone()),
+        let response = match kind {
+            Some(Kind::Snapshot(page)) => Response::Snapshot(page),
+            Some(Kind::Delta(delta)) => Response::Delta(delta),
+            Some(Kind::Bookmark(v1::Bookmark {})) => Response::Bookmark,
             Some(Kind::Goodbye(v1::Goodbye { reason })) => {
                 return Err(format!("the server said goodbye: {reason}"));
             }
@@ -192,33 +201,32 @@ impl Conversation<'_> {
             // Of a newer server, which must not need an answer to it.
             None => return Ok(()),
         };
-        let refused = self.put_in_force(applied, &position).await?;
+        let outcome = self.apply(Position { epoch, revision }, response).await?;
+        let refused = self.follow_up(outcome, revision).await?;
         self.answer(nonce, refused).await
     }
 
-    /// Swaps the table; what was refused comes back.
-    async fn put_in_force(&mut self, outcome: Outcome, sent: &Position) -> Result<Vec<v1::Refusal>, String> {
+    async fn apply(&self, position: Position, response: Response) -> Result<Outcome, String> {
+        let effort = self.shared.applier().effort(&response);
+        if effort <= MAX_EFFORT {
+            return Ok(self.shared.apply(position, response));
+        }
+        let shared = Arc::clone(self.shared);
+        aside(move || shared.apply(position, response)).await
+    }
+
+    /// Has what changed kept; what was refused comes back.
+    async fn follow_up(&mut self, outcome: Outcome, sent: u64) -> Result<Vec<v1::Refusal>, String> {
         match outcome {
             Outcome::OutOfStep(problem) => return Err(problem.to_owned()),
-            Outcome::Incomplete => return Ok(Vec::new()),
+            Outcome::Incomplete => {}
             Outcome::Stale => {
-                tracing::warn!(
-                    epoch = sent.epoch,
-                    revision = sent.revision,
-                    "older than what is held; ignored"
-                );
+                tracing::warn!(revision = sent, "older than what is held; ignored");
             }
-            Outcome::Confirmed => {
-                self.brought_rules = true;
-                self.shared.confirm();
-            }
+            Outcome::Confirmed => self.brought_rules = true,
             Outcome::Applied { refused, whole } => {
                 self.brought_rules = true;
-                self.shared.swap(Source::Live);
-                if let Some(v1::Refusal { key, revision, reason, guard: _ }) = refused.first() {
-                    let count = refused.len();
-                    tracing::warn!(count, first = ?key, revision, reason, "rules refused; each keeps its previous version, or is off");
-                }
+                note(&refused);
                 if self.shared.place.is_some() {
                     match whole {
                         true => self.shared.keeper.ask_and_wait().await,
@@ -236,7 +244,7 @@ impl Conversation<'_> {
             return Ok(());
         }
         let revision = self.shared.applier().position().map_or(0, |at| at.revision);
-        let ack = message(FromUs::Ack(v1::Ack { nonce, revision, refused: at_most(refused) }));
+        let ack = message(FromUs::Ack(v1::Ack { nonce, revision, refused: at_most(&refused, refused.len()) }));
         match tokio::time::timeout(ANSWER_WITHIN, self.outbox.send(ack)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err("the stream is closed".to_owned()),
@@ -269,12 +277,35 @@ fn message(kind: FromUs) -> v1::ClientMessage {
 }
 
 /// With more the server would refuse the message and learn of none.
-fn at_most(mut refused: Vec<v1::Refusal>) -> Vec<v1::Refusal> {
-    if refused.len() > MAX_REFUSALS {
-        tracing::warn!(refused = refused.len(), named = MAX_REFUSALS, "too many refusals to name them all");
-        refused.truncate(MAX_REFUSALS);
+fn at_most<'a>(refused: impl IntoIterator<Item = &'a v1::Refusal>, count: usize) -> Vec<v1::Refusal> {
+    let mut bytes = 0;
+    let fits = |refusal: &&v1::Refusal| {
+        bytes += refusal.encoded_len();
+        bytes <= MAX_REFUSAL_BYTES
+    };
+    let named: Vec<_> = refused.into_iter().take(MAX_REFUSALS).take_while(fits).cloned().collect();
+    if named.len() < count {
+        tracing::warn!(refused = count, named = named.len(), "too many refusals to name them all");
     }
-    refused
+    named
+}
+
+fn note(refused: &[v1::Refusal]) {
+    let Some(v1::Refusal { key, revision, reason, guard }) = refused.first() else { return };
+    let (count, first) = (refused.len(), format!("{key:?}"));
+    tracing::warn!(count, first = %Short(&first), guard, revision, reason, "rules or guards refused; each keeps its previous version; without one a rule is off, and a guard does not hold");
+}
+
+/// The beginning of a text that may be of any length.
+struct Short<'a>(&'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(MAX_PROBLEM_CHARS) {
+            Some((end, _)) => write!(f, "{}...", &self.0[..end]),
+            None => f.write_str(self.0),
+        }
+    }
 }
 
 fn said(status: &tonic::Status) -> String {

@@ -1,7 +1,7 @@
 //! A response body polled inside its request's context: a streaming handler makes calls from there.
 //!
 //! The end of the stream and the size are the inner body's, so that an answer without a body stays one: an
-//! error then is a single frame of headers (Trailers-Only).
+//! error then is a single frame of headers (Trailers-Only). So is the answer to a refused request.
 
 use std::pin::Pin;
 use std::task::{Context as Task, Poll};
@@ -15,15 +15,21 @@ pin_project! {
     /// A response body through the server layer.
     #[derive(Debug)]
     pub struct ServerBody<B> {
+        // None if the request was refused.
         #[pin]
-        inner: B,
+        inner: Option<B>,
         reply: Reply,
     }
 }
 
 impl<B> ServerBody<B> {
     pub(super) fn new(inner: B, reply: Reply) -> Self {
-        Self { inner, reply }
+        Self { inner: Some(inner), reply }
+    }
+
+    /// That of a refused request.
+    pub(super) fn empty(reply: Reply) -> Self {
+        Self { inner: None, reply }
     }
 }
 
@@ -33,7 +39,10 @@ impl<B: Body> Body for ServerBody<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        let mut poll = this.reply.context().sync_scope(|| this.inner.poll_frame(cx));
+        let Some(inner) = this.inner.as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        let mut poll = this.reply.context().sync_scope(|| inner.poll_frame(cx));
         if let Poll::Ready(Some(Ok(frame))) = &mut poll
             && let Some(trailers) = frame.trailers_mut()
         {
@@ -43,10 +52,10 @@ impl<B: Body> Body for ServerBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
     }
 }

@@ -1,10 +1,11 @@
-//! Runs the handler inside its request's context.
+//! Runs the handler inside its request's context, or answers in its stead.
 
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
 use std::task::{Context as Task, Poll, ready};
 
-use http::Response;
+use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 
 use super::body::ServerBody;
@@ -15,14 +16,28 @@ pin_project! {
     /// The future of a request through the server layer.
     pub struct ServerFuture<F> {
         #[pin]
-        inner: Scope<F>,
+        state: State<F>,
         reply: Option<Reply>,
     }
 }
 
+pin_project! {
+    #[project = StateProjection]
+    enum State<F> {
+        Serving { #[pin] inner: Scope<F> },
+        Refused { answer: HeaderMap },
+    }
+}
+
 impl<F: Future> ServerFuture<F> {
-    pub(super) fn new(inner: F, reply: Reply) -> Self {
-        Self { inner: reply.context().clone().scope(inner), reply: Some(reply) }
+    pub(super) fn serving(inner: F, reply: Reply) -> Self {
+        let inner = reply.context().clone().scope(inner);
+        Self { state: State::Serving { inner }, reply: Some(reply) }
+    }
+
+    /// The handler is not run; the answer is these headers.
+    pub(super) fn refused(answer: HeaderMap, reply: Reply) -> Self {
+        Self { state: State::Refused { answer }, reply: Some(reply) }
     }
 }
 
@@ -34,9 +49,20 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let mut response = ready!(this.inner.poll(cx))?;
-        let reply = this.reply.take().expect("not polled after its answer");
-        reply.flag(response.headers_mut());
-        Poll::Ready(Ok(response.map(|body| ServerBody::new(body, reply))))
+        let reply = this.reply;
+        let mut end = || reply.take().expect("not polled after its answer");
+        Poll::Ready(match this.state.project() {
+            StateProjection::Serving { inner } => {
+                let mut response = ready!(inner.poll(cx))?;
+                let reply = end();
+                reply.flag(response.headers_mut());
+                Ok(response.map(|body| ServerBody::new(body, reply)))
+            }
+            StateProjection::Refused { answer } => {
+                let mut response = Response::new(ServerBody::empty(end()));
+                *response.headers_mut() = mem::take(answer);
+                Ok(response)
+            }
+        })
     }
 }

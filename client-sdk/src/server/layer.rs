@@ -20,7 +20,8 @@ impl ServerLayer {
         Self { engine, edge: false }
     }
 
-    /// For a service at the border of the trusted chain: flags that requests carry are dropped.
+    /// For a service at the border of the trusted chain: flags that requests carry are dropped, so that none
+    /// counts as a repeat.
     #[must_use]
     pub fn edge(self) -> Self {
         Self { edge: true, ..self }
@@ -31,6 +32,6 @@ impl<S> Layer<S> for ServerLayer {
     type Service = ServerService<S>;
 
     fn layer(&self, inner: S) -> ServerService<S> {
-        ServerService::new(inner, self.engine.clock(), self.edge)
+        ServerService::new(inner, Arc::clone(&self.engine), self.edge)
     }
 }

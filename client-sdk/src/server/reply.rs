@@ -4,6 +4,7 @@
 //! the request came through Envoy. They are inserted, never appended, and never put on a successful answer.
 
 use damper_core::chain;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 
 use crate::context::Context;
@@ -11,6 +12,11 @@ use crate::headers;
 
 const YES: HeaderValue = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
 const STOP: HeaderValue = HeaderValue::from_static(chain::PUSHBACK_STOP_VALUE);
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
+const REFUSED: HeaderValue = HeaderValue::from_static(
+    "repeat limit: too many of the requests to this method are repeats; this one was not served",
+);
 const RATE_LIMITED: HeaderValue = HeaderValue::from_static("true");
 
 /// The answer to one request.
@@ -27,6 +33,20 @@ impl Reply {
 
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// The answer to a repeat that is not served: an error that is nothing but headers, of the request's kind
+    /// of gRPC, with the flag.
+    pub(super) fn refusal(&self, request: &HeaderMap) -> HeaderMap {
+        let content_type = request.get(CONTENT_TYPE);
+        let content_type = content_type.filter(|value| value.as_bytes().starts_with(GRPC.as_bytes()));
+        let mut answer = HeaderMap::with_capacity(6);
+        answer.insert(CONTENT_TYPE, content_type.cloned().unwrap_or(GRPC));
+        answer.insert(&headers::GRPC_STATUS, UNAVAILABLE);
+        answer.insert(&headers::GRPC_MESSAGE, REFUSED);
+        self.context.chain().mark_no_more_retry();
+        self.flag(&mut answer);
+        answer
     }
 
     /// Adds the flag to headers or trailers that carry an error, if a call in serving the request asked for it.

@@ -1,47 +1,38 @@
-//! The server service: makes the context of each request.
+//! The server service: makes the context of each request, and refuses repeats beyond the limit.
 
+use std::fmt;
+use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
 use damper_core::chain::{self, Marks};
-use damper_core::deadline;
+use damper_core::repeat_limit::Admission;
+use damper_core::{Time, deadline};
 use http::{HeaderMap, Request, Response};
 use tower_service::Service;
 
 use super::body::ServerBody;
 use super::future::ServerFuture;
 use super::reply::Reply;
-use crate::clock::Clock;
 use crate::context::Context;
 use crate::headers;
+use crate::routes::{Engine, method_of};
 
 /// A service whose requests have a [`Context`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ServerService<S> {
     inner: S,
-    clock: Clock,
+    engine: Arc<Engine>,
     edge: bool,
 }
 
 impl<S> ServerService<S> {
-    pub(super) fn new(inner: S, clock: Clock, edge: bool) -> Self {
-        Self { inner, clock, edge }
+    pub(super) fn new(inner: S, engine: Arc<Engine>, edge: bool) -> Self {
+        Self { inner, engine, edge }
     }
 
-    fn context(&self, headers: &mut HeaderMap) -> Context {
-        if self.edge {
-            for name in [&headers::RETRY, &headers::PREVIOUS_ATTEMPTS, &headers::ENVOY_ATTEMPT_COUNT] {
-                headers.remove(name);
-            }
-        }
-        let marks = Marks {
-            retry: headers::bytes(headers, &headers::RETRY),
-            previous_attempts: headers::bytes(headers, &headers::PREVIOUS_ATTEMPTS),
-            envoy_attempt_count: headers::bytes(headers, &headers::ENVOY_ATTEMPT_COUNT),
-            baggage: None,
-        };
+    fn context(&self, headers: &HeaderMap, marks: &Marks<'_>, now: Time) -> Context {
         let timeout = headers::bytes(headers, &headers::TIMEOUT).and_then(deadline::parse);
-        let deadline = timeout.map(|timeout| self.clock.now() + timeout);
-        Context::new(marks.flag(), deadline, self.clock)
+        Context::new(marks.flag(), timeout.map(|timeout| now + timeout), self.engine.clock())
     }
 }
 
@@ -58,12 +49,28 @@ where
     }
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
+        let now = self.engine.clock().now();
         let envoy = came_through_envoy(request.headers());
-        let context = self.context(request.headers_mut());
+        if self.edge {
+            headers::drop_marks(request.headers_mut());
+        }
+        let marks = headers::marks(request.headers());
+        let context = self.context(request.headers(), &marks, now);
+        let admission = self.engine.methods().arrived(method_of(&request), marks.repeated_by(), now);
+        let reply = Reply::new(context.clone(), envoy);
+        if admission == Admission::Shed {
+            return ServerFuture::refused(reply.refusal(request.headers()), reply);
+        }
         request.extensions_mut().insert(context.clone());
         // A service may make calls before its future is first polled.
         let inner = context.sync_scope(|| self.inner.call(request));
-        ServerFuture::new(inner, Reply::new(context, envoy))
+        ServerFuture::serving(inner, reply)
+    }
+}
+
+impl<S> fmt::Debug for ServerService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerService").field("edge", &self.edge).finish_non_exhaustive()
     }
 }
 

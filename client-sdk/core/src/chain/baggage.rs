@@ -39,6 +39,12 @@ impl Baggage {
         members.filter_map(parse).max_by_key(|ours| ours.until_unix_ms)
     }
 
+    /// True if a request's baggage headers have our member, well formed or not.
+    #[must_use]
+    pub fn is_in<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> bool {
+        values.into_iter().flat_map(members).any(is_ours)
+    }
+
     /// The member, if it still holds at this time (milliseconds since 1970).
     #[must_use]
     pub fn holding_at(self, unix_ms: u64) -> Option<Self> {

@@ -1,7 +1,8 @@
 use std::collections::BTreeMap;
 
-use damper_core::{Retry, Route, RouteKey};
+use damper_core::{Mode, Pattern, Policy, Retry, Route, RouteKey};
 use proptest::prelude::*;
+use prost::Message as _;
 
 use super::*;
 
@@ -76,6 +77,13 @@ fn reasons(outcome: Outcome) -> Vec<(String, u64, String)> {
     refused.into_iter().map(named).collect()
 }
 
+/// Every refusal, as it would be named in a hello.
+fn refusals(applier: &Applier) -> Vec<v1::Refusal> {
+    let all: Vec<_> = applier.refused().cloned().collect();
+    assert_eq!(all.len(), applier.refused_count());
+    all
+}
+
 const ENFORCED: fn(u32) -> Option<(Mode, Option<u32>)> = |n| Some((Mode::Enforce, Some(n)));
 const OFF: Option<(Mode, Option<u32>)> = Some((Mode::Off, None));
 
@@ -108,7 +116,7 @@ fn a_refused_rule_keeps_its_previous_version_and_the_others_apply() {
     assert_eq!(refused, [("a".into(), 11, "policy.mode: 77 is not known: off, observe or enforce".into())]);
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(in_force(&applier, "b"), ENFORCED(4));
-    assert_eq!(applier.refused().len(), 1);
+    assert_eq!(refusals(&applier).len(), 1);
     let whole = reasons(applier.snapshot(at(12), page(vec![bad("a", 11), good("b", 11, 4)], true)));
     assert_eq!(whole.len(), 1, "a snapshot repeats the refusal");
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
@@ -121,14 +129,14 @@ fn a_refused_rule_without_a_previous_version_is_off_and_no_wider_one_takes_its_p
     assert_eq!(in_force(&applier, "b"), ENFORCED(9));
     applier.delta(at(11), change(vec![bad("a", 11)], &[]));
     assert_eq!(in_force(&applier, "a"), OFF, "refused again");
-    assert_eq!(applier.refused().first().map(|refusal| refusal.revision), Some(11));
+    assert_eq!(refusals(&applier).first().map(|refusal| refusal.revision), Some(11));
     applier.delta(at(12), change(vec![good("a", 12, 2)], &[]));
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
-    assert_eq!(applier.refused(), [], "replaced by one that is understood");
+    assert_eq!(refusals(&applier), [], "replaced by one that is understood");
     applier.delta(at(13), change(vec![bad("a", 13)], &[]));
     applier.delta(at(14), change(vec![], &["a"]));
     assert_eq!(in_force(&applier, "a"), ENFORCED(9), "removed: the wider rule is meant");
-    assert_eq!(applier.refused(), []);
+    assert_eq!(refusals(&applier), []);
 }
 
 #[test]
@@ -155,7 +163,7 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
     assert!(applier.table().is_empty());
     let removed = vec![unreadable.key.unwrap(), v1::Pattern::default()];
     applier.delta(at(12), v1::Delta { removed, ..Default::default() });
-    assert_eq!(applier.refused(), []);
+    assert_eq!(refusals(&applier), []);
 }
 
 #[test]
@@ -213,11 +221,134 @@ fn what_is_kept_on_disk_restores_rules_stand_ins_and_refusals() {
         assert_eq!(in_force(&after, callee), expected, "{callee}");
     }
     let sorted = |applier: &Applier| {
-        let mut all = applier.refused();
+        let mut all = refusals(applier);
         all.sort_by_key(|refusal| refusal.key.clone().unwrap().callee_service);
         all
     };
     assert_eq!(sorted(&after), sorted(&before));
+}
+
+fn guard(name: &str, revision: u64, max_attempts: u32) -> v1::DistributedGuard {
+    let ceiling = v1::Ceiling { max_attempts: Some(max_attempts), ..v1::Ceiling::default() };
+    v1::DistributedGuard { key: Some(key(name)), revision, ceiling: Some(ceiling) }
+}
+
+/// A ratio that no guard can have.
+fn bad_guard(name: &str, revision: u64) -> v1::DistributedGuard {
+    let ceiling = v1::Ceiling { max_retry_breaker_ratio: Some(f64::NAN), ..v1::Ceiling::default() };
+    v1::DistributedGuard { ceiling: Some(ceiling), ..guard(name, revision, 1) }
+}
+
+fn change_guards(changed_guards: Vec<v1::DistributedGuard>, removed: &[&str]) -> v1::Delta {
+    let removed_guards = removed.iter().map(|name| key(name)).collect();
+    v1::Delta { changed_guards, removed_guards, ..Default::default() }
+}
+
+/// The attempts that a call to this callee may make.
+fn attempts(applier: &Applier, callee: &str) -> u32 {
+    let route = RouteKey::new("orders", "default", callee, "a.B/C").unwrap();
+    applier.table().in_force(&route).map_or(1, |rule| rule.policy().max_attempts())
+}
+
+#[test]
+fn guards_come_with_snapshots_and_deltas_and_tighten_the_rules() {
+    let mut applier = holding(vec![good("a", 1, 9), good("b", 1, 9)]);
+    applier.delta(at(11), change_guards(vec![guard("*", 11, 5), guard("a", 11, 3)], &[]));
+    assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (3, 5));
+    applier.delta(at(12), change_guards(vec![guard("*", 12, 4)], &["a"]));
+    assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (4, 4));
+    applier.delta(at(13), change(vec![], &["*"]));
+    assert_eq!(attempts(&applier, "a"), 4, "a rule's removal removes no guard of its pattern");
+    let page = |guards, last| v1::Snapshot { rules: vec![good("a", 1, 9)], guards, last };
+    applier.snapshot(at(14), page(vec![guard("a", 1, 2)], false));
+    assert_eq!(attempts(&applier, "a"), 4);
+    applier.snapshot(at(14), page(vec![], true));
+    assert_eq!(attempts(&applier, "a"), 2);
+    applier.snapshot(at(15), page(vec![], true));
+    assert_eq!(attempts(&applier, "a"), 9, "a snapshot is all there is");
+}
+
+#[test]
+fn a_refused_guard_keeps_its_previous_version_and_rules_and_other_guards_apply() {
+    let mut applier = holding(vec![good("a", 1, 9), good("b", 1, 9)]);
+    applier.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]));
+    let mut delta = change_guards(vec![bad_guard("a", 12), bad_guard("new", 12), guard("b", 12, 2)], &[]);
+    delta.changed = vec![good("a", 12, 8), bad("b", 12)];
+    let Outcome::Applied { refused, .. } = applier.delta(at(12), delta) else { panic!() };
+    let named = |refusal: &v1::Refusal| (refusal.key.clone().unwrap().callee_service, refusal.guard);
+    let expected = [("b", false), ("a", true), ("new", true)].map(|(name, guard)| (name.to_owned(), guard));
+    assert_eq!(refused.iter().map(named).collect::<Vec<_>>(), expected);
+    assert!(refused[1].reason.starts_with("ceiling.max_retry_breaker_ratio: NaN"), "{refused:?}");
+    assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (3, 2));
+    assert_eq!(refusals(&applier).len(), 3);
+    applier.delta(at(13), change_guards(vec![guard("a", 13, 4)], &["new"]));
+    assert_eq!(attempts(&applier, "a"), 4);
+    assert_eq!(refusals(&applier).len(), 1, "replaced and removed; the rule is refused still");
+}
+
+#[test]
+fn guards_are_restored_with_their_refusals() {
+    let mut before = holding(vec![good("a", 1, 9)]);
+    before.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]));
+    before.delta(at(12), change_guards(vec![bad_guard("a", 12), bad_guard("b", 12)], &[]));
+    let mut after = Applier::default();
+    after.restore(before.image().unwrap());
+    assert_eq!(attempts(&after, "a"), 3);
+    assert_eq!(refusals(&after).iter().filter(|refusal| refusal.guard).count(), 2);
+    after.delta(at(13), change_guards(vec![], &["a", "b"]));
+    assert_eq!(attempts(&after, "a"), 9);
+    assert_eq!(refusals(&after), []);
+}
+
+#[test]
+fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
+    let tiny = |count| vec![v1::DistributedRule::default(); count];
+    let mut applier = holding(vec![good("a", 1, 2)]);
+    let mut pages = 0;
+    while applier.snapshot(at(11), page(tiny(10_000), false)) == Outcome::Incomplete {
+        pages += 1;
+        assert!(pages * 10_000 <= MAX_ENTRIES, "endless pages are kept");
+    }
+    assert!(applier.pages.is_none(), "what was too long is dropped at once");
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2), "what was held is still in force");
+
+    // Deltas without end, of keys that cannot be read: each long one is kept as a refusal.
+    let long = |i: usize| {
+        let callee_service = format!("{i}{}", "x".repeat(1_000_000));
+        let key = Some(v1::Pattern { callee_service, ..key("x") });
+        v1::DistributedRule { key, revision: 11, kind: None }
+    };
+    let mut kept = 0;
+    while let Outcome::Applied { refused, .. } = applier.delta(at(11), change(vec![long(kept)], &[])) {
+        assert!(refused[0].reason.chars().count() <= 500);
+        kept += 1;
+        assert!(kept * 1_000_000 <= MAX_BYTES, "endless deltas are kept");
+    }
+    assert_eq!(in_force(&applier, "a"), ENFORCED(2));
+    assert_eq!(applier.refused_count(), kept);
+    applier.snapshot(at(12), page(vec![good("a", 1, 2)], true));
+    assert_eq!((applier.refused_count(), applier.guards.len(), applier.rules.len()), (0, 0, 1));
+    assert_eq!(applier.rules.bytes(), good("a", 1, 2).encoded_len());
+}
+
+#[test]
+fn a_long_epoch_is_out_of_step() {
+    let mut applier = holding(vec![good("a", 1, 2)]);
+    let long = in_epoch(&"e".repeat(256), 11);
+    assert!(matches!(applier.snapshot(long.clone(), page(vec![], true)), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(long), Outcome::OutOfStep(_)));
+    assert_eq!(applier.position(), Some(&at(10)));
+}
+
+#[test]
+fn a_pattern_sent_twice_counts_once_and_the_last_one_applies() {
+    let mut applier = holding(vec![good("a", 1, 2), bad("a", 1), good("a", 1, 4), bad("b", 1), bad("b", 1)]);
+    assert_eq!(in_force(&applier, "a"), ENFORCED(4));
+    assert_eq!(refusals(&applier).len(), 1);
+    applier.delta(at(11), change(vec![bad("b", 2), good("b", 3, 7)], &["b", "b"]));
+    assert_eq!(in_force(&applier, "b"), ENFORCED(7));
+    assert_eq!(refusals(&applier), []);
+    assert_eq!(applier.rules.bytes(), good("a", 1, 4).encoded_len() + good("b", 3, 7).encoded_len());
 }
 
 #[derive(Clone, Debug)]
@@ -386,7 +517,9 @@ proptest! {
         flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
     ) {
         let mut applier = holding(vec![good("a", 1, 2)]);
-        let valid = change(vec![good("a", 2, 3), bad("b", 2), withheld("c", 2)], &["d"]);
+        let mut valid = change(vec![good("a", 2, 3), bad("b", 2), withheld("c", 2)], &["d"]);
+        valid.changed_guards = vec![guard("a", 2, 3), bad_guard("b", 2)];
+        valid.removed_guards = vec![key("c")];
         let mut spoiled = valid.encode_to_vec();
         for (index, byte) in flips {
             let index = index.index(spoiled.len());
@@ -400,7 +533,9 @@ proptest! {
                 applier.snapshot(at(20), page);
             }
             let route = RouteKey::new("orders", "default", "a", "a.B/C").unwrap();
-            let _ = Route::new(applier.table().winner(&route).cloned());
+            let _ = Route::new(applier.table().in_force(&route));
+            let mut restored = Applier::default();
+            restored.restore(applier.image().unwrap());
         }
     }
 }

@@ -1,0 +1,247 @@
+//! Every method that this process serves, with the limits on its repeats.
+//!
+//! The limits are those of the guards whose callee is this service. Counting a request of a known method costs
+//! a clock, one hash and a few atomics: no lock, no allocation. Changes (a first-seen method, other guards, a
+//! local override) are rare, replace the map as a whole and go through one mutex.
+//!
+//! As for routes, 1,000 methods are told apart. Further ones, and requests whose path names no method, are
+//! counted together; no limit applies to them. Nothing is decided here; see `damper_core::repeat_limit`.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+use damper_core::chain::Repeater;
+use damper_core::repeat_limit::{Admission, Limits, Served};
+use damper_core::{Guard, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Table, Time, key};
+
+/// The methods of one process.
+#[derive(Debug)]
+pub(crate) struct Methods {
+    known: ArcSwap<HashMap<Arc<str>, Method>>,
+    other: Served,
+    /// True once a method found no room; methods are never given up, so that stays.
+    is_full: AtomicBool,
+    limiting: Mutex<Limiting>,
+}
+
+#[derive(Clone, Debug)]
+struct Method {
+    limits: Limits,
+    served: Arc<Served>,
+}
+
+/// What the limits come from.
+#[derive(Debug)]
+struct Limiting {
+    service: String,
+    cluster: String,
+    guards: Vec<Arc<Guard>>,
+    most: Option<Mode>,
+}
+
+impl Methods {
+    /// Those of a process that says it is this service in this cluster; none so far.
+    pub(crate) fn new(service: &str, cluster: &str) -> Self {
+        let (service, cluster) = (service.to_owned(), cluster.to_owned());
+        Self {
+            known: ArcSwap::default(),
+            other: Served::default(),
+            is_full: AtomicBool::new(false),
+            limiting: Mutex::new(Limiting { service, cluster, guards: Vec::new(), most: None }),
+        }
+    }
+
+    /// Counts a request that has arrived, and says what becomes of it.
+    pub(crate) fn arrived(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Admission {
+        if let Some(admission) = self.count(method, repeated_by, now) {
+            return admission;
+        }
+        let may_become_known = !self.is_full.load(Ordering::Relaxed) && key::is_method(method);
+        if may_become_known && self.first_seen(method) {
+            return self.count(method, repeated_by, now).unwrap_or(Admission::Served);
+        }
+        self.other.arrived(repeated_by, Limits::default(), now)
+    }
+
+    /// Puts the limits of a table's guards in force. The counts stay.
+    pub(crate) fn apply(&self, table: &Table) {
+        let mut limiting = self.limiting();
+        let guards = table.guards().filter(|guard| guard.ceiling().repeat_limit.is_some());
+        limiting.guards = guards.cloned().collect();
+        self.rebuild(&limiting);
+    }
+
+    /// Lets limits do no more than this; none lifts that.
+    pub(crate) fn limit_mode(&self, most: Option<Mode>) {
+        let mut limiting = self.limiting();
+        limiting.most = most;
+        self.rebuild(&limiting);
+    }
+
+    /// Shows every method. No lock is held meanwhile.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&str, &Served)) {
+        for (name, method) in self.known.load().iter() {
+            f(name, &method.served);
+        }
+        let repeats: u64 = Repeater::ALL.into_iter().map(|by| self.other.repeats(by)).sum();
+        if self.other.first_sends() + repeats > 0 {
+            f(OTHER_METHOD, &self.other);
+        }
+    }
+
+    fn count(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Option<Admission> {
+        let known = self.known.load();
+        let Method { limits, served } = known.get(method)?;
+        Some(served.arrived(repeated_by, *limits, now))
+    }
+
+    /// Makes a method known, if there is room.
+    fn first_seen(&self, method: &str) -> bool {
+        let limiting = self.limiting();
+        let known = self.known.load();
+        if known.contains_key(method) {
+            return true;
+        }
+        if known.len() >= MAX_ROUTES {
+            self.note_full(method);
+            return false;
+        }
+        let mut more = HashMap::clone(&known);
+        let new = Method { limits: limiting.limits_of(method), served: Arc::default() };
+        more.insert(Arc::from(method), new);
+        self.known.store(Arc::new(more));
+        true
+    }
+
+    fn note_full(&self, method: &str) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                method,
+                "{MAX_ROUTES} methods are served: this and all further ones have no repeat limit and are counted as {OTHER_METHOD}"
+            );
+        }
+    }
+
+    fn rebuild(&self, limiting: &Limiting) {
+        let known = self.known.load();
+        let rebuilt = known.iter().map(|(name, method)| {
+            let served = Arc::clone(&method.served);
+            (Arc::clone(name), Method { limits: limiting.limits_of(name), served })
+        });
+        self.known.store(Arc::new(rebuilt.collect()));
+    }
+
+    fn limiting(&self) -> MutexGuard<'_, Limiting> {
+        // Nothing above leaves it half changed, so it is sound after a panic.
+        self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Limiting {
+    /// A guard with a repeat limit is for all callers, this service itself among them.
+    fn limits_of(&self, method: &str) -> Limits {
+        let Ok(route) = RouteKey::new(&self.service, &self.cluster, &self.service, method) else {
+            return Limits::default();
+        };
+        let guards = self.guards.iter().filter(|guard| guard.pattern().matches(&route));
+        let limits = guards.filter_map(|guard| guard.ceiling().repeat_limit);
+        limits.map(|limit| self.most.map_or(limit, |most| limit.at_most(most))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
+    use damper_core::guard::Ceiling;
+    use damper_core::{Pattern, Ratio, RepeatLimit};
+
+    use super::*;
+
+    /// Longer than a look-up takes on a busy machine; reaching it is a failure.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn guard(callee: &str, method: &str, mode: Mode, min: u32) -> Arc<Guard> {
+        let pattern = Pattern::parse("*", "*", callee, method).unwrap();
+        let limit = RepeatLimit { mode, ratio: Ratio::from_bp(1000), min };
+        let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };
+        Arc::new(Guard::new(pattern, ceiling, String::new(), 1).unwrap())
+    }
+
+    fn table(guards: impl IntoIterator<Item = Arc<Guard>>) -> Table {
+        let mut table = Table::default();
+        for guard in guards {
+            table.insert_guard(guard);
+        }
+        table
+    }
+
+    /// How many of 20 repeats of a method are served.
+    fn served(methods: &Methods, method: &str) -> usize {
+        let admissions = (0..20).map(|_| methods.arrived(method, Some(Repeater::Damper), Time::ZERO));
+        admissions.filter(|admission| *admission != Admission::Shed).count()
+    }
+
+    #[test]
+    fn each_method_has_the_limits_of_the_guards_of_this_service_alone() {
+        let methods = Methods::new("orders", "default");
+        assert_eq!(served(&methods, "a.B/Before"), 20);
+        let most = |method, min| guard("orders", method, Mode::Enforce, min);
+        let elsewhere = guard("billing", "*", Mode::Enforce, 0);
+        let observed = guard("*", "*", Mode::Observe, 0);
+        methods.apply(&table([most("*", 7), most("a.B/*", 5), most("a.B/M", 3), elsewhere, observed]));
+        assert_eq!(served(&methods, "a.B/M"), 3);
+        assert_eq!(served(&methods, "a.B/N"), 5);
+        assert_eq!(served(&methods, "a.C/N"), 7);
+        assert_eq!(served(&methods, "a.B/Before"), 0, "what was served without a limit counts");
+    }
+
+    #[test]
+    fn guards_come_and_go_and_the_counts_stay() {
+        let methods = Methods::new("orders", "default");
+        methods.apply(&table([guard("*", "*", Mode::Enforce, 7)]));
+        assert_eq!(served(&methods, "a.B/M"), 7);
+        methods.apply(&Table::default());
+        assert_eq!(served(&methods, "a.B/M"), 20);
+        let mut shown = Vec::new();
+        methods.for_each(|method, served| {
+            shown.push((method.to_owned(), served.repeats(Repeater::Damper), served.shed()));
+        });
+        assert_eq!(shown, [("a.B/M".to_owned(), 40, 13)]);
+    }
+
+    #[test]
+    fn a_local_override_reduces_what_limits_do() {
+        let methods = Methods::new("orders", "default");
+        methods.limit_mode(Some(Mode::Observe));
+        methods.apply(&table([guard("*", "*", Mode::Enforce, 7)]));
+        assert_eq!(served(&methods, "a.B/M"), 20);
+        methods.limit_mode(None);
+        assert_eq!(served(&methods, "a.B/N"), 7);
+    }
+
+    #[test]
+    fn what_is_no_method_or_beyond_the_limit_is_counted_together_without_a_lock() {
+        let methods = Arc::new(Methods::new("orders", "default"));
+        for number in 0..=MAX_ROUTES {
+            methods.arrived(&format!("a.B/M{number}"), None, Time::ZERO);
+        }
+        let (tell, told) = mpsc::channel();
+        let (held, counting) = (methods.limiting(), Arc::clone(&methods));
+        thread::spawn(move || {
+            for path in ["", "nothing", "a.B/C/D", "a.B/More", "a.B/M7"] {
+                counting.arrived(path, None, Time::ZERO);
+            }
+            tell.send(())
+        });
+        told.recv_timeout(PATIENCE).expect("counting waits for the lock");
+        drop(held);
+        let mut counts = HashMap::new();
+        methods.for_each(|method, served| assert!(counts.insert(method.to_owned(), served.first_sends()).is_none()));
+        assert_eq!((counts.len(), counts["a.B/M7"], counts[OTHER_METHOD]), (MAX_ROUTES + 1, 2, 5));
+    }
+}
