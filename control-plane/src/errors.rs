@@ -1,7 +1,7 @@
 //! What can go wrong with a request, and the one place that says it in gRPC.
 //!
 //! Details follow google.rpc: a BadRequest with a field violation per fault, a PreconditionFailure with the
-//! current rule packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
+//! current rule or guard packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
 //! clients commonly refuse headers over 16 KiB; so lists are cut there, saying how many are left out.
 
 use std::future::Future;
@@ -13,7 +13,8 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
-use crate::table;
+use crate::store::Entry;
+use crate::table::Subject;
 use crate::writer::Refusal;
 
 /// What is offered in details at most, in bytes before encoding.
@@ -28,8 +29,8 @@ pub(crate) enum Error {
     Faults(Faults),
     #[error("{0}")]
     NotFound(String),
-    #[error("{subject} {}", conflict(.current.as_deref()))]
-    Conflict { subject: String, current: Option<Box<v1::Rule>> },
+    #[error("{subject} {}", conflict(.current.as_ref()))]
+    Conflict { subject: String, current: Option<Current> },
     #[error("request id {0:?} was used for another request within the last 24 h")]
     RequestIdReused(String),
     #[error("{0}")]
@@ -45,9 +46,60 @@ pub(crate) enum Error {
     Unread(Status),
 }
 
-fn conflict(current: Option<&v1::Rule>) -> String {
+/// What is there where something else was expected.
+#[derive(Debug)]
+pub(crate) enum Current {
+    Rule(Box<v1::Rule>),
+    Guard(Box<v1::Guard>),
+}
+
+impl Current {
+    fn revision(&self) -> u64 {
+        match self {
+            Self::Rule(rule) => rule.revision,
+            Self::Guard(guard) => guard.revision,
+        }
+    }
+
+    /// The name of the message and its bytes.
+    fn packed(&self) -> (&'static str, Vec<u8>) {
+        match self {
+            Self::Rule(rule) => ("damper.v1.Rule", rule.encode_to_vec()),
+            Self::Guard(guard) => ("damper.v1.Guard", guard.encode_to_vec()),
+        }
+    }
+
+    /// An entry of the store.
+    fn read(subject: &Subject, entry: Entry) -> Option<Self> {
+        let (key, revision) = (Some(subject.pattern().into()), entry.revision);
+        match subject {
+            Subject::Rule(_) => {
+                let rule = v1::Rule::decode(entry.value).ok()?;
+                Some(v1::Rule { key, revision, ..rule }.into())
+            }
+            Subject::Guard(_) => {
+                let guard = v1::Guard::decode(entry.value).ok()?;
+                Some(v1::Guard { key, revision, ..guard }.into())
+            }
+        }
+    }
+}
+
+impl From<v1::Rule> for Current {
+    fn from(rule: v1::Rule) -> Self {
+        Self::Rule(Box::new(rule))
+    }
+}
+
+impl From<v1::Guard> for Current {
+    fn from(guard: v1::Guard) -> Self {
+        Self::Guard(Box::new(guard))
+    }
+}
+
+fn conflict(current: Option<&Current>) -> String {
     match current {
-        Some(rule) => format!("is at revision {}, not at the expected one", rule.revision),
+        Some(current) => format!("is at revision {}, not at the expected one", current.revision()),
         None => "does not exist, but a revision of it was expected".to_owned(),
     }
 }
@@ -77,13 +129,9 @@ impl From<Refusal> for Error {
         let text = refusal.to_string();
         match refusal {
             Refusal::Conflict { key, current } => {
-                let pattern = table::pattern_of(&key);
-                let subject = pattern.as_ref().map_or(key, |pattern| format!("rule {pattern}"));
-                let current = current.and_then(|entry| {
-                    let rule = v1::Rule::decode(entry.value).ok()?;
-                    let key = pattern.as_ref().map(Into::into);
-                    Some(Box::new(v1::Rule { key, revision: entry.revision, ..rule }))
-                });
+                let named = Subject::of_key(&key);
+                let subject = named.as_ref().map_or(key, Subject::to_string);
+                let current = named.zip(current).and_then(|(named, entry)| Current::read(&named, entry));
                 Self::Conflict { subject, current }
             }
             Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
@@ -105,7 +153,7 @@ impl From<Error> for Status {
                 Self::with_error_details(Code::InvalidArgument, text, details)
             }
             Error::NotFound(_) => Self::not_found(text),
-            Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_deref()),
+            Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
             Error::RequestIdReused(_) => Self::already_exists(text),
             Error::TooLarge(_) => Self::resource_exhausted(text),
             Error::Unavailable { outcome_known, .. } => {
@@ -141,8 +189,8 @@ fn violations(faults: &Faults) -> Vec<FieldViolation> {
     all
 }
 
-/// ABORTED with what did not hold and, where it fits, the rule as it is.
-fn conflict_status(text: String, subject: &str, current: Option<&v1::Rule>) -> Status {
+/// ABORTED with what did not hold and, where it fits, the rule or guard as it is.
+fn conflict_status(text: String, subject: &str, current: Option<&Current>) -> Status {
     let failure = pb::PreconditionFailure {
         violations: vec![pb::precondition_failure::Violation {
             r#type: "REVISION".to_owned(),
@@ -155,9 +203,8 @@ fn conflict_status(text: String, subject: &str, current: Option<&v1::Rule>) -> S
         value,
     };
     let mut details = vec![any("google.rpc.PreconditionFailure", failure.encode_to_vec())];
-    if let Some(rule) = current.filter(|rule| rule.encoded_len() <= DETAIL_BYTES) {
-        details.push(any("damper.v1.Rule", rule.encode_to_vec()));
-    }
+    let packed = current.map(Current::packed).filter(|(_, bytes)| bytes.len() <= DETAIL_BYTES);
+    details.extend(packed.map(|(name, bytes)| any(name, bytes)));
     let status = pb::Status { code: Code::Aborted as i32, message: text.clone(), details };
     Status::with_details(Code::Aborted, text, status.encode_to_vec().into())
 }
@@ -215,8 +262,7 @@ mod tests {
     #[test]
     fn a_conflict_carries_the_current_rule() {
         let rule = v1::Rule { revision: 7, ..Default::default() };
-        let conflict =
-            Error::Conflict { subject: "rule x".to_owned(), current: Some(Box::new(rule.clone())) };
+        let conflict = Error::Conflict { subject: "rule x".to_owned(), current: Some(rule.clone().into()) };
         let status = Status::from(conflict);
         assert_eq!(status.code(), Code::Aborted);
         let packed = pb::Status::decode(status.details()).unwrap().details;

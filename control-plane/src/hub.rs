@@ -1,49 +1,24 @@
-//! Who is connected, what each was sent and acknowledged, and how far a rule has come.
+//! Who is connected, and what each was sent and acknowledged.
 //!
 //! The hub is a register: streams write into their own session, readers take a copy. It decides nothing about
-//! what is sent. Refusals are kept with the revision of the rule that was refused, so that they are outdated by
-//! the rule's next revision without anybody having to clear them.
+//! what is sent. Refusals are kept with the revision of the rule or guard that was refused, so that they are outdated by
+//! its next revision without anybody having to clear them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use damper_core::{Pattern, Policy, feature};
 use damper_proto::{convert, v1};
 use tokio::sync::watch;
 
-use crate::table::TableView;
+use crate::class::Class;
+use crate::table::{Subject, TableView};
 
 /// The most refusals kept of one client.
 const MAX_REFUSALS: usize = 1000;
 const MAX_REASON_BYTES: usize = 512;
-
-/// What decides which rules a client is sent, and in what form.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Class {
-    pub(crate) service: String,
-    pub(crate) cluster: String,
-    pub(crate) features: BTreeSet<String>,
-}
-
-impl Class {
-    /// True if rules with this pattern concern the client.
-    pub(crate) fn matches(&self, pattern: &Pattern) -> bool {
-        pattern.matches_caller(&self.service, &self.cluster)
-    }
-
-    /// The first feature that the policy needs and the client lacks.
-    pub(crate) fn lacking(&self, policy: &Policy) -> Option<&'static str> {
-        feature::lacking(policy, |feature| self.features.contains(feature))
-    }
-
-    /// True if no rule can be beyond the client.
-    pub(crate) fn has_all_features(&self) -> bool {
-        feature::ALL.iter().all(|feature| self.features.contains(*feature))
-    }
-}
 
 /// One connected client.
 #[derive(Debug)]
@@ -69,7 +44,7 @@ pub(crate) struct Progress {
     pub(crate) sent_nonce: u64,
     pub(crate) acknowledged_nonce: u64,
     acknowledged_revision: u64,
-    refused: HashMap<Pattern, v1::Refusal>,
+    refused: HashMap<Subject, v1::Refusal>,
     source: i32,
     override_mode: i32,
     heard_at: SystemTime,
@@ -104,20 +79,27 @@ impl Progress {
             let Some(pattern) = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
                 continue;
             };
+            let subject = if refusal.guard { Subject::Guard(pattern) } else { Subject::Rule(pattern) };
             if refusal.revision == 0 {
                 refusal.revision = revision;
             }
             let end = refusal.reason.floor_char_boundary(MAX_REASON_BYTES);
             refusal.reason.truncate(end);
-            if self.refused.len() < MAX_REFUSALS || self.refused.contains_key(&pattern) {
-                self.refused.insert(pattern, refusal);
+            if self.refused.len() < MAX_REFUSALS || self.refused.contains_key(&subject) {
+                self.refused.insert(subject, refusal);
             }
         }
     }
 
-    /// True if the client refuses this revision of the rule.
-    fn refuses(&self, pattern: &Pattern, revision: u64) -> bool {
-        self.refused.get(pattern).is_some_and(|refusal| refusal.revision >= revision)
+    /// What the client refuses of what is in the table now.
+    pub(crate) fn refuses<'a>(
+        &'a self,
+        view: &'a TableView,
+    ) -> impl Iterator<Item = (&'a Subject, &'a v1::Refusal)> {
+        let current = |subject: &Subject, refusal: &v1::Refusal| {
+            view.revision_of(subject).is_some_and(|revision| refusal.revision >= revision)
+        };
+        self.refused.iter().filter(move |(subject, refusal)| current(subject, refusal))
     }
 }
 
@@ -180,11 +162,8 @@ impl Session {
 
     fn describe(&self, view: &TableView) -> v1::Client {
         let progress = self.progress();
-        let current = |pattern: &Pattern, refusal: &v1::Refusal| {
-            view.stored(pattern).is_some_and(|stored| refusal.revision >= stored.wire.revision)
-        };
-        let refused = progress.refused.iter().filter(|(pattern, refusal)| current(pattern, refusal));
-        let mut refused: Vec<v1::Refusal> = refused.map(|(_, refusal)| refusal.clone()).collect();
+        let mut refused: Vec<v1::Refusal> =
+            progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
         refused.sort_by(|a, b| (a.revision, &a.reason).cmp(&(b.revision, &b.reason)));
         v1::Client {
             identity: Some(v1::Identity {
@@ -198,24 +177,13 @@ impl Session {
             sent_revision: progress.sent_revision,
             acknowledged_revision: progress.acknowledged_revision(),
             refused,
-            withheld: withheld(&self.class, view),
+            withheld: self.class.withheld(view).iter().map(Into::into).collect(),
             source: progress.source,
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
             last_heard_at: Some(progress.heard_at.into()),
         }
     }
-}
-
-/// The patterns that are off at clients of a class because they, or this server, can not carry them out.
-fn withheld(class: &Class, view: &TableView) -> Vec<v1::Pattern> {
-    let off = |policy: Option<&Policy>| policy.is_none_or(|policy| class.lacking(policy).is_some());
-    let all_read = class.has_all_features();
-    let rules = view.iter().filter(|(_, stored)| !all_read || stored.rule.is_none());
-    let rules = rules.filter(|(pattern, stored)| {
-        class.matches(pattern) && off(stored.rule.as_ref().map(|rule| rule.policy()))
-    });
-    rules.map(|(pattern, _)| pattern.into()).collect()
 }
 
 /// All sessions, and how often they report.
@@ -321,78 +289,4 @@ impl Drop for Watching {
     fn drop(&mut self) {
         self.0.hub.watch(|watchers| watchers.saturating_sub(1));
     }
-}
-
-/// How far rules have come, for all clients at one moment.
-pub(crate) struct Delivery {
-    groups: Vec<Group>,
-    refusals: HashMap<Pattern, Vec<u64>>,
-}
-
-struct Group {
-    class: Arc<Class>,
-    /// In ascending order.
-    acknowledged: Vec<u64>,
-}
-
-/// How many clients a rule concerns, and how many of them have it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delivered {
-    pub(crate) clients: u32,
-    pub(crate) applied: u32,
-    pub(crate) refused: u32,
-    pub(crate) lacking: u32,
-}
-
-impl Delivery {
-    /// A picture of all sessions.
-    pub(crate) fn of(hub: &Hub, view: &TableView) -> Self {
-        let mut groups: HashMap<Arc<Class>, Vec<u64>> = HashMap::new();
-        let mut refusals: HashMap<Pattern, Vec<u64>> = HashMap::new();
-        for session in hub.all() {
-            let progress = session.progress();
-            let same_store = progress.epoch == *view.epoch();
-            let acknowledged = if same_store { progress.acknowledged_revision() } else { 0 };
-            groups.entry(session.class.clone()).or_default().push(acknowledged);
-            for (pattern, stored) in progress.refused.keys().filter_map(|p| Some((p, view.stored(p)?))) {
-                if progress.refuses(pattern, stored.wire.revision) {
-                    refusals.entry(pattern.clone()).or_default().push(acknowledged);
-                }
-            }
-        }
-        let group = |(class, mut acknowledged): (_, Vec<u64>)| {
-            acknowledged.sort_unstable();
-            Group { class, acknowledged }
-        };
-        Self { groups: groups.into_iter().map(group).collect(), refusals }
-    }
-
-    /// How far a rule has come; `policy` is none where this server can not read it.
-    pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, policy: Option<&Policy>) -> Delivered {
-        let mut sum = Delivered::default();
-        for group in self.groups.iter().filter(|group| group.class.matches(pattern)) {
-            let size = count(group.acknowledged.len());
-            sum.clients += size;
-            if policy.is_none_or(|policy| group.class.lacking(policy).is_some()) {
-                sum.lacking += size;
-            } else {
-                let behind = group.acknowledged.partition_point(|acknowledged| *acknowledged < revision);
-                sum.applied += count(group.acknowledged.len() - behind);
-            }
-        }
-        let refusals = self.refusals.get(pattern).map_or(&[][..], Vec::as_slice);
-        sum.refused = count(refusals.len());
-        let refused_late = refusals.iter().filter(|acknowledged| **acknowledged >= revision).count();
-        sum.applied = sum.applied.saturating_sub(count(refused_late));
-        sum
-    }
-
-    /// The services and clusters that are connected.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
-        self.groups.iter().map(|group| &*group.class)
-    }
-}
-
-fn count(n: usize) -> u32 {
-    u32::try_from(n).unwrap_or(u32::MAX)
 }

@@ -1,20 +1,27 @@
-//! Damper's control plane as a library: rules in, rules out to the services, figures back.
+//! Damper's control plane as a library: rules and guards in, out to the services, figures back.
 //!
-//! A write goes admin API (`rules`) -> [`writer`] -> [`store`] -> its watch -> `table` -> streams
+//! A write goes admin API (`rules`, `guards`) -> [`writer`] -> [`store`] -> its watch -> `table` -> streams
 //! (`distribution`); there is no other way in, on any replica. Reports come back over the same streams into
 //! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
+mod class;
 mod connection;
+mod delivery;
 mod distribution;
 mod errors;
+mod filter;
 mod fleet;
 mod follow;
+mod guards;
 mod history;
 mod http;
 mod hub;
+mod judgement;
 mod metrics;
 mod paging;
+mod reach;
+mod requests;
 mod rules;
 mod server;
 mod settings;
@@ -23,6 +30,7 @@ mod stats;
 pub mod store;
 mod table;
 pub mod writer;
+mod written;
 
 pub use server::{ServeError, Server, StartError};
-pub use settings::{HistoryRetention, MAX_RULES, RetentionTooShort, Settings, StoreUrl};
+pub use settings::{HistoryRetention, MAX_GUARDS, MAX_RULES, RetentionTooShort, Settings, StoreUrl};

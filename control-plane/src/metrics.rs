@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::metrics::{Counter, Gauge, Key, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::table::TableView;
 
@@ -26,6 +26,7 @@ pub(crate) struct Metrics {
     pub(crate) connections: Gauge,
     revision: Gauge,
     rules: Gauge,
+    guards: Gauge,
     stale: Gauge,
 }
 
@@ -58,6 +59,7 @@ impl Metrics {
             connections: gauge("damper_connections", "Open connections."),
             revision: gauge("damper_table_revision", "The revision this replica has reached."),
             rules: gauge("damper_rules", "Rules in the table."),
+            guards: gauge("damper_guards", "Guards in the table."),
             stale: gauge("damper_store_stale", "1 while the store does not answer."),
             recorder: Arc::new(recorder),
             handle,
@@ -68,14 +70,17 @@ impl Metrics {
     pub(crate) fn table(&self, view: &TableView) {
         self.revision.set(view.revision() as f64);
         self.rules.set(view.len() as f64);
+        self.guards.set(view.guards().len() as f64);
         self.stale.set(if view.stale_since.is_some() { 1.0 } else { 0.0 });
     }
 
-    /// A write was answered.
-    pub(crate) fn write(&self, operation: &'static str, code: Code) {
+    /// Counts a write by how it was answered.
+    pub(crate) fn written<T>(&self, operation: &'static str, answer: Result<T, Status>) -> Result<T, Status> {
+        let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
         let labels: &[(&'static str, String)] =
             &[("operation", operation.to_owned()), ("code", format!("{code:?}"))];
         self.recorder.register_counter(&Key::from_parts("damper_writes_total", labels), &ORIGIN).increment(1);
+        answer
     }
 
     /// A stream was handed a message.

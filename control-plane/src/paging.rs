@@ -3,12 +3,16 @@
 //! A token is the digest of the filter and the last key of the page before, so that a list can change between
 //! pages without an entry being shown twice or left out that was there all the time.
 
+use damper_core::Pattern;
+
 use crate::errors::Error;
 use crate::store::key;
 use crate::table::decoded;
 
 const DEFAULT_SIZE: u32 = 100;
 const MAX_SIZE: u32 = 1000;
+/// The most bytes of one page; a page ends there even when more entries were asked for.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// How many entries a page has.
 pub(crate) fn size(asked: u32) -> Result<usize, Error> {
@@ -36,6 +40,30 @@ pub(crate) fn start(filter: u64, token: &str) -> Result<Option<[String; 4]>, Err
     }
     let names: Option<Vec<String>> = last.split('/').map(decoded).collect();
     names.and_then(|names| names.try_into().ok()).map(Some).ok_or_else(bad)
+}
+
+/// The same as a pattern.
+pub(crate) fn start_pattern(filter: u64, token: &str) -> Result<Option<Pattern>, Error> {
+    let Some([caller, cluster, callee, method]) = start(filter, token)? else { return Ok(None) };
+    let parsed = Pattern::parse(&caller, &cluster, &callee, &method);
+    parsed.map(Some).map_err(|_| Error::fault("page_token", "not a token of this list"))
+}
+
+/// The entries of one page, and whether there are more: a page ends at its size in entries or in bytes.
+pub(crate) fn page<'a, T: prost::Message + Clone + 'a>(
+    entries: impl Iterator<Item = &'a T>,
+    size: usize,
+) -> (Vec<T>, bool) {
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        if page.len() == size || bytes > PAGE_BYTES {
+            return (page, true);
+        }
+        bytes += entry.encoded_len();
+        page.push(entry.clone());
+    }
+    (page, false)
 }
 
 /// A number that stands for some bytes, the same on every machine and in every version (FNV-1a).

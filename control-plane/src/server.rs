@@ -14,6 +14,7 @@ use axum::Router;
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::DistributionServer;
 use damper_proto::v1::fleet_server::FleetServer;
+use damper_proto::v1::guards_server::GuardsServer;
 use damper_proto::v1::rules_server::RulesServer;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -28,6 +29,7 @@ use crate::connection::incoming;
 use crate::distribution::{Distribution, pace};
 use crate::fleet::Fleet;
 use crate::follow::{Follower, LOAD_WITHIN};
+use crate::guards::Guards;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -35,7 +37,7 @@ use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
-use crate::table::{PREFIX, TableView};
+use crate::table::{GUARDS, RULES, TableView};
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{history, http, table};
 
@@ -282,8 +284,9 @@ fn start(
     let metrics = Metrics::new();
     metrics.table(&view);
     let view = Arc::new(view);
-    let limit = EntryLimit { prefix: PREFIX.to_owned(), max_entries: settings.max_rules };
-    let writing = writer::Settings { limits: vec![limit], ..Default::default() };
+    let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
+    let limits = vec![limit(RULES, settings.max_rules), limit(GUARDS, settings.max_guards)];
+    let writing = writer::Settings { limits, ..Default::default() };
     let (writer, writing) = Writer::spawn(store.clone(), writing);
     tasks.spawn(ended(writing, "writer"));
     let (publish, table) = watch::channel(view.clone());
@@ -326,6 +329,7 @@ fn routes(
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
 ) -> Routes {
     let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let distribution = DistributionServer::new(Distribution::new(shared.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
@@ -335,6 +339,7 @@ fn routes(
         .build_v1()
         .expect("the descriptors were made by the compiler");
     let api: Router = Routes::new(rules)
+        .add_service(guards)
         .add_service(distribution)
         .add_service(fleet)
         .add_service(health)
@@ -347,10 +352,14 @@ fn routes(
 
 /// Tells health of the server and of each service.
 async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
-    use v1::{distribution_server, fleet_server, rules_server};
-    for service in
-        ["", rules_server::SERVICE_NAME, distribution_server::SERVICE_NAME, fleet_server::SERVICE_NAME]
-    {
+    use v1::{distribution_server, fleet_server, guards_server, rules_server};
+    for service in [
+        "",
+        rules_server::SERVICE_NAME,
+        guards_server::SERVICE_NAME,
+        distribution_server::SERVICE_NAME,
+        fleet_server::SERVICE_NAME,
+    ] {
         reporter.set_service_status(service, status).await;
     }
 }

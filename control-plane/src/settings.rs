@@ -12,6 +12,9 @@ use crate::writer::REMEMBER_REQUESTS;
 /// The most rules there may be, unless a server is told otherwise.
 pub const MAX_RULES: usize = 100_000;
 
+/// The most guards there may be, unless a server is told otherwise.
+pub const MAX_GUARDS: usize = 10_000;
+
 /// How long changes are kept: at least as long as the requests that made them are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryRetention(Duration);
@@ -59,6 +62,8 @@ pub struct Settings {
     pub allow_insecure: bool,
     /// The most rules there may be. Default [`MAX_RULES`].
     pub max_rules: usize,
+    /// The most guards there may be. Default [`MAX_GUARDS`].
+    pub max_guards: usize,
     /// The most bytes of one apply. Default 256 MiB.
     pub max_apply_bytes: usize,
     /// The most routes whose figures are kept. Default 10,000.
@@ -94,6 +99,7 @@ impl Settings {
             metrics_listen: None,
             allow_insecure: false,
             max_rules: MAX_RULES,
+            max_guards: MAX_GUARDS,
             max_apply_bytes: 256 << 20,
             max_routes: 10_000,
             history_retention: HistoryRetention::default(),

@@ -10,18 +10,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use damper_core::Pattern;
 use damper_proto::v1;
-use prost::Message as _;
 
-use crate::hub::Class;
-use crate::table::{StoredRule, TableView, UNREAD};
+use crate::class::Class;
+use crate::table::{Guards, StoredGuard, StoredRule, Subject, TableView};
 
 /// The most bytes of one message, well below what receivers accept.
 const PAGE_BYTES: usize = 512 << 10;
 /// How many responses are kept for sharing; more are made for their streams alone.
 const SHARED_RESPONSES: usize = 1024;
-/// How many rules the kept responses may hold together, so that many classes of callers and a large table do not
-/// fill the memory.
-const SHARED_RULES: usize = 250_000;
+/// How many rules and guards the kept responses may hold together, so that many classes of callers and a large
+/// table do not fill the memory.
+const SHARED_ENTRIES: usize = 250_000;
 
 /// One response, before it is addressed to a stream.
 #[derive(Clone, Debug)]
@@ -35,11 +34,12 @@ pub(crate) enum Response {
 }
 
 impl Response {
-    fn rules(&self) -> usize {
+    /// Rules and guards.
+    fn entries(&self) -> usize {
         match self {
             Self::Nothing => 0,
-            Self::Delta(delta) => delta.changed.len(),
-            Self::Snapshot(pages) => pages.iter().map(|page| page.rules.len()).sum(),
+            Self::Delta(delta) => delta.changed.len() + delta.changed_guards.len(),
+            Self::Snapshot(pages) => pages.iter().map(|page| page.rules.len() + page.guards.len()).sum(),
         }
     }
 }
@@ -50,28 +50,28 @@ type Shelf = HashMap<(Arc<Class>, Option<u64>), Arc<OnceLock<Response>>>;
 #[derive(Default)]
 pub(crate) struct Responses {
     shelf: Mutex<(Arc<str>, u64, Shelf)>,
-    shared_rules: AtomicUsize,
+    shared_entries: AtomicUsize,
 }
 
 impl Responses {
     /// The response that brings a client of this class from `base` (none = nothing it holds counts) to the view.
-    /// `changed` names the patterns changed since the base; none where that is not known.
+    /// `changed` names what was changed since the base; none where that is not known.
     pub(crate) fn response(
         &self,
         view: &TableView,
         class: &Arc<Class>,
         base: Option<u64>,
-        changed: impl FnOnce() -> Option<BTreeSet<Pattern>>,
+        changed: impl FnOnce() -> Option<BTreeSet<Subject>>,
     ) -> Response {
         let make = || match base.and_then(|_| changed()) {
-            Some(patterns) => difference(view, class, &patterns),
+            Some(changed) => difference(view, class, changed),
             None => Response::Snapshot(snapshot(view, class)),
         };
         match self.place(view, class, base) {
             Some(place) => place
                 .get_or_init(|| {
                     let made = make();
-                    self.shared_rules.fetch_add(made.rules(), Ordering::Relaxed);
+                    self.shared_entries.fetch_add(made.entries(), Ordering::Relaxed);
                     made
                 })
                 .clone(),
@@ -94,11 +94,11 @@ impl Responses {
             }
             (*epoch, *revision) = (view.epoch().clone(), view.revision());
             made.clear();
-            self.shared_rules.store(0, Ordering::Relaxed);
+            self.shared_entries.store(0, Ordering::Relaxed);
         }
         let key = (class.clone(), base);
         let full =
-            made.len() >= SHARED_RESPONSES || self.shared_rules.load(Ordering::Relaxed) >= SHARED_RULES;
+            made.len() >= SHARED_RESPONSES || self.shared_entries.load(Ordering::Relaxed) >= SHARED_ENTRIES;
         if full && !made.contains_key(&key) {
             return None;
         }
@@ -106,22 +106,25 @@ impl Responses {
     }
 }
 
-fn difference(view: &TableView, class: &Class, patterns: &BTreeSet<Pattern>) -> Response {
+fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -> Response {
+    changed.retain(|subject| class.matches(subject.pattern()));
+    if !class.knows_guards() {
+        add_guarded_rules(view, class, &mut changed);
+    }
     let mut delta = v1::Delta::default();
     let mut bytes = 0;
-    for pattern in patterns.iter().filter(|pattern| class.matches(pattern)) {
-        match view.stored(pattern) {
-            Some(stored) => {
-                let rule = addressed(pattern, stored, class);
-                bytes += rule.encoded_len() + 8;
-                delta.changed.push(rule);
-            }
-            None => {
-                let removed = v1::Pattern::from(pattern);
-                bytes += removed.encoded_len() + 8;
-                delta.removed.push(removed);
-            }
-        }
+    for subject in &changed {
+        bytes += 8 + match subject {
+            Subject::Rule(pattern) => match view.stored(pattern) {
+                Some(stored) => put(&mut delta.changed, addressed(pattern, stored, class, view.guards())),
+                None => put(&mut delta.removed, pattern.into()),
+            },
+            Subject::Guard(_) if !class.knows_guards() => continue,
+            Subject::Guard(pattern) => match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
+                Some(guard) => put(&mut delta.changed_guards, guard),
+                None => put(&mut delta.removed_guards, pattern.into()),
+            },
+        };
         if bytes > PAGE_BYTES {
             return Response::Snapshot(snapshot(view, class));
         }
@@ -132,34 +135,77 @@ fn difference(view: &TableView, class: &Class, patterns: &BTreeSet<Pattern>) -> 
     }
 }
 
-fn snapshot(view: &TableView, class: &Class) -> Arc<[v1::Snapshot]> {
-    let mut pages = Vec::new();
-    let mut page = v1::Snapshot::default();
-    let mut bytes = 0;
-    for (pattern, stored) in view.iter().filter(|(pattern, _)| class.matches(pattern)) {
-        let rule = addressed(pattern, stored, class);
-        let size = rule.encoded_len() + 8;
-        if bytes + size > PAGE_BYTES && !page.rules.is_empty() {
-            pages.push(std::mem::take(&mut page));
-            bytes = 0;
-        }
-        bytes += size;
-        page.rules.push(rule);
+/// A guard that changed may switch rules off or on at clients that know nothing of guards.
+fn add_guarded_rules(view: &TableView, class: &Class, changed: &mut BTreeSet<Subject>) {
+    let guards: Vec<Pattern> = changed
+        .iter()
+        .filter_map(|subject| match subject {
+            Subject::Guard(pattern) => Some(pattern.clone()),
+            Subject::Rule(_) => None,
+        })
+        .collect();
+    if guards.is_empty() {
+        return;
     }
-    page.last = true;
-    pages.push(page);
+    let rules = view.iter().map(|(pattern, _)| pattern).filter(|pattern| class.matches(pattern));
+    let guarded = rules.filter(|pattern| guards.iter().any(|guard| guard.overlaps(pattern)));
+    changed.extend(guarded.cloned().map(Subject::Rule));
+}
+
+/// Puts an entry into a list and tells its size.
+fn put<T: prost::Message>(list: &mut Vec<T>, entry: T) -> usize {
+    let size = entry.encoded_len();
+    list.push(entry);
+    size
+}
+
+fn snapshot(view: &TableView, class: &Class) -> Arc<[v1::Snapshot]> {
+    let mut pages = Pages { pages: vec![v1::Snapshot::default()], bytes: 0 };
+    let guards = view.guards().iter().filter(|stored| class.knows_guards() && class.matches(&stored.pattern));
+    for guard in guards.filter_map(|stored| sent(stored)) {
+        pages.with_room_for(&guard).guards.push(guard);
+    }
+    for (pattern, stored) in view.iter().filter(|(pattern, _)| class.matches(pattern)) {
+        let rule = addressed(pattern, stored, class, view.guards());
+        pages.with_room_for(&rule).rules.push(rule);
+    }
+    let mut pages = pages.pages;
+    if let Some(page) = pages.last_mut() {
+        page.last = true;
+    }
     pages.into()
 }
 
+/// The pages of a snapshot so far, and the size of the last one.
+struct Pages {
+    pages: Vec<v1::Snapshot>,
+    bytes: usize,
+}
+
+impl Pages {
+    /// The page that takes the next entry.
+    fn with_room_for(&mut self, entry: &impl prost::Message) -> &mut v1::Snapshot {
+        let size = entry.encoded_len() + 8;
+        if self.bytes + size > PAGE_BYTES && self.bytes > 0 {
+            self.pages.push(v1::Snapshot::default());
+            self.bytes = 0;
+        }
+        self.bytes += size;
+        self.pages.last_mut().expect("there is always a page")
+    }
+}
+
 /// The rule as clients of this class get it.
-fn addressed(pattern: &Pattern, stored: &StoredRule, class: &Class) -> v1::DistributedRule {
+fn addressed(pattern: &Pattern, stored: &StoredRule, class: &Class, guards: &Guards) -> v1::DistributedRule {
     use v1::distributed_rule::Kind;
-    let kind = match &stored.rule {
-        None => Kind::NeedsFeature(UNREAD.to_owned()),
-        Some(rule) => match class.lacking(rule.policy()) {
-            Some(feature) => Kind::NeedsFeature(feature.to_owned()),
-            None => Kind::Policy(rule.policy().into()),
-        },
+    let kind = match (&stored.rule, class.off_because(guards, pattern, stored.rule.as_deref())) {
+        (Some(rule), None) => Some(Kind::Policy(rule.policy().into())),
+        (_, off) => off.map(|why| Kind::NeedsFeature(why.to_owned())),
     };
-    v1::DistributedRule { key: Some(pattern.into()), revision: stored.wire.revision, kind: Some(kind) }
+    v1::DistributedRule { key: Some(pattern.into()), revision: stored.wire.revision, kind }
+}
+
+/// The guard as clients get it; none where this server can not read it.
+fn sent(stored: &StoredGuard) -> Option<v1::DistributedGuard> {
+    stored.guard.as_deref().map(Into::into)
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Faults, Pattern, key};
+use damper_core::{Faults, key};
 use damper_proto::v1::{self, client_message, server_message};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -16,11 +16,12 @@ use tonic::{Status, Streaming};
 
 use super::Desk;
 use super::responses::Response;
+use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
-use crate::hub::{Admitted, Class, Session};
+use crate::hub::{Admitted, Session};
 use crate::shared::Shared;
-use crate::table::{self, TableView};
+use crate::table::{Subject, TableView};
 
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
@@ -190,8 +191,8 @@ async fn catch_up(shared: &Shared, hello: &v1::Hello, tables: &mut watch::Receiv
     let _ = timeout(CATCH_UP_WITHIN, tables.wait_for(reached)).await;
 }
 
-/// The patterns changed since a revision, from memory or from the store.
-async fn changed_since(shared: &Shared, view: &TableView, base: u64) -> Option<BTreeSet<Pattern>> {
+/// What was changed since a revision, from memory or from the store.
+async fn changed_since(shared: &Shared, view: &TableView, base: u64) -> Option<BTreeSet<Subject>> {
     if let Some(changed) = view.changed_since(base) {
         return Some(changed);
     }
@@ -199,7 +200,7 @@ async fn changed_since(shared: &Shared, view: &TableView, base: u64) -> Option<B
     let whole = changes.first().is_some_and(|first| first.revision == base + 1)
         && changes.last().is_some_and(|last| last.revision == view.revision());
     let edits = changes.iter().flat_map(|change| &change.edits);
-    whole.then(|| edits.filter_map(|edit| table::pattern_of(&edit.key)).collect())
+    whole.then(|| edits.filter_map(|edit| Subject::of_key(&edit.key)).collect())
 }
 
 fn message(view: &TableView, kind: server_message::Kind) -> v1::ServerMessage {
@@ -343,7 +344,7 @@ impl Stream {
     }
 
     /// Makes the response that leads to a table, and moves there.
-    fn respond(&mut self, to: Arc<TableView>, base: Option<u64>, changed: Option<BTreeSet<Pattern>>) {
+    fn respond(&mut self, to: Arc<TableView>, base: Option<u64>, changed: Option<BTreeSet<Subject>>) {
         let session = &self.admitted.session;
         let response = self.desk.responses.response(&to, &session.class, base, || changed);
         let mut progress = session.progress();

@@ -3,8 +3,8 @@
 use damper_proto::v1;
 
 use crate::errors::Error;
+use crate::filter::Filter;
 use crate::paging;
-use crate::rules::Filter;
 use crate::shared::Shared;
 use crate::stats::Row;
 

@@ -15,9 +15,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
+use crate::delivery::{Delivered, Delivery};
 use crate::errors::Error;
-use crate::hub::{Delivered, Delivery, Watching};
-use crate::rules::Filter;
+use crate::filter::Filter;
+use crate::hub::Watching;
 use crate::shared::Shared;
 use crate::stats::{Route, Row, WINDOW};
 use crate::table::{StoredRule, TableView};
@@ -140,7 +141,6 @@ impl Told {
         let delivery = Delivery::of(&shared.hub, table);
         let mut now = BTreeMap::new();
         for (pattern, stored) in table.iter() {
-            let policy = stored.rule.as_ref().map(|rule| rule.policy());
             let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);
             let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
                 pattern.into();
@@ -148,7 +148,7 @@ impl Told {
             {
                 continue;
             }
-            let delivered = delivery.delivered(pattern, stored.wire.revision, policy);
+            let delivered = delivery.delivered(pattern, stored.wire.revision, stored.rule.as_deref());
             let same = |(told, before): &(Arc<StoredRule>, Delivered)| {
                 told.wire.revision == stored.wire.revision && *before == delivered
             };

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 use damper_core::Faults;
 use damper_proto::v1;
 
-use super::{all_or, check_expected, check_options, digest_of, read_key, write};
 use crate::errors::Error;
+use crate::requests::{all_or, check_expected, check_options, digest_of, read_key, write};
 use crate::shared::Shared;
-use crate::table;
+use crate::table::Subject;
 use crate::writer::ProposedEdit;
 
 pub(super) async fn delete(
@@ -20,15 +20,15 @@ pub(super) async fn delete(
     let mut faults = Faults::none();
     check_options("options", &options, &mut faults);
     let pattern = all_or(read_key("key", request.key.as_ref()).map_err(Error::Faults), faults)?;
-    let missing = || Error::NotFound(format!("there is no rule {pattern}"));
+    let subject = Subject::Rule(pattern);
+    let missing = || Error::NotFound(format!("there is no {subject}"));
     if options.validate_only {
         let table = shared.table();
-        check_expected(&table, &pattern, request.expected_revision)?;
-        table.stored(&pattern).ok_or_else(missing)?;
+        check_expected(&table, &subject, request.expected_revision)?;
+        table.revision_of(&subject).ok_or_else(missing)?;
         return Ok(v1::DeleteRuleResponse { revision: table.revision() });
     }
-    let edit =
-        ProposedEdit { key: table::key_of(&pattern), value: None, expected: request.expected_revision };
+    let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
     let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
     if committed.unchanged {
         return Err(missing());

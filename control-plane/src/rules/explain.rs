@@ -1,11 +1,11 @@
 //! Why which rule applies to a route, and what it amounts to.
 
-use damper_core::{Bound, Explanation, Mode, Pattern};
+use damper_core::{Bound, Explanation, Mode, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::errors::Error;
 use crate::shared::Shared;
-use crate::table::{TableView, UNREAD};
+use crate::table::{Explained, Subject, TableView, UNREAD};
 
 pub(super) async fn explain(
     shared: &Shared,
@@ -14,8 +14,8 @@ pub(super) async fn explain(
     let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
     let table = shared.table();
-    let (explanation, unread) = table.explain(&route);
-    let policy = explanation.winner.as_ref().map(|rule| rule.policy());
+    let Explained { explanation, in_force, cuts, unread } = table.explain(&route);
+    let policy = in_force.as_ref().map(|rule| rule.policy());
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
@@ -30,7 +30,17 @@ pub(super) async fn explain(
         bound: Some(wire(Bound::of(policy))),
         revision: table.revision(),
         notes: notes(&explanation, unread.as_ref(), &table),
+        cuts: cuts.iter().map(cut).collect(),
     })
+}
+
+fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
+    v1::Cut {
+        guard: Some(guard.pattern().into()),
+        owner: guard.owner().to_owned(),
+        field: excess.field.to_owned(),
+        problem: excess.problem.clone(),
+    }
 }
 
 fn wire(bound: Bound) -> v1::Bound {
@@ -44,11 +54,14 @@ fn wire(bound: Bound) -> v1::Bound {
     }
 }
 
-fn notes(explanation: &Explanation, unread: Option<&Pattern>, table: &TableView) -> Vec<String> {
+fn notes(explanation: &Explanation, unread: Option<&Subject>, table: &TableView) -> Vec<String> {
     let mut notes = Vec::new();
     match &explanation.winner {
-        None if let Some(pattern) = unread => {
-            notes.push(format!("rule {pattern} is off: {UNREAD}; wider rules do not take its place"));
+        None if let Some(rule) = unread => {
+            notes.push(format!("{rule} is off: {UNREAD}; wider rules do not take its place"));
+        }
+        Some(winner) if let Some(guard) = unread => {
+            notes.push(format!("rule {} is off: {guard} is {UNREAD}", winner.pattern()));
         }
         None => notes.push("no rule matches: calls are sent once and counted".to_owned()),
         Some(winner) => {

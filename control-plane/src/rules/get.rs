@@ -2,8 +2,8 @@
 
 use damper_proto::v1;
 
-use super::read_key;
 use crate::errors::Error;
+use crate::requests::read_key;
 use crate::shared::Shared;
 
 pub(super) async fn get(shared: &Shared, request: v1::GetRuleRequest) -> Result<v1::Rule, Error> {

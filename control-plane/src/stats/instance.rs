@@ -7,7 +7,7 @@ use std::time::Duration;
 use damper_core::{Ending, Fate, latency};
 use damper_proto::v1;
 
-use super::Route;
+use super::{Route, Served};
 use crate::hub::Session;
 
 /// A long report comes in parts, one right after the other.
@@ -37,6 +37,9 @@ pub(super) struct Totals {
     pub(super) calls: u64,
     pub(super) attempts: u64,
     pub(super) no_context_calls: u64,
+    pub(super) hedges: u64,
+    pub(super) would_hedges: u64,
+    pub(super) outer_loop_calls: u64,
     pub(super) fates: BTreeMap<Ending, u64>,
     pub(super) latency: BTreeMap<u16, u64>,
     /// Parts that could not be read.
@@ -49,6 +52,9 @@ impl Totals {
             calls: part.calls,
             attempts: part.attempts,
             no_context_calls: part.no_context_calls,
+            hedges: part.hedges,
+            would_hedges: part.would_hedges,
+            outer_loop_calls: part.outer_loop_calls,
             ..Self::default()
         };
         for counted in &part.fates {
@@ -87,6 +93,9 @@ impl Totals {
             calls: less(self.calls, Some(&before.calls)),
             attempts: less(self.attempts, Some(&before.attempts)),
             no_context_calls: less(self.no_context_calls, Some(&before.no_context_calls)),
+            hedges: less(self.hedges, Some(&before.hedges)),
+            would_hedges: less(self.would_hedges, Some(&before.would_hedges)),
+            outer_loop_calls: less(self.outer_loop_calls, Some(&before.outer_loop_calls)),
             fates: self.fates.iter().map(|(key, n)| (*key, less(*n, before.fates.get(key)))).collect(),
             latency: self.latency.iter().map(|(key, n)| (*key, less(*n, before.latency.get(key)))).collect(),
             unknown: 0,
@@ -97,6 +106,9 @@ impl Totals {
         self.calls = self.calls.saturating_add(more.calls);
         self.attempts = self.attempts.saturating_add(more.attempts);
         self.no_context_calls = self.no_context_calls.saturating_add(more.no_context_calls);
+        self.hedges = self.hedges.saturating_add(more.hedges);
+        self.would_hedges = self.would_hedges.saturating_add(more.would_hedges);
+        self.outer_loop_calls = self.outer_loop_calls.saturating_add(more.outer_loop_calls);
         for (ending, n) in &more.fates {
             let sum = self.fates.entry(*ending).or_default();
             *sum = sum.saturating_add(*n);
@@ -108,6 +120,8 @@ impl Totals {
 #[derive(Debug)]
 pub(super) struct Instance {
     routes: HashMap<Route, Totals>,
+    /// What it serves, by method.
+    served: HashMap<Arc<str>, Served>,
     /// The names shared by its routes.
     caller: Option<(Arc<str>, Arc<str>)>,
     streams: usize,
@@ -124,6 +138,7 @@ impl Instance {
     pub(super) fn new(now: Duration, fresh: bool) -> Self {
         Self {
             routes: HashMap::new(),
+            served: HashMap::new(),
             caller: None,
             streams: 0,
             gone_since: None,
@@ -166,6 +181,10 @@ impl Instance {
 
     pub(super) fn routes(&self) -> impl Iterator<Item = (&Route, &Totals)> {
         self.routes.iter()
+    }
+
+    pub(super) fn served(&mut self) -> &mut HashMap<Arc<str>, Served> {
+        &mut self.served
     }
 
     pub(super) fn caller(&mut self, session: &Session) -> (Arc<str>, Arc<str>) {

@@ -5,11 +5,12 @@
 //! a repeated one adds nothing, and a process that restarts (its totals fall) begins again at 0. The window that
 //! is read ends where every connected process of the route has reported, and lasts [`WINDOW`].
 //!
-//! Error share = calls with another ending than `ok`, `ok_after_retry` and `cancelled` / calls, whether the
+//! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
 //! ending was real or what would have been. Amplification = attempts / calls.
 
 mod instance;
 mod rows;
+mod served;
 mod window;
 
 use std::collections::HashMap;
@@ -24,6 +25,8 @@ use tokio::time::Instant;
 use self::instance::{Instance, InstanceId, Totals};
 use self::rows::Memo;
 pub(crate) use self::rows::Row;
+pub(crate) use self::served::Served;
+use self::served::ServedBooks;
 use self::window::Window;
 use crate::hub::Session;
 
@@ -74,6 +77,9 @@ pub(crate) struct Counted {
     pub(crate) route: Route,
     pub(crate) calls: u64,
     pub(crate) attempts: u64,
+    pub(crate) hedges: u64,
+    pub(crate) would_hedges: u64,
+    pub(crate) outer_loop_calls: u64,
     pub(crate) fates: Vec<(Ending, u64)>,
 }
 
@@ -91,6 +97,7 @@ pub(crate) struct Stats {
 struct Books {
     instances: HashMap<InstanceId, Instance>,
     routes: HashMap<Route, RouteBook>,
+    served: ServedBooks,
     tidied: Duration,
 }
 
@@ -153,7 +160,7 @@ impl Stats {
         let mut books = self.books();
         let books = &mut *books;
         let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) else {
-            return report.routes.len() as u64;
+            return (report.routes.len() + report.served.len()) as u64;
         };
         let from = instance.counted_from(now, since);
         let (caller_service, caller_cluster) = instance.caller(session);
@@ -186,6 +193,12 @@ impl Stats {
                 book.counted.add(&added);
             }
         }
+        for part in &report.served {
+            let before = instance.served();
+            let countable = from.is_some();
+            let kept = books.served.report(&caller_service, part, before, now, countable, self.max_routes);
+            left_out += u64::from(!kept);
+        }
         instance.reported(now);
         left_out
     }
@@ -197,9 +210,17 @@ impl Stats {
             route: route.clone(),
             calls: book.counted.calls,
             attempts: book.counted.attempts,
+            hedges: book.counted.hedges,
+            would_hedges: book.counted.would_hedges,
+            outer_loop_calls: book.counted.outer_loop_calls,
             fates: book.counted.fates.iter().map(|(ending, n)| (*ending, *n)).collect(),
         };
         books.routes.iter().map(counted).collect()
+    }
+
+    /// What services serve since this server first heard of it, for Prometheus.
+    pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
+        self.books().served()
     }
 
     /// The keys of all routes that can have a rule.
@@ -229,6 +250,7 @@ impl Books {
             instance.gone_since().is_none_or(|gone| now.saturating_sub(gone) < FORGET_GONE_AFTER)
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
+        self.served.tidy(now);
     }
 }
 

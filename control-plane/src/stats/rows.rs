@@ -146,6 +146,9 @@ impl RouteBook {
             total_calls: sources.totals.calls,
             total_attempts: sources.totals.attempts,
             chain_coverage: coverage(sources),
+            hedges_per_s: sums.hedges / seconds,
+            total_hedges: sources.totals.hedges,
+            total_outer_loop_calls: sources.totals.outer_loop_calls,
         }
     }
 }

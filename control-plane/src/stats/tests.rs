@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use damper_core::Fate;
 
 use super::*;
-use crate::hub::Class;
+use crate::class::Class;
 use crate::store::State;
 use crate::table::TableView;
 

@@ -33,15 +33,17 @@ struct Slot {
 pub(super) struct Sums {
     pub(super) calls: f64,
     pub(super) attempts: f64,
+    pub(super) hedges: f64,
     pub(super) fates: BTreeMap<Ending, f64>,
 }
 
 impl Sums {
-    fn add(&mut self, calls: f64, attempts: f64, fates: impl Iterator<Item = (Ending, f64)>) {
-        self.calls += calls;
-        self.attempts += attempts;
-        for (ending, n) in fates {
-            *self.fates.entry(ending).or_default() += n;
+    fn add(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.attempts += more.attempts;
+        self.hedges += more.hedges;
+        for (ending, n) in &more.fates {
+            *self.fates.entry(*ending).or_default() += n;
         }
     }
 }
@@ -66,9 +68,14 @@ impl Window {
                 f64::from(u8::from(number == to.as_secs()))
             };
             let part = |n: u64| n as f64 * share;
-            let fates = added.fates.iter().filter(|(_, n)| **n > 0).map(|(ending, n)| (*ending, part(*n)));
-            let sums = &mut self.slots.entry(number).or_default().sums;
-            sums.add(part(added.calls), part(added.attempts), fates);
+            let fates = added.fates.iter().filter(|(_, n)| **n > 0);
+            let more = Sums {
+                calls: part(added.calls),
+                attempts: part(added.attempts),
+                hedges: part(added.hedges),
+                fates: fates.map(|(ending, n)| (*ending, part(*n))).collect(),
+            };
+            self.slots.entry(number).or_default().sums.add(&more);
         }
         let slot = self.slots.entry(to.as_secs()).or_default();
         for (bucket, n) in added.latency.iter().filter(|(_, n)| **n > 0) {
@@ -82,9 +89,7 @@ impl Window {
         let start = end.saturating_sub(WINDOW.as_secs());
         let mut sums = Sums::default();
         for (_, slot) in self.slots.range(start..end) {
-            let slot = &slot.sums;
-            let fates = slot.fates.iter().map(|(ending, n)| (*ending, *n));
-            sums.add(slot.calls, slot.attempts, fates);
+            sums.add(&slot.sums);
         }
         let seconds = end.saturating_sub(start.max(self.began)).max(1);
         (sums, seconds as f64)

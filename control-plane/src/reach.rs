@@ -1,4 +1,4 @@
-//! Whom a rule concerns at the moment, and what an operator may have meant where that is nobody.
+//! Whom a rule or guard concerns at the moment, and what an operator may have meant where that is nobody.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use damper_core::{Pattern, RouteKey, Rule};
 use damper_proto::v1;
 
-use crate::hub::Delivery;
+use crate::delivery::{Delivered, Delivery};
 use crate::shared::Shared;
 
 /// How many near names are told.
@@ -15,21 +15,28 @@ const NEAREST: usize = 3;
 const MAX_DISTANCE: usize = 3;
 
 /// The known routes and connected clients at one moment.
-pub(super) struct Survey {
+pub(crate) struct Survey {
     routes: Vec<Arc<RouteKey>>,
     delivery: Delivery,
 }
 
 impl Survey {
-    pub(super) fn of(shared: &Shared) -> Self {
+    pub(crate) fn of(shared: &Shared) -> Self {
         Self { routes: shared.stats.keys(), delivery: Delivery::of(&shared.hub, &shared.table()) }
     }
 
     /// Whom the rule concerns.
-    pub(super) fn reach(&self, rule: &Rule) -> v1::RuleReach {
-        let pattern = rule.pattern();
+    pub(crate) fn reach(&self, rule: &Rule) -> v1::RuleReach {
+        self.told(rule.pattern(), self.delivery.delivered(rule.pattern(), 0, Some(rule)))
+    }
+
+    /// Whom a guard concerns.
+    pub(crate) fn reach_of_guard(&self, pattern: &Pattern) -> v1::RuleReach {
+        self.told(pattern, self.delivery.guarded(pattern))
+    }
+
+    fn told(&self, pattern: &Pattern, delivered: Delivered) -> v1::RuleReach {
         let routes = self.routes.iter().filter(|route| pattern.matches(route)).count();
-        let delivered = self.delivery.delivered(pattern, 0, Some(rule.policy()));
         let nobody = routes == 0 && delivered.clients == 0;
         v1::RuleReach {
             routes: u32::try_from(routes).unwrap_or(u32::MAX),

@@ -1,0 +1,72 @@
+//! What decides which rules a client is sent, and in what form: who it is and what it can do.
+//!
+//! A rule that a client can not honour is off there, and so is one that a guard tightens where the client knows
+//! nothing of guards: it would carry the rule out as it stands. Clients of one class get the same bytes.
+
+use std::collections::BTreeSet;
+
+use damper_core::{Pattern, Policy, Rule, feature};
+
+use crate::table::{Guards, TableView, UNREAD};
+
+/// Clients that are sent the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Class {
+    pub(crate) service: String,
+    pub(crate) cluster: String,
+    pub(crate) features: BTreeSet<String>,
+}
+
+impl Class {
+    /// True if rules and guards with this pattern concern the client. A guard with a repeat limit, which its
+    /// callee carries out, is for all callers and so for the callee too.
+    pub(crate) fn matches(&self, pattern: &Pattern) -> bool {
+        pattern.matches_caller(&self.service, &self.cluster)
+    }
+
+    /// True if the client knows what a guard is.
+    pub(crate) fn knows_guards(&self) -> bool {
+        self.features.contains(feature::GUARDS)
+    }
+
+    /// Why a rule that concerns the client is off there: a feature that it lacks, or what this server can not read
+    /// (no rule, or a guard that bears on it). None where the rule is carried out.
+    pub(crate) fn off_because(
+        &self,
+        guards: &Guards,
+        pattern: &Pattern,
+        rule: Option<&Rule>,
+    ) -> Option<&'static str> {
+        let Some(rule) = rule else { return Some(UNREAD) };
+        if let Some(feature) = self.lacking(rule.policy()) {
+            return Some(feature);
+        }
+        let mut bearing = guards.overlapping(pattern).filter(|stored| self.matches(&stored.pattern));
+        if !guards.all_read() && bearing.any(|stored| stored.guard.is_none()) {
+            return Some(UNREAD);
+        }
+        let mut exceeded = guards.exceeded_by(rule).filter(|exceeded| self.matches(exceeded.guard.pattern()));
+        (!self.knows_guards() && exceeded.next().is_some()).then_some(feature::GUARDS)
+    }
+
+    /// The first feature that the policy needs and the client lacks.
+    fn lacking(&self, policy: &Policy) -> Option<&'static str> {
+        feature::lacking(policy, |feature| self.features.contains(feature))
+    }
+
+    /// True if nothing that this server can read is beyond the client.
+    pub(crate) fn has_all_features(&self) -> bool {
+        feature::ALL.iter().all(|feature| self.features.contains(*feature))
+    }
+
+    /// The patterns of rules that are off at these clients.
+    pub(crate) fn withheld(&self, view: &TableView) -> Vec<Pattern> {
+        let all_but_unread = self.has_all_features() && view.guards().all_read();
+        let rules = view.iter().filter(|(_, stored)| !all_but_unread || stored.rule.is_none());
+        let rules = rules.filter(|(pattern, stored)| {
+            self.matches(pattern)
+                && self.off_because(view.guards(), pattern, stored.rule.as_deref()).is_some()
+        });
+        rules.map(|(pattern, _)| pattern.clone()).collect()
+    }
+}

@@ -1,0 +1,37 @@
+//! Removes one guard.
+
+use std::time::SystemTime;
+
+use damper_core::Faults;
+use damper_proto::v1;
+
+use crate::errors::Error;
+use crate::requests::{all_or, check_expected, check_options, digest_of, read_key, write};
+use crate::shared::Shared;
+use crate::table::Subject;
+use crate::writer::ProposedEdit;
+
+pub(super) async fn delete(
+    shared: &Shared,
+    request: v1::DeleteGuardRequest,
+) -> Result<v1::DeleteGuardResponse, Error> {
+    let digest = digest_of("delete guard", &request);
+    let options = request.options.unwrap_or_default();
+    let mut faults = Faults::none();
+    check_options("options", &options, &mut faults);
+    let pattern = all_or(read_key("key", request.key.as_ref()).map_err(Error::Faults), faults)?;
+    let subject = Subject::Guard(pattern);
+    let missing = || Error::NotFound(format!("there is no {subject}"));
+    if options.validate_only {
+        let table = shared.table();
+        check_expected(&table, &subject, request.expected_revision)?;
+        table.revision_of(&subject).ok_or_else(missing)?;
+        return Ok(v1::DeleteGuardResponse { revision: table.revision() });
+    }
+    let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
+    let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
+    if committed.unchanged {
+        return Err(missing());
+    }
+    Ok(v1::DeleteGuardResponse { revision: committed.revision })
+}

@@ -1,0 +1,35 @@
+//! Guards by filter, in pages.
+
+use damper_proto::v1;
+
+use crate::errors::Error;
+use crate::filter::{Filter, names};
+use crate::paging;
+use crate::shared::Shared;
+
+pub(super) async fn list(
+    shared: &Shared,
+    request: v1::ListGuardsRequest,
+) -> Result<v1::ListGuardsResponse, Error> {
+    let size = paging::size(request.page_size)?;
+    if request.filter.as_ref().is_some_and(|filter| filter.mode.is_some()) {
+        return Err(Error::fault("filter.mode", "is not for guards, they have none"));
+    }
+    let filter = Filter::new(request.filter)?;
+    let start = paging::start_pattern(filter.digest(), &request.page_token)?;
+    let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
+    let accepted = |guard: &&v1::Guard| guard.key.as_ref().is_some_and(|key| filter.accepts(names(key), 0));
+    let total = table.guards().iter().filter(|stored| accepted(&&stored.wire)).count() as u64;
+    let rest: Box<dyn Iterator<Item = _> + Send> = match &start {
+        Some(start) => Box::new(table.guards().after(start)),
+        None => Box::new(table.guards().iter()),
+    };
+    let (guards, more) = paging::page(rest.map(|stored| &stored.wire).filter(accepted), size);
+    let last = guards.last().filter(|_| more).and_then(|last| last.key.as_ref());
+    Ok(v1::ListGuardsResponse {
+        next_page_token: last.map(|key| paging::token(filter.digest(), names(key))).unwrap_or_default(),
+        guards,
+        revision: table.revision(),
+        total,
+    })
+}

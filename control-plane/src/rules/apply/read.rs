@@ -1,0 +1,148 @@
+//! Reads the stream of an apply into a set of changes.
+//!
+//! The set is counted while it arrives, so that one that is too large is refused before it fills the memory. Every
+//! change is read at once; what is wrong anywhere is told together at the end.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use damper_core::Faults;
+use damper_proto::v1::{self, apply_rules_request, rule_change};
+use prost::Message as _;
+use tonic::Streaming;
+
+use super::{Change, Set, Written};
+use crate::errors::Error;
+use crate::paging::Digest;
+use crate::requests::{check_options, read_key};
+use crate::shared::Shared;
+use crate::table::Subject;
+use crate::written::{WrittenGuard, WrittenRule};
+
+/// How long the next message of a set may take.
+const NEXT_WITHIN: Duration = Duration::from_secs(30);
+/// Reading goes on after faults, so that all are told; but not for ever.
+const MAX_FAULTS: usize = 1000;
+
+pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
+
+/// Reads a whole set.
+pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Set, Error> {
+    let first = next(&mut requests).await?;
+    let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
+        return Err(Error::fault("header", "must be the first message"));
+    };
+    let mut reading = Reading { faults: Faults::none(), seen: HashMap::new(), too_large: None };
+    check_options("header", &options, &mut reading.faults);
+    let mut digest = Digest::new();
+    digest.add(b"apply");
+    digest.add(&options.encode_to_vec());
+    let (mut changes, mut bytes, mut place) = (Vec::new(), 0, 0);
+    let (mut rules, mut guards) = (0, 0);
+    while let Some(request) = next(&mut requests).await? {
+        let encoded = request.encode_to_vec();
+        bytes += encoded.len();
+        digest.add(&encoded);
+        let limit = shared.settings.max_apply_bytes;
+        if bytes > limit {
+            return Err(Error::TooLarge(format!("the set has more than {limit} bytes")));
+        }
+        let (what, count, limit) = match is_of_guard(&request) {
+            true => ("guards", &mut guards, shared.settings.max_guards),
+            false => ("rules", &mut rules, shared.settings.max_rules),
+        };
+        *count += 1;
+        if *count > limit {
+            return Err(Error::TooLarge(format!("the set has more than {limit} changes of {what}")));
+        }
+        changes.extend(reading.change(place, request.kind));
+        place += 1;
+        if reading.faults.len() >= MAX_FAULTS {
+            break;
+        }
+    }
+    if !reading.faults.is_empty() {
+        return Err(Error::Faults(reading.faults));
+    }
+    match reading.too_large {
+        Some(error) => Err(error),
+        None => Ok(Set { options, changes, digest }),
+    }
+}
+
+fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
+    use rule_change::Kind::{DeleteGuard, PutGuard};
+    let Some(apply_rules_request::Kind::Change(change)) = &request.kind else { return false };
+    matches!(change.kind, Some(PutGuard(_) | DeleteGuard(_)))
+}
+
+/// What was found while reading.
+struct Reading {
+    faults: Faults,
+    /// Where each key was first.
+    seen: HashMap<Subject, usize>,
+    too_large: Option<Error>,
+}
+
+impl Reading {
+    fn change(&mut self, place: usize, kind: Option<apply_rules_request::Kind>) -> Option<Change> {
+        let path = format!("changes[{place}]");
+        let change = match kind {
+            Some(apply_rules_request::Kind::Change(change)) => change,
+            Some(apply_rules_request::Kind::Header(_)) => {
+                self.faults.add(path, "a header may only be the first message");
+                return None;
+            }
+            None => {
+                self.faults.add(path, "must be given");
+                return None;
+            }
+        };
+        let expected = change.expected_revision;
+        let read = match change.kind {
+            Some(rule_change::Kind::Put(rule)) => WrittenRule::read(&format!("{path}.put"), Some(rule))
+                .map(|rule| Written::Rule(Box::new(rule)))
+                .map(Change::put),
+            Some(rule_change::Kind::PutGuard(guard)) => {
+                let guard = WrittenGuard::read(&format!("{path}.put_guard"), Some(guard));
+                guard.map(|guard| Written::Guard(Box::new(guard))).map(Change::put)
+            }
+            Some(rule_change::Kind::Delete(key)) => {
+                let key = read_key(&format!("{path}.delete"), Some(&key));
+                key.map(Subject::Rule).map(Change::delete).map_err(Error::Faults)
+            }
+            Some(rule_change::Kind::DeleteGuard(key)) => {
+                let key = read_key(&format!("{path}.delete_guard"), Some(&key));
+                key.map(Subject::Guard).map(Change::delete).map_err(Error::Faults)
+            }
+            None => Err(Error::fault(&path, "put, delete, put_guard or delete_guard must be given")),
+        };
+        match read {
+            Ok(change) => self.unless_twice(place, &path, Change { expected, ..change }),
+            Err(Error::Faults(faults)) => {
+                self.faults.nest("", faults);
+                None
+            }
+            Err(error) => {
+                self.too_large.get_or_insert(error);
+                None
+            }
+        }
+    }
+
+    fn unless_twice(&mut self, place: usize, path: &str, change: Change) -> Option<Change> {
+        if let Some(first) = self.seen.insert(change.subject.clone(), place) {
+            let problem = format!("{} is also the key of changes[{first}]", change.subject.pattern());
+            self.faults.add(path, problem);
+            return None;
+        }
+        Some(change)
+    }
+}
+
+async fn next(requests: &mut Requests) -> Result<Option<v1::ApplyRulesRequest>, Error> {
+    match tokio::time::timeout(NEXT_WITHIN, requests.message()).await {
+        Ok(message) => message.map_err(Error::Unread),
+        Err(_) => Err(Error::TooLate(NEXT_WITHIN)),
+    }
+}

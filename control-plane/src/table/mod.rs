@@ -1,0 +1,228 @@
+//! All rules and guards at one revision, as this replica knows them, and what changed lately.
+//!
+//! A view is immutable and shares all but the changed entries with the one before it, so that a change among
+//! 100,000 rules costs a few tree nodes. Entries are parsed once, when they come from the store. A stored rule
+//! that this version can not read keeps its place: its pattern is off at the clients, because a wider rule must
+//! not silently take over. Where a guard can not be read the rules that it is for are off, because nobody knows
+//! how far they may go. The latest changes are remembered by revision, for streams that resume.
+
+mod guards;
+mod stored;
+mod subject;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::{Explanation, Pattern, RouteKey, Rule, Table, Tightened};
+use rpds::RedBlackTreeMapSync;
+
+pub(crate) use self::guards::{Exceeded, Guards};
+pub(crate) use self::stored::{StoredGuard, StoredRule};
+pub(crate) use self::subject::{GUARDS, RULES, Subject, decoded};
+use crate::store::{Change, State};
+
+/// How many changed patterns are remembered in memory; older changes are read from the store.
+const REMEMBERED_PATTERNS: usize = 20_000;
+
+/// Why a rule is off that this server can not read, or not limit as a guard wants it.
+pub(crate) const UNREAD: &str = "unreadable by this control plane";
+
+/// All rules and guards at one revision.
+#[derive(Clone, Debug)]
+pub(crate) struct TableView {
+    epoch: Arc<str>,
+    revision: u64,
+    rules: RedBlackTreeMapSync<Pattern, Arc<StoredRule>>,
+    guards: Guards,
+    /// What each of the latest changes touched.
+    recent: RedBlackTreeMapSync<u64, Arc<[Subject]>>,
+    recent_subjects: usize,
+    /// The store has not answered since.
+    pub(crate) stale_since: Option<SystemTime>,
+}
+
+/// Why which rule applies to a route, and how far.
+#[derive(Debug)]
+pub(crate) struct Explained {
+    pub(crate) explanation: Explanation,
+    /// The winner as the guards leave it; none where no rule applies.
+    pub(crate) in_force: Option<Rule>,
+    /// What the guards cut from the winner.
+    pub(crate) cuts: Vec<Tightened>,
+    /// What can not be read, so that no rule applies: the nearest rule, or a guard.
+    pub(crate) unread: Option<Subject>,
+}
+
+impl TableView {
+    /// Everything in the store.
+    pub(crate) fn of(state: &State) -> Self {
+        let mut view = Self {
+            epoch: state.epoch.as_str().into(),
+            revision: state.revision,
+            rules: RedBlackTreeMapSync::new_sync(),
+            guards: Guards::none(),
+            recent: RedBlackTreeMapSync::new_sync(),
+            recent_subjects: 0,
+            stale_since: None,
+        };
+        for (key, entry) in &state.entries {
+            if let Some(subject) = Subject::of_key(key) {
+                view.set(&subject, &entry.value, entry.revision);
+            }
+        }
+        view
+    }
+
+    /// Follows the store by one change, which must be the next one.
+    pub(crate) fn apply(&mut self, change: &Change) {
+        let mut subjects = Vec::with_capacity(change.edits.len());
+        for edit in &change.edits {
+            let Some(subject) = Subject::of_key(&edit.key) else { continue };
+            let all_read = self.guards.all_read();
+            match &edit.value {
+                Some(value) => self.set(&subject, value, change.revision),
+                None => self.remove(&subject),
+            }
+            if let Subject::Guard(guard) = &subject
+                && !(all_read && self.guards.all_read())
+            {
+                // Rules go off with a guard that can not be read, and on again with its next version.
+                let guarded = self.rules.keys().filter(|pattern| guard.overlaps(pattern));
+                subjects.extend(guarded.cloned().map(Subject::Rule));
+            }
+            subjects.push(subject);
+        }
+        self.revision = change.revision;
+        self.recent_subjects += subjects.len().max(1);
+        self.recent.insert_mut(change.revision, subjects.into());
+        while self.recent_subjects > REMEMBERED_PATTERNS {
+            let Some((&oldest, subjects)) = self.recent.first() else { break };
+            self.recent_subjects -= subjects.len().max(1);
+            self.recent.remove_mut(&oldest);
+        }
+    }
+
+    fn set(&mut self, subject: &Subject, value: &[u8], revision: u64) {
+        match subject {
+            Subject::Rule(pattern) => {
+                let stored = StoredRule::read(pattern, value, revision);
+                self.rules.insert_mut(pattern.clone(), Arc::new(stored));
+            }
+            Subject::Guard(pattern) => {
+                self.guards.put(Arc::new(StoredGuard::read(pattern, value, revision)));
+            }
+        }
+    }
+
+    fn remove(&mut self, subject: &Subject) {
+        match subject {
+            Subject::Rule(pattern) => {
+                self.rules.remove_mut(pattern);
+            }
+            Subject::Guard(pattern) => self.guards.remove(pattern),
+        }
+    }
+
+    /// The identity of the store.
+    pub(crate) fn epoch(&self) -> &Arc<str> {
+        &self.epoch
+    }
+
+    /// The revision of the last change.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// True if this is the other view with no more than a change of `stale_since`.
+    pub(crate) fn same_rules(&self, other: &Self) -> bool {
+        self.revision == other.revision && self.epoch == other.epoch
+    }
+
+    /// How many rules there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rules.size()
+    }
+
+    /// All guards.
+    pub(crate) fn guards(&self) -> &Guards {
+        &self.guards
+    }
+
+    /// The revision of a rule or guard.
+    pub(crate) fn revision_of(&self, subject: &Subject) -> Option<u64> {
+        match subject {
+            Subject::Rule(pattern) => self.stored(pattern).map(|stored| stored.wire.revision),
+            Subject::Guard(pattern) => self.guards.stored(pattern).map(|stored| stored.wire.revision),
+        }
+    }
+
+    /// The rule with this pattern.
+    pub(crate) fn stored(&self, pattern: &Pattern) -> Option<&Arc<StoredRule>> {
+        self.rules.get(pattern)
+    }
+
+    /// All rules in the order of their patterns.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Pattern, &Arc<StoredRule>)> {
+        self.rules.iter()
+    }
+
+    /// The rules behind a pattern, in order.
+    pub(crate) fn after(&self, pattern: &Pattern) -> impl Iterator<Item = (&Pattern, &Arc<StoredRule>)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        self.rules.range((Excluded(pattern), Unbounded))
+    }
+
+    /// The rule that applies to a route, before guards; none also where the nearest one can not be read.
+    pub(crate) fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
+        self.matching(route).next()?.1.rule.as_ref()
+    }
+
+    /// Why which rule applies to a route, and what the guards leave of it.
+    pub(crate) fn explain(&self, route: &RouteKey) -> Explained {
+        if let Some((pattern, stored)) = self.matching(route).next()
+            && stored.rule.is_none()
+        {
+            let explanation = Explanation { winner: None, losers: Vec::new() };
+            let unread = Some(Subject::Rule(pattern));
+            return Explained { explanation, in_force: None, cuts: Vec::new(), unread };
+        }
+        let mut table: Table = self.matching(route).filter_map(|(_, stored)| stored.rule.clone()).collect();
+        let mut unread = None;
+        for stored in self.guards.of_route(route) {
+            match &stored.guard {
+                Some(guard) => {
+                    table.insert_guard(guard.clone());
+                }
+                None => unread = Some(Subject::Guard(stored.pattern.clone())),
+            }
+        }
+        let explanation = Explanation::of(&table, route);
+        let unread = unread.filter(|_| explanation.winner.is_some());
+        let tightened = explanation.winner.as_ref().filter(|_| unread.is_none());
+        let tightened = tightened.map(|winner| table.tighten(winner, route));
+        let (in_force, cuts) = tightened.map_or((None, Vec::new()), |(rule, cuts)| (Some(rule), cuts));
+        Explained { explanation, in_force, cuts, unread }
+    }
+
+    /// The stored rules that match a route, the nearest first.
+    fn matching(&self, route: &RouteKey) -> impl Iterator<Item = (Pattern, &Arc<StoredRule>)> {
+        Pattern::candidates(route).filter_map(|pattern| {
+            let stored = self.rules.get(&pattern)?;
+            Some((pattern, stored))
+        })
+    }
+
+    /// What was changed after a revision; none where that is no longer remembered.
+    pub(crate) fn changed_since(&self, revision: u64) -> Option<BTreeSet<Subject>> {
+        if revision >= self.revision {
+            return Some(BTreeSet::new());
+        }
+        self.recent.get(&(revision + 1))?;
+        let changes = self.recent.range(revision + 1..);
+        Some(changes.flat_map(|(_, subjects)| subjects.iter().cloned()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! What an entry of the store is: a rule or a guard, by its pattern.
+//!
+//! The kind and the four names make the store's key, `rules/<caller>/<cluster>/<callee>/<method>` or
+//! `guards/...`; each name is percent-encoded, so that none escapes its place. A key of another kind is not this
+//! version's business and left alone.
+
+use std::fmt;
+
+use damper_core::Pattern;
+use damper_proto::v1;
+
+use crate::store::key;
+
+/// The part of the store that holds rules.
+pub(crate) const RULES: &str = "rules/";
+/// The part of the store that holds guards.
+pub(crate) const GUARDS: &str = "guards/";
+
+/// A rule or a guard.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Subject {
+    Rule(Pattern),
+    Guard(Pattern),
+}
+
+impl Subject {
+    /// What a store's key names; none where that is neither a rule nor a guard.
+    pub(crate) fn of_key(key: &str) -> Option<Self> {
+        let (make, names): (fn(Pattern) -> Self, &str) =
+            match (key.strip_prefix(RULES), key.strip_prefix(GUARDS)) {
+                (Some(names), _) => (Self::Rule, names),
+                (_, Some(names)) => (Self::Guard, names),
+                (None, None) => return None,
+            };
+        let subject = pattern_of(names).map(make);
+        if subject.is_none() {
+            tracing::warn!(key, "a stored key is no rule's and no guard's; left alone");
+        }
+        subject
+    }
+
+    /// The store's key.
+    pub(crate) fn key(&self) -> String {
+        let kind = match self {
+            Self::Rule(_) => RULES,
+            Self::Guard(_) => GUARDS,
+        };
+        let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
+            self.pattern().into();
+        key([kind.trim_end_matches('/'), &caller_service, &caller_cluster, &callee_service, &callee_method])
+    }
+
+    /// The routes it is for.
+    pub(crate) fn pattern(&self) -> &Pattern {
+        match self {
+            Self::Rule(pattern) | Self::Guard(pattern) => pattern,
+        }
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(pattern) => write!(f, "rule {pattern}"),
+            Self::Guard(pattern) => write!(f, "guard {pattern}"),
+        }
+    }
+}
+
+fn pattern_of(names: &str) -> Option<Pattern> {
+    let names: Option<Vec<String>> = names.split('/').map(decoded).collect();
+    match names?.as_slice() {
+        [caller, cluster, callee, method] => Pattern::parse(caller, cluster, callee, method).ok(),
+        _ => None,
+    }
+}
+
+/// One percent-encoded segment of a key.
+pub(crate) fn decoded(segment: &str) -> Option<String> {
+    percent_encoding::percent_decode_str(segment).decode_utf8().ok().map(|name| name.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_gives_back_what_it_names() {
+        for method in ["*", "p.S/*", "p.S/M", "p.S/M%2F"] {
+            let pattern = Pattern::parse("shop", "*", "stock", method).unwrap();
+            for subject in [Subject::Rule(pattern.clone()), Subject::Guard(pattern)] {
+                assert_eq!(Subject::of_key(&subject.key()), Some(subject));
+            }
+        }
+        for other in ["rules/a/b/c", "guards/a/b/c", "tokens/a/b/c/d"] {
+            assert_eq!(Subject::of_key(other), None);
+        }
+    }
+}

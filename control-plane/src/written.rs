@@ -1,0 +1,114 @@
+//! Rules and guards as somebody wants them stored: with all that was written and nothing that is the server's to
+//! say.
+
+use std::time::SystemTime;
+
+use damper_core::{Faults, Guard, Rule};
+use damper_proto::{convert, v1};
+use prost::Message as _;
+
+use crate::errors::Error;
+use crate::table::{StoredGuard, StoredRule, Subject, TableView};
+
+/// The largest rule or guard.
+const MAX_ENTRY_BYTES: usize = 64 << 10;
+const MAX_OWNER_BYTES: usize = 255;
+
+/// A rule that may be stored, as far as it can be told from itself.
+pub(crate) struct WrittenRule {
+    pub(crate) rule: Rule,
+    pub(crate) wire: v1::Rule,
+}
+
+/// A guard that may be stored.
+pub(crate) struct WrittenGuard {
+    pub(crate) guard: Guard,
+    pub(crate) wire: v1::Guard,
+}
+
+impl WrittenRule {
+    /// Reads a rule that must be there.
+    pub(crate) fn read(path: &str, rule: Option<v1::Rule>) -> Result<Self, Error> {
+        let Some(wire) = rule else { return Err(Error::fault(path, "must be given")) };
+        let rule = convert::rule(&wire).map_err(|faults| Error::at(path, faults))?;
+        check_size(path, "rule", wire.encoded_len())?;
+        let wire = v1::Rule { key: Some(rule.pattern().into()), policy: wire.policy, ..v1::Rule::default() };
+        Ok(Self { rule, wire })
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Rule(self.rule.pattern().clone())
+    }
+
+    /// The stored rule, where it is just so already.
+    pub(crate) fn unchanged<'a>(&self, table: &'a TableView) -> Option<&'a v1::Rule> {
+        let stored = &table.stored(self.rule.pattern())?.wire;
+        (stored.policy == self.wire.policy).then_some(stored)
+    }
+
+    /// What is to be stored. A rule that is already so is stored as it is, so that the writer sees that nothing
+    /// changes.
+    pub(crate) fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+        let new =
+            || v1::Rule { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
+        self.unchanged(table).map_or_else(|| StoredRule::value(&new()), StoredRule::value).into()
+    }
+}
+
+impl WrittenGuard {
+    /// Reads a guard that must be there.
+    pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, Error> {
+        let Some(wire) = guard else { return Err(Error::fault(path, "must be given")) };
+        let mut faults = Faults::none();
+        let size = wire.owner.len();
+        if size > MAX_OWNER_BYTES {
+            faults.add("owner", format!("has {size} bytes, at most {MAX_OWNER_BYTES} are allowed"));
+        }
+        let guard = match convert::guard(&wire) {
+            Ok(guard) if faults.is_empty() => guard,
+            Ok(_) => return Err(Error::at(path, faults)),
+            Err(mut found) => {
+                found.nest("", faults);
+                return Err(Error::at(path, found));
+            }
+        };
+        check_size(path, "guard", wire.encoded_len())?;
+        let wire = v1::Guard {
+            key: Some(guard.pattern().into()),
+            ceiling: wire.ceiling,
+            owner: wire.owner,
+            ..v1::Guard::default()
+        };
+        Ok(Self { guard, wire })
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        Subject::Guard(self.guard.pattern().clone())
+    }
+
+    /// The stored guard, where it is just so already.
+    pub(crate) fn unchanged<'a>(&self, table: &'a TableView) -> Option<&'a v1::Guard> {
+        let stored = &table.guards().stored(self.guard.pattern())?.wire;
+        (stored.ceiling == self.wire.ceiling && stored.owner == self.wire.owner).then_some(stored)
+    }
+
+    /// What is to be stored; one that is already so is stored as it is.
+    pub(crate) fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+        let new =
+            || v1::Guard { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
+        self.unchanged(table).map_or_else(|| StoredGuard::value(&new()), StoredGuard::value).into()
+    }
+
+    /// As it would lie in the table.
+    pub(crate) fn stored(&self) -> StoredGuard {
+        StoredGuard::tried(self.guard.clone(), self.wire.clone())
+    }
+}
+
+fn check_size(path: &str, what: &str, size: usize) -> Result<(), Error> {
+    if size <= MAX_ENTRY_BYTES {
+        return Ok(());
+    }
+    let limit = format!("at most {MAX_ENTRY_BYTES} are allowed");
+    Err(Error::TooLarge(format!("{path}: the {what} has {size} bytes, {limit}")))
+}
