@@ -7,3 +7,4 @@ pub mod binary;
 pub mod control_plane;
 pub mod etcd;
 pub mod hop;
+pub mod peer;
