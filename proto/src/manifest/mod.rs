@@ -45,6 +45,7 @@ pub struct Document {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind")]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "nearly all documents are rules, the larger")]
 pub enum Manifest {
     /// `kind: Rule`
     Rule(v1::Rule),

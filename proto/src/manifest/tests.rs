@@ -2,8 +2,11 @@ use damper_core::{Mode, Pattern, Rule};
 use proptest::prelude::*;
 
 use super::{Error, Manifest, check, json, parse, parse_bytes, to_json, to_yaml, yaml};
-use crate::convert::tests::any_policy;
+use crate::convert::tests::any::{any_guard, any_policy};
 use crate::{convert, v1};
+
+mod guards;
+mod settings;
 
 const EXAMPLE: &str = r#"
 kind: Rule
@@ -34,7 +37,7 @@ fn the_example_of_the_design_is_read() {
     let documents = parse(EXAMPLE).unwrap();
     assert_eq!(documents.len(), 1);
     assert_eq!((documents[0].number, documents[0].line), (1, 2));
-    let rules = check(&documents).unwrap();
+    let rules = check(&documents).unwrap().rules;
     assert_eq!(rules[0].policy().mode, Mode::Observe);
     assert_eq!(rules[0].policy().retry, Some(damper_core::Retry::default()));
     assert_eq!(rules[0].pattern().to_string(), "checkout * inventory inventory.v1.Inventory/Reserve");
@@ -43,7 +46,7 @@ fn the_example_of_the_design_is_read() {
 #[test]
 fn json_is_read_with_tabs_too() {
     let text = "{\n\t\"kind\": \"Rule\",\n\t\"key\": {\"caller_service\": \"a\", \"caller_cluster\": \"*\",\n\t\t\"callee_service\": \"c\", \"callee_method\": \"*\"},\n\t\"policy\": {\"mode\": \"off\", \"timeout\": \"2s\"}\n}";
-    assert_eq!(check(&parse(text).unwrap()).unwrap()[0].policy().mode, Mode::Off);
+    assert_eq!(check(&parse(text).unwrap()).unwrap().rules[0].policy().mode, Mode::Off);
     let list = format!("[{text},\n{text}]");
     assert_eq!(parse(&list).unwrap().len(), 2);
 }
@@ -128,7 +131,7 @@ fn keys_are_refused_by_part() {
 fn all_problems_of_all_documents_come_out_at_once() {
     let text = format!(
         "{KEY}policy:\n  mode: offf\n  timeout: -1s\n  retry:\n    max_attempts: 0\n    spare: 1\n---\n{KEY}\
-         policy:\n  retry_breaker:\n    buckets: 1\n---\nkind: Guard\n---\nkey: {{}}\n---\n- 3\n"
+         policy:\n  retry_breaker:\n    buckets: 1\n---\nkind: Guards\n---\nkey: {{}}\n---\n- 3\n"
     );
     let error = refused(&text);
     let shown: Vec<_> = error.to_string().lines().map(str::to_owned).collect();
@@ -142,8 +145,8 @@ fn all_problems_of_all_documents_come_out_at_once() {
          `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
             "document 2, line 13: policy.mode: must be said: off, observe or enforce",
             "document 2, line 14: policy.retry_breaker.buckets: 1 is not in 2..=60",
-            r#"document 3, line 16: kind: "Guard" is not known: Rule"#,
-            "document 4, line 18: kind: must be said: Rule",
+            r#"document 3, line 16: kind: "Guards" is not known: Rule or Guard"#,
+            "document 4, line 18: kind: must be said: Rule or Guard",
             "document 5, line 20: a document starts with its kind, such as kind: Rule",
         ]
     );
@@ -256,8 +259,8 @@ fn unusual_names_survive() {
     {
         let pattern = Pattern::parse(name, "*", name, "*").unwrap();
         let rule = Rule::new(pattern, damper_core::Policy::new(Mode::Off), 1).unwrap();
-        let text = to_yaml(&[(&rule).into()]);
-        assert_eq!(check(&parse(&text).unwrap()).unwrap(), [rule], "{text}");
+        let text = to_yaml(&[v1::Rule::from(&rule)]);
+        assert_eq!(check(&parse(&text).unwrap()).unwrap().rules, [rule], "{text}");
     }
 }
 
@@ -275,7 +278,7 @@ fn what_the_server_adds_is_printed_and_read() {
 }
 
 fn read_one(text: &str) -> v1::Rule {
-    let Manifest::Rule(rule) = parse(text).unwrap().remove(0).manifest;
+    let Manifest::Rule(rule) = parse(text).unwrap().remove(0).manifest else { panic!("no rule: {text}") };
     rule
 }
 
@@ -320,16 +323,27 @@ proptest! {
     #[test]
     fn rules_come_back_as_they_were_written(policies in proptest::collection::vec(any_policy(), 1..4)) {
         let rules: Vec<v1::Rule> = policies.into_iter().enumerate().map(|(i, policy)| {
-            let pattern = Pattern::parse("a", "*", &format!("c{i}"), "p.S/*").unwrap();
+            let pattern = Pattern::parse("a", "*", &format!("c{i}"), "p.S/M").unwrap();
             (&Rule::new(pattern, policy, 5).unwrap()).into()
         }).collect();
         for text in [to_yaml(&rules), to_json(&rules)] {
             let documents = parse(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
-            let back: Vec<_> = documents.iter().map(|d| { let Manifest::Rule(rule) = &d.manifest; rule.clone() }).collect();
-            prop_assert_eq!(&back, &rules, "{}", text);
-            let checked = check(&documents).unwrap();
+            let back: Vec<_> = documents.iter().map(|document| document.manifest.clone()).collect();
+            let written: Vec<_> = rules.iter().cloned().map(Manifest::from).collect();
+            prop_assert_eq!(&back, &written, "{}", text);
+            let checked = check(&documents).unwrap().rules;
             let direct: Vec<_> = rules.iter().map(|rule| convert::rule(rule).unwrap()).collect();
             prop_assert_eq!(checked, direct);
+        }
+    }
+
+    #[test]
+    fn guards_come_back_as_they_were_written(guard in any_guard()) {
+        let written = [v1::Guard::from(&guard)];
+        for text in [to_yaml(&written), to_json(&written)] {
+            let documents = parse(&text).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+            prop_assert_eq!(&documents[0].manifest, &Manifest::Guard(written[0].clone()), "{}", text);
+            prop_assert_eq!(check(&documents).unwrap().guards, std::slice::from_ref(&guard));
         }
     }
 

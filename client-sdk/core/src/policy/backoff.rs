@@ -265,7 +265,7 @@ impl Step {
 
 fn check_length(path: &str, length: usize, faults: &mut Faults) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
-    if length < LIST_LENGTH.min || length > LIST_LENGTH.max {
+    if !(LIST_LENGTH.min..=LIST_LENGTH.max).contains(&length) {
         faults.add(path, format!("{length} entries are not in {LIST_LENGTH}"));
     }
 }
