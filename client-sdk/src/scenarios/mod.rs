@@ -8,6 +8,7 @@ mod calls;
 mod chain;
 mod engine;
 mod peer;
+mod repeats;
 mod wire;
 
 use std::sync::Arc;
