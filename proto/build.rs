@@ -52,13 +52,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Gives a message, its fields and its oneofs their text form.
 fn with_text_form(mut builder: Builder, path: &str, message: &DescriptorProto) -> Builder {
     builder = builder.message_attribute(path, "#[derive(serde::Serialize, serde::Deserialize)]");
-    let plain: Vec<_> = message.field.iter().filter(|field| !in_oneof(field)).collect();
+    let (chosen, plain): (Vec<_>, Vec<_>) = message.field.iter().partition(|field| in_oneof(field));
     for oneof in &message.oneof_decl {
         if !oneof.name().starts_with('_') {
             let oneof = format!("{path}.{}", oneof.name());
             builder = builder
                 .type_attribute(&oneof, "#[derive(serde::Serialize, serde::Deserialize)]")
                 .type_attribute(&oneof, "#[serde(rename_all = \"snake_case\")]");
+        }
+    }
+    for field in chosen {
+        let oneof = field.oneof_index.and_then(|index| message.oneof_decl.get(usize::try_from(index).ok()?));
+        if let (Some(form), Some(oneof)) = (form(field), oneof) {
+            let at = format!("{path}.{}.{}", oneof.name(), field.name());
+            builder = builder.field_attribute(&at, format!("#[serde(with = \"{FORM}::{form}\")]"));
         }
     }
     // A message that is no more than a choice or a list of codes is written as that.
@@ -93,7 +100,11 @@ fn form(field: &FieldDescriptorProto) -> Option<String> {
     match field.r#type() {
         Type::Enum => Some(format!("{number}::<crate::v1::{}>", rust_name(field.type_name()))),
         Type::Double => Some(format!("{}_number", number.to_lowercase())),
-        Type::Message if field.type_name() == ".google.protobuf.Duration" => Some("duration".to_owned()),
+        Type::Message if field.type_name() == ".google.protobuf.Duration" => Some(match field.label() {
+            Label::Repeated => "many_durations".to_owned(),
+            _ if in_oneof(field) => "one_duration".to_owned(),
+            _ => "duration".to_owned(),
+        }),
         Type::Message if field.type_name() == ".google.protobuf.Timestamp" => Some("timestamp".to_owned()),
         _ => None,
     }

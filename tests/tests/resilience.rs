@@ -185,6 +185,7 @@ async fn a_refused_rule_and_its_reason_are_seen_by_damper_clients() {
         key: rule.key,
         revision: rule.revision,
         reason: "policy.retry.max_attempts: 3 is more than I like".to_owned(),
+        guard: false,
     };
     let ack = v1::Ack { nonce, revision, refused: vec![refusal] };
     messages.send(say(client_message::Kind::Ack(ack))).await.expect("the stream is open");

@@ -15,7 +15,12 @@
 //! Source: ByteDance's retry governance (the flags), gRFC A6 (previous attempts, pushback), Envoy's header
 //! documentation. Headers are ASCII metadata over plain gRPC; messages are not touched.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+mod baggage;
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use self::baggage::{BAGGAGE, Baggage, GRACE_MS, baggage_with, baggage_without};
 
 use crate::time::Time;
 
@@ -47,10 +52,28 @@ pub const HOP_BY_HOP: [&str; 3] = [NO_MORE_RETRY, PUSHBACK, ENVOY_RATE_LIMITED];
 pub struct Marks<'a> {
     /// [`RETRY`]
     pub retry: Option<&'a [u8]>,
+    /// The same in [`BAGGAGE`], if it still holds.
+    pub baggage: Option<Baggage>,
     /// [`PREVIOUS_ATTEMPTS`]
     pub previous_attempts: Option<&'a [u8]>,
     /// [`ENVOY_ATTEMPT_COUNT`]
     pub envoy_attempt_count: Option<&'a [u8]>,
+}
+
+/// Who sent a request again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repeater {
+    /// A client layer of Damper's.
+    Damper,
+    /// A gRPC client by itself.
+    Grpc,
+    /// An Envoy between.
+    Envoy,
+}
+
+impl Repeater {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Damper, Self::Grpc, Self::Envoy];
 }
 
 impl Marks<'_> {
@@ -62,11 +85,38 @@ impl Marks<'_> {
         if let Some(value) = self.retry {
             return Some(number(value).unwrap_or(1).max(1));
         }
-        let previous = self.previous_attempts.and_then(number).filter(|previous| *previous >= 1);
-        let envoy = self.envoy_attempt_count.and_then(number).filter(|count| *count > 1);
-        previous.or(envoy.map(|count| count - 1))
+        let baggage = self.baggage.map(Baggage::retry);
+        baggage.or(self.previous()).or(self.envoy())
+    }
+
+    /// Who sent this request again, on the hop that it arrived by; none if that is its first send there.
+    ///
+    /// Our client layer marks its repeats both as ours and as gRPC does. `damper-retry` alone was merely
+    /// passed on: the repeat was made further up.
+    #[must_use]
+    pub fn repeated_by(&self) -> Option<Repeater> {
+        match (self.previous(), self.envoy()) {
+            (Some(_), _) if self.retry.is_some() => Some(Repeater::Damper),
+            (Some(_), _) => Some(Repeater::Grpc),
+            (None, Some(_)) => Some(Repeater::Envoy),
+            (None, None) => None,
+        }
+    }
+
+    /// Attempts on this hop before this one, if there were any.
+    fn previous(&self) -> Option<u32> {
+        self.previous_attempts.and_then(number).filter(|previous| *previous >= 1)
+    }
+
+    /// Sends by an Envoy before this one, if there were any.
+    fn envoy(&self) -> Option<u32> {
+        let count = self.envoy_attempt_count.and_then(number::<u32>).filter(|count| *count > 1);
+        count.map(|count| count - 1)
     }
 }
+
+/// So many routes that failed for good are remembered in one request.
+const FAILED_ROUTES: usize = 8;
 
 /// What the calls made in serving one request share.
 ///
@@ -77,13 +127,15 @@ pub struct Context {
     flag: Option<u32>,
     deadline: Option<Time>,
     no_more_retry: AtomicBool,
+    /// The routes on which a call has failed for good; 0 is a free place.
+    failed: [AtomicU64; FAILED_ROUTES],
 }
 
 impl Context {
     /// The context of a request with this flag and deadline.
     #[must_use]
     pub fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
-        Self { flag, deadline, no_more_retry: AtomicBool::new(false) }
+        Self { flag, deadline, ..Self::default() }
     }
 
     /// The flag the request carried: how many sends came before it; none for a first send.
@@ -108,10 +160,28 @@ impl Context {
     pub fn no_more_retry(&self) -> bool {
         self.no_more_retry.load(Ordering::Relaxed)
     }
+
+    /// Notes that a call of this route, made in serving the request, has failed for good. The number is the
+    /// driver's own name for the route, not 0. The first 8 routes that fail are remembered.
+    pub fn note_failed(&self, route_id: u64) {
+        for place in &self.failed {
+            match place.compare_exchange(0, route_id, Ordering::Relaxed, Ordering::Relaxed) {
+                Err(other) if other != route_id => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// True if a call of this route has failed for good in serving the request: a further one is somebody's
+    /// loop around the retries.
+    #[must_use]
+    pub fn has_failed(&self, route_id: u64) -> bool {
+        route_id != 0 && self.failed.iter().any(|place| place.load(Ordering::Relaxed) == route_id)
+    }
 }
 
 /// The number that a header consists of; none unless it is digits and nothing else.
-pub(crate) fn number(value: &[u8]) -> Option<u32> {
+pub(crate) fn number<N: FromStr>(value: &[u8]) -> Option<N> {
     let text = std::str::from_utf8(value).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -120,15 +190,19 @@ pub(crate) fn number(value: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
+    fn marks<'a>(retry: Option<&'a str>, previous: Option<&'a str>, envoy: Option<&'a str>) -> Marks<'a> {
+        Marks {
+            retry: retry.map(str::as_bytes),
+            baggage: None,
+            previous_attempts: previous.map(str::as_bytes),
+            envoy_attempt_count: envoy.map(str::as_bytes),
+        }
+    }
+
     #[test]
     fn any_of_the_three_marks_makes_a_request_a_repeat() {
         let check = |retry: Option<&str>, previous: Option<&str>, envoy: Option<&str>, expected| {
-            let marks = Marks {
-                retry: retry.map(str::as_bytes),
-                previous_attempts: previous.map(str::as_bytes),
-                envoy_attempt_count: envoy.map(str::as_bytes),
-            };
-            assert_eq!(marks.flag(), expected, "{retry:?} {previous:?} {envoy:?}");
+            assert_eq!(marks(retry, previous, envoy).flag(), expected, "{retry:?} {previous:?} {envoy:?}");
         };
         check(None, None, None, None);
         check(Some("2"), None, None, Some(2));
@@ -142,5 +216,61 @@ mod tests {
         check(None, None, Some("3"), Some(2));
         check(None, Some("junk"), Some("2"), Some(1));
         check(Some("5"), Some("1"), Some("9"), Some(5));
+    }
+
+    #[test]
+    fn baggage_marks_a_request_as_the_header_does_but_the_header_goes_first() {
+        let baggage = Baggage::read([&b"damper.retry=4;until=9"[..]]);
+        assert_eq!(Marks { baggage, ..Marks::default() }.flag(), Some(4));
+        assert_eq!(Marks { baggage, ..marks(Some("2"), None, None) }.flag(), Some(2));
+        assert_eq!(Marks { baggage, ..marks(None, Some("1"), Some("9")) }.flag(), Some(4));
+    }
+
+    #[test]
+    fn a_repeat_is_told_from_a_flag_that_was_merely_passed_on() {
+        let check = |retry: Option<&str>, previous: Option<&str>, envoy: Option<&str>, expected| {
+            let marks = marks(retry, previous, envoy);
+            assert_eq!(marks.repeated_by(), expected, "{retry:?} {previous:?} {envoy:?}");
+            assert!(expected.is_none() || marks.flag().is_some());
+        };
+        check(None, None, None, None);
+        check(Some("2"), None, None, None);
+        check(Some("2"), Some("0"), Some("1"), None);
+        check(Some("2"), Some("1"), None, Some(Repeater::Damper));
+        check(Some("2"), Some("1"), Some("2"), Some(Repeater::Damper));
+        check(None, Some("1"), None, Some(Repeater::Grpc));
+        check(None, Some("1"), Some("2"), Some(Repeater::Grpc));
+        check(None, None, Some("2"), Some(Repeater::Envoy));
+        check(Some("2"), None, Some("2"), Some(Repeater::Envoy));
+        check(None, Some("junk"), Some("junk"), None);
+        let baggage = Baggage::read([&b"damper.retry=4;until=9"[..]]);
+        assert_eq!(Marks { baggage, ..Marks::default() }.repeated_by(), None);
+    }
+
+    #[test]
+    fn a_context_remembers_which_routes_have_failed_for_good() {
+        let context = Context::new(None, None);
+        assert!(!context.has_failed(0) && !context.has_failed(7));
+        for route in [7, 9, 7, 0, 7] {
+            context.note_failed(route);
+        }
+        assert!(context.has_failed(7) && context.has_failed(9));
+        assert!(!context.has_failed(0) && !context.has_failed(8));
+    }
+
+    #[test]
+    fn a_context_full_of_failed_routes_forgets_none_of_them_and_takes_no_more() {
+        let context = Context::new(None, None);
+        std::thread::scope(|scope| {
+            for thread in 0..8_u64 {
+                let context = &context;
+                scope.spawn(move || (0..100).for_each(|i| context.note_failed(1 + (i + thread) % 8)));
+            }
+        });
+        context.note_failed(9);
+        assert_eq!(
+            (1..=9).filter(|route| context.has_failed(*route)).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6, 7, 8]
+        );
     }
 }

@@ -14,10 +14,13 @@
 use std::time::Duration;
 
 use crate::code::{Code, CodeSet};
-use crate::fault::{Faults, Millis, Ratio};
+use crate::fault::{Bounds, Faults, Millis, Ratio};
 use crate::pattern::{Part, Pattern};
 use crate::policy::{BREAKER_RATIO, BreakerMode, MAX_ATTEMPTS, Policy, RetryBreaker, TIMEOUT};
 use crate::repeat_limit::RepeatLimit;
+
+/// The length of `owner`.
+pub const OWNER_BYTES: Bounds<u32> = Bounds { min: 0, max: 255 };
 
 /// What rules for the routes of a pattern may not exceed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,12 +61,16 @@ impl Guard {
     /// Binds ceilings to a pattern; `owner` is whom to ask, `revision` that of the last change.
     ///
     /// # Errors
-    /// Everything that is wrong with the ceilings, by its path below `ceiling`.
+    /// Everything that is wrong with it, by its path: the ceilings below `ceiling`, and `owner`.
     pub fn new(pattern: Pattern, ceiling: Ceiling, owner: String, revision: u64) -> Result<Self, Faults> {
         let mut inner = Faults::none();
         ceiling.check(&pattern, &mut inner);
         let mut faults = Faults::none();
         faults.nest("ceiling", inner);
+        let length = u32::try_from(owner.len()).unwrap_or(u32::MAX);
+        if length > OWNER_BYTES.max {
+            faults.add("owner", format!("{length} bytes are not in {OWNER_BYTES}"));
+        }
         faults.or(Self { pattern, ceiling, owner, revision })
     }
 
@@ -93,7 +100,8 @@ impl Guard {
 }
 
 impl Ceiling {
-    fn check(&self, pattern: &Pattern, faults: &mut Faults) {
+    /// Notes every ceiling that is out of range, by its path, and what is not possible for the pattern.
+    pub fn check(&self, pattern: &Pattern, faults: &mut Faults) {
         if *self == Self::default() {
             faults.add("", "limits nothing");
         }

@@ -183,6 +183,7 @@ pub struct Counters {
     would_hedges: AtomicU64,
     transparent_resends: AtomicU64,
     without_context: AtomicU64,
+    outer_loop: AtomicU64,
     real: [AtomicU64; Fate::ALL.len()],
     would: [AtomicU64; Fate::ALL.len()],
     codes: [AtomicU64; Code::ALL.len()],
@@ -233,6 +234,13 @@ impl Counters {
         self.without_context.load(Ordering::Relaxed)
     }
 
+    /// Calls made in serving a request in which one of the route had already failed for good: somebody's loop
+    /// around it.
+    #[must_use]
+    pub fn outer_loop_calls(&self) -> u64 {
+        self.outer_loop.load(Ordering::Relaxed)
+    }
+
     /// Calls that ended so.
     #[must_use]
     pub fn ended(&self, ending: Ending) -> u64 {
@@ -254,6 +262,11 @@ impl Counters {
     /// Counts a call that the driver made outside any request's context although it serves requests.
     pub fn count_without_context(&self) {
         add(&self.without_context);
+    }
+
+    /// Counts a call that the driver made in a request in which one of the route had already failed for good.
+    pub fn count_outer_loop(&self) {
+        add(&self.outer_loop);
     }
 
     pub(crate) fn count_call(&self) {
@@ -312,6 +325,7 @@ impl Default for Counters {
             would_hedges: AtomicU64::new(0),
             transparent_resends: AtomicU64::new(0),
             without_context: AtomicU64::new(0),
+            outer_loop: AtomicU64::new(0),
             real: [const { AtomicU64::new(0) }; Fate::ALL.len()],
             would: [const { AtomicU64::new(0) }; Fate::ALL.len()],
             codes: [const { AtomicU64::new(0) }; Code::ALL.len()],

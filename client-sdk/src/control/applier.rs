@@ -119,7 +119,7 @@ impl Applier {
 
     /// One page of a snapshot.
     pub(super) fn snapshot(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
-        let v1::Snapshot { rules, last } = page;
+        let v1::Snapshot { rules, last, guards: _ } = page;
         let mut pages = match self.pages.take() {
             None => Pages::new(position),
             Some(pages) if pages.position == position => pages,
@@ -150,7 +150,7 @@ impl Applier {
 
     /// What changed since a revision that this client held.
     pub(super) fn delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
-        let v1::Delta { changed, removed } = delta;
+        let v1::Delta { changed, removed, changed_guards: _, removed_guards: _ } = delta;
         if self.pages.is_some() {
             return Outcome::OutOfStep("a delta came before the snapshot ended");
         }
@@ -241,7 +241,8 @@ fn read(sent: v1::DistributedRule) -> Received {
         (_, Ok(rule)) => Reading::Accepted { rule: Arc::new(rule), sent: Arc::new(sent) },
         (off, Err(faults)) => {
             let reason = faults.to_string().chars().take(MAX_REASON_CHARS).collect();
-            let refusal = Box::new(v1::Refusal { key: sent.key, revision: sent.revision, reason });
+            let refusal =
+                Box::new(v1::Refusal { key: sent.key, revision: sent.revision, reason, guard: false });
             Reading::Refused { refusal, off }
         }
     };

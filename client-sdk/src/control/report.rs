@@ -94,6 +94,7 @@ fn totals(shared: &Shared) -> v1::Report {
         source: v1::Source::from(status.source).into(),
         override_mode: super::mode_to_wire(status.override_mode),
         since: None,
+        served: Vec::new(),
     }
 }
 
@@ -140,6 +141,9 @@ fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
         codes: codes.filter(|code| code.count > 0).collect(),
         latency: latency.collect(),
         no_context_calls: counters.without_context(),
+        hedges: 0,
+        would_hedges: 0,
+        outer_loop_calls: 0,
     }
 }
 

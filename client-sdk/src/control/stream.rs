@@ -215,7 +215,7 @@ impl Conversation<'_> {
             Outcome::Applied { refused, whole } => {
                 self.brought_rules = true;
                 self.shared.swap(Source::Live);
-                if let Some(v1::Refusal { key, revision, reason }) = refused.first() {
+                if let Some(v1::Refusal { key, revision, reason, guard: _ }) = refused.first() {
                     let count = refused.len();
                     tracing::warn!(count, first = ?key, revision, reason, "rules refused; each keeps its previous version, or is off");
                 }

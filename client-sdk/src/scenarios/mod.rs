@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use damper_core::{Backoff, Ending, Jitter, Mode, Pattern, Policy, Retry, Rule, Table};
+use damper_core::{Backoff, Ending, Jitter, Mode, Pattern, Policy, Retry, Rule, Table, Waits};
 use http::{HeaderMap, Request, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
@@ -35,7 +35,7 @@ pub(crate) fn ms(ms: u64) -> Duration {
 pub(crate) fn enforce() -> Policy {
     Policy {
         retry: Some(Retry {
-            backoff: Backoff::Fixed { delay: ms(10), jitter: Jitter::None },
+            backoff: Backoff::Always(Waits::Fixed { delay: ms(10), jitter: Jitter::None }),
             ..Retry::default()
         }),
         retry_breaker: None,

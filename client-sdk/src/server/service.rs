@@ -37,6 +37,7 @@ impl<S> ServerService<S> {
             retry: headers::bytes(headers, &headers::RETRY),
             previous_attempts: headers::bytes(headers, &headers::PREVIOUS_ATTEMPTS),
             envoy_attempt_count: headers::bytes(headers, &headers::ENVOY_ATTEMPT_COUNT),
+            baggage: None,
         };
         let timeout = headers::bytes(headers, &headers::TIMEOUT).and_then(deadline::parse);
         let deadline = timeout.map(|timeout| self.clock.now() + timeout);

@@ -14,7 +14,7 @@ async fn connected(plane: &mut ControlPlane) -> (Damper, Stream) {
 
 fn reasons(ack: &v1::Ack) -> Vec<(&str, u64, &str)> {
     let mut all = Vec::new();
-    for v1::Refusal { key, revision, reason } in &ack.refused {
+    for v1::Refusal { key, revision, reason, .. } in &ack.refused {
         all.push((key.as_ref().unwrap().callee_service.as_str(), *revision, reason.as_str()));
     }
     all
@@ -57,7 +57,7 @@ async fn a_snapshot_is_in_force_when_it_is_acknowledged() {
 async fn the_pages_of_a_snapshot_come_into_force_together() {
     let mut plane = ControlPlane::start().await;
     let (damper, mut stream) = connected(&mut plane).await;
-    stream.say(7, 0, Kind::Snapshot(v1::Snapshot { rules: vec![rule("a", 1)], last: false })).await;
+    stream.say(7, 0, Kind::Snapshot(v1::Snapshot { rules: vec![rule("a", 1)], ..Default::default() })).await;
     stream.exchange(7, 1, snapshot(vec![rule("b", 1)])).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "b").await), (3, 3));
 }

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use damper_core::{Backoff, Mode, Pattern, Policy, Retry};
+use damper_core::{Backoff, Mode, Pattern, Policy, Retry, Waits};
 use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromClient;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
@@ -183,7 +183,7 @@ pub(crate) fn pattern(callee: &str) -> v1::Pattern {
 
 pub(crate) fn policy() -> v1::Policy {
     // Without waits and without the breaker every failing call makes all its attempts, at once.
-    let retry = Some(Retry { max_attempts: 3, backoff: Backoff::None, ..Retry::default() });
+    let retry = Some(Retry { max_attempts: 3, backoff: Backoff::Always(Waits::None), ..Retry::default() });
     (&Policy { retry, retry_breaker: None, ..Policy::new(Mode::Enforce) }).into()
 }
 
@@ -199,10 +199,10 @@ pub(crate) fn unknown_rule(callee: &str, revision: u64) -> v1::DistributedRule {
 }
 
 pub(crate) fn snapshot(rules: Vec<v1::DistributedRule>) -> Kind {
-    Kind::Snapshot(v1::Snapshot { rules, last: true })
+    Kind::Snapshot(v1::Snapshot { rules, last: true, ..Default::default() })
 }
 
 pub(crate) fn delta(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> Kind {
     let removed = removed.iter().map(|callee| pattern(callee)).collect();
-    Kind::Delta(v1::Delta { changed, removed })
+    Kind::Delta(v1::Delta { changed, removed, ..Default::default() })
 }

@@ -1,13 +1,13 @@
-//! Durations and ratios: what the wire can say and the engine cannot hold is refused here.
+//! Durations, ratios and percentages: what the wire can say and the engine cannot hold is refused here.
 //!
-//! The engine counts whole microseconds and ten-thousandths. A finer value is refused, not rounded: what an
-//! operator reads back is what was written.
+//! The engine counts whole microseconds, ten-thousandths and hundredths of a percent. A finer value is refused,
+//! not rounded: what an operator reads back is what was written.
 
+use std::fmt::Display;
 use std::time::Duration;
 
-use damper_core::Faults;
-use damper_core::Ratio;
-use damper_core::fault::{Bounds, Millis};
+use damper_core::fault::{Bounds, Millis, Percent, Ratio};
+use damper_core::{BackoffStep, Faults};
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
@@ -18,18 +18,35 @@ pub(super) fn duration(
     bounds: Bounds<Duration>,
     faults: &mut Faults,
 ) -> Option<Duration> {
-    let prost_types::Duration { seconds, nanos } = *wire?;
-    match exact(seconds, nanos) {
-        Ok(duration) if duration.subsec_nanos().is_multiple_of(1000) => Some(duration),
-        Ok(duration) => {
-            faults.add(path, format!("{}ns is finer than 1us; {bounds}", duration.as_nanos()));
-            None
-        }
-        Err(shown) => {
-            faults.add(path, format!("{shown} is not in {bounds}"));
-            None
-        }
+    match exact(*wire?, bounds) {
+        Ok(BackoffStep::Up(duration)) => return Some(duration),
+        Ok(BackoffStep::Down(duration)) => faults.add(path, format!("-{} is not in {bounds}", Millis(duration))),
+        Err(problem) => faults.add(path, problem),
     }
+    None
+}
+
+/// A duration that others follow or are compared with; its least value stands in where it is out of bounds.
+pub(super) fn in_bounds(
+    path: &str,
+    duration: Duration,
+    bounds: Bounds<Duration>,
+    faults: &mut Faults,
+) -> Duration {
+    bounds.check(path, duration, faults);
+    if (bounds.min..=bounds.max).contains(&duration) { duration } else { bounds.min }
+}
+
+/// A duration in either direction, which has no default; `None` was reported.
+pub(super) fn required_step(
+    path: &str,
+    wire: Option<&prost_types::Duration>,
+    bounds: Bounds<Duration>,
+    faults: &mut Faults,
+) -> Option<BackoffStep> {
+    let bounds = format!("-{}..={}", Millis(bounds.max), Millis(bounds.max));
+    let read = wire.map_or_else(|| Err(format!("must be said, in {bounds}")), |wire| exact(*wire, &bounds));
+    read.map_err(|problem| faults.add(path, problem)).ok()
 }
 
 /// A duration that has no default; `None` was reported.
@@ -45,18 +62,21 @@ pub(super) fn required_duration(
     duration(path, wire, bounds, faults)
 }
 
-/// The duration of a well-formed, non-negative message, else how it is shown.
-fn exact(seconds: i64, nanos: i32) -> Result<Duration, String> {
+/// A well-formed duration of whole microseconds in either direction, else what is wrong with it.
+fn exact(wire: prost_types::Duration, bounds: impl Display) -> Result<BackoffStep, String> {
+    let prost_types::Duration { seconds, nanos } = wire;
     let well_formed = nanos.unsigned_abs() < NANOS_PER_SECOND.unsigned_abs()
         && !(seconds > 0 && nanos < 0 || seconds < 0 && nanos > 0);
     if !well_formed {
-        return Err(format!("{seconds} seconds with {nanos} nanos is no duration and"));
+        return Err(format!("{seconds} seconds with {nanos} nanos is no duration and is not in {bounds}"));
     }
     let magnitude = Duration::new(seconds.unsigned_abs(), nanos.unsigned_abs());
-    if seconds < 0 || nanos < 0 {
-        return Err(format!("-{}", Millis(magnitude)));
+    let down = seconds < 0 || nanos < 0;
+    if !magnitude.subsec_nanos().is_multiple_of(1000) {
+        let sign = if down { "-" } else { "" };
+        return Err(format!("{sign}{}ns is finer than 1us; {bounds}", magnitude.as_nanos()));
     }
-    Ok(magnitude)
+    Ok(if down { BackoffStep::Down(magnitude) } else { BackoffStep::Up(magnitude) })
 }
 
 /// The wire's form of a duration. One too long for it, which no checked rule holds, is the longest there.
@@ -67,6 +87,17 @@ pub(super) fn to_wire(duration: Duration) -> prost_types::Duration {
     }
 }
 
+/// The wire's form of a duration in either direction.
+pub(super) fn step_to_wire(step: BackoffStep) -> prost_types::Duration {
+    match step {
+        BackoffStep::Up(size) => to_wire(size),
+        BackoffStep::Down(size) => {
+            let prost_types::Duration { seconds, nanos } = to_wire(size);
+            prost_types::Duration { seconds: -seconds, nanos: -nanos }
+        }
+    }
+}
+
 /// A ratio; `None` if it is absent or was refused.
 pub(super) fn ratio(
     path: &str,
@@ -74,23 +105,7 @@ pub(super) fn ratio(
     bounds: Bounds<Ratio>,
     faults: &mut Faults,
 ) -> Option<Ratio> {
-    let value = wire?;
-    let bp = (value * 1e4).round();
-    if !(0.0..=f64::from(u32::MAX)).contains(&bp) || value < 0.0 {
-        faults.add(path, format!("{} is not in {bounds}", Number(value)));
-        return None;
-    }
-    // Exact for every decimal of four places: the nearest double of n/10,000 is that of the division.
-    if bp / 1e4 != value {
-        faults.add(path, format!("{} is finer than 0.0001; {bounds}", Number(value)));
-        return None;
-    }
-    #[allow(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "whole and within u32, see above"
-    )]
-    Some(Ratio::from_bp(bp as u32))
+    parts(wire?, 1e4, "0.0001", bounds).map(Ratio::from_bp).map_err(|problem| faults.add(path, problem)).ok()
 }
 
 /// The wire's form of a ratio.
@@ -98,10 +113,44 @@ pub(super) fn ratio_to_wire(ratio: Ratio) -> f64 {
     f64::from(ratio.bp()) / 1e4
 }
 
+/// A percentage; `None` if it is absent or was refused.
+pub(super) fn percent(
+    path: &str,
+    wire: Option<f64>,
+    bounds: Bounds<Percent>,
+    faults: &mut Faults,
+) -> Option<Percent> {
+    let read = parts(wire?, 1e2, "0.01", bounds).map(Percent::from_hundredths);
+    read.map_err(|problem| faults.add(path, problem)).ok()
+}
+
+/// The wire's form of a percentage.
+pub(super) fn percent_to_wire(percent: Percent) -> f64 {
+    f64::from(percent.hundredths()) / 1e2
+}
+
+/// A number as so many parts, of which `per_unit` make 1; else what is wrong with it.
+fn parts(value: f64, per_unit: f64, part: &str, bounds: impl Display) -> Result<u32, String> {
+    let parts = (value * per_unit).round();
+    if !(0.0..=f64::from(u32::MAX)).contains(&parts) || value < 0.0 {
+        return Err(format!("{} is not in {bounds}", Number(value)));
+    }
+    // Exact for every decimal of so many places: the nearest double of n/10,000 is that of the division.
+    if parts / per_unit != value {
+        return Err(format!("{} is finer than {part}; {bounds}", Number(value)));
+    }
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "whole and within u32, see above"
+    )]
+    Ok(parts as u32)
+}
+
 /// A number as people write it, and a very great or small one in a line of readable length.
 struct Number(f64);
 
-impl std::fmt::Display for Number {
+impl Display for Number {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self(value) = *self;
         if value.fract() == 0.0 && value.abs() < 1e9 { write!(f, "{value}") } else { write!(f, "{value:?}") }

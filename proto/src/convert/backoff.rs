@@ -1,124 +1,95 @@
-//! Waits before retries and their random part.
+//! Waits before retries: a sequence, a sum of them, or another one for given codes; the sequences are in
+//! [`waits`](super::waits).
+//!
+//! The wire's messages nest without end, the engine's types do not: what stands in a sum or is given for a code
+//! is a sequence, so reading descends one level and no message makes it go deeper.
 
-use std::time::Duration;
+use damper_core::policy::{LIST_LENGTH, RETRYABLE};
+use damper_core::{Backoff, CodeSet, Faults, Waits};
 
-use damper_core::policy::{JITTER_SHARE, MULTIPLIER, WAIT};
-use damper_core::{Backoff, Faults, Jitter, Ratio};
-
-use super::{amount, within};
+use super::waits::waits;
+use super::{code, within};
 use crate::v1::{self, backoff::Kind};
-
-/// What stands in for a setting that was refused, so that the rest can be checked.
-const REFUSED: Duration = WAIT.min;
 
 /// Reads a backoff; a stand-in if it was refused.
 pub(super) fn backoff(wire: &v1::Backoff, faults: &mut Faults) -> Backoff {
     let v1::Backoff { kind } = wire;
     match kind {
         None => {
-            faults.add("", "must be said: none, fixed, random or exponential");
-            Backoff::None
+            let kinds = "none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code";
+            faults.add("", format!("must be said: {kinds}"));
+            Backoff::Always(Waits::None)
         }
-        Some(Kind::None(v1::NoBackoff {})) => Backoff::None,
-        Some(Kind::Fixed(wire)) => within("fixed", faults, |faults| fixed(wire, faults)),
-        Some(Kind::Random(wire)) => within("random", faults, |faults| random(wire, faults)),
-        Some(Kind::Exponential(wire)) => within("exponential", faults, |faults| exponential(wire, faults)),
+        Some(Kind::Sum(wire)) => within("sum", faults, |faults| sum(wire, faults)),
+        Some(Kind::ByCode(wire)) => within("by_code", faults, |faults| by_code(wire, faults)),
+        Some(_) => Backoff::Always(waits(wire, "", faults)),
     }
 }
 
-fn fixed(wire: &v1::FixedBackoff, faults: &mut Faults) -> Backoff {
-    let v1::FixedBackoff { delay, jitter: kind, jitter_share } = wire;
-    Backoff::Fixed {
-        delay: amount::required_duration("delay", delay.as_ref(), WAIT, faults).unwrap_or(REFUSED),
-        jitter: jitter(*kind, *jitter_share, Jitter::None, faults),
-    }
-}
-
-fn random(wire: &v1::RandomBackoff, faults: &mut Faults) -> Backoff {
-    let v1::RandomBackoff { min, max } = wire;
-    let min = amount::required_duration("min", min.as_ref(), WAIT, faults).unwrap_or(REFUSED);
-    let max = amount::required_duration("max", max.as_ref(), WAIT, faults).unwrap_or(min);
-    Backoff::Random { min, max }
-}
-
-fn exponential(wire: &v1::ExponentialBackoff, faults: &mut Faults) -> Backoff {
-    let v1::ExponentialBackoff { base, multiplier, max, jitter: kind, jitter_share } = wire;
-    let said_max = max.is_some();
-    let base = match base {
-        None => Backoff::DEFAULT_BASE,
-        Some(base) => amount::duration("base", Some(base), WAIT, faults).unwrap_or(REFUSED),
+fn sum(wire: &v1::SumBackoff, faults: &mut Faults) -> Backoff {
+    let v1::SumBackoff { parts } = wire;
+    let part = |at: &str, part: &v1::Backoff, faults: &mut Faults| {
+        within(at, faults, |faults| waits(part, "a sum", faults))
     };
-    let multiplier =
-        amount::ratio("multiplier", *multiplier, MULTIPLIER, faults).unwrap_or(Backoff::DEFAULT_MULTIPLIER);
-    let max = amount::duration("max", max.as_ref(), WAIT, faults).unwrap_or(base.max(Backoff::DEFAULT_MAX));
-    let jitter = jitter(*kind, *jitter_share, Jitter::Full, faults);
-    if !said_max && base > WAIT.max {
-        // The ceiling follows the base; only the base was written, so only the base is reported.
-        WAIT.check("base", base, faults);
-        return Backoff::Exponential { base: REFUSED, multiplier, max: Backoff::DEFAULT_MAX, jitter };
-    }
-    Backoff::Exponential { base, multiplier, max, jitter }
+    Backoff::Sum(entries("parts", parts, &Waits::None, part, faults))
 }
 
-fn jitter(kind: i32, share: Option<f64>, unsaid: Jitter, faults: &mut Faults) -> Jitter {
-    let kind = v1::Jitter::try_from(kind).map_err(|_| {
-        faults.add("jitter", format!("{kind} is not known: none, full, equal, plus_minus or decorrelated"));
+fn by_code(wire: &v1::ByCodeBackoff, faults: &mut Faults) -> Backoff {
+    let v1::ByCodeBackoff { default, codes } = wire;
+    let default = default.as_ref().map_or_else(Waits::default, |wire| {
+        within("default", faults, |faults| waits(wire, "by_code", faults))
     });
-    let said = share.is_some();
-    let share = amount::ratio("jitter_share", share, JITTER_SHARE, faults);
-    let Ok(kind) = kind else { return unsaid };
-    if kind == v1::Jitter::PlusMinus {
-        if !said {
-            faults.add("jitter_share", format!("must be said with jitter plus_minus, in {JITTER_SHARE}"));
+    let entry = |at: &str, entry: &v1::CodeBackoff, faults: &mut Faults| {
+        within(at, faults, |faults| code_backoff(entry, faults))
+    };
+    Backoff::ByCode { default, codes: entries("codes", codes, &(RETRYABLE, Waits::None), entry, faults) }
+}
+
+fn code_backoff(wire: &v1::CodeBackoff, faults: &mut Faults) -> (CodeSet, Waits) {
+    let v1::CodeBackoff { codes, backoff } = wire;
+    let codes = code::set("codes", codes, faults).unwrap_or(RETRYABLE);
+    let waits = within("backoff", faults, |faults| match backoff {
+        Some(wire) => waits(wire, "by_code", faults),
+        None => {
+            faults.add("", "must be given");
+            Waits::None
         }
-        return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
+    });
+    (codes, waits)
+}
+
+/// Reads the entries of a list. The engine refuses a list that is too long; in place of what is beyond stands
+/// `beyond`, so that a very long list is not answered with as many faults.
+pub(super) fn entries<W, T: Clone>(
+    path: &str,
+    wire: &[W],
+    beyond: &T,
+    read: impl Fn(&str, &W, &mut Faults) -> T,
+    faults: &mut Faults,
+) -> Vec<T> {
+    let most = usize::try_from(LIST_LENGTH.max).unwrap_or(usize::MAX);
+    let mut entries = Vec::with_capacity(wire.len());
+    for (i, entry) in wire.iter().enumerate() {
+        entries.push(if i < most { read(&format!("{path}[{i}]"), entry, faults) } else { beyond.clone() });
     }
-    if said {
-        faults.add("jitter_share", "goes with jitter plus_minus only");
-    }
-    match kind {
-        v1::Jitter::Unspecified | v1::Jitter::PlusMinus => unsaid,
-        v1::Jitter::None => Jitter::None,
-        v1::Jitter::Full => Jitter::Full,
-        v1::Jitter::Equal => Jitter::Equal,
-        v1::Jitter::Decorrelated => Jitter::Decorrelated,
-    }
+    entries
 }
 
 impl From<&Backoff> for v1::Backoff {
     fn from(backoff: &Backoff) -> Self {
-        let kind = match *backoff {
-            Backoff::None => Kind::None(v1::NoBackoff {}),
-            Backoff::Fixed { delay, jitter } => {
-                let (jitter, jitter_share) = jitter_to_wire(jitter);
-                Kind::Fixed(v1::FixedBackoff { delay: Some(amount::to_wire(delay)), jitter, jitter_share })
-            }
-            Backoff::Random { min, max } => Kind::Random(v1::RandomBackoff {
-                min: Some(amount::to_wire(min)),
-                max: Some(amount::to_wire(max)),
-            }),
-            Backoff::Exponential { base, multiplier, max, jitter } => {
-                let (jitter, jitter_share) = jitter_to_wire(jitter);
-                Kind::Exponential(v1::ExponentialBackoff {
-                    base: Some(amount::to_wire(base)),
-                    multiplier: Some(amount::ratio_to_wire(multiplier)),
-                    max: Some(amount::to_wire(max)),
-                    jitter,
-                    jitter_share,
-                })
-            }
+        let kind = match backoff {
+            Backoff::Always(waits) => return waits.into(),
+            Backoff::Sum(parts) => Kind::Sum(v1::SumBackoff { parts: parts.iter().map(Into::into).collect() }),
+            Backoff::ByCode { default, codes } => Kind::ByCode(Box::new(v1::ByCodeBackoff {
+                default: Some(Box::new(default.into())),
+                codes: codes.iter().map(code_backoff_to_wire).collect(),
+            })),
         };
         Self { kind: Some(kind) }
     }
 }
 
-fn jitter_to_wire(jitter: Jitter) -> (i32, Option<f64>) {
-    let (kind, share) = match jitter {
-        Jitter::None => (v1::Jitter::None, None),
-        Jitter::Full => (v1::Jitter::Full, None),
-        Jitter::Equal => (v1::Jitter::Equal, None),
-        Jitter::PlusMinus(share) => (v1::Jitter::PlusMinus, Some(amount::ratio_to_wire(share))),
-        Jitter::Decorrelated => (v1::Jitter::Decorrelated, None),
-    };
-    (kind.into(), share)
+fn code_backoff_to_wire((set, waits): &(CodeSet, Waits)) -> v1::CodeBackoff {
+    let v1::CodeList { codes } = (*set).into();
+    v1::CodeBackoff { codes, backoff: Some(waits.into()) }
 }

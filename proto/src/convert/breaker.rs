@@ -1,7 +1,7 @@
 //! The retry breaker's settings.
 
 use damper_core::policy::{BREAKER_RATIO, BUCKET_LENGTH};
-use damper_core::{Faults, RetryBreaker, WindowShape};
+use damper_core::{BreakerMode, Faults, RetryBreaker, WindowShape};
 
 use super::{amount, code};
 use crate::v1;
@@ -9,10 +9,19 @@ use crate::v1;
 /// Reads the breaker's settings, and whether it is on. Those of one that is off are read all the same, so
 /// that switching it on again brings no surprise.
 pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bool, RetryBreaker) {
-    let v1::RetryBreaker { enabled, ratio, buckets, bucket_length, min_failures, min_samples, failure_codes } =
-        wire;
+    let v1::RetryBreaker {
+        enabled,
+        ratio,
+        buckets,
+        bucket_length,
+        min_failures,
+        min_samples,
+        failure_codes,
+        mode: goes_by,
+    } = wire;
     let default = RetryBreaker::default();
     let breaker = RetryBreaker {
+        mode: mode(*goes_by, faults),
         ratio: amount::ratio("ratio", *ratio, BREAKER_RATIO, faults).unwrap_or(default.ratio),
         window: WindowShape {
             buckets: buckets.unwrap_or(default.window.buckets),
@@ -26,6 +35,17 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
     (enabled.unwrap_or(true), breaker)
 }
 
+fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
+    match v1::RetryBreakerMode::try_from(number) {
+        Ok(v1::RetryBreakerMode::Unspecified | v1::RetryBreakerMode::Ratio) => BreakerMode::Ratio,
+        Ok(v1::RetryBreakerMode::Adaptive) => BreakerMode::Adaptive,
+        Err(_) => {
+            faults.add("mode", format!("{number} is not known: ratio or adaptive"));
+            BreakerMode::Ratio
+        }
+    }
+}
+
 /// The settings of a breaker that is switched off.
 pub(super) fn off() -> v1::RetryBreaker {
     v1::RetryBreaker { enabled: Some(false), ..v1::RetryBreaker::default() }
@@ -33,7 +53,7 @@ pub(super) fn off() -> v1::RetryBreaker {
 
 impl From<&RetryBreaker> for v1::RetryBreaker {
     fn from(breaker: &RetryBreaker) -> Self {
-        let RetryBreaker { ratio, window, min_failures, min_samples, failure_codes } = breaker;
+        let RetryBreaker { mode, ratio, window, min_failures, min_samples, failure_codes } = breaker;
         let WindowShape { buckets, bucket_length } = *window;
         Self {
             enabled: Some(true),
@@ -43,6 +63,16 @@ impl From<&RetryBreaker> for v1::RetryBreaker {
             min_failures: Some(*min_failures),
             min_samples: Some(*min_samples),
             failure_codes: failure_codes.map(Into::into),
+            mode: v1::RetryBreakerMode::from(*mode).into(),
+        }
+    }
+}
+
+impl From<BreakerMode> for v1::RetryBreakerMode {
+    fn from(mode: BreakerMode) -> Self {
+        match mode {
+            BreakerMode::Ratio => Self::Ratio,
+            BreakerMode::Adaptive => Self::Adaptive,
         }
     }
 }

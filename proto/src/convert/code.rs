@@ -68,6 +68,11 @@ pub(super) fn codes(wire: &v1::Codes, faults: &mut Faults) -> Option<CodeSet> {
 /// The codes of the list at `path`, which must not name OK; `None` was reported.
 pub(super) fn list(path: &str, wire: &v1::CodeList, faults: &mut Faults) -> Option<CodeSet> {
     let v1::CodeList { codes } = wire;
+    set(path, codes, faults)
+}
+
+/// The codes at `path`, as [`list`].
+pub(super) fn set(path: &str, codes: &[i32], faults: &mut Faults) -> Option<CodeSet> {
     let mut set = Some(CodeSet::EMPTY);
     for (i, number) in codes.iter().enumerate() {
         match single(*number) {

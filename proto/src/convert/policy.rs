@@ -3,7 +3,7 @@
 use damper_core::policy::{DEFAULT_REPLAY_LIMIT, TIMEOUT};
 use damper_core::{Chain, Faults, Mode, Policy, RetryBreaker};
 
-use super::{amount, breaker, is_at_or_below, retry::retry, within};
+use super::{add_new, amount, breaker, gates, hedge, retry::retry, within};
 use crate::v1;
 
 /// Reads a policy and lets the engine check its ranges.
@@ -12,38 +12,61 @@ use crate::v1;
 /// Everything that is wrong with it, by its path below the policy.
 pub fn policy(wire: &v1::Policy) -> Result<Policy, Faults> {
     let mut faults = Faults::none();
-    let v1::Policy { mode: said, timeout, retry: retries, retry_breaker, chain, replay_limit_bytes } = wire;
+    let policy = read(wire, &mut faults);
+    faults.or(policy)
+}
+
+/// Reads a policy, with stand-ins for what was refused.
+pub(super) fn read(wire: &v1::Policy, faults: &mut Faults) -> Policy {
+    let v1::Policy {
+        mode: said,
+        timeout,
+        retry: retries,
+        retry_breaker,
+        chain,
+        replay_limit_bytes,
+        hedge: hedges,
+        budget: cap,
+        stop_when: stops,
+        circuit_breaker: circuit,
+        hold_unary,
+        call_id,
+    } = wire;
     // A policy without a known mode is reported; `off` only stands in while the rest is checked.
-    let mode = mode(*said, &mut faults).unwrap_or(Mode::Off);
-    let timeout = amount::duration("timeout", timeout.as_ref(), TIMEOUT, &mut faults);
-    let retry = retries.as_ref().map(|wire| within("retry", &mut faults, |faults| retry(wire, faults)));
-    let (enabled, breaker) = match retry_breaker {
-        None => (true, RetryBreaker::default()),
-        Some(wire) => within("retry_breaker", &mut faults, |faults| breaker::retry_breaker(wire, faults)),
-    };
+    let mode = mode(*said, faults).unwrap_or(Mode::Off);
+    let timeout = amount::duration("timeout", timeout.as_ref(), TIMEOUT, faults);
+    let retry = part("retry", retries.as_ref(), retry, faults);
+    let breaker = part("retry_breaker", retry_breaker.as_ref(), breaker::retry_breaker, faults);
+    let (enabled, breaker) = breaker.unwrap_or((true, RetryBreaker::default()));
     let mut policy = Policy {
         mode,
         timeout,
         retry,
+        hedge: part("hedge", hedges.as_ref(), hedge::hedge, faults),
         retry_breaker: Some(breaker),
+        budget: part("budget", cap.as_ref(), gates::budget, faults),
+        stop_when: part("stop_when", stops.as_ref(), gates::stop_when, faults),
+        circuit_breaker: part("circuit_breaker", circuit.as_ref(), gates::circuit_breaker, faults),
         chain: chain.as_ref().map_or_else(Chain::default, Chain::from),
         replay_limit: replay_limit_bytes.unwrap_or(DEFAULT_REPLAY_LIMIT),
+        hold_unary: *hold_unary,
+        call_id: *call_id,
     };
-    add_ranges(&policy, &mut faults);
-    policy.retry_breaker = policy.retry_breaker.filter(|_| enabled);
-    faults.or(policy)
-}
-
-/// Adds what the engine finds out of range. A field that was refused already holds a stand-in and is left out.
-fn add_ranges(policy: &Policy, faults: &mut Faults) {
     let mut ranges = Faults::none();
     policy.check(&mut ranges);
-    for fault in ranges.iter() {
-        let refused = faults.iter().any(|known| is_at_or_below(&known.path, &fault.path));
-        if !refused {
-            faults.add(&fault.path, &fault.problem);
-        }
-    }
+    add_new(&ranges, faults);
+    policy.retry_breaker = policy.retry_breaker.filter(|_| enabled);
+    policy
+}
+
+/// A part that may be absent.
+fn part<W, T>(
+    path: &str,
+    wire: Option<&W>,
+    read: impl FnOnce(&W, &mut Faults) -> T,
+    faults: &mut Faults,
+) -> Option<T> {
+    wire.map(|wire| within(path, faults, |faults| read(wire, faults)))
 }
 
 fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
@@ -55,6 +78,11 @@ fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
         Err(_) => faults.add("mode", format!("{number} is not known: off, observe or enforce")),
     }
     None
+}
+
+/// A mode that has a default.
+pub(super) fn mode_or(default: Mode, number: i32, faults: &mut Faults) -> Mode {
+    if number == v1::Mode::Unspecified as i32 { default } else { mode(number, faults).unwrap_or(default) }
 }
 
 impl From<Mode> for v1::Mode {
@@ -69,21 +97,34 @@ impl From<Mode> for v1::Mode {
 
 impl From<&v1::Chain> for Chain {
     fn from(wire: &v1::Chain) -> Self {
-        let v1::Chain { ignore_retry_flag, ignore_no_more_retry } = *wire;
-        Self { ignore_retry_flag, ignore_no_more_retry }
+        let v1::Chain { ignore_retry_flag, ignore_no_more_retry, propagate_baggage } = *wire;
+        Self { ignore_retry_flag, ignore_no_more_retry, propagate_baggage }
     }
 }
 
 impl From<&Chain> for v1::Chain {
     fn from(chain: &Chain) -> Self {
-        let Chain { ignore_retry_flag, ignore_no_more_retry } = *chain;
-        Self { ignore_retry_flag, ignore_no_more_retry }
+        let Chain { ignore_retry_flag, ignore_no_more_retry, propagate_baggage } = *chain;
+        Self { ignore_retry_flag, ignore_no_more_retry, propagate_baggage }
     }
 }
 
 impl From<&Policy> for v1::Policy {
     fn from(policy: &Policy) -> Self {
-        let Policy { mode, timeout, retry, retry_breaker, chain, replay_limit } = policy;
+        let Policy {
+            mode,
+            timeout,
+            retry,
+            hedge,
+            retry_breaker,
+            budget,
+            stop_when,
+            circuit_breaker,
+            chain,
+            replay_limit,
+            hold_unary,
+            call_id,
+        } = policy;
         Self {
             mode: v1::Mode::from(*mode).into(),
             timeout: timeout.map(amount::to_wire),
@@ -91,6 +132,12 @@ impl From<&Policy> for v1::Policy {
             retry_breaker: Some(retry_breaker.as_ref().map_or_else(breaker::off, Into::into)),
             chain: Some(chain.into()),
             replay_limit_bytes: Some(*replay_limit),
+            hedge: hedge.as_ref().map(Into::into),
+            budget: budget.as_ref().map(Into::into),
+            stop_when: stop_when.as_ref().map(Into::into),
+            circuit_breaker: circuit_breaker.as_ref().map(Into::into),
+            hold_unary: *hold_unary,
+            call_id: *call_id,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! A policy bound to its pattern, as operators write it and as it is sent to services.
 
-use damper_core::{Faults, Policy, Rule};
+use damper_core::{Faults, Pattern, Rule};
 
-use super::{pattern, policy, within};
+use super::{add_new, key, policy, required};
 use crate::v1;
 
 /// Reads a rule as an operator writes it. When and by whom it was changed is the server's to say.
@@ -32,30 +32,21 @@ pub fn distributed_rule(wire: &v1::DistributedRule) -> Result<Rule, Faults> {
     }
 }
 
-fn bind(key: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) -> Result<Rule, Faults> {
+fn bind(wire: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) -> Result<Rule, Faults> {
     let mut faults = Faults::none();
-    let key = part("key", key, pattern, &mut faults);
-    let policy: Option<Policy> = part("policy", said, policy, &mut faults);
-    match (key, policy) {
-        (Some(key), Some(policy)) => Rule::new(key, policy, revision),
-        _ => Err(faults),
+    let key = key(wire, &mut faults);
+    let read = |wire: &_, faults: &mut Faults| Some(policy::read(wire, faults));
+    let Some(policy) = required("policy", said, read, &mut faults) else { return Err(faults) };
+    // The engine's check of both together; any policy may stand at this route.
+    let pattern = key.or_else(|| Pattern::parse("*", "*", "*", "any.Service/Method").ok());
+    let Some(pattern) = pattern else { return Err(faults) };
+    match Rule::new(pattern, policy, revision) {
+        Ok(rule) => faults.or(rule),
+        Err(found) => {
+            add_new(&found, &mut faults);
+            Err(faults)
+        }
     }
-}
-
-/// A part that must be there; `None` was reported.
-fn part<W, T>(
-    path: &str,
-    wire: Option<&W>,
-    read: impl FnOnce(&W) -> Result<T, Faults>,
-    faults: &mut Faults,
-) -> Option<T> {
-    within(path, faults, |faults| {
-        let Some(wire) = wire else {
-            faults.add("", "must be given");
-            return None;
-        };
-        read(wire).map_err(|refused| faults.nest("", refused)).ok()
-    })
 }
 
 impl From<&Rule> for v1::Rule {

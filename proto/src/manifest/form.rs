@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use damper_core::fault::Millis;
 use prost_types::{Duration, Timestamp};
-use serde::de::{Deserializer, SeqAccess, Unexpected, Visitor};
+use serde::de::{Deserializer, Error as _, SeqAccess, Unexpected, Visitor};
 use serde::ser::{SerializeSeq as _, Serializer};
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,9 @@ macro_rules! named {
 named! {
     v1::Mode, "MODE_", false;
     v1::Jitter, "JITTER_", false;
+    v1::OverMax, "OVER_MAX_", false;
+    v1::RetryBreakerMode, "RETRY_BREAKER_MODE_", false;
+    v1::HedgeCeiling, "HEDGE_CEILING_", false;
     v1::Code, "CODE_", true;
     v1::Fate, "FATE_", false;
     v1::Source, "SOURCE_", false;
@@ -185,48 +188,109 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Text<F> {
 }
 
 /// `250ms`, `1h 30m`, `-2s`.
-pub(crate) mod duration {
-    use super::*;
+struct Human(Duration);
 
+impl Human {
     const EXPECTED: &str = "a duration with its unit, such as 250ms, 2s or 1h";
 
-    pub(crate) fn serialize<S: Serializer>(
-        wire: &Option<Duration>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        wire.as_ref().map(shown).serialize(serializer)
+    fn read(text: &str) -> Result<Duration, String> {
+        Self::parse(text).ok_or_else(|| format!("{text:?} is not {}", Self::EXPECTED))
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-        from.deserialize_any(Text(EXPECTED, |text: &str| {
-            read(text).ok_or_else(|| format!("{text:?} is not {EXPECTED}"))
-        }))
-    }
-
-    fn shown(wire: &Duration) -> String {
-        let nanos = i128::from(wire.seconds) * 1_000_000_000 + i128::from(wire.nanos);
-        let sign = if nanos < 0 { "-" } else { "" };
-        let magnitude = nanos.unsigned_abs();
-        if !magnitude.is_multiple_of(1000) {
-            let (seconds, nanos) = (magnitude / 1_000_000_000, magnitude % 1_000_000_000);
-            return if seconds == 0 {
-                format!("{sign}{nanos}ns")
-            } else {
-                format!("{sign}{seconds}s {nanos}ns")
-            };
-        }
-        let seconds = u64::try_from(magnitude / 1_000_000_000).unwrap_or(u64::MAX);
-        let subsecond = u32::try_from(magnitude % 1_000_000_000).unwrap_or_default();
-        format!("{sign}{}", Millis(std::time::Duration::new(seconds, subsecond)))
-    }
-
-    fn read(text: &str) -> Option<Duration> {
+    fn parse(text: &str) -> Option<Duration> {
         let (sign, magnitude) = text.strip_prefix('-').map_or((1, text), |magnitude| (-1, magnitude));
         let duration = humantime::parse_duration(magnitude).ok()?;
         Some(Duration {
             seconds: sign * i64::try_from(duration.as_secs()).ok()?,
             nanos: i32::try_from(sign).ok()? * duration.subsec_nanos().cast_signed(),
         })
+    }
+}
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = i128::from(self.0.seconds) * 1_000_000_000 + i128::from(self.0.nanos);
+        let sign = if nanos < 0 { "-" } else { "" };
+        let magnitude = nanos.unsigned_abs();
+        if !magnitude.is_multiple_of(1000) {
+            let (seconds, nanos) = (magnitude / 1_000_000_000, magnitude % 1_000_000_000);
+            return if seconds == 0 {
+                write!(f, "{sign}{nanos}ns")
+            } else {
+                write!(f, "{sign}{seconds}s {nanos}ns")
+            };
+        }
+        let seconds = u64::try_from(magnitude / 1_000_000_000).unwrap_or(u64::MAX);
+        let subsecond = u32::try_from(magnitude % 1_000_000_000).unwrap_or_default();
+        write!(f, "{sign}{}", Millis(std::time::Duration::new(seconds, subsecond)))
+    }
+}
+
+impl Serialize for Human {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Human {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let read = from.deserialize_any(Text(Self::EXPECTED, Self::read))?;
+        read.map(Self).ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &Self::EXPECTED))
+    }
+}
+
+/// A field that may hold a duration.
+pub(crate) mod duration {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        wire: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        wire.map(Human).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        from.deserialize_any(Text(Human::EXPECTED, Human::read))
+    }
+}
+
+/// A choice that is a duration.
+pub(crate) mod one_duration {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(wire: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        Human(*wire).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        Human::deserialize(from).map(|human| human.0)
+    }
+}
+
+/// A field that holds a list of durations.
+pub(crate) mod many_durations {
+    use super::*;
+
+    /// Stands where one was refused: no duration, which conversion refuses too.
+    const NONE: Duration = Duration { seconds: 0, nanos: i32::MIN };
+
+    struct Listed(Duration);
+
+    impl<'de> Deserialize<'de> for Listed {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            let read = |text: &str| if text == REFUSED { Ok(NONE) } else { Human::read(text) };
+            let read = from.deserialize_any(Text(Human::EXPECTED, read))?;
+            read.map(Self).ok_or_else(|| D::Error::invalid_type(Unexpected::Unit, &Human::EXPECTED))
+        }
+    }
+
+    pub(crate) fn serialize<S: Serializer>(wire: &[Duration], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(wire.iter().copied().map(Human))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Duration>, D::Error> {
+        Ok(Vec::<Listed>::deserialize(from)?.into_iter().map(|listed| listed.0).collect())
     }
 }
 

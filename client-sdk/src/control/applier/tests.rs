@@ -46,11 +46,12 @@ fn withheld(name: &str, revision: u64) -> v1::DistributedRule {
 }
 
 fn page(rules: Vec<v1::DistributedRule>, last: bool) -> v1::Snapshot {
-    v1::Snapshot { rules, last }
+    v1::Snapshot { rules, last, ..Default::default() }
 }
 
 fn change(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> v1::Delta {
-    v1::Delta { changed, removed: removed.iter().map(|name| key(name)).collect() }
+    let removed = removed.iter().map(|name| key(name)).collect();
+    v1::Delta { changed, removed, ..Default::default() }
 }
 
 fn holding(rules: Vec<v1::DistributedRule>) -> Applier {
@@ -153,7 +154,7 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
     assert_eq!(refused[1].reason, "key: must be given");
     assert!(applier.table().is_empty());
     let removed = vec![unreadable.key.unwrap(), v1::Pattern::default()];
-    applier.delta(at(12), v1::Delta { changed: vec![], removed });
+    applier.delta(at(12), v1::Delta { removed, ..Default::default() });
     assert_eq!(applier.refused(), []);
 }
 
@@ -339,7 +340,8 @@ fn feed(applier: &mut Applier, position: Position, response: &Response) {
                 Sent::Remove(name) => Some(key(&name.to_string())),
                 _ => None,
             });
-            let delta = v1::Delta { changed: rules(sent), removed: removed.collect() };
+            let removed = removed.collect();
+            let delta = v1::Delta { changed: rules(sent), removed, ..Default::default() };
             drop(applier.delta(position, delta));
         }
     }

@@ -75,7 +75,7 @@ fn exceptions(response: &v1::ListClientsResponse) -> String {
     for client in &response.clients {
         let v1::Identity { service, cluster, instance } = client.identity.clone().unwrap_or_default();
         let who = printable(&format!("{service} {cluster} {instance}"));
-        for v1::Refusal { key, revision, reason } in &client.refused {
+        for v1::Refusal { key, revision, reason, guard: _ } in &client.refused {
             let key = printable(&key::words(key.as_ref()));
             lines.push_str(&format!("{who} refuses {key} of revision {revision}: {}\n", printable(reason)));
         }
@@ -112,6 +112,7 @@ mod tests {
                 key: None,
                 revision: 7,
                 reason: "policy.mode: 9 is not known".into(),
+                guard: false,
             }],
             ..Default::default()
         };

@@ -24,7 +24,7 @@ impl Dice {
 
     /// True once in so many.
     pub(super) fn one_in(&mut self, so_many: u64) -> bool {
-        self.roll() % so_many == 0
+        self.roll().is_multiple_of(so_many)
     }
 
     fn percent(&mut self, percent: u64) -> bool {
@@ -47,12 +47,12 @@ struct Seen {
 }
 
 impl Seen {
-    fn attempts_per_call(&self) -> f64 {
-        self.sends as f64 / self.calls as f64
+    fn attempts_per_100_calls(&self) -> u64 {
+        (self.sends * 100).div_ceil(self.calls)
     }
 
-    fn success(&self) -> f64 {
-        self.good as f64 / self.calls as f64
+    fn success_percent(&self) -> u64 {
+        self.good * 100 / self.calls
     }
 }
 
@@ -108,11 +108,11 @@ const LATER: Time = Time::from_micros(1_000_000_000);
 fn adaptive_goes_on_where_fifteen_percent_fail_at_random() {
     let traffic = Traffic { per_second: 200, seconds: 60 };
     let seen = traffic.over(&adaptive(), LATER, |_, _, dice| dice.percent(15));
-    assert!(seen.success() >= 0.99, "{seen:?}");
-    assert!(seen.attempts_per_call() <= 1.2, "{seen:?}");
+    assert!(seen.success_percent() >= 99, "{seen:?}");
+    assert!(seen.attempts_per_100_calls() <= 120, "{seen:?}");
     // The ratio alone would have given up.
     let seen = traffic.over(&route(breaking(BreakerMode::Ratio)), LATER, |_, _, dice| dice.percent(15));
-    assert!(seen.success() < 0.95, "{seen:?}");
+    assert!(seen.success_percent() < 95, "{seen:?}");
 }
 
 #[test]
@@ -123,14 +123,14 @@ fn adaptive_lets_few_retries_into_a_total_outage() {
     let begins = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage, |_, _, _| true);
     assert!(begins.sends - begins.calls <= 50, "{begins:?}");
     let steady = Traffic { per_second: 1_000, seconds: 60 }.over(&route, outage + ms(20_000), |_, _, _| true);
-    assert!(steady.attempts_per_call() <= 1.02, "{steady:?}");
+    assert!(steady.attempts_per_100_calls() <= 102, "{steady:?}");
 }
 
 #[test]
 fn adaptive_holds_back_where_retries_fail_too() {
     let seen = Traffic { per_second: 200, seconds: 60 }
         .over(&adaptive(), LATER, |attempt, _, dice| dice.percent(if attempt == 1 { 30 } else { 95 }));
-    assert!(seen.attempts_per_call() <= 1.03, "{seen:?}");
+    assert!(seen.attempts_per_100_calls() <= 103, "{seen:?}");
 }
 
 #[test]
