@@ -1,10 +1,16 @@
 //! The headers that this crate reads and writes, by the names that `damper-core` gives them.
 
+use std::time::Duration;
+
+use damper_core::chain::{self, Baggage, Marks};
 use damper_core::classify::{self, StatusFields};
-use damper_core::{chain, deadline};
+use damper_core::deadline;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::clock;
+
 pub(crate) static RETRY: HeaderName = HeaderName::from_static(chain::RETRY);
+pub(crate) static BAGGAGE: HeaderName = HeaderName::from_static(chain::BAGGAGE);
 pub(crate) static PREVIOUS_ATTEMPTS: HeaderName = HeaderName::from_static(chain::PREVIOUS_ATTEMPTS);
 pub(crate) static ENVOY_ATTEMPT_COUNT: HeaderName = HeaderName::from_static(chain::ENVOY_ATTEMPT_COUNT);
 pub(crate) static NO_MORE_RETRY: HeaderName = HeaderName::from_static(chain::NO_MORE_RETRY);
@@ -17,6 +23,67 @@ pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-messa
 /// A header's first value as it arrived.
 pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     headers.get(name).map(HeaderValue::as_bytes)
+}
+
+/// The fields of a request that may mark it as a repeat.
+pub(crate) fn marks(headers: &HeaderMap) -> Marks<'_> {
+    let baggage = Baggage::read(headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes));
+    Marks {
+        retry: bytes(headers, &RETRY),
+        // The wall clock is read only where baggage says something.
+        baggage: baggage.and_then(|baggage| baggage.holding_at(clock::unix_ms())),
+        previous_attempts: bytes(headers, &PREVIOUS_ATTEMPTS),
+        envoy_attempt_count: bytes(headers, &ENVOY_ATTEMPT_COUNT),
+    }
+}
+
+/// Takes off whatever may mark a request as a repeat.
+pub(crate) fn drop_marks(headers: &mut HeaderMap) {
+    for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT] {
+        headers.remove(name);
+    }
+    drop_baggage(headers);
+}
+
+/// Takes our member out of a request's baggage; all else of it stays.
+pub(crate) fn drop_baggage(headers: &mut HeaderMap) {
+    let values = headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes);
+    if Baggage::is_in(values) {
+        let rest = baggage_without(headers);
+        replace_baggage(headers, rest);
+    }
+}
+
+/// Puts the flag into a request's baggage, in place of the one that may be there. It holds for as long as the
+/// call has time; one without a deadline, for the grace that a receiver gives.
+#[allow(dead_code, reason = "for the client layer, where the policy says `chain.propagate_baggage`")]
+pub(crate) fn put_baggage(headers: &mut HeaderMap, retry: u32, time_left: Option<Duration>) {
+    let left_ms = time_left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+    let until = clock::unix_ms().saturating_add(left_ms);
+    let mut values = baggage_without(headers);
+    let first = if values.is_empty() { Vec::new() } else { values.remove(0).as_bytes().to_vec() };
+    if let Ok(value) = HeaderValue::from_bytes(&chain::baggage_with(&first, retry, until)) {
+        values.insert(0, value);
+    }
+    replace_baggage(headers, values);
+}
+
+/// The values of the baggage headers without our member, in their order; those that held nothing else are
+/// left out.
+fn baggage_without(headers: &HeaderMap) -> Vec<HeaderValue> {
+    let without = |value: &HeaderValue| match chain::baggage_without(value.as_bytes()) {
+        None => Some(value.clone()),
+        // What is left of a header value is one.
+        Some(rest) => HeaderValue::from_bytes(&rest).ok().filter(|rest| !rest.is_empty()),
+    };
+    headers.get_all(&BAGGAGE).iter().filter_map(without).collect()
+}
+
+fn replace_baggage(headers: &mut HeaderMap, values: Vec<HeaderValue>) {
+    headers.remove(&BAGGAGE);
+    for value in values {
+        headers.append(&BAGGAGE, value);
+    }
 }
 
 /// The fields of headers or trailers that carry a status.
@@ -47,4 +114,66 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 /// Almost no answer does, and looking through its few names is quicker than looking for three of them.
 fn speak_to_this_hop(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with_baggage(values: &[&str]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-app", HeaderValue::from_static("a"));
+        for value in values {
+            headers.append(&BAGGAGE, HeaderValue::from_str(value).unwrap());
+        }
+        headers
+    }
+
+    fn baggage(headers: &HeaderMap) -> Vec<&str> {
+        assert_eq!(headers.get("x-app").unwrap(), "a");
+        headers.get_all(&BAGGAGE).iter().map(|value| value.to_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn the_member_is_taken_out_of_any_of_several_headers_and_all_else_stays() {
+        let check = |before: &[&str], after: &[&str]| {
+            let mut headers = with_baggage(before);
+            drop_baggage(&mut headers);
+            assert_eq!(baggage(&headers), after);
+            assert_eq!(marks(&headers).flag(), None);
+        };
+        check(&[], &[]);
+        check(&["a=1", "b=2"], &["a=1", "b=2"]);
+        check(&["damper.retry=1;until=9999999999999"], &[]);
+        check(&["a=1", "b=2 , damper.retry=1;until=9999999999999", "c=3"], &["a=1", "b=2", "c=3"]);
+        check(&["damper.retry", "damper.retry=2", "c=3"], &["c=3"]);
+    }
+
+    #[test]
+    fn the_member_put_in_is_the_only_one_and_marks_the_request() {
+        for before in [&[][..], &["a=1"], &["a=1", "damper.retry=9;until=9999999999999", "c=3"]] {
+            let mut headers = with_baggage(before);
+            put_baggage(&mut headers, 2, Some(Duration::from_secs(5)));
+            assert_eq!(marks(&headers).flag(), Some(2));
+            let others: Vec<_> = before.iter().filter(|value| !value.starts_with("damper")).copied().collect();
+            let after = baggage(&headers).join(",");
+            let (ours, rest) = after.split_once(',').unwrap_or((&after, ""));
+            assert!(ours.starts_with("damper.retry=2;until="), "{after}");
+            assert_eq!(rest, others.join(","));
+        }
+    }
+
+    #[test]
+    fn the_member_holds_as_long_as_the_call_and_a_grace_for_clocks_that_differ() {
+        let flag = |until: u64| marks(&with_baggage(&[&format!("damper.retry=3;until={until}")])).flag();
+        let now = clock::unix_ms();
+        assert_eq!(flag(now + 5_000), Some(3));
+        assert_eq!(flag(now - chain::GRACE_MS + 30_000), Some(3));
+        assert_eq!(flag(now - chain::GRACE_MS - 1), None);
+        for time_left in [None, Some(Duration::ZERO), Some(Duration::MAX)] {
+            let mut headers = with_baggage(&[]);
+            put_baggage(&mut headers, 1, time_left);
+            assert_eq!(marks(&headers).flag(), Some(1), "{time_left:?}");
+        }
+    }
 }

@@ -157,6 +157,12 @@ impl Route {
         (delay_us != UNKNOWN_DELAY).then(|| Duration::from_micros(delay_us).clamp(min, max.max(min)))
     }
 
+    /// Tells the route from every other one of the process, for as long as it is known.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        Arc::as_ptr(&self.state).addr() as u64
+    }
+
     /// What outlives the rule.
     #[must_use]
     pub fn state(&self) -> &RouteState {
