@@ -49,7 +49,8 @@ impl Sequence {
                 .try_fold(0_u64, |sum, part| Some(sum.saturating_add(self.wait(part, &mut draws)?)))
                 .map(|sum| sum.min(micros(policy::WAIT.max))),
             Backoff::ByCode { default, codes } => {
-                let waits = codes.iter().find(|(set, _)| set.contains(code)).map_or(default, |(_, waits)| waits);
+                let waits =
+                    codes.iter().find(|(set, _)| set.contains(code)).map_or(default, |(_, waits)| waits);
                 self.wait(waits, &mut draws)
             }
         }?;
@@ -178,6 +179,7 @@ fn uniform(low: u64, high: u64, random: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::code::CodeSet;
     use proptest::prelude::*;
 
     fn ms(ms: u64) -> Duration {
@@ -218,6 +220,83 @@ mod tests {
         check(exponential(100, 10_000, 250, Jitter::None), &[100, 100, 100]);
         check(exponential(0, 20_000, 250, Jitter::None), &[0, 0, 0]);
         check(random(7, 7), &[7, 7]);
+    }
+
+    fn growth(max: u64, over_max: OverMax) -> Growth {
+        Growth { max: ms(max), over_max, jitter: Jitter::None }
+    }
+
+    /// The waits in milliseconds until the sequence is over, ten at most.
+    fn all(backoff: &Backoff) -> Vec<u64> {
+        let mut sequence = Sequence::default();
+        let waits = std::iter::from_fn(|| sequence.next(backoff, Code::Unavailable, 0));
+        waits.take(10).map(|wait| u64::try_from(wait.as_millis()).unwrap()).collect()
+    }
+
+    #[test]
+    fn incrementing_goes_up_to_its_ceiling_and_down_to_nothing() {
+        let incrementing = |step, over_max| {
+            Backoff::Always(Waits::Incrementing { initial: ms(100), step, growth: growth(250, over_max) })
+        };
+        let up = Step::Up(ms(50));
+        assert_eq!(all(&incrementing(up, OverMax::Cap))[..6], [100, 150, 200, 250, 250, 250]);
+        assert_eq!(all(&incrementing(up, OverMax::Stop)), [100, 150, 200, 250]);
+        assert_eq!(all(&incrementing(Step::Down(ms(40)), OverMax::Stop))[..5], [100, 60, 20, 0, 0]);
+    }
+
+    #[test]
+    fn fibonacci_adds_the_two_before() {
+        let fibonacci =
+            |over_max| Backoff::Always(Waits::Fibonacci { unit: ms(10), growth: growth(130, over_max) });
+        assert_eq!(all(&fibonacci(OverMax::Cap)), [10, 10, 20, 30, 50, 80, 130, 130, 130, 130]);
+        assert_eq!(all(&fibonacci(OverMax::Stop)), [10, 10, 20, 30, 50, 80, 130]);
+    }
+
+    #[test]
+    fn exponential_may_stop_instead_of_waiting_at_its_ceiling() {
+        let exponential = Backoff::Always(Waits::Exponential {
+            base: ms(25),
+            multiplier: Ratio::from_bp(20_000),
+            growth: growth(250, OverMax::Stop),
+        });
+        assert_eq!(all(&exponential), [25, 50, 100, 200]);
+    }
+
+    #[test]
+    fn a_list_ends_when_it_is_used_up_also_as_a_part_of_a_sum() {
+        let list = Waits::Custom { delays: vec![ms(5), ms(50)], jitter: Jitter::None };
+        assert_eq!(all(&Backoff::Always(list.clone())), [5, 50]);
+        let fixed = Waits::Fixed { delay: ms(100), jitter: Jitter::None };
+        assert_eq!(all(&Backoff::Sum(vec![fixed, list])), [105, 150]);
+    }
+
+    #[test]
+    fn the_parts_of_a_sum_are_drawn_independently() {
+        let part = || Waits::Fixed { delay: ms(100), jitter: Jitter::Full };
+        let sum = Backoff::Sum(vec![part(), part()]);
+        let drawn = waits(&sum, u64::MAX, 1)[0];
+        assert!(drawn > ms(100) && drawn < ms(200), "the second is not the first again: {drawn:?}");
+    }
+
+    #[test]
+    fn a_code_can_have_a_sequence_of_its_own_and_the_count_goes_on() {
+        let fixed = |delay| Waits::Fixed { delay: ms(delay), jitter: Jitter::None };
+        let list = Waits::Custom { delays: vec![ms(1), ms(2), ms(3)], jitter: Jitter::None };
+        let exhausted = CodeSet::of(&[Code::ResourceExhausted]);
+        let backoff = Backoff::ByCode { default: list, codes: vec![(exhausted, fixed(900))] };
+        let mut sequence = Sequence::default();
+        let mut next = |code| sequence.next(&backoff, code, 0);
+        assert_eq!(next(Code::Unavailable), Some(ms(1)));
+        assert_eq!(next(Code::ResourceExhausted), Some(ms(900)));
+        assert_eq!(next(Code::Unavailable), Some(ms(3)), "it is the third wait of the call");
+        assert_eq!(next(Code::Unavailable), None);
+    }
+
+    #[test]
+    fn decorrelated_draws_from_three_times_the_wait_before() {
+        let backoff = exponential(100, 20_000, 5_000, Jitter::Decorrelated);
+        assert_eq!(waits(&backoff, u64::MAX, 5), [300, 900, 2_700, 5_000, 5_000].map(ms));
+        assert_eq!(waits(&backoff, 0, 3), [100, 100, 100].map(ms));
     }
 
     #[test]
@@ -274,38 +353,75 @@ mod tests {
         assert_eq!(sequence.next(&backoff, Code::Unavailable, 0), Some(ms(25)));
     }
 
+    fn any_jitter() -> impl Strategy<Value = Jitter> {
+        prop_oneof![
+            Just(Jitter::None),
+            Just(Jitter::Full),
+            Just(Jitter::Equal),
+            (1_u32..=10_000).prop_map(|bp| Jitter::PlusMinus(Ratio::from_bp(bp))),
+            Just(Jitter::Decorrelated),
+        ]
+    }
+
+    fn any_wait() -> impl Strategy<Value = Duration> {
+        prop_oneof![Just(0), Just(1), Just(86_400_000_000), 0_u64..86_400_000_000]
+            .prop_map(Duration::from_micros)
+    }
+
+    fn any_waits() -> impl Strategy<Value = Waits> {
+        let kind = (0..7, any_wait(), any_wait(), any_jitter(), any::<bool>(), 10_000_u32..=100_000);
+        kind.prop_map(|(kind, a, b, jitter, stop, bp)| {
+            let (min, max) = (a.min(b), a.max(b));
+            let over_max = if stop { OverMax::Stop } else { OverMax::Cap };
+            let growth = Growth { max, over_max, jitter };
+            match kind {
+                0 => Waits::None,
+                1 => Waits::Fixed { delay: a, jitter },
+                2 => Waits::Random { min, max, jitter },
+                3 => {
+                    let step = if stop { Step::Up(b) } else { Step::Down(b) };
+                    Waits::Incrementing { initial: min, step, growth }
+                }
+                4 => Waits::Exponential { base: min, multiplier: Ratio::from_bp(bp), growth },
+                5 => Waits::Fibonacci { unit: min, growth },
+                _ => Waits::Custom { delays: vec![a, b], jitter },
+            }
+        })
+    }
+
+    fn ceiling(waits: &Waits) -> Duration {
+        match waits {
+            Waits::None => Duration::ZERO,
+            Waits::Random { max, .. } => *max,
+            Waits::Incrementing { growth, .. }
+            | Waits::Exponential { growth, .. }
+            | Waits::Fibonacci { growth, .. } => growth.max,
+            Waits::Fixed { .. } | Waits::Custom { .. } => policy::WAIT.max,
+        }
+    }
+
     proptest! {
         #[test]
         fn no_setting_and_no_number_of_retries_overflows_or_exceeds_the_ceiling(
-            base_us in prop_oneof![Just(0), Just(1), Just(86_400_000_000), 0_u64..86_400_000_000],
-            over_us in 0_u64..86_400_000_000,
-            multiplier_bp in prop_oneof![Just(10_000), Just(100_000), 10_000_u32..=100_000],
-            share_bp in 1_u32..=10_000,
-            jitter_kind in 0..5,
+            parts in prop::collection::vec(any_waits(), 1..4),
             random in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
-            retries in prop_oneof![Just(1_usize), Just(200), 1_usize..40],
+            number in prop_oneof![Just(0_u32), Just(u32::MAX - 1), Just(u32::MAX), 0_u32..100],
+            previous_us in prop_oneof![Just(0), Just(86_400_000_000), 0_u64..86_400_000_000],
         ) {
-            let jitter = match jitter_kind {
-                0 => Jitter::None,
-                1 => Jitter::Full,
-                2 => Jitter::Equal,
-                3 => Jitter::PlusMinus(Ratio::from_bp(share_bp)),
-                _ => Jitter::Decorrelated,
-            };
-            let max_us = base_us.saturating_add(over_us).min(86_400_000_000);
-            let growth = Growth { max: Duration::from_micros(max_us), over_max: OverMax::Cap, jitter };
-            let backoff = Backoff::Always(Waits::Exponential {
-                base: Duration::from_micros(base_us),
-                multiplier: Ratio::from_bp(multiplier_bp),
-                growth,
-            });
-            for wait in waits(&backoff, random, retries) {
-                prop_assert!(wait <= Duration::from_micros(max_us));
+            let sequence = Sequence { waits: number, previous_us };
+            for part in &parts {
+                let wait = { sequence }.next(&Backoff::Always(part.clone()), Code::Unavailable, random);
+                prop_assert!(wait.is_none_or(|wait| wait <= ceiling(part)), "{wait:?} of {part:?}");
             }
-            let fixed = fixed(Duration::from_micros(base_us), jitter);
-            for wait in waits(&fixed, random, retries) {
-                prop_assert!(wait <= policy::WAIT.max);
-            }
+            let wait = { sequence }.next(&Backoff::Sum(parts), Code::Unavailable, random);
+            prop_assert!(wait.is_none_or(|wait| wait <= policy::WAIT.max));
+        }
+
+        #[test]
+        fn there_is_jitter_at_the_ceiling(number in 20_u32..u32::MAX, jitter in any_jitter()) {
+            let backoff = exponential(25, 20_000, 250, jitter);
+            let at = |random| Sequence { waits: number, previous_us: 250_000 }.next(&backoff, Code::Unavailable, random);
+            prop_assert_eq!(at(0) == at(u64::MAX), jitter == Jitter::None);
         }
     }
 }

@@ -4,14 +4,16 @@
 //! of a `Wait` has come it says so and asks again. It decides nothing itself.
 //!
 //! ```text
-//!            Send                 answer begins              trailers
-//! ready ------------> pending --------------------> committed -------> finished
-//!   ^                    | failed, may be repeated       | failed
-//!   |    Wait is over    v                               v
-//!   +---------------- waiting                         finished
+//!              Send                       answer begins              trailers
+//! begun -----------------> in flight --------------------> committed -------> finished
+//!   ^   Wait is over,         |  ^  Send: a hedge beside       | failed
+//!   |   Send                  |  |  what is in flight          v
+//!   +----- waiting <----------+--+                          finished
+//!                    failed, may be repeated
 //! ```
 //!
-//! After an attempt failed the questions of `call/questions.rs` are asked in their fixed order.
+//! `sending` says what is sent and when, `ending` what an attempt's end counts as; after an attempt failed the
+//! questions of `questions` are asked in their fixed order; `in_flight` holds the attempts under way.
 //!
 //! In observe mode the same questions are asked of the first attempt and the answer is only counted. Without
 //! a rule nothing is asked.
@@ -19,7 +21,8 @@
 use std::time::Duration;
 
 use crate::backoff::Sequence;
-use crate::breaker;
+use crate::budget::Reservation;
+use crate::circuit::{Admission, Outcome};
 use crate::classify::{Failure, Verdict};
 use crate::code::Code;
 use crate::deadline;
@@ -28,7 +31,12 @@ use crate::policy::{Mode, Policy};
 use crate::route::Route;
 use crate::time::Time;
 
+use self::in_flight::{InFlight, Pending};
+
+mod ending;
+mod in_flight;
 mod questions;
+mod sending;
 
 /// What a driver knows when a call begins.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +54,7 @@ pub struct CallStart {
 /// What a driver must do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send an attempt, then ask again.
+    /// Send an attempt, beside those that are in flight, then ask again.
     Send(Send),
     /// Wait until an attempt ends or this instant comes, then ask again. None: only an attempt's end matters.
     Wait {
@@ -58,7 +66,7 @@ pub enum Step {
         /// The attempt, as it was sent.
         attempt: u32,
     },
-    /// Give the application its answer.
+    /// Give the application its answer and cancel every attempt that is still in flight.
     Finish(Finish),
 }
 
@@ -67,10 +75,25 @@ pub enum Step {
 pub struct Send {
     /// 1, 2, ...; a transparent resend repeats the number of the attempt it replaces.
     pub attempt: u32,
+    /// Why it is sent.
+    pub kind: SendKind,
     /// What to tell the server as `grpc-timeout`; none = nothing.
     pub limit: Option<Duration>,
     /// The value of `damper-retry`; none = no such header.
     pub flag: Option<u32>,
+}
+
+/// Why an attempt is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendKind {
+    /// It is the first.
+    First,
+    /// One before it failed.
+    Retry,
+    /// One before it took long.
+    Hedge,
+    /// The server has provably not seen the one before it.
+    Resend,
 }
 
 impl Send {
@@ -99,6 +122,8 @@ pub enum Answer {
     Attempt(u32),
     /// DEADLINE_EXCEEDED: the engine ended the call, or a timer of the transport did in its place.
     TimedOut,
+    /// UNAVAILABLE: the circuit breaker is open and nothing was sent.
+    CircuitOpen,
 }
 
 /// One call.
@@ -110,26 +135,37 @@ pub struct Call {
     /// The same as the rule has it; differs in observe mode, where the rule's timeout cuts nothing.
     judged_deadline: Option<Time>,
     attempts: u32,
-    resent: bool,
+    hedges_left: u32,
+    has_resent: bool,
     flag_received: bool,
     waits: Sequence,
-    state: State,
+    in_flight: InFlight,
+    next: Next,
+    /// An attempt to send once more because the server has not seen it.
+    unseen: Option<Pending>,
+    /// Why nothing more is sent, although attempts are in flight.
+    refused: Option<Fate>,
+    admission: Admission,
+    /// What the circuit breaker is told at the end.
+    outcome: Outcome,
+    finish: Option<Finish>,
 }
 
+/// What is sent next, if nothing happens before.
 #[derive(Clone, Copy, Debug)]
-enum State {
-    Ready,
-    Pending(Pending),
-    Waiting { until: Time },
-    Finished(Finish),
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Pending {
-    sent_at: Time,
-    /// Until when the rule gives it time; cuts it in enforce mode only.
-    limit: Option<Time>,
-    committed: bool,
+enum Next {
+    Nothing,
+    First,
+    /// After a failure, when the wait is over.
+    Repeat {
+        at: Time,
+        kind: SendKind,
+        reserved: Option<Reservation>,
+    },
+    /// Beside what is in flight, if nothing speaks against it then.
+    Hedge {
+        at: Time,
+    },
 }
 
 impl Call {
@@ -137,17 +173,25 @@ impl Call {
     #[must_use]
     pub fn begin(route: &Route, start: CallStart) -> Self {
         route.state().counters.count_call();
-        let timeout = route.policy().and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
+        let policy = route.policy();
+        let timeout = policy.and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
         let judged_deadline = deadline::earliest([start.deadline, timeout]);
         Self {
             start,
             deadline: if enforced(route).is_some() { judged_deadline } else { start.deadline },
             judged_deadline,
             attempts: 0,
-            resent: false,
+            hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
+            has_resent: false,
             flag_received: false,
             waits: Sequence::default(),
-            state: State::Ready,
+            in_flight: InFlight::default(),
+            next: Next::First,
+            unseen: None,
+            refused: None,
+            admission: Admission::Closed,
+            outcome: Outcome::Unknown,
+            finish: None,
         }
     }
 
@@ -159,40 +203,52 @@ impl Call {
 
     /// What to do at `now`.
     pub fn next_step(&mut self, route: &Route, now: Time) -> Step {
-        match self.state {
-            State::Ready => self.send(route, now),
-            State::Waiting { until } if now < until => Step::Wait { until: Some(until) },
-            State::Waiting { .. } => self.send(route, now),
-            State::Pending(Pending { limit, .. }) => {
-                // Without a rule, and in observe mode, deadlines are passed on and nothing is cut.
-                let limit = limit.filter(|_| enforced(route).is_some());
-                if limit.is_some_and(|limit| limit <= now) {
-                    Step::Cancel { attempt: self.attempts }
-                } else {
-                    Step::Wait { until: limit }
-                }
-            }
-            State::Finished(finish) => Step::Finish(finish),
+        if let Some(finish) = self.finish {
+            return Step::Finish(finish);
         }
+        if let Some(pending) = self.unseen.take() {
+            return self.resend(route, pending, now);
+        }
+        match self.next {
+            Next::First => return self.send_first(route, now),
+            Next::Repeat { at, kind, .. } if at <= now => return self.send_again(route, kind, now),
+            _ => {}
+        }
+        // Without a rule, and in observe mode, deadlines are passed on and nothing is cut.
+        let Some(policy) = enforced(route) else {
+            return Step::Wait { until: None };
+        };
+        let limit = self.in_flight.first_limit();
+        if let Some((_, attempt)) = limit.filter(|(limit, _)| *limit <= now) {
+            return Step::Cancel { attempt };
+        }
+        if let Next::Hedge { at } = self.next
+            && at <= now
+            && let Some(step) = self.hedge(route, policy, now)
+        {
+            return step;
+        }
+        Step::Wait { until: deadline::earliest([self.next.at(), limit.map(|(limit, _)| limit)]) }
     }
 
-    /// The answer to the attempt has begun: from now on it can not be repeated.
-    pub fn attempt_committed(&mut self) {
-        if let State::Pending(pending) = &mut self.state {
-            pending.committed = true;
-        }
+    /// The answer to the attempt has begun: from now on it can not be repeated, and the driver gives up all
+    /// others.
+    pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: Time) {
+        let losers = self.in_flight.commit(attempt);
+        ending::give_up(route, &losers, now);
+        self.next = Next::Nothing;
     }
 
     /// The attempt ended; `random` is uniform over all of `u64`.
-    pub fn attempt_ended(&mut self, route: &Route, verdict: Verdict, now: Time, random: u64) {
-        let State::Pending(pending) = self.state else {
+    pub fn attempt_ended(&mut self, route: &Route, attempt: u32, verdict: Verdict, now: Time, random: u64) {
+        let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
         match verdict {
             Verdict::Success => self.succeed(route, pending, now),
             Verdict::Unprocessed if self.may_resend(route, pending) => {
-                self.resent = true;
-                self.state = State::Ready;
+                self.has_resent = true;
+                self.unseen = Some(pending);
             }
             Verdict::Unprocessed => self.fail(route, pending, Failure::new(Code::Unavailable), now, random),
             Verdict::Failure(failure) => self.fail(route, pending, failure, now, random),
@@ -200,8 +256,8 @@ impl Call {
     }
 
     /// The attempt was cancelled as [`Step::Cancel`] asked.
-    pub fn attempt_timed_out(&mut self, route: &Route, now: Time, random: u64) {
-        let State::Pending(pending) = self.state else {
+    pub fn attempt_timed_out(&mut self, route: &Route, attempt: u32, now: Time, random: u64) {
+        let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
         let failure = Failure::new(Code::DeadlineExceeded);
@@ -210,136 +266,25 @@ impl Call {
 
     /// The application dropped the call. Says how it ended, unless it had ended before.
     pub fn dropped(&mut self, route: &Route, now: Time) -> Option<Finish> {
-        if matches!(self.state, State::Finished(_)) {
+        if self.finish.is_some() {
             return None;
         }
-        if !deadline::ended_by(self.deadline, now) {
-            return Some(self.finish(route, Ending::real(Fate::Cancelled), Answer::TimedOut, now));
-        }
-        // Somebody's timer ended the call, and with it whatever was under way.
-        if let State::Pending(_) = self.state {
-            count_failure(route, &Failure::new(Code::DeadlineExceeded), now);
-        }
-        Some(self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now))
-    }
-
-    fn send(&mut self, route: &Route, now: Time) -> Step {
-        let left = self.deadline.map(|deadline| deadline.since(now));
-        if left == Some(Duration::ZERO) && enforced(route).is_some() {
-            return Step::Finish(self.out_of_time(route, now));
-        }
-        if self.attempts > 0 && matches!(self.state, State::Ready) {
-            route.state().counters.count_transparent_resend();
-        } else {
-            self.attempts += 1;
-            if self.attempts > 1 {
-                route.state().counters.count_retry();
-            }
-        }
-        let attempt_timeout = route
-            .policy()
-            .and_then(|policy| policy.retry.as_ref())
-            .and_then(|retry| retry.per_attempt_timeout);
-        let told = attempt_timeout.filter(|_| enforced(route).is_some());
-        let limit = deadline::earliest([self.judged_deadline, attempt_timeout.map(|timeout| now + timeout)]);
-        self.state = State::Pending(Pending { sent_at: now, limit, committed: false });
-        let limit = left.into_iter().chain(told).min();
-        Step::Send(Send { attempt: self.attempts, limit, flag: self.flag_to_send() })
-    }
-
-    /// A repeat carries the flag; a first send only passes on the one it was made under.
-    fn flag_to_send(&self) -> Option<u32> {
-        match self.attempts.saturating_sub(1) {
-            0 => self.start.flag,
-            repeats => Some(self.start.flag.unwrap_or(0).saturating_add(repeats)),
-        }
-    }
-
-    /// The deadline came before the first send, or during a wait.
-    fn out_of_time(&mut self, route: &Route, now: Time) -> Finish {
-        if self.attempts == 0 {
-            route.state().counters.count_unsent();
-        }
-        self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now)
-    }
-
-    fn succeed(&mut self, route: &Route, pending: Pending, now: Time) {
-        let counters = &route.state().counters;
-        counters.count_code(Code::Ok);
-        if route.policy().is_some() {
-            route.window().count_success(now);
-            route.state().recent.record(now, now.since(pending.sent_at));
-        }
-        let fate = if self.attempts > 1 { Fate::OkAfterRetry } else { Fate::Ok };
-        self.finish(route, Ending::real(fate), Answer::Attempt(self.attempts), now);
-    }
-
-    fn fail(&mut self, route: &Route, pending: Pending, failure: Failure, now: Time, random: u64) {
-        // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
-        let timed_out = failure.code == Code::Cancelled && deadline::ended_by(pending.limit, now);
-        if timed_out {
-            let failure = Failure { code: Code::DeadlineExceeded, ..failure };
-            let answer =
-                if enforced(route).is_some() { Answer::TimedOut } else { Answer::Attempt(self.attempts) };
-            self.after_failure(route, pending, failure, answer, now, random);
-        } else {
-            self.after_failure(route, pending, failure, Answer::Attempt(self.attempts), now, random);
-        }
-    }
-
-    fn after_failure(
-        &mut self,
-        route: &Route,
-        pending: Pending,
-        failure: Failure,
-        answer: Answer,
-        now: Time,
-        random: u64,
-    ) {
-        count_failure(route, &failure, now);
-        self.flag_received |= failure.no_more_retry;
-        let Some(policy) = route.policy() else {
-            self.finish(route, Ending::real(Fate::PolicyOff), answer, now);
-            return;
-        };
-        let decision = self.refusal(route, policy, pending, failure, now, random);
-        match (policy.mode, decision) {
-            (Mode::Enforce, Ok(wait)) => self.state = State::Waiting { until: now + wait },
-            (Mode::Enforce, Err(fate)) => {
-                self.finish(route, Ending::real(fate), answer, now);
-            }
-            (_, decision) => {
-                let fate = decision.err().unwrap_or(Fate::Retry);
-                self.finish(route, Ending { fate, would: true }, answer, now);
-            }
-        }
+        Some(self.drop_at(route, now))
     }
 
     /// A server that has not seen the request may get it once more at once, where the rule repeats at all.
     fn may_resend(&self, route: &Route, pending: Pending) -> bool {
         let repeats = enforced(route).is_some_and(Policy::repeats);
-        repeats && self.start.replayable && !pending.committed && !self.resent
-    }
-
-    fn finish(&mut self, route: &Route, ending: Ending, answer: Answer, now: Time) -> Finish {
-        let counters = &route.state().counters;
-        counters.count_ending(ending);
-        counters.latency().record(now.since(self.start.now));
-        let gave_up = !ending.would && enforced(route).is_some() && ending.fate.stops_layers_above();
-        let finish = Finish { ending, answer, marks_context: gave_up || self.flag_received };
-        self.state = State::Finished(finish);
-        finish
+        repeats && self.start.replayable && !pending.committed && !self.has_resent
     }
 }
 
-/// Counts a failed attempt, before anything is asked.
-fn count_failure(route: &Route, failure: &Failure, now: Time) {
-    route.state().counters.count_code(failure.code);
-    let Some(policy) = route.policy() else { return };
-    if breaker::is_failure(Some(policy), failure) {
-        route.window().count_failure(now);
-    } else {
-        route.window().count_success(now);
+impl Next {
+    fn at(self) -> Option<Time> {
+        match self {
+            Self::Nothing | Self::First => None,
+            Self::Repeat { at, .. } | Self::Hedge { at } => Some(at),
+        }
     }
 }
 

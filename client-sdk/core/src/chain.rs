@@ -43,6 +43,9 @@ pub const ENVOY_RATE_LIMITED: &str = "x-envoy-ratelimited";
 /// Requests with a header of this prefix came through Envoy.
 pub const ENVOY_PREFIX: &str = "x-envoy-";
 
+/// Equal on all attempts of a call: a key by which handlers can tell repeats.
+pub const CALL_ID: &str = "damper-call";
+
 /// Headers of an answer that speak to this hop only: the client layer takes them off before the application
 /// sees the answer, because a handler that passes a status on would otherwise speak for the hop below.
 pub const HOP_BY_HOP: [&str; 3] = [NO_MORE_RETRY, PUSHBACK, ENVOY_RATE_LIMITED];

@@ -1,5 +1,5 @@
-//! Why this rule: the winner of a route, every rule that lost and what made it lose, and what the winner can
-//! add to the load at most.
+//! Why this rule: the winner of a route, what guards cut from it, every rule that lost and what made it lose,
+//! and what the winner can add to the load at most.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,14 +8,18 @@ use std::time::Duration;
 use crate::fault::Ratio;
 use crate::key::RouteKey;
 use crate::pattern::Pattern;
-use crate::policy::Policy;
-use crate::table::{Rule, Table};
+use crate::policy::{BreakerMode, Mode, Policy};
+use crate::table::{Rule, Table, Tightened};
 
 /// Which rule applies to a route, and why.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// The rule that applies; none where no pattern matches.
+    /// The rule that applies, as it was written; none where no pattern matches.
     pub winner: Option<Arc<Rule>>,
+    /// The same as the guards leave it.
+    pub in_force: Option<Rule>,
+    /// What the guards cut from it.
+    pub cuts: Vec<Tightened>,
     /// The other rules that match, the nearest first.
     pub losers: Vec<Loser>,
 }
@@ -39,7 +43,9 @@ impl Explanation {
             Some(winner) => matching.map(|rule| Loser::against(winner, rule)).collect(),
             None => Vec::new(),
         };
-        Self { winner, losers }
+        let tightened = winner.as_ref().map(|winner| table.tighten(winner, route));
+        let (in_force, cuts) = tightened.map_or((None, Vec::new()), |(rule, cuts)| (Some(rule), cuts));
+        Self { winner, in_force, cuts, losers }
     }
 }
 
@@ -72,12 +78,12 @@ fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
 pub struct Bound {
     /// Attempts per call at most.
     pub max_attempts: u32,
-    /// Attempts per call in the long run, whatever fails: 1 + the breaker's ratio, and beyond that
-    /// `free_retries` per window. None: no better bound than `max_attempts`.
+    /// Attempts per call in the long run, whatever fails: 1 + the ratio of the retry breaker or of the budget,
+    /// whichever is less, and beyond that `free_retries` per window. None: no better bound than `max_attempts`.
     pub steady: Option<Ratio>,
-    /// Retries per window and process that the breaker's minima let through at any ratio.
+    /// Extra attempts per window and process that the minima of that breaker or budget let through at any ratio.
     pub free_retries: u32,
-    /// The breaker's window; zero without a breaker.
+    /// The window; zero where nothing bounds by one.
     pub window: Duration,
 }
 
@@ -85,17 +91,26 @@ impl Bound {
     /// The bound of calls under a policy; of one attempt where nothing is repeated.
     #[must_use]
     pub fn of(policy: Option<&Policy>) -> Self {
-        let repeats = policy.filter(|policy| policy.mode == crate::Mode::Enforce && policy.repeats());
+        let repeats = policy.filter(|policy| policy.mode == Mode::Enforce && policy.repeats());
         let once =
             Self { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
         let Some(policy) = repeats else { return once };
-        let unbounded = Self { max_attempts: policy.max_attempts(), steady: None, ..once };
-        let Some(breaker) = policy.retry_breaker else { return unbounded };
-        Self {
-            steady: Some(Ratio::from_bp(Ratio::ONE.bp() + breaker.ratio.bp())),
-            free_retries: breaker.min_failures.max(breaker.min_samples.saturating_sub(1)),
-            window: breaker.window.length(),
-            ..unbounded
+        let max_attempts = policy.max_attempts();
+        let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
+        let by_breaker = breaker
+            .map(|breaker| (breaker.ratio, breaker.min_failures.max(breaker.min_samples.saturating_sub(1))));
+        let by_cap = policy.cap().map(|cap| {
+            let free = u128::from(cap.min_per_second) * policy.window_shape().length().as_millis() / 1_000;
+            (cap.ratio, u32::try_from(free).unwrap_or(u32::MAX))
+        });
+        match by_breaker.into_iter().chain(by_cap).min() {
+            None => Self { max_attempts, steady: None, ..once },
+            Some((ratio, free_retries)) => Self {
+                max_attempts,
+                steady: Some(Ratio::from_bp(Ratio::ONE.bp() + ratio.bp())),
+                free_retries,
+                window: policy.window_shape().length(),
+            },
         }
     }
 }
@@ -103,7 +118,7 @@ impl Bound {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Mode, Retry, RetryBreaker};
+    use crate::policy::{Budget, Mode, Retry, RetryBreaker};
 
     fn rule(words: &str, policy: Policy) -> Arc<Rule> {
         let parts: Vec<&str> = words.split(' ').collect();
@@ -173,6 +188,13 @@ mod tests {
         assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 3, window });
         policy.retry_breaker = Some(RetryBreaker { min_samples: 20, ..RetryBreaker::default() });
         assert_eq!(bound(&policy).free_retries, 19);
+        policy.retry_breaker = Some(RetryBreaker { mode: BreakerMode::Adaptive, ..RetryBreaker::default() });
+        let steady = Some(Ratio::from_bp(12_000));
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 10, window });
+        policy.budget = Some(Budget { ratio: Ratio::from_bp(500), min_per_second: 2 });
+        let steady = Some(Ratio::from_bp(10_500));
+        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 20, window });
+        policy.budget = None;
         policy.retry_breaker = None;
         assert_eq!(bound(&policy), Bound { max_attempts: 3, steady: None, ..once });
         policy.mode = Mode::Observe;

@@ -105,6 +105,12 @@ impl Fate {
         matches!(self, Self::Ok | Self::OkAfterRetry | Self::OkByHedge)
     }
 
+    /// True if the application was left with an error, of its own making or not, and did not give up itself.
+    #[must_use]
+    pub const fn is_final_failure(self) -> bool {
+        !self.is_ok() && !matches!(self, Self::Cancelled)
+    }
+
     /// True if a request in whose service a call ended so must not be repeated by the layers above: the
     /// retries that could help have been made here, or were held back for a reason that holds above too.
     #[must_use]

@@ -120,7 +120,8 @@ impl Ceiling {
         if let Some(limit) = &self.repeat_limit {
             limit.check("repeat_limit", faults);
             if pattern.caller_service != Part::Any || pattern.caller_cluster != Part::Any {
-                faults.add("repeat_limit", "bounds all callers together: the guard's caller must be `*`, `*`");
+                faults
+                    .add("repeat_limit", "bounds all callers together: the guard's caller must be `*`, `*`");
             }
         }
     }
@@ -231,3 +232,6 @@ impl Cut {
         self.excesses.push(Excess { field, problem });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::fault::Percent;
 use crate::time::{Time, micros};
 
 /// How many buckets a histogram has.
@@ -42,6 +43,17 @@ pub fn middle_of(bucket: usize) -> Duration {
     let octave = bucket / SUBS - 1;
     let low = (bucket - octave * SUBS) << octave;
     Duration::from_micros(low + ((1 << octave) >> 1))
+}
+
+/// The longest duration of a bucket: what a share of the counted ones certainly did not exceed.
+#[must_use]
+pub fn end_of(bucket: usize) -> Duration {
+    let bucket = bucket.min(BUCKETS - 1) as u64;
+    if bucket < SUBS {
+        return Duration::from_micros(bucket);
+    }
+    let octave = bucket / SUBS - 1;
+    Duration::from_micros(((bucket - octave * SUBS + 1) << octave) - 1)
 }
 
 /// The duration below which this share of the counted ones lie, in ten-thousandths; none if nothing was
@@ -114,25 +126,49 @@ impl Recent {
     pub fn median(&self, now: Time, min_samples: u32) -> Option<Duration> {
         self.turn_over(now);
         let [a, b] = &self.halves;
-        let total = a.total.load(Ordering::Relaxed).saturating_add(b.total.load(Ordering::Relaxed));
-        if total < min_samples.max(1) {
-            return None;
+        rank([a, b], Percent::from_hundredths(5_000), min_samples).map(middle_of)
+    }
+
+    /// What this share of what was counted lately did not exceed, if that is at least `min_samples`.
+    #[must_use]
+    pub fn percentile(&self, now: Time, at: Percent, min_samples: u32) -> Option<Duration> {
+        self.turn_over(now);
+        let [a, b] = &self.halves;
+        rank([a, b], at, min_samples).map(end_of)
+    }
+
+    /// The same of the last complete window and of what `others` counted in it.
+    #[must_use]
+    pub fn complete_percentile(
+        &self,
+        others: Option<&Self>,
+        now: Time,
+        at: Percent,
+        min_samples: u32,
+    ) -> Option<Duration> {
+        let complete = Self::window_of(now).checked_sub(1)?;
+        let half = |recent: &Self| {
+            recent.turn_over(now);
+            Self::window_of(now) == recent.window.load(Ordering::Relaxed)
+        };
+        let ours = half(self).then(|| self.half(complete));
+        let theirs = others.filter(|others| half(others)).map(|others| others.half(complete));
+        match (ours, theirs) {
+            (Some(ours), Some(theirs)) => rank([ours, theirs], at, min_samples),
+            (Some(one), None) | (None, Some(one)) => rank([one], at, min_samples),
+            (None, None) => None,
         }
-        let mut seen = 0_u32;
-        let pairs = a.counts.iter().zip(&b.counts);
-        for (bucket, (a, b)) in pairs.enumerate() {
-            let count = a.load(Ordering::Relaxed).saturating_add(b.load(Ordering::Relaxed));
-            seen = seen.saturating_add(count);
-            if seen >= total.div_ceil(2) {
-                return Some(middle_of(bucket));
-            }
-        }
-        None
+        .map(end_of)
+    }
+
+    /// The number of the window that a time lies in.
+    pub(crate) fn window_of(now: Time) -> u64 {
+        now.as_micros() / micros(WINDOW)
     }
 
     /// Makes the window of `now` the present one; whoever gets there first clears what is too old.
     fn turn_over(&self, now: Time) {
-        let present = now.as_micros() / micros(WINDOW);
+        let present = Self::window_of(now);
         let old = self.window.load(Ordering::Relaxed);
         if present <= old {
             return;
@@ -149,6 +185,21 @@ impl Recent {
         let [even, odd] = &self.halves;
         if window.is_multiple_of(2) { even } else { odd }
     }
+}
+
+/// The bucket in which this share of the counted ones is reached, if they are at least `min_samples`.
+fn rank<const N: usize>(halves: [&Half; N], at: Percent, min_samples: u32) -> Option<usize> {
+    let total: u64 = halves.iter().map(|half| u64::from(half.total.load(Ordering::Relaxed))).sum();
+    if total < u64::from(min_samples.max(1)) {
+        return None;
+    }
+    let wanted = (total * u64::from(at.hundredths())).div_ceil(10_000).max(1);
+    let mut seen = 0;
+    (0..BUCKETS).find(|bucket| {
+        let counts = halves.iter().filter_map(|half| half.counts.get(*bucket));
+        seen += counts.map(|count| u64::from(count.load(Ordering::Relaxed))).sum::<u64>();
+        seen >= wanted
+    })
 }
 
 impl Half {
@@ -190,6 +241,34 @@ mod tests {
         fn any_duration_has_a_bucket(us in any::<u64>()) {
             prop_assert!(bucket_of(Duration::from_micros(us)) < BUCKETS);
         }
+    }
+
+    #[test]
+    fn a_bucket_ends_where_the_next_begins() {
+        for bucket in 0..BUCKETS - 1 {
+            assert_eq!(bucket_of(end_of(bucket)), bucket);
+            assert_eq!(bucket_of(end_of(bucket) + Duration::from_micros(1)), bucket + 1);
+        }
+    }
+
+    #[test]
+    fn a_percentile_of_the_complete_window_leaves_out_the_present_one() {
+        let (recent, others) = (Recent::default(), Recent::default());
+        let at = |s: u64| Time::from_micros(s * 1_000_000);
+        let p = |now, share| {
+            recent.complete_percentile(Some(&others), at(now), Percent::from_hundredths(share), 20)
+        };
+        (0..19).for_each(|_| recent.record(at(1), Duration::from_millis(10)));
+        others.record(at(1), Duration::from_millis(90));
+        assert_eq!(p(9, 9_500), None, "its window is not over");
+        recent.record(at(12), Duration::from_secs(1));
+        let near = |found: Option<Duration>, ms: u64| {
+            let (found, truth) = (found.unwrap(), Duration::from_millis(ms));
+            assert!(found >= truth && found < truth + truth / 7, "{found:?}");
+        };
+        near(p(12, 9_500), 10);
+        near(p(12, 9_600), 90);
+        assert_eq!(p(23, 9_500), None, "one sample is too few");
     }
 
     #[test]

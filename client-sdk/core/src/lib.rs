@@ -15,8 +15,10 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod budget;
 mod call;
 pub mod chain;
+pub mod circuit;
 pub mod classify;
 mod code;
 pub mod deadline;
@@ -31,11 +33,12 @@ mod pattern;
 pub mod policy;
 pub mod repeat_limit;
 mod route;
+mod run;
 mod table;
 mod time;
 mod window;
 
-pub use call::{Answer, Call, CallStart, Finish, Send, Step};
+pub use call::{Answer, Call, CallStart, Finish, Send, SendKind, Step};
 pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
 pub use explain::{Bound, Explanation, Loser};
@@ -51,6 +54,7 @@ pub use policy::{
 };
 pub use repeat_limit::RepeatLimit;
 pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
+pub use run::Run;
 pub use table::{Rule, Table, Tightened};
 pub use time::Time;
 pub use window::{Counts, Window, WindowShape};

@@ -4,15 +4,26 @@
 //! `Route` from the old one: the state is carried over, so a policy change keeps every count; only a window
 //! of another shape starts empty. A call in flight keeps the `Route` it began with.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use crate::budget::Spending;
+use crate::circuit::Circuit;
 use crate::code::Code;
 use crate::fate::{Ending, Fate};
+use crate::fault::Percent;
 use crate::latency::{Histogram, Recent};
-use crate::policy::Policy;
+use crate::policy::{HedgeDelay, Policy};
+use crate::run::Run;
 use crate::table::Rule;
+use crate::time::{Time, micros};
 use crate::window::{Window, WindowShape};
+
+const DELAY_BITS: u32 = 40;
+const DELAY_MASK: u64 = (1 << DELAY_BITS) - 1;
+const WINDOW_MASK: u64 = (1 << (64 - DELAY_BITS)) - 1;
+const UNKNOWN_DELAY: u64 = DELAY_MASK;
 
 /// So many routes of one process are told apart; the calls of further methods are counted together.
 pub const MAX_ROUTES: usize = 1_000;
@@ -24,34 +35,68 @@ pub const OTHER_METHOD: &str = "_OTHER";
 #[derive(Clone, Debug)]
 pub struct Route {
     rule: Option<Arc<Rule>>,
-    window: Arc<Window>,
+    windows: Arc<Windows>,
+    /// The hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
+    hedge_delay: Arc<AtomicU64>,
     state: Arc<RouteState>,
+}
+
+/// What is counted over the sliding window, whose shape is the rule's.
+#[derive(Debug)]
+struct Windows {
+    attempts: Window,
+    /// Those attempts that were retries or hedges.
+    repeats: Window,
+    /// Whole calls, for the circuit breaker.
+    calls: Window,
+    spending: Spending,
 }
 
 /// What outlives every rule of the route.
 #[derive(Debug, Default)]
 pub struct RouteState {
-    /// How long successful attempts took lately.
+    /// How long successful attempts took lately, those of hedges left out: they are sent to beat one that is
+    /// slow, so the slow ones among them are never seen.
     pub recent: Recent,
+    /// How long attempts took at least that a hedge overtook, or that were cut; made when there is the first.
+    overtaken: OnceLock<Box<Recent>>,
+    /// Failed attempts without a success between.
+    pub run: Run,
+    /// The circuit breaker's state.
+    pub circuit: Circuit,
     /// What has happened since the driver started.
     pub counters: Counters,
+}
+
+impl RouteState {
+    /// An attempt that took at least so long when it was given up.
+    pub(crate) fn record_at_least(&self, now: Time, duration: Duration) {
+        self.overtaken.get_or_init(Box::default).record(now, duration);
+    }
+}
+
+impl Windows {
+    fn new(shape: WindowShape) -> Self {
+        let window = || Window::new(shape);
+        Self { attempts: window(), repeats: window(), calls: window(), spending: Spending::new(shape) }
+    }
 }
 
 impl Route {
     /// A route that nothing is known of yet.
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
-        let window = Arc::new(Window::new(shape_for(rule.as_deref())));
-        Self { rule, window, state: Arc::default() }
+        let windows = Arc::new(Windows::new(shape_for(rule.as_deref())));
+        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default() }
     }
 
     /// The same route under another rule.
     #[must_use]
     pub fn under(&self, rule: Option<Arc<Rule>>) -> Self {
         let shape = shape_for(rule.as_deref());
-        let keep = rule.is_none() || shape == self.window.shape();
-        let window = if keep { Arc::clone(&self.window) } else { Arc::new(Window::new(shape)) };
-        Self { rule, window, state: Arc::clone(&self.state) }
+        let keep = rule.is_none() || shape == self.window().shape();
+        let windows = if keep { Arc::clone(&self.windows) } else { Arc::new(Windows::new(shape)) };
+        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::clone(&self.state) }
     }
 
     /// The rule that applies; none where no pattern matches.
@@ -69,7 +114,53 @@ impl Route {
     /// Failures and successes lately.
     #[must_use]
     pub fn window(&self) -> &Window {
-        &self.window
+        &self.windows.attempts
+    }
+
+    /// Retries and hedges that failed and succeeded lately.
+    #[must_use]
+    pub fn repeats(&self) -> &Window {
+        &self.windows.repeats
+    }
+
+    /// Calls that failed and succeeded lately, where there is a circuit breaker.
+    #[must_use]
+    pub fn calls(&self) -> &Window {
+        &self.windows.calls
+    }
+
+    /// Calls started and extra attempts lately, where extra attempts are capped.
+    #[must_use]
+    pub fn spending(&self) -> &Spending {
+        &self.windows.spending
+    }
+
+    /// How long to wait for an answer before a hedge; none while too little is known to say.
+    pub(crate) fn hedge_delay(&self, delay: HedgeDelay, now: Time) -> Option<Duration> {
+        let (at, min, max) = match delay {
+            HedgeDelay::Fixed(delay) => return Some(delay),
+            HedgeDelay::Percentile { at, min, max } => (at, min, max),
+        };
+        // A window's percentile is the same for all calls of the next: it is found once.
+        let window = (Recent::window_of(now) + 1) & WINDOW_MASK;
+        let known = self.hedge_delay.load(Ordering::Relaxed);
+        let delay_us = if known >> DELAY_BITS == window {
+            known & DELAY_MASK
+        } else {
+            let overtaken = self.state.overtaken.get().map(AsRef::as_ref);
+            let samples = samples_for(at);
+            let found = self.state.recent.complete_percentile(overtaken, now, at, samples);
+            let delay_us = found.map_or(UNKNOWN_DELAY, |delay| micros(delay).min(UNKNOWN_DELAY - 1));
+            self.hedge_delay.store((window << DELAY_BITS) | delay_us, Ordering::Relaxed);
+            delay_us
+        };
+        (delay_us != UNKNOWN_DELAY).then(|| Duration::from_micros(delay_us).clamp(min, max.max(min)))
+    }
+
+    /// Tells the route from every other one of the process, for as long as it is known.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        Arc::as_ptr(&self.state).addr() as u64
     }
 
     /// What outlives the rule.
@@ -77,6 +168,11 @@ impl Route {
     pub fn state(&self) -> &RouteState {
         &self.state
     }
+}
+
+/// So many samples that one is expected above the percentile, and at least 20.
+fn samples_for(at: Percent) -> u32 {
+    10_000_u32.div_ceil(10_000_u32.saturating_sub(at.hundredths()).max(1)).max(20)
 }
 
 fn shape_for(rule: Option<&Rule>) -> WindowShape {
@@ -89,6 +185,8 @@ pub struct Counters {
     calls: AtomicU64,
     unsent: AtomicU64,
     retries: AtomicU64,
+    hedges: AtomicU64,
+    would_hedges: AtomicU64,
     transparent_resends: AtomicU64,
     without_context: AtomicU64,
     outer_loop: AtomicU64,
@@ -105,17 +203,29 @@ impl Counters {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Sends: every call's first (unless there was no time left for it), retries and transparent resends.
+    /// Sends: every call's first (unless nothing was sent at all), retries, hedges and transparent resends.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         let sent = self.calls().saturating_sub(self.unsent.load(Ordering::Relaxed));
-        sent + self.retries() + self.transparent_resends()
+        sent + self.retries() + self.hedges() + self.transparent_resends()
     }
 
     /// Sends after a failure.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
+    }
+
+    /// Sends beside an attempt that took long.
+    #[must_use]
+    pub fn hedges(&self) -> u64 {
+        self.hedges.load(Ordering::Relaxed)
+    }
+
+    /// Observe mode: attempts that a hedge would have been sent beside.
+    #[must_use]
+    pub fn would_hedges(&self) -> u64 {
+        self.would_hedges.load(Ordering::Relaxed)
     }
 
     /// Sends repeated because the server had provably not seen the first.
@@ -177,6 +287,14 @@ impl Counters {
         add(&self.retries);
     }
 
+    pub(crate) fn count_hedge(&self) {
+        add(&self.hedges);
+    }
+
+    pub(crate) fn count_would_hedge(&self) {
+        add(&self.would_hedges);
+    }
+
     pub(crate) fn count_transparent_resend(&self) {
         add(&self.transparent_resends);
     }
@@ -209,6 +327,8 @@ impl Default for Counters {
             calls: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
             retries: AtomicU64::new(0),
+            hedges: AtomicU64::new(0),
+            would_hedges: AtomicU64::new(0),
             transparent_resends: AtomicU64::new(0),
             without_context: AtomicU64::new(0),
             outer_loop: AtomicU64::new(0),

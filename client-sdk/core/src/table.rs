@@ -122,9 +122,7 @@ impl Table {
         for guard in self.guards_of(route) {
             let (policy, excesses) = guard.ceiling().tighten(&rule.policy);
             rule.policy = policy;
-            cuts.extend(
-                excesses.into_iter().map(|excess| Tightened { guard: Arc::clone(guard), excess }),
-            );
+            cuts.extend(excesses.into_iter().map(|excess| Tightened { guard: Arc::clone(guard), excess }));
         }
         (rule, cuts)
     }

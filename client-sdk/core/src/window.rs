@@ -108,16 +108,36 @@ impl Window {
         }
     }
 
+    /// What was counted in the bucket of `now` so far.
+    #[must_use]
+    pub fn present(&self, now: Time) -> Counts {
+        let slot = self.slot(now);
+        let word = self.buckets.get(slot.index).map_or(0, |word| word.load(Ordering::SeqCst));
+        let bucket = Bucket::unpack(word);
+        if not_before(bucket.lap, slot.lap) { bucket.counts() } else { Counts::default() }
+    }
+
     /// What was counted in the window that ends at `now`; also what another thread counted a moment later.
     #[must_use]
     pub fn counts(&self, now: Time) -> Counts {
+        self.counts_from(Time::ZERO, now)
+    }
+
+    /// The same without the buckets that ended before `from`.
+    #[must_use]
+    pub fn counts_from(&self, from: Time, now: Time) -> Counts {
         let slot = self.slot(now);
+        let age_limit = self.number(now).saturating_sub(self.number(from));
+        let buckets = self.buckets.len() as u64;
         let mut sum = Counts::default();
         for (index, word) in self.buckets.iter().enumerate() {
             let bucket = Bucket::unpack(word.load(Ordering::SeqCst));
             // Buckets behind the present one are of this lap, those ahead of it of the one before.
-            let oldest = if index <= slot.index { slot.lap } else { slot.lap.wrapping_sub(1) };
-            if not_before(bucket.lap, oldest) {
+            let is_behind = index <= slot.index;
+            let oldest = if is_behind { slot.lap } else { slot.lap.wrapping_sub(1) };
+            let distance = (slot.index as u64).wrapping_sub(index as u64);
+            let age = if is_behind { distance } else { distance.wrapping_add(buckets) };
+            if not_before(bucket.lap, oldest) && age <= age_limit {
                 sum.failures += bucket.failures;
                 sum.successes += bucket.successes;
             }
@@ -142,8 +162,13 @@ impl Window {
         }
     }
 
+    /// Which bucket since the origin.
+    fn number(&self, now: Time) -> u64 {
+        now.as_micros() / micros(self.shape.bucket_length).max(1)
+    }
+
     fn slot(&self, now: Time) -> Slot {
-        let number = now.as_micros() / micros(self.shape.bucket_length).max(1);
+        let number = self.number(now);
         let buckets = self.buckets.len() as u64;
         Slot {
             index: usize::try_from(number % buckets).unwrap_or(0),
@@ -176,6 +201,10 @@ impl Bucket {
             failures: (word >> COUNT_BITS) & COUNT_MAX,
             successes: word & COUNT_MAX,
         }
+    }
+
+    const fn counts(self) -> Counts {
+        Counts { failures: self.failures, successes: self.successes }
     }
 
     const fn pack(self) -> u64 {

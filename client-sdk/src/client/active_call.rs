@@ -4,9 +4,12 @@
 //! it counts as cancelled, or as timed out if its deadline has come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use damper_core::{Call, CallStart, Finish, Mode, Route, Step, Time, Verdict, deadline};
+use damper_core::{Call, CallStart, Finish, Mode, Route, Send, Step, Time, Verdict, deadline};
+use tracing::Span;
 
+use super::telemetry;
 use crate::clock::Clock;
 use crate::context::Context;
 
@@ -16,6 +19,7 @@ pub(crate) struct ActiveCall {
     call: Call,
     clock: Clock,
     context: Option<Context>,
+    span: Span,
     /// Reading the clock is most of what a call without a rule costs, so it is not read after the end.
     has_ended: bool,
 }
@@ -26,6 +30,7 @@ impl ActiveCall {
     pub(crate) fn begin(
         route: Arc<Route>,
         context: Option<Context>,
+        span: Span,
         own_deadline: Option<Time>,
         replayable: bool,
         now: Time,
@@ -40,7 +45,7 @@ impl ActiveCall {
             replayable,
         };
         let call = Call::begin(&route, start);
-        let mut call = Self { route, call, clock, context, has_ended: false };
+        let mut call = Self { route, call, clock, context, span, has_ended: false };
         let step = call.step(now);
         (call, step)
     }
@@ -58,37 +63,54 @@ impl ActiveCall {
         self.step(self.clock.now())
     }
 
-    /// The attempt's answer has begun.
-    pub(crate) fn commit(&mut self) {
-        self.call.attempt_committed();
-    }
-
     /// The attempt ended; what now?
-    pub(crate) fn attempt_ended(&mut self, verdict: Verdict) -> Step {
+    pub(crate) fn attempt_ended(&mut self, attempt: u32, verdict: Verdict) -> Step {
         let now = self.clock.now();
-        self.call.attempt_ended(&self.route, verdict, now, fastrand::u64(..));
+        self.call.attempt_ended(&self.route, attempt, verdict, now, fastrand::u64(..));
         self.step(now)
     }
 
     /// The attempt was cancelled; what now?
-    pub(crate) fn attempt_timed_out(&mut self) -> Step {
+    pub(crate) fn attempt_timed_out(&mut self, attempt: u32) -> Step {
         let now = self.clock.now();
-        self.call.attempt_timed_out(&self.route, now, fastrand::u64(..));
+        self.call.attempt_timed_out(&self.route, attempt, now, fastrand::u64(..));
         self.step(now)
+    }
+
+    /// The span of an attempt.
+    pub(crate) fn attempt_span(&self, send: &Send) -> Span {
+        telemetry::attempt(&self.span, send)
+    }
+
+    /// How long an answer may be that is held back until its status is known; none if it is not held.
+    pub(crate) fn hold_limit(&self) -> Option<usize> {
+        let policy =
+            self.route.policy().filter(|policy| policy.hold_unary && policy.mode == Mode::Enforce)?;
+        policy.repeats().then(|| usize::try_from(policy.replay_limit).unwrap_or(usize::MAX))
+    }
+
+    /// How long the call may still take; none if it has no deadline.
+    pub(crate) fn time_left(&self) -> Option<Duration> {
+        self.call.deadline().map(|deadline| deadline.since(self.clock.now()))
     }
 
     fn step(&mut self, now: Time) -> Step {
         let step = self.call.next_step(&self.route, now);
         if let Step::Finish(finish) = &step {
-            self.has_ended = true;
-            self.tell_context(finish);
+            self.ended(finish);
         }
         step
     }
 
-    fn tell_context(&self, finish: &Finish) {
-        if let Some(context) = self.context.as_ref().filter(|_| finish.marks_context) {
+    fn ended(&mut self, finish: &Finish) {
+        self.has_ended = true;
+        telemetry::call_ended(&self.span, finish.ending);
+        let Some(context) = &self.context else { return };
+        if finish.marks_context {
             context.chain().mark_no_more_retry();
+        }
+        if finish.ending.fate.is_final_failure() {
+            context.chain().note_failed(self.route.id());
         }
     }
 }
@@ -99,7 +121,36 @@ impl Drop for ActiveCall {
             return;
         }
         if let Some(finish) = self.call.dropped(&self.route, self.clock.now()) {
-            self.tell_context(&finish);
+            self.ended(&finish);
         }
+    }
+}
+
+/// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    pub(super) call: ActiveCall,
+    attempt: u32,
+    span: Span,
+}
+
+impl Answering {
+    /// The call goes on with this attempt alone.
+    pub(crate) fn new(mut call: ActiveCall, attempt: u32, span: Span) -> Self {
+        let now = call.clock.now();
+        call.call.attempt_committed(&call.route, attempt, now);
+        Self { call, attempt, span }
+    }
+
+    /// The answer ended so.
+    pub(crate) fn ended(mut self, verdict: Verdict) -> Step {
+        telemetry::attempt_ended(&self.span, &verdict);
+        self.call.attempt_ended(self.attempt, verdict)
+    }
+
+    /// The answer's time was over.
+    pub(crate) fn timed_out(mut self) -> Step {
+        telemetry::attempt_cancelled(&self.span);
+        self.call.attempt_timed_out(self.attempt)
     }
 }

@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! layer -> service -> response_future (until the answer begins) -> response_body (until it ends)
-//!                          |                                          |
+//!                          |  one `attempt` or several                |
 //!                          +------ active_call: the engine's Call ----+
 //! ```
 //!
 //! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
-//! it, `timer` wakes. Every decision is a step of `damper_core::Call`.
+//! it, `held` keeps an answer back until its status is known, `own_answer` is what the engine answers itself,
+//! `timer` wakes, `telemetry` tells. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
+mod attempt;
+mod held;
 mod layer;
+mod own_answer;
 pub(crate) mod replay;
 mod requests;
 mod response_body;
 mod response_future;
 mod service;
-mod timed_out;
+mod telemetry;
 mod timer;
 mod verdict;
 

@@ -12,6 +12,7 @@ use damper_core::{Mode, Policy, Send, deadline};
 use http::{HeaderMap, HeaderValue, Request};
 use tonic::body::Body;
 
+use super::active_call::ActiveCall;
 use super::replay::{self, Captured, Memory, Replay};
 use crate::headers;
 
@@ -23,6 +24,8 @@ pub(crate) struct Requests {
     replayable: bool,
     own_timeout: Option<Duration>,
     external: bool,
+    /// The flag goes into the baggage too.
+    baggage: bool,
 }
 
 impl Requests {
@@ -35,11 +38,15 @@ impl Requests {
         external: bool,
     ) -> Self {
         let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
+        if policy.is_some_and(|policy| policy.call_id) {
+            headers::put_call_id(request.headers_mut());
+        }
         let (again, replayable) = match policy.filter(|policy| policy.repeats()) {
             None => (None, false),
             Some(policy) => keep(request, policy, memory),
         };
-        Self { again, replayable, own_timeout, external }
+        let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
+        Self { again, replayable, own_timeout, external, baggage }
     }
 
     /// The time limit that the application set.
@@ -58,14 +65,14 @@ impl Requests {
     }
 
     /// The request once more, for this attempt; none if it was not kept.
-    pub(crate) fn again(&self, send: &Send) -> Option<Request<Body>> {
+    pub(crate) fn again(&self, send: &Send, call: &ActiveCall) -> Option<Request<Body>> {
         let mut request = self.again.as_ref()?.request()?;
-        self.mark(request.headers_mut(), send);
+        self.mark(request.headers_mut(), send, call);
         Some(request)
     }
 
     /// Tells an attempt from the others.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &Send) {
+    pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &Send, call: &ActiveCall) {
         // The application's own limit stays as it was written for as long as it says the same.
         if let Some(limit) = send.limit.filter(|limit| self.own_timeout != Some(*limit)) {
             headers.insert(&headers::TIMEOUT, timeout_value(limit));
@@ -74,6 +81,9 @@ impl Requests {
             headers.remove(&headers::RETRY);
         } else if let Some(flag) = send.flag {
             headers.insert(&headers::RETRY, flag.into());
+            if self.baggage {
+                headers::put_baggage(headers, flag, call.time_left());
+            }
         }
         let previous = send.previous_attempts();
         if previous > 0 {

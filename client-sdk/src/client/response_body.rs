@@ -4,53 +4,101 @@
 //! still the call: its trailers are the verdict, its deadline and the attempt's limit still hold while the
 //! body stalls, and dropping it cancels the call.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::Buf;
 use damper_core::{Answer, Step};
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::active_call::ActiveCall;
-use super::timed_out;
+use super::active_call::Answering;
+use super::held::{Held, HeldEnd};
+use super::own_answer::OwnAnswer;
 use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
 
 pin_project! {
     /// A response body in which a call ends.
-    #[derive(Debug)]
-    pub struct ResponseBody<B> {
-        // None once the call was ended in the inner body's place.
+    pub struct ResponseBody<B>
+    where
+        B: Body,
+    {
+        // What was read of the inner body while the answer was held back.
+        kept: VecDeque<B::Data>,
         #[pin]
-        inner: Option<B>,
+        inner: Inner<B>,
         // None once the call has ended.
-        call: Option<ActiveCall>,
+        call: Option<Answering>,
         timer: Timer,
         external: bool,
     }
 }
 
-impl<B: Body> ResponseBody<B> {
+pin_project! {
+    #[project = InnerProj]
+    enum Inner<B> {
+        Plain { #[pin] body: B },
+        // It was held back, and so had to stay where it was.
+        Held { body: Pin<Box<B>> },
+        // It was read to its end, which is still to be handed on.
+        Ended { end: Option<End> },
+    }
+}
+
+impl<B> ResponseBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     /// The body of an answer that came after its status: nothing is left to decide.
     pub(crate) fn decided(inner: B) -> Self {
-        Self { inner: Some(inner), call: None, timer: Timer::default(), external: false }
+        Self::new(VecDeque::new(), Inner::Plain { body: inner }, None, Timer::default(), false)
     }
 
     /// The body of an answer that has begun.
-    pub(crate) fn begun(inner: B, mut call: ActiveCall, timer: Timer, external: bool) -> Self {
-        call.commit();
+    pub(crate) fn begun(inner: B, call: Answering, timer: Timer, external: bool) -> Self {
         let mut call = Some(call);
         if inner.is_end_stream() {
             end_bare(&mut call, external);
         }
-        Self { inner: Some(inner), call, timer, external }
+        Self::new(VecDeque::new(), Inner::Plain { body: inner }, call, timer, external)
+    }
+
+    /// An answer that was held and is let go before its end.
+    pub(super) fn let_go(held: Held<B>, call: Answering, timer: Timer, external: bool) -> Response<Self> {
+        let Held { head, body, kept, .. } = held;
+        head.map(|()| Self::new(kept, Inner::Held { body }, Some(call), timer, external))
+    }
+
+    /// An answer that was held to its end.
+    pub(super) fn held(held: Held<B>) -> Response<Self> {
+        let Held { head, kept, end, .. } = held;
+        let end = end.map(|end| match end {
+            HeldEnd::Trailers(trailers) => End::Trailers(trailers),
+            HeldEnd::Error(error) => End::Error(error),
+            HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
+        });
+        head.map(|()| Self::new(kept, Inner::Ended { end }, None, Timer::default(), false))
     }
 
     /// No body: the answer was made here.
     pub(crate) fn empty() -> Self {
-        Self { inner: None, call: None, timer: Timer::default(), external: false }
+        Self::new(VecDeque::new(), Inner::Ended { end: None }, None, Timer::default(), false)
+    }
+
+    fn new(
+        kept: VecDeque<B::Data>,
+        inner: Inner<B>,
+        call: Option<Answering>,
+        timer: Timer,
+        external: bool,
+    ) -> Self {
+        Self { kept, inner, call, timer, external }
     }
 }
 
@@ -67,15 +115,20 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut this = self.project();
-        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            return Poll::Ready(None);
+        if let Some(data) = this.kept.pop_front() {
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        let frame = match this.inner.as_mut().project() {
+            InnerProj::Plain { body } => body.poll_frame(cx),
+            InnerProj::Held { body } => body.as_mut().poll_frame(cx),
+            InnerProj::Ended { end } => return Poll::Ready(end.take().and_then(End::into_frame)),
         };
-        let end = match inner.poll_frame(cx) {
+        let end = match frame {
             Poll::Ready(Some(Ok(frame))) => match frame.into_trailers() {
                 Ok(trailers) => End::Trailers(trailers),
                 Err(data) => {
                     // Who asks whether that was the last frame does not ask for another.
-                    if this.inner.as_ref().get_ref().as_ref().is_some_and(Body::is_end_stream) {
+                    if this.inner.is_end_stream() {
                         end_bare(this.call, *this.external);
                     }
                     return Poll::Ready(Some(Ok(data)));
@@ -90,21 +143,52 @@ where
         };
         let timed_out = this.call.take().is_some_and(|call| end.tell(call, *this.external));
         if timed_out {
-            this.inner.set(None);
+            this.inner.set(Inner::Ended { end: None });
         }
         Poll::Ready(if timed_out {
-            Some(Ok(Frame::trailers(timed_out::trailers())))
+            Some(Ok(Frame::trailers(OwnAnswer::TimedOut.trailers())))
         } else {
             end.into_frame()
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.as_ref().is_none_or(Body::is_end_stream)
+        self.kept.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint)
+        let kept: u64 = self.kept.iter().map(|data| data.remaining() as u64).sum();
+        let rest = self.inner.size_hint();
+        let mut hint = SizeHint::default();
+        hint.set_lower(rest.lower().saturating_add(kept));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(kept));
+        }
+        hint
+    }
+}
+
+impl<B: Body> Inner<B> {
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Plain { body } => body.is_end_stream(),
+            Self::Held { body } => body.is_end_stream(),
+            Self::Ended { end } => end.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Plain { body } => body.size_hint(),
+            Self::Held { body } => body.size_hint(),
+            Self::Ended { .. } => SizeHint::with_exact(0),
+        }
+    }
+}
+
+impl<B: Body> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").field("call", &self.call).finish_non_exhaustive()
     }
 }
 
@@ -120,12 +204,12 @@ enum End {
 
 impl End {
     /// Ends the call. True if the application is to be told that its time is over.
-    fn tell(&self, mut call: ActiveCall, external: bool) -> bool {
+    fn tell(&self, call: Answering, external: bool) -> bool {
         let step = match self {
-            Self::Trailers(trailers) => call.attempt_ended(verdict::of_trailers(Some(trailers), external)),
-            Self::Error(error) => call.attempt_ended(verdict::of_error(&**error)),
-            Self::Bare => call.attempt_ended(verdict::of_trailers(None, external)),
-            Self::Cut => call.attempt_timed_out(),
+            Self::Trailers(trailers) => call.ended(verdict::of_trailers(Some(trailers), external)),
+            Self::Error(error) => call.ended(verdict::of_error(&**error)),
+            Self::Bare => call.ended(verdict::of_trailers(None, external)),
+            Self::Cut => call.timed_out(),
         };
         matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)
     }
@@ -145,15 +229,16 @@ impl End {
 
 /// Ends the call where the body did without trailers. That is never the engine's own time limit: the
 /// application sees the end as it is.
-fn end_bare(call: &mut Option<ActiveCall>, external: bool) {
+fn end_bare(call: &mut Option<Answering>, external: bool) {
     if let Some(call) = call.take() {
         End::Bare.tell(call, external);
     }
 }
 
 /// Ready when the attempt's time is over.
-fn poll_limit(call: &mut Option<ActiveCall>, timer: &mut Timer, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(call) = call.as_mut().filter(|call| call.is_enforced()) else {
+fn poll_limit(call: &mut Option<Answering>, timer: &mut Timer, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(call) = call.as_mut().map(|answering| &mut answering.call).filter(|call| call.is_enforced())
+    else {
         return Poll::Pending;
     };
     while let Step::Wait { until } = call.next_step() {

@@ -1,54 +1,48 @@
 //! A call from its first send to its answer: a driver of the engine's steps.
 //!
 //! ```text
-//! Preparing -> Sending -> Waiting -> Preparing ...
-//!     |           |          |
-//!     +-----------+----------+---> Ended
+//! step: Send -> an attempt begins (beside those under way)
+//!       Wait -> until an attempt came to something, or the instant has come: tell the call, next step
+//!       Finish, or an answer begins -> all other attempts are dropped, which cancels them on the wire
 //! ```
 //!
-//! It decides nothing: whenever something happened it tells the call and does what the step says.
+//! It decides nothing: whenever something happened it tells the call and does what the step says. The first
+//! attempt and retries live inside the future itself; only hedges are allocated.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use damper_core::{Answer, Finish, Step};
+use damper_core::{Answer, Finish, Send, Step};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::active_call::ActiveCall;
+use super::active_call::{ActiveCall, Answering};
+use super::attempt::{Attempt, Came};
+use super::held::Held;
+use super::own_answer::OwnAnswer;
 use super::requests::Requests;
 use super::response_body::ResponseBody;
-use super::timed_out;
+use super::telemetry;
 use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
 
 pin_project! {
     /// The future of a call through the client layer.
-    pub struct ResponseFuture<S>
+    pub struct ResponseFuture<S, B>
     where
         S: Service<Request<Body>>,
+        B: http_body::Body,
     {
         #[pin]
-        state: State<S, S::Future>,
+        main: Attempt<S, S::Future, B>,
+        beside: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
+        // What to do before anything is waited for.
+        step: Option<Step>,
         calling: Option<Calling<S>>,
-    }
-}
-
-pin_project! {
-    #[project = StateProj]
-    enum State<S, F> {
-        // The call ended before anything was sent.
-        Unsent { finish: Option<Finish> },
-        // Waits until the inner service takes a request; that is part of the attempt.
-        Preparing { service: S, request: Option<Request<Body>> },
-        Sending { #[pin] attempt: F },
-        // Waits before a retry.
-        Waiting,
-        Ended,
     }
 }
 
@@ -62,16 +56,15 @@ pub(super) struct Calling<S> {
     pub(super) external: bool,
 }
 
-/// What an attempt came to.
-type Outcome<B> = Result<Response<B>, BoxError>;
 /// What the application gets.
 type Answered<B> = Result<Response<ResponseBody<B>>, BoxError>;
 
-impl<S, B> ResponseFuture<S>
+impl<S, B> ResponseFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: http_body::Body,
+    B::Error: Into<BoxError>,
 {
     /// Sends the first attempt, at once if the service is ready.
     pub(super) fn begin(
@@ -81,144 +74,216 @@ where
         service: &mut S,
         is_ready: bool,
     ) -> Self {
-        let state = match step {
-            Step::Send(send) => {
-                calling.requests.mark(request.headers_mut(), &send);
-                if is_ready {
-                    State::Sending { attempt: service.call(request) }
-                } else {
-                    State::Preparing { service: service.clone(), request: Some(request) }
-                }
-            }
-            Step::Finish(finish) => State::Unsent { finish: Some(finish) },
-            Step::Wait { .. } | Step::Cancel { .. } => State::Waiting,
+        let Step::Send(send) = step else {
+            return Self {
+                main: Attempt::none(),
+                beside: Vec::new(),
+                step: Some(step),
+                calling: Some(calling),
+            };
         };
-        Self { state, calling: Some(calling) }
+        calling.requests.mark(request.headers_mut(), &send, &calling.call);
+        let span = calling.call.attempt_span(&send);
+        let main = if is_ready {
+            let answer = span.in_scope(|| service.call(request));
+            Attempt::sending(send.attempt, span, answer)
+        } else {
+            Attempt::preparing(send.attempt, span, service.clone(), request)
+        };
+        Self { main, beside: Vec::new(), step: None, calling: Some(calling) }
     }
 }
 
-impl<S, B> Future for ResponseFuture<S>
+impl<S, B> Future for ResponseFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: http_body::Body,
+    B::Error: Into<BoxError>,
 {
     type Output = Answered<B>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            let calling = this.calling.as_mut().expect("not polled after its answer");
-            let (step, outcome) = match ready!(calling.poll_event(this.state.as_mut(), cx)) {
-                Event::Step(step) => (step, None),
-                Event::Outcome(outcome) => match outcome_verdict(&outcome, calling.external) {
-                    Some(verdict) => (calling.call.attempt_ended(verdict), Some(outcome)),
-                    None => {
-                        this.state.set(State::Ended);
-                        return Poll::Ready(begun(this.calling.take(), outcome));
-                    }
+            let (step, came) = match self.as_mut().project().step.take() {
+                Some(step) => (step, None),
+                None => match self.as_mut().poll_attempts(cx) {
+                    None => (ready!(self.as_mut().poll_timer(cx)), None),
+                    Some(attempt) => match self.as_mut().judge(attempt) {
+                        Judged::Ended(step, came) => (step, Some(came)),
+                        Judged::Begun(answer) => return Poll::Ready(answer),
+                        Judged::Held => continue,
+                    },
                 },
             };
-            // Here a failed attempt and its answer are let go, unless they are what the application gets.
             match step {
-                Step::Send(send) => {
-                    let request = calling.requests.again(&send);
-                    let service = calling.service.clone().expect("only a call that is kept is repeated");
-                    this.state.set(State::Preparing { service, request });
-                }
-                Step::Wait { .. } | Step::Cancel { .. } => this.state.set(State::Waiting),
+                Step::Send(send) => self.as_mut().send(&send),
+                Step::Wait { .. } => {}
+                Step::Cancel { attempt } => self.as_mut().cancel(attempt),
                 Step::Finish(finish) => {
-                    this.state.set(State::Ended);
-                    this.calling.take();
-                    return Poll::Ready(answer(finish, outcome));
+                    self.as_mut().give_up_attempts();
+                    self.project().calling.take();
+                    return Poll::Ready(answer(finish, came));
                 }
             }
         }
     }
 }
 
-/// What happened.
-enum Event<B> {
-    /// The call knows what to do next.
-    Step(Step),
-    /// An attempt ended, or its answer began.
-    Outcome(Outcome<B>),
+/// An attempt that came to something.
+struct Arrived<B: http_body::Body> {
+    number: u32,
+    span: tracing::Span,
+    came: Came<B>,
 }
 
-impl<S, B> Calling<S>
+/// What that means.
+enum Judged<B: http_body::Body> {
+    /// The attempt ended; this is next.
+    Ended(Step, Came<B>),
+    /// Its answer has begun: the application gets it.
+    Begun(Answered<B>),
+    /// Its answer has begun and is held.
+    Held,
+}
+
+impl<S, B> ResponseFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
 {
-    fn poll_event(
-        &mut self,
-        mut state: Pin<&mut State<S, S::Future>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Event<B>> {
-        let attempt = match state.as_mut().project() {
-            StateProj::Unsent { finish } => {
-                let finish = finish.take().expect("not polled after its answer");
-                return Poll::Ready(Event::Step(Step::Finish(finish)));
-            }
-            StateProj::Preparing { service, request } => match service.poll_ready(cx) {
-                Poll::Ready(Ok(())) => {
-                    let request = request.take().expect("a request is sent once");
-                    let attempt = service.call(request);
-                    state.set(State::Sending { attempt });
-                    return self.poll_event(state, cx);
-                }
-                Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-                Poll::Pending => Poll::Pending,
-            },
-            StateProj::Sending { attempt } => attempt.poll(cx),
-            StateProj::Waiting => Poll::Pending,
-            StateProj::Ended => unreachable!("a call that has ended is not polled"),
-        };
-        match attempt {
-            Poll::Ready(outcome) => Poll::Ready(Event::Outcome(outcome.map_err(Into::into))),
-            Poll::Pending => self.poll_timer(cx).map(Event::Step),
+    /// An attempt that came to something; none if all are under way.
+    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
+        let mut this = self.project();
+        if let Poll::Ready(came) = this.main.as_mut().poll(cx) {
+            let (number, span) = (this.main.number, this.main.span.clone());
+            return Some(Arrived { number, span, came });
         }
+        for index in 0..this.beside.len() {
+            if let Some(attempt) = this.beside.get_mut(index)
+                && let Poll::Ready(came) = attempt.as_mut().poll(cx)
+            {
+                let attempt = this.beside.swap_remove(index);
+                return Some(Arrived { number: attempt.number, span: attempt.span.clone(), came });
+            }
+        }
+        None
     }
 
     /// Ready with what to do when the time has come that the call waits for.
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        if !self.call.is_enforced() {
+    fn poll_timer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Step> {
+        let calling = self.project().calling.as_mut().expect("not polled after its answer");
+        if !calling.call.is_enforced() {
             return Poll::Pending;
         }
         loop {
-            match self.call.next_step() {
-                Step::Wait { until } => ready!(self.timer.poll(until, self.call.clock(), cx)),
-                // The attempt is let go when the state changes, at the next step.
-                Step::Cancel { .. } => return Poll::Ready(self.call.attempt_timed_out()),
+            match calling.call.next_step() {
+                Step::Wait { until } => ready!(calling.timer.poll(until, calling.call.clock(), cx)),
                 step => return Poll::Ready(step),
             }
         }
     }
-}
 
-fn outcome_verdict<B>(outcome: &Outcome<B>, external: bool) -> Option<damper_core::Verdict> {
-    match outcome {
-        Ok(response) => verdict::of_response(response, external),
-        Err(error) => Some(verdict::of_error(&**error)),
+    fn judge(mut self: Pin<&mut Self>, arrived: Arrived<B>) -> Judged<B> {
+        let Arrived { number, span, came } = arrived;
+        let this = self.as_mut().project();
+        let calling = this.calling.as_mut().expect("not polled after its answer");
+        let verdict = match &came {
+            Came::Outcome(Ok(response)) => verdict::of_response(response, calling.external),
+            Came::Outcome(Err(error)) => Some(verdict::of_error(&**error)),
+            Came::Held(held) => held.verdict(calling.external),
+        };
+        if let Some(verdict) = verdict {
+            telemetry::attempt_ended(&span, &verdict);
+            return Judged::Ended(calling.call.attempt_ended(number, verdict), came);
+        }
+        match (calling.call.hold_limit(), came) {
+            (Some(limit), Came::Outcome(Ok(response))) => {
+                self.put(Attempt::holding(number, span, Held::new(response, limit)));
+                Judged::Held
+            }
+            (_, came) => {
+                self.as_mut().give_up_attempts();
+                let calling = self.project().calling.take().expect("it was there above");
+                Judged::Begun(begun(calling, number, span, came))
+            }
+        }
+    }
+
+    fn send(self: Pin<&mut Self>, send: &Send) {
+        let calling = self.calling.as_ref().expect("not polled after its answer");
+        let service = calling.service.clone().expect("only a call that is kept is repeated");
+        let request = calling.requests.again(send, &calling.call);
+        let request = request.expect("only a call that is kept is repeated");
+        let span = calling.call.attempt_span(send);
+        self.put(Attempt::preparing(send.attempt, span, service, request));
+    }
+
+    /// The attempt's time is over.
+    fn cancel(self: Pin<&mut Self>, number: u32) {
+        let mut this = self.project();
+        if this.main.number == number {
+            telemetry::attempt_cancelled(&this.main.span);
+            this.main.set(Attempt::none());
+        } else {
+            this.beside.retain(|attempt| attempt.number != number);
+        }
+        let calling = this.calling.as_mut().expect("not polled after its answer");
+        *this.step = Some(calling.call.attempt_timed_out(number));
+    }
+
+    /// Puts an attempt where there is room for it.
+    fn put(self: Pin<&mut Self>, attempt: Attempt<S, S::Future, B>) {
+        let mut this = self.project();
+        if this.main.is_over() {
+            this.main.set(attempt);
+        } else {
+            this.beside.push(Box::pin(attempt));
+        }
+    }
+
+    /// Drops every attempt under way: its stream is reset.
+    fn give_up_attempts(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        if !this.main.is_over() {
+            telemetry::attempt_cancelled(&this.main.span);
+            this.main.set(Attempt::none());
+        }
+        for attempt in this.beside.drain(..) {
+            telemetry::attempt_cancelled(&attempt.span);
+        }
     }
 }
 
 /// The answer has begun: the body goes on with the call.
-fn begun<S, B: http_body::Body>(calling: Option<Calling<S>>, outcome: Outcome<B>) -> Answered<B> {
-    let calling = calling.expect("not polled after its answer");
-    let mut response = outcome?;
-    headers::strip_hop_by_hop(response.headers_mut());
+fn begun<S, B>(calling: Calling<S>, attempt: u32, span: tracing::Span, came: Came<B>) -> Answered<B>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
     let Calling { call, timer, external, .. } = calling;
-    Ok(response.map(|body| ResponseBody::begun(body, call, timer, external)))
+    let call = Answering::new(call, attempt, span);
+    let mut response = match came {
+        Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
+        Came::Held(held) => ResponseBody::let_go(held, call, timer, external),
+    };
+    headers::strip_hop_by_hop(response.headers_mut());
+    Ok(response)
 }
 
-fn answer<B: http_body::Body>(finish: Finish, outcome: Option<Outcome<B>>) -> Answered<B> {
-    match (finish.answer, outcome) {
-        (Answer::Attempt(_), Some(outcome)) => {
-            let mut response = outcome?;
-            headers::strip_hop_by_hop(response.headers_mut());
-            Ok(response.map(ResponseBody::decided))
-        }
-        (Answer::TimedOut, _) | (_, None) => Ok(timed_out::response(ResponseBody::empty())),
-    }
+fn answer<B>(finish: Finish, came: Option<Came<B>>) -> Answered<B>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    let mut response = match (finish.answer, came) {
+        (Answer::Attempt(_), Some(Came::Outcome(response))) => response?.map(ResponseBody::decided),
+        (Answer::Attempt(_), Some(Came::Held(held))) => ResponseBody::held(held),
+        (Answer::CircuitOpen, _) => return Ok(OwnAnswer::CircuitOpen.response(ResponseBody::empty())),
+        (Answer::TimedOut, _) | (_, None) => return Ok(OwnAnswer::TimedOut.response(ResponseBody::empty())),
+    };
+    headers::strip_hop_by_hop(response.headers_mut());
+    Ok(response)
 }

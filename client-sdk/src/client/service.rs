@@ -16,6 +16,7 @@ use super::active_call::ActiveCall;
 use super::requests::Requests;
 use super::response_body::ResponseBody;
 use super::response_future::{Calling, ResponseFuture};
+use super::telemetry;
 use super::timer::Timer;
 use super::verdict::BoxError;
 use crate::context::Context;
@@ -39,6 +40,9 @@ impl<S> ClientService<S> {
     /// The context of the request being served: handed over in the request's extensions, or the task's.
     fn context(&self, request: &Request<Body>, route: &Route) -> Option<Context> {
         let context = request.extensions().get::<Context>().cloned().or_else(Context::current);
+        if context.as_ref().is_some_and(|context| context.chain().has_failed(route.id())) {
+            route.state().counters.count_outer_loop();
+        }
         if self.engine.serves() && route.policy().is_some() {
             self.engine.count_governed_call();
             if context.is_none() {
@@ -54,10 +58,11 @@ where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: http_body::Body,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = BoxError;
-    type Future = ResponseFuture<S>;
+    type Future = ResponseFuture<S, B>;
 
     /// Always ready: waiting for the inner service is part of the attempt. If that is ready already, the
     /// first attempt goes to it directly.
@@ -66,7 +71,7 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S> {
+    fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S, B> {
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
         let requests = Requests::new(&mut request, route.policy(), self.engine.memory(), self.external);
@@ -74,7 +79,8 @@ where
         let now = clock.now();
         let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
         let replayable = requests.are_replayable();
-        let (call, step) = ActiveCall::begin(route, context, own_deadline, replayable, now, clock);
+        let span = telemetry::call(&route, self.callee.name(), method_of(&request));
+        let (call, step) = ActiveCall::begin(route, context, span, own_deadline, replayable, now, clock);
         let service = requests.may_repeat().then(|| self.inner.clone());
         let (timer, external) = (Timer::default(), self.external);
         let calling = Calling { call, requests, service, timer, external };

@@ -7,6 +7,8 @@ mod bodies;
 mod calls;
 mod chain;
 mod engine;
+mod hedges;
+mod held;
 mod peer;
 mod repeats;
 mod wire;

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -42,6 +43,8 @@ pub(crate) enum Reply {
     /// This response, once the request was read to its end.
     With(Response<ScriptedBody>),
     Error(BoxError),
+    /// This one, so much later.
+    After(Duration, Box<Reply>),
     /// Never an answer.
     Hang,
 }
@@ -98,10 +101,17 @@ impl Service<Request<Body>> for Peer {
             }
             let http::request::Parts { headers, extensions, .. } = head;
             peer.state().seen.push(Seen { headers, extensions, size, body, trailers, at });
-            let reply = match reply {
-                Reply::With(response) => Ok(response),
-                Reply::Error(error) => Err(error),
-                Reply::Hang => std::future::pending().await,
+            let mut reply = reply;
+            let reply = loop {
+                match reply {
+                    Reply::With(response) => break Ok(response),
+                    Reply::Error(error) => break Err(error),
+                    Reply::Hang => std::future::pending().await,
+                    Reply::After(delay, then) => {
+                        tokio::time::sleep(delay).await;
+                        reply = *then;
+                    }
+                }
             };
             let hung_up = watch.0.take();
             reply.map(|response| {
@@ -220,4 +230,9 @@ pub(crate) fn begun(body: ScriptedBody) -> Reply {
 
 pub(crate) fn ok() -> Reply {
     begun(ScriptedBody::over([data("world"), trailers(&[("grpc-status", "0")])]))
+}
+
+/// The answer, so many milliseconds later.
+pub(crate) fn after(ms: u64, reply: Reply) -> Reply {
+    Reply::After(Duration::from_millis(ms), Box::new(reply))
 }

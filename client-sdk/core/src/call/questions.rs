@@ -1,19 +1,24 @@
 //! The questions after a failed attempt, in their fixed order. The first "no" is the call's fate.
 //!
 //! in time? -> may the rule repeat? -> retryable code? -> flag from below, pushback -> flag from above ->
-//! committed or not replayable? -> attempts left? -> `max_duration`, deadline with the wait -> retry breaker
+//! committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline with the wait ->
+//! retry breaker -> budget
 //!
-//! Nothing is taken before every question has been answered.
+//! Nothing is taken before every question has been answered. Before a hedge the same questions are asked from
+//! the flag from above on. While another attempt is in flight a "no" does not end the call, unless the code
+//! may not be retried or the call's own time is over: it is remembered, and nothing more is sent.
 
 use std::time::Duration;
 
-use super::{Call, Pending};
-use crate::breaker;
+use super::in_flight::Pending;
+use super::{Call, Next, SendKind};
+use crate::breaker::{self, Evidence, Word};
+use crate::budget::Reservation;
 use crate::classify::{Failure, Pushback};
 use crate::code::Code;
 use crate::deadline;
 use crate::fate::Fate;
-use crate::policy::{Policy, Retry};
+use crate::policy::{Policy, StopWhen};
 use crate::route::Route;
 use crate::time::Time;
 
@@ -22,39 +27,164 @@ const MAX_PUSHBACK: Duration = Duration::from_secs(60);
 /// So many successful attempts must be known before their median says how long a retry will take.
 const MEDIAN_MIN_SAMPLES: u32 = 20;
 
+/// What follows a failed attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Decision {
+    /// This, or what is in flight.
+    Next(Next),
+    /// Nothing more is sent; if no attempt in flight wins, this is the call's fate.
+    Remember(Fate),
+    /// The call ends.
+    End(Fate),
+}
+
 impl Call {
-    /// May this failed attempt be repeated, and after which wait? The first "no" is the call's fate.
-    pub(super) fn refusal(
+    /// What follows this failed attempt?
+    pub(super) fn decide(
         &mut self,
         route: &Route,
         policy: &Policy,
-        pending: Pending,
+        pending: &Pending,
         failure: Failure,
         now: Time,
         random: u64,
-    ) -> Result<Duration, Fate> {
+    ) -> Decision {
         // Where nothing is cut an attempt can outlive the time that the rule gives it.
         let overdue = pending.limit.is_some_and(|limit| limit <= now);
-        let code = if overdue { Code::DeadlineExceeded } else { failure.code };
-        let timed_out = code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now);
-        refuse(timed_out, Fate::Deadline)?;
+        let failure = if overdue { Failure { code: Code::DeadlineExceeded, ..failure } } else { failure };
+        if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now) {
+            return Decision::End(Fate::Deadline);
+        }
+        let is_alone = self.in_flight.is_empty();
+        match self.refused.filter(|_| is_alone) {
+            Some(fate) => return Decision::End(fate),
+            None if self.refused.is_some() => return Decision::Next(Next::Nothing),
+            None => {}
+        }
+        let decided = self.may_go_on(policy, pending, failure, now).and_then(|pushback| {
+            if is_alone {
+                self.repeat(route, policy, failure.code, pushback, now, random)
+            } else {
+                Ok(self.hedge_early(pushback, now))
+            }
+        });
+        match decided {
+            Ok(next) => Decision::Next(next),
+            Err(fate) if is_alone || fate == Fate::NotRetryable => Decision::End(fate),
+            Err(fate) => Decision::Remember(fate),
+        }
+    }
+
+    /// Does this failure allow another attempt at all, and when did the server ask for it?
+    fn may_go_on(
+        &self,
+        policy: &Policy,
+        pending: &Pending,
+        failure: Failure,
+        now: Time,
+    ) -> Result<Option<Duration>, Fate> {
         refuse(!policy.repeats(), Fate::PolicyOff)?;
-        let retry = policy.retry.as_ref().ok_or(Fate::PolicyOff)?;
-        refuse(!retry.codes.contains(code), Fate::NotRetryable)?;
+        refuse(!policy.retryable().contains(failure.code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         refuse(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
+        self.may_send_more(policy, pending.committed)?;
+        Ok(pushback)
+    }
+
+    /// Request flag, committed and replayable, attempts.
+    fn may_send_more(&self, policy: &Policy, committed: bool) -> Result<(), Fate> {
         refuse(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
-        refuse(pending.committed, Fate::Committed)?;
+        refuse(committed, Fate::Committed)?;
         refuse(!self.start.replayable, Fate::NotReplayable)?;
-        refuse(self.attempts >= retry.max_attempts, Fate::AttemptsExhausted)?;
-        let wait = self.next_wait(retry, pushback, code, random).ok_or(Fate::AttemptsExhausted)?;
-        refuse(self.exceeds_max_duration(retry, now + wait), Fate::MaxDuration)?;
-        refuse(self.could_not_finish(route, wait, now), Fate::Deadline)?;
-        let admitted =
-            policy.retry_breaker.is_none_or(|breaker| breaker::admits(&breaker, route.window().counts(now)));
-        refuse(!admitted, Fate::RetryBreaker)?;
-        Ok(wait)
+        refuse(self.attempts >= policy.max_attempts(), Fate::AttemptsExhausted)
+    }
+
+    /// The next attempt where no other is in flight. A policy that only hedges sends it at once.
+    fn repeat(
+        &mut self,
+        route: &Route,
+        policy: &Policy,
+        code: Code,
+        pushback: Option<Duration>,
+        now: Time,
+        random: u64,
+    ) -> Result<Next, Fate> {
+        let mut waits = self.waits;
+        let (kind, own_wait) = match &policy.retry {
+            Some(retry) => (SendKind::Retry, waits.next(&retry.backoff, code, random)),
+            None => (SendKind::Hedge, Some(Duration::ZERO)),
+        };
+        let wait = match pushback {
+            Some(wait) => {
+                waits.restart();
+                wait
+            }
+            None => own_wait.ok_or(Fate::AttemptsExhausted)?,
+        };
+        self.may_send_after(route, policy, wait, now)?;
+        let reserved = admit(route, policy, now)?;
+        self.waits = waits;
+        if kind == SendKind::Hedge {
+            self.hedges_left = self.hedges_left.saturating_sub(1);
+        }
+        Ok(Next::Repeat { at: now + wait, kind, reserved })
+    }
+
+    /// A failure while others are in flight brings the next hedge forward. Its questions are asked then.
+    fn hedge_early(&self, pushback: Option<Duration>, now: Time) -> Next {
+        match self.hedges_left {
+            0 => Next::Nothing,
+            _ => Next::Hedge { at: now + pushback.unwrap_or_default() },
+        }
+    }
+
+    /// May a hedge be sent beside what is in flight? If so it is booked and reserved.
+    pub(super) fn may_hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> bool {
+        let asked = self
+            .may_send_more(policy, false)
+            .and_then(|()| self.may_send_after(route, policy, Duration::ZERO, now));
+        if asked.is_err() {
+            return false;
+        }
+        // The attempt that is overtaken counts as failed before the breaker is asked.
+        let booked = self.in_flight.newest().is_some_and(|newest| !newest.overtaken);
+        if booked {
+            route.window().count_failure(now);
+        }
+        let admitted = admit(route, policy, now).is_ok();
+        match self.in_flight.newest_mut().filter(|_| booked) {
+            Some(newest) if admitted => newest.overtaken = true,
+            Some(_) => route.window().take_back_failure(now),
+            None => {}
+        }
+        admitted
+    }
+
+    /// `stop_when`, `max_duration` and deadline with the wait.
+    fn may_send_after(&self, route: &Route, policy: &Policy, wait: Duration, now: Time) -> Result<(), Fate> {
+        let stops = policy.stop_when.is_some_and(|stop_when| self.stops(&stop_when, route, now));
+        refuse(stops, Fate::StopWhen)?;
+        let max_duration = policy.retry.as_ref().and_then(|retry| retry.max_duration);
+        let next_send = now + wait;
+        let too_late = max_duration.is_some_and(|max| next_send.since(self.start.now) >= max);
+        refuse(too_late, Fate::MaxDuration)?;
+        refuse(self.could_not_finish(route, wait, now), Fate::Deadline)
+    }
+
+    fn stops(&self, stop_when: &StopWhen, route: &Route, now: Time) -> bool {
+        let StopWhen { latency_above_percentile, success_rate_below, min_samples } = *stop_when;
+        let too_slow = latency_above_percentile.is_some_and(|at| {
+            let usual = route.state().recent.percentile(now, at, min_samples);
+            usual.is_some_and(|usual| now.since(self.start.now) > usual)
+        });
+        too_slow
+            || success_rate_below.is_some_and(|least| {
+                let counts = route.window().counts(now);
+                let total = counts.failures.saturating_add(counts.successes);
+                let share = u128::from(counts.successes) * 10_000;
+                total >= u64::from(min_samples) && share < u128::from(total) * u128::from(least.hundredths())
+            })
     }
 
     /// The wait that the server asked for, if it asked for one that there is time for.
@@ -72,26 +202,6 @@ impl Call {
         }
     }
 
-    fn next_wait(
-        &mut self,
-        retry: &Retry,
-        pushback: Option<Duration>,
-        code: Code,
-        random: u64,
-    ) -> Option<Duration> {
-        match pushback {
-            Some(wait) => {
-                self.waits.restart();
-                Some(wait)
-            }
-            None => self.waits.next(&retry.backoff, code, random),
-        }
-    }
-
-    fn exceeds_max_duration(&self, retry: &Retry, next_send: Time) -> bool {
-        retry.max_duration.is_some_and(|max| next_send.since(self.start.now) >= max)
-    }
-
     fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
         let Some(deadline) = self.judged_deadline else {
             return false;
@@ -99,6 +209,28 @@ impl Call {
         let typical = route.state().recent.median(now, MEDIAN_MIN_SAMPLES).unwrap_or(Duration::ZERO);
         deadline.since(now) <= wait.saturating_add(typical)
     }
+}
+
+/// Retry breaker, then budget: what is reserved must be sent or refunded.
+fn admit(route: &Route, policy: &Policy, now: Time) -> Result<Option<Reservation>, Fate> {
+    let word = policy.retry_breaker.map_or(Word::Admitted, |breaker| {
+        let window = route.window();
+        let evidence = Evidence {
+            attempts: window.counts(now),
+            repeats: route.repeats().counts(now),
+            run: route.state().run.length(now, window.shape().length()),
+        };
+        breaker::judge(&breaker, evidence)
+    });
+    let Some(cap) = policy.cap() else {
+        return refuse(word != Word::Admitted, Fate::RetryBreaker).map(|()| None);
+    };
+    let reserved = match word {
+        Word::Refused => return Err(Fate::RetryBreaker),
+        Word::Admitted => route.spending().reserve(&cap, now).ok_or(Fate::Budget)?,
+        Word::Probe => route.spending().reserve_alone(&cap, now).ok_or(Fate::RetryBreaker)?,
+    };
+    Ok(Some(reserved))
 }
 
 fn refuse(refused: bool, fate: Fate) -> Result<(), Fate> {

@@ -1,5 +1,5 @@
 //! Every question in its order, through one small script language: what happens to the call, and what it
-//! must answer.
+//! must answer. Hedging has its own (`hedging`), as have the gates over time (`gates`).
 
 use std::sync::Arc;
 
@@ -10,8 +10,12 @@ use crate::classify::Pushback;
 use crate::code::CodeSet;
 use crate::fault::Ratio;
 use crate::pattern::Pattern;
-use crate::policy::{Backoff, Chain, Jitter, Retry, RetryBreaker};
+use crate::policy::{Backoff, Chain, Growth, Jitter, OverMax, Retry, RetryBreaker, Waits};
 use crate::table::Rule;
+
+mod gates;
+mod hedging;
+mod timeline;
 
 const CALLS_BEGIN: Time = Time::from_micros(1_000_000);
 
@@ -27,7 +31,7 @@ fn at(millis: u64) -> Time {
 fn policy() -> Policy {
     Policy {
         retry: Some(Retry {
-            backoff: Backoff::Fixed { delay: ms(100), jitter: Jitter::None },
+            backoff: Backoff::Always(Waits::Fixed { delay: ms(100), jitter: Jitter::None }),
             ..Retry::default()
         }),
         retry_breaker: None,
@@ -75,13 +79,13 @@ fn drive(route: &Route, start: CallStart, verdicts: &[Verdict]) -> Driven {
                 match verdicts.next() {
                     Some(verdict) => {
                         now = now + ms(10);
-                        call.attempt_ended(route, *verdict, now, 0);
+                        call.attempt_ended(route, send.attempt, *verdict, now, 0);
                     }
                     None => now = until.expect("an attempt that never ends has a limit"),
                 }
             }
             Step::Wait { until } => now = until.expect("a wait between attempts has an end"),
-            Step::Cancel { .. } => call.attempt_timed_out(route, now, 0),
+            Step::Cancel { attempt } => call.attempt_timed_out(route, attempt, now, 0),
             Step::Finish(finish) => return Driven { sends, finish },
         }
     }
@@ -152,12 +156,11 @@ fn ignoring_the_flag_ignores_the_pushback_that_came_along_but_no_other() {
 fn a_pushback_is_waited_exactly_and_restarts_the_sequence() {
     let policy = with_retry(|retry| {
         retry.max_attempts = 5;
-        retry.backoff = Backoff::Exponential {
+        retry.backoff = Backoff::Always(Waits::Exponential {
             base: ms(10),
             multiplier: Ratio::from_bp(20_000),
-            max: ms(1000),
-            jitter: Jitter::None,
-        };
+            growth: Growth { max: ms(1000), over_max: OverMax::Cap, jitter: Jitter::None },
+        });
     });
     let pushed = Failure { pushback: Some(Pushback::After(ms(333))), ..Failure::new(Code::Unavailable) };
     let verdicts = [UNAVAILABLE, UNAVAILABLE, Verdict::Failure(pushed), UNAVAILABLE, Verdict::Success];
@@ -198,8 +201,8 @@ fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
     let route = route(policy());
     let mut call = Call::begin(&route, start());
     call.next_step(&route, at(0));
-    call.attempt_committed();
-    call.attempt_ended(&route, UNAVAILABLE, at(10), 0);
+    call.attempt_committed(&route, 1, at(5));
+    call.attempt_ended(&route, 1, UNAVAILABLE, at(10), 0);
     let Step::Finish(finish) = call.next_step(&route, at(10)) else { panic!("not finished") };
     assert_eq!(finish.ending.fate, Fate::Committed);
 }
@@ -357,7 +360,10 @@ fn observing_asks_the_same_questions_and_does_nothing() {
         let route = route(policy);
         let driven = drive(&route, start, &[verdict]);
         assert_eq!(driven.sends.len(), 1);
-        assert_eq!(driven.sends[0].1, Send { attempt: 1, limit: None, flag: start.flag });
+        assert_eq!(
+            driven.sends[0].1,
+            Send { attempt: 1, kind: SendKind::First, limit: None, flag: start.flag }
+        );
         assert!(!driven.finish.marks_context || matches!(verdict, Verdict::Failure(f) if f.no_more_retry));
         driven.finish.ending.to_string()
     };
@@ -401,7 +407,10 @@ fn without_a_rule_the_chain_still_passes_through() {
     let inside = CallStart { flag: Some(3), deadline: Some(at(500)), ..start() };
     let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
     let driven = drive(&route, inside, &[Verdict::Failure(flagged)]);
-    assert_eq!(driven.sends, [(0, Send { attempt: 1, limit: Some(ms(500)), flag: Some(3) })]);
+    assert_eq!(
+        driven.sends,
+        [(0, Send { attempt: 1, kind: SendKind::First, limit: Some(ms(500)), flag: Some(3) })]
+    );
     assert_eq!(driven.finish.ending, Ending::real(Fate::PolicyOff));
     assert_eq!(driven.finish.answer, Answer::Attempt(1));
     assert!(driven.finish.marks_context);

@@ -142,7 +142,8 @@ impl Backoff {
                 for (i, part) in parts.iter().enumerate() {
                     part.check(&format!("{path}.sum.parts[{i}]"), faults);
                     if part.jitter() == Jitter::Decorrelated {
-                        let problem = "decorrelated depends on the wait before, which a sum has only as a whole";
+                        let problem =
+                            "decorrelated depends on the wait before, which a sum has only as a whole";
                         faults.add(format!("{path}.sum.parts[{i}].{}.jitter", part.name()), problem);
                     }
                 }
@@ -258,7 +259,10 @@ impl Step {
         let (Self::Up(size) | Self::Down(size)) = self;
         if size > STEP.max {
             let sign = if matches!(self, Self::Down(_)) { "-" } else { "" };
-            faults.add(path, format!("{sign}{} is not in -{}..={}", Millis(size), Millis(STEP.max), Millis(STEP.max)));
+            faults.add(
+                path,
+                format!("{sign}{} is not in -{}..={}", Millis(size), Millis(STEP.max), Millis(STEP.max)),
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fault::Fault;
+use crate::fault::{Fault, Ratio};
 
 fn faults(change: impl FnOnce(&mut Policy)) -> Vec<String> {
     let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
@@ -54,7 +54,8 @@ fn every_fault_is_reported_at_once() {
         let retry = retry(policy);
         retry.max_attempts = 99;
         retry.codes = CodeSet::EMPTY;
-        retry.backoff = Backoff::Random { min: Duration::from_secs(2), max: Duration::from_secs(1) };
+        let (min, max) = (Duration::from_secs(2), Duration::from_secs(1));
+        retry.backoff = Backoff::Always(Waits::Random { min, max, jitter: Jitter::None });
         policy.retry_breaker = Some(RetryBreaker {
             window: WindowShape { buckets: 1, bucket_length: Duration::from_secs(11) },
             min_failures: 101,
@@ -81,18 +82,21 @@ fn every_fault_is_reported_at_once() {
 #[test]
 fn backoffs_are_checked_part_by_part() {
     let found = faults(|policy| {
-        retry(policy).backoff = Backoff::Exponential {
+        retry(policy).backoff = Backoff::Always(Waits::Exponential {
             base: Duration::from_secs(90_000),
             multiplier: Ratio::from_bp(9_999),
-            max: Duration::from_secs(1),
-            jitter: Jitter::PlusMinus(Ratio::from_bp(10_001)),
-        };
+            growth: Growth {
+                max: Duration::from_secs(1),
+                over_max: OverMax::Cap,
+                jitter: Jitter::PlusMinus(Ratio::from_bp(10_001)),
+            },
+        });
     });
     let expected = [
+        "retry.backoff.exponential.jitter_share: 1.0001 is not in 0.0001..=1",
         "retry.backoff.exponential.base: 25h is not in 0ms..=24h",
         "retry.backoff.exponential.multiplier: 0.9999 is not in 1..=10",
         "retry.backoff.exponential.max: 1s is less than base, 25h",
-        "retry.backoff.exponential.jitter_share: 1.0001 is not in 0.0001..=1",
     ];
     assert_eq!(found, expected);
 }

@@ -1,0 +1,122 @@
+//! What is sent, and when: the first attempt, retries, hedges and transparent resends.
+
+use std::time::Duration;
+
+use super::in_flight::Pending;
+use super::{Answer, Call, Next, Send, SendKind, Step, enforced};
+use crate::circuit::Admission;
+use crate::deadline;
+use crate::fate::{Ending, Fate};
+use crate::policy::{Hedge, Policy};
+use crate::route::Route;
+use crate::time::Time;
+
+impl Call {
+    /// The first attempt, if there is time for it and the circuit is closed.
+    pub(super) fn send_first(&mut self, route: &Route, now: Time) -> Step {
+        if self.is_out_of_time(route, now) {
+            route.state().counters.count_unsent();
+            return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
+        }
+        if let Some(policy) = route.policy() {
+            if let Some(settings) = &policy.circuit_breaker {
+                self.admission = route.state().circuit.admit(settings, now);
+            }
+            if self.admission == Admission::Refused && enforced(route).is_some() {
+                route.state().counters.count_unsent();
+                return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::CircuitOpen, now);
+            }
+            if policy.cap().is_some() {
+                route.spending().count_call(now);
+            }
+        }
+        self.send(route, SendKind::First, now)
+    }
+
+    /// A retry whose wait is over, or a hedge that follows a failed one. Deadline is asked again.
+    pub(super) fn send_again(&mut self, route: &Route, kind: SendKind, now: Time) -> Step {
+        if self.is_out_of_time(route, now) {
+            return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
+        }
+        self.send(route, kind, now)
+    }
+
+    /// A hedge, if nothing speaks against it. "No" means only that it is not sent.
+    pub(super) fn hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> Option<Step> {
+        self.hedges_left = self.hedges_left.saturating_sub(1);
+        self.next = Next::Nothing;
+        if self.may_hedge(route, policy, now) {
+            return Some(self.send(route, SendKind::Hedge, now));
+        }
+        self.next = self.next_hedge(route, policy, now);
+        None
+    }
+
+    /// An attempt once more that the server has provably not seen: under its own number, within its own limit.
+    pub(super) fn resend(&mut self, route: &Route, pending: Pending, now: Time) -> Step {
+        if self.is_out_of_time(route, now) {
+            return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
+        }
+        route.state().counters.count_transparent_resend();
+        self.in_flight.push(pending);
+        self.told(route, pending.attempt, SendKind::Resend, pending.limit, now)
+    }
+
+    fn send(&mut self, route: &Route, kind: SendKind, now: Time) -> Step {
+        let counters = &route.state().counters;
+        match kind {
+            SendKind::First | SendKind::Resend => {}
+            SendKind::Retry => counters.count_retry(),
+            SendKind::Hedge => counters.count_hedge(),
+        }
+        self.attempts += 1;
+        let attempt = self.attempts;
+        let timeout = route.policy().and_then(|policy| policy.retry.as_ref()?.per_attempt_timeout);
+        let limit = deadline::earliest([self.judged_deadline, timeout.map(|timeout| now + timeout)]);
+        self.in_flight.push(Pending {
+            attempt,
+            kind,
+            sent_at: now,
+            limit,
+            committed: false,
+            overtaken: false,
+        });
+        // What was reserved for this attempt is spent.
+        self.next = enforced(route).map_or(Next::Nothing, |policy| self.next_hedge(route, policy, now));
+        self.told(route, attempt, kind, limit, now)
+    }
+
+    /// What the driver is told to send.
+    fn told(&self, route: &Route, attempt: u32, kind: SendKind, limit: Option<Time>, now: Time) -> Step {
+        // Without a rule, and in observe mode, only deadlines that came from elsewhere are passed on.
+        let limit = if enforced(route).is_some() { limit } else { self.deadline };
+        let limit = limit.map(|limit| limit.since(now));
+        Step::Send(Send { attempt, kind, limit, flag: self.flag_to_send(attempt) })
+    }
+
+    /// A repeat carries the flag; a first send only passes on the one it was made under.
+    fn flag_to_send(&self, attempt: u32) -> Option<u32> {
+        match attempt.saturating_sub(1) {
+            0 => self.start.flag,
+            repeats => Some(self.start.flag.unwrap_or(0).saturating_add(repeats)),
+        }
+    }
+
+    /// When the next hedge is due after a send, or after one that was not sent.
+    fn next_hedge(&self, route: &Route, policy: &Policy, now: Time) -> Next {
+        let due = self.hedge_delay(route, policy, now).map(|delay| now + delay);
+        due.map_or(Next::Nothing, |at| Next::Hedge { at })
+    }
+
+    /// How long to wait for an answer before a hedge, where there may be one.
+    pub(super) fn hedge_delay(&self, route: &Route, policy: &Policy, now: Time) -> Option<Duration> {
+        let Hedge { delay, .. } = policy.hedge?;
+        let may_follow =
+            self.hedges_left > 0 && self.attempts < policy.max_attempts() && self.start.replayable;
+        may_follow.then(|| route.hedge_delay(delay, now)).flatten()
+    }
+
+    fn is_out_of_time(&self, route: &Route, now: Time) -> bool {
+        enforced(route).is_some() && self.deadline.is_some_and(|deadline| deadline <= now)
+    }
+}

@@ -1,0 +1,287 @@
+//! What holds attempts back, over time: a fleet of calls in virtual time over the real engine.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::*;
+use crate::fault::Percent;
+use crate::policy::{BreakerMode, Budget, CircuitBreaker, StopWhen};
+
+/// Random numbers that are the same on each run (xorshift64*, Vigna 2016).
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    pub(super) fn roll(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// True once in so many.
+    pub(super) fn one_in(&mut self, so_many: u64) -> bool {
+        self.roll().is_multiple_of(so_many)
+    }
+
+    fn percent(&mut self, percent: u64) -> bool {
+        self.roll() % 100 < percent
+    }
+}
+
+/// Open-loop traffic: so many calls per second for so long; attempts take 10 ms.
+struct Traffic {
+    per_second: u64,
+    seconds: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Seen {
+    calls: u64,
+    sends: u64,
+    good: u64,
+}
+
+impl Seen {
+    fn attempts_per_100_calls(&self) -> u64 {
+        (self.sends * 100).div_ceil(self.calls)
+    }
+
+    fn success_percent(&self) -> u64 {
+        self.good * 100 / self.calls
+    }
+}
+
+impl Traffic {
+    /// `fails` says of each attempt, by its number and the time in ms, whether it does.
+    fn over(&self, route: &Route, from: Time, mut fails: impl FnMut(u32, u64, &mut Dice) -> bool) -> Seen {
+        let mut dice = Dice::new(self.per_second);
+        let counters = &route.state().counters;
+        let before = (counters.attempts(), counters.calls());
+        let mut good = 0;
+        let mut calls: Vec<Call> = Vec::new();
+        let mut events = BinaryHeap::new();
+        for n in 0..self.per_second * self.seconds {
+            let now = from + Duration::from_micros(n * 1_000_000 / self.per_second);
+            calls.push(Call::begin(route, CallStart { now, ..start() }));
+            events.push(Reverse((now, n, 0_u32)));
+        }
+        // An event is a call to ask, and the attempt that ends then (0 = none).
+        while let Some(Reverse((now, n, ended))) = events.pop() {
+            let call = &mut calls[n as usize];
+            if ended > 0 {
+                let ms_now = now.since(from).as_millis() as u64;
+                let verdict = if fails(ended, ms_now, &mut dice) { UNAVAILABLE } else { Verdict::Success };
+                call.attempt_ended(route, ended, verdict, now, dice.roll());
+            }
+            match call.next_step(route, now) {
+                Step::Send(send) => events.push(Reverse((now + ms(10), n, send.attempt))),
+                Step::Wait { until } => events.extend(until.map(|until| Reverse((until, n, 0)))),
+                Step::Finish(finish) => good += u64::from(finish.ending.fate.is_ok()),
+                Step::Cancel { .. } => unreachable!("nothing has a limit"),
+            }
+        }
+        let after = (counters.attempts(), counters.calls());
+        Seen { calls: self.per_second * self.seconds, sends: after.0 - before.0, good }
+    }
+}
+
+fn breaking(mode: BreakerMode) -> Policy {
+    Policy {
+        retry_breaker: Some(RetryBreaker { mode, ..RetryBreaker::default() }),
+        retry: Some(Retry::default()),
+        ..policy()
+    }
+}
+
+fn adaptive() -> Route {
+    route(breaking(BreakerMode::Adaptive))
+}
+
+const LATER: Time = Time::from_micros(1_000_000_000);
+
+#[test]
+fn adaptive_goes_on_where_fifteen_percent_fail_at_random() {
+    let traffic = Traffic { per_second: 200, seconds: 60 };
+    let seen = traffic.over(&adaptive(), LATER, |_, _, dice| dice.percent(15));
+    assert!(seen.success_percent() >= 99, "{seen:?}");
+    assert!(seen.attempts_per_100_calls() <= 120, "{seen:?}");
+    // The ratio alone would have given up.
+    let seen = traffic.over(&route(breaking(BreakerMode::Ratio)), LATER, |_, _, dice| dice.percent(15));
+    assert!(seen.success_percent() < 95, "{seen:?}");
+}
+
+#[test]
+fn adaptive_lets_few_retries_into_a_total_outage() {
+    let route = adaptive();
+    Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
+    let outage = LATER + ms(20_000);
+    let begins = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage, |_, _, _| true);
+    assert!(begins.sends - begins.calls <= 50, "{begins:?}");
+    let steady = Traffic { per_second: 1_000, seconds: 60 }.over(&route, outage + ms(20_000), |_, _, _| true);
+    assert!(steady.attempts_per_100_calls() <= 102, "{steady:?}");
+}
+
+#[test]
+fn adaptive_holds_back_where_retries_fail_too() {
+    let seen = Traffic { per_second: 200, seconds: 60 }
+        .over(&adaptive(), LATER, |attempt, _, dice| dice.percent(if attempt == 1 { 30 } else { 95 }));
+    assert!(seen.attempts_per_100_calls() <= 103, "{seen:?}");
+}
+
+#[test]
+fn adaptive_finds_its_way_back_after_an_outage_and_from_a_cold_start() {
+    let route = adaptive();
+    // A cold start into an outage of a minute; after it 15 % fail.
+    let traffic = Traffic { per_second: 200, seconds: 100 };
+    let mut late = (0_u64, 0_u64);
+    traffic.over(&route, LATER, |attempt, at_ms, dice| {
+        let fails = at_ms < 60_000 || dice.percent(15);
+        if at_ms > 75_000 && attempt > 1 {
+            late.0 += 1;
+        }
+        late.1 += u64::from(at_ms > 75_000 && attempt == 1 && fails);
+        fails
+    });
+    assert!(late.0 * 10 >= late.1 * 9, "{} retries of {} failed calls", late.0, late.1);
+}
+
+#[test]
+fn a_run_is_left_although_only_retries_succeed() {
+    let route = adaptive();
+    Traffic { per_second: 200, seconds: 20 }.over(&route, LATER, |_, _, _| true);
+    let healed = LATER + ms(20_000);
+    // First attempts go on failing: nothing but a probe can find out that retries succeed.
+    let traffic = Traffic { per_second: 200, seconds: 60 };
+    let mut retries = 0;
+    traffic.over(&route, healed, |attempt, at_ms, _| {
+        retries += u64::from(attempt > 1 && at_ms > 30_000);
+        attempt == 1
+    });
+    assert!(retries >= 30 * 200 * 15 / 100, "{retries} retries: the cap is 20 %");
+}
+
+#[test]
+fn adaptive_never_exceeds_its_cap() {
+    for percent in [20, 40, 60, 80] {
+        let seen = Traffic { per_second: 300, seconds: 30 }
+            .over(&adaptive(), LATER, |attempt, _, dice| attempt == 1 && dice.percent(percent));
+        // 20 % of the calls and one per second, with the window's edges.
+        assert!(seen.sends - seen.calls <= seen.calls / 5 + 40, "{percent} %: {seen:?}");
+    }
+}
+
+#[test]
+fn the_ratio_lets_hundreds_into_the_beginning_of_an_outage_and_three_per_window_later() {
+    let route = route(breaking(BreakerMode::Ratio));
+    Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
+    let outage = LATER + ms(20_000);
+    let begins = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage, |_, _, _| true);
+    assert!(begins.sends - begins.calls > 300, "what the adaptive mode is for: {begins:?}");
+    let steady = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage + ms(20_000), |_, _, _| true);
+    assert_eq!(steady.sends, steady.calls, "failures never leave room for one");
+}
+
+#[test]
+fn the_budget_names_the_fate_and_is_refunded_for_what_was_not_sent() {
+    let budget = Budget { ratio: Ratio::from_bp(10_000), min_per_second: 0 };
+    let route = route(Policy { budget: Some(budget), ..policy() });
+    let mut call = Call::begin(&route, start());
+    call.next_step(&route, at(0));
+    call.attempt_ended(&route, 1, UNAVAILABLE, at(10), 0);
+    assert!(matches!(call.next_step(&route, at(10)), Step::Wait { .. }));
+    assert_eq!(route.spending().reserve(&budget, at(10)), None, "one call, one extra attempt");
+    assert_eq!(call.dropped(&route, at(20)).unwrap().ending.fate, Fate::Cancelled);
+    assert!(route.spending().reserve(&budget, at(20)).is_some());
+
+    let tight = Budget { ratio: Ratio::from_bp(5_000), min_per_second: 0 };
+    check(Policy { budget: Some(tight), ..policy() }, start(), &[UNAVAILABLE], Fate::Budget, 1);
+}
+
+#[test]
+fn the_breaker_is_asked_before_the_budget_and_a_refusal_spends_nothing() {
+    let closed = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
+    let budget = Budget { ratio: Ratio::ONE, min_per_second: 0 };
+    let route = route(Policy { budget: Some(budget), retry_breaker: Some(closed), ..policy() });
+    assert_eq!(drive(&route, start(), &[UNAVAILABLE]).finish.ending.fate, Fate::RetryBreaker);
+    assert!(route.spending().reserve(&budget, at(10)).is_some());
+}
+
+#[test]
+fn a_call_slower_than_the_percentile_is_not_repeated() {
+    let stop_when =
+        StopWhen { latency_above_percentile: Some(Percent::from_hundredths(9_000)), ..StopWhen::default() };
+    let slow = |samples: u64, usual_ms: u64| {
+        let route = route(Policy { stop_when: Some(stop_when), ..policy() });
+        (0..samples).for_each(|_| route.state().recent.record(CALLS_BEGIN, ms(usual_ms)));
+        drive(&route, start(), &[UNAVAILABLE, Verdict::Success]).finish.ending.fate
+    };
+    // The first attempt takes 10 ms.
+    assert_eq!(slow(20, 5), Fate::StopWhen);
+    assert_eq!(slow(20, 11), Fate::OkAfterRetry);
+    assert_eq!(slow(19, 5), Fate::OkAfterRetry, "too few to tell");
+}
+
+#[test]
+fn no_retry_while_too_few_attempts_succeed() {
+    let stop_when =
+        StopWhen { success_rate_below: Some(Percent::from_hundredths(5_000)), ..StopWhen::default() };
+    let fate = |failures: u64, successes: u64| {
+        let route = route(Policy { stop_when: Some(stop_when), ..policy() });
+        (1..failures).for_each(|_| route.window().count_failure(CALLS_BEGIN));
+        (0..successes).for_each(|_| route.window().count_success(CALLS_BEGIN));
+        drive(&route, start(), &[UNAVAILABLE, Verdict::Success]).finish.ending.fate
+    };
+    assert_eq!(fate(10, 10), Fate::OkAfterRetry, "half is not below half");
+    assert_eq!(fate(11, 10), Fate::StopWhen);
+    assert_eq!(fate(10, 9), Fate::OkAfterRetry, "nineteen are too few to tell");
+}
+
+#[test]
+fn an_open_circuit_fails_calls_at_once_and_probes_close_it() {
+    let circuit = CircuitBreaker { probes: 1, ..CircuitBreaker::default() };
+    let route = route(Policy { circuit_breaker: Some(circuit), retry: None, ..policy() });
+    for _ in 0..5 {
+        assert_eq!(drive(&route, start(), &[UNAVAILABLE]).finish.ending.fate, Fate::PolicyOff);
+    }
+    let refused = drive(&route, start(), &[]);
+    assert_eq!((refused.finish.ending.fate, refused.sends.len()), (Fate::CircuitOpen, 0));
+    assert_eq!(refused.finish.answer, Answer::CircuitOpen);
+    assert!(refused.finish.marks_context);
+    let later = CallStart { now: at(5_020), ..start() };
+    assert_eq!(drive(&route, later, &[Verdict::Success]).finish.ending.fate, Fate::Ok);
+    assert_eq!(drive(&route, later, &[Verdict::Success]).finish.ending.fate, Fate::Ok);
+    assert_eq!(route.state().counters.attempts(), 7, "the refused one was not sent");
+}
+
+#[test]
+fn a_callee_that_answers_with_an_error_of_the_caller_is_no_reason_to_open() {
+    let circuit = CircuitBreaker::default();
+    let route = route(Policy { circuit_breaker: Some(circuit), ..policy() });
+    for _ in 0..40 {
+        drive(&route, start(), &[failed(Code::NotFound)]);
+    }
+    assert_eq!(drive(&route, start(), &[Verdict::Success]).finish.ending.fate, Fate::Ok);
+}
+
+#[test]
+fn slow_calls_may_open_the_circuit() {
+    let circuit = CircuitBreaker { slow_call: Some(ms(9)), ..CircuitBreaker::default() };
+    let route = route(Policy { circuit_breaker: Some(circuit), ..policy() });
+    (0..5).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
+    assert_eq!(drive(&route, start(), &[]).finish.ending.fate, Fate::CircuitOpen);
+}
+
+#[test]
+fn observing_an_open_circuit_lets_calls_pass_and_says_what_would_have_been() {
+    let circuit = CircuitBreaker::default();
+    let route = route(Policy { circuit_breaker: Some(circuit), mode: Mode::Observe, ..policy() });
+    (0..5).for_each(|_| _ = drive(&route, start(), &[UNAVAILABLE]));
+    let ending = |verdict| drive(&route, start(), &[verdict]).finish.ending.to_string();
+    assert_eq!(ending(UNAVAILABLE), "would_circuit_open");
+    assert_eq!(ending(Verdict::Success), "ok", "an answered call is ok under any rule");
+}

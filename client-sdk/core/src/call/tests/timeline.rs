@@ -1,0 +1,91 @@
+//! One call in virtual time, each of whose attempts takes as long and ends as a script says.
+
+use super::*;
+
+/// How an attempt goes: after so many milliseconds, so.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Goes {
+    Ends(u64, Verdict),
+    /// Its answer begins then, and never ends.
+    Begins(u64),
+    Never,
+}
+
+/// What happened, by milliseconds since the call began.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    pub(super) sends: Vec<(u64, SendKind)>,
+    pub(super) cancelled: Vec<(u64, u32)>,
+    pub(super) ended: u64,
+    pub(super) finish: Option<Finish>,
+    pub(super) flags: Vec<Option<u32>>,
+}
+
+impl Timeline {
+    pub(super) fn fate(&self) -> &'static str {
+        self.finish.unwrap().ending.fate.name()
+    }
+}
+
+pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline {
+    let mut call = Call::begin(route, start);
+    let mut now = start.now;
+    let mut timeline = Timeline::default();
+    // Attempts under way, and when what happens to them.
+    let mut pending: Vec<(Time, u32, Goes)> = Vec::new();
+    for _ in 0..1_000 {
+        let ms_now = now.since(start.now).as_millis() as u64;
+        match call.next_step(route, now) {
+            Step::Send(send) => {
+                let goes = script.get(timeline.sends.len()).copied().unwrap_or(Goes::Never);
+                timeline.sends.push((ms_now, send.kind));
+                timeline.flags.push(send.flag);
+                let then = match goes {
+                    Goes::Ends(after, _) | Goes::Begins(after) => now + ms(after),
+                    Goes::Never => Time::from_micros(u64::MAX),
+                };
+                pending.push((then, send.attempt, goes));
+            }
+            Step::Cancel { attempt } => {
+                pending.retain(|(_, of, _)| *of != attempt);
+                timeline.cancelled.push((ms_now, attempt));
+                call.attempt_timed_out(route, attempt, now, 0);
+            }
+            Step::Finish(finish) => {
+                timeline.cancelled.extend(pending.iter().map(|(_, attempt, _)| (ms_now, *attempt)));
+                timeline.ended = ms_now;
+                timeline.finish = Some(finish);
+                return timeline;
+            }
+            Step::Wait { until } => {
+                let next = pending.iter().map(|(then, ..)| *then).min();
+                now = [until, next].into_iter().flatten().min().expect("something happens");
+                assert!(now < Time::from_micros(u64::MAX), "the call never ends: {timeline:?}");
+                happen(&mut call, route, &mut pending, now, &mut timeline);
+            }
+        }
+    }
+    panic!("the call does not end: {timeline:?}");
+}
+
+/// What is due happens, one thing.
+fn happen(
+    call: &mut Call,
+    route: &Route,
+    pending: &mut Vec<(Time, u32, Goes)>,
+    now: Time,
+    to: &mut Timeline,
+) {
+    let Some(index) = pending.iter().position(|(then, ..)| *then <= now) else { return };
+    let (_, attempt, goes) = pending.remove(index);
+    match goes {
+        Goes::Ends(_, verdict) => call.attempt_ended(route, attempt, verdict, now, 0),
+        Goes::Begins(_) => {
+            call.attempt_committed(route, attempt, now);
+            let ms_now = now.since(CALLS_BEGIN).as_millis() as u64;
+            to.cancelled.extend(pending.drain(..).map(|(_, loser, _)| (ms_now, loser)));
+            pending.push((now + ms(10), attempt, Goes::Ends(10, Verdict::Success)));
+        }
+        Goes::Never => unreachable!("it is never due"),
+    }
+}

@@ -1,0 +1,135 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::window::WindowShape;
+
+struct Subject {
+    circuit: Circuit,
+    calls: Window,
+    settings: CircuitBreaker,
+}
+
+fn subject(change: impl FnOnce(&mut CircuitBreaker)) -> Subject {
+    let mut settings = CircuitBreaker::default();
+    change(&mut settings);
+    Subject { circuit: Circuit::default(), calls: Window::new(WindowShape::default()), settings }
+}
+
+fn at(ms: u64) -> Time {
+    Time::from_micros(ms * 1_000)
+}
+
+impl Subject {
+    fn admit(&self, ms: u64) -> Admission {
+        self.circuit.admit(&self.settings, at(ms))
+    }
+
+    fn end(&self, admission: Admission, outcome: Outcome, ms: u64) {
+        self.circuit.ended(&self.settings, admission, outcome, &self.calls, at(ms));
+    }
+
+    /// One call that ends at once; false if it was refused.
+    fn call(&self, outcome: Outcome, ms: u64) -> bool {
+        let admission = self.admit(ms);
+        self.end(admission, outcome, ms);
+        admission != Admission::Refused
+    }
+
+    fn open(&self, ms: u64) {
+        (0..5).for_each(|_| assert!(self.call(Outcome::Failed, ms)));
+        assert_eq!(self.admit(ms), Admission::Refused);
+    }
+}
+
+#[test]
+fn five_failed_calls_in_a_row_open_it() {
+    let subject = subject(|_| {});
+    (0..4).for_each(|_| assert!(subject.call(Outcome::Failed, 0)));
+    assert!(subject.call(Outcome::Good, 1), "a success ends the run");
+    (0..5).for_each(|_| assert!(subject.call(Outcome::Failed, 2)));
+    assert!(!subject.call(Outcome::Good, 3));
+}
+
+#[test]
+fn half_of_twenty_calls_failing_opens_it() {
+    let subject = subject(|settings| settings.consecutive_failures = 1_000);
+    for n in 0..19 {
+        let outcome = if n % 2 == 0 { Outcome::Failed } else { Outcome::Good };
+        assert!(subject.call(outcome, n));
+    }
+    assert_eq!(subject.admit(20), Admission::Closed, "nineteen are too few to tell");
+    assert!(subject.call(Outcome::Failed, 21));
+    assert!(!subject.call(Outcome::Good, 22));
+}
+
+#[test]
+fn three_good_probes_close_it_and_the_old_failures_are_forgotten() {
+    let subject = subject(|_| {});
+    subject.open(0);
+    assert_eq!(subject.admit(4_999), Admission::Refused);
+    let probes = [0; 3].map(|_| subject.admit(5_000));
+    assert!(probes.iter().all(|probe| matches!(probe, Admission::Probe { .. })), "{probes:?}");
+    assert_eq!(subject.admit(5_000), Admission::Refused, "no more than three");
+    probes.iter().for_each(|probe| subject.end(*probe, Outcome::Good, 5_001));
+    assert_eq!(subject.admit(5_002), Admission::Closed);
+    (0..4).for_each(|_| assert!(subject.call(Outcome::Failed, 5_003)));
+    assert_eq!(subject.admit(5_004), Admission::Closed, "four in a row are not five");
+}
+
+#[test]
+fn one_failed_probe_opens_it_again() {
+    let subject = subject(|_| {});
+    subject.open(0);
+    let (first, second) = (subject.admit(5_000), subject.admit(5_000));
+    subject.end(first, Outcome::Failed, 5_100);
+    assert_eq!(subject.admit(10_099), Admission::Refused);
+    subject.end(second, Outcome::Good, 10_100);
+    assert!(matches!(subject.admit(10_100), Admission::Probe { .. }), "open_for counts from the failure");
+}
+
+#[test]
+fn probes_that_never_end_and_probes_that_were_cancelled_do_not_keep_it_half_open() {
+    let subject = subject(|settings| settings.probes = 1);
+    subject.open(0);
+    assert!(matches!(subject.admit(5_000), Admission::Probe { .. }), "this one never ends");
+    assert_eq!(subject.admit(9_999), Admission::Refused);
+    let cancelled = subject.admit(10_000);
+    assert_eq!(cancelled, Admission::Probe { since_ms: 10_000 });
+    subject.end(cancelled, Outcome::Unknown, 10_001);
+    assert!(subject.call(Outcome::Good, 10_002));
+    assert_eq!(subject.admit(10_003), Admission::Closed);
+}
+
+#[test]
+fn calls_that_end_unknown_count_nothing() {
+    let subject = subject(|_| {});
+    (0..100).for_each(|_| assert!(subject.call(Outcome::Unknown, 0)));
+    assert_eq!(subject.calls.counts(at(0)), Counts::default());
+}
+
+proptest! {
+    #[test]
+    fn every_state_is_left_by_time_alone(
+        steps in prop::collection::vec((0_u64..3, 0_u64..6_000, any::<bool>()), 1..200),
+        probes in 1_u32..=100,
+    ) {
+        let subject = subject(|settings| settings.probes = probes);
+        let (mut now, mut pending) = (0, Vec::new());
+        for (outcome, wait, ends) in steps {
+            now += wait;
+            let outcome = [Outcome::Good, Outcome::Failed, Outcome::Unknown][outcome as usize];
+            let admission = subject.admit(now);
+            if ends { subject.end(admission, outcome, now) } else { pending.push(admission) }
+        }
+        prop_assert_ne!(subject.admit(now + 5_000), Admission::Refused);
+    }
+
+    #[test]
+    fn a_state_reads_back_as_it_was_written(since_ms in 0_u64..1 << 46, started in 0_u64..=100, good in 0_u64..=100) {
+        for state in [
+            State::Closed { since_ms }, State::Open { since_ms }, State::HalfOpen { since_ms, started, good },
+        ] {
+            prop_assert_eq!(State::unpack(state.pack()), state);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A run of failures: how many came one after the other without a success between.
+//!
+//! One atomic word holds the number and the time of the last one, so that a run nobody has added to for a
+//! while is over by time alone. A success ends it; where there is none to end, that is one relaxed read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::time::{Time, micros};
+
+const LENGTH_BITS: u32 = 20;
+const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
+
+/// A run of failures.
+#[derive(Debug, Default)]
+pub struct Run(AtomicU64);
+
+impl Run {
+    /// One more failure. Says how long the run is with it; one whose last failure is older than `memory` is over.
+    pub fn extend(&self, now: Time, memory: Duration) -> u64 {
+        let mut old = self.0.load(Ordering::Relaxed);
+        loop {
+            let length = (length_at(old, now, memory) + 1).min(LENGTH_MAX);
+            let new = pack(now, length);
+            match self.0.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return length,
+                Err(changed) => old = changed,
+            }
+        }
+    }
+
+    /// A success.
+    pub fn end(&self) {
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// How long the run is.
+    #[must_use]
+    pub fn length(&self, now: Time, memory: Duration) -> u64 {
+        length_at(self.0.load(Ordering::Relaxed), now, memory)
+    }
+}
+
+/// Milliseconds are kept; 44 bits of them last for five hundred years.
+fn pack(last: Time, length: u64) -> u64 {
+    ((last.as_micros() / 1_000) << LENGTH_BITS) | length
+}
+
+fn length_at(word: u64, now: Time, memory: Duration) -> u64 {
+    let last = word >> LENGTH_BITS;
+    let over = (now.as_micros() / 1_000).saturating_sub(last) > micros(memory) / 1_000;
+    if over { 0 } else { word & LENGTH_MAX }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: Duration = Duration::from_secs(10);
+
+    fn at(ms: u64) -> Time {
+        Time::from_micros(ms * 1_000)
+    }
+
+    #[test]
+    fn a_run_grows_until_a_success_ends_it() {
+        let run = Run::default();
+        assert_eq!((1..=3).map(|ms| run.extend(at(ms), MEMORY)).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(run.length(at(4), MEMORY), 3);
+        run.end();
+        assert_eq!(run.length(at(4), MEMORY), 0);
+        assert_eq!(run.extend(at(5), MEMORY), 1);
+    }
+
+    #[test]
+    fn a_run_nobody_adds_to_is_over_by_time_alone() {
+        let run = Run::default();
+        run.extend(at(0), MEMORY);
+        assert_eq!(run.length(at(10_000), MEMORY), 1);
+        assert_eq!(run.length(at(10_001), MEMORY), 0);
+        assert_eq!(run.extend(at(10_001), MEMORY), 1);
+    }
+
+    #[test]
+    fn failures_of_many_threads_are_one_run() {
+        let run = Run::default();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1_000).for_each(|_| _ = run.extend(at(1), MEMORY)));
+            }
+        });
+        assert_eq!(run.length(at(1), MEMORY), 4_000);
+    }
+}
