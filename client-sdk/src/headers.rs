@@ -16,6 +16,7 @@ pub(crate) static ENVOY_ATTEMPT_COUNT: HeaderName = HeaderName::from_static(chai
 pub(crate) static NO_MORE_RETRY: HeaderName = HeaderName::from_static(chain::NO_MORE_RETRY);
 pub(crate) static PUSHBACK: HeaderName = HeaderName::from_static(chain::PUSHBACK);
 pub(crate) static ENVOY_RATE_LIMITED: HeaderName = HeaderName::from_static(chain::ENVOY_RATE_LIMITED);
+pub(crate) static CALL_ID: HeaderName = HeaderName::from_static(chain::CALL_ID);
 pub(crate) static TIMEOUT: HeaderName = HeaderName::from_static(deadline::HEADER);
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -56,7 +57,6 @@ pub(crate) fn drop_baggage(headers: &mut HeaderMap) {
 
 /// Puts the flag into a request's baggage, in place of the one that may be there. It holds for as long as the
 /// call has time; one without a deadline, for the grace that a receiver gives.
-#[allow(dead_code, reason = "for the client layer, where the policy says `chain.propagate_baggage`")]
 pub(crate) fn put_baggage(headers: &mut HeaderMap, retry: u32, time_left: Option<Duration>) {
     let left_ms = time_left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     let until = clock::unix_ms().saturating_add(left_ms);
@@ -99,6 +99,16 @@ pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
         pushback: pushbacks.next().map(HeaderValue::as_bytes),
         pushback_repeated: pushbacks.next().is_some(),
     }
+}
+
+/// A random key that all attempts of a call carry. One that the application gave stays.
+pub(crate) fn put_call_id(headers: &mut HeaderMap) {
+    if headers.contains_key(&CALL_ID) {
+        return;
+    }
+    let id = format!("{:032x}", fastrand::u128(..));
+    let id = HeaderValue::try_from(id).expect("hexadecimal digits are a header value");
+    headers.insert(&CALL_ID, id);
 }
 
 /// Takes off what an answer said about retries to this hop only.
@@ -155,7 +165,8 @@ mod tests {
             let mut headers = with_baggage(before);
             put_baggage(&mut headers, 2, Some(Duration::from_secs(5)));
             assert_eq!(marks(&headers).flag(), Some(2));
-            let others: Vec<_> = before.iter().filter(|value| !value.starts_with("damper")).copied().collect();
+            let others: Vec<_> =
+                before.iter().filter(|value| !value.starts_with("damper")).copied().collect();
             let after = baggage(&headers).join(",");
             let (ours, rest) = after.split_once(',').unwrap_or((&after, ""));
             assert!(ours.starts_with("damper.retry=2;until="), "{after}");
