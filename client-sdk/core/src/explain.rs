@@ -12,7 +12,7 @@ use crate::policy::{BreakerMode, Mode, Policy};
 use crate::table::{Rule, Table, Tightened};
 
 /// Which rule applies to a route, and why.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Explanation {
     /// The rule that applies, as it was written; none where no pattern matches.
     pub winner: Option<Arc<Rule>>,

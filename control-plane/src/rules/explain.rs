@@ -14,8 +14,8 @@ pub(super) async fn explain(
     let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
     let table = shared.table();
-    let Explained { explanation, in_force, cuts, unread } = table.explain(&route);
-    let policy = in_force.as_ref().map(|rule| rule.policy());
+    let Explained { explanation, unread } = table.explain(&route);
+    let policy = explanation.in_force.as_ref().map(|rule| rule.policy());
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
@@ -30,7 +30,7 @@ pub(super) async fn explain(
         bound: Some(wire(Bound::of(policy))),
         revision: table.revision(),
         notes: notes(&explanation, unread.as_ref(), &table),
-        cuts: cuts.iter().map(cut).collect(),
+        cuts: explanation.cuts.iter().map(cut).collect(),
     })
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use damper_core::{Explanation, Pattern, RouteKey, Rule, Table, Tightened};
+use damper_core::{Explanation, Pattern, RouteKey, Rule, Table};
 use rpds::RedBlackTreeMapSync;
 
 pub(crate) use self::guards::{Exceeded, Guards};
@@ -46,10 +46,6 @@ pub(crate) struct TableView {
 #[derive(Debug)]
 pub(crate) struct Explained {
     pub(crate) explanation: Explanation,
-    /// The winner as the guards leave it; none where no rule applies.
-    pub(crate) in_force: Option<Rule>,
-    /// What the guards cut from the winner.
-    pub(crate) cuts: Vec<Tightened>,
     /// What can not be read, so that no rule applies: the nearest rule, or a guard.
     pub(crate) unread: Option<Subject>,
 }
@@ -183,9 +179,7 @@ impl TableView {
         if let Some((pattern, stored)) = self.matching(route).next()
             && stored.rule.is_none()
         {
-            let explanation = Explanation { winner: None, losers: Vec::new() };
-            let unread = Some(Subject::Rule(pattern));
-            return Explained { explanation, in_force: None, cuts: Vec::new(), unread };
+            return Explained { explanation: Explanation::default(), unread: Some(Subject::Rule(pattern)) };
         }
         let mut table: Table = self.matching(route).filter_map(|(_, stored)| stored.rule.clone()).collect();
         let mut unread = None;
@@ -197,12 +191,13 @@ impl TableView {
                 None => unread = Some(Subject::Guard(stored.pattern.clone())),
             }
         }
-        let explanation = Explanation::of(&table, route);
+        let mut explanation = Explanation::of(&table, route);
         let unread = unread.filter(|_| explanation.winner.is_some());
-        let tightened = explanation.winner.as_ref().filter(|_| unread.is_none());
-        let tightened = tightened.map(|winner| table.tighten(winner, route));
-        let (in_force, cuts) = tightened.map_or((None, Vec::new()), |(rule, cuts)| (Some(rule), cuts));
-        Explained { explanation, in_force, cuts, unread }
+        if unread.is_some() {
+            explanation.in_force = None;
+            explanation.cuts.clear();
+        }
+        Explained { explanation, unread }
     }
 
     /// The stored rules that match a route, the nearest first.

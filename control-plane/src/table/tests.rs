@@ -92,7 +92,7 @@ fn a_rule_that_can_not_be_read_keeps_its_place_and_no_wider_one_takes_it() {
     let route = RouteKey::new("shop", "default", "stock", "p.S/A").unwrap();
     assert!(view.winner(&route).is_none());
     let explained = view.explain(&route);
-    assert!(explained.explanation.winner.is_none() && explained.in_force.is_none());
+    assert!(explained.explanation.winner.is_none() && explained.explanation.in_force.is_none());
     assert_eq!(explained.unread, Some(of_rule(&near)));
     let other = RouteKey::new("shop", "default", "stock", "p.S/B").unwrap();
     assert_eq!(*view.winner(&other).unwrap().pattern(), wide);
@@ -109,9 +109,9 @@ fn what_is_in_force_is_the_winner_as_every_matching_guard_leaves_it() {
     let edits = guards.map(|(pattern, most)| (of_guard(&words(pattern)), Some(ceiling(most))));
     view.apply(&change(2, edits.into()));
     let explained = view.explain(&route);
-    assert_eq!(explained.in_force.unwrap().policy().max_attempts(), 3);
-    assert!(explained.cuts.iter().any(|cut| cut.guard.pattern() == &words("shop * stock p.S/*")));
-    assert!(!explained.cuts.iter().any(|cut| cut.guard.pattern() == &words("* * stock p.S/B")));
+    assert_eq!(explained.explanation.in_force.unwrap().policy().max_attempts(), 3);
+    assert!(explained.explanation.cuts.iter().any(|cut| cut.guard.pattern() == &words("shop * stock p.S/*")));
+    assert!(!explained.explanation.cuts.iter().any(|cut| cut.guard.pattern() == &words("* * stock p.S/B")));
     assert_eq!(explained.explanation.winner.unwrap().policy().max_attempts(), 9, "the rule stays as written");
 }
 
@@ -123,10 +123,10 @@ fn where_a_guard_can_not_be_read_no_rule_applies_until_it_can() {
     view.apply(&change(1, vec![(rule.clone(), Some(attempts(3)))]));
     view.apply(&change(2, vec![(guard.clone(), Some(vec![0xff]))]));
     let explained = view.explain(&route);
-    assert_eq!((explained.in_force.is_none(), explained.unread), (true, Some(guard.clone())));
+    assert_eq!((explained.explanation.in_force.is_none(), explained.unread), (true, Some(guard.clone())));
     assert!(!view.guards().all_read());
     view.apply(&change(3, vec![(guard.clone(), Some(ceiling(2)))]));
-    assert_eq!(view.explain(&route).in_force.unwrap().policy().max_attempts(), 2);
+    assert_eq!(view.explain(&route).explanation.in_force.unwrap().policy().max_attempts(), 2);
     assert!(view.guards().all_read());
     for revision in [1, 2] {
         let changed = view.changed_since(revision).unwrap();
