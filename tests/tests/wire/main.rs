@@ -7,11 +7,13 @@
 //! engine's decisions in virtual time (the SDK's own scenarios).
 
 mod answers;
+mod anything;
 mod bodies;
 mod cancelled;
 mod deadlines;
 mod hostile;
 mod metadata;
+mod modes;
 mod pushback;
 mod resets;
 mod streams;

@@ -57,11 +57,17 @@ impl World {
 
     /// The same around any channel.
     pub(crate) async fn around(channel: Channel, fields: &str) -> Self {
+        let policy = format!("{{ mode: enforce, retry_breaker: {{ enabled: false }}, {fields} }}");
+        Self::under(channel, "stock", &policy).await
+    }
+
+    /// Under a policy for calls of this callee; those here go to `stock`.
+    pub(crate) async fn under(channel: Channel, callee: &str, policy: &str) -> Self {
         let control_plane = ControlPlane::start().await;
         let rule = format!(
             "kind: Rule\n\
-             key: {{ caller_service: orders, caller_cluster: '*', callee_service: stock, callee_method: '*' }}\n\
-             policy: {{ mode: enforce, retry_breaker: {{ enabled: false }}, {fields} }}\n"
+             key: {{ caller_service: orders, caller_cluster: '*', callee_service: {callee}, callee_method: '*' }}\n\
+             policy: {policy}\n"
         );
         control_plane.apply(&rule).await;
         let options = Options::new([control_plane.url()]).service("orders");
@@ -112,25 +118,32 @@ impl World {
     /// Every call had exactly one fate, and these were they, with their numbers.
     #[track_caller]
     pub(crate) fn ended(&self, expected: &[(&str, u64)]) {
-        let mut endings = Vec::new();
-        let mut calls = 0;
-        self.damper.for_each_route(|_, _, counters| {
-            calls += counters.calls();
-            endings.extend(Ending::all().map(|ending| (ending.to_string(), counters.ended(ending))));
-        });
-        endings.retain(|(_, count)| *count > 0);
-        let endings: Vec<_> = endings.iter().map(|(name, count)| (name.as_str(), *count)).collect();
-        assert_eq!(endings, expected);
-        assert_eq!(endings.iter().map(|(_, count)| count).sum::<u64>(), calls, "one fate per call");
+        let fates = self.fates();
+        let fates: Vec<_> = fates.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        assert_eq!(fates, expected);
+        assert_eq!(fates.iter().map(|(_, count)| count).sum::<u64>(), self.calls(), "one fate per call");
     }
 
-    /// True if this many calls have ended.
+    /// True if this many calls were made and each has ended.
     pub(crate) fn has_ended(&self, count: u64) -> bool {
-        let mut ended = 0;
+        let fates: u64 = self.fates().iter().map(|(_, count)| count).sum();
+        fates == count && self.calls() == count
+    }
+
+    /// How calls ended, by name.
+    pub(crate) fn fates(&self) -> Vec<(String, u64)> {
+        let mut fates = Vec::new();
         self.damper.for_each_route(|_, _, counters| {
-            ended += Ending::all().map(|ending| counters.ended(ending)).sum::<u64>();
+            fates.extend(Ending::all().map(|ending| (ending.to_string(), counters.ended(ending))));
         });
-        ended == count
+        fates.retain(|(_, count)| *count > 0);
+        fates
+    }
+
+    fn calls(&self) -> u64 {
+        let mut calls = 0;
+        self.damper.for_each_route(|_, _, counters| calls += counters.calls());
+        calls
     }
 
     pub(crate) fn sends(&self) -> Sends {
