@@ -285,3 +285,102 @@ fn observing_an_open_circuit_lets_calls_pass_and_says_what_would_have_been() {
     assert_eq!(ending(UNAVAILABLE), "would_circuit_open");
     assert_eq!(ending(Verdict::Success), "ok", "an answered call is ok under any rule");
 }
+
+/// Calls of which every attempt fails at once, from many threads; how many extra attempts were sent.
+fn storm(route: &Route, threads: u64, calls: u64) -> u64 {
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for _ in 0..calls {
+                    let _ = drive(route, start(), &[UNAVAILABLE; 10]);
+                }
+            });
+        }
+    });
+    route.state().counters.retries()
+}
+
+#[test]
+fn the_breaker_s_bound_holds_for_calls_of_many_threads() {
+    for (successes, min_failures, expected) in [(0, 3, 3), (500, 0, 50), (500, 60, 60)] {
+        let breaker = RetryBreaker { min_failures, ..RetryBreaker::default() };
+        let route = route(Policy {
+            retry_breaker: Some(breaker),
+            retry: Some(Retry { backoff: Backoff::Always(Waits::None), ..Retry::default() }),
+            ..policy()
+        });
+        (0..successes).for_each(|_| route.window().count_success(CALLS_BEGIN));
+        let extra = storm(&route, 4, 500);
+        assert!(extra <= expected, "{extra} retries, {expected} allowed");
+    }
+}
+
+#[test]
+fn the_budget_s_bound_holds_for_calls_and_hedges_of_many_threads() {
+    let budget = Budget { ratio: Ratio::from_bp(1_500), min_per_second: 1 };
+    let mode = BreakerMode::Adaptive;
+    for retry_breaker in [None, Some(RetryBreaker { mode, ..RetryBreaker::default() })] {
+        let route = route(Policy { budget: Some(budget), retry_breaker, ..policy() });
+        let extra = storm(&route, 4, 500);
+        assert!(extra <= 2_000 * 15 / 100 + 10, "{extra} extra attempts of 2000 calls");
+    }
+}
+
+#[test]
+fn fates_sum_to_calls_under_calls_of_many_threads() {
+    let circuit_breaker = Some(CircuitBreaker { open_for: ms(100), ..CircuitBreaker::default() });
+    let route = route(Policy { circuit_breaker, budget: Some(Budget::default()), ..policy() });
+    storm(&route, 8, 300);
+    let counters = &route.state().counters;
+    let ended: u64 = Ending::all().map(|ending| counters.ended(ending)).sum();
+    assert_eq!((counters.calls(), ended), (2_400, 2_400));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Whatever has happened: two windows later a call is sent and its failure may be repeated.
+    #[test]
+    fn every_state_is_left_by_time_alone(
+        course in prop::collection::vec((0_u64..4, 0_u64..3_000), 1..200),
+        adaptive in any::<bool>(),
+        budget in any::<bool>(),
+        min_failures in 1_u32..4,
+    ) {
+        let mode = if adaptive { BreakerMode::Adaptive } else { BreakerMode::Ratio };
+        let route = route(Policy {
+            retry_breaker: Some(RetryBreaker { mode, min_failures, ..RetryBreaker::default() }),
+            budget: budget.then(Budget::default),
+            circuit_breaker: Some(CircuitBreaker::default()),
+            stop_when: Some(StopWhen {
+                success_rate_below: Some(Percent::from_hundredths(9_000)),
+                latency_above_percentile: Some(Percent::from_hundredths(5_000)),
+                min_samples: 1,
+            }),
+            ..policy()
+        });
+        let mut now = CALLS_BEGIN;
+        for (what, wait) in course {
+            now = now + ms(wait);
+            let start = CallStart { now, ..start() };
+            match what {
+                0 => _ = drive(&route, start, &[Verdict::Success]),
+                1 => _ = drive(&route, start, &[UNAVAILABLE; 3]),
+                2 => _ = drive(&route, start, &[failed(Code::NotFound)]),
+                _ => {
+                    let mut call = Call::begin(&route, start);
+                    call.next_step(&route, now);
+                    call.dropped(&route, now);
+                }
+            }
+        }
+        // A success closes the circuit where it is half open, and lets the success rate be judged.
+        for n in 0..3 {
+            let start = CallStart { now: now + ms(25_000 + n), ..start() };
+            prop_assert_eq!(drive(&route, start, &[Verdict::Success]).finish.ending.fate, Fate::Ok);
+        }
+        (0..20).for_each(|_| route.window().count_success(now + ms(25_010)));
+        let start = CallStart { now: now + ms(25_020), ..start() };
+        let fate = drive(&route, start, &[UNAVAILABLE, Verdict::Success]).finish.ending.fate;
+        prop_assert_eq!(fate, Fate::OkAfterRetry);
+    }
+}
