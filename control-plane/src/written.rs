@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use damper_core::{Faults, Guard, Rule};
+use damper_core::{Guard, Rule};
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
@@ -12,7 +12,6 @@ use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 
 /// The largest rule or guard.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
-const MAX_OWNER_BYTES: usize = 255;
 
 /// A rule that may be stored, as far as it can be told from itself.
 pub(crate) struct WrittenRule {
@@ -59,19 +58,7 @@ impl WrittenGuard {
     /// Reads a guard that must be there.
     pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, Error> {
         let Some(wire) = guard else { return Err(Error::fault(path, "must be given")) };
-        let mut faults = Faults::none();
-        let size = wire.owner.len();
-        if size > MAX_OWNER_BYTES {
-            faults.add("owner", format!("has {size} bytes, at most {MAX_OWNER_BYTES} are allowed"));
-        }
-        let guard = match convert::guard(&wire) {
-            Ok(guard) if faults.is_empty() => guard,
-            Ok(_) => return Err(Error::at(path, faults)),
-            Err(mut found) => {
-                found.nest("", faults);
-                return Err(Error::at(path, found));
-            }
-        };
+        let guard = convert::guard(&wire).map_err(|faults| Error::at(path, faults))?;
         check_size(path, "guard", wire.encoded_len())?;
         let wire = v1::Guard {
             key: Some(guard.pattern().into()),

@@ -242,12 +242,7 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
         }
     };
     soon(counted).await;
-    soon(async {
-        while !server.clients().await.is_empty() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    server.nobody_is_left().await;
     drop(shop);
     server.stop().await;
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use damper_control_plane::{ServeError, Server, Settings, StoreUrl};
 use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, client_message, server_message};
 use tempfile::TempDir;
@@ -69,6 +70,10 @@ impl Running {
         RulesClient::new(self.channel())
     }
 
+    pub(crate) fn guards(&self) -> GuardsClient<Channel> {
+        GuardsClient::new(self.channel())
+    }
+
     pub(crate) fn fleet(&self) -> FleetClient<Channel> {
         FleetClient::new(self.channel())
     }
@@ -111,6 +116,16 @@ impl Running {
             }
         })
         .await
+    }
+
+    /// Waits until no client is connected.
+    pub(crate) async fn nobody_is_left(&self) {
+        soon(async {
+            while !self.clients().await.is_empty() {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
     }
 
     pub(crate) async fn get(&self, address: std::net::SocketAddr, head: &str) -> String {
@@ -214,15 +229,24 @@ impl Agent {
     }
 
     pub(crate) async fn snapshot(&mut self) -> (v1::ServerMessage, Vec<v1::DistributedRule>) {
-        let mut rules = Vec::new();
+        let (message, rules, _) = self.whole_snapshot().await;
+        (message, rules)
+    }
+
+    /// With its guards.
+    pub(crate) async fn whole_snapshot(
+        &mut self,
+    ) -> (v1::ServerMessage, Vec<v1::DistributedRule>, Vec<v1::DistributedGuard>) {
+        let (mut rules, mut guards) = (Vec::new(), Vec::new());
         loop {
             let message = self.response().await;
             let Some(server_message::Kind::Snapshot(page)) = &message.kind else {
                 panic!("no snapshot: {message:?}");
             };
             rules.extend(page.rules.iter().cloned());
+            guards.extend(page.guards.iter().cloned());
             if page.last {
-                return (message, rules);
+                return (message, rules, guards);
             }
             assert_eq!(message.nonce, 0, "only the last page wants an answer");
         }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod distribution;
 mod fleet;
+mod guards;
 mod harness;
 mod outage;
 mod port;
