@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use damper_core::repeat_limit::Served;
 use damper_core::{Counters, Faults};
 use tokio::runtime::Handle;
 
@@ -90,6 +91,12 @@ impl Damper {
     /// since the process started. For a service's own metrics; the control plane has the same figures.
     pub fn for_each_route(&self, mut show: impl FnMut(&str, &str, &Counters)) {
         self.engine.for_each_route(|service, method, route| show(service, method, &route.state().counters));
+    }
+
+    /// Shows what has arrived at each method that this process serves: first sends, repeats by who made them,
+    /// repeats refused, since the process started. Nothing without a [server layer](Self::server_layer).
+    pub fn for_each_served(&self, show: impl FnMut(&str, &Served)) {
+        self.engine.methods().for_each(show);
     }
 
     /// Sends a last report, closes the stream and ends the work in the background, for all clones. Takes at

@@ -8,8 +8,12 @@
 mod callee;
 #[path = "control_plane/disk.rs"]
 mod disk;
+#[path = "control_plane/guards.rs"]
+mod guards;
 #[path = "control_plane/handle.rs"]
 mod handle;
+#[path = "control_plane/hostile.rs"]
+mod hostile;
 #[path = "control_plane/overrides.rs"]
 mod overrides;
 #[path = "control_plane/reconnecting.rs"]

@@ -177,8 +177,8 @@ fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
         codes: codes.filter(|code| code.count > 0).collect(),
         latency: latency.collect(),
         no_context_calls: counters.without_context(),
-        hedges: 0,
-        would_hedges: 0,
+        hedges: counters.hedges(),
+        would_hedges: counters.would_hedges(),
         outer_loop_calls: counters.outer_loop_calls(),
     }
 }

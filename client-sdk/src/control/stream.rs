@@ -244,7 +244,8 @@ impl Conversation<'_> {
             return Ok(());
         }
         let revision = self.shared.applier().position().map_or(0, |at| at.revision);
-        let ack = message(FromUs::Ack(v1::Ack { nonce, revision, refused: at_most(&refused, refused.len()) }));
+        let ack =
+            message(FromUs::Ack(v1::Ack { nonce, revision, refused: at_most(&refused, refused.len()) }));
         match tokio::time::timeout(ANSWER_WITHIN, self.outbox.send(ack)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err("the stream is closed".to_owned()),

@@ -241,7 +241,9 @@ mod tests {
         told.recv_timeout(PATIENCE).expect("counting waits for the lock");
         drop(held);
         let mut counts = HashMap::new();
-        methods.for_each(|method, served| assert!(counts.insert(method.to_owned(), served.first_sends()).is_none()));
+        methods.for_each(|method, served| {
+            assert!(counts.insert(method.to_owned(), served.first_sends()).is_none())
+        });
         assert_eq!((counts.len(), counts["a.B/M7"], counts[OTHER_METHOD]), (MAX_ROUTES + 1, 2, 5));
     }
 }

@@ -1,5 +1,6 @@
 //! A service that always fails, and a client of it with Damper's layer: how many attempts a call makes shows
-//! which rule is in force.
+//! which rule is in force. And a service in Damper's server layer: how many repeats it serves shows which limit
+//! is.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use damper_sdk::Damper;
 use http::{Request, Response};
 use tonic::body::Body;
-use tower::ServiceExt as _;
+use tower::{Layer as _, ServiceExt as _};
 
 /// Attempts that one call of `callee` makes when every one is UNAVAILABLE.
 pub(crate) async fn attempts(damper: &Damper, callee: &str) -> u32 {
@@ -26,3 +27,26 @@ pub(crate) async fn attempts(damper: &Damper, callee: &str) -> u32 {
     assert_eq!(answer.unwrap().headers().get("grpc-status").unwrap(), "14");
     seen.load(Ordering::Relaxed)
 }
+
+/// Sends so many requests with these headers to a method that this process serves, and says how many were
+/// served.
+pub(crate) async fn served(damper: &Damper, count: u32, headers: &[(&'static str, &'static str)]) -> u32 {
+    let ran = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&ran);
+    let handler = tower::service_fn(move |_: Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok::<_, Infallible>(Response::new(Body::empty())))
+    });
+    let service = damper.server_layer().layer(handler);
+    for _ in 0..count {
+        let mut request = Request::post("http://orders/a.B/Served").body(Body::empty()).unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, http::HeaderValue::from_static(value));
+        }
+        service.clone().oneshot(request).await.unwrap();
+    }
+    ran.load(Ordering::Relaxed)
+}
+
+/// A request that its sender, a client layer of Damper's, repeated.
+pub(crate) const REPEAT: &[(&str, &str)] = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];

@@ -8,7 +8,7 @@ use damper_proto::v1::server_message::Kind;
 use damper_sdk::Damper;
 use tokio::time::Instant;
 
-use crate::callee::attempts;
+use crate::callee::{REPEAT, attempts, served};
 use crate::server::*;
 
 fn callees(report: &v1::Report) -> Vec<&str> {
@@ -67,6 +67,40 @@ async fn only_routes_that_changed_are_reported_but_all_of_them_on_a_new_stream()
     assert!(quiet.is_err(), "nothing happened, nothing to say");
     drop(stream);
     assert_eq!(callees(&plane.accept().await.report().await), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_says_what_was_served_and_only_what_changed() {
+    let (mut plane, damper, mut stream) = ruled().await;
+    let limit = guard("orders", 8, repeats(v1::Mode::Enforce, 2));
+    let observed = guard("*", 8, repeats(v1::Mode::Observe, 1));
+    stream.exchange(8, 2, guards_changed(vec![limit, observed], &[])).await;
+    served(&damper, 4, &[]).await;
+    served(&damper, 1, REPEAT).await;
+    served(&damper, 3, &[("grpc-previous-rpc-attempts", "1")]).await;
+    served(&damper, 1, &[("x-envoy-attempt-count", "2")]).await;
+    let report = stream.report().await;
+    let expected = v1::ServedReport {
+        method: "a.B/Served".to_owned(),
+        first_sends: 4,
+        damper_repeats: 1,
+        grpc_repeats: 3,
+        envoy_repeats: 1,
+        shed_repeats: 3,
+        would_shed_repeats: 1,
+    };
+    assert_eq!(report.served, [expected.clone()]);
+    attempts(&damper, "a").await;
+    let second = stream.report().await;
+    assert_eq!(
+        (second.served, callees(&v1::Report { routes: second.routes, ..Default::default() })),
+        (vec![], vec!["a"])
+    );
+    served(&damper, 1, &[]).await;
+    let third = v1::ServedReport { first_sends: 5, ..expected };
+    assert_eq!(stream.report().await.served, [third.clone()], "cumulative");
+    drop(stream);
+    assert_eq!(plane.accept().await.report().await.served, [third], "all of them on a new stream");
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,6 +105,13 @@ impl Stream {
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
+    /// Says it if the client still listens.
+    pub(crate) async fn try_say(&self, revision: u64, nonce: u64, kind: Kind) -> bool {
+        let epoch = "e".to_owned();
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind) };
+        soon(self.to_client.send(Ok(message))).await.is_ok()
+    }
+
     /// A message whose kind this client has never heard of.
     pub(crate) async fn say_nothing_known(&self) {
         self.to_client.send(Ok(v1::ServerMessage::default())).await.unwrap();
@@ -196,6 +203,32 @@ pub(crate) fn rule(callee: &str, revision: u64) -> v1::DistributedRule {
 pub(crate) fn unknown_rule(callee: &str, revision: u64) -> v1::DistributedRule {
     let kind = Some(v1::distributed_rule::Kind::Policy(v1::Policy { mode: 77, ..policy() }));
     v1::DistributedRule { key: Some(pattern(callee)), revision, kind }
+}
+
+/// A ceiling for all calls of this callee.
+pub(crate) fn guard(callee: &str, revision: u64, ceiling: v1::Ceiling) -> v1::DistributedGuard {
+    let key = (&Pattern::parse("*", "*", callee, "*").unwrap()).into();
+    v1::DistributedGuard { key: Some(key), revision, ceiling: Some(ceiling) }
+}
+
+pub(crate) fn at_most(max_attempts: u32) -> v1::Ceiling {
+    v1::Ceiling { max_attempts: Some(max_attempts), ..v1::Ceiling::default() }
+}
+
+/// A ceiling of the repeats that are served: so many, and no share of the first sends.
+pub(crate) fn repeats(mode: v1::Mode, min: u32) -> v1::Ceiling {
+    let limit = v1::RepeatLimit { mode: mode.into(), ratio: Some(0.001), min: Some(min) };
+    v1::Ceiling { repeat_limit: Some(limit), ..v1::Ceiling::default() }
+}
+
+pub(crate) fn guarded(rules: Vec<v1::DistributedRule>, guards: Vec<v1::DistributedGuard>) -> Kind {
+    Kind::Snapshot(v1::Snapshot { rules, guards, last: true })
+}
+
+pub(crate) fn guards_changed(changed_guards: Vec<v1::DistributedGuard>, removed: &[&str]) -> Kind {
+    let key = |callee: &&str| (&Pattern::parse("*", "*", callee, "*").unwrap()).into();
+    let removed_guards = removed.iter().map(key).collect();
+    Kind::Delta(v1::Delta { changed_guards, removed_guards, ..Default::default() })
 }
 
 pub(crate) fn snapshot(rules: Vec<v1::DistributedRule>) -> Kind {
