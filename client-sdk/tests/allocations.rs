@@ -1,5 +1,6 @@
 //! What a call costs without a rule: nothing on the heap and nothing kept, once its route is known; telling
-//! the callee a deadline is one allocation.
+//! the callee a deadline is one allocation. And what a request costs that is served: its context, nothing for
+//! being counted.
 //!
 //! One test in a binary of its own: the counting allocator counts the whole process.
 
@@ -12,6 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use damper_core::chain::Repeater;
 use damper_core::{MAX_ROUTES, OTHER_METHOD};
 use damper_sdk::{ClientService, Damper, Options};
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -147,6 +149,41 @@ fn context_with_a_deadline(damper: &Damper) -> damper_sdk::Context {
     told.recv().expect("the handler was called").expect("a handler has a context")
 }
 
+/// A served request costs its context and a place for it in the extensions: known or not, repeat or not.
+#[track_caller]
+fn serving_costs_the_context(
+    damper: &Damper,
+    bare: &mut Stock,
+    marks: &[(&'static str, &'static str)],
+    path: &str,
+) {
+    let mut layered = damper.server_layer().layer(bare.clone());
+    let reads = Arc::clone(&bare.reads);
+    let marked = || {
+        let mut request = request(&reads, path);
+        for (name, value) in marks {
+            request.headers_mut().insert(*name, HeaderValue::from_static(value));
+        }
+        request
+    };
+    cost(&mut layered, marked());
+    for _ in 0..1_000 {
+        let without = cost(bare, marked());
+        // The context, and a map, its table and an entry for it.
+        assert_eq!(cost(&mut layered, marked()), without + 4, "{path} {marks:?}");
+    }
+}
+
+fn served(damper: &Damper, method: &str) -> (u64, u64) {
+    let mut all = (0, 0);
+    damper.for_each_served(|name, served| {
+        if name == method {
+            all = (served.first_sends(), served.repeats(Repeater::Damper));
+        }
+    });
+    all
+}
+
 fn calls(damper: &Damper, method: &str) -> u64 {
     let mut calls = 0;
     damper.for_each_route(|_, name, counters| calls += if name == method { counters.calls() } else { 0 });
@@ -154,7 +191,8 @@ fn calls(damper: &Damper, method: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn a_call_without_a_rule_allocates_nothing_but_its_deadline_and_reads_nothing_ahead() {
+async fn calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_context_and_nothing_is_read_ahead()
+ {
     let (reads, read_before) = (Arc::default(), Arc::default());
     let mut bare = Stock { reads: Arc::clone(&reads), read_before: Arc::clone(&read_before) };
     // Nobody listens there, so no rule ever comes; the background task runs only when this one yields.
@@ -180,4 +218,17 @@ async fn a_call_without_a_rule_allocates_nothing_but_its_deadline_and_reads_noth
     costs_more_by(0, &mut bare, &mut layered, "/stock.v1.Stock/Give");
     assert_eq!(calls(&damper, OTHER_METHOD), beyond + 1_000);
     assert_eq!(read_before.load(Ordering::Relaxed), 0);
+
+    let repeat = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];
+    serving_costs_the_context(&damper, &mut bare, &[], TAKE);
+    serving_costs_the_context(&damper, &mut bare, repeat, TAKE);
+    assert_eq!(served(&damper, "stock.v1.Stock/Take"), (1_001, 1_001));
+    serving_costs_the_context(&damper, &mut bare, &[], "/nothing");
+    let mut layered = damper.server_layer().layer(bare.clone());
+    for number in 0..=MAX_ROUTES {
+        cost(&mut layered, request(&reads, &format!("/stock.v1.Stock/Take{number}")));
+    }
+    serving_costs_the_context(&damper, &mut bare, repeat, "/stock.v1.Stock/Give");
+    // Two methods were known before, so the last three of these found no room.
+    assert_eq!(served(&damper, OTHER_METHOD), (1_001 + 3, 1_001));
 }

@@ -40,14 +40,11 @@ async fn ruled() -> (ControlPlane, Damper, Stream) {
 }
 
 /// What was in force is so still.
-#[track_caller]
-fn unharmed(damper: &Damper) -> impl Future<Output = ()> {
-    async move {
-        assert_eq!((attempts(damper, "a").await, attempts(damper, "b").await), (2, 1));
-        // Those of the last ten seconds count, so at most one.
-        assert!(served(damper, 3, REPEAT).await <= 1);
-        assert_eq!(PANICS.load(Ordering::SeqCst), 0, "something panicked");
-    }
+async fn unharmed(damper: &Damper) {
+    assert_eq!((attempts(damper, "a").await, attempts(damper, "b").await), (2, 1));
+    // Those of the last ten seconds count, so at most one.
+    assert!(served(damper, 3, REPEAT).await <= 1);
+    assert_eq!(PANICS.load(Ordering::SeqCst), 0, "something panicked");
 }
 
 /// The client gives the stream up by itself and comes again with what it held.
