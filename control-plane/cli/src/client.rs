@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, RuleFilter};
 use futures_util::Stream;
@@ -42,6 +43,7 @@ pub(crate) struct ServerArgs {
 pub(crate) struct Client {
     address: String,
     pub(crate) rules: RulesClient<Channel>,
+    pub(crate) guards: GuardsClient<Channel>,
     pub(crate) fleet: FleetClient<Channel>,
 }
 
@@ -54,6 +56,7 @@ impl Client {
         Ok(Self {
             address,
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             fleet: FleetClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         })
     }
@@ -96,6 +99,32 @@ impl Client {
     pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, Error> {
         let request = v1::GetRuleRequest { key: Some(key), min_revision: 0 };
         self.answer(self.rules.clone().get_rule(request)).await
+    }
+
+    /// The guard with this pattern.
+    pub(crate) async fn guard(&self, key: v1::Pattern) -> Result<v1::Guard, Error> {
+        let request = v1::GetGuardRequest { key: Some(key), min_revision: 0 };
+        self.answer(self.guards.clone().get_guard(request)).await
+    }
+
+    /// Every guard that passes the filter, of all pages.
+    pub(crate) async fn all_guards(&self, filter: &RuleFilter) -> Result<v1::ListGuardsResponse, Error> {
+        let mut guards = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListGuardsRequest {
+                filter: Some(filter.clone()),
+                page_size: PAGE,
+                page_token,
+                min_revision: 0,
+            };
+            let page = self.answer(self.guards.clone().list_guards(request)).await?;
+            guards.extend(page.guards);
+            if page.next_page_token.is_empty() {
+                return Ok(v1::ListGuardsResponse { guards, ..page });
+            }
+            page_token = page.next_page_token;
+        }
     }
 
     /// Every rule that passes the filter, of all pages.

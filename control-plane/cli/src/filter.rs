@@ -1,4 +1,4 @@
-//! Which rules or routes to show.
+//! Which rules, guards or routes to show.
 
 use clap::{Args, ValueEnum};
 use damper_proto::v1;
@@ -6,7 +6,17 @@ use damper_proto::v1;
 /// Each option narrows the list; names are compared as they are written.
 #[derive(Args, Debug)]
 pub(crate) struct FilterArgs {
-    /// Only this caller ('*' finds the rules that say '*')
+    #[command(flatten)]
+    names: NameArgs,
+    /// Only rules of this mode
+    #[arg(long)]
+    mode: Option<Mode>,
+}
+
+/// The part of a filter that is about the key.
+#[derive(Args, Debug)]
+pub(crate) struct NameArgs {
+    /// Only this caller ('*' finds those that say '*')
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// Only this cluster of callers
@@ -18,9 +28,6 @@ pub(crate) struct FilterArgs {
     /// Only this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only rules of this mode
-    #[arg(long)]
-    mode: Option<Mode>,
     /// Only where one of the four names contains this
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
@@ -29,12 +36,19 @@ pub(crate) struct FilterArgs {
 impl FilterArgs {
     /// The wire's form.
     pub(crate) fn filter(&self) -> v1::RuleFilter {
+        v1::RuleFilter { mode: self.mode.map(|mode| v1::Mode::from(mode).into()), ..self.names.filter() }
+    }
+}
+
+impl NameArgs {
+    /// The wire's form.
+    pub(crate) fn filter(&self) -> v1::RuleFilter {
         v1::RuleFilter {
             caller_service: self.caller.clone(),
             caller_cluster: self.cluster.clone(),
             callee_service: self.callee.clone(),
             callee_method: self.method.clone(),
-            mode: self.mode.map(|mode| v1::Mode::from(mode).into()),
+            mode: None,
             text: self.text.clone(),
         }
     }

@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, clients, completion, diff, explain, routes, rules, serve, stats};
+use crate::commands::{apply, clients, completion, diff, explain, guards, routes, rules, serve, stats};
 use crate::exit::Error;
 
 /// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
@@ -69,11 +69,14 @@ enum Command {
     /// Show and change single rules
     #[command(subcommand)]
     Rules(rules::RulesCommand),
-    /// Write the rules of manifests, all or nothing
+    /// Show and change the ceilings that callees' owners set for all rules
+    #[command(subcommand)]
+    Guards(guards::GuardsCommand),
+    /// Write the rules and guards of manifests, all or nothing
     Apply(apply::ApplyArgs),
     /// Show what apply would change
     Diff(diff::DiffArgs),
-    /// Show which rule applies to a route, and why
+    /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),
     /// Show who is connected and which rules have arrived there
     Clients(clients::ClientsArgs),
@@ -106,6 +109,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Demo(args) => demo::run(args).await.map_err(Error::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,
+        Command::Guards(command) => guards::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
         Command::Explain(args) => explain::run(&session, args).await,

@@ -11,7 +11,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use damper_control_plane::MAX_RULES;
+use damper_control_plane::{MAX_GUARDS, MAX_RULES};
 use damper_proto::manifest::{self, Document, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
@@ -31,11 +31,45 @@ pub(crate) struct FileArgs {
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// A rule as somebody wrote it.
+/// A rule or guard as somebody wrote it.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) origin: Origin,
-    pub(crate) rule: v1::Rule,
+    pub(crate) item: Item,
+}
+
+/// What a manifest says.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all are rules, the larger")]
+pub(crate) enum Item {
+    Rule(v1::Rule),
+    Guard(v1::Guard),
+}
+
+impl Item {
+    pub(crate) fn key(&self) -> Option<&v1::Pattern> {
+        match self {
+            Self::Rule(rule) => rule.key.as_ref(),
+            Self::Guard(guard) => guard.key.as_ref(),
+        }
+    }
+
+    /// The revision that it was read at; 0 = not said.
+    pub(crate) fn revision(&self) -> u64 {
+        match self {
+            Self::Rule(rule) => rule.revision,
+            Self::Guard(guard) => guard.revision,
+        }
+    }
+
+    /// The four words of its key, with the kind where it is not a rule.
+    pub(crate) fn words(&self) -> String {
+        let words = key::words(self.key());
+        match self {
+            Self::Rule(_) => words,
+            Self::Guard(_) => format!("guard {words}"),
+        }
+    }
 }
 
 /// Where a manifest stands.
@@ -116,11 +150,14 @@ fn unreadable(path: &Path, error: io::Error) -> Error {
 fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), Error> {
     let before = *counted;
     *counted += documents(bytes);
-    if *counted <= MAX_RULES {
+    let limit = MAX_RULES + MAX_GUARDS;
+    if *counted <= limit {
         return Ok(());
     }
     let together = if before == 0 { "" } else { ", together with what was read before it" };
-    Err(Error::data(format_args!("{file}: has {counted} rules{together}; at most {MAX_RULES} are allowed")))
+    Err(Error::data(format_args!(
+        "{file}: has {counted} documents{together}; at most {limit} rules and guards are allowed"
+    )))
 }
 
 /// How many documents a text holds, by its outer marks alone: never more than there are, and all of them in the
@@ -159,18 +196,22 @@ fn documents(bytes: &[u8]) -> usize {
 
 fn take(file: &str, bytes: &[u8], manifests: &mut Vec<Manifest>, faults: &mut Vec<String>) {
     match manifest::parse_bytes(bytes) {
-        Ok(documents) => manifests.extend(documents.into_iter().filter_map(|document| rule(file, document))),
+        Ok(documents) => {
+            manifests.extend(documents.into_iter().filter_map(|document| read_one(file, document)))
+        }
         Err(error) => faults.extend(error.problems.into_iter().map(|problem| fault(file, problem))),
     }
 }
 
-fn rule(file: &str, Document { number, line, manifest }: Document) -> Option<Manifest> {
+fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option<Manifest> {
     let origin = Origin { file: file.to_owned(), line: Some(line), document: Some(number) };
-    match manifest {
-        manifest::Manifest::Rule(rule) => Some(Manifest { origin, rule }),
-        // Parsing refuses the kinds that it does not know; rules are the only one so far.
-        _ => None,
-    }
+    let item = match manifest {
+        manifest::Manifest::Rule(rule) => Item::Rule(rule),
+        manifest::Manifest::Guard(guard) => Item::Guard(guard),
+        // Parsing refuses the kinds that it does not know; there are no others.
+        _ => return None,
+    };
+    Some(Manifest { origin, item })
 }
 
 fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> String {
@@ -185,9 +226,8 @@ fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> Stri
 fn repetitions(manifests: &[Manifest]) -> Vec<String> {
     let mut first = HashMap::new();
     let mut faults = Vec::new();
-    for Manifest { origin, rule } in manifests {
-        let words = key::words(rule.key.as_ref());
-        match first.entry(words) {
+    for Manifest { origin, item } in manifests {
+        match first.entry(item.words()) {
             Entry::Vacant(free) => {
                 free.insert(origin);
             }
@@ -199,7 +239,7 @@ fn repetitions(manifests: &[Manifest]) -> Vec<String> {
     faults
 }
 
-/// The path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`) as the field of the
+/// The path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `guard.owner`) as the field of the
 /// manifest that it came from.
 pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
     let Some((index, rest)) = split(field) else { return as_is(field) };
@@ -212,12 +252,13 @@ pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
 
 /// The number of the change that a field belongs to, and the field's path in the manifest.
 fn split(field: &str) -> Option<(usize, &str)> {
-    if let Some(rest) = field.strip_prefix("rule") {
+    if let Some(rest) = field.strip_prefix("rule").or_else(|| field.strip_prefix("guard")) {
         return below(rest).map(|rest| (0, rest));
     }
     let (index, rest) = field.strip_prefix("changes[")?.split_once(']')?;
     let rest = below(rest)?;
-    let rest = rest.strip_prefix("put").and_then(below).unwrap_or(rest);
+    let put = |what| rest.strip_prefix(what).and_then(below);
+    let rest = put("put").or_else(|| put("put_guard")).unwrap_or(rest);
     Some((index.parse().ok()?, rest))
 }
 
@@ -245,7 +286,7 @@ mod tests {
             std::fs::write(folder.path().join(name), named(&name[..1])).unwrap();
         }
         let read = read_files(&[folder.path()]).unwrap();
-        let callers: Vec<_> = read.iter().map(|m| m.rule.key.clone().unwrap().caller_service).collect();
+        let callers: Vec<_> = read.iter().map(|m| m.item.key().unwrap().caller_service.clone()).collect();
         assert_eq!(callers, ["a", "b", "c"]);
     }
 
@@ -324,13 +365,17 @@ mod tests {
     #[test]
     fn fields_of_a_request_are_those_of_the_manifest() {
         let origin = |n| Origin { file: "f.yaml".into(), line: Some(n), document: Some(2) };
-        let manifests = [1, 9].map(|n| Manifest { origin: origin(n), rule: v1::Rule::default() });
+        let manifests = [1, 9].map(|n| Manifest { origin: origin(n), item: Item::Rule(v1::Rule::default()) });
         let table = [
             ("changes[1].put.policy.mode", "f.yaml:9 (document 2): policy.mode"),
             ("changes[1].expected_revision", "f.yaml:9 (document 2): expected_revision"),
             ("changes[0].put", "f.yaml:1 (document 2)"),
             ("rule.key.callee_method", "f.yaml:1 (document 2): key.callee_method"),
             ("rule", "f.yaml:1 (document 2)"),
+            ("guard.ceiling.max_attempts", "f.yaml:1 (document 2): ceiling.max_attempts"),
+            ("changes[1].put_guard.owner", "f.yaml:9 (document 2): owner"),
+            ("changes[1].put_guard", "f.yaml:9 (document 2)"),
+            ("guards", "guards"),
             ("changes[7].put.policy", "changes[7].put.policy"),
             ("changes[x].put", "changes[x].put"),
             ("rules", "rules"),

@@ -3,7 +3,7 @@
 //!
 //! A status that carries a source was made on this side of the wire: the connection failed, whatever its code
 //! says. All others are the server's own, with `google.rpc` details: field violations (one line each, put in
-//! the words of the file they came from by a [`Locate`]) and, in a conflict, the rule as it is now.
+//! the words of the file they came from by a [`Locate`]) and, in a conflict, the rule or guard as it is now.
 
 use std::error::Error as _;
 
@@ -13,6 +13,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::exit::Error;
+use crate::sources::Item;
 
 /// Turns the path of a field in a request into the words of whoever wrote it.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
@@ -98,19 +99,24 @@ fn conflict(status: &Status) -> String {
             lines.push(line);
         }
     }
-    if let Some(current) = current_rule(status) {
-        let key = crate::key::words(current.key.as_ref());
-        let by = if current.updated_by.is_empty() { "somebody" } else { &current.updated_by };
-        lines.push(format!("{key} is at revision {} now, changed by {by}", current.revision));
+    if let Some((words, revision, by)) = current(status) {
+        let by = if by.is_empty() { "somebody" } else { &by };
+        lines.push(format!("{words} is at revision {revision} now, changed by {by}"));
     }
     lines.join("\n")
 }
 
-/// The rule as it is, which the server packs into the details of a conflict.
-fn current_rule(status: &Status) -> Option<v1::Rule> {
+/// The rule or guard as it is, which the server packs into the details of a conflict: its words, its revision and
+/// who changed it.
+fn current(status: &Status) -> Option<(String, u64, String)> {
     let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
-    let packed = details.iter().find(|any| any.type_url.ends_with("/damper.v1.Rule"))?;
-    v1::Rule::decode(packed.value.as_slice()).ok()
+    let packed = |name: &str| details.iter().find(|any| any.type_url.ends_with(name));
+    if let Some(packed) = packed("/damper.v1.Rule") {
+        let rule = v1::Rule::decode(packed.value.as_slice()).ok()?;
+        return Some((Item::Rule(rule.clone()).words(), rule.revision, rule.updated_by));
+    }
+    let guard = v1::Guard::decode(packed("/damper.v1.Guard")?.value.as_slice()).ok()?;
+    Some((Item::Guard(guard.clone()).words(), guard.revision, guard.updated_by))
 }
 
 #[cfg(test)]

@@ -70,9 +70,8 @@ fn owner_of_process() -> Option<String> {
     None
 }
 
-/// Warns about rules that concern nobody, or somebody who can not carry them out.
-pub(crate) fn warn<'a>(reached: impl Iterator<Item = (String, &'a v1::RuleReach)>) {
-    let warnings: Vec<String> = reached.flat_map(|(key, reach)| warnings(&key, reach)).collect();
+/// Warns about what was written although it deserves a look.
+pub(crate) fn warn(warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
         message(format_args!("warning: {warning}"));
     }
@@ -81,7 +80,18 @@ pub(crate) fn warn<'a>(reached: impl Iterator<Item = (String, &'a v1::RuleReach)
     }
 }
 
-fn warnings(key: &str, reach: &v1::RuleReach) -> Vec<String> {
+/// What deserves a look of one rule or guard: that it concerns nobody, or somebody who can not carry it out, and
+/// what the server found.
+pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, findings: &[v1::Finding]) -> Vec<String> {
+    let mut warnings = reach.map_or_else(Vec::new, |reach| of_reach(words, reach));
+    warnings.extend(findings.iter().map(|v1::Finding { code: _, subject, field, message }| {
+        let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
+        about.chain([printable(message)]).collect::<Vec<_>>().join(": ")
+    }));
+    warnings
+}
+
+fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
     let v1::RuleReach { routes, clients, clients_lacking_features, nearest } = reach;
     let mut warnings = Vec::new();
     let nobody = match (routes, clients) {
@@ -95,11 +105,13 @@ fn warnings(key: &str, reach: &v1::RuleReach) -> Vec<String> {
             [] => String::new(),
             names => format!("; nearest: {}", printable(&names.join(", "))),
         };
-        warnings.push(format!("{key}: {nobody} matches{nearest}"));
+        warnings.push(format!("{words}: {nobody} matches{nearest}"));
     }
     if *clients_lacking_features > 0 {
+        let off =
+            if words.starts_with("guard ") { "rules that it cuts are off there" } else { "it is off there" };
         warnings.push(format!(
-            "{key}: {clients_lacking_features} of {clients} clients lack a feature that it needs; it is off there"
+            "{words}: {clients_lacking_features} of {clients} clients lack a feature that it needs; {off}"
         ));
     }
     warnings
@@ -114,7 +126,7 @@ mod tests {
         let reach =
             v1::RuleReach { nearest: vec!["checkout".into(), "catalog".into()], ..Default::default() };
         assert_eq!(
-            warnings("KEY", &reach),
+            warnings("KEY", Some(&reach), &[]),
             ["KEY: no known route and no connected client matches; nearest: checkout, catalog"]
         );
     }
@@ -123,10 +135,25 @@ mod tests {
     fn clients_that_can_not_carry_out_a_rule_are_counted() {
         let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
         assert_eq!(
-            warnings("KEY", &reach),
+            warnings("KEY", Some(&reach), &[]),
             ["KEY: 2 of 3 clients lack a feature that it needs; it is off there"]
         );
         let all = v1::RuleReach { routes: 1, clients: 1, ..Default::default() };
-        assert!(warnings("KEY", &all).is_empty());
+        assert!(warnings("KEY", Some(&all), &[]).is_empty());
+    }
+
+    #[test]
+    fn what_the_server_found_is_told_with_subject_and_field() {
+        let found = v1::Finding {
+            code: "guard_cuts".into(),
+            subject: "a * b *".into(),
+            field: "policy.hedge".into(),
+            message: "is forbidden\x1b".into(),
+        };
+        let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
+        assert_eq!(
+            warnings("KEY", None, &[found, rest]),
+            ["a * b *: policy.hedge: is forbidden\\u{1b}", "and 7 more"]
+        );
     }
 }

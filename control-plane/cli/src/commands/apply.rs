@@ -1,27 +1,27 @@
-//! `damper apply -f`: a set of rules, all or nothing, in one revision.
+//! `damper apply -f`: a set of rules and guards, all or nothing, in one revision.
 //!
-//! A manifest that names a `revision` (one that was read with `rules get` or `rules list`) is only written
-//! where the rule is still at that revision, so that a change made in between is not lost.
+//! A manifest that names a `revision` (one that was read with `get` or `list`) is only written where the
+//! rule or guard is still at that revision, so that a change made in between is not lost.
 
 use clap::Args;
-use damper_proto::v1;
 use damper_proto::v1::apply_rules_request::Kind;
 use damper_proto::v1::rule_result::Change;
+use damper_proto::v1::{self, rule_change};
 
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
 use crate::key;
 use crate::output::{Align, Table, message, show};
-use crate::sources::{self, FileArgs, Manifest};
-use crate::write::{WriteArgs, warn};
+use crate::sources::{self, FileArgs, Item, Manifest};
+use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper apply`.
 #[derive(Args, Debug)]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Write also where a rule has changed since the revision that its manifest names
+    /// Write also where a rule or guard has changed since the revision that its manifest names
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error>
     let call = client.rules.clone().apply_rules(futures_util::stream::iter(requests)).await;
     let response = call.map_err(|status| client.failure_in(&status, &locate))?.into_inner();
     let results = &response.results;
-    warn(results.iter().filter_map(|result| Some((key::words(result.key.as_ref()), result.reach.as_ref()?))));
+    warn(&results.iter().flat_map(warnings_of).collect::<Vec<_>>());
     show(session.format, &response, || table(results).to_string())?;
     message(summary(&response, manifests.len(), args.write.suffix()));
     Ok(())
@@ -47,24 +47,33 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error>
 /// The header and one change per manifest.
 fn requests(manifests: &[Manifest], args: &ApplyArgs) -> Vec<v1::ApplyRulesRequest> {
     let header = Kind::Header(args.write.options());
-    let changes = manifests.iter().map(|Manifest { rule, .. }| {
-        Kind::Change(v1::RuleChange {
-            kind: Some(v1::rule_change::Kind::Put(rule.clone())),
-            expected_revision: expected(rule, args.overwrite),
-        })
+    let changes = manifests.iter().map(|Manifest { item, .. }| {
+        let kind = match item.clone() {
+            Item::Rule(rule) => rule_change::Kind::Put(rule),
+            Item::Guard(guard) => rule_change::Kind::PutGuard(guard),
+        };
+        let expected_revision = expected(item, args.overwrite);
+        Kind::Change(v1::RuleChange { kind: Some(kind), expected_revision })
     });
     [header].into_iter().chain(changes).map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect()
 }
 
-/// The revision that the rule must be at, where the manifest names one.
-pub(crate) fn expected(rule: &v1::Rule, overwrite: bool) -> Option<u64> {
-    (rule.revision > 0 && !overwrite).then_some(rule.revision)
+/// The revision that the rule or guard must be at, where the manifest names one.
+pub(crate) fn expected(item: &Item, overwrite: bool) -> Option<u64> {
+    Some(item.revision()).filter(|revision| *revision > 0 && !overwrite)
+}
+
+fn warnings_of(result: &v1::RuleResult) -> Vec<String> {
+    let kind = if result.guard { "guard " } else { "" };
+    let words = format!("{kind}{}", key::words(result.key.as_ref()));
+    warnings(&words, result.reach.as_ref(), &result.findings)
 }
 
 fn table(results: &[v1::RuleResult]) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
         ("CHANGE", Left),
+        ("KIND", Left),
         ("CALLER", Left),
         ("CLUSTER", Left),
         ("CALLEE", Left),
@@ -74,7 +83,8 @@ fn table(results: &[v1::RuleResult]) -> Table {
     ]);
     for result in results {
         let reach = result.reach.clone().unwrap_or_default();
-        let change = [change_name(result.change()).to_owned()];
+        let kind = if result.guard { "guard" } else { "rule" };
+        let change = [change_name(result.change()).to_owned(), kind.to_owned()];
         let counts = [reach.routes.to_string(), reach.clients.to_string()];
         table.row(change.into_iter().chain(key::columns(result.key.as_ref())).chain(counts));
     }

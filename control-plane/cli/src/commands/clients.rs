@@ -75,8 +75,9 @@ fn exceptions(response: &v1::ListClientsResponse) -> String {
     for client in &response.clients {
         let v1::Identity { service, cluster, instance } = client.identity.clone().unwrap_or_default();
         let who = printable(&format!("{service} {cluster} {instance}"));
-        for v1::Refusal { key, revision, reason, guard: _ } in &client.refused {
-            let key = printable(&key::words(key.as_ref()));
+        for v1::Refusal { key, revision, reason, guard } in &client.refused {
+            let kind = if *guard { "guard " } else { "" };
+            let key = printable(&format!("{kind}{}", key::words(key.as_ref())));
             lines.push_str(&format!("{who} refuses {key} of revision {revision}: {}\n", printable(reason)));
         }
         for key in &client.withheld {

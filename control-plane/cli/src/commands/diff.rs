@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use damper_core::Faults;
 use damper_proto::{convert, v1};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde::Serialize;
@@ -17,9 +18,9 @@ use crate::client::Client;
 use crate::exit::Error;
 use crate::key;
 use crate::output::{self, show};
-use crate::sources::{self, FileArgs, Manifest};
+use crate::sources::{self, FileArgs, Item, Manifest};
 
-/// So many rules are asked for at a time.
+/// So many rules and guards are asked for at a time.
 const AT_A_TIME: usize = 32;
 const UNSET: &str = "unset";
 
@@ -30,10 +31,11 @@ pub(crate) struct DiffArgs {
     files: FileArgs,
 }
 
-/// One manifest against the server's rule.
+/// One manifest against what the server has.
 #[derive(Debug, Serialize)]
 struct Difference {
     change: &'static str,
+    kind: &'static str,
     key: v1::Pattern,
     origin: String,
     fields: Vec<Field>,
@@ -64,31 +66,55 @@ async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference
     Ok(compared.into_iter().flatten().collect())
 }
 
-async fn compare(client: &Client, Manifest { origin, rule }: Manifest) -> Result<Option<Difference>, Error> {
-    let key = rule.key.clone().unwrap_or_default();
-    let there = match client.rule(key.clone()).await {
+async fn compare(client: &Client, Manifest { origin, item }: Manifest) -> Result<Option<Difference>, Error> {
+    let key = item.key().cloned().unwrap_or_default();
+    let there = match &item {
+        Item::Rule(_) => client.rule(key.clone()).await.map(Item::Rule),
+        Item::Guard(_) => client.guard(key.clone()).await.map(Item::Guard),
+    };
+    let there = match there {
         Ok(there) => Some(there),
         Err(Error::Missing(_)) => None,
         Err(error) => return Err(error),
     };
     let old = there.as_ref().map(settings).transpose()?.unwrap_or_default();
-    let fields = changed(old, settings(&rule)?);
+    let fields = changed(old, settings(&item)?);
     let change = if there.is_some() { "updated" } else { "created" };
+    let kind = match item {
+        Item::Rule(_) => "rule",
+        Item::Guard(_) => "guard",
+    };
     let origin = origin.to_string();
-    Ok((!fields.is_empty()).then_some(Difference { change, key, origin, fields }))
+    Ok((!fields.is_empty()).then_some(Difference { change, kind, key, origin, fields }))
 }
 
-/// Every setting of the rule's effective policy by its path.
-fn settings(rule: &v1::Rule) -> Result<BTreeMap<String, String>, Error> {
-    let parsed = convert::rule(rule).map_err(|faults| {
-        let key = key::words(rule.key.as_ref());
+/// Every setting by its path, with every default written out.
+fn settings(item: &Item) -> Result<BTreeMap<String, String>, Error> {
+    let refused = |faults: Faults| {
+        let key = key::words(item.key());
         Error::Data(faults.iter().map(|fault| format!("{key}: {fault}")).collect())
-    })?;
-    let value = serde_json::to_value(v1::Policy::from(parsed.policy()))
-        .map_err(|error| Error::Defect(format!("a policy has no text form: {error}")))?;
+    };
     let mut settings = BTreeMap::new();
-    flatten("policy".to_owned(), value, &mut settings);
+    match item {
+        Item::Rule(rule) => {
+            let parsed = convert::rule(rule).map_err(refused)?;
+            let policy = text_form(&v1::Policy::from(parsed.policy()))?;
+            flatten("policy".to_owned(), policy, &mut settings);
+        }
+        Item::Guard(guard) => {
+            let parsed = convert::guard(guard).map_err(refused)?;
+            let ceiling = text_form(&v1::Ceiling::from(parsed.ceiling()))?;
+            flatten("ceiling".to_owned(), ceiling, &mut settings);
+            let owner = Some(guard.owner.clone()).filter(|owner| !owner.is_empty());
+            settings.extend(owner.map(|owner| ("owner".to_owned(), owner)));
+        }
+    }
     Ok(settings)
+}
+
+fn text_form(message: &impl Serialize) -> Result<Value, Error> {
+    serde_json::to_value(message)
+        .map_err(|error| Error::Defect(format!("the settings have no text form: {error}")))
 }
 
 fn flatten(path: String, value: Value, settings: &mut BTreeMap<String, String>) {
@@ -147,7 +173,8 @@ impl Difference {
     fn text(&self, colours: bool) -> String {
         let (mark, colour) = if self.change == "created" { ('+', "32") } else { ('~', "33") };
         let key = key::words(Some(&self.key));
-        let mut text = paint(colours, colour, &format!("{mark} {key}"));
+        let kind = if self.kind == "guard" { "guard " } else { "" };
+        let mut text = paint(colours, colour, &format!("{mark} {kind}{key}"));
         text.push_str(&format!("  ({})\n", self.origin));
         for Field { path, old, new } in &self.fields {
             let new = new.as_deref().unwrap_or(UNSET);
@@ -180,7 +207,7 @@ mod tests {
         );
         let document = manifest::parse(&text).unwrap().remove(0);
         let manifest::Manifest::Rule(rule) = document.manifest else { panic!("no rule") };
-        settings(&rule).unwrap()
+        settings(&Item::Rule(rule)).unwrap()
     }
 
     fn check(old: &str, new: &str, expected: &[(&str, Option<&str>, Option<&str>)]) {
@@ -237,5 +264,25 @@ mod tests {
         let paths: Vec<&str> = found.iter().map(|field| field.path.as_str()).collect();
         assert!(paths.contains(&"policy.retry.backoff.none"), "{paths:?}");
         assert!(paths.contains(&"policy.retry.backoff.fixed.delay"), "{paths:?}");
+    }
+
+    #[test]
+    fn a_guard_differs_by_its_ceilings_and_its_owner() {
+        let of = |ceiling: &str| {
+            let text = format!(
+                "kind: Guard\nkey: {{ caller_service: '*', caller_cluster: '*', callee_service: b, \
+                 callee_method: '*' }}\n{ceiling}\n"
+            );
+            let document = manifest::parse(&text).unwrap().remove(0);
+            let manifest::Manifest::Guard(guard) = document.manifest else { panic!("no guard") };
+            settings(&Item::Guard(guard)).unwrap()
+        };
+        let old = of("ceiling: { max_attempts: 3, repeat_limit: {} }\nowner: team-b");
+        let said =
+            of("ceiling: { max_attempts: 3, repeat_limit: { mode: observe, ratio: 0.1 } }\nowner: team-b");
+        assert_eq!(changed(old.clone(), said), []);
+        let new = of("ceiling: { max_attempts: 2, repeat_limit: {}, hedge: forbid }");
+        let paths: Vec<String> = changed(old, new).into_iter().map(|field| field.path).collect();
+        assert_eq!(paths, ["ceiling.hedge", "ceiling.max_attempts", "owner"]);
     }
 }

@@ -32,6 +32,9 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         None => text.push_str("rule    none: calls pass and are counted\n"),
         Some(rule) => text.push_str(&format!("rule    {}\n", named(rule))),
     }
+    for cut in &response.cuts {
+        text.push_str(&format!("cut     {}\n", printable(&cut_in_words(cut))));
+    }
     if let Some(bound) = &response.bound {
         text.push_str(&format!("bound   {}\n", bound_in_words(bound)));
     }
@@ -43,7 +46,8 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         text.push_str(&format!("note    {}\n", printable(note)));
     }
     if let Some(policy) = &response.effective {
-        text.push_str("policy  with every default written out:\n");
+        let as_left = if response.cuts.is_empty() { "" } else { ", as the guards leave it" };
+        text.push_str(&format!("policy  with every default written out{as_left}:\n"));
         for line in manifest::yaml(policy).lines() {
             text.push_str(&format!("  {line}\n"));
         }
@@ -54,6 +58,11 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
 fn named(rule: &v1::Rule) -> String {
     let mode = mode_name(rule.policy.as_ref().map_or(0, |policy| policy.mode));
     format!("{} ({mode}, revision {})", key::words(rule.key.as_ref()), rule.revision)
+}
+
+fn cut_in_words(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {
+    let asked = if owner.is_empty() { String::new() } else { format!(" (owner {owner})") };
+    format!("policy.{field}: {problem}, the ceiling of guard {}{asked}", key::words(guard.as_ref()))
 }
 
 fn bound_in_words(bound: &v1::Bound) -> String {

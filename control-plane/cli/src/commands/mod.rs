@@ -5,6 +5,7 @@ pub(crate) mod clients;
 pub(crate) mod completion;
 pub(crate) mod diff;
 pub(crate) mod explain;
+pub(crate) mod guards;
 pub(crate) mod routes;
 pub(crate) mod rules;
 pub(crate) mod serve;

@@ -12,8 +12,8 @@ use crate::commands::apply::expected;
 use crate::exit::Error;
 use crate::key;
 use crate::output::{message, show};
-use crate::sources::{self, FileArgs};
-use crate::write::{WriteArgs, warn};
+use crate::sources::{self, FileArgs, Item};
+use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules put`.
 #[derive(Args, Debug)]
@@ -45,10 +45,13 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
             "one rule is put at a time, there are {several}; use damper apply"
         )));
     };
+    let Item::Rule(rule) = &manifest.item else {
+        return Err(Error::data(format_args!("{}: is a guard; use damper guards put", manifest.origin)));
+    };
     let client = Client::connect(&session.server).await?;
     let request = v1::PutRuleRequest {
-        rule: Some(manifest.rule.clone()),
-        expected_revision: args.expected_revision.or_else(|| expected(&manifest.rule, args.overwrite)),
+        rule: Some(rule.clone()),
+        expected_revision: args.expected_revision.or_else(|| expected(&manifest.item, args.overwrite)),
         options: Some(args.write.options()),
     };
     let mut call = client.rules.clone();
@@ -65,7 +68,7 @@ pub(super) fn finish(
     done: &str,
 ) -> Result<(), Error> {
     let key = key::words(response.rule.as_ref().and_then(|rule| rule.key.as_ref()));
-    warn(response.reach.iter().map(|reach| (key.clone(), reach)));
+    warn(&warnings(&key, response.reach.as_ref(), &response.findings));
     let done = if response.changed { done } else { "unchanged" };
     let revision = response.revision;
     show(session.format, response, || format!("{key} {done}\n"))?;

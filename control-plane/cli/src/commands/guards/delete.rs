@@ -1,0 +1,39 @@
+//! `damper guards delete KEY`
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::key::{self, Key};
+use crate::output::{message, show};
+use crate::write::WriteArgs;
+
+/// Arguments of `damper guards delete`.
+#[derive(Args, Debug)]
+pub(crate) struct DeleteArgs {
+    #[command(flatten)]
+    key: Key,
+    /// Only where the guard is at this revision
+    #[arg(long, value_name = "N")]
+    expected_revision: Option<u64>,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// Removes the guard with exactly this key.
+pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error> {
+    let key = args.key.pattern()?;
+    let words = key::words(Some(&key));
+    let client = Client::connect(&session.server).await?;
+    let request = v1::DeleteGuardRequest {
+        key: Some(key),
+        expected_revision: args.expected_revision,
+        options: Some(args.write.options()),
+    };
+    let response = client.answer(client.guards.clone().delete_guard(request)).await?;
+    show(session.format, &response, || format!("guard {words} deleted\n"))?;
+    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    Ok(())
+}

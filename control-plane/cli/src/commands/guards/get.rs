@@ -1,0 +1,22 @@
+//! `damper guards get KEY`
+
+use clap::Args;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::key::Key;
+
+/// Arguments of `damper guards get`.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    key: Key,
+}
+
+/// Shows the guard with exactly this key.
+pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), Error> {
+    let key = args.key.pattern()?;
+    let guard = Client::connect(&session.server).await?.guard(key).await?;
+    super::show(session.format, &[guard])
+}

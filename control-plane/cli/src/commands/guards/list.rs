@@ -1,0 +1,22 @@
+//! `damper guards list`
+
+use clap::Args;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::filter::NameArgs;
+
+/// Arguments of `damper guards list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    filter: NameArgs,
+}
+
+/// Shows the guards that pass the filter, of all pages.
+pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let all = client.all_guards(&args.filter.filter()).await?;
+    super::show(session.format, &all.guards)
+}

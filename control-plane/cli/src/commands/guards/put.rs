@@ -1,0 +1,68 @@
+//! `damper guards put -f`: one guard, created or replaced.
+//!
+//! A guard is not refused for the rules that it cuts: it is the callee's owner who has the say. They are told as
+//! warnings, and `explain` shows what is left of them.
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::commands::apply::expected;
+use crate::exit::Error;
+use crate::output::{message, show};
+use crate::sources::{self, FileArgs, Item};
+use crate::write::{WriteArgs, warn, warnings};
+
+/// Arguments of `damper guards put`.
+#[derive(Args, Debug)]
+#[command(after_help = "The manifest:\n  \
+    kind: Guard\n  \
+    key: { caller_service: \"*\", caller_cluster: \"*\", callee_service: inventory, callee_method: \"*\" }\n  \
+    ceiling: { max_attempts: 3, hedge: forbid, codes: { allow: [UNAVAILABLE] },\n             \
+    max_retry_breaker_ratio: 0.2, min_per_attempt_timeout: 50ms,\n             \
+    repeat_limit: { mode: observe, ratio: 0.1 } }\n  \
+    owner: team-inventory\n\n\
+    What a ceiling does not name is not limited. A manifest that names a revision is only written where the \
+    guard is still at that revision.")]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    file: FileArgs,
+    /// Only where the guard is at this revision; 0 = only where there is none yet
+    #[arg(long, value_name = "N", conflicts_with = "overwrite")]
+    expected_revision: Option<u64>,
+    /// Write also where the guard has changed since the revision that the manifest names
+    #[arg(long)]
+    overwrite: bool,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// Writes the guard.
+pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
+    let manifests = sources::read(&args.file)?;
+    let [manifest] = manifests.as_slice() else {
+        let several = manifests.len();
+        return Err(Error::data(format_args!(
+            "one guard is put at a time, there are {several}; use damper apply"
+        )));
+    };
+    let Item::Guard(guard) = &manifest.item else {
+        return Err(Error::data(format_args!("{}: is a rule; use damper rules put", manifest.origin)));
+    };
+    let client = Client::connect(&session.server).await?;
+    let request = v1::PutGuardRequest {
+        guard: Some(guard.clone()),
+        expected_revision: args.expected_revision.or_else(|| expected(&manifest.item, args.overwrite)),
+        options: Some(args.write.options()),
+    };
+    let mut call = client.guards.clone();
+    let locate = |field: &str| sources::locate(&manifests, field);
+    let response = client.answer_in(call.put_guard(request), &locate).await?;
+    let words = manifest.item.words();
+    warn(&warnings(&words, response.reach.as_ref(), &response.findings));
+    let done = if response.changed { "put" } else { "unchanged" };
+    show(session.format, &response, || format!("{words} {done}\n"))?;
+    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    Ok(())
+}
