@@ -89,17 +89,20 @@ fn one_bad_document_keeps_the_good_ones_out_and_is_named() {
 #[test]
 fn more_rules_than_a_server_takes_are_refused_by_their_number_before_they_are_read() {
     let server = Serving::start();
-    let limit = damper_control_plane::MAX_RULES;
+    let limit = damper_control_plane::MAX_RULES + damper_control_plane::MAX_GUARDS;
     // Each of them is bad: who reads them first tells so many faults instead.
     let half = "---\nkind: Rul\n".repeat(limit / 2);
     let first = server.file("a.yaml", &half);
     let second = server.file("b.yaml", format!("{half}---\nkind: Rul\n"));
     let whole = server.file("whole.yaml", "---\nkind: Rul\n".repeat(2 * limit));
     let said = server.run(&["apply", "-f", text(&whole)]).failed(65);
-    assert!(said.contains("whole.yaml: has 200000 rules; at most 100000 are allowed"), "{said}");
+    assert!(
+        said.contains("whole.yaml: has 220000 documents; at most 110000 rules and guards are allowed"),
+        "{said}"
+    );
     assert_eq!(said.lines().count(), 1, "{said}");
     let said = server.run(&["apply", "-f", text(&first), "-f", text(&second)]).failed(65);
-    assert!(said.contains("b.yaml: has 100001 rules, together with what was read before it"), "{said}");
+    assert!(said.contains("b.yaml: has 110001 documents, together with what was read before it"), "{said}");
     assert_eq!(server.rules(), 0);
 }
 

@@ -7,5 +7,6 @@
 mod bad_input;
 mod commands;
 mod exit_status;
+mod guards;
 mod harness;
 mod serving;

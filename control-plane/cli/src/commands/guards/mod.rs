@@ -122,7 +122,7 @@ mod tests {
         };
         assert_eq!(
             ceiling(&guard),
-            "attempts<=3, no hedges, only ABORTED+UNAVAILABLE, breaker<=0.2, attempt timeout>=50 ms, \
+            "attempts<=3, no hedges, only ABORTED+UNAVAILABLE, breaker<=0.2, attempt timeout>=50ms, \
              repeats<=0.1 (enforce)"
         );
         let nothing = v1::Ceiling { codes: Some(v1::Codes::default()), ..Default::default() };
