@@ -34,7 +34,8 @@
 //!   application its own answer, unchanged. Where no rule applies it costs no allocation and keeps nothing.
 //! - [`ServerLayer`] gives each request a [`Context`]: calls made in serving it keep within its deadline, are
 //!   not retried where a layer above retries, and tell the layers above when retries are of no use. Without it
-//!   calls are still governed, but every layer of a chain decides for itself.
+//!   calls are still governed, but every layer of a chain decides for itself. It also counts who sends requests
+//!   again, and refuses repeats beyond the limit that the service's owner has set.
 //! - A spawned task leaves the context behind, unless by [`spawn`] or [`Context::scope`].
 //! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
 //!
@@ -58,6 +59,10 @@ pub use damper::Damper;
 pub use damper_core::{Faults, Mode};
 pub use options::Options;
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
+
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use control::fuzzing;
 
 #[cfg(test)]
 mod scenarios;

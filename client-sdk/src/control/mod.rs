@@ -11,6 +11,9 @@
 
 mod applier;
 mod aside;
+mod channel;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod keep;
 mod last_known_good;
 pub(crate) mod overrides;

@@ -23,6 +23,7 @@ use tonic::transport::{Endpoint, Uri};
 
 use super::applier::{Outcome, Position, Response};
 use super::aside::aside;
+use super::channel::SafeChannel;
 use super::reconnect::Replicas;
 use super::report::Reporter;
 use super::{SDK_VERSION, Shared, Stop, mode_to_wire};
@@ -113,7 +114,7 @@ async fn open(shared: &Shared, replica: &Uri) -> Result<Ends, String> {
     let (outbox, messages) = mpsc::channel(OUTBOX);
     let hello = message(FromUs::Hello(hello(shared)));
     outbox.try_send(hello).map_err(|error| error.to_string())?;
-    let mut client = DistributionClient::new(channel);
+    let mut client = DistributionClient::new(SafeChannel(channel));
     let answer = client.subscribe(ReceiverStream::new(messages)).await;
     let inbox = answer.map_err(|status| said(&status))?.into_inner();
     Ok((outbox, inbox))

@@ -214,3 +214,23 @@ async fn a_handler_sees_that_it_serves_a_repeat_and_how_much_time_is_left() {
         assert_eq!(context.time_left(), Some(ms(3_500)));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn repeats_say_so_in_baggage_where_the_rule_wants_it_and_stay_repeats_beyond_a_hop_that_passes_it_on() {
+    let chain = damper_core::Chain { propagate_baggage: true, ..damper_core::Chain::default() };
+    let engine = engine(Policy { chain, ..enforce() });
+    let peer = Peer::new([peer::unavailable(), ok()]);
+    let mut request = request();
+    request.headers_mut().append("baggage", HeaderValue::from_static("tenant=7"));
+    call(&mut governed(&engine, peer.clone()), request).await.unwrap();
+    let [first, second] = &peer.seen()[..] else { panic!("one retry") };
+    assert_eq!(first.headers.get_all("baggage").iter().collect::<Vec<_>>(), ["tenant=7"]);
+    let baggage = second.headers["baggage"].to_str().unwrap();
+    assert!(baggage.starts_with("damper.retry=1;until=") && baggage.ends_with(",tenant=7"), "{baggage}");
+
+    let handler = handler();
+    let mut passed_on = super::request();
+    passed_on.headers_mut().append("baggage", HeaderValue::from_str(baggage).unwrap());
+    call(&mut server(&engine).layer(handler.clone()), passed_on).await.unwrap();
+    assert!(handler.seen()[0].extensions.get::<Context>().unwrap().is_retry());
+}

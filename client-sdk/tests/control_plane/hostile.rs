@@ -234,6 +234,44 @@ async fn what_the_server_says_at_length_is_cut_short() {
     let _stream = left(&mut plane, &damper).await;
 }
 
+/// Status details that are not what they must be.
+fn nonsense() -> http::HeaderMap {
+    let mut headers = http::HeaderMap::new();
+    headers.insert("grpc-status-details-bin", http::HeaderValue::from_static("no base64!"));
+    headers
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_with_details_nobody_can_read_is_opened_again() {
+    let (mut plane, damper, stream) = ruled().await;
+    let details = tonic::metadata::MetadataMap::from_headers(nonsense());
+    let status = tonic::Status::with_metadata(tonic::Code::Internal, "broken", details);
+    stream.end_with(status).await;
+    let _stream = left(&mut plane, &damper).await;
+    let problem = damper.status().last_problem.unwrap();
+    assert!(problem.contains("Internal: broken"), "{problem}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_answers_with_details_nobody_can_read_is_one_that_is_not_there() {
+    count_panics();
+    pace_the_clock();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    // It knows no stream of rules, and says so with nonsense.
+    let spoiled = tower::util::MapResponseLayer::new(|mut answer: http::Response<tonic::body::Body>| {
+        answer.headers_mut().extend(nonsense());
+        answer
+    });
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = tonic::transport::Server::builder().layer(spoiled).add_service(health);
+    tokio::spawn(server.serve_with_incoming(tonic::transport::server::TcpIncoming::from(listener)));
+    let damper = Damper::connect(options([url])).unwrap();
+    let status = until(&damper, |status| status.last_problem.is_some()).await;
+    assert!(status.last_problem.as_ref().unwrap().contains("Unimplemented"), "{status:?}");
+    assert_eq!((attempts(&damper, "a").await, PANICS.load(Ordering::SeqCst)), (1, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn refusals_are_named_up_to_what_fits_into_a_message() {
     let (mut plane, damper, mut stream) = ruled().await;

@@ -112,6 +112,11 @@ impl Stream {
         soon(self.to_client.send(Ok(message))).await.is_ok()
     }
 
+    /// Ends the stream so.
+    pub(crate) async fn end_with(self, status: tonic::Status) {
+        self.to_client.send(Err(status)).await.unwrap();
+    }
+
     /// A message whose kind this client has never heard of.
     pub(crate) async fn say_nothing_known(&self) {
         self.to_client.send(Ok(v1::ServerMessage::default())).await.unwrap();
