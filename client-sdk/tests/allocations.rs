@@ -2,7 +2,8 @@
 //! the callee a deadline is one allocation. And what a request costs that is served: its context, nothing for
 //! being counted.
 //!
-//! One test in a binary of its own: the counting allocator counts the whole process.
+//! One test in a binary of its own, without a harness, whose threads allocate while the test runs: the counting
+//! allocator counts the whole process.
 
 use std::alloc::System;
 use std::convert::Infallible;
@@ -190,14 +191,23 @@ fn calls(damper: &Damper, method: &str) -> u64 {
     calls
 }
 
-#[tokio::test(flavor = "current_thread")]
+fn main() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(
+        calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_context_and_nothing_is_read_ahead(
+        ),
+    );
+    println!("a call without a rule and a served request cost no more than they may");
+}
+
 async fn calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_context_and_nothing_is_read_ahead()
  {
     let (reads, read_before) = (Arc::default(), Arc::default());
     let mut bare = Stock { reads: Arc::clone(&reads), read_before: Arc::clone(&read_before) };
     // Nobody listens there, so no rule ever comes; the background task runs only when this one yields.
-    let damper = Damper::connect(Options::new(["http://127.0.0.1:1"]).service("orders")).unwrap();
-    let mut layered = damper.client_layer("stock").unwrap().layer(bare.clone());
+    let damper =
+        Damper::connect(Options::new(["http://127.0.0.1:1"]).service("orders")).expect("sound options");
+    let mut layered = damper.client_layer("stock").expect("a sound name").layer(bare.clone());
     cost(&mut bare, request(&reads, TAKE));
     let first = cost(&mut layered, request(&reads, TAKE));
     costs_more_by(0, &mut bare, &mut layered, TAKE);
