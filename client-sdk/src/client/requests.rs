@@ -79,6 +79,7 @@ impl Requests {
         }
         if self.external {
             headers.remove(&headers::RETRY);
+            headers::drop_baggage(headers);
         } else if let Some(flag) = send.flag {
             headers.insert(&headers::RETRY, flag.into());
             if self.baggage {

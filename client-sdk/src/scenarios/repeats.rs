@@ -234,3 +234,17 @@ async fn repeats_say_so_in_baggage_where_the_rule_wants_it_and_stay_repeats_beyo
     call(&mut server(&engine).layer(handler.clone()), passed_on).await.unwrap();
     assert!(handler.seen()[0].extensions.get::<Context>().unwrap().is_retry());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_flag_leaves_the_trusted_services_neither_as_a_header_nor_in_baggage() {
+    let chain = damper_core::Chain { propagate_baggage: true, ..damper_core::Chain::default() };
+    let engine = engine(Policy { chain, ..enforce() });
+    let peer = Peer::new([peer::unavailable(), ok()]);
+    let mut service = layer(&engine).external().layer(peer.clone());
+    call(&mut service, with_baggage("damper.retry=2;until=9999999999999,plan=b")).await.unwrap();
+    assert_eq!(peer.seen().len(), 2);
+    for seen in peer.seen() {
+        assert_eq!(seen.headers.get("damper-retry"), None);
+        assert_eq!(seen.headers.get_all("baggage").iter().collect::<Vec<_>>(), ["tenant=7", "plan=b"]);
+    }
+}
