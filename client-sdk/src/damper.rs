@@ -54,6 +54,7 @@ impl Damper {
             return Err(faults);
         };
         let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
+        engine.measure(settings.detail);
         let control = Control::start(settings, Arc::clone(&engine), &runtime);
         Ok(Self { engine, control: Arc::new(control) })
     }

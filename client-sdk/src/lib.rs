@@ -48,6 +48,7 @@ mod control;
 mod damper;
 mod headers;
 mod identity;
+pub mod metrics;
 mod options;
 mod routes;
 mod server;

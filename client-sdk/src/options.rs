@@ -12,6 +12,7 @@ use tonic::transport::Uri;
 
 use crate::control::overrides;
 use crate::identity::{Identity, Said};
+use crate::metrics::Detail;
 
 /// The variable that holds the control plane's addresses, separated by commas.
 const SERVER_VARIABLE: &str = "DAMPER_SERVER";
@@ -37,6 +38,7 @@ pub struct Options {
     said: Said,
     state_dir: Option<PathBuf>,
     override_file: Option<PathBuf>,
+    detail: Detail,
     environment: Arc<Environment>,
 }
 
@@ -49,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) override_file: Option<PathBuf>,
     /// What `DAMPER_MODE` says.
     pub(crate) mode: Option<Mode>,
+    pub(crate) detail: Detail,
 }
 
 impl Options {
@@ -61,6 +64,7 @@ impl Options {
             said: Said::default(),
             state_dir: None,
             override_file: None,
+            detail: Detail::default(),
             environment: Arc::new(|name| std::env::var(name).ok()),
         }
     }
@@ -105,6 +109,15 @@ impl Options {
         self
     }
 
+    /// Histograms of each route, in place of those of each callee; see [`metrics`](crate::metrics). Unless said
+    /// those of callees.
+    #[cfg(feature = "metrics")]
+    #[must_use]
+    pub fn histograms_per_route(mut self) -> Self {
+        self.detail.per_route = true;
+        self
+    }
+
     /// Where variables are looked up. Unless said: the environment of the process.
     #[must_use]
     pub fn environment(mut self, find: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
@@ -127,18 +140,20 @@ impl Options {
             None
         });
         let override_file = self.override_file.or_else(|| env(overrides::FILE_VARIABLE).map(PathBuf::from));
-        faults.or(Settings { identity, endpoints, state_dir: self.state_dir, override_file, mode })
+        let (state_dir, detail) = (self.state_dir, self.detail);
+        faults.or(Settings { identity, endpoints, state_dir, override_file, mode, detail })
     }
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoints, said, state_dir, override_file, environment: _ } = self;
+        let Self { endpoints, said, state_dir, override_file, detail, environment: _ } = self;
         f.debug_struct("Options")
             .field("endpoints", endpoints)
             .field("said", said)
             .field("state_dir", state_dir)
             .field("override_file", override_file)
+            .field("detail", detail)
             .finish_non_exhaustive()
     }
 }

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
-use damper_core::{Faults, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, key};
+use damper_core::{Faults, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, Time, key};
 use http::Request;
 
 use crate::client::replay::Memory;
 use crate::clock::Clock;
+use crate::metrics::{self, CallTimes, Detail};
 use crate::server::Methods;
 
 /// What all layers of one `Damper` share.
@@ -37,6 +38,7 @@ pub(crate) struct Engine {
 #[derive(Debug, Default)]
 struct Registry {
     table: Table,
+    detail: Detail,
     most: Option<Mode>,
     callees: HashMap<String, Arc<Callee>>,
     routes: usize,
@@ -48,6 +50,7 @@ pub(crate) struct Callee {
     name: String,
     routes: ArcSwap<HashMap<Arc<str>, Arc<Route>>>,
     other: Arc<Route>,
+    histograms: metrics::OfCallee,
 }
 
 impl Engine {
@@ -91,10 +94,11 @@ impl Engine {
         key::check_name("callee_service", callee_service, &mut faults);
         faults.or(())?;
         let mut registry = self.registry();
+        let detail = registry.detail;
         let callee = registry
             .callees
             .entry(callee_service.to_owned())
-            .or_insert_with(|| Arc::new(Callee::new(callee_service)));
+            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail)));
         Ok(Arc::clone(callee))
     }
 
@@ -110,15 +114,21 @@ impl Engine {
 
     /// Shows every route: callee service, method, route. No lock is held meanwhile.
     pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &Route)) {
-        let callees: Vec<_> = self.registry().callees.values().cloned().collect();
-        for callee in callees {
-            for (method, route) in callee.routes.load().iter() {
-                f(&callee.name, method, route);
-            }
-            if callee.other.state().counters.calls() > 0 {
-                f(&callee.name, OTHER_METHOD, &callee.other);
+        for callee in self.callees() {
+            for (method, route) in callee.routes() {
+                f(&callee.name, &method, &route);
             }
         }
+    }
+
+    /// Every callee.
+    pub(crate) fn callees(&self) -> Vec<Arc<Callee>> {
+        self.registry().callees.values().cloned().collect()
+    }
+
+    /// Says what is to be measured beyond the usual, of the callees to come.
+    pub(crate) fn measure(&self, detail: Detail) {
+        self.registry().detail = detail;
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -224,13 +234,37 @@ impl Registry {
 }
 
 impl Callee {
-    fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), routes: ArcSwap::default(), other: Arc::new(Route::new(None)) }
+    fn new(name: &str, detail: Detail) -> Self {
+        Self {
+            name: name.to_owned(),
+            routes: ArcSwap::default(),
+            other: Arc::new(Route::new(None)),
+            histograms: metrics::OfCallee::new(name, detail),
+        }
     }
 
     /// The callee's own service name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Every route with its method; the one of all further methods only if it was called.
+    pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<Route>)> {
+        let known = self.routes.load();
+        let known = known.iter().map(|(method, route)| (Arc::clone(method), Arc::clone(route)));
+        let other = Some(&self.other).filter(|other| other.state().counters.calls() > 0);
+        known.chain(other.map(|other| (Arc::from(OTHER_METHOD), Arc::clone(other)))).collect()
+    }
+
+    /// Begins to measure a call of this method, on the route that was found for it.
+    pub(crate) fn call_begins(&self, route: &Arc<Route>, method: &str, now: Time) -> CallTimes {
+        let is_known = !Arc::ptr_eq(route, &self.other);
+        self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn histograms(&self) -> &metrics::OfCallee {
+        &self.histograms
     }
 
     fn known(&self, method: &str) -> Option<Arc<Route>> {

@@ -7,9 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::{Call, CallStart, Finish, Mode, Route, Send, Step, Time, Verdict, deadline};
-use tracing::Span;
 
-use super::telemetry;
+use super::telemetry::{AttemptWatch, CallWatch};
 use crate::clock::Clock;
 use crate::context::Context;
 
@@ -19,7 +18,9 @@ pub(crate) struct ActiveCall {
     call: Call,
     clock: Clock,
     context: Option<Context>,
-    span: Span,
+    watch: CallWatch,
+    /// When the call was last asked for a step.
+    now: Time,
     /// Reading the clock is most of what a call without a rule costs, so it is not read after the end.
     has_ended: bool,
 }
@@ -30,7 +31,7 @@ impl ActiveCall {
     pub(crate) fn begin(
         route: Arc<Route>,
         context: Option<Context>,
-        span: Span,
+        watch: CallWatch,
         own_deadline: Option<Time>,
         replayable: bool,
         now: Time,
@@ -45,7 +46,7 @@ impl ActiveCall {
             replayable,
         };
         let call = Call::begin(&route, start);
-        let mut call = Self { route, call, clock, context, span, has_ended: false };
+        let mut call = Self { route, call, clock, context, watch, now, has_ended: false };
         let step = call.step(now);
         (call, step)
     }
@@ -64,22 +65,24 @@ impl ActiveCall {
     }
 
     /// The attempt ended; what now?
-    pub(crate) fn attempt_ended(&mut self, attempt: u32, verdict: Verdict) -> Step {
-        let now = self.clock.now();
-        self.call.attempt_ended(&self.route, attempt, verdict, now, fastrand::u64(..));
+    pub(crate) fn attempt_ended(&mut self, attempt: AttemptWatch, verdict: Verdict) -> Step {
+        let (now, number) = (self.clock.now(), attempt.number());
+        self.watch.attempt_ended(attempt, &verdict, now);
+        self.call.attempt_ended(&self.route, number, verdict, now, fastrand::u64(..));
         self.step(now)
     }
 
     /// The attempt was cancelled; what now?
-    pub(crate) fn attempt_timed_out(&mut self, attempt: u32) -> Step {
-        let now = self.clock.now();
-        self.call.attempt_timed_out(&self.route, attempt, now, fastrand::u64(..));
+    pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptWatch) -> Step {
+        let (now, number) = (self.clock.now(), attempt.number());
+        self.watch.attempt_timed_out(attempt, now);
+        self.call.attempt_timed_out(&self.route, number, now, fastrand::u64(..));
         self.step(now)
     }
 
-    /// The span of an attempt.
-    pub(crate) fn attempt_span(&self, send: &Send) -> Span {
-        telemetry::attempt(&self.span, send)
+    /// The attempt that the last step asked for is sent.
+    pub(crate) fn attempt_sent(&mut self, send: &Send) -> AttemptWatch {
+        self.watch.sent(send, self.now, self.clock)
     }
 
     /// How long an answer may be that is held back until its status is known; none if it is not held.
@@ -95,16 +98,17 @@ impl ActiveCall {
     }
 
     fn step(&mut self, now: Time) -> Step {
+        self.now = now;
         let step = self.call.next_step(&self.route, now);
         if let Step::Finish(finish) = &step {
-            self.ended(finish);
+            self.ended(finish, now);
         }
         step
     }
 
-    fn ended(&mut self, finish: &Finish) {
+    fn ended(&mut self, finish: &Finish, now: Time) {
         self.has_ended = true;
-        telemetry::call_ended(&self.span, finish.ending);
+        self.watch.ended(finish, now);
         let Some(context) = &self.context else { return };
         if finish.marks_context {
             context.chain().mark_no_more_retry();
@@ -120,8 +124,9 @@ impl Drop for ActiveCall {
         if self.has_ended {
             return;
         }
-        if let Some(finish) = self.call.dropped(&self.route, self.clock.now()) {
-            self.ended(&finish);
+        let now = self.clock.now();
+        if let Some(finish) = self.call.dropped(&self.route, now) {
+            self.ended(&finish, now);
         }
     }
 }
@@ -129,28 +134,25 @@ impl Drop for ActiveCall {
 /// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
 #[derive(Debug)]
 pub(crate) struct Answering {
+    attempt: AttemptWatch,
     pub(super) call: ActiveCall,
-    attempt: u32,
-    span: Span,
 }
 
 impl Answering {
     /// The call goes on with this attempt alone.
-    pub(crate) fn new(mut call: ActiveCall, attempt: u32, span: Span) -> Self {
+    pub(crate) fn new(mut call: ActiveCall, attempt: AttemptWatch) -> Self {
         let now = call.clock.now();
-        call.call.attempt_committed(&call.route, attempt, now);
-        Self { call, attempt, span }
+        call.call.attempt_committed(&call.route, attempt.number(), now);
+        Self { attempt, call }
     }
 
     /// The answer ended so.
     pub(crate) fn ended(mut self, verdict: Verdict) -> Step {
-        telemetry::attempt_ended(&self.span, &verdict);
         self.call.attempt_ended(self.attempt, verdict)
     }
 
     /// The answer's time was over.
     pub(crate) fn timed_out(mut self) -> Step {
-        telemetry::attempt_cancelled(&self.span);
         self.call.attempt_timed_out(self.attempt)
     }
 }

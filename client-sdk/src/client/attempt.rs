@@ -8,19 +8,18 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
-use tracing::Span;
 
 use super::held::Held;
+use super::telemetry::AttemptWatch;
 use super::verdict::BoxError;
 
 pin_project! {
-    /// An attempt with its number and span.
+    /// An attempt, and what is told of it.
     pub(super) struct Attempt<S, F, B>
     where
         B: http_body::Body,
     {
-        pub(super) number: u32,
-        pub(super) span: Span,
+        watch: AttemptWatch,
         #[pin]
         stage: Stage<S, F, B>,
     }
@@ -52,26 +51,43 @@ pub(super) enum Came<B: http_body::Body> {
 impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     /// No attempt.
     pub(super) fn none() -> Self {
-        Self { number: 0, span: Span::none(), stage: Stage::Over }
+        Self { watch: AttemptWatch::none(), stage: Stage::Over }
     }
 
     /// One that asks the service whether it is ready.
-    pub(super) fn preparing(number: u32, span: Span, service: S, request: Request<Body>) -> Self {
-        Self { number, span, stage: Stage::Preparing { service, request: Some(request) } }
+    pub(super) fn preparing(watch: AttemptWatch, service: S, request: Request<Body>) -> Self {
+        Self { watch, stage: Stage::Preparing { service, request: Some(request) } }
     }
 
     /// One that was given to a service that was ready.
-    pub(super) fn sending(number: u32, span: Span, answer: F) -> Self {
-        Self { number, span, stage: Stage::Sending { answer } }
+    pub(super) fn sending(watch: AttemptWatch, answer: F) -> Self {
+        Self { watch, stage: Stage::Sending { answer } }
     }
 
     /// One whose answer is held.
-    pub(super) fn holding(number: u32, span: Span, held: Held<B>) -> Self {
-        Self { number, span, stage: Stage::Holding { held: Some(held) } }
+    pub(super) fn holding(watch: AttemptWatch, held: Held<B>) -> Self {
+        Self { watch, stage: Stage::Holding { held: Some(held) } }
     }
 
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
+    }
+
+    /// The attempt, as the engine knows it.
+    pub(super) fn number(&self) -> u32 {
+        self.watch.number()
+    }
+
+    /// Takes over what is told of it.
+    pub(super) fn take_watch(self: Pin<&mut Self>) -> AttemptWatch {
+        std::mem::replace(self.project().watch, AttemptWatch::none())
+    }
+
+    /// The call goes on without it: its stream is reset.
+    pub(super) fn give_up(self: Pin<&mut Self>) {
+        let mut this = self.project();
+        this.watch.lost();
+        this.stage.set(Stage::Over);
     }
 }
 
@@ -83,11 +99,11 @@ where
     B::Error: Into<BoxError>,
 {
     /// Ready with what it came to; then it is over. One that is over never is.
-    pub(super) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Came<B>> {
-        let span = self.span.clone();
-        let _in_span = span.enter();
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Came<B>> {
+        let mut this = self.project();
+        let _in_span = this.watch.span().enter();
         let came = loop {
-            let next = match self.as_mut().project().stage.project() {
+            let next = match this.stage.as_mut().project() {
                 StageProj::Over => return Poll::Pending,
                 StageProj::Preparing { service, request } => match ready!(service.poll_ready(cx)) {
                     Ok(()) => {
@@ -104,9 +120,9 @@ where
                     break Came::Held(held.take().expect("see above"));
                 }
             };
-            self.as_mut().project().stage.set(next);
+            this.stage.set(next);
         };
-        self.project().stage.set(Stage::Over);
+        this.stage.set(Stage::Over);
         Poll::Ready(came)
     }
 }

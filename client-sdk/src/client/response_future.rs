@@ -25,7 +25,7 @@ use super::held::Held;
 use super::own_answer::OwnAnswer;
 use super::requests::Requests;
 use super::response_body::ResponseBody;
-use super::telemetry;
+use super::telemetry::AttemptWatch;
 use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
@@ -68,7 +68,7 @@ where
 {
     /// Sends the first attempt, at once if the service is ready.
     pub(super) fn begin(
-        calling: Calling<S>,
+        mut calling: Calling<S>,
         step: Step,
         mut request: Request<Body>,
         service: &mut S,
@@ -83,12 +83,12 @@ where
             };
         };
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
-        let span = calling.call.attempt_span(&send);
+        let watch = calling.call.attempt_sent(&send);
         let main = if is_ready {
-            let answer = span.in_scope(|| service.call(request));
-            Attempt::sending(send.attempt, span, answer)
+            let answer = watch.span().in_scope(|| service.call(request));
+            Attempt::sending(watch, answer)
         } else {
-            Attempt::preparing(send.attempt, span, service.clone(), request)
+            Attempt::preparing(watch, service.clone(), request)
         };
         Self { main, beside: Vec::new(), step: None, calling: Some(calling) }
     }
@@ -132,8 +132,7 @@ where
 
 /// An attempt that came to something.
 struct Arrived<B: http_body::Body> {
-    number: u32,
-    span: tracing::Span,
+    watch: AttemptWatch,
     came: Came<B>,
 }
 
@@ -158,15 +157,14 @@ where
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
         let mut this = self.project();
         if let Poll::Ready(came) = this.main.as_mut().poll(cx) {
-            let (number, span) = (this.main.number, this.main.span.clone());
-            return Some(Arrived { number, span, came });
+            return Some(Arrived { watch: this.main.take_watch(), came });
         }
         for index in 0..this.beside.len() {
             if let Some(attempt) = this.beside.get_mut(index)
                 && let Poll::Ready(came) = attempt.as_mut().poll(cx)
             {
-                let attempt = this.beside.swap_remove(index);
-                return Some(Arrived { number: attempt.number, span: attempt.span.clone(), came });
+                let mut attempt = this.beside.swap_remove(index);
+                return Some(Arrived { watch: attempt.as_mut().take_watch(), came });
             }
         }
         None
@@ -187,7 +185,7 @@ where
     }
 
     fn judge(mut self: Pin<&mut Self>, arrived: Arrived<B>) -> Judged<B> {
-        let Arrived { number, span, came } = arrived;
+        let Arrived { watch, came } = arrived;
         let this = self.as_mut().project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
         let verdict = match &came {
@@ -196,42 +194,44 @@ where
             Came::Held(held) => held.verdict(calling.external),
         };
         if let Some(verdict) = verdict {
-            telemetry::attempt_ended(&span, &verdict);
-            return Judged::Ended(calling.call.attempt_ended(number, verdict), came);
+            return Judged::Ended(calling.call.attempt_ended(watch, verdict), came);
         }
         match (calling.call.hold_limit(), came) {
             (Some(limit), Came::Outcome(Ok(response))) => {
-                self.put(Attempt::holding(number, span, Held::new(response, limit)));
+                self.put(Attempt::holding(watch, Held::new(response, limit)));
                 Judged::Held
             }
             (_, came) => {
                 self.as_mut().give_up_attempts();
                 let calling = self.project().calling.take().expect("it was there above");
-                Judged::Begun(begun(calling, number, span, came))
+                Judged::Begun(begun(calling, watch, came))
             }
         }
     }
 
-    fn send(self: Pin<&mut Self>, send: &Send) {
-        let calling = self.calling.as_ref().expect("not polled after its answer");
+    fn send(mut self: Pin<&mut Self>, send: &Send) {
+        let calling = self.as_mut().project().calling.as_mut().expect("not polled after its answer");
         let service = calling.service.clone().expect("only a call that is kept is repeated");
         let request = calling.requests.again(send, &calling.call);
         let request = request.expect("only a call that is kept is repeated");
-        let span = calling.call.attempt_span(send);
-        self.put(Attempt::preparing(send.attempt, span, service, request));
+        let watch = calling.call.attempt_sent(send);
+        self.put(Attempt::preparing(watch, service, request));
     }
 
     /// The attempt's time is over.
     fn cancel(self: Pin<&mut Self>, number: u32) {
         let mut this = self.project();
-        if this.main.number == number {
-            telemetry::attempt_cancelled(&this.main.span);
+        let watch = if this.main.number() == number {
+            let watch = this.main.as_mut().take_watch();
             this.main.set(Attempt::none());
+            watch
         } else {
-            this.beside.retain(|attempt| attempt.number != number);
-        }
+            let index = this.beside.iter().position(|attempt| attempt.number() == number);
+            let index = index.expect("what is to be cancelled is under way");
+            this.beside.swap_remove(index).as_mut().take_watch()
+        };
         let calling = this.calling.as_mut().expect("not polled after its answer");
-        *this.step = Some(calling.call.attempt_timed_out(number));
+        *this.step = Some(calling.call.attempt_timed_out(watch));
     }
 
     /// Puts an attempt where there is room for it.
@@ -247,24 +247,21 @@ where
     /// Drops every attempt under way: its stream is reset.
     fn give_up_attempts(self: Pin<&mut Self>) {
         let mut this = self.project();
-        if !this.main.is_over() {
-            telemetry::attempt_cancelled(&this.main.span);
-            this.main.set(Attempt::none());
-        }
-        for attempt in this.beside.drain(..) {
-            telemetry::attempt_cancelled(&attempt.span);
+        this.main.as_mut().give_up();
+        for mut attempt in this.beside.drain(..) {
+            attempt.as_mut().give_up();
         }
     }
 }
 
 /// The answer has begun: the body goes on with the call.
-fn begun<S, B>(calling: Calling<S>, attempt: u32, span: tracing::Span, came: Came<B>) -> Answered<B>
+fn begun<S, B>(calling: Calling<S>, attempt: AttemptWatch, came: Came<B>) -> Answered<B>
 where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
     let Calling { call, timer, external, .. } = calling;
-    let call = Answering::new(call, attempt, span);
+    let call = Answering::new(call, attempt);
     let mut response = match came {
         Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
         Came::Held(held) => ResponseBody::let_go(held, call, timer, external),

@@ -1,74 +1,222 @@
-//! Spans: one per call under a rule, one child per attempt.
+//! What is told of a call while it is under way: a span for each call under a rule, one child per attempt, and
+//! the times of both for histograms.
 //!
-//! Names and fields are those of OpenTelemetry's RPC conventions and of gRFC A72 (`Sent.`, `Attempt.`), so that
-//! a subscriber that exports to it needs no mapping; ours begin with `damper.`. A call without a rule has no
-//! span, and where no subscriber wants them none is made.
+//! Names and fields are those of gRFC A72 and of OpenTelemetry's RPC conventions (1.37), so that a subscriber
+//! that exports to it needs no mapping; ours begin with `damper.`. Attempts are the spans of kind `client`,
+//! for each is one request that a server may continue; the call around them is `internal`, so that nobody who
+//! counts client spans counts it twice. An attempt given up for another has code 1 and is no error.
+//!
+//! A call without a rule has no span, and where no subscriber wants them none is made. Times are kept only
+//! with the feature `metrics`.
 
-use damper_core::{Code, Ending, Route, Send, SendKind, Verdict};
+use std::sync::Arc;
+
+use damper_core::{Answer, Code, Fate, Finish, Route, Send, SendKind, Time, Verdict, deadline};
 use tracing::Span;
 use tracing::field::{Empty, display};
 
-/// The span of a call.
-pub(super) fn call(route: &Route, callee: &str, method: &str) -> Span {
+use crate::clock::Clock;
+use crate::metrics::{AttemptTimes, CallTimes};
+use crate::routes::Callee;
+
+/// Tells what happens to a call.
+#[derive(Debug)]
+pub(crate) struct CallWatch {
+    span: Span,
+    /// What the spans of attempts say too; only where there are spans.
+    names: Option<Box<Names>>,
+    /// Sends of any kind.
+    attempts: u32,
+    /// Of the attempt that ended last.
+    code: Code,
+    times: CallTimes,
+}
+
+#[derive(Debug)]
+struct Names {
+    callee: String,
+    /// `package.Service/Method`
+    method: String,
+}
+
+impl CallWatch {
+    /// A call begins.
+    pub(super) fn begin(route: &Arc<Route>, callee: &Callee, method: &str, now: Time) -> Self {
+        let span = call_span(route, callee.name(), method);
+        let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
+        let names = (!span.is_disabled()).then(names);
+        let times = callee.call_begins(route, method, now);
+        Self { span, names, attempts: 0, code: Code::Unknown, times }
+    }
+
+    /// An attempt is sent.
+    pub(super) fn sent(&mut self, send: &Send, now: Time, clock: Clock) -> AttemptWatch {
+        self.attempts += 1;
+        let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
+        let limit = send.limit.map(|limit| now + limit);
+        let times = self.times.sent(send.kind, now);
+        AttemptWatch { number: send.attempt, span, limit, clock: Some(clock), times }
+    }
+
+    /// An attempt ended so.
+    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptWatch, verdict: &Verdict, now: Time) {
+        let code = match verdict {
+            Verdict::Success => Code::Ok,
+            Verdict::Unprocessed => Code::Unavailable,
+            // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
+            Verdict::Failure(failure) if failure.code == Code::Cancelled => attempt.code_of_end(now),
+            Verdict::Failure(failure) => failure.code,
+        };
+        self.tell_end(&mut attempt, code, now);
+    }
+
+    /// An attempt's time was over.
+    pub(super) fn attempt_timed_out(&mut self, mut attempt: AttemptWatch, now: Time) {
+        self.tell_end(&mut attempt, Code::DeadlineExceeded, now);
+    }
+
+    /// The call ended.
+    pub(super) fn ended(&mut self, finish: &Finish, now: Time) {
+        self.times.ended(now);
+        if self.span.is_disabled() {
+            return;
+        }
+        let code = match finish.answer {
+            Answer::Attempt(_) => self.code,
+            Answer::CircuitOpen => Code::Unavailable,
+            Answer::TimedOut if finish.ending.fate == Fate::Cancelled => Code::Cancelled,
+            Answer::TimedOut => Code::DeadlineExceeded,
+        };
+        record_code(&self.span, code, code != Code::Ok && finish.ending.fate != Fate::Cancelled);
+        self.span.record("damper.fate", display(finish.ending));
+        self.span.record("damper.attempts", self.attempts);
+    }
+
+    fn tell_end(&mut self, attempt: &mut AttemptWatch, code: Code, now: Time) {
+        self.code = code;
+        self.times.attempt_ended(now);
+        attempt.tell_end(code, code != Code::Ok, now);
+    }
+}
+
+/// Tells what happens to an attempt. Dropped before its end it was cancelled, or its time was over.
+#[derive(Debug)]
+pub(crate) struct AttemptWatch {
+    number: u32,
+    span: Span,
+    limit: Option<Time>,
+    /// None where there is no attempt.
+    clock: Option<Clock>,
+    times: AttemptTimes,
+}
+
+impl AttemptWatch {
+    /// Of no attempt.
+    pub(super) fn none() -> Self {
+        Self { number: 0, span: Span::none(), limit: None, clock: None, times: AttemptTimes::none() }
+    }
+
+    /// The attempt, as the engine knows it.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(super) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The call ended without it: another attempt was first, or the time of all is over.
+    pub(super) fn lost(&mut self) {
+        let Some(now) = self.now_if_told() else { return };
+        let is_over = self.limit.is_some_and(|limit| limit <= now);
+        self.tell_end(if is_over { Code::DeadlineExceeded } else { Code::Cancelled }, is_over, now);
+    }
+
+    /// What ended it, if that calls itself a cancellation.
+    fn code_of_end(&self, now: Time) -> Code {
+        if deadline::ended_by(self.limit, now) { Code::DeadlineExceeded } else { Code::Cancelled }
+    }
+
+    /// The clock is not read where nobody wants to know.
+    fn now_if_told(&self) -> Option<Time> {
+        let is_told = !self.span.is_disabled() || self.times.are_kept();
+        self.clock.filter(|_| is_told).map(|clock| clock.now())
+    }
+
+    fn tell_end(&mut self, code: Code, is_error: bool, now: Time) {
+        self.times.ended(now);
+        let span = std::mem::replace(&mut self.span, Span::none());
+        record_code(&span, code, is_error);
+    }
+}
+
+impl Drop for AttemptWatch {
+    fn drop(&mut self) {
+        if let Some(now) = self.now_if_told() {
+            let code = self.code_of_end(now);
+            self.tell_end(code, code == Code::DeadlineExceeded, now);
+        }
+    }
+}
+
+fn record_code(span: &Span, code: Code, is_error: bool) {
+    span.record("rpc.grpc.status_code", code.number());
+    if is_error {
+        span.record("otel.status_code", "ERROR");
+    }
+}
+
+fn call_span(route: &Route, callee: &str, method: &str) -> Span {
     let Some(rule) = route.rule().filter(|rule| rule.policy().governs()) else {
         return Span::none();
     };
-    let (service, name) = method.split_once('/').unwrap_or(("", method));
+    let (service, name) = service_and_name(method);
     tracing::info_span!(
         target: "damper",
         "grpc.client.call",
-        otel.name = %format_args!("Sent.{method}"),
-        otel.kind = "client",
+        otel.name = %format_args!("Sent.{service}.{name}"),
+        otel.kind = "internal",
+        otel.status_code = Empty,
         rpc.system = "grpc",
         rpc.service = service,
         rpc.method = name,
+        rpc.grpc.status_code = Empty,
         peer.service = callee,
         damper.rule = %rule.pattern(),
         damper.revision = rule.revision(),
         damper.fate = Empty,
+        damper.attempts = Empty,
     )
 }
 
-/// The call ended.
-pub(super) fn call_ended(call: &Span, ending: Ending) {
-    call.record("damper.fate", display(ending));
-}
-
-/// The span of an attempt.
-pub(super) fn attempt(call: &Span, send: &Send) -> Span {
-    if call.is_none() {
-        return Span::none();
-    }
+fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
     let kind = match send.kind {
         SendKind::First => "first",
         SendKind::Retry => "retry",
         SendKind::Hedge => "hedge",
         SendKind::Resend => "transparent_resend",
     };
+    let (service, name) = service_and_name(&names.method);
     tracing::info_span!(
         target: "damper",
         parent: call,
         "grpc.client.attempt",
-        otel.name = "Attempt",
-        previous_rpc_attempts = send.previous_attempts(),
-        transparent_retry = send.kind == SendKind::Resend,
+        otel.name = %format_args!("Attempt.{service}.{name}"),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        rpc.system = "grpc",
+        rpc.service = service,
+        rpc.method = name,
+        rpc.grpc.status_code = Empty,
+        peer.service = names.callee,
+        "previous-rpc-attempts" = send.previous_attempts(),
+        "transparent-retry" = send.kind == SendKind::Resend,
         damper.attempt = send.attempt,
         damper.attempt_kind = kind,
-        rpc.grpc.status_code = Empty,
     )
 }
 
-/// An attempt ended so.
-pub(super) fn attempt_ended(attempt: &Span, verdict: &Verdict) {
-    let code = match verdict {
-        Verdict::Success => Code::Ok,
-        Verdict::Failure(failure) => failure.code,
-        Verdict::Unprocessed => Code::Unavailable,
-    };
-    attempt.record("rpc.grpc.status_code", code.number());
-}
-
-/// An attempt was given up.
-pub(super) fn attempt_cancelled(attempt: &Span) {
-    attempt.record("rpc.grpc.status_code", Code::Cancelled.number());
+/// Only what names both comes under a rule, see `damper_core::key::is_method`.
+fn service_and_name(method: &str) -> (&str, &str) {
+    method.split_once('/').unwrap_or(("", method))
 }

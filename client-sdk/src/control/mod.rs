@@ -1,7 +1,7 @@
 //! The control plane's side of the SDK: rules in, reports out, in the background.
 //!
-//! Three supervised tasks: the stream (which first takes up what is on disk), the override file, the writer
-//! of the rules on disk. They hold what they [share](Shared), never the [`Damper`](crate::Damper) itself, so
+//! Supervised tasks: the stream (which first takes up what is on disk), the override file, the writer of the
+//! rules on disk, and with the feature `metrics` the one that publishes counters. They hold what they [share](Shared), never the [`Damper`](crate::Damper) itself, so
 //! that dropping its last clone ends them. A task that panics is started again after a growing wait; the
 //! application's calls go on meanwhile by the rules in force. Nothing that a server, a file or a variable says
 //! makes one panic, so a process built with `panic = "abort"` is as safe.
@@ -17,6 +17,8 @@ pub mod fuzzing;
 mod keep;
 mod last_known_good;
 pub(crate) mod overrides;
+#[cfg(feature = "metrics")]
+mod publish;
 mod reconnect;
 mod report;
 mod status;
@@ -96,6 +98,10 @@ impl Control {
                     keep::run(&shared, place, stop).await;
                 }
             })
+        }));
+        #[cfg(feature = "metrics")]
+        tasks.push(spawn("metrics", |shared, stop| {
+            Box::pin(async move { publish::run(&shared.engine, stop).await })
         }));
         Self { shared, stop, tasks: Mutex::new(tasks) }
     }

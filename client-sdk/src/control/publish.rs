@@ -1,0 +1,17 @@
+//! When metrics are published: now and then, and a last time at the end.
+
+use super::Stop;
+use crate::metrics;
+use crate::routes::Engine;
+
+/// Publishes until the end.
+pub(super) async fn run(engine: &Engine, mut stop: Stop) {
+    let mut is_ending = false;
+    while !is_ending {
+        tokio::select! {
+            () = tokio::time::sleep(metrics::INTERVAL) => {}
+            () = stop.stopped() => is_ending = true,
+        }
+        metrics::publish(engine).await;
+    }
+}
