@@ -41,12 +41,12 @@ impl Class {
         if let Some(feature) = self.lacking(rule.policy()) {
             return Some(feature);
         }
-        let mut bearing = guards.overlapping(pattern).filter(|stored| self.matches(&stored.pattern));
-        if !guards.all_read() && bearing.any(|stored| stored.guard.is_none()) {
+        let bearing = || guards.overlapping(pattern).filter(|stored| self.matches(&stored.pattern));
+        if !guards.all_read() && bearing().any(|stored| stored.guard.is_none()) {
             return Some(UNREAD);
         }
-        let mut exceeded = guards.exceeded_by(rule).filter(|exceeded| self.matches(exceeded.guard.pattern()));
-        (!self.knows_guards() && exceeded.next().is_some()).then_some(feature::GUARDS)
+        let cuts = || guards.exceeded_by(rule).any(|cut| self.matches(cut.guard.pattern()));
+        (!self.knows_guards() && cuts()).then_some(feature::GUARDS)
     }
 
     /// The first feature that the policy needs and the client lacks.

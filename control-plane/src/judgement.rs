@@ -3,7 +3,8 @@
 //! A rule that lies wholly inside a guard and exceeds it would never be in force as it stands: it is refused. Any
 //! other excess is accepted, since the rule is right on some of its routes, and told as a finding. A rule that is
 //! stored just so already is not refused either: nothing is written, and whoever applies the same set again is
-//! not stopped by a guard that came in between.
+//! not stopped by a guard that came in between. A rule and a guard that are written at the same moment may pass each
+//! other; then the guard cuts what it would have refused.
 
 use damper_core::{Faults, Rule};
 use damper_proto::v1;
@@ -43,6 +44,11 @@ impl Findings {
             }
         }
         taken
+    }
+
+    /// Counts findings of what is not listed itself.
+    pub(crate) fn leave_out(&mut self, count: usize) {
+        self.untold += count;
     }
 
     /// How many were left out, where any were.

@@ -109,17 +109,20 @@ mod tests {
                 cluster: "default".into(),
                 instance: "host-1\x1b[2J".into(),
             }),
-            refused: vec![v1::Refusal {
-                key: None,
-                revision: 7,
-                reason: "policy.mode: 9 is not known".into(),
-                guard: false,
-            }],
+            refused: [false, true]
+                .map(|guard| v1::Refusal {
+                    key: None,
+                    revision: 7,
+                    reason: "policy.mode: 9 is not known".into(),
+                    guard,
+                })
+                .into(),
             ..Default::default()
         };
         let response = v1::ListClientsResponse { clients: vec![client], ..Default::default() };
         let lines = exceptions(&response);
         assert!(lines.contains("of revision 7: policy.mode: 9 is not known"), "{lines}");
+        assert!(lines.lines().any(|line| line.contains(" refuses guard ")), "{lines}");
         assert!(!lines.contains('\x1b') && !table(&response).to_string().contains('\x1b'));
     }
 }

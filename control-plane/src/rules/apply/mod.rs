@@ -166,26 +166,24 @@ impl Set {
             };
             *count += 1;
             let Some(put) = change.put.as_ref() else { continue };
-            let (reach, found) = match put {
-                Written::Rule(written) => {
-                    let cuts = judgement::cuts(guards, &written.rule);
-                    (survey.reach(&written.rule), findings.take(cuts))
-                }
-                Written::Guard(written) => {
-                    let pattern = written.guard.pattern();
-                    let cuts = cut_by.remove(pattern).unwrap_or_default();
-                    (survey.reach_of_guard(pattern), findings.take(cuts))
-                }
+            let cuts: Vec<v1::Finding> = match put {
+                Written::Rule(written) => judgement::cuts(guards, &written.rule).collect(),
+                Written::Guard(written) => cut_by.remove(written.guard.pattern()).unwrap_or_default(),
             };
-            if response.results.len() < MAX_RESULTS {
-                response.results.push(v1::RuleResult {
-                    key: Some(change.subject.pattern().into()),
-                    change: (*result).into(),
-                    reach: Some(reach),
-                    findings: found,
-                    guard: matches!(put, Written::Guard(_)),
-                });
+            if response.results.len() == MAX_RESULTS {
+                findings.leave_out(cuts.len());
+                continue;
             }
+            response.results.push(v1::RuleResult {
+                key: Some(change.subject.pattern().into()),
+                change: (*result).into(),
+                reach: Some(match put {
+                    Written::Rule(written) => survey.reach(&written.rule),
+                    Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
+                }),
+                findings: findings.take(cuts),
+                guard: matches!(put, Written::Guard(_)),
+            });
         }
         if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest()) {
             last.findings.push(rest);
