@@ -54,6 +54,7 @@ pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at
         ("METHOD", Left),
         ("CALLS/S", Right),
         ("ATTEMPTS/S", Right),
+        ("HEDGES/S", Right),
         ("AMPLIFICATION", Right),
         ("ERRORS", Right),
         ("P50", Right),
@@ -66,6 +67,7 @@ pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at
         let figures = [
             rate(route.calls_per_s),
             rate(route.attempts_per_s),
+            rate(route.hedges_per_s),
             amplification(route.amplification),
             share(route.error_share),
             time(route.p50.as_ref()),

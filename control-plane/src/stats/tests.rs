@@ -29,6 +29,7 @@ fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
         callee_method: method.to_owned(),
         calls,
         attempts,
+        hedges: attempts.saturating_sub(calls),
         fates: vec![fate(Fate::Ok, calls - failed), fate(Fate::AttemptsExhausted, failed)],
         latency: vec![v1::BucketCount { bucket: 10, count: calls }],
         ..Default::default()
@@ -61,6 +62,7 @@ async fn steady_reports_give_a_steady_rate() {
     let row = only(&stats);
     assert!(about(row.calls_per_s, 100.0), "{row:?}");
     assert!(about(row.attempts_per_s, 200.0), "{row:?}");
+    assert!(about(row.hedges_per_s, 100.0), "{row:?}");
     assert!(about(row.amplification, 2.0), "{row:?}");
     assert!(about(row.error_share, 0.1), "{row:?}");
     assert_eq!((row.total_calls, row.total_attempts, row.clients), (3000, 6000, 1));
