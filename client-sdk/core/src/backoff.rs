@@ -271,6 +271,13 @@ mod tests {
     }
 
     #[test]
+    fn further_draws_are_those_of_splitmix64() {
+        let mut draws = Draws(0);
+        // Its published outputs for the seed 0 begin so.
+        assert_eq!([draws.next(), draws.next()], [0, 0xE220_A839_7B1D_CDAF]);
+    }
+
+    #[test]
     fn the_parts_of_a_sum_are_drawn_independently() {
         let part = || Waits::Fixed { delay: ms(100), jitter: Jitter::Full };
         let sum = Backoff::Sum(vec![part(), part()]);

@@ -145,3 +145,30 @@ async fn an_open_circuit_answers_at_once_and_sends_nothing() {
     assert_eq!((answer.status(), peer.seen().len()), ("14", 5));
     ended(&engine, &[("circuit_open", 1), ("policy_off", 5)]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_changes_during_calls_neither_stalls_them_nor_loses_a_count() {
+    let engine = engine(mixed());
+    let script = [after(60, unavailable()), after(20, unavailable()), after(20, ok())];
+    let peer = Peer::new(script.into_iter().chain([after(20, unavailable()), ok(), ok()]));
+    let mut service = governed(&engine, peer.clone());
+    let changes = async {
+        // While the first attempt is in flight, during the wait, and while a hedge is.
+        for policy in [observe(), hedged(2), enforce()] {
+            tokio::time::sleep(ms(30)).await;
+            engine.apply(table(policy));
+            engine.limit_mode(Some(Mode::Off));
+            engine.limit_mode(None);
+        }
+        engine.apply(Table::default());
+        engine.apply(table(mixed()));
+    };
+    let calls = async {
+        for _ in 0..3 {
+            assert_eq!(call(&mut service, request()).await.unwrap().status(), "0");
+        }
+    };
+    tokio::join!(changes, calls);
+    ended(&engine, &[("ok", 1), ("ok_after_retry", 2)]);
+    assert_eq!(peer.seen().len(), 6);
+}

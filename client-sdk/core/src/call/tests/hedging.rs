@@ -111,6 +111,9 @@ fn mixed_retries_fast_failures_with_backoff_and_hedges_slow_ones() {
     let sends = [(0, First), (50, Hedged), (170, Retried)];
     let script = [Ends(70, UNAVAILABLE), Ends(20, UNAVAILABLE), Ends(5, OK)];
     check(mixed(3, 1), &script, &sends, &[], (175, "ok_after_retry"));
+    // Also where they do not fail at once.
+    let script = [Ends(60, UNAVAILABLE), Ends(20, UNAVAILABLE), Ends(5, OK)];
+    check(mixed(3, 1), &script, &sends, &[], (175, "ok_after_retry"));
 }
 
 #[test]
