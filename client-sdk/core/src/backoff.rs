@@ -263,6 +263,21 @@ mod tests {
     }
 
     #[test]
+    fn the_ceiling_itself_is_not_over_it_and_a_part_of_a_microsecond_more_is() {
+        let count = |waits: Waits| all(&Backoff::Always(waits)).len();
+        let us = Duration::from_micros;
+        let stop = |max| Growth { max, over_max: OverMax::Stop, jitter: Jitter::None };
+        let exponential = |base, multiplier_bp, max| {
+            count(Waits::Exponential { base, multiplier: Ratio::from_bp(multiplier_bp), growth: stop(max) })
+        };
+        assert_eq!(exponential(ms(25), 20_000, ms(200)), 4, "25, 50, 100, 200");
+        assert_eq!(exponential(us(3), 15_000, us(4)), 1, "3 and 4.5");
+        assert_eq!(count(Waits::Fibonacci { unit: us(1), growth: stop(us(5)) }), 5, "1, 1, 2, 3, 5");
+        let step = Step::Up(us(1));
+        assert_eq!(count(Waits::Incrementing { initial: us(1), step, growth: stop(us(3)) }), 3);
+    }
+
+    #[test]
     fn a_list_ends_when_it_is_used_up_also_as_a_part_of_a_sum() {
         let list = Waits::Custom { delays: vec![ms(5), ms(50)], jitter: Jitter::None };
         assert_eq!(all(&Backoff::Always(list.clone())), [5, 50]);

@@ -160,6 +160,26 @@ mod tests {
     }
 
     #[test]
+    fn adaptive_goes_by_what_retries_achieve_and_by_the_run() {
+        let breaker = RetryBreaker { mode: BreakerMode::Adaptive, ..bare(1000) };
+        let word = |failures, (retries_failed, retries_succeeded), run| {
+            let attempts = Counts { failures, successes: 100 };
+            let repeats = Counts { failures: retries_failed, successes: retries_succeeded };
+            judge(&breaker, Evidence { attempts, repeats, run })
+        };
+        assert_eq!(word(11, (9, 0), 0), Word::Admitted, "nine are too few to judge");
+        assert_eq!(word(11, (10, 0), 0), Word::Refused);
+        assert_eq!(word(11, (5, 5), 0), Word::Admitted, "half is not fewer than half");
+        assert_eq!(word(11, (6, 5), 0), Word::Refused);
+        assert_eq!(word(10, (6, 5), 0), Word::Admitted, "the ratio allows ten");
+        assert_eq!(word(10, (0, 9), 19), Word::Admitted);
+        assert_eq!(word(10, (0, 9), 20), Word::Probe, "a run at any ratio");
+        let ratio = Evidence { attempts: Counts { failures: 11, successes: 100 }, ..Evidence::default() };
+        assert_eq!(judge(&bare(1000), ratio), Word::Refused);
+        assert_eq!(judge(&bare(1000), Evidence { run: 99, ..Evidence::default() }), Word::Admitted);
+    }
+
+    #[test]
     fn failures_are_wider_than_what_is_retried_and_can_be_replaced() {
         let mut policy = Policy::new(crate::Mode::Enforce);
         let failed = |code| Failure::new(code);

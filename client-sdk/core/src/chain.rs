@@ -203,6 +203,26 @@ mod tests {
     }
 
     #[test]
+    fn a_context_tells_what_the_request_brought_and_what_was_marked() {
+        let context = Context::new(Some(2), Some(Time::from_micros(7)));
+        assert_eq!((context.flag(), context.deadline()), (Some(2), Some(Time::from_micros(7))));
+        assert!(!context.no_more_retry());
+        context.mark_no_more_retry();
+        assert!(context.no_more_retry());
+        let first_send = Context::new(None, None);
+        assert_eq!((first_send.flag(), first_send.deadline()), (None, None));
+    }
+
+    #[test]
+    fn a_route_that_fails_again_and_again_takes_one_place() {
+        let context = Context::new(None, None);
+        (0..20).for_each(|_| context.note_failed(1));
+        context.note_failed(2);
+        assert!(context.has_failed(1) && context.has_failed(2));
+        assert!(!context.has_failed(3) && !context.has_failed(0));
+    }
+
+    #[test]
     fn any_of_the_three_marks_makes_a_request_a_repeat() {
         let check = |retry: Option<&str>, previous: Option<&str>, envoy: Option<&str>, expected| {
             assert_eq!(marks(retry, previous, envoy).flag(), expected, "{retry:?} {previous:?} {envoy:?}");

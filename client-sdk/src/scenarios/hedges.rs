@@ -135,7 +135,7 @@ async fn a_hedge_beyond_the_budget_is_not_sent() {
 async fn an_open_circuit_answers_at_once_and_sends_nothing() {
     let circuit_breaker = Some(damper_core::CircuitBreaker::default());
     let engine = engine(Policy { circuit_breaker, retry: None, ..enforce() });
-    let peer = Peer::new([const { () }; 5].map(|()| unavailable()));
+    let peer = Peer::new([(); 5].map(|()| unavailable()));
     let mut service = governed(&engine, peer.clone());
     for _ in 0..5 {
         call(&mut service, request()).await.unwrap();

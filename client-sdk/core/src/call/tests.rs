@@ -251,6 +251,18 @@ fn an_attempt_that_does_not_end_is_cancelled_and_may_be_repeated() {
 }
 
 #[test]
+fn the_deadline_is_the_earliest_there_is() {
+    let deadline = |timeout: Option<u64>, inherited: Option<u64>| {
+        let route = route(Policy { timeout: timeout.map(ms), ..policy() });
+        Call::begin(&route, CallStart { deadline: inherited.map(at), ..start() }).deadline()
+    };
+    assert_eq!(deadline(None, None), None);
+    assert_eq!(deadline(Some(300), None), Some(at(300)));
+    assert_eq!(deadline(Some(300), Some(200)), Some(at(200)));
+    assert_eq!(deadline(Some(300), Some(400)), Some(at(300)));
+}
+
+#[test]
 fn the_call_ends_at_its_deadline() {
     let policy = Policy { timeout: Some(ms(300)), ..policy() };
     let driven = check(policy, start(), &[], Fate::Deadline, 1);

@@ -70,7 +70,10 @@ fn three_good_probes_close_it_and_the_old_failures_are_forgotten() {
     let probes = [0; 3].map(|_| subject.admit(5_000));
     assert!(probes.iter().all(|probe| matches!(probe, Admission::Probe { .. })), "{probes:?}");
     assert_eq!(subject.admit(5_000), Admission::Refused, "no more than three");
-    probes.iter().for_each(|probe| subject.end(*probe, Outcome::Good, 5_001));
+    for probe in probes {
+        assert_eq!(subject.admit(5_000), Admission::Refused, "all three must succeed");
+        subject.end(probe, Outcome::Good, 5_001);
+    }
     assert_eq!(subject.admit(5_002), Admission::Closed);
     (0..4).for_each(|_| assert!(subject.call(Outcome::Failed, 5_003)));
     assert_eq!(subject.admit(5_004), Admission::Closed, "four in a row are not five");
