@@ -37,6 +37,8 @@
 //!   calls are still governed, but every layer of a chain decides for itself. It also counts who sends requests
 //!   again, and refuses repeats beyond the limit that the service's owner has set.
 //! - A spawned task leaves the context behind, unless by [`spawn`] or [`Context::scope`].
+//! - Each call under a rule and each of its attempts is a `tracing` span (target `damper`). With the cargo
+//!   feature `metrics` counters and histograms go to the recorder of the process, see [`metrics`].
 //! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
 //!
 //! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.

@@ -1,6 +1,7 @@
 //! What a call costs without a rule: nothing on the heap and nothing kept, once its route is known; telling
-//! the callee a deadline is one allocation. And what a request costs that is served: its context, nothing for
-//! being counted.
+//! the callee a deadline is one allocation. What a call under a rule costs that nobody watches: what it takes to
+//! send it again, nothing for spans and metrics. And what a request costs that is served: its context, nothing
+//! for being counted.
 //!
 //! One test in a binary of its own, without a harness, whose threads allocate while the test runs: the counting
 //! allocator counts the whole process.
@@ -12,15 +13,22 @@ use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use bytes::Bytes;
 use damper_core::chain::Repeater;
-use damper_core::{MAX_ROUTES, OTHER_METHOD};
+use damper_core::{MAX_ROUTES, Mode, OTHER_METHOD, Pattern, Policy, Retry};
+use damper_proto::v1;
+use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
 use damper_sdk::{ClientService, Damper, Options};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc as channel;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::body::Body;
+use tonic::transport::server::TcpIncoming;
 use tower::service_fn;
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -93,6 +101,9 @@ impl http_body::Body for Message {
     }
 }
 
+/// What it takes to be able to send a call again: the message that is kept, a body that reads it, a copy of the
+/// headers (a table and the entries), and the path, which is shared from then on.
+const GOVERNED: usize = 5;
 const TAKE: &str = "/stock.v1.Stock/Take";
 
 fn request(reads: &Arc<AtomicUsize>, path: &str) -> Request<Body> {
@@ -175,6 +186,46 @@ fn serving_costs_the_context(
     }
 }
 
+/// A control plane that has one rule for all calls and then says nothing more.
+struct OneRule;
+
+#[tonic::async_trait]
+impl Distribution for OneRule {
+    type SubscribeStream = ReceiverStream<Result<v1::ServerMessage, tonic::Status>>;
+
+    async fn subscribe(
+        &self,
+        request: tonic::Request<tonic::Streaming<v1::ClientMessage>>,
+    ) -> Result<tonic::Response<Self::SubscribeStream>, tonic::Status> {
+        let every = Pattern::parse("*", "*", "*", "*").expect("a sound pattern");
+        let policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
+        let kind = Some(v1::distributed_rule::Kind::Policy((&policy).into()));
+        let rules = vec![v1::DistributedRule { key: Some((&every).into()), revision: 1, kind }];
+        let snapshot = v1::Snapshot { rules, last: true, ..v1::Snapshot::default() };
+        let kind = Some(v1::server_message::Kind::Snapshot(snapshot));
+        let message = v1::ServerMessage { epoch: "e".to_owned(), revision: 1, nonce: 1, kind };
+        let (say, said) = channel::channel(1);
+        say.send(Ok(message)).await.expect("its other end is here");
+        tokio::spawn(async move {
+            let mut from_client = request.into_inner();
+            while let Ok(Some(_)) = from_client.message().await {}
+            drop(say);
+        });
+        Ok(tonic::Response::new(ReceiverStream::new(said)))
+    }
+}
+
+/// A service under a rule.
+async fn governed() -> Damper {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("it listens"));
+    let server = tonic::transport::Server::builder().add_service(DistributionServer::new(OneRule));
+    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    let damper = Damper::connect(Options::new([url]).service("orders")).expect("sound options");
+    damper.ready(Duration::from_secs(30)).await.expect("the rule arrives");
+    damper
+}
+
 fn served(damper: &Damper, method: &str) -> (u64, u64) {
     let mut all = (0, 0);
     damper.for_each_served(|name, served| {
@@ -228,6 +279,12 @@ async fn calls_without_a_rule_allocate_but_a_deadline_served_requests_but_a_cont
     costs_more_by(0, &mut bare, &mut layered, "/stock.v1.Stock/Give");
     assert_eq!(calls(&damper, OTHER_METHOD), beyond + 1_000);
     assert_eq!(read_before.load(Ordering::Relaxed), 0);
+
+    let under_a_rule = governed().await;
+    let mut layered = under_a_rule.client_layer("stock").expect("a sound name").layer(bare.clone());
+    cost(&mut layered, request(&reads, TAKE));
+    costs_more_by(GOVERNED, &mut bare, &mut layered, TAKE);
+    assert_eq!(calls(&under_a_rule, "stock.v1.Stock/Take"), 1_001);
 
     let repeat = &[("damper-retry", "1"), ("grpc-previous-rpc-attempts", "1")];
     serving_costs_the_context(&damper, &mut bare, &[], TAKE);

@@ -111,7 +111,9 @@ where
                     None => (ready!(self.as_mut().poll_timer(cx)), None),
                     Some(attempt) => match self.as_mut().judge(attempt) {
                         Judged::Ended(step, came) => (step, Some(came)),
-                        Judged::Begun(answer) => return Poll::Ready(answer),
+                        Judged::Begun(watch, came) => {
+                            return Poll::Ready(self.as_mut().begun(watch, came));
+                        }
                         Judged::Held => continue,
                     },
                 },
@@ -141,7 +143,7 @@ enum Judged<B: http_body::Body> {
     /// The attempt ended; this is next.
     Ended(Step, Came<B>),
     /// Its answer has begun: the application gets it.
-    Begun(Answered<B>),
+    Begun(AttemptWatch, Came<B>),
     /// Its answer has begun and is held.
     Held,
 }
@@ -201,12 +203,22 @@ where
                 self.put(Attempt::holding(watch, Held::new(response, limit)));
                 Judged::Held
             }
-            (_, came) => {
-                self.as_mut().give_up_attempts();
-                let calling = self.project().calling.take().expect("it was there above");
-                Judged::Begun(begun(calling, watch, came))
-            }
+            (_, came) => Judged::Begun(watch, came),
         }
+    }
+
+    /// The answer has begun: the body goes on with the call.
+    fn begun(mut self: Pin<&mut Self>, watch: AttemptWatch, came: Came<B>) -> Answered<B> {
+        self.as_mut().give_up_attempts();
+        let calling = self.project().calling.take().expect("not polled after its answer");
+        let Calling { call, timer, external, .. } = calling;
+        let call = Answering::new(call, watch);
+        let mut response = match came {
+            Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
+            Came::Held(held) => ResponseBody::let_go(held, call, timer, external),
+        };
+        headers::strip_hop_by_hop(response.headers_mut());
+        Ok(response)
     }
 
     fn send(mut self: Pin<&mut Self>, send: &Send) {
@@ -252,22 +264,6 @@ where
             attempt.as_mut().give_up();
         }
     }
-}
-
-/// The answer has begun: the body goes on with the call.
-fn begun<S, B>(calling: Calling<S>, attempt: AttemptWatch, came: Came<B>) -> Answered<B>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    let Calling { call, timer, external, .. } = calling;
-    let call = Answering::new(call, attempt);
-    let mut response = match came {
-        Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
-        Came::Held(held) => ResponseBody::let_go(held, call, timer, external),
-    };
-    headers::strip_hop_by_hop(response.headers_mut());
-    Ok(response)
 }
 
 fn answer<B>(finish: Finish, came: Option<Came<B>>) -> Answered<B>

@@ -3,13 +3,13 @@
 use damper_core::{SendKind, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Detail;
+pub(crate) struct Detail(());
 
 #[derive(Debug)]
 pub(crate) struct OfCallee;
 
 impl OfCallee {
-    pub(crate) fn new(_callee: &str, Detail: Detail) -> Self {
+    pub(crate) fn new(_callee: &str, _detail: Detail) -> Self {
         Self
     }
 

@@ -9,8 +9,11 @@ mod chain;
 mod engine;
 mod hedges;
 mod held;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod peer;
 mod repeats;
+mod spans;
 mod wire;
 
 use std::sync::Arc;

@@ -1,0 +1,267 @@
+//! The spans of calls, as a subscriber sees them: which there are, what they say, and that they say how they
+//! ended on every way out.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use damper_core::{CircuitBreaker, Code, CodeSet, Hedge, HedgeDelay};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, Span, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt as _};
+use tracing_subscriber::registry::LookupSpan;
+
+use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, trailers_only, unavailable};
+use super::*;
+
+/// A span, as it was told.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    name: &'static str,
+    /// The place of its parent among all.
+    parent: Option<usize>,
+    fields: BTreeMap<&'static str, String>,
+    is_closed: bool,
+}
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.fields.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.fields.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Told {
+    fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("-", String::as_str)
+    }
+
+    /// What tests are mostly about: a call's fate, or an attempt's number and kind; code; whether an error.
+    fn line(&self) -> String {
+        let end = format!("{} {}", self.field("rpc.grpc.status_code"), self.field("otel.status_code"));
+        match self.parent {
+            None => format!("{} in {} {end}", self.field("damper.fate"), self.field("damper.attempts")),
+            Some(parent) => format!(
+                "{parent}: {} {} {end}",
+                self.field("damper.attempt"),
+                self.field("damper.attempt_kind")
+            ),
+        }
+    }
+}
+
+/// Every span, in the order in which they began.
+#[derive(Clone, Default)]
+struct Spans(Arc<Mutex<Vec<(u64, Told)>>>);
+
+impl Spans {
+    /// Those of this thread, until the guard is dropped.
+    fn listen() -> (Self, DefaultGuard) {
+        // As long as there is but one subscriber in the process, a thread without one that comes first to
+        // where a span begins decides for all that nobody wants it.
+        static ANOTHER: LazyLock<Dispatch> = LazyLock::new(|| tracing_subscriber::registry().into());
+        LazyLock::force(&ANOTHER);
+        let spans = Self::default();
+        let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
+        (spans, guard)
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<(u64, Told)>> {
+        self.0.lock().unwrap()
+    }
+
+    fn told(&self) -> Vec<Told> {
+        self.all().iter().map(|(_, told)| told.clone()).collect()
+    }
+
+    /// All have ended, so.
+    #[track_caller]
+    fn are(&self, expected: &[&str]) {
+        let told = self.told();
+        assert!(told.iter().all(|span| span.is_closed), "{told:#?}");
+        assert_eq!(told.iter().map(Told::line).collect::<Vec<_>>(), expected);
+    }
+}
+
+impl<S> tracing_subscriber::Layer<S> for Spans
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let metadata = attributes.metadata();
+        if metadata.target() != "damper" {
+            return;
+        }
+        let parent = context.span(id).and_then(|span| span.parent()).map(|parent| parent.id().into_u64());
+        let mut all = self.all();
+        let parent = parent.and_then(|parent| all.iter().rposition(|(id, _)| *id == parent));
+        let mut told = Told { name: metadata.name(), parent, ..Told::default() };
+        attributes.record(&mut told);
+        all.push((id.into_u64(), told));
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
+        if let Some((_, told)) = self.all().iter_mut().rev().find(|(told, _)| *told == id.into_u64()) {
+            values.record(told);
+        }
+    }
+
+    fn on_close(&self, id: Id, _: Context<'_, S>) {
+        if let Some((_, told)) = self.all().iter_mut().rev().find(|(told, _)| *told == id.into_u64()) {
+            told.is_closed = true;
+        }
+    }
+}
+
+fn hedged() -> Policy {
+    let hedge = Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 1 };
+    Policy { retry: None, hedge: Some(hedge), ..enforce() }
+}
+
+/// One call under a policy; the spans it left.
+async fn play(policy: impl Into<Option<Policy>>, script: impl IntoIterator<Item = Reply>) -> Spans {
+    let (spans, _listening) = Spans::listen();
+    call(&mut governed(&engine(policy), Peer::new(script)), request()).await.unwrap();
+    spans
+}
+
+/// One call that the application gives up after so long.
+async fn play_and_drop(policy: Policy, after: Duration, request: Request<Body>, reply: Reply) -> Spans {
+    let (spans, _listening) = Spans::listen();
+    let mut service = governed(&engine(policy), Peer::new([reply]));
+    assert!(tokio::time::timeout(after, call(&mut service, request)).await.is_err());
+    spans
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_and_each_attempt_say_what_they_are() {
+    let spans = play(enforce(), [unavailable(), ok()]).await;
+    spans.are(&["ok_after_retry in 2 0 -", "0: 1 first 14 ERROR", "0: 2 retry 0 -"]);
+    let told = spans.told();
+    fn fields<'a, const N: usize>(span: &'a Told, names: [&str; N]) -> [&'a str; N] {
+        names.map(|name| span.field(name))
+    }
+    let shared = ["rpc.system", "rpc.service", "rpc.method", "peer.service"];
+    for span in &told {
+        assert_eq!(fields(span, shared), ["grpc", "inventory.v1.Inventory", "Reserve", "inventory"]);
+    }
+    let [call, first, second] = told.as_slice() else { panic!("three spans") };
+    assert_eq!((call.name, first.name), ("grpc.client.call", "grpc.client.attempt"));
+    assert_eq!(
+        fields(call, ["otel.name", "otel.kind", "damper.rule", "damper.revision"]),
+        ["Sent.inventory.v1.Inventory.Reserve", "internal", "* * * *", "1"]
+    );
+    let attempt = ["otel.name", "otel.kind", "previous-rpc-attempts", "transparent-retry"];
+    assert_eq!(fields(first, attempt), ["Attempt.inventory.v1.Inventory.Reserve", "client", "0", "false"]);
+    assert_eq!(fields(second, attempt), ["Attempt.inventory.v1.Inventory.Reserve", "client", "1", "false"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loser_is_cancelled_and_no_error() {
+    let spans = play(hedged(), [Reply::Hang, after(20, ok())]).await;
+    spans.are(&["ok_by_hedge in 2 0 -", "0: 1 first 1 -", "0: 2 hedge 0 -"]);
+    let spans = play(hedged(), [after(60, ok()), Reply::Hang]).await;
+    spans.are(&["ok in 2 0 -", "0: 1 first 0 -", "0: 2 hedge 1 -"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transparent_resend_is_an_attempt_of_the_same_number() {
+    let refused = Reply::Error(h2::Error::from(h2::Reason::REFUSED_STREAM).into());
+    let spans = play(enforce(), [refused, ok()]).await;
+    spans.are(&["ok in 2 0 -", "0: 1 first 14 ERROR", "0: 1 transparent_resend 0 -"]);
+    assert_eq!(spans.told()[2].field("transparent-retry"), "true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_time_is_over_exceeded_its_deadline() {
+    let policy = with_retry(|retry| {
+        retry.per_attempt_timeout = Some(ms(30));
+        retry.codes = CodeSet::from_iter([Code::DeadlineExceeded]);
+    });
+    // The second is ended by a timer elsewhere, which calls that a cancellation; the third in its body.
+    let cancelled = after(28, trailers_only(&[("grpc-status", "1")]));
+    let stalling = begun(ScriptedBody::stalling([data("wor")]));
+    let spans = play(policy, [Reply::Hang, cancelled, stalling]).await;
+    spans.are(&["committed in 3 4 ERROR", "0: 1 first 4 ERROR", "0: 2 retry 4 ERROR", "0: 3 retry 4 ERROR"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_ends_every_attempt() {
+    let policy = Policy { timeout: Some(ms(120)), ..hedged() };
+    let spans = play(policy, [Reply::Hang, Reply::Hang]).await;
+    spans.are(&["deadline in 2 4 ERROR", "0: 1 first 4 ERROR", "0: 2 hedge 4 ERROR"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_is_cancelled_with_its_attempt() {
+    for reply in [Reply::Hang, begun(ScriptedBody::stalling([data("wor")]))] {
+        let spans = play_and_drop(enforce(), ms(20), request(), reply).await;
+        spans.are(&["cancelled in 1 1 -", "0: 1 first 1 -"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_by_a_timer_of_its_deadline_exceeded_it() {
+    for reply in [Reply::Hang, begun(ScriptedBody::stalling([data("wor")]))] {
+        let mut request = request();
+        request.headers_mut().insert("grpc-timeout", "50m".parse().unwrap());
+        let spans = play_and_drop(enforce(), ms(48), request, reply).await;
+        spans.are(&["deadline in 1 4 ERROR", "0: 1 first 4 ERROR"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_dropped_while_it_waits_leaves_no_attempt_open() {
+    let spans = play_and_drop(enforce(), ms(5), request(), unavailable()).await;
+    spans.are(&["cancelled in 1 1 -", "0: 1 first 14 ERROR"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_circuit_is_a_call_without_attempts() {
+    let circuit_breaker = Some(CircuitBreaker::default());
+    let engine = engine(Policy { circuit_breaker, retry: None, ..enforce() });
+    let mut service = governed(&engine, Peer::new([(); 5].map(|()| unavailable())));
+    for _ in 0..5 {
+        call(&mut service, request()).await.unwrap();
+    }
+    let (spans, _listening) = Spans::listen();
+    call(&mut service, request()).await.unwrap();
+    spans.are(&["circuit_open in 0 14 ERROR"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn observed_calls_say_what_would_have_been() {
+    play(observe(), [unavailable()]).await.are(&["would_retry in 1 14 ERROR", "0: 1 first 14 ERROR"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_rule_or_with_one_that_is_off_there_are_no_spans() {
+    play(None, [unavailable()]).await.are(&[]);
+    play(Policy { mode: Mode::Off, ..enforce() }, [unavailable()]).await.are(&[]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callee_runs_inside_the_span_of_its_attempt() {
+    let (spans, _listening) = Spans::listen();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let see = Arc::clone(&seen);
+    let peer = Peer::new([unavailable(), ok()]);
+    let inner = tower::service_fn(move |request| {
+        let (see, mut peer) = (Arc::clone(&see), peer.clone());
+        see.lock().unwrap().push(Span::current().id().map(|id| id.into_u64()));
+        async move {
+            tokio::task::yield_now().await;
+            see.lock().unwrap().push(Span::current().id().map(|id| id.into_u64()));
+            peer.call(request).await
+        }
+    });
+    call(&mut governed(&engine(enforce()), inner), request()).await.unwrap();
+    let attempts: Vec<_> = spans.all().iter().skip(1).flat_map(|(id, _)| [Some(*id); 2]).collect();
+    assert_eq!((attempts.len(), attempts), (4, seen.lock().unwrap().clone()));
+    assert_eq!(Span::current().id(), None, "nothing is left entered");
+}
