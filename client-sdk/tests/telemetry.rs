@@ -12,36 +12,45 @@ use std::time::Duration;
 
 use damper_sdk::{Damper, metrics};
 use metrics_util::CompositeKey;
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 use crate::callee::{REPEAT, attempts, served};
 use crate::server::{ControlPlane, rule, snapshot};
 
-/// The value of the one series of this name that has these labels among others; none if there is no such one.
-fn value(snapshotter: &Snapshotter, name: &str, labels: &[(&str, &str)]) -> Option<DebugValue> {
-    let is_it = |key: &CompositeKey| {
-        let has = |(label, value): &(&str, &str)| {
-            key.key().labels().any(|has| has.key() == *label && has.value() == *value)
-        };
-        key.key().name() == name && labels.iter().all(has)
-    };
-    let mut found = snapshotter.snapshot().into_vec().into_iter().filter(|(key, ..)| is_it(key));
-    let (_, _, _, value) = found.next()?;
-    assert!(found.next().is_none(), "{name} {labels:?} is not one series");
-    Some(value)
-}
+/// What a recorder has had since it was last asked.
+struct Recorded(Vec<(CompositeKey, DebugValue)>);
 
-fn counter(snapshotter: &Snapshotter, name: &str, labels: &[(&str, &str)]) -> Option<u64> {
-    match value(snapshotter, name, labels)? {
-        DebugValue::Counter(value) => Some(value),
-        other => panic!("{name} is {other:?}"),
+impl Recorded {
+    fn of(recorder: &DebuggingRecorder) -> Self {
+        let all = recorder.snapshotter().snapshot().into_vec().into_iter();
+        Self(all.map(|(key, _, _, value)| (key, value)).collect())
     }
-}
 
-fn recorded(snapshotter: &Snapshotter, name: &str, labels: &[(&str, &str)]) -> usize {
-    match value(snapshotter, name, labels) {
-        Some(DebugValue::Histogram(values)) => values.len(),
-        other => panic!("{name} is {other:?}"),
+    /// The one series of this name that has these labels, others aside; none if there is no such one.
+    fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<&DebugValue> {
+        let mut found = self.0.iter().filter(|(key, _)| {
+            let key = key.key();
+            let has = |(label, value): &(&str, &str)| {
+                key.labels().any(|has| has.key() == *label && has.value() == *value)
+            };
+            key.name() == name && labels.iter().all(has)
+        });
+        let (_, value) = found.next()?;
+        assert!(found.next().is_none(), "{name} {labels:?} is not one series");
+        Some(value)
+    }
+
+    #[track_caller]
+    fn counted(&self, name: &str, labels: &[(&str, &str)], expected: u64) {
+        assert_eq!(self.value(name, labels), Some(&DebugValue::Counter(expected)), "{name} {labels:?}");
+    }
+
+    /// How many values a histogram has.
+    fn values(&self, name: &str, labels: &[(&str, &str)]) -> Option<usize> {
+        match self.value(name, labels)? {
+            DebugValue::Histogram(values) => Some(values.len()),
+            other => panic!("{name} is {other:?}"),
+        }
     }
 }
 
@@ -60,32 +69,21 @@ async fn a_recorder_that_comes_after_connecting_gets_what_happens_every_five_sec
     let (damper, _stream) = connect(&mut plane).await;
     let recorder = DebuggingRecorder::new();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
-    let snapshotter = recorder.snapshotter();
     assert_eq!(attempts(&damper, "a").await, 3);
     assert_eq!(served(&damper, 2, &[]).await, 2);
     assert_eq!(served(&damper, 1, REPEAT).await, 1);
-    assert_eq!(recorded(&snapshotter, metrics::CALL_DURATION, &[("grpc.target", "a")]), 1);
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let snapshot = snapshotter.snapshot().into_vec();
-    let count = |name: &str, labels: &[(&str, &str)]| {
-        let found = snapshot.iter().find(|(key, ..)| {
-            let has = |(label, value): &(&str, &str)| {
-                key.key().labels().any(|has| has.key() == *label && has.value() == *value)
-            };
-            key.key().name() == name && labels.iter().all(has)
-        });
-        found.map(|(_, _, _, value)| value)
-    };
+    let recorded = Recorded::of(&recorder);
     let exhausted = [("grpc.method", "a.B/C"), ("grpc.target", "a"), ("fate", "attempts_exhausted")];
-    assert_eq!(count(metrics::CALLS, &exhausted), Some(&DebugValue::Counter(1)));
-    assert_eq!(count(metrics::RETRIES, &[("grpc.target", "a")]), Some(&DebugValue::Counter(2)));
-    let by_damper = [("grpc.method", "a.B/Served"), ("source", "damper")];
-    assert_eq!(count(metrics::SERVER_REPEATS, &by_damper), Some(&DebugValue::Counter(1)));
-    assert_eq!(count(metrics::SERVER_FIRST_SENDS, &[]), Some(&DebugValue::Counter(2)));
+    recorded.counted(metrics::CALLS, &exhausted, 1);
+    recorded.counted(metrics::RETRIES, &[("grpc.target", "a")], 2);
+    recorded.counted(metrics::SERVER_REPEATS, &[("grpc.method", "a.B/Served"), ("source", "damper")], 1);
+    recorded.counted(metrics::SERVER_FIRST_SENDS, &[("grpc.method", "a.B/Served")], 2);
+    assert_eq!(recorded.values(metrics::CALL_DURATION, &[("grpc.target", "a")]), Some(1));
 
     attempts(&damper, "a").await;
     damper.shutdown().await;
-    assert_eq!(counter(&snapshotter, metrics::CALLS, &exhausted), Some(2));
+    Recorded::of(&recorder).counted(metrics::CALLS, &exhausted, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,15 +91,15 @@ async fn histograms_are_per_route_where_a_service_asks_for_it() {
     let mut plane = ControlPlane::start().await;
     let recorder = DebuggingRecorder::new();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
-    let snapshotter = recorder.snapshotter();
     let of_route = [("grpc.target", "a"), ("grpc.method", "a.B/C")];
+    let attempts_timed = || Recorded::of(&recorder).values(metrics::ATTEMPT_DURATION, &of_route);
 
     let (usual, _stream) = connect(&mut plane).await;
     attempts(&usual, "a").await;
-    assert!(value(&snapshotter, metrics::ATTEMPT_DURATION, &of_route).is_none());
+    assert_eq!(attempts_timed(), None);
 
-    let damper = Damper::connect(plane.options().histograms_per_route()).unwrap();
+    let detailed = Damper::connect(plane.options().histograms_per_route()).unwrap();
     plane.accept().await.exchange(7, 1, snapshot(vec![rule("a", 1)])).await;
-    attempts(&damper, "a").await;
-    assert_eq!(recorded(&snapshotter, metrics::ATTEMPT_DURATION, &of_route), 3);
+    attempts(&detailed, "a").await;
+    assert_eq!(attempts_timed(), Some(3));
 }
