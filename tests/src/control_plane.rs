@@ -47,16 +47,16 @@ impl ControlPlane {
         endpoint.connect().await.expect("the server is there")
     }
 
-    /// Puts the rules of a manifest, all or none, and answers with the revision.
+    /// Puts the rules and guards of a manifest, all or none, and answers with the revision.
     pub async fn apply(&self, yaml: &str) -> u64 {
         let documents = manifest::parse(yaml).expect("a manifest");
         let header = v1::WriteOptions { author: "test".to_owned(), ..v1::WriteOptions::default() };
-        let rules = documents.into_iter().map(|document| match document.manifest {
-            manifest::Manifest::Rule(rule) => rule,
-            other => panic!("not a rule: {other:?}"),
+        let puts = documents.into_iter().map(|document| match document.manifest {
+            manifest::Manifest::Rule(rule) => rule_change::Kind::Put(rule),
+            manifest::Manifest::Guard(guard) => rule_change::Kind::PutGuard(guard),
+            other => panic!("neither a rule nor a guard: {other:?}"),
         });
-        let puts = rules
-            .map(|rule| v1::RuleChange { kind: Some(rule_change::Kind::Put(rule)), expected_revision: None });
+        let puts = puts.map(|kind| v1::RuleChange { kind: Some(kind), expected_revision: None });
         let messages = std::iter::once(apply_rules_request::Kind::Header(header))
             .chain(puts.map(apply_rules_request::Kind::Change))
             .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });

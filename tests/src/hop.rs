@@ -68,9 +68,14 @@ impl Hop {
         self.handled.load(Ordering::Relaxed)
     }
 
+    /// `http://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// A plain channel to it.
     pub async fn channel(&self) -> Channel {
-        let endpoint = Channel::from_shared(format!("http://{}", self.address)).expect("a URL");
+        let endpoint = Channel::from_shared(self.url()).expect("a URL");
         endpoint.connect().await.expect("the hop listens")
     }
 
