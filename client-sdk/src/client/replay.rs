@@ -97,7 +97,7 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captu
 }
 
 impl Memory {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
