@@ -11,6 +11,7 @@ use damper_tests::binary::{self, Served};
 use damper_tests::etcd::Etcd;
 
 const README: &str = include_str!("../../README.md");
+const POLICY: &str = include_str!("../../docs/policy.md");
 const EXAMPLE: &str = include_str!("../../client-sdk/examples/adopt.rs");
 
 /// A fenced block: the words after the fence, and its lines.
@@ -20,9 +21,13 @@ struct Block {
 }
 
 fn blocks() -> Vec<Block> {
+    blocks_of(README)
+}
+
+fn blocks_of(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
-    for line in README.lines() {
+    for line in text.lines() {
         match (&mut open, line.strip_prefix("```")) {
             (None, Some(info)) => open = Some(Block { info: info.to_owned(), text: String::new() }),
             (Some(_), Some(_)) => blocks.extend(open.take()),
@@ -133,6 +138,29 @@ fn every_file_that_the_readme_links_is_there() {
     let targets = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     for target in targets.filter(|target| !target.contains("://")) {
         assert!(root.join(target).exists(), "the README links {target}");
+    }
+}
+
+#[test]
+fn the_manifests_in_the_reference_of_policies_are_good() {
+    let samples: Vec<_> = blocks_of(POLICY).into_iter().filter(|block| block.info == "yaml").collect();
+    assert_eq!(samples.len(), 3, "two rules and a guard");
+    for sample in samples {
+        let documents = damper_proto::manifest::parse(&sample.text);
+        let documents = documents.unwrap_or_else(|error| panic!("{error}: {}", sample.text));
+        damper_proto::manifest::check(&documents).unwrap_or_else(|error| panic!("{error}: {}", sample.text));
+    }
+}
+
+#[test]
+fn the_reference_of_policies_names_every_fate_and_links_its_own_headings() {
+    for fate in damper_core::Fate::ALL.into_iter().filter(|fate| *fate != damper_core::Fate::Retry) {
+        assert!(POLICY.contains(&format!("`{}`", fate.name())), "{} is not explained", fate.name());
+    }
+    let headings: Vec<_> = POLICY.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let anchors: Vec<_> = headings.iter().map(|heading| heading.to_lowercase().replace(' ', "-")).collect();
+    for link in POLICY.split("](#").skip(1).filter_map(|rest| rest.split(')').next()) {
+        assert!(anchors.iter().any(|anchor| anchor == link), "no heading for #{link}");
     }
 }
 
