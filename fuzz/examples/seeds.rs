@@ -1,0 +1,20 @@
+//! Writes the inputs that fuzzing begins with into a corpus: `cargo run --example seeds -- <folder>`.
+
+use std::path::Path;
+use std::{env, fs, io};
+
+fn main() -> io::Result<()> {
+    let folder = env::args().nth(1).unwrap_or_else(|| "corpus".to_owned());
+    let seeds = [
+        ("admin_requests", damper_fuzz::admin_requests::seeds()),
+        ("manifests", damper_fuzz::manifests::seeds()),
+    ];
+    for (target, inputs) in seeds {
+        let folder = Path::new(&folder).join(target);
+        fs::create_dir_all(&folder)?;
+        for (number, input) in inputs.iter().enumerate() {
+            fs::write(folder.join(format!("seed-{number}")), input)?;
+        }
+    }
+    Ok(())
+}
