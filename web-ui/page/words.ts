@@ -2,7 +2,7 @@
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { Fate } from "$wire/distribution_pb";
 import type { FateRate } from "$wire/fleet_pb";
-import { Jitter, Mode } from "$wire/policy_pb";
+import { Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
 import type { Backoff, Policy } from "$wire/policy_pb";
 
 export const NONE = "–";
@@ -43,6 +43,12 @@ export function span(duration: Duration | undefined): string {
   return `${trim(ms * 1000)} µs`;
 }
 
+// A difference, which may be negative.
+function signedSpan(duration: Duration | undefined): string {
+  if (duration === undefined || toMs(duration) >= 0) return span(duration);
+  return `−${span({ ...duration, seconds: -duration.seconds, nanos: -duration.nanos })}`;
+}
+
 function trim(value: number): string {
   return Number(value.toPrecision(3)).toString();
 }
@@ -81,13 +87,30 @@ export function topFates(fates: readonly FateRate[], most: number): FateRate[] {
 }
 
 export function attempts(policy: Policy | undefined): string {
-  if (policy?.retry === undefined) return "1";
-  return policy.retry.maxAttempts?.toString() ?? "default";
+  const hedge = policy?.hedge;
+  if (policy?.retry !== undefined) {
+    return (policy.retry.maxAttempts?.toString() ?? "default") + (hedge ? ", hedged" : "");
+  }
+  if (hedge === undefined) return "1";
+  return hedge.maxHedges === undefined ? "default, hedged" : `${hedge.maxHedges + 1}, hedged`;
 }
 
 export function backoff(policy: Policy | undefined): string {
-  if (policy?.retry === undefined) return "sent once";
+  if (policy?.retry === undefined) return policy?.hedge ? "no retries" : "sent once";
   return policy.retry.backoff === undefined ? "default" : kindOfBackoff(policy.retry.backoff);
+}
+
+// A part of a kind with `max` and a random part.
+interface Growing {
+  max?: Duration | undefined;
+  jitter: Jitter;
+  jitterShare?: number | undefined;
+  overMax: OverMax;
+}
+
+function grown({ max, jitter: kind, jitterShare, overMax }: Growing): string {
+  const end = overMax === OverMax.STOP ? ", then the call ends" : "";
+  return (max ? ` up to ${span(max)}` : "") + jitter(kind, jitterShare) + end;
 }
 
 function kindOfBackoff({ kind }: Backoff): string {
@@ -97,14 +120,23 @@ function kindOfBackoff({ kind }: Backoff): string {
     case "fixed":
       return `fixed ${span(kind.value.delay)}${jitter(kind.value.jitter, kind.value.jitterShare)}`;
     case "random":
-      return `random ${span(kind.value.min)} to ${span(kind.value.max)}`;
+      return `random ${span(kind.value.min)} to ${span(kind.value.max)}${jitter(kind.value.jitter, kind.value.jitterShare)}`;
+    case "incrementing":
+      return `${span(kind.value.initial)}, by ${signedSpan(kind.value.step)}${grown(kind.value)}`;
+    case "fibonacci":
+      return `fibonacci ${span(kind.value.unit)}${grown(kind.value)}`;
+    case "custom":
+      return kind.value.delays.map(span).join(", ") + jitter(kind.value.jitter, kind.value.jitterShare);
+    case "sum":
+      return kind.value.parts.map(kindOfBackoff).join(" + ");
+    case "byCode":
+      return `${kind.value.default ? kindOfBackoff(kind.value.default) : "default"}, others for some codes`;
     case "exponential": {
-      const { base, multiplier, max } = kind.value;
+      const { base, multiplier } = kind.value;
       const parts = ["exponential"];
       if (base) parts.push(span(base));
       if (multiplier !== undefined) parts.push(`×${trim(multiplier)}`);
-      if (max) parts.push(`up to ${span(max)}`);
-      return parts.join(" ") + jitter(kind.value.jitter, kind.value.jitterShare);
+      return parts.join(" ") + grown(kind.value);
     }
     case undefined:
       return "default";
@@ -131,5 +163,6 @@ function jitter(kind: Jitter, of: number | undefined): string {
 export function breaker(policy: Policy | undefined): string {
   const breaker = policy?.retryBreaker;
   if (breaker?.enabled === false) return "off";
-  return breaker?.ratio === undefined ? "default" : trim(breaker.ratio).toString();
+  const ratio = breaker?.ratio === undefined ? "default" : trim(breaker.ratio).toString();
+  return breaker?.mode === RetryBreakerMode.ADAPTIVE ? `${ratio}, adaptive` : ratio;
 }
