@@ -38,7 +38,8 @@ struct Storm {
 async fn storm(mode: &str) -> Storm {
     let control_plane = ControlPlane::start().await;
     control_plane.apply(&(RULE.to_owned() + &guard(mode))).await;
-    let damper = Damper::connect(Options::new([control_plane.url()]).service("callee")).expect("good options");
+    let damper =
+        Damper::connect(Options::new([control_plane.url()]).service("callee")).expect("good options");
     damper.ready(Duration::from_secs(30)).await.expect("the guard arrives");
     let failing = |_| async { Err(Status::unavailable("down")) };
     let callee = Hop::serve(Some(damper.server_layer()), failing).await;
@@ -85,6 +86,9 @@ async fn twenty_processes_within_their_own_breakers_do_not_overrun_a_failing_cal
 async fn an_observed_limit_serves_them_all_and_says_what_it_would_have_refused() {
     let storm = storm("observe").await;
     assert_eq!(storm.handled, storm.first_sends + storm.repeats, "{storm:?}");
-    assert!(storm.handled * 100 > storm.first_sends * 115, "each breaker alone lets too many through: {storm:?}");
+    assert!(
+        storm.handled * 100 > storm.first_sends * 115,
+        "each breaker alone lets too many through: {storm:?}"
+    );
     assert!(storm.shed == 0 && storm.would_be_shed > 0, "{storm:?}");
 }
