@@ -109,6 +109,9 @@ mod tests {
         assert_eq!(parse(b"99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!(parse(b"0u"), Some(Duration::ZERO));
         assert_eq!(parse(b"5n"), Some(Duration::from_nanos(5)));
+        assert_eq!(parse(b"2M"), Some(Duration::from_secs(120)));
+        assert_eq!(parse(b"3S"), Some(Duration::from_secs(3)));
+        assert_eq!(parse(b"4m"), Some(Duration::from_millis(4)));
     }
 
     proptest! {

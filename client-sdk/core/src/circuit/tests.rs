@@ -63,6 +63,16 @@ fn half_of_twenty_calls_failing_opens_it() {
 }
 
 #[test]
+fn fewer_than_half_of_the_calls_failing_leaves_it_closed() {
+    let subject = subject(|settings| settings.consecutive_failures = 1_000);
+    for n in 0..99 {
+        // Failures last, so that their share is never greater than at the end of a round: 5 of 11.
+        assert!(subject.call(if n % 11 < 6 { Outcome::Good } else { Outcome::Failed }, n));
+    }
+    assert_eq!(subject.admit(100), Admission::Closed);
+}
+
+#[test]
 fn three_good_probes_close_it_and_the_old_failures_are_forgotten() {
     let subject = subject(|_| {});
     subject.open(0);

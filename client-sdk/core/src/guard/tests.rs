@@ -51,7 +51,7 @@ fn attempts_are_cut_and_hedges_count_as_attempts() {
     let (policy, cuts) = cut(two, &hedging(3));
     assert_eq!((policy.max_attempts(), cuts), (2, vec!["hedge.max_hedges: 3 is more than 1".to_owned()]));
     let one = Ceiling { max_attempts: Some(1), ..Ceiling::default() };
-    assert!(!cut(one, &hedging(3)).0.repeats());
+    assert_eq!(cut(one, &hedging(3)).0.hedge, None);
 }
 
 #[test]
@@ -133,6 +133,10 @@ fn a_guard_is_checked_field_by_field() {
         "ceiling.repeat_limit: bounds all callers together: the guard's caller must be `*`, `*`",
     ];
     assert_eq!(faults("shop * orders *", ceiling), expected.join("; "));
+    let limited = Ceiling { repeat_limit: Some(RepeatLimit::default()), ..Ceiling::default() };
+    assert!(faults("* online orders *", limited).contains("the guard's caller must be"));
+    let guard = Guard::new(pattern("* * orders *"), limited, "team-orders".to_owned(), 7).unwrap();
+    assert_eq!((guard.revision(), guard.owner(), guard.ceiling()), (7, "team-orders", &limited));
 }
 
 #[test]
