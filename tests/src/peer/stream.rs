@@ -2,6 +2,7 @@
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -27,6 +28,15 @@ impl Entry {
 
     fn note(&self, change: impl FnOnce(&mut Seen)) {
         self.log.send_modify(|log| change(&mut log[self.place]));
+    }
+
+    /// The client's RST_STREAM, if it was one that ended the stream. Both halves see it, the first notes it.
+    fn note_reset(&self, reason: Option<u32>) {
+        self.note(|seen| {
+            if seen.reset.is_none() && reason.is_some() {
+                (seen.reset, seen.reset_at) = (reason, Some(Instant::now()));
+            }
+        });
     }
 
     async fn until(&self, mut holds: impl FnMut(&Seen) -> bool) {
@@ -58,7 +68,7 @@ pub(super) async fn run(
     if !matches!(end, Err(End::Here)) {
         // It is for the client to end it.
         let reason = answering.half.reset().await;
-        entry.note(|seen| seen.reset = seen.reset.or(reason));
+        entry.note_reset(reason);
     }
     reader.join_next().await;
 }
@@ -83,7 +93,7 @@ async fn read(mut body: RecvStream, entry: Entry) {
             }
             Err(error) => {
                 let reason = error.reason().filter(|_| error.is_reset() && error.is_remote());
-                return entry.note(|seen| seen.reset = seen.reset.or(reason.map(u32::from)));
+                return entry.note_reset(reason.map(u32::from));
             }
         }
     }

@@ -14,10 +14,20 @@ use tonic_prost::ProstCodec;
 
 use super::world::{World, ms, path};
 
-const CALLS: usize = 600;
+/// Under each rule.
+const CALLS: usize = 300;
 const AT_ONCE: usize = 24;
-const RULE: &str = "timeout: 150ms, replay_limit_bytes: 4096, retry: { max_attempts: 3, per_attempt_timeout: 60ms, \
-                    codes: { deny: [NOT_FOUND] }, backoff: { random: { min: 0ms, max: 5ms } } }";
+/// Retries alone, hedges alone, both, and answers held back.
+const RULES: [&str; 4] = [
+    "timeout: 150ms, replay_limit_bytes: 4096, retry: { max_attempts: 3, per_attempt_timeout: 60ms, \
+     codes: { deny: [NOT_FOUND] }, backoff: { random: { min: 0ms, max: 5ms } } }",
+    "timeout: 150ms, hedge: { delay: { fixed: 3ms }, max_hedges: 2 }, call_id: true",
+    "timeout: 150ms, hedge: { delay: { fixed: 3ms } }, budget: { ratio: 0.2, min_per_second: 5 }, \
+     retry: { max_attempts: 4, per_attempt_timeout: 40ms, codes: { deny: [NOT_FOUND] }, \
+     backoff: { random: { min: 0ms, max: 5ms } } }",
+    "timeout: 150ms, hold_unary: true, hedge: { delay: { fixed: 5ms } }, \
+     retry: { max_attempts: 3, codes: { deny: [NOT_FOUND] }, backoff: { none: {} } }",
+];
 
 /// What a peer does with one request, by chance.
 fn reply(rng: &mut Rng) -> Reply {
@@ -91,19 +101,26 @@ async fn whatever_happens_every_call_has_one_fate_and_leaves_nothing_behind() {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     eprintln!("DAMPER_TEST_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
+    for rule in RULES {
+        play(rule, &mut rng).await;
+    }
+}
+
+async fn play(rule: &str, rng: &mut Rng) {
     let mut peers_rng = rng.fork();
     let peer = Peer::by(move |_| reply(&mut peers_rng)).await;
-    let world = World::new(&peer, RULE).await;
+    let world = World::new(&peer, rule).await;
     let callers: Vec<_> = (0..CALLS).map(|_| rng.fork()).collect();
-    let world_ref = &world;
-    stream::iter(callers).for_each_concurrent(AT_ONCE, |rng| call(world_ref, rng)).await;
-    assert!(world.has_ended(CALLS.try_into().unwrap()), "{:?} of {CALLS}", world.fates());
+    stream::iter(callers).for_each_concurrent(AT_ONCE, |rng| call(&world, rng)).await;
+    let calls = u64::try_from(CALLS).expect("few calls");
+    assert!(world.has_ended(calls), "{:?} of {CALLS} under {rule}", world.fates());
     let seen = peer.until_all_are_over().await;
     let sends = world.sends();
-    assert!(u64::try_from(seen.len()).unwrap() <= sends.attempts, "{} seen of {sends:?}", seen.len());
+    let arrived = u64::try_from(seen.len()).expect("few requests");
+    assert!(arrived <= sends.attempts, "{arrived} seen of {sends:?} under {rule}");
     for request in seen {
         // Each is a prefix of whole messages: never a byte twice or out of its place.
-        assert!(is_repeated_message(&request.body), "{} bytes", request.body.len());
+        assert!(is_repeated_message(&request.body), "{} bytes under {rule}", request.body.len());
     }
 }
 

@@ -11,6 +11,8 @@ mod anything;
 mod bodies;
 mod cancelled;
 mod deadlines;
+mod hedging;
+mod hold_unary;
 mod hostile;
 mod metadata;
 mod modes;

@@ -140,3 +140,20 @@ async fn an_error_keeps_its_message_details_and_metadata() {
         world.ended(&[("not_retryable", 1)]);
     }
 }
+
+#[tokio::test]
+async fn a_call_id_is_equal_on_every_attempt_and_different_for_every_call() {
+    let peer = Peer::by(|_| Reply::unavailable()).await;
+    let world = World::new(&peer, &format!("call_id: true, {THREE}")).await;
+    for _ in 0..2 {
+        world.call("one").await.unwrap_err();
+    }
+    let seen = peer.until_all_are_over().await;
+    let ids: Vec<_> = seen.iter().map(|request| request.header("damper-call").expect("an id")).collect();
+    assert!(
+        ids.iter().all(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        "{ids:?}"
+    );
+    assert!(ids[..3].iter().all(|id| *id == ids[0]) && ids[3..].iter().all(|id| *id == ids[3]), "{ids:?}");
+    assert_ne!(ids[0], ids[3]);
+}

@@ -66,7 +66,7 @@ impl World {
         let control_plane = ControlPlane::start().await;
         let rule = format!(
             "kind: Rule\n\
-             key: {{ caller_service: orders, caller_cluster: '*', callee_service: {callee}, callee_method: '*' }}\n\
+             key: {{ caller_service: orders, caller_cluster: '*', callee_service: {callee}, callee_method: test.Hop/Call }}\n\
              policy: {policy}\n"
         );
         control_plane.apply(&rule).await;
@@ -154,6 +154,13 @@ impl World {
             sends.resends += counters.transparent_resends();
         });
         sends
+    }
+
+    /// How many of the retries were sent beside an attempt that was still under way.
+    pub(crate) fn hedges(&self) -> u64 {
+        let mut hedges = 0;
+        self.damper.for_each_route(|_, _, counters| hedges += counters.hedges());
+        hedges
     }
 
     /// How many attempts ended with this code, as the engine counts them.
