@@ -127,6 +127,21 @@ mod tests {
     }
 
     #[test]
+    fn a_refund_gives_back_no_more_than_was_taken_and_not_into_a_later_lap() {
+        let (spending, budget) = (spending(10), budget(1_000, 0));
+        let reservation = spending.reserve(&budget, NOW).unwrap();
+        (0..3).for_each(|_| spending.refund(reservation));
+        assert!(spending.reserve(&budget, NOW).is_some());
+        assert_eq!(spending.reserve(&budget, NOW), None);
+        // A lap later the bucket holds other reservations.
+        let later = NOW + Duration::from_secs(10);
+        (0..10).for_each(|_| spending.count_call(later));
+        assert!(spending.reserve(&budget, later).is_some());
+        spending.refund(reservation);
+        assert_eq!(spending.reserve(&budget, later), None);
+    }
+
+    #[test]
     fn a_refusal_takes_nothing() {
         let (spending, budget) = (spending(10), budget(1_000, 0));
         assert!(spending.reserve(&budget, NOW).is_some());

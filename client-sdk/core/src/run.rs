@@ -77,10 +77,10 @@ mod tests {
     #[test]
     fn a_run_nobody_adds_to_is_over_by_time_alone() {
         let run = Run::default();
-        run.extend(at(0), MEMORY);
-        assert_eq!(run.length(at(10_000), MEMORY), 1);
-        assert_eq!(run.length(at(10_001), MEMORY), 0);
-        assert_eq!(run.extend(at(10_001), MEMORY), 1);
+        run.extend(at(5_000), MEMORY);
+        assert_eq!(run.length(at(15_000), MEMORY), 1);
+        assert_eq!(run.length(at(15_001), MEMORY), 0);
+        assert_eq!(run.extend(at(15_001), MEMORY), 1);
     }
 
     #[test]
