@@ -139,6 +139,8 @@ pub struct Call {
     has_resent: bool,
     flag_received: bool,
     waits: Sequence,
+    /// A server asked not to be sent anything sooner.
+    not_before: Option<Time>,
     in_flight: InFlight,
     next: Next,
     /// An attempt to send once more because the server has not seen it.
@@ -185,6 +187,7 @@ impl Call {
             has_resent: false,
             flag_received: false,
             waits: Sequence::default(),
+            not_before: None,
             in_flight: InFlight::default(),
             next: Next::First,
             unseen: None,

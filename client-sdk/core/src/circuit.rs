@@ -108,7 +108,12 @@ impl Circuit {
         let in_a_row = self.run.extend(now, calls.shape().length());
         let word = self.word.load(Ordering::Acquire);
         let State::Closed { since_ms } = State::unpack(word) else { return };
-        let counts = calls.counts_from(Time::from_micros(since_ms.saturating_mul(1_000)), now);
+        // The bucket in which it closed also holds what opened it.
+        let from = match since_ms {
+            0 => Time::ZERO,
+            _ => Time::from_micros(since_ms.saturating_mul(1_000)) + calls.shape().bucket_length,
+        };
+        let counts = calls.counts_from(from, now);
         if in_a_row >= u64::from(settings.consecutive_failures) || too_many(settings, counts) {
             let open = State::Open { since_ms: millis(now) }.pack();
             // Lost to another thread: it opened the circuit.

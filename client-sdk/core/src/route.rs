@@ -58,7 +58,8 @@ pub struct RouteState {
     /// How long successful attempts took lately, those of hedges left out: they are sent to beat one that is
     /// slow, so the slow ones among them are never seen.
     pub recent: Recent,
-    /// How long attempts took at least that a hedge overtook, or that were cut; made when there is the first.
+    /// How long attempts took at least that a hedge overtook, or that were cut; made with the first rule that
+    /// hedges by a percentile.
     overtaken: OnceLock<Box<Recent>>,
     /// Failed attempts without a success between.
     pub run: Run,
@@ -71,7 +72,9 @@ pub struct RouteState {
 impl RouteState {
     /// An attempt that took at least so long when it was given up.
     pub(crate) fn record_at_least(&self, now: Time, duration: Duration) {
-        self.overtaken.get_or_init(Box::default).record(now, duration);
+        if let Some(overtaken) = self.overtaken.get() {
+            overtaken.record(now, duration);
+        }
     }
 }
 
@@ -87,7 +90,7 @@ impl Route {
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
         let windows = Arc::new(Windows::new(shape_for(rule.as_deref())));
-        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default() }
+        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default() }.prepared()
     }
 
     /// The same route under another rule.
@@ -96,7 +99,16 @@ impl Route {
         let shape = shape_for(rule.as_deref());
         let keep = rule.is_none() || shape == self.window().shape();
         let windows = if keep { Arc::clone(&self.windows) } else { Arc::new(Windows::new(shape)) };
-        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::clone(&self.state) }
+        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::clone(&self.state) }.prepared()
+    }
+
+    /// Makes here what would cost a call a lock and memory.
+    fn prepared(self) -> Self {
+        let hedge = self.policy().and_then(|policy| policy.hedge);
+        if hedge.is_some_and(|hedge| matches!(hedge.delay, HedgeDelay::Percentile { .. })) {
+            self.state.overtaken.get_or_init(Box::default);
+        }
+        self
     }
 
     /// The rule that applies; none where no pattern matches.

@@ -127,7 +127,9 @@ impl Window {
     #[must_use]
     pub fn counts_from(&self, from: Time, now: Time) -> Counts {
         let slot = self.slot(now);
-        let age_limit = self.number(now).saturating_sub(self.number(from));
+        let Some(age_limit) = self.number(now).checked_sub(self.number(from)) else {
+            return Counts::default();
+        };
         let buckets = self.buckets.len() as u64;
         let mut sum = Counts::default();
         for (index, word) in self.buckets.iter().enumerate() {

@@ -38,7 +38,7 @@ impl Requests {
         external: bool,
     ) -> Self {
         let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
-        if policy.is_some_and(|policy| policy.call_id) {
+        if policy.is_some_and(|policy| policy.call_id && policy.mode == Mode::Enforce) {
             headers::put_call_id(request.headers_mut());
         }
         let (again, replayable) = match policy.filter(|policy| policy.repeats()) {

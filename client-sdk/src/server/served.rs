@@ -5,7 +5,7 @@
 //! local override) are rare, replace the map as a whole and go through one mutex.
 //!
 //! As for routes, 1,000 methods are told apart. Further ones, and requests whose path names no method, are
-//! counted together; no limit applies to them. Nothing is decided here; see `damper_core::repeat_limit`.
+//! counted together, and bounded together by the guards that are for every method. Nothing is decided here; see `damper_core::repeat_limit`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 use damper_core::chain::Repeater;
 use damper_core::repeat_limit::{Admission, Limits, Served};
-use damper_core::{Guard, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Table, Time, key};
+use damper_core::{Guard, MAX_ROUTES, MethodPart, Mode, OTHER_METHOD, RouteKey, Table, Time, key};
 
 /// The methods of one process.
 #[derive(Debug)]
 pub(crate) struct Methods {
     known: ArcSwap<HashMap<Arc<str>, Method>>,
     other: Served,
+    other_limits: ArcSwap<Limits>,
     /// True once a method found no room; methods are never given up, so that stays.
     is_full: AtomicBool,
     limiting: Mutex<Limiting>,
@@ -48,6 +49,7 @@ impl Methods {
         Self {
             known: ArcSwap::default(),
             other: Served::default(),
+            other_limits: ArcSwap::default(),
             is_full: AtomicBool::new(false),
             limiting: Mutex::new(Limiting { service, cluster, guards: Vec::new(), most: None }),
         }
@@ -62,7 +64,7 @@ impl Methods {
         if may_become_known && self.first_seen(method) {
             return self.count(method, repeated_by, now).unwrap_or(Admission::Served);
         }
-        self.other.arrived(repeated_by, Limits::default(), now)
+        self.other.arrived(repeated_by, **self.other_limits.load(), now)
     }
 
     /// Puts the limits of a table's guards in force. The counts stay.
@@ -119,7 +121,7 @@ impl Methods {
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 method,
-                "{MAX_ROUTES} methods are served: this and all further ones have no repeat limit and are counted as {OTHER_METHOD}"
+                "{MAX_ROUTES} methods are served: this and all further ones are counted and limited together, as {OTHER_METHOD}"
             );
         }
     }
@@ -131,6 +133,7 @@ impl Methods {
             (Arc::clone(name), Method { limits: limiting.limits_of(name), served })
         });
         self.known.store(Arc::new(rebuilt.collect()));
+        self.other_limits.store(Arc::new(limiting.limits_of_others()));
     }
 
     fn limiting(&self) -> MutexGuard<'_, Limiting> {
@@ -142,10 +145,23 @@ impl Methods {
 impl Limiting {
     /// A guard with a repeat limit is for all callers, this service itself among them.
     fn limits_of(&self, method: &str) -> Limits {
-        let Ok(route) = RouteKey::new(&self.service, &self.cluster, &self.service, method) else {
-            return Limits::default();
-        };
-        let guards = self.guards.iter().filter(|guard| guard.pattern().matches(&route));
+        let guards = self.guards_of(method);
+        self.combined(guards)
+    }
+
+    /// For all further methods together: only what is said of every method of the service.
+    fn limits_of_others(&self) -> Limits {
+        let guards = self.guards_of("any/any");
+        self.combined(guards.filter(|guard| guard.pattern().callee_method == MethodPart::Any))
+    }
+
+    fn guards_of(&self, method: &str) -> impl Iterator<Item = &Arc<Guard>> {
+        let route = RouteKey::new(&self.service, &self.cluster, &self.service, method).ok();
+        let matches = move |guard: &Guard| route.as_ref().is_some_and(|route| guard.pattern().matches(route));
+        self.guards.iter().filter(move |guard| matches(guard))
+    }
+
+    fn combined<'a>(&self, guards: impl Iterator<Item = &'a Arc<Guard>>) -> Limits {
         let limits = guards.filter_map(|guard| guard.ceiling().repeat_limit);
         limits.map(|limit| self.most.map_or(limit, |most| limit.at_most(most))).collect()
     }
@@ -222,6 +238,19 @@ mod tests {
         assert_eq!(served(&methods, "a.B/M"), 20);
         methods.limit_mode(None);
         assert_eq!(served(&methods, "a.B/N"), 7);
+    }
+
+    #[test]
+    fn methods_beyond_the_limit_are_bounded_together_by_what_is_said_of_every_method() {
+        let methods = Methods::new("stock", "default");
+        let everything = guard("stock", "*", Mode::Enforce, 5);
+        methods.apply(&table([everything, guard("stock", "a.B/*", Mode::Enforce, 1)]));
+        for n in 0..MAX_ROUTES {
+            methods.arrived(&format!("junk.X/M{n}"), None, Time::ZERO);
+        }
+        assert_eq!(served(&methods, "a.B/M") + served(&methods, "a.C/M"), 5);
+        methods.apply(&Table::default());
+        assert_eq!(served(&methods, "a.B/M"), 20);
     }
 
     #[test]

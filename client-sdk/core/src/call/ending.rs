@@ -165,10 +165,11 @@ fn count(route: &Route, policy: &Policy, pending: &Pending, failure: Option<&Fai
         if is_failure { window.count_failure(now) } else { window.count_success(now) }
     }
     let run = &route.state().run;
-    if is_failure {
-        run.extend(now, route.window().shape().length());
-    } else {
-        run.end();
+    match (is_failure, pending.overtaken) {
+        (false, _) => run.end(),
+        (true, false) => _ = run.extend(now, route.window().shape().length()),
+        // It was, when it was overtaken.
+        (true, true) => {}
     }
     is_failure
 }

@@ -18,7 +18,7 @@ use crate::classify::{Failure, Pushback};
 use crate::code::Code;
 use crate::deadline;
 use crate::fate::Fate;
-use crate::policy::{Policy, StopWhen};
+use crate::policy::{Mode, Policy, StopWhen};
 use crate::route::Route;
 use crate::time::Time;
 
@@ -50,22 +50,27 @@ impl Call {
         random: u64,
     ) -> Decision {
         // Where nothing is cut an attempt can outlive the time that the rule gives it.
-        let overdue = pending.limit.is_some_and(|limit| limit <= now);
+        let overdue = policy.mode != Mode::Enforce && pending.limit.is_some_and(|limit| limit <= now);
         let failure = if overdue { Failure { code: Code::DeadlineExceeded, ..failure } } else { failure };
         if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now) {
             return Decision::End(Fate::Deadline);
         }
         let is_alone = self.in_flight.is_empty();
-        match self.refused.filter(|_| is_alone) {
-            Some(fate) => return Decision::End(fate),
-            None if self.refused.is_some() => return Decision::Next(Next::Nothing),
+        match self.refused {
+            Some(fate) if is_alone => return Decision::End(fate),
+            Some(_) if !policy.retryable().contains(failure.code) => {
+                return Decision::End(Fate::NotRetryable);
+            }
+            Some(_) => return Decision::Next(Next::Nothing),
             None => {}
         }
         let decided = self.may_go_on(policy, pending, failure, now).and_then(|pushback| {
+            // What a server asked for holds until something is sent, whatever fails meanwhile.
+            self.not_before = self.not_before.max(pushback.map(|wait| now + wait));
             if is_alone {
-                self.repeat(route, policy, failure.code, pushback, now, random)
+                self.repeat(route, policy, failure.code, now, random)
             } else {
-                Ok(self.hedge_early(pushback, now))
+                Ok(self.hedge_early(now))
             }
         });
         match decided {
@@ -106,36 +111,30 @@ impl Call {
         route: &Route,
         policy: &Policy,
         code: Code,
-        pushback: Option<Duration>,
         now: Time,
         random: u64,
     ) -> Result<Next, Fate> {
         let mut waits = self.waits;
-        let (kind, own_wait) = match &policy.retry {
-            Some(retry) => (SendKind::Retry, waits.next(&retry.backoff, code, random)),
-            None => (SendKind::Hedge, Some(Duration::ZERO)),
-        };
-        let wait = match pushback {
-            Some(wait) => {
+        let kind = if policy.retry.is_some() { SendKind::Retry } else { SendKind::Hedge };
+        let wait = match (self.not_before, &policy.retry) {
+            (Some(not_before), _) => {
                 waits.restart();
-                wait
+                not_before.since(now)
             }
-            None => own_wait.ok_or(Fate::AttemptsExhausted)?,
+            (None, Some(retry)) => waits.next(&retry.backoff, code, random).ok_or(Fate::AttemptsExhausted)?,
+            (None, None) => Duration::ZERO,
         };
         self.may_send_after(route, policy, wait, now)?;
         let reserved = admit(route, policy, now)?;
         self.waits = waits;
-        if kind == SendKind::Hedge {
-            self.hedges_left = self.hedges_left.saturating_sub(1);
-        }
         Ok(Next::Repeat { at: now + wait, kind, reserved })
     }
 
     /// A failure while others are in flight brings the next hedge forward. Its questions are asked then.
-    fn hedge_early(&self, pushback: Option<Duration>, now: Time) -> Next {
+    fn hedge_early(&self, now: Time) -> Next {
         match self.hedges_left {
             0 => Next::Nothing,
-            _ => Next::Hedge { at: now + pushback.unwrap_or_default() },
+            _ => Next::Hedge { at: self.not_before.map_or(now, |not_before| not_before.max(now)) },
         }
     }
 
@@ -154,7 +153,11 @@ impl Call {
         }
         let admitted = admit(route, policy, now).is_ok();
         match self.in_flight.newest_mut().filter(|_| booked) {
-            Some(newest) if admitted => newest.overtaken = true,
+            Some(newest) if admitted => {
+                newest.overtaken = true;
+                // Where nothing answers at all this is the only failure there is to see.
+                route.state().run.extend(now, route.window().shape().length());
+            }
             Some(_) => route.window().take_back_failure(now),
             None => {}
         }

@@ -41,10 +41,9 @@ impl Call {
         self.send(route, kind, now)
     }
 
-    /// A hedge, if nothing speaks against it. "No" means only that it is not sent.
+    /// A hedge, if nothing speaks against it. "No" means only that it is not sent now: it is asked again after
+    /// the same delay.
     pub(super) fn hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> Option<Step> {
-        self.hedges_left = self.hedges_left.saturating_sub(1);
-        self.next = Next::Nothing;
         if self.may_hedge(route, policy, now) {
             return Some(self.send(route, SendKind::Hedge, now));
         }
@@ -67,8 +66,12 @@ impl Call {
         match kind {
             SendKind::First | SendKind::Resend => {}
             SendKind::Retry => counters.count_retry(),
-            SendKind::Hedge => counters.count_hedge(),
+            SendKind::Hedge => {
+                counters.count_hedge();
+                self.hedges_left = self.hedges_left.saturating_sub(1);
+            }
         }
+        self.not_before = None;
         self.attempts += 1;
         let attempt = self.attempts;
         let timeout = route.policy().and_then(|policy| policy.retry.as_ref()?.per_attempt_timeout);

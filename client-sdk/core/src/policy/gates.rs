@@ -52,7 +52,7 @@ pub struct RetryBreaker {
     pub min_failures: u32,
     /// With fewer attempts in the window retries are not stopped. 0: no such minimum.
     pub min_samples: u32,
-    /// What counts as a failure. None: [`breaker::FAILURES`](crate::breaker::FAILURES) and what the rule retries.
+    /// What counts as a failure besides what the rule retries. None: [`breaker::FAILURES`](crate::breaker::FAILURES).
     pub failure_codes: Option<CodeSet>,
 }
 

@@ -134,6 +134,25 @@ fn adaptive_holds_back_where_retries_fail_too() {
 }
 
 #[test]
+fn adaptive_sees_a_stall_by_the_attempts_that_hedges_overtake() {
+    let hedge = crate::policy::Hedge { delay: crate::policy::HedgeDelay::Fixed(ms(50)), max_hedges: 1 };
+    let route =
+        route(Policy { hedge: Some(hedge), timeout: Some(ms(1_000)), ..breaking(BreakerMode::Adaptive) });
+    Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
+    let stalls = LATER + ms(20_000);
+    let mut calls: Vec<Call> = Vec::new();
+    for now_ms in 0..2_000 {
+        let now = stalls + ms(now_ms);
+        calls.push(Call::begin(&route, CallStart { now, ..start() }));
+        for call in &mut calls {
+            while let Step::Send(_) = call.next_step(&route, now) {}
+        }
+    }
+    let hedges = route.state().counters.hedges();
+    assert!((20..=25).contains(&hedges), "{hedges} hedges: a run of twenty and a probe per second");
+}
+
+#[test]
 fn adaptive_finds_its_way_back_after_an_outage_and_from_a_cold_start() {
     let route = adaptive();
     // A cold start into an outage of a minute; after it 15 % fail.
@@ -266,6 +285,23 @@ fn a_callee_that_answers_with_an_error_of_the_caller_is_no_reason_to_open() {
         drive(&route, start(), &[failed(Code::NotFound)]);
     }
     assert_eq!(drive(&route, start(), &[Verdict::Success]).finish.ending.fate, Fate::Ok);
+}
+
+#[test]
+fn closing_forgets_what_opened_it_also_within_one_bucket() {
+    let circuit = CircuitBreaker { consecutive_failures: 1_000, ..CircuitBreaker::default() };
+    let window = crate::WindowShape { bucket_length: ms(10_000), ..crate::WindowShape::default() };
+    let retry_breaker = Some(RetryBreaker { window, ..RetryBreaker::default() });
+    let route = route(Policy { circuit_breaker: Some(circuit), retry_breaker, retry: None, ..policy() });
+    let call = |at_ms: u64, verdict| {
+        let start = CallStart { now: Time::from_micros(at_ms * 1_000), ..start() };
+        drive(&route, start, &[verdict]).finish.ending.fate
+    };
+    (0..20).for_each(|_| assert_eq!(call(20_000, UNAVAILABLE), Fate::PolicyOff));
+    assert_eq!(call(20_100, Verdict::Success), Fate::CircuitOpen);
+    (0..8).for_each(|_| assert_eq!(call(25_100, Verdict::Success), Fate::Ok));
+    assert_eq!(call(25_200, UNAVAILABLE), Fate::PolicyOff);
+    assert_eq!(call(25_300, Verdict::Success), Fate::Ok, "one failure of ten is no reason");
 }
 
 #[test]

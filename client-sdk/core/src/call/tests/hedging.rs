@@ -143,9 +143,52 @@ fn a_pushback_is_waited_before_the_next_hedge_and_a_stop_stops_them() {
 }
 
 #[test]
+fn a_code_that_may_not_be_retried_ends_the_call_also_when_nothing_more_would_be_sent() {
+    let fatal = Ends(40, failed(Code::PermissionDenied));
+    let sends = [(0, First), (50, Hedged), (100, Hedged)];
+    // The first failure exhausts the attempts; the second is fatal.
+    let script = [Ends(120, UNAVAILABLE), Ends(90, failed(Code::PermissionDenied)), Ends(900, OK)];
+    check(hedged(2), &script, &sends, &[(140, 3)], (140, "not_retryable"));
+    check(hedged(2), &[Never, Never, fatal], &sends, &[(140, 1), (140, 2)], (140, "not_retryable"));
+}
+
+#[test]
+fn nothing_is_sent_before_the_time_that_a_server_asked_for() {
+    let pushed = Failure { pushback: Some(Pushback::After(ms(500))), ..Failure::new(Code::Unavailable) };
+    let pushed = Ends(10, Verdict::Failure(pushed));
+    let script = [Ends(300, UNAVAILABLE), pushed, Ends(5, OK)];
+    let next = |kind| [(0, First), (50, Hedged), (560, kind)];
+    check(hedged(2), &script, &next(Hedged), &[], (565, "ok_by_hedge"));
+    check(mixed(4, 2), &script, &next(Retried), &[], (565, "ok_after_retry"));
+    check(mixed(4, 1), &script, &next(Retried), &[], (565, "ok_after_retry"));
+}
+
+#[test]
+fn a_hedge_that_was_refused_is_asked_for_again_after_the_same_delay() {
+    let breaker = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
+    let route = route(Policy { retry_breaker: Some(breaker), ..hedged(1) });
+    let mut call = Call::begin(&route, start());
+    call.next_step(&route, at(0));
+    assert_eq!(call.next_step(&route, at(50)), Step::Wait { until: Some(at(100)) });
+    (0..10).for_each(|_| route.window().count_success(at(60)));
+    assert!(matches!(call.next_step(&route, at(100)), Step::Send(send) if send.kind == Hedged));
+}
+
+#[test]
+fn an_answer_that_comes_late_but_before_it_is_cut_is_what_it_says() {
+    let mut policy = policy();
+    policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(80));
+    let route = route(policy);
+    let mut call = Call::begin(&route, start());
+    call.next_step(&route, at(0));
+    call.attempt_ended(&route, 1, UNAVAILABLE, at(81), 0);
+    assert_eq!(call.next_step(&route, at(81)), Step::Wait { until: Some(at(181)) });
+}
+
+#[test]
 fn the_first_remembered_reason_names_the_fate() {
     let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
-    let script = [Ends(300, failed(Code::NotFound)), Ends(10, Verdict::Failure(flagged))];
+    let script = [Ends(300, UNAVAILABLE), Ends(10, Verdict::Failure(flagged))];
     let timeline = check(hedged(3), &script, &[(0, First), (50, Hedged)], &[], (300, "chain_no_more_retry"));
     assert!(timeline.finish.unwrap().marks_context);
 }
