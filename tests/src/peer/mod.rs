@@ -110,8 +110,16 @@ impl Peer {
         let waited = tokio::time::timeout(PATIENCE, log.wait_for(holds)).await;
         match waited {
             Ok(seen) => seen.expect("the log lives as long as the peer").clone(),
-            Err(_) => panic!("not within {PATIENCE:?}: {what}; seen: {:#?}", self.seen()),
+            Err(_) => panic!("not within {PATIENCE:?}: {what}; open: {:#?}", self.open()),
         }
+    }
+
+    /// The requests whose streams are open, without their bodies.
+    fn open(&self) -> Vec<Seen> {
+        let mut open = self.seen();
+        open.retain(|request| !request.over);
+        open.iter_mut().for_each(|request| request.body.clear());
+        open
     }
 
     /// Waits until every stream that was opened is closed: ended on both sides, or reset.
@@ -173,8 +181,8 @@ impl<F: FnMut(usize) -> Reply + Send + 'static> Server<F> {
             let Some(Ok((request, respond))) = accepted else { return };
             let stream = respond.stream_id().as_u32();
             let (place, reply) = self.enter(&request, connection, stream);
-            let entry = stream::Entry::new(Arc::clone(&self.log), place);
-            streams.spawn(stream::run(reply, request.into_body(), respond, entry, Arc::clone(&hang_up)));
+            let over = stream::Over::when_dropped(stream::Entry::new(Arc::clone(&self.log), place));
+            streams.spawn(stream::run(reply, request.into_body(), respond, over, Arc::clone(&hang_up)));
         }
     }
 

@@ -50,10 +50,10 @@ pub(super) async fn run(
     reply: Reply,
     body: RecvStream,
     respond: SendResponse<Bytes>,
-    entry: Entry,
+    over: Over,
     hang_up: Arc<Notify>,
 ) {
-    let _over = Over(entry.clone());
+    let entry = over.0.clone();
     let mut answering = Answering { half: Half::Fresh(respond), entry: entry.clone(), hang_up };
     let mut reader = JoinSet::new();
     let mut body = Some(body);
@@ -73,8 +73,14 @@ pub(super) async fn run(
     reader.join_next().await;
 }
 
-/// Says that a stream is over, also where it ends with its connection.
-struct Over(Entry);
+/// Says that a stream is over, also where it ends with its connection before anything was done for it.
+pub(super) struct Over(Entry);
+
+impl Over {
+    pub(super) fn when_dropped(entry: Entry) -> Self {
+        Self(entry)
+    }
+}
 
 impl Drop for Over {
     fn drop(&mut self) {
