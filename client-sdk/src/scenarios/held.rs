@@ -113,6 +113,14 @@ async fn the_call_id_is_equal_on_all_attempts_of_a_call_and_differs_between_call
 }
 
 #[tokio::test(start_paused = true)]
+async fn observing_sends_no_call_id() {
+    let engine = engine(Policy { call_id: true, ..observe() });
+    let peer = Peer::new([ok()]);
+    call(&mut governed(&engine, peer.clone()), request()).await.unwrap();
+    assert!(!peer.seen()[0].headers.contains_key("damper-call"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_made_again_in_a_request_after_it_failed_for_good_is_somebody_s_loop() {
     let engine = engine(enforce());
     let failing = || (0..3).map(|_| unavailable());
