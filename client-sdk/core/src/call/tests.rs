@@ -289,8 +289,12 @@ fn a_cancellation_at_the_limit_is_a_timeout() {
     let cancelled = failed(Code::Cancelled);
     let driven = check(policy, start(), &[cancelled, Verdict::Success], Fate::OkAfterRetry, 2);
     assert_eq!(driven.sends.len(), 2);
+    let policy = with_retry(|retry| retry.per_attempt_timeout = Some(ms(12)));
+    let driven = check(policy, start(), &[cancelled], Fate::NotRetryable, 1);
+    assert_eq!(driven.finish.answer, Answer::TimedOut);
     let policy = with_retry(|retry| retry.per_attempt_timeout = Some(ms(16)));
-    check(policy, start(), &[cancelled], Fate::NotRetryable, 1);
+    let driven = check(policy, start(), &[cancelled], Fate::NotRetryable, 1);
+    assert_eq!(driven.finish.answer, Answer::Attempt(1));
 }
 
 #[test]

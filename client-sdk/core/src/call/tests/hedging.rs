@@ -297,6 +297,45 @@ fn the_percentile_delay_does_not_drift_and_the_hedges_stay_within_the_budget() {
     assert!(delays.len() >= 58, "known from the second window on");
 }
 
+/// A route that hedges by the 95th percentile, never sooner than after 50 ms, whose attempts took 10 ms in the
+/// window before `at(10_000)`.
+fn by_percentile() -> (Route, HedgeDelay) {
+    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(50), max: ms(60_000) };
+    let mut policy = mixed(3, 1);
+    policy.hedge = Some(Hedge { delay, max_hedges: 1 });
+    policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(90));
+    let route = route(policy);
+    (0..100).for_each(|_| route.state().recent.record(CALLS_BEGIN, ms(10)));
+    (route, delay)
+}
+
+/// The delay after a window in which 90 attempts took 10 ms and ten calls went so.
+fn delay_after(script: &[Goes], expected: &str) -> Duration {
+    let (route, delay) = by_percentile();
+    let now = at(10_000);
+    (0..90).for_each(|_| route.state().recent.record(now, ms(10)));
+    for _ in 0..10 {
+        let timeline = play(&route, CallStart { now, ..start() }, script);
+        assert_eq!(timeline.fate(), expected);
+    }
+    route.hedge_delay(delay, at(20_000)).unwrap()
+}
+
+#[test]
+fn an_attempt_that_was_overtaken_took_at_least_as_long_as_it_was_waited_for() {
+    let near = |delay: Duration, took: u64| {
+        assert!(delay >= ms(took) && delay <= ms(took + took / 8 + 1), "{delay:?}, not {took} ms");
+    };
+    near(delay_after(&[Ends(10, OK)], "ok"), 50);
+    // It lost, it failed, its time was over.
+    near(delay_after(&[Never, Ends(20, OK)], "ok_by_hedge"), 70);
+    near(delay_after(&[Ends(80, UNAVAILABLE), Ends(35, OK)], "ok_by_hedge"), 80);
+    near(delay_after(&[Never, Ends(60, failed(Code::NotFound))], "not_retryable"), 90);
+    // A hedge that loses says nothing, and neither does one that wins or fails.
+    near(delay_after(&[Ends(75, OK), Never], "ok"), 75);
+    near(delay_after(&[Ends(55, OK), Ends(2, UNAVAILABLE)], "ok"), 55);
+}
+
 #[test]
 fn too_few_samples_mean_no_hedge() {
     let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_900), min: ms(1), max: ms(60_000) };
