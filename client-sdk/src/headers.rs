@@ -6,6 +6,7 @@ use damper_core::chain::{self, Baggage, Marks};
 use damper_core::classify::{self, StatusFields};
 use damper_core::deadline;
 use http::{HeaderMap, HeaderName, HeaderValue};
+use tonic::metadata::MetadataMap;
 
 use crate::clock;
 
@@ -19,6 +20,7 @@ pub(crate) static ENVOY_RATE_LIMITED: HeaderName = HeaderName::from_static(chain
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static(chain::CALL_ID);
 pub(crate) static TIMEOUT: HeaderName = HeaderName::from_static(deadline::HEADER);
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
 /// A header's first value as it arrived.
@@ -111,14 +113,27 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     headers.insert(&CALL_ID, id);
 }
 
-/// Takes off what an answer said about retries to this hop only.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    if !speak_to_this_hop(headers) {
-        return;
+/// Takes off what an answer said about retries to this hop only, and status details that are not base64: tonic
+/// panics on those when it makes a status of the answer, which no peer may cause.
+pub(crate) fn clean(headers: &mut HeaderMap) {
+    if speak_to_this_hop(headers) {
+        for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
+            headers.remove(name);
+        }
     }
-    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
-        headers.remove(name);
+    if headers.keys().any(|name| name == DETAILS) && !are_details_readable(headers) {
+        headers.remove(&DETAILS);
     }
+}
+
+/// True if tonic can decode every one of them.
+fn are_details_readable(headers: &HeaderMap) -> bool {
+    let mut details = HeaderMap::new();
+    for value in headers.get_all(&DETAILS) {
+        details.append(&DETAILS, value.clone());
+    }
+    let details = MetadataMap::from_headers(details);
+    details.get_all_bin(DETAILS.as_str()).iter().all(|value| value.to_bytes().is_ok())
 }
 
 /// Almost no answer does, and looking through its few names is quicker than looking for three of them.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use damper_core::{Call, CallStart, Finish, Mode, Route, Send, Step, Time, Verdict, deadline};
 
+use super::hang_up::HangUp;
 use super::telemetry::{AttemptWatch, CallWatch};
 use crate::clock::Clock;
 use crate::context::Context;
@@ -21,6 +22,8 @@ pub(crate) struct ActiveCall {
     watch: CallWatch,
     /// When the call was last asked for a step.
     now: Time,
+    /// On a request that is still being sent; nobody does once the answer has begun.
+    hang_up: HangUp,
     /// Reading the clock is most of what a call without a rule costs, so it is not read after the end.
     has_ended: bool,
 }
@@ -46,9 +49,15 @@ impl ActiveCall {
             replayable,
         };
         let call = Call::begin(&route, start);
-        let mut call = Self { route, call, clock, context, watch, now, has_ended: false };
+        let mut call =
+            Self { route, call, clock, context, watch, now, hang_up: HangUp::default(), has_ended: false };
         let step = call.step(now);
         (call, step)
+    }
+
+    /// Gives the call a request to hang up on.
+    pub(super) fn hang_up_at_end(&mut self, hang_up: HangUp) {
+        self.hang_up = hang_up;
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -121,6 +130,7 @@ impl ActiveCall {
 
 impl Drop for ActiveCall {
     fn drop(&mut self) {
+        self.hang_up.now();
         if self.has_ended {
             return;
         }
@@ -136,6 +146,7 @@ impl Drop for ActiveCall {
 pub(crate) struct Answering {
     attempt: AttemptWatch,
     pub(super) call: ActiveCall,
+    hang_up: HangUp,
 }
 
 impl Answering {
@@ -143,7 +154,8 @@ impl Answering {
     pub(crate) fn new(mut call: ActiveCall, attempt: AttemptWatch) -> Self {
         let now = call.clock.now();
         call.call.attempt_committed(&call.route, attempt.number(), now);
-        Self { attempt, call }
+        let hang_up = std::mem::take(&mut call.hang_up);
+        Self { attempt, call, hang_up }
     }
 
     /// The answer ended so.
@@ -153,6 +165,7 @@ impl Answering {
 
     /// The answer's time was over.
     pub(crate) fn timed_out(mut self) -> Step {
+        self.hang_up.now();
         self.call.attempt_timed_out(self.attempt)
     }
 }

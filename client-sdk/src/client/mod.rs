@@ -7,11 +7,13 @@
 //! ```
 //!
 //! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
-//! it, `held` keeps an answer back until its status is known, `own_answer` is what the engine answers itself,
+//! it, `held` keeps an answer back until its status is known,
+//! `hang_up` ends a request that is still being sent, `own_answer` is what the engine answers itself,
 //! `timer` wakes, `telemetry` tells. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;
+mod hang_up;
 mod held;
 mod layer;
 mod own_answer;

@@ -13,6 +13,7 @@ use http::{HeaderMap, HeaderValue, Request};
 use tonic::body::Body;
 
 use super::active_call::ActiveCall;
+use super::hang_up::HangUp;
 use super::replay::{self, Captured, Memory, Replay};
 use crate::headers;
 
@@ -26,6 +27,7 @@ pub(crate) struct Requests {
     external: bool,
     /// The flag goes into the baggage too.
     baggage: bool,
+    hang_up: HangUp,
 }
 
 impl Requests {
@@ -46,12 +48,23 @@ impl Requests {
             Some(policy) => keep(request, policy, memory),
         };
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
-        Self { again, replayable, own_timeout, external, baggage }
+        let mut hang_up = HangUp::default();
+        if !replayable && policy.is_some_and(|policy| policy.mode == Mode::Enforce) {
+            let (body, line) = HangUp::line(mem::take(request.body_mut()));
+            *request.body_mut() = body;
+            hang_up = line;
+        }
+        Self { again, replayable, own_timeout, external, baggage, hang_up }
     }
 
     /// The time limit that the application set.
     pub(crate) fn own_timeout(&self) -> Option<Duration> {
         self.own_timeout
+    }
+
+    /// The end at which the call hangs up on a request that is still being sent.
+    pub(super) fn take_hang_up(&mut self) -> HangUp {
+        mem::take(&mut self.hang_up)
     }
 
     /// True if the request is complete, so that it could be sent again.

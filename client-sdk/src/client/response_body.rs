@@ -218,7 +218,7 @@ impl End {
     fn into_frame<D>(self) -> Option<Result<Frame<D>, BoxError>> {
         match self {
             Self::Trailers(mut trailers) => {
-                headers::strip_hop_by_hop(&mut trailers);
+                headers::clean(&mut trailers);
                 Some(Ok(Frame::trailers(trailers)))
             }
             Self::Error(error) => Some(Err(error)),

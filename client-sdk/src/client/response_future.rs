@@ -217,7 +217,7 @@ where
             Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
             Came::Held(held) => ResponseBody::let_go(held, call, timer, external),
         };
-        headers::strip_hop_by_hop(response.headers_mut());
+        headers::clean(response.headers_mut());
         Ok(response)
     }
 
@@ -277,6 +277,6 @@ where
         (Answer::CircuitOpen, _) => return Ok(OwnAnswer::CircuitOpen.response(ResponseBody::empty())),
         (Answer::TimedOut, _) | (_, None) => return Ok(OwnAnswer::TimedOut.response(ResponseBody::empty())),
     };
-    headers::strip_hop_by_hop(response.headers_mut());
+    headers::clean(response.headers_mut());
     Ok(response)
 }

@@ -20,7 +20,7 @@ use super::telemetry::CallWatch;
 use super::timer::Timer;
 use super::verdict::BoxError;
 use crate::context::Context;
-use crate::routes::{Callee, Engine};
+use crate::routes::{Callee, Engine, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.
 pub struct ClientService<S> {
@@ -74,25 +74,20 @@ where
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S, B> {
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
-        let requests = Requests::new(&mut request, route.policy(), self.engine.memory(), self.external);
+        let mut requests = Requests::new(&mut request, route.policy(), self.engine.memory(), self.external);
         let clock = self.engine.clock();
         let now = clock.now();
         let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
         let replayable = requests.are_replayable();
         let watch = CallWatch::begin(&route, &self.callee, method_of(&request), now);
-        let (call, step) = ActiveCall::begin(route, context, watch, own_deadline, replayable, now, clock);
+        let (mut call, step) = ActiveCall::begin(route, context, watch, own_deadline, replayable, now, clock);
+        call.hang_up_at_end(requests.take_hang_up());
         let service = requests.may_repeat().then(|| self.inner.clone());
         let (timer, external) = (Timer::default(), self.external);
         let calling = Calling { call, requests, service, timer, external };
         let is_ready = std::mem::take(&mut self.is_ready);
         ResponseFuture::begin(calling, step, request, &mut self.inner, is_ready)
     }
-}
-
-/// `package.Service/Method`
-fn method_of(request: &Request<Body>) -> &str {
-    let path = request.uri().path();
-    path.strip_prefix('/').unwrap_or(path)
 }
 
 impl<S: Clone> Clone for ClientService<S> {

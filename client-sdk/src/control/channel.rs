@@ -9,14 +9,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, Request, Response};
 use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::{Channel, Error};
 use tower_service::Service;
 
-static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+use crate::headers;
 
 /// A channel whose answers carry no status details.
 #[derive(Clone, Debug)]
@@ -72,5 +72,5 @@ impl http_body::Body for SafeBody {
 }
 
 fn take_off(fields: &mut HeaderMap) {
-    fields.remove(&DETAILS);
+    fields.remove(&headers::DETAILS);
 }

@@ -125,6 +125,55 @@ async fn a_request_that_streams_dropped_before_its_answer_is_reset_and_its_sourc
     until_tasks_are(baseline).await;
 }
 
+/// A request stream whose source stays open and silent, and the source.
+fn silent_source() -> (mpsc::Sender<String>, Request<ReceiverStream<String>>) {
+    let (send, receive) = mpsc::channel(1);
+    (send, Request::new(ReceiverStream::new(receive)))
+}
+
+#[tokio::test]
+async fn a_stream_whose_time_is_over_is_reset_although_its_source_is_silent() {
+    let peer = Peer::start([Reply::begin().then(Act::Echo)]).await;
+    let world = World::new(&peer, "timeout: 300ms, retry: { max_attempts: 3 }").await;
+    let (source, request) = silent_source();
+    let mut answers = world.grpc().await.streaming(request, path(), codec()).await.unwrap().into_inner();
+    source.send("one".to_owned()).await.unwrap();
+    assert_eq!(answers.message().await.unwrap().unwrap(), "one");
+    assert_eq!(answers.message().await.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+    assert_eq!(peer.until_all_are_over().await[0].reset, Some(CANCEL));
+    source.closed().await;
+    world.ended(&[("deadline", 1)]);
+}
+
+#[tokio::test]
+async fn a_stream_dropped_before_its_answer_is_reset_although_its_source_is_silent() {
+    let peer = Peer::by(|_| Reply::hang()).await;
+    let world = World::new(&peer, THREE).await;
+    let (source, request) = silent_source();
+    let mut grpc = world.grpc().await;
+    let mut call = Box::pin(grpc.streaming(request, path(), codec()));
+    tokio::select! {
+        _ = &mut call => panic!("nobody answers"),
+        _ = peer.until("the request", |seen| seen.len() == 1) => drop(call),
+    }
+    assert_eq!(peer.until_all_are_over().await[0].reset, Some(CANCEL));
+    source.closed().await;
+    world.ended(&[("cancelled", 1)]);
+}
+
+#[tokio::test]
+async fn an_application_that_lets_go_of_an_answer_may_go_on_sending() {
+    let peer = Peer::start([Reply::begin().then(Act::Echo)]).await;
+    let world = World::new(&peer, THREE).await;
+    let (source, request) = silent_source();
+    let mut answers = world.grpc().await.streaming(request, path(), codec()).await.unwrap().into_inner();
+    source.send("one".to_owned()).await.unwrap();
+    assert_eq!(answers.message().await.unwrap().unwrap(), "one");
+    drop(answers);
+    assert!(!source.is_closed());
+    world.ended(&[("cancelled", 1)]);
+}
+
 /// The transport notices that an answer was dropped when it next sends something of the request or finds its
 /// end; so here the application drops both, as it does when it returns.
 #[tokio::test]
