@@ -59,7 +59,9 @@ pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFut
 pub use context::{Context, Scope, spawn};
 pub use control::{NotReady, Source, Status};
 pub use damper::Damper;
-pub use damper_core::{Faults, Mode};
+pub use damper_core::chain::Repeater;
+pub use damper_core::repeat_limit::Served;
+pub use damper_core::{Code, Counters, Ending, Fate, Faults, Mode};
 pub use options::Options;
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 

@@ -265,6 +265,11 @@ impl Counters {
         self.of(ending).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
+    /// How calls ended, and how many did so; what never happened is left out.
+    pub fn endings(&self) -> impl Iterator<Item = (Ending, u64)> {
+        Ending::all().map(|ending| (ending, self.ended(ending))).filter(|(_, count)| *count > 0)
+    }
+
     /// Attempts that ended with this code.
     #[must_use]
     pub fn code(&self, code: Code) -> u64 {

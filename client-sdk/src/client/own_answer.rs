@@ -20,7 +20,7 @@ impl OwnAnswer {
         // The numbers are gRPC's.
         let (status, message) = match self {
             Self::TimedOut => ("4", "the time limit of the call is over (ended by damper)"),
-            Self::CircuitOpen => ("14", "the circuit breaker is open (not sent by damper)"),
+            Self::CircuitOpen => ("14", "the circuit breaker is open: damper did not send the call"),
         };
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(&headers::GRPC_STATUS, HeaderValue::from_static(status));

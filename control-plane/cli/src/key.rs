@@ -9,7 +9,7 @@ use damper_proto::v1;
 
 use crate::exit::Error;
 
-/// Names a rule by its pattern, or one route.
+/// Names a rule or a guard by its pattern.
 #[derive(Args, Debug)]
 pub(crate) struct Key {
     /// Who calls: a service, or '*'
@@ -29,9 +29,24 @@ impl Key {
             .map(|pattern| (&pattern).into())
             .map_err(|faults| refused(&faults))
     }
+}
 
-    /// As one exact route.
-    pub(crate) fn route(&self) -> Result<v1::RouteKey, Error> {
+/// Names one exact route.
+#[derive(Args, Debug)]
+pub(crate) struct Route {
+    /// Who calls: one service
+    caller: String,
+    /// The caller's deployment group; `default` unless the caller says another
+    cluster: String,
+    /// Who is called: one service
+    callee: String,
+    /// package.Service/Method
+    method: String,
+}
+
+impl Route {
+    /// The route as it is asked for.
+    pub(crate) fn key(&self) -> Result<v1::RouteKey, Error> {
         RouteKey::new(&self.caller, &self.cluster, &self.callee, &self.method)
             .map(|route| (&route).into())
             .map_err(|faults| refused(&faults))

@@ -74,7 +74,7 @@ enum Command {
     Guards(guards::GuardsCommand),
     /// Write the rules and guards of manifests, all or nothing
     Apply(apply::ApplyArgs),
-    /// Show what apply would change
+    /// Show what apply would change (whether a guard would refuse it says `apply --dry-run`)
     Diff(diff::DiffArgs),
     /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),

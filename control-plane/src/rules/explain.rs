@@ -1,6 +1,6 @@
 //! Why which rule applies to a route, and what it amounts to.
 
-use damper_core::{Bound, Explanation, Mode, Tightened};
+use damper_core::{Bound, Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::errors::Error;
@@ -29,7 +29,7 @@ pub(super) async fn explain(
         effective: policy.map(Into::into),
         bound: Some(wire(Bound::of(policy))),
         revision: table.revision(),
-        notes: notes(&explanation, unread.as_ref(), &table),
+        notes: notes(&explanation, unread.as_ref(), &table, &route),
         cuts: explanation.cuts.iter().map(cut).collect(),
     })
 }
@@ -54,7 +54,30 @@ fn wire(bound: Bound) -> v1::Bound {
     }
 }
 
-fn notes(explanation: &Explanation, unread: Option<&Subject>, table: &TableView) -> Vec<String> {
+/// What the callee itself bounds, whatever rules say.
+fn limits(table: &TableView, route: &RouteKey) -> Vec<String> {
+    let of_route = table.guards_of(route).filter_map(|guard| Some((guard, guard.ceiling().repeat_limit?)));
+    let in_words = of_route.map(|(guard, limit)| {
+        let RepeatLimit { mode, ratio, min } = limit;
+        let does = match mode {
+            Mode::Enforce => "serves",
+            Mode::Observe => "only observes whether there are",
+            Mode::Off => return format!("the repeat limit of guard {} is off", guard.pattern()),
+        };
+        format!(
+            "each process of the callee {does} no more repeats than max({ratio} x first sends, {min}) per method and 10 s (guard {})",
+            guard.pattern()
+        )
+    });
+    in_words.collect()
+}
+
+fn notes(
+    explanation: &Explanation,
+    unread: Option<&Subject>,
+    table: &TableView,
+    route: &RouteKey,
+) -> Vec<String> {
     let mut notes = Vec::new();
     match &explanation.winner {
         None if let Some(rule) = unread => {
@@ -77,6 +100,7 @@ fn notes(explanation: &Explanation, unread: Option<&Subject>, table: &TableView)
             }
         }
     }
+    notes.extend(limits(table, route));
     let lost = explanation
         .losers
         .iter()

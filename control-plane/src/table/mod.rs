@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use damper_core::{Explanation, Pattern, RouteKey, Rule, Table};
+use damper_core::{Explanation, Guard, Pattern, RouteKey, Rule, Table};
 use rpds::RedBlackTreeMapSync;
 
 pub(crate) use self::guards::{Exceeded, Guards};
@@ -198,6 +198,11 @@ impl TableView {
             explanation.cuts.clear();
         }
         Explained { explanation, unread }
+    }
+
+    /// The guards that match a route, as far as this version can read them.
+    pub(crate) fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.of_route(route).filter_map(|stored| stored.guard.as_ref())
     }
 
     /// The stored rules that match a route, the nearest first.

@@ -320,6 +320,11 @@ async fn explain_shows_what_guards_leave_of_the_winner() {
     server.put(shop_rule(5)).await;
     put_guard(&server, stock_guard(3)).await;
     put_guard(&server, guard(key("other", "stock", "*"), 1)).await;
+    let repeat_limit = Some(v1::RepeatLimit { mode: v1::Mode::Enforce.into(), ratio: Some(0.2), min: None });
+    let ceiling = Some(v1::Ceiling { repeat_limit, ..v1::Ceiling::default() });
+    let limiting =
+        v1::Guard { key: Some(key("*", "stock", "stock.v1.Stock/Take")), ceiling, ..v1::Guard::default() };
+    put_guard(&server, limiting).await;
     let route = v1::RouteKey {
         caller_service: "shop".to_owned(),
         caller_cluster: "default".to_owned(),
@@ -338,6 +343,8 @@ async fn explain_shows_what_guards_leave_of_the_winner() {
         problem: "5 is more than 3".to_owned(),
     };
     assert_eq!(answer.cuts, [cut]);
+    let limit = "each process of the callee serves no more repeats than max(0.2 x first sends, 3) per method and 10 s";
+    assert!(answer.notes.iter().any(|note| note.starts_with(limit)), "{:?}", answer.notes);
     server.stop().await;
 }
 

@@ -56,9 +56,12 @@ impl Call {
             return Decision::End(Fate::Deadline);
         }
         let is_alone = self.in_flight.is_empty();
+        // An attempt that comes back with the flag may have been refused for being a repeat: whatever its code,
+        // that says nothing of the others.
+        let ends_all = !failure.no_more_retry;
         match self.refused {
             Some(fate) if is_alone => return Decision::End(fate),
-            Some(_) if !policy.retryable().contains(failure.code) => {
+            Some(_) if ends_all && !policy.retryable().contains(failure.code) => {
                 return Decision::End(Fate::NotRetryable);
             }
             Some(_) => return Decision::Next(Next::Nothing),
@@ -75,7 +78,7 @@ impl Call {
         });
         match decided {
             Ok(next) => Decision::Next(next),
-            Err(fate) if is_alone || fate == Fate::NotRetryable => Decision::End(fate),
+            Err(fate) if is_alone || ends_all && fate == Fate::NotRetryable => Decision::End(fate),
             Err(fate) => Decision::Remember(fate),
         }
     }

@@ -7,19 +7,19 @@ use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
 use crate::filter::mode_name;
-use crate::key::{self, Key};
+use crate::key::{self, Route};
 use crate::output::{printable, show};
 
 /// Arguments of `damper explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
-    key: Key,
+    route: Route,
 }
 
 /// Explains one route.
 pub(crate) async fn run(session: &Session, args: ExplainArgs) -> Result<(), Error> {
-    let route = args.key.route()?;
+    let route = args.route.key()?;
     let client = Client::connect(&session.server).await?;
     let request = v1::ExplainRequest { route: Some(route.clone()) };
     let response = client.answer(client.rules.clone().explain(request)).await?;

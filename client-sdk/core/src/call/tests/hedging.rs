@@ -153,6 +153,18 @@ fn a_code_that_may_not_be_retried_ends_the_call_also_when_nothing_more_would_be_
 }
 
 #[test]
+fn a_repeat_that_the_callee_refuses_to_serve_does_not_end_the_call_whatever_its_code() {
+    let mut policy = mixed(4, 2);
+    policy.retry.as_mut().unwrap().codes = CodeSet::of(&[Code::Aborted]);
+    let shed =
+        Failure { no_more_retry: true, pushback: Some(Pushback::Stop), ..Failure::new(Code::Unavailable) };
+    let shed = Ends(5, Verdict::Failure(shed));
+    let sends = [(0, First), (50, Hedged)];
+    check(policy.clone(), &[Ends(800, OK), shed], &sends, &[], (800, "ok"));
+    check(policy, &[Ends(800, UNAVAILABLE), shed], &sends, &[], (800, "not_retryable"));
+}
+
+#[test]
 fn nothing_is_sent_before_the_time_that_a_server_asked_for() {
     let pushed = Failure { pushback: Some(Pushback::After(ms(500))), ..Failure::new(Code::Unavailable) };
     let pushed = Ends(10, Verdict::Failure(pushed));
