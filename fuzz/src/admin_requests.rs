@@ -3,17 +3,18 @@
 //! Checked: nothing panics; a policy, rule, guard, ceiling, pattern or route key that is accepted is written and
 //! read again as itself, also in the text form, and a rule that is accepted is one for the engine.
 
+use arbitrary::Unstructured;
 use damper_core::{Guard, Rule, Table};
 use damper_proto::manifest::Manifest;
 use damper_proto::{convert, manifest, v1};
 use prost::Message;
 
-use crate::seed;
+use crate::{any, seed};
 
 /// Runs one case: the first byte says which message the others are.
 pub fn run(data: &[u8]) {
     let Some((kind, bytes)) = data.split_first() else { return };
-    match kind % 12 {
+    match kind % 13 {
         0 => with(bytes, |sent: v1::PutRuleRequest| {
             printed(&sent);
             sent.rule.iter().for_each(rule);
@@ -50,6 +51,8 @@ pub fn run(data: &[u8]) {
             }
         }),
         10 => with(bytes, |sent: v1::ListRulesRequest| printed(&sent)),
+        // Bytes that do not make a rule and a guard are nothing to send.
+        11 => _ = made(&mut Unstructured::new(bytes)),
         _ => with(bytes, |sent: v1::DeleteRuleRequest| sent.key.iter().for_each(pattern)),
     }
 }
@@ -89,6 +92,19 @@ fn with<M: Message + Default>(bytes: &[u8], check: impl FnOnce(M)) {
     if let Ok(message) = M::decode(bytes) {
         check(message);
     }
+}
+
+/// What the engine accepts is read as it was written.
+fn made(u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
+    let rule = any::rule(u, "stock", "a.B/C")?;
+    let bytes = v1::Rule::from(&rule).encode_to_vec();
+    let sent = v1::Rule::decode(bytes.as_slice()).expect("it was written as one");
+    assert_eq!(convert::rule(&sent).as_ref(), Ok(&rule));
+    let guard = any::guard(u, "stock")?;
+    let bytes = v1::Guard::from(&guard).encode_to_vec();
+    let sent = v1::Guard::decode(bytes.as_slice()).expect("it was written as one");
+    assert_eq!(convert::guard(&sent).as_ref(), Ok(&guard));
+    Ok(())
 }
 
 /// Every message has a text form.

@@ -12,9 +12,12 @@ use tonic::body::Body;
 use tower_service::Service;
 
 /// Longer than all waits of any call together; reaching it is as good as never.
-pub(crate) const NEVER: Duration = Duration::from_secs(400 * 24 * 3600);
+const NEVER: Duration = Duration::from_secs(400 * 24 * 3600);
+/// Where the callee may hang for ever, the application waits no longer. In all this time a hedge that is refused
+/// is asked for again and again, so it can not be as long as the other.
+pub(crate) const HUNG: Duration = Duration::from_secs(30);
 /// An application reads no more frames of one answer.
-const MOST_FRAMES: u32 = 2_000;
+pub(crate) const MOST_FRAMES: u32 = 2_000;
 
 /// How far an application goes.
 #[derive(Clone, Copy, Debug)]
@@ -69,17 +72,19 @@ impl Saw {
     }
 }
 
-/// One call.
-pub(crate) async fn call<S, B>(service: &mut S, request: Request<Body>, manner: Manner) -> Saw
+/// One call; `may_hang` says whether the callee may leave it without an end.
+pub(crate) async fn call<S, B>(service: &mut S, request: Request<Body>, manner: Manner, may_hang: bool) -> Saw
 where
     S: Service<Request<Body>, Response = Response<B>>,
     B: http_body::Body<Data = Bytes>,
     S::Error: Into<BoxError>,
 {
     let begun = Instant::now();
-    let patience = if let Manner::DropsAfter(after) = manner { after } else { NEVER };
+    let (patience, end) = match manner {
+        Manner::DropsAfter(after) => (after, End::GivenUp),
+        Manner::Patient | Manner::Reads(_) => (if may_hang { HUNG } else { NEVER }, End::Never),
+    };
     let frames = if let Manner::Reads(frames) = manner { frames } else { MOST_FRAMES };
-    let end = if patience == NEVER { End::Never } else { End::GivenUp };
     let mut saw =
         Saw { headers: None, trailers: None, error: false, data: Vec::new(), end, took: Duration::ZERO };
     let whole = timeout(patience, read(service, request, frames, &mut saw)).await;

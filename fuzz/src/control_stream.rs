@@ -78,7 +78,7 @@ async fn governs(bench: &Bench, calls: &mut u64) {
     let layer = bench.client_layer("stock").expect("the name is a constant");
     let request = Request::post(format!("/{METHOD}")).header(CALL, 0).body(Body::empty());
     let request = request.expect("it is a request");
-    let saw = call(&mut layer.layer(peer.clone()), request, Manner::Patient).await;
+    let saw = call(&mut layer.layer(peer.clone()), request, Manner::Patient, false).await;
     assert!(matches!(saw.status(), Some(b"14" | b"4")), "{saw:?}");
     assert!(peer.seen(0).len() <= MAX_ATTEMPTS.max as usize);
     *calls += 1;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
+use damper_core::policy::REPLAY_LIMIT;
 use damper_sdk::BoxError;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
@@ -19,12 +20,15 @@ use tokio::time::Sleep;
 use tonic::body::Body;
 use tower_service::Service;
 
+use crate::application::MOST_FRAMES;
 use crate::fields;
 
 /// The header that names the call.
 pub(crate) const CALL: &str = "x-call";
-/// An endless body comes to its end for the fuzzer's sake; nobody may have read so far.
-const ENDLESS_FRAMES: u32 = 20_000;
+/// An endless body stalls after so many frames, for the fuzzer's sake.
+const ENDLESS_FRAMES: u32 = 4_000;
+/// No layer holds more of it before the application reads, which reads [`MOST_FRAMES`]; what was held comes first.
+const MOST_HELD: usize = REPLAY_LIMIT.max as usize + 200_000;
 /// So much of it comes at once.
 const ENDLESS_BURST: u32 = 64;
 
@@ -119,7 +123,7 @@ impl Fault {
 impl Answer {
     pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Self> {
         let delay = match u.int_in_range(0..=5)? {
-            0 => Duration::from_secs(u.int_in_range(0..=200_000)?),
+            0 => Duration::from_secs(u.int_in_range(0..=20)?),
             1..=3 => Duration::ZERO,
             _ => Duration::from_micros(u.int_in_range(0..=100_000)?),
         };
@@ -343,9 +347,12 @@ impl http_body::Body for ScriptedBody {
                     End::Over => return Poll::Ready(None),
                     // A paused clock jumps to the next timer; there may be none.
                     End::Stall => return Poll::Pending,
+                    End::Endless(_) if self.endless >= ENDLESS_FRAMES => return Poll::Pending,
                     End::Endless(bytes) => {
                         self.endless += 1;
-                        assert!(self.endless < ENDLESS_FRAMES, "somebody reads an endless body");
+                        let read = self.endless as usize * bytes;
+                        let most = MOST_FRAMES as usize * bytes + MOST_HELD;
+                        assert!(read <= most, "more is held than any limit allows");
                         if self.endless.is_multiple_of(ENDLESS_BURST) {
                             self.pause = Some(Box::pin(tokio::time::sleep(Duration::from_millis(1))));
                             continue;

