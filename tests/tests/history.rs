@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use damper_control_plane::store::Store;
 use damper_control_plane::store::etcd::DEFAULT_PREFIX;
-use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::{Server, Settings};
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, object_key, rule_change};
 use damper_tests::etcd::Etcd;
+use damper_tests::sled;
 use futures_util::StreamExt as _;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -214,7 +214,7 @@ async fn sled_tells_the_history_and_goes_back() {
     goes_there_and_back(&server, &server).await;
     exactly_one_wins(&server, &server).await;
     server.stop().await;
-    let store = SledStore::open(path).await.unwrap();
+    let store = sled::open(&path).await;
     store.compact(2).await.unwrap();
     drop(store);
     let server = Replica::start(&place).await;

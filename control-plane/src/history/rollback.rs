@@ -6,6 +6,7 @@
 //! in force again, so rules that were beyond a guard are not refused but cut by it, as they were.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Faults;
@@ -77,6 +78,13 @@ struct Rollback {
     expected: Option<u64>,
     options: v1::WriteOptions,
     digest: Digest,
+}
+
+/// A rule or guard then and now.
+struct Version {
+    subject: Subject,
+    then: Option<v1::Object>,
+    now: Option<v1::Object>,
 }
 
 /// The changes to make, and what each comes to.
@@ -156,7 +164,7 @@ impl Rollback {
         let touched = past::touched(&*shared.store, self.to, upto, wanted).await?;
         let mut plan = Plan { set: Set(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();
-        for (subject, then, now) in self.versions(table, touched)? {
+        for Version { subject, then, now } in self.versions(table, touched)? {
             let same = object::same(then.as_ref(), now.as_ref());
             let outcome = match (&then, &now) {
                 (Some(_), Some(_)) if same => rule_result::Change::Unchanged,
@@ -183,15 +191,15 @@ impl Rollback {
         }
     }
 
-    /// Each rule and guard then and now.
+    /// What was touched since; of one rule or guard also where it was not.
     fn versions(
         &self,
         table: &TableView,
         touched: BTreeMap<Subject, Touched>,
-    ) -> Result<Vec<(Subject, Option<v1::Object>, Option<v1::Object>)>, Error> {
+    ) -> Result<Vec<Version>, Error> {
         if let Some(of) = self.of.as_ref().filter(|of| !touched.contains_key(of)) {
             let now = Current::stored(table, of).map(v1::Object::from);
-            return Ok(vec![(of.clone(), now.clone(), now)]);
+            return Ok(vec![Version { subject: of.clone(), then: now.clone(), now }]);
         }
         let versions = touched.into_iter().map(|(subject, Touched { before, after })| {
             let now = after.map(|entry| object::read(&subject, entry));
@@ -200,7 +208,8 @@ impl Rollback {
                 let (to, what) = (self.to, &subject);
                 read.ok_or_else(|| Error::Damaged(format!("{what} as of revision {to} can not be read")))
             });
-            Ok((subject.clone(), then.transpose()?, now))
+            let then = then.transpose()?;
+            Ok(Version { subject, then, now })
         });
         versions.collect()
     }
@@ -225,7 +234,7 @@ impl Rollback {
 }
 
 /// The table at the store's expected revision, which is later than this replica's.
-async fn at_head(shared: &Shared, head: u64) -> Result<std::sync::Arc<TableView>, Error> {
+async fn at_head(shared: &Shared, head: u64) -> Result<Arc<TableView>, Error> {
     let newest = past::newest(shared).await?;
     if head > newest {
         return Err(Error::Moved { head: newest });

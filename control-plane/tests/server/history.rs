@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use damper_control_plane::store::{Store, sled::SledStore};
+use damper_control_plane::store::{OpenError, Store, sled::SledStore};
 use damper_proto::v1::{self, object, object_key, rule_change, rule_result};
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Status};
@@ -509,7 +509,17 @@ async fn the_history_reaches_back_to_the_newest_change_that_was_dropped() {
     let server = start().await;
     five_changes(&server).await;
     let folder = server.stop().await;
-    let store = SledStore::open(folder.path().join("store")).await.unwrap();
+    let path = folder.path().join("store");
+    let store = soon(async {
+        loop {
+            // Sled lets go of its files a moment after the server is gone, and says nothing about it.
+            match SledStore::open(&path).await {
+                Err(OpenError::Locked { .. }) => tokio::task::yield_now().await,
+                opened => return opened.unwrap(),
+            }
+        }
+    })
+    .await;
     store.compact(3).await.unwrap();
     drop(store);
     let server = start_in(folder, |_| {}).await;
