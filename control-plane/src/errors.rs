@@ -4,6 +4,7 @@
 //! current rule or guard packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
 //! clients commonly refuse headers over 16 KiB; so lists are cut there, saying how many are left out.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
-use crate::store::Entry;
-use crate::table::Subject;
+use crate::store::{self, Entry};
+use crate::table::{Subject, TableView};
 use crate::writer::Refusal;
 
 /// What is offered in details at most, in bytes before encoding.
@@ -31,6 +32,11 @@ pub(crate) enum Error {
     NotFound(String),
     #[error("{subject} {}", conflict(.current.as_ref()))]
     Conflict { subject: String, current: Option<Current> },
+    /// The store as a whole is not at the expected revision.
+    #[error("the store is at revision {head}, not at the expected one")]
+    Moved { head: u64 },
+    #[error("revision {asked} is no longer kept; the history reaches back to revision {oldest}")]
+    NoLongerKept { asked: u64, oldest: u64 },
     #[error("request id {0:?} was used for another request within the last 24 h")]
     RequestIdReused(String),
     #[error("{0}")]
@@ -69,8 +75,18 @@ impl Current {
         }
     }
 
+    /// What a table has.
+    pub(crate) fn stored(table: &TableView, subject: &Subject) -> Option<Self> {
+        match subject {
+            Subject::Rule(pattern) => table.stored(pattern).map(|stored| stored.wire.clone().into()),
+            Subject::Guard(pattern) => {
+                table.guards().stored(pattern).map(|stored| stored.wire.clone().into())
+            }
+        }
+    }
+
     /// An entry of the store.
-    fn read(subject: &Subject, entry: Entry) -> Option<Self> {
+    pub(crate) fn read(subject: &Subject, entry: Entry) -> Option<Self> {
         let (key, revision) = (Some(subject.pattern().into()), entry.revision);
         match subject {
             Subject::Rule(_) => {
@@ -124,6 +140,16 @@ impl Error {
     }
 }
 
+/// What the store answers to a read.
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        match error {
+            store::Error::Damaged { .. } => Self::Damaged(error.to_string()),
+            _ => Self::unavailable(error.to_string()),
+        }
+    }
+}
+
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let text = refusal.to_string();
@@ -134,6 +160,7 @@ impl From<Refusal> for Error {
                 let current = named.zip(current).and_then(|(named, entry)| Current::read(&named, entry));
                 Self::Conflict { subject, current }
             }
+            Refusal::Moved { head } => Self::Moved { head },
             Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
             Refusal::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
             Refusal::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
@@ -154,12 +181,18 @@ impl From<Error> for Status {
             }
             Error::NotFound(_) => Self::not_found(text),
             Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
+            Error::Moved { .. } => conflict_status(text, "store", None),
+            Error::NoLongerKept { oldest, .. } => {
+                let oldest = HashMap::from([("oldest".to_owned(), oldest.to_string())]);
+                let details = ErrorDetails::with_error_info("NO_LONGER_KEPT", "damper.v1", oldest);
+                Self::with_error_details(Code::OutOfRange, text, details)
+            }
             Error::RequestIdReused(_) => Self::already_exists(text),
             Error::TooLarge(_) => Self::resource_exhausted(text),
             Error::Unavailable { outcome_known, .. } => {
                 let mut details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
                 if !outcome_known {
-                    let none = std::collections::HashMap::new();
+                    let none = HashMap::new();
                     details.set_error_info("OUTCOME_UNKNOWN", "damper.v1", none);
                 }
                 Self::with_error_details(Code::Unavailable, text, details)

@@ -20,6 +20,14 @@ impl Filter {
         }
     }
 
+    /// A filter of things that have no mode.
+    pub(crate) fn without_mode(path: &str, wire: Option<v1::RuleFilter>, what: &str) -> Result<Self, Error> {
+        if wire.as_ref().is_some_and(|filter| filter.mode.is_some()) {
+            return Err(Error::fault(&format!("{path}.mode"), format!("is not for {what}, they have none")));
+        }
+        Self::new(wire)
+    }
+
     /// Stands for the filter in a page token.
     pub(crate) fn digest(&self) -> u64 {
         Digest::of(&self.wire.encode_to_vec())

@@ -181,9 +181,12 @@ fn guard(headers: &mut HeaderMap) {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }
 
-/// Corrects the code of an answer to a message over the limit.
+/// Corrects the code of an answer to a message over the limit; that answer has no details, others of the code do.
 pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
     const OUT_OF_RANGE: &[u8] = b"11";
+    if response.headers().contains_key("grpc-status-details-bin") {
+        return response;
+    }
     let status = response.headers_mut().get_mut("grpc-status");
     if let Some(status) = status.filter(|status| status.as_bytes() == OUT_OF_RANGE) {
         *status = HeaderValue::from_static("8");

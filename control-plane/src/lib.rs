@@ -24,6 +24,7 @@ mod reach;
 mod requests;
 mod rules;
 mod server;
+mod set;
 mod settings;
 mod shared;
 mod stats;

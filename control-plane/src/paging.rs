@@ -12,7 +12,7 @@ use crate::table::decoded;
 const DEFAULT_SIZE: u32 = 100;
 const MAX_SIZE: u32 = 1000;
 /// The most bytes of one page; a page ends there even when more entries were asked for.
-const PAGE_BYTES: usize = 1 << 20;
+pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
 /// How many entries a page has.
 pub(crate) fn size(asked: u32) -> Result<usize, Error> {
@@ -24,12 +24,12 @@ pub(crate) fn size(asked: u32) -> Result<usize, Error> {
 }
 
 /// The token of the page that follows `last`.
-pub(crate) fn token(filter: u64, last: [&str; 4]) -> String {
+pub(crate) fn token<const N: usize>(filter: u64, last: [&str; N]) -> String {
     format!("{filter:016x}/{}", key(last))
 }
 
 /// The last key before the page; none for the first.
-pub(crate) fn start(filter: u64, token: &str) -> Result<Option<[String; 4]>, Error> {
+pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[String; N]>, Error> {
     if token.is_empty() {
         return Ok(None);
     }
@@ -101,8 +101,9 @@ mod tests {
         let last = ["a", "*", "c", "p.S/%M"];
         let token = token(7, last);
         assert_eq!(start(7, &token).unwrap().unwrap(), last);
-        assert!(start(8, &token).is_err());
-        assert!(start(7, "nonsense").is_err());
-        assert!(start(7, "").unwrap().is_none());
+        assert!(start::<4>(8, &token).is_err());
+        assert!(start::<3>(7, &token).is_err());
+        assert!(start::<4>(7, "nonsense").is_err());
+        assert!(start::<4>(7, "").unwrap().is_none());
     }
 }

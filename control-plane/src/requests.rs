@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
 
-use crate::errors::Error;
+use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
@@ -71,12 +71,25 @@ pub(crate) async fn write(
     at: SystemTime,
     edits: Vec<ProposedEdit>,
 ) -> Result<(Committed, Arc<TableView>), Error> {
+    write_at(shared, options, digest, at, None, edits).await
+}
+
+/// The same, where the store must be at a revision.
+pub(crate) async fn write_at(
+    shared: &Shared,
+    options: &v1::WriteOptions,
+    digest: Digest,
+    at: SystemTime,
+    expected_head: Option<u64>,
+    edits: Vec<ProposedEdit>,
+) -> Result<(Committed, Arc<TableView>), Error> {
     let proposal = Proposal {
         author: options.author.clone(),
         reason: options.reason.clone(),
         request_id: options.request_id.clone(),
         request_digest: digest.value(),
         at,
+        expected_head,
         edits,
     };
     let committed = shared.writer.propose(proposal).await?;
@@ -97,16 +110,15 @@ pub(crate) async fn first_answer(
     shared: &Shared,
     options: &v1::WriteOptions,
     digest: Digest,
-    mut edits: Vec<ProposedEdit>,
 ) -> Result<Option<(Committed, Arc<TableView>)>, Error> {
     if options.request_id.is_empty() || options.validate_only {
         return Ok(None);
     }
-    // No entry is ever at this revision: only what was written before can be answered.
-    edits.iter_mut().for_each(|edit| edit.expected = Some(u64::MAX));
-    match write(shared, options, digest, SystemTime::now(), edits).await {
+    // The store is never at this revision: only what was written before can be answered.
+    let never = Some(u64::MAX);
+    match write_at(shared, options, digest, SystemTime::now(), never, Vec::new()).await {
         Ok(answer) => Ok(Some(answer)),
-        Err(Error::Conflict { .. }) => Ok(None),
+        Err(Error::Moved { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -121,11 +133,7 @@ pub(crate) fn check_expected(
     if expected.is_none_or(|expected| expected == revision) {
         return Ok(());
     }
-    let current = match subject {
-        Subject::Rule(pattern) => table.stored(pattern).map(|stored| stored.wire.clone().into()),
-        Subject::Guard(pattern) => table.guards().stored(pattern).map(|stored| stored.wire.clone().into()),
-    };
-    Err(Error::Conflict { subject: subject.to_string(), current })
+    Err(Error::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
 }
 
 /// There would be more rules or guards than are allowed.

@@ -15,6 +15,7 @@ use damper_proto::v1;
 use damper_proto::v1::distribution_server::DistributionServer;
 use damper_proto::v1::fleet_server::FleetServer;
 use damper_proto::v1::guards_server::GuardsServer;
+use damper_proto::v1::history_server::HistoryServer;
 use damper_proto::v1::rules_server::RulesServer;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -30,6 +31,7 @@ use crate::distribution::{Distribution, pace};
 use crate::fleet::Fleet;
 use crate::follow::{Follower, LOAD_WITHIN};
 use crate::guards::Guards;
+use crate::history::{History, retention};
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -39,7 +41,7 @@ use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::table::{GUARDS, RULES, TableView};
 use crate::writer::{self, EntryLimit, Writer};
-use crate::{history, http, table};
+use crate::{http, table};
 
 /// The largest message. A little over 1 MiB, so that a name of that length is still answered by its field.
 const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
@@ -298,7 +300,7 @@ fn start(
         "table"
     });
     let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
-    let retention = history::run(store.clone(), table.clone(), kept, first_after);
+    let retention = retention::run(store.clone(), table.clone(), kept, first_after);
     tasks.spawn(async move {
         retention.await;
         "history"
@@ -333,6 +335,8 @@ fn routes(
     let distribution = DistributionServer::new(Distribution::new(shared.clone()))
         .max_decoding_message_size(MAX_MESSAGE_BYTES);
     let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let history =
+        HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -342,6 +346,7 @@ fn routes(
         .add_service(guards)
         .add_service(distribution)
         .add_service(fleet)
+        .add_service(history)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()
@@ -352,13 +357,14 @@ fn routes(
 
 /// Tells health of the server and of each service.
 async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
-    use v1::{distribution_server, fleet_server, guards_server, rules_server};
+    use v1::{distribution_server, fleet_server, guards_server, history_server, rules_server};
     for service in [
         "",
         rules_server::SERVICE_NAME,
         guards_server::SERVICE_NAME,
         distribution_server::SERVICE_NAME,
         fleet_server::SERVICE_NAME,
+        history_server::SERVICE_NAME,
     ] {
         reporter.set_service_status(service, status).await;
     }

@@ -8,3 +8,4 @@ pub mod control_plane;
 pub mod etcd;
 pub mod hop;
 pub mod peer;
+pub mod sled;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_control_plane::store::etcd::DEFAULT_PREFIX;
-use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{Change, Store};
 use damper_control_plane::{Server, Settings};
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use damper_tests::etcd::Etcd;
+use damper_tests::sled;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -158,7 +158,7 @@ async fn sled_keeps_guards_beside_rules() {
     let server = Replica::start(&place).await;
     is_there(&server).await;
     server.stop().await;
-    is_told(Arc::new(SledStore::open(path).await.unwrap())).await;
+    is_told(Arc::new(sled::open(&path).await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -105,11 +105,11 @@ contract!(
 );
 
 fn edit(key: &str, value: &str) -> Edit {
-    Edit { key: key.to_owned(), value: Some(Bytes::copy_from_slice(value.as_bytes())) }
+    Edit { key: key.to_owned(), value: Some(Bytes::copy_from_slice(value.as_bytes())), before: None }
 }
 
 fn removal(key: &str) -> Edit {
-    Edit { key: key.to_owned(), value: None }
+    Edit { key: key.to_owned(), value: None, before: None }
 }
 
 fn change(revision: u64, edits: Vec<Edit>) -> Change {
@@ -248,7 +248,7 @@ async fn a_change_of_many_bytes_is_one_change(place: Place) {
     store.load().await.unwrap();
     let mut watch = store.watch(0);
     let value = |byte: u8| Some(Bytes::from(vec![byte; MAX_VALUE_BYTES]));
-    let edits = (0..6).map(|place| Edit { key: format!("rules/{place}"), value: value(place) });
+    let edits = (0..6).map(|place| Edit { key: format!("rules/{place}"), value: value(place), before: None });
     let big = put(&store, 1, edits.collect()).await;
     let small = put(&store, 2, vec![edit("rules/0", "small")]).await;
     assert_eq!(next(&mut watch).await.unwrap(), big);
@@ -481,7 +481,7 @@ fn random_edits(random: &mut fastrand::Rng) -> Vec<Edit> {
         let value = random.bool().then(|| vec![random.u8(..); random.usize(..2000)].into());
         edits.insert(name, value);
     }
-    edits.into_iter().map(|(key, value)| Edit { key, value }).collect()
+    edits.into_iter().map(|(key, value)| Edit { key, value, before: None }).collect()
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),
+        expected_head: None,
         edits: vec![ProposedEdit { key: format!("rules/{key}"), value, expected }],
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
+use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, RuleFilter};
 use futures_util::Stream;
@@ -45,6 +46,7 @@ pub(crate) struct Client {
     pub(crate) rules: RulesClient<Channel>,
     pub(crate) guards: GuardsClient<Channel>,
     pub(crate) fleet: FleetClient<Channel>,
+    pub(crate) history: HistoryClient<Channel>,
 }
 
 impl Client {
@@ -57,6 +59,7 @@ impl Client {
             address,
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            history: HistoryClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             fleet: FleetClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         })
     }

@@ -53,6 +53,18 @@ impl Route {
     }
 }
 
+/// The four words where they can be left out, as one pattern.
+pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, Error> {
+    match words {
+        [] => Ok(None),
+        [caller, cluster, callee, method] => {
+            let [caller, cluster, callee, method] = [caller, cluster, callee, method].map(String::clone);
+            Key { caller, cluster, callee, method }.pattern().map(Some)
+        }
+        _ => Err(Error::Usage("a key is four words, CALLER CLUSTER CALLEE METHOD".to_owned())),
+    }
+}
+
 fn refused(faults: &Faults) -> Error {
     Error::Data(faults.iter().map(ToString::to_string).collect())
 }

@@ -1,7 +1,8 @@
 //! The `damper` command: the server, its administration, the demo.
 //!
 //! One command, one file in `commands`; what they share is beside this file: the connection (`client`), the
-//! manifests (`sources`), what is printed (`output`, `figures`) and what a failure ends with (`exit`, `status`).
+//! manifests (`sources`), what is printed (`output`, `figures`,
+//! `difference`) and what a failure ends with (`exit`, `status`).
 //! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
 //! again.
 #![allow(
@@ -9,10 +10,12 @@
     reason = "comments on arguments are the help text, where brackets mean what can be left out"
 )]
 
+mod changes;
 mod client;
 mod commands;
 mod config;
 mod demo;
+mod difference;
 mod exit;
 mod figures;
 mod filter;
@@ -26,7 +29,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::commands::{apply, clients, completion, diff, explain, guards, routes, rules, serve, stats};
+use crate::commands::{
+    apply, audit, clients, completion, diff, explain, guards, history, rollback, routes, rules, serve, stats,
+};
 use crate::exit::Error;
 
 /// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
@@ -76,6 +81,13 @@ enum Command {
     Apply(apply::ApplyArgs),
     /// Show what apply would change (whether a guard would refuse it says `apply --dry-run`)
     Diff(diff::DiffArgs),
+    /// Show who changed which rules and guards, when and why
+    History(history::HistoryArgs),
+    /// Make a rule, a guard or everything what it was at a revision
+    Rollback(rollback::RollbackArgs),
+    /// Hand out the record of all changes
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),
     /// Show who is connected and which rules have arrived there
@@ -112,6 +124,9 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Guards(command) => guards::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
+        Command::History(args) => history::run(&session, args).await,
+        Command::Rollback(args) => rollback::run(&session, args).await,
+        Command::Audit(command) => audit::run(&session, command).await,
         Command::Explain(args) => explain::run(&session, args).await,
         Command::Clients(args) => clients::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,

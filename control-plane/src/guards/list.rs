@@ -12,10 +12,7 @@ pub(super) async fn list(
     request: v1::ListGuardsRequest,
 ) -> Result<v1::ListGuardsResponse, Error> {
     let size = paging::size(request.page_size)?;
-    if request.filter.as_ref().is_some_and(|filter| filter.mode.is_some()) {
-        return Err(Error::fault("filter.mode", "is not for guards, they have none"));
-    }
-    let filter = Filter::new(request.filter)?;
+    let filter = Filter::without_mode("filter", request.filter, "guards")?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
     let accepted = |guard: &&v1::Guard| guard.key.as_ref().is_some_and(|key| filter.accepts(names(key), 0));

@@ -22,7 +22,7 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
     let written = all_or(WrittenRule::read("rule", request.rule), faults)?;
     let before = shared.table();
     let at = SystemTime::now();
-    let edit = || ProposedEdit {
+    let edit = ProposedEdit {
         key: written.subject().key(),
         value: Some(written.value(&before, &options.author, at)),
         expected: request.expected_revision,
@@ -30,7 +30,7 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
     if written.unchanged(&before).is_none()
         && let Err(excess) = judgement::refuse(before.guards(), &written.rule)
     {
-        return match first_answer(shared, &options, digest, vec![edit()]).await? {
+        return match first_answer(shared, &options, digest).await? {
             Some((committed, table)) => Ok(response(shared, &written, &committed, &table)),
             None => Err(Error::at("rule", excess)),
         };
@@ -38,7 +38,7 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
     if options.validate_only {
         return try_out(shared, &before, &written, request.expected_revision);
     }
-    let (committed, table) = write(shared, &options, digest, at, vec![edit()]).await?;
+    let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
     Ok(response(shared, &written, &committed, &table))
 }
 

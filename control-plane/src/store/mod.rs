@@ -34,7 +34,7 @@ pub const MAX_KEY_BYTES: usize = 4096;
 /// The largest value in bytes: with its key it must fit one etcd transaction.
 pub const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// The largest change in bytes, keys and values together.
+/// The largest change in bytes, keys and new values together.
 pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
 /// Everything in the store at one revision.
@@ -83,6 +83,9 @@ pub struct Edit {
     pub key: String,
     /// The new value, or none where the key is removed.
     pub value: Option<Bytes>,
+    /// The entry as it was, or none where there was none. Kept with the change, so that what a key was before
+    /// can be told also where the change that had set it is no longer kept.
+    pub before: Option<Entry>,
 }
 
 /// What a watch yields: every change after the revision it was opened at, in order, none twice.

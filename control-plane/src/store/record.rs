@@ -76,6 +76,8 @@ struct EditRecord {
     key: String,
     #[prost(bytes = "bytes", optional, tag = "2")]
     value: Option<Bytes>,
+    #[prost(message, optional, tag = "3")]
+    before: Option<EntryRecord>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -181,8 +183,11 @@ pub(super) fn number(bytes: &[u8], key: &str) -> Result<u64, Error> {
 /// Encodes a change; a record of more than `inline_bytes` is cut into pieces.
 pub(super) fn encode(change: &Change, commit: u64, inline_bytes: usize) -> Encoded {
     let at = change.at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let edits =
-        change.edits.iter().map(|edit| EditRecord { key: edit.key.clone(), value: edit.value.clone() });
+    let edits = change.edits.iter().map(|Edit { key, value, before }| EditRecord {
+        key: key.clone(),
+        value: value.clone(),
+        before: before.clone().map(|Entry { revision, value }| EntryRecord { revision, value }),
+    });
     let body = Body {
         at_seconds: at.as_secs(),
         at_nanos: at.subsec_nanos(),
@@ -232,8 +237,13 @@ pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> 
         reason: body.reason,
         request_id: body.request_id,
         request_digest: body.request_digest,
-        edits: body.edits.into_iter().map(|edit| Edit { key: edit.key, value: edit.value }).collect(),
+        edits: body.edits.into_iter().map(edit).collect(),
     })
+}
+
+fn edit(EditRecord { key, value, before }: EditRecord) -> Edit {
+    let before = before.map(|EntryRecord { revision, value }| Entry { revision, value });
+    Edit { key, value, before }
 }
 
 pub(super) fn encode_entry(revision: u64, value: &Bytes) -> Bytes {
@@ -334,9 +344,17 @@ mod tests {
             request_id: "id".to_owned(),
             request_digest: 8,
             edits: vec![
-                Edit { key: "rules/a".to_owned(), value: Some(vec![3; value_bytes].into()) },
-                Edit { key: "rules/b".to_owned(), value: None },
-                Edit { key: "rules/c".to_owned(), value: Some(Bytes::new()) },
+                Edit { key: "rules/a".to_owned(), value: Some(vec![3; value_bytes].into()), before: None },
+                Edit {
+                    key: "rules/b".to_owned(),
+                    value: None,
+                    before: Some(Entry { revision: 6, value: Bytes::from_static(b"old") }),
+                },
+                Edit {
+                    key: "rules/c".to_owned(),
+                    value: Some(Bytes::new()),
+                    before: Some(Entry { revision: 0, value: Bytes::new() }),
+                },
             ],
         }
     }

@@ -24,6 +24,7 @@ fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
     let edit = |(subject, value): (Subject, Option<Vec<u8>>)| Edit {
         key: subject.key(),
         value: value.map(Into::into),
+        before: None,
     };
     Change {
         revision,

@@ -107,8 +107,11 @@ impl<'a> Draft<'a> {
 
     /// Plans one new proposal.
     fn add(&mut self, proposal: &Proposal) -> Result<Committed, Refusal> {
-        let (effective, counts) = self.examine(proposal)?;
         let head = self.known.head() + self.plan.changes.len() as u64;
+        if proposal.expected_head.is_some_and(|expected| expected != head) {
+            return Err(Refusal::Moved { head });
+        }
+        let (effective, counts) = self.examine(proposal)?;
         let unchanged = effective.is_empty();
         let revision = if unchanged { head } else { head + 1 };
         for edit in &effective {
@@ -141,7 +144,8 @@ impl<'a> Draft<'a> {
             }
             if current.map(|entry| &entry.value) != value.as_ref() {
                 adjust(&self.known.limits, &mut counts, key, current.is_some(), value.is_some());
-                effective.push(Edit { key: key.clone(), value: value.clone() });
+                let before = current.cloned();
+                effective.push(Edit { key: key.clone(), value: value.clone(), before });
             }
         }
         self.within_limits(&counts)?;

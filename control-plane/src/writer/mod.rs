@@ -40,6 +40,8 @@ pub struct Proposal {
     pub request_digest: u64,
     /// Now, by the server's clock.
     pub at: SystemTime,
+    /// The revision the store must be at; none = any.
+    pub expected_head: Option<u64>,
     /// What to set or remove; a key at most once.
     pub edits: Vec<ProposedEdit>,
 }
@@ -80,6 +82,12 @@ pub enum Refusal {
         key: String,
         /// Its entry now.
         current: Option<Entry>,
+    },
+    /// The store is not at the expected revision; nothing was written.
+    #[error("the store is at revision {head}, not at the expected one")]
+    Moved {
+        /// Where it is.
+        head: u64,
     },
     /// The request id was used for another request within the time ids are remembered; nothing was written.
     #[error("the request id {request_id:?} was used for another request")]

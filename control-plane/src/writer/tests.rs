@@ -43,6 +43,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),
+        expected_head: None,
         edits,
     }
 }
@@ -74,6 +75,37 @@ async fn one_conflict_refuses_the_whole_proposal() {
     let edits = vec![edit("b", Some("1"), Some(0)), edit("a", Some("2"), Some(9))];
     assert!(matches!(bench.writer.propose(proposal(edits)).await, Err(Refusal::Conflict { .. })));
     assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
+}
+
+#[tokio::test]
+async fn a_proposal_for_another_head_is_refused_also_behind_others_of_its_batch() {
+    let bench = Bench::new().await;
+    bench.put("a", "1", None).await.unwrap();
+    let at =
+        |head, value| Proposal { expected_head: Some(head), ..proposal(vec![edit("b", Some(value), None)]) };
+    for wrong in [0, 2, u64::MAX] {
+        assert_eq!(bench.writer.propose(at(wrong, "1")).await, Err(Refusal::Moved { head: 1 }));
+    }
+    let proposals = [at(1, "1"), at(1, "2")].map(|proposal| bench.writer.propose(proposal));
+    let answers = futures_util::future::join_all(proposals).await;
+    assert_eq!(answers[0].as_ref().unwrap().revision, 2);
+    assert_eq!(answers[1], Err(Refusal::Moved { head: 2 }));
+    assert_eq!(bench.head().await, 2);
+}
+
+#[tokio::test]
+async fn a_change_keeps_what_each_key_was_before() {
+    let bench = Bench::new().await;
+    bench.put("a", "1", None).await.unwrap();
+    let both = vec![edit("a", Some("2"), None), edit("b", Some("1"), None)];
+    bench.writer.propose(proposal(both)).await.unwrap();
+    bench.writer.propose(proposal(vec![edit("a", None, None)])).await.unwrap();
+    let changes = bench.store.changes(0, 3).await.unwrap();
+    let before = |change: usize, place: usize| changes[change].edits[place].before.clone();
+    let entry = |revision, value: &'static str| Some(Entry { revision, value: value.into() });
+    assert_eq!(before(0, 0), None);
+    assert_eq!((before(1, 0), before(1, 1)), (entry(1, "1"), None));
+    assert_eq!(before(2, 0), entry(2, "2"));
 }
 
 #[tokio::test]

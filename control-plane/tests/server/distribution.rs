@@ -95,7 +95,7 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
         reason: String::new(),
         request_id: String::new(),
         request_digest: 0,
-        edits: vec![Edit { key: "notes/n".to_owned(), value: Some(vec![1].into()) }],
+        edits: vec![Edit { key: "notes/n".to_owned(), value: Some(vec![1].into()), before: None }],
     };
     const CHANGES: u64 = 1050;
     for head in (0..CHANGES).step_by(50) {

@@ -7,6 +7,7 @@ mod distribution;
 mod fleet;
 mod guards;
 mod harness;
+mod history;
 mod outage;
 mod port;
 mod rules;

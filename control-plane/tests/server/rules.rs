@@ -142,7 +142,7 @@ async fn an_apply_is_one_revision_or_nothing() {
     let done = apply(&server, Default::default(), changes).await.unwrap();
     assert_eq!((done.created, done.updated, done.unchanged, done.deleted), (2, 0, 0, 1));
     assert_eq!(done.revision, old.revision + 1);
-    assert_eq!(done.results.len(), 2);
+    assert_eq!(done.results.len(), 3);
     let listed = all(&server).await;
     assert_eq!((listed.total, listed.revision), (2, done.revision));
     assert!(listed.rules.iter().all(|rule| rule.revision == done.revision));

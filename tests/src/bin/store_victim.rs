@@ -64,6 +64,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),
+        expected_head: None,
         edits,
     }
 }

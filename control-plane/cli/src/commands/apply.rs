@@ -37,10 +37,19 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error>
     // Without a limit of our own: a large set takes its time, and a server that died is found out by its pings.
     let call = client.rules.clone().apply_rules(futures_util::stream::iter(requests)).await;
     let response = call.map_err(|status| client.failure_in(&status, &locate))?.into_inner();
+    report(session, &response, args.write.suffix())
+}
+
+/// Shows what became of a set of changes.
+pub(crate) fn report(
+    session: &Session,
+    response: &v1::ApplyRulesResponse,
+    suffix: &str,
+) -> Result<(), Error> {
     let results = &response.results;
     warn(&results.iter().flat_map(warnings_of).collect::<Vec<_>>());
-    show(session.format, &response, || table(results).to_string())?;
-    message(summary(&response, manifests.len(), args.write.suffix()));
+    show(session.format, response, || table(results).to_string())?;
+    message(summary(response, suffix));
     Ok(())
 }
 
@@ -101,11 +110,15 @@ fn change_name(change: Change) -> &'static str {
     }
 }
 
-fn summary(response: &v1::ApplyRulesResponse, sent: usize, suffix: &str) -> String {
-    let v1::ApplyRulesResponse { revision, created, updated, unchanged, deleted: _, results } = response;
-    let shown = match sent.checked_sub(results.len()) {
+fn summary(response: &v1::ApplyRulesResponse, suffix: &str) -> String {
+    let v1::ApplyRulesResponse { revision, created, updated, unchanged, deleted, results } = response;
+    let all = [created, updated, unchanged, deleted].into_iter().map(|count| *count as usize).sum::<usize>();
+    let gone = if *deleted > 0 { format!(", {deleted} deleted") } else { String::new() };
+    let shown = match all.checked_sub(results.len()) {
         None | Some(0) => String::new(),
         Some(rest) => format!("; {rest} more are not listed"),
     };
-    format!("revision {revision}: {created} created, {updated} updated, {unchanged} unchanged{shown}{suffix}")
+    format!(
+        "revision {revision}: {created} created, {updated} updated, {unchanged} unchanged{gone}{shown}{suffix}"
+    )
 }

@@ -1,11 +1,14 @@
 //! One command, one file. Each reads its arguments, asks the server and shows the answer.
 
 pub(crate) mod apply;
+pub(crate) mod audit;
 pub(crate) mod clients;
 pub(crate) mod completion;
 pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod guards;
+pub(crate) mod history;
+pub(crate) mod rollback;
 pub(crate) mod routes;
 pub(crate) mod rules;
 pub(crate) mod serve;

@@ -9,4 +9,5 @@ mod commands;
 mod exit_status;
 mod guards;
 mod harness;
+mod history;
 mod serving;

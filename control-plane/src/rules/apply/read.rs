@@ -11,10 +11,11 @@ use damper_proto::v1::{self, apply_rules_request, rule_change};
 use prost::Message as _;
 use tonic::Streaming;
 
-use super::{Change, Set, Written};
+use super::Apply;
 use crate::errors::Error;
 use crate::paging::Digest;
 use crate::requests::{check_options, read_key};
+use crate::set::{Change, Set, Written};
 use crate::shared::Shared;
 use crate::table::Subject;
 use crate::written::{WrittenGuard, WrittenRule};
@@ -27,7 +28,7 @@ const MAX_FAULTS: usize = 1000;
 pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
-pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Set, Error> {
+pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Apply, Error> {
     let first = next(&mut requests).await?;
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
         return Err(Error::fault("header", "must be the first message"));
@@ -66,7 +67,7 @@ pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Set,
     }
     match reading.too_large {
         Some(error) => Err(error),
-        None => Ok(Set { options, changes, digest }),
+        None => Ok(Apply { options, set: Set(changes), digest }),
     }
 }
 
@@ -100,20 +101,25 @@ impl Reading {
         };
         let expected = change.expected_revision;
         let read = match change.kind {
-            Some(rule_change::Kind::Put(rule)) => WrittenRule::read(&format!("{path}.put"), Some(rule))
-                .map(|rule| Written::Rule(Box::new(rule)))
-                .map(Change::put),
+            Some(rule_change::Kind::Put(rule)) => {
+                let path = format!("{path}.put");
+                let rule = WrittenRule::read(&path, Some(rule));
+                rule.map(|rule| Change::put(Written::Rule(Box::new(rule)), path))
+            }
             Some(rule_change::Kind::PutGuard(guard)) => {
-                let guard = WrittenGuard::read(&format!("{path}.put_guard"), Some(guard));
-                guard.map(|guard| Written::Guard(Box::new(guard))).map(Change::put)
+                let path = format!("{path}.put_guard");
+                let guard = WrittenGuard::read(&path, Some(guard));
+                guard.map(|guard| Change::put(Written::Guard(Box::new(guard)), path))
             }
             Some(rule_change::Kind::Delete(key)) => {
-                let key = read_key(&format!("{path}.delete"), Some(&key));
-                key.map(Subject::Rule).map(Change::delete).map_err(Error::Faults)
+                let path = format!("{path}.delete");
+                let key = read_key(&path, Some(&key)).map_err(Error::Faults);
+                key.map(|key| Change::delete(Subject::Rule(key), path))
             }
             Some(rule_change::Kind::DeleteGuard(key)) => {
-                let key = read_key(&format!("{path}.delete_guard"), Some(&key));
-                key.map(Subject::Guard).map(Change::delete).map_err(Error::Faults)
+                let path = format!("{path}.delete_guard");
+                let key = read_key(&path, Some(&key)).map_err(Error::Faults);
+                key.map(|key| Change::delete(Subject::Guard(key), path))
             }
             None => Err(Error::fault(&path, "put, delete, put_guard or delete_guard must be given")),
         };

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
+use super::past::{PAGE, oldest};
 use crate::settings::HistoryRetention;
 use crate::store::{Change, Error, Store};
 use crate::table::TableView;
@@ -18,8 +19,6 @@ use crate::table::TableView;
 const EVERY: Duration = Duration::from_secs(3600);
 /// The latest changes are kept however old they are.
 const KEEP_LATEST: u64 = 1000;
-/// How many changes are read at once.
-const PAGE: u64 = 16;
 
 /// Drops old changes for ever, first after a while.
 pub(crate) async fn run(
@@ -45,10 +44,7 @@ pub(crate) async fn run(
 /// Drops what was changed before a time; answers up to which revision.
 async fn drop_older(store: &dyn Store, head: u64, before: SystemTime) -> Result<Option<u64>, Error> {
     let mut upto = None;
-    let mut after = match store.changes(0, 1).await {
-        Err(Error::Compacted { oldest }) => oldest,
-        first => first.map(|_| 0)?,
-    };
+    let mut after = oldest(store).await?;
     while after < head {
         let page = store.changes(after, after + PAGE).await?;
         let Some(old) = last_old(&page, head, before) else { break };

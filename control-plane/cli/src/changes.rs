@@ -1,0 +1,154 @@
+//! Which changes of the history to show, and how they are shown.
+
+use std::time::SystemTime;
+
+use clap::{Args, ValueEnum};
+use damper_proto::v1::{self, object, object_key};
+
+use crate::exit::Error;
+use crate::figures::{age, now};
+use crate::filter::NameArgs;
+use crate::key;
+use crate::output::{Align, Table};
+use crate::sources::Item;
+
+/// Each option narrows the list.
+#[derive(Args, Debug)]
+pub(crate) struct ChangesArgs {
+    /// Only changes of the rule and guard with exactly this key
+    #[arg(num_args = 4, value_names = ["CALLER", "CLUSTER", "CALLEE", "METHOD"],
+          conflicts_with_all = ["caller", "cluster", "callee", "method", "text"])]
+    key: Vec<String>,
+    #[command(flatten)]
+    names: NameArgs,
+    /// Only changes of rules, or of guards
+    #[arg(long)]
+    kind: Option<Kind>,
+    /// Only changes made by this author
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    by: String,
+    /// Only changes made since: so long ago (2h), or a time (2026-07-01T12:00:00Z)
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    since: Option<SystemTime>,
+    /// Only changes made before
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    until: Option<SystemTime>,
+    /// Only from this revision on
+    #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
+    min_revision: u64,
+    /// Only up to this revision
+    #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
+    max_revision: u64,
+}
+
+/// What was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// Rules
+    Rule,
+    /// Guards
+    Guard,
+}
+
+impl ChangesArgs {
+    /// The wire's form.
+    pub(crate) fn filter(&self) -> Result<v1::ChangeFilter, Error> {
+        let names = match key::pattern_of(&self.key)? {
+            None => self.names.filter(),
+            Some(key) => v1::RuleFilter {
+                caller_service: Some(key.caller_service),
+                caller_cluster: Some(key.caller_cluster),
+                callee_service: Some(key.callee_service),
+                callee_method: Some(key.callee_method),
+                ..Default::default()
+            },
+        };
+        let kind = match self.kind {
+            None => v1::ObjectKind::Unspecified,
+            Some(Kind::Rule) => v1::ObjectKind::Rule,
+            Some(Kind::Guard) => v1::ObjectKind::Guard,
+        };
+        Ok(v1::ChangeFilter {
+            names: Some(names),
+            kind: kind.into(),
+            author: self.by.clone(),
+            since: self.since.map(Into::into),
+            until: self.until.map(Into::into),
+            min_revision: self.min_revision,
+            max_revision: self.max_revision,
+        })
+    }
+}
+
+fn moment(text: &str) -> Result<SystemTime, String> {
+    if let Ok(ago) = humantime::parse_duration(text) {
+        return SystemTime::now().checked_sub(ago).ok_or_else(|| "is too long ago".to_owned());
+    }
+    humantime::parse_rfc3339_weak(text)
+        .map_err(|_| "is neither a duration such as 2h nor a time such as 2026-07-01T12:00:00Z".to_owned())
+}
+
+/// A row for each rule or guard that was changed.
+pub(crate) fn table(changes: &[v1::Change]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("REVISION", Right),
+        ("AGE", Right),
+        ("BY", Left),
+        ("CHANGE", Left),
+        ("KIND", Left),
+        ("CALLER", Left),
+        ("CLUSTER", Left),
+        ("CALLEE", Left),
+        ("METHOD", Left),
+        ("REASON", Left),
+    ]);
+    let now = now();
+    for change in changes {
+        for object in &change.objects {
+            let (kind, key) = named(object.key.as_ref());
+            let done = match (&object.before, &object.after) {
+                (None, _) => "created",
+                (_, None) => "deleted",
+                _ => "updated",
+            };
+            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
+            let what = [done.to_owned(), kind.to_owned()];
+            let columns = head.into_iter().chain(what).chain(key::columns(key));
+            table.row(columns.chain([change.reason.clone()]));
+        }
+    }
+    table
+}
+
+fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
+    match key.and_then(|key| key.kind.as_ref()) {
+        Some(object_key::Kind::Rule(key)) => ("rule", Some(key)),
+        Some(object_key::Kind::Guard(key)) => ("guard", Some(key)),
+        None => ("", None),
+    }
+}
+
+/// A version of a rule or guard.
+pub(crate) fn item(object: v1::Object) -> Option<Item> {
+    Some(match object.kind? {
+        object::Kind::Rule(rule) => Item::Rule(rule),
+        object::Kind::Guard(guard) => Item::Guard(guard),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_is_so_long_ago_or_a_time() {
+        let ago = SystemTime::now().duration_since(moment("2h").unwrap()).unwrap().as_secs();
+        assert!((7200..7260).contains(&ago), "{ago}");
+        let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
+        assert_eq!(moment("1970-01-02T00:00:00Z"), Ok(then));
+        for bad in ["", "yesterday", "99999999999y"] {
+            assert!(moment(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `damper audit export`: the record of all changes as JSON lines, the oldest first.
+
+use clap::{Args, Subcommand};
+use damper_proto::v1;
+
+use crate::Session;
+use crate::changes::ChangesArgs;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::data;
+
+/// What to do with the record.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Print a line of JSON for each rule or guard in each change, the oldest first
+    Export(ExportArgs),
+}
+
+/// Arguments of `damper audit export`.
+#[derive(Args, Debug)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    changes: ChangesArgs,
+}
+
+/// Runs it.
+pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<(), Error> {
+    let AuditCommand::Export(args) = command;
+    let request = v1::ExportAuditRequest { filter: Some(args.changes.filter()?) };
+    let client = Client::connect(&session.server).await?;
+    let mut changes = client.answer(client.history.clone().export_audit(request)).await?;
+    while let Some(change) = changes.message().await.map_err(|status| client.failure(&status))? {
+        let line = serde_json::to_string(&change)
+            .map_err(|error| Error::Defect(format!("a change has no text form: {error}")))?;
+        data(&(line + "\n"))?;
+    }
+    Ok(())
+}

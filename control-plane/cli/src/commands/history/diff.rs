@@ -1,0 +1,55 @@
+//! `damper history diff REV [REV]`: which settings differ between two revisions, or between one and now.
+//!
+//! Ends as `damper diff` does: with 0 where nothing differs, 1 where something does, 2 with any error.
+
+use clap::Args;
+use damper_proto::v1;
+
+use super::PAGE;
+use crate::Session;
+use crate::changes::item;
+use crate::client::Client;
+use crate::difference::{Difference, show};
+use crate::exit::Error;
+use crate::filter::NameArgs;
+
+/// Arguments of `damper history diff`.
+#[derive(Args, Debug)]
+pub(crate) struct DiffArgs {
+    /// From this revision; 0 is before the first change
+    #[arg(value_name = "REV")]
+    from: u64,
+    /// To this one [default: the newest]
+    #[arg(value_name = "REV")]
+    to: Option<u64>,
+    #[command(flatten)]
+    names: NameArgs,
+}
+
+/// Shows the differences.
+pub(crate) async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
+    show(session.format, differences(session, args).await)
+}
+
+async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference>, Error> {
+    let client = Client::connect(&session.server).await?;
+    let mut request = v1::DiffRevisionsRequest {
+        from_revision: Some(args.from),
+        to_revision: args.to,
+        filter: Some(args.names.filter()),
+        page_size: PAGE,
+        page_token: String::new(),
+    };
+    let mut differences = Vec::new();
+    loop {
+        let page = client.answer(client.history.clone().diff_revisions(request.clone())).await?;
+        for v1::ObjectChange { key: _, before, after } in page.objects {
+            let (before, after) = (before.and_then(item), after.and_then(item));
+            differences.extend(Difference::between(before.as_ref(), after.as_ref(), None)?);
+        }
+        if page.next_page_token.is_empty() {
+            return Ok(differences);
+        }
+        request.page_token = page.next_page_token;
+    }
+}

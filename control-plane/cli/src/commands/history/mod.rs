@@ -1,0 +1,77 @@
+//! `damper history [KEY]`: who changed which rules and guards, when and why, the newest first.
+
+mod diff;
+
+use clap::{Args, Subcommand};
+use damper_proto::v1;
+
+use crate::Session;
+use crate::changes::{ChangesArgs, table};
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{message, show};
+
+/// The longest page the server gives.
+const PAGE: u32 = 1000;
+
+/// Arguments of `damper history`.
+#[derive(Args, Debug)]
+pub(crate) struct HistoryArgs {
+    #[command(subcommand)]
+    command: Option<HistoryCommand>,
+    #[command(flatten)]
+    changes: ChangesArgs,
+    /// So many changes
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+}
+
+/// What else to do with the history.
+#[derive(Debug, Subcommand)]
+enum HistoryCommand {
+    /// Show which settings differ between two revisions
+    Diff(diff::DiffArgs),
+}
+
+/// Shows the changes.
+pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), Error> {
+    if let Some(HistoryCommand::Diff(args)) = args.command {
+        return diff::run(session, args).await;
+    }
+    let filter = args.changes.filter()?;
+    let client = Client::connect(&session.server).await?;
+    let listed = list(&client, &filter, args.limit).await?;
+    show(session.format, &listed, || table(&listed.changes).to_string())?;
+    for change in &listed.changes {
+        let (shown, all) = (change.objects.len(), change.object_count);
+        if shown < all as usize {
+            let revision = change.revision;
+            message(format_args!("revision {revision}: {shown} of {all} changed rules and guards are shown"));
+        }
+    }
+    if listed.next_page_token.is_empty() && listed.oldest_revision > 0 {
+        message(format_args!("the history reaches back to revision {}", listed.oldest_revision));
+    }
+    Ok(())
+}
+
+/// The newest changes that pass the filter, of as many pages as it takes.
+async fn list(
+    client: &Client,
+    filter: &v1::ChangeFilter,
+    limit: u32,
+) -> Result<v1::ListChangesResponse, Error> {
+    let mut changes = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let left = limit - u32::try_from(changes.len()).unwrap_or(limit);
+        let page_size = left.min(PAGE);
+        let request = v1::ListChangesRequest { filter: Some(filter.clone()), page_size, page_token };
+        let page = client.answer(client.history.clone().list_changes(request)).await?;
+        changes.extend(page.changes);
+        if page.next_page_token.is_empty() || changes.len() >= limit as usize {
+            return Ok(v1::ListChangesResponse { changes, ..page });
+        }
+        page_token = page.next_page_token;
+    }
+}

@@ -1,0 +1,84 @@
+//! Which changes are listed or exported.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, SystemTime};
+
+use damper_core::Faults;
+use damper_proto::v1;
+use prost::Message as _;
+
+use crate::errors::Error;
+use crate::filter::{Filter, names};
+use crate::paging::Digest;
+use crate::requests::all_or;
+use crate::store::Change;
+use crate::table::Subject;
+
+/// How far the clocks of the servers that make changes may lie apart, so that the order of the changes is that of
+/// their times but for this much.
+const SKEW: Duration = Duration::from_secs(3600);
+
+/// Every part must hold.
+pub(super) struct Changes {
+    names: Filter,
+    kind: v1::ObjectKind,
+    author: String,
+    since: Option<SystemTime>,
+    until: Option<SystemTime>,
+    /// The first is at least 1; empty where the last is before it.
+    pub(super) revisions: RangeInclusive<u64>,
+    /// Stands for the filter in a page token.
+    pub(super) digest: u64,
+}
+
+impl Changes {
+    pub(super) fn read(wire: Option<v1::ChangeFilter>) -> Result<Self, Error> {
+        let wire = wire.unwrap_or_default();
+        let digest = Digest::of(&wire.encode_to_vec());
+        let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
+        let mut faults = Faults::none();
+        let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
+            faults.add("filter.kind", "is not known: rule or guard");
+            v1::ObjectKind::Unspecified
+        });
+        let mut time = |field: &str, said: Option<prost_types::Timestamp>| {
+            let time = said.map(SystemTime::try_from).transpose();
+            time.unwrap_or_else(|_| {
+                faults.add(format!("filter.{field}"), "is not a time that can be told");
+                None
+            })
+        };
+        let (since, until) = (time("since", since), time("until", until));
+        let last = if max_revision == 0 { u64::MAX } else { max_revision };
+        if last < min_revision {
+            faults.add("filter.max_revision", format!("{last} is less than min_revision, {min_revision}"));
+        }
+        let revisions = min_revision.max(1)..=last;
+        let names = all_or(Filter::without_mode("filter.names", names, "changes"), faults)?;
+        Ok(Self { names, kind, author, since, until, revisions, digest })
+    }
+
+    /// Whether the change passes; what was changed in it is another question.
+    pub(super) fn accepts_change(&self, change: &Change) -> bool {
+        self.revisions.contains(&change.revision)
+            && (self.author.is_empty() || self.author == change.author)
+            && self.since.is_none_or(|since| change.at >= since)
+            && self.until.is_none_or(|until| change.at < until)
+    }
+
+    /// Whether what was changed passes.
+    pub(super) fn accepts(&self, subject: &Subject) -> bool {
+        let kind = match subject {
+            Subject::Rule(_) => v1::ObjectKind::Rule,
+            Subject::Guard(_) => v1::ObjectKind::Guard,
+        };
+        let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
+        of_kind && self.names.accepts(names(&subject.pattern().into()), 0)
+    }
+
+    /// True if no change before this one can pass.
+    pub(super) fn ends_before(&self, change: &Change) -> bool {
+        let too_old = |since: SystemTime| change.at.checked_add(SKEW).is_some_and(|at| at < since);
+        change.revision < *self.revisions.start() || self.since.is_some_and(too_old)
+    }
+}

@@ -1,0 +1,87 @@
+//! `damper.v1.History`: what was changed, what rules and guards were, and the way back. One use case, one file.
+//!
+//! All of it is read from the store's changes, each of which says what it found and what it left: the state at an
+//! earlier revision is the present one with the changes since taken back (`past`). Nothing else is kept for it.
+
+mod diff;
+mod export;
+mod filter;
+mod get;
+mod list;
+mod object;
+mod past;
+pub(crate) mod retention;
+mod rollback;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use damper_proto::v1;
+use futures_core::Stream;
+use tonic::{Request, Response, Status};
+
+use crate::errors::within;
+use crate::shared::Shared;
+
+/// The service.
+pub(crate) struct History {
+    shared: Arc<Shared>,
+}
+
+impl History {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::history_server::History for History {
+    type ExportAuditStream = Pin<Box<dyn Stream<Item = Result<v1::Change, Status>> + Send>>;
+
+    async fn list_changes(
+        &self,
+        request: Request<v1::ListChangesRequest>,
+    ) -> Result<Response<v1::ListChangesResponse>, Status> {
+        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn get_object(
+        &self,
+        request: Request<v1::GetObjectRequest>,
+    ) -> Result<Response<v1::Object>, Status> {
+        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+    }
+
+    async fn diff_revisions(
+        &self,
+        request: Request<v1::DiffRevisionsRequest>,
+    ) -> Result<Response<v1::DiffRevisionsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, diff::diff(&self.shared, request.into_inner())).await
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackRequest>,
+    ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
+        let work = rollback::one(&self.shared, request.into_inner());
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("rollback", answer)
+    }
+
+    async fn rollback_all(
+        &self,
+        request: Request<v1::RollbackAllRequest>,
+    ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
+        let work = rollback::all(&self.shared, request.into_inner());
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("rollback_all", answer)
+    }
+
+    async fn export_audit(
+        &self,
+        request: Request<v1::ExportAuditRequest>,
+    ) -> Result<Response<Self::ExportAuditStream>, Status> {
+        let work = export::open(&self.shared, request.into_inner());
+        within(self.shared.settings.unary_deadline, work).await
+    }
+}

@@ -1,0 +1,94 @@
+//! Rules, guards and changes as the history shows them.
+
+use damper_core::Faults;
+use damper_proto::v1::{self, object, object_key};
+
+use super::filter::Changes;
+use crate::errors::Current;
+use crate::requests::read_key;
+use crate::store::{Change, Edit, Entry};
+use crate::table::Subject;
+
+impl From<Current> for v1::Object {
+    fn from(current: Current) -> Self {
+        let kind = match current {
+            Current::Rule(rule) => object::Kind::Rule(*rule),
+            Current::Guard(guard) => object::Kind::Guard(*guard),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+/// The names of a rule or guard.
+pub(super) fn key(subject: &Subject) -> v1::ObjectKey {
+    let kind = match subject {
+        Subject::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
+        Subject::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
+    };
+    v1::ObjectKey { kind: Some(kind) }
+}
+
+/// Reads the names of a rule or guard.
+pub(super) fn subject(key: Option<v1::ObjectKey>) -> Result<Subject, Faults> {
+    match key.and_then(|key| key.kind) {
+        Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
+        Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
+        None => {
+            let mut faults = Faults::none();
+            faults.add("key", "must be given: rule or guard");
+            Err(faults)
+        }
+    }
+}
+
+/// A rule or guard as it was stored; where it can not be read, what is known of it.
+pub(super) fn read(subject: &Subject, entry: Entry) -> v1::Object {
+    let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
+    let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
+    read.expect("no bytes are a message without fields").into()
+}
+
+/// Whether two say the same, whoever wrote them and when.
+pub(super) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool {
+    use object::Kind::{Guard, Rule};
+    let kind = |object: Option<&v1::Object>| object.and_then(|object| object.kind.clone());
+    match (kind(one), kind(other)) {
+        (Some(Rule(one)), Some(Rule(other))) => one.policy == other.policy,
+        (Some(Guard(one)), Some(Guard(other))) => one.ceiling == other.ceiling && one.owner == other.owner,
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// A change without its objects.
+pub(super) fn head(change: &Change) -> v1::Change {
+    let objects = change.edits.iter().filter(|edit| Subject::of_key(&edit.key).is_some()).count();
+    v1::Change {
+        revision: change.revision,
+        at: Some(change.at.into()),
+        author: change.author.clone(),
+        reason: change.reason.clone(),
+        request_id: change.request_id.clone(),
+        objects: Vec::new(),
+        object_count: u32::try_from(objects).unwrap_or(u32::MAX),
+    }
+}
+
+/// What a change did to the rules and guards that pass the filter, in the order of their keys.
+pub(super) fn objects<'a>(
+    change: &'a Change,
+    filter: &Changes,
+) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
+    let subject = |edit: &'a Edit| Subject::of_key(&edit.key).map(|subject| (subject, edit));
+    let mut edits: Vec<_> = change.edits.iter().filter_map(subject).collect();
+    edits.retain(|(subject, _)| filter.accepts(subject));
+    edits.sort_by(|(one, _), (other, _)| one.cmp(other));
+    edits.into_iter().map(|(subject, edit)| {
+        let after = edit.value.clone().map(|value| Entry { revision: change.revision, value });
+        v1::ObjectChange {
+            key: Some(key(&subject)),
+            before: edit.before.clone().map(|entry| read(&subject, entry)),
+            after: after.map(|entry| read(&subject, entry)),
+        }
+    })
+}

@@ -1,0 +1,107 @@
+//! The store's changes, read for what was: the state at a revision is the present one with the changes since taken
+//! back.
+//!
+//! A change keeps each entry as it found it. So the state after the newest change that was dropped is still known,
+//! and nothing before it.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::{Occupied, Vacant};
+use std::sync::Arc;
+
+use crate::errors::Error;
+use crate::shared::Shared;
+use crate::store::{self, Change, Entry, Store};
+use crate::table::{Subject, TableView};
+
+/// How many changes are read at once.
+pub(super) const PAGE: u64 = 16;
+
+/// What a rule or guard was before some changes and what it is after them.
+pub(super) struct Touched {
+    pub(super) before: Option<Entry>,
+    pub(super) after: Option<Entry>,
+}
+
+/// The oldest revision whose state is known: that of the newest change that was dropped.
+pub(super) async fn oldest(store: &dyn Store) -> Result<u64, store::Error> {
+    match store.changes(0, 1).await {
+        Err(store::Error::Compacted { oldest }) => Ok(oldest),
+        first => first.map(|_| 0),
+    }
+}
+
+/// The revision of the store, whether this replica has reached it or not.
+pub(super) async fn newest(shared: &Shared) -> Result<u64, Error> {
+    let reached = shared.table().revision();
+    let newer = shared.store.changes(reached, u64::MAX).await?;
+    Ok(newer.last().map_or(reached, |change| change.revision))
+}
+
+/// The table once it has reached a revision, which must be there; `path` is where it was asked for.
+pub(super) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Result<Arc<TableView>, Error> {
+    if revision > shared.table().revision() {
+        let newest = newest(shared).await?;
+        if revision > newest {
+            return Err(Error::fault(
+                path,
+                format!("{revision} is later than the newest revision, {newest}"),
+            ));
+        }
+    }
+    shared.table_at(revision, shared.settings.unary_deadline / 2).await
+}
+
+/// The first changes of `after + 1 ..= upto`, in order and without a gap; none only where there are none.
+pub(super) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    match store.changes(after, upto.min(after.saturating_add(PAGE))).await {
+        Ok(changes) => match changes.first() {
+            Some(first) if first.revision != after + 1 => {
+                Err(Error::NoLongerKept { asked: after, oldest: first.revision - 1 })
+            }
+            _ => Ok(changes),
+        },
+        Err(store::Error::Compacted { oldest }) => Err(Error::NoLongerKept { asked: after, oldest }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The rules and guards that the changes `after + 1 ..= upto` were about, as they were before and are after.
+pub(super) async fn touched(
+    store: &dyn Store,
+    after: u64,
+    upto: u64,
+    wanted: impl Fn(&Subject) -> bool,
+) -> Result<BTreeMap<Subject, Touched>, Error> {
+    let mut touched = BTreeMap::new();
+    let mut reached = after;
+    while reached < upto {
+        let page = match changes(store, reached, upto).await {
+            Err(Error::NoLongerKept { oldest, .. }) => {
+                return Err(Error::NoLongerKept { asked: after, oldest });
+            }
+            page => page?,
+        };
+        let Some(last) = page.last() else {
+            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+        };
+        reached = last.revision;
+        for change in page {
+            take(&mut touched, change, &wanted);
+        }
+    }
+    Ok(touched)
+}
+
+fn take(touched: &mut BTreeMap<Subject, Touched>, change: Change, wanted: impl Fn(&Subject) -> bool) {
+    let revision = change.revision;
+    for edit in change.edits {
+        let Some(subject) = Subject::of_key(&edit.key).filter(&wanted) else { continue };
+        let after = edit.value.map(|value| Entry { revision, value });
+        match touched.entry(subject) {
+            Vacant(free) => {
+                free.insert(Touched { before: edit.before, after });
+            }
+            Occupied(mut there) => there.get_mut().after = after,
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The way back: a rule, a guard or everything as it was at a revision, in a new revision.
+//!
+//! A rollback is a set of changes made from the history, and written as any set is. Of one rule or guard it is a
+//! put of the old version, with the same checks. Of everything it is made from one revision and only written while
+//! the store is at that revision: no change of somebody else gets lost between, or stays. What was in force is then
+//! in force again, so rules that were beyond a guard are not refused but cut by it, as they were.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::Faults;
+use damper_proto::v1::{self, rule_result};
+
+use super::object;
+use super::past::{self, Touched};
+use crate::errors::{Current, Error};
+use crate::paging::Digest;
+use crate::requests::{all_or, check_options, digest_of, first_answer, write_at};
+use crate::set::{Change, Set, Written};
+use crate::shared::Shared;
+use crate::table::{Subject, TableView};
+use crate::writer::Committed;
+use crate::written::{WrittenGuard, WrittenRule};
+
+/// How often everything is rolled back from anew because somebody wrote meanwhile, unless a revision was said.
+const TRIES: usize = 8;
+
+/// Makes one rule or guard what it was.
+pub(super) async fn one(
+    shared: &Shared,
+    request: v1::RollbackRequest,
+) -> Result<v1::ApplyRulesResponse, Error> {
+    let digest = digest_of("rollback", &request);
+    let v1::RollbackRequest { key, to_revision, expected_revision, options } = request;
+    let mut options = options.unwrap_or_default();
+    let mut faults = Faults::none();
+    let to = check(to_revision, &mut options, &mut faults);
+    let subject = all_or(object::subject(key).map_err(Error::Faults), faults)?;
+    Rollback { of: Some(subject), to, expected: expected_revision, options, digest }.carry_out(shared).await
+}
+
+/// Makes all rules and guards what they were.
+pub(super) async fn all(
+    shared: &Shared,
+    request: v1::RollbackAllRequest,
+) -> Result<v1::ApplyRulesResponse, Error> {
+    let digest = digest_of("rollback all", &request);
+    let v1::RollbackAllRequest { to_revision, expected_revision, options } = request;
+    let mut options = options.unwrap_or_default();
+    let mut faults = Faults::none();
+    if options.reason.is_empty() {
+        faults.add("options.reason", "must be given");
+    }
+    let to = check(to_revision, &mut options, &mut faults);
+    faults.or(()).map_err(Error::Faults)?;
+    Rollback { of: None, to, expected: expected_revision, options, digest }.carry_out(shared).await
+}
+
+/// Notes what is wrong; a rollback without a reason says itself what it is.
+fn check(to: Option<u64>, options: &mut v1::WriteOptions, faults: &mut Faults) -> u64 {
+    check_options("options", options, faults);
+    if to.is_none() {
+        faults.add("to_revision", "must be given");
+    }
+    let to = to.unwrap_or_default();
+    if options.reason.is_empty() {
+        options.reason = format!("rollback to revision {to}");
+    }
+    to
+}
+
+struct Rollback {
+    /// None = everything.
+    of: Option<Subject>,
+    to: u64,
+    /// The revision of the rule or guard; of the store where everything is rolled back.
+    expected: Option<u64>,
+    options: v1::WriteOptions,
+    digest: Digest,
+}
+
+/// A rule or guard then and now.
+struct Version {
+    subject: Subject,
+    then: Option<v1::Object>,
+    now: Option<v1::Object>,
+}
+
+/// The changes to make, and what each comes to.
+struct Plan {
+    set: Set,
+    outcome: Vec<rule_result::Change>,
+}
+
+impl Rollback {
+    async fn carry_out(&self, shared: &Shared) -> Result<v1::ApplyRulesResponse, Error> {
+        if let Some((committed, table)) = first_answer(shared, &self.options, self.digest).await? {
+            return self.again(shared, &committed, &table).await;
+        }
+        let mut tries = 1;
+        loop {
+            let table = past::table_at(shared, "to_revision", self.to).await?;
+            let table = match self.expected_head() {
+                Some(head) if head > table.revision() => at_head(shared, head).await?,
+                _ => table,
+            };
+            match self.attempt(shared, &table).await {
+                Err(Error::Moved { head }) if self.expected.is_none() && tries < TRIES => {
+                    tries += 1;
+                    shared.table_at(head, shared.settings.unary_deadline / 2).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Rolls back from a table, whether the store is still there or not.
+    async fn attempt(&self, shared: &Shared, table: &TableView) -> Result<v1::ApplyRulesResponse, Error> {
+        let revision = table.revision();
+        if self.expected_head().is_some_and(|head| head != revision) {
+            return Err(Error::Moved { head: revision });
+        }
+        let Plan { set, outcome } = self.plan(shared, table, revision).await?;
+        let guards = set.guards_after(table);
+        if self.of.is_some() {
+            set.judge(&guards, table).map_err(Error::Faults)?;
+        }
+        if self.options.validate_only {
+            set.try_out(shared, table)?;
+            return Ok(set.response(shared, revision, table, &guards, &outcome));
+        }
+        let at = SystemTime::now();
+        let edits = set.edits(table, &self.options.author, at);
+        let head = self.of.is_none().then_some(revision);
+        let (committed, _) = write_at(shared, &self.options, self.digest, at, head, edits).await?;
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome))
+    }
+
+    /// The answer to a request that was carried out before.
+    async fn again(
+        &self,
+        shared: &Shared,
+        committed: &Committed,
+        table: &TableView,
+    ) -> Result<v1::ApplyRulesResponse, Error> {
+        let upto = if committed.unchanged { committed.revision } else { committed.revision - 1 };
+        let Plan { set, outcome } = match self.plan(shared, table, upto).await {
+            // It is done; only what it did can no longer be told.
+            Err(Error::NoLongerKept { .. }) => Plan { set: Set(Vec::new()), outcome: Vec::new() },
+            plan => plan?,
+        };
+        let guards = set.guards_after(table);
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome))
+    }
+
+    fn expected_head(&self) -> Option<u64> {
+        self.expected.filter(|_| self.of.is_none())
+    }
+
+    /// What leads from a revision back; the table is there or later.
+    async fn plan(&self, shared: &Shared, table: &TableView, upto: u64) -> Result<Plan, Error> {
+        let wanted = |subject: &Subject| self.of.as_ref().is_none_or(|of| of == subject);
+        let touched = past::touched(&*shared.store, self.to, upto, wanted).await?;
+        let mut plan = Plan { set: Set(Vec::new()), outcome: Vec::new() };
+        let mut faults = Faults::none();
+        for Version { subject, then, now } in self.versions(table, touched)? {
+            let same = object::same(then.as_ref(), now.as_ref());
+            let outcome = match (&then, &now) {
+                (Some(_), Some(_)) if same => rule_result::Change::Unchanged,
+                (Some(_), Some(_)) => rule_result::Change::Updated,
+                (Some(_), None) => rule_result::Change::Created,
+                (None, Some(_)) => rule_result::Change::Deleted,
+                (None, None) => continue,
+            };
+            if same && self.of.is_none() {
+                continue;
+            }
+            match self.change(subject, then) {
+                Ok(change) => plan.set.0.push(change),
+                Err(Error::Faults(found)) => faults.nest("", found),
+                Err(error) => return Err(error),
+            }
+            plan.outcome.push(outcome);
+        }
+        match &self.of {
+            Some(of) if plan.outcome.is_empty() => {
+                Err(Error::NotFound(format!("there is no {of}, and was none at revision {}", self.to)))
+            }
+            _ => faults.or(plan).map_err(Error::Faults),
+        }
+    }
+
+    /// What was touched since; of one rule or guard also where it was not.
+    fn versions(
+        &self,
+        table: &TableView,
+        touched: BTreeMap<Subject, Touched>,
+    ) -> Result<Vec<Version>, Error> {
+        if let Some(of) = self.of.as_ref().filter(|of| !touched.contains_key(of)) {
+            let now = Current::stored(table, of).map(v1::Object::from);
+            return Ok(vec![Version { subject: of.clone(), then: now.clone(), now }]);
+        }
+        let versions = touched.into_iter().map(|(subject, Touched { before, after })| {
+            let now = after.map(|entry| object::read(&subject, entry));
+            let then = before.map(|entry| {
+                let read = Current::read(&subject, entry).map(v1::Object::from);
+                let (to, what) = (self.to, &subject);
+                read.ok_or_else(|| Error::Damaged(format!("{what} as of revision {to} can not be read")))
+            });
+            let then = then.transpose()?;
+            Ok(Version { subject, then, now })
+        });
+        versions.collect()
+    }
+
+    fn change(&self, subject: Subject, then: Option<v1::Object>) -> Result<Change, Error> {
+        use v1::object::Kind::{Guard, Rule};
+        let path = if self.of.is_some() { String::new() } else { subject.to_string() };
+        let change = match then.and_then(|then| then.kind) {
+            Some(Rule(rule)) => {
+                let written = WrittenRule::read(&path, Some(rule))?;
+                Change::put(Written::Rule(Box::new(written)), path)
+            }
+            Some(Guard(guard)) => {
+                let written = WrittenGuard::read(&path, Some(guard))?;
+                Change::put(Written::Guard(Box::new(written)), path)
+            }
+            None => Change::delete(subject, path),
+        };
+        let expected = self.expected.filter(|_| self.of.is_some());
+        Ok(Change { expected, ..change })
+    }
+}
+
+/// The table at the store's expected revision, which is later than this replica's.
+async fn at_head(shared: &Shared, head: u64) -> Result<Arc<TableView>, Error> {
+    let newest = past::newest(shared).await?;
+    if head > newest {
+        return Err(Error::Moved { head: newest });
+    }
+    shared.table_at(head, shared.settings.unary_deadline / 2).await
+}

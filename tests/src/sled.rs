@@ -1,0 +1,26 @@
+//! The store of a server that has stopped.
+//!
+//! Sled lets go of its files a moment after the last handle to it is gone, and says nothing about it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use damper_control_plane::store::OpenError;
+use damper_control_plane::store::sled::SledStore;
+use tokio::time::{sleep, timeout};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN_AFTER: Duration = Duration::from_millis(5);
+
+/// Opens the store as soon as nobody holds it any more.
+pub async fn open(path: &Path) -> SledStore {
+    let unlocked = async {
+        loop {
+            match SledStore::open(path).await {
+                Err(OpenError::Locked { .. }) => sleep(AGAIN_AFTER).await,
+                opened => return opened.expect("the store is sound"),
+            }
+        }
+    };
+    timeout(PATIENCE, unlocked).await.expect("the store is let go of")
+}
