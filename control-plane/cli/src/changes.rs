@@ -148,7 +148,7 @@ mod tests {
         assert!((before..=after).contains(&told), "{told:?} is not in {before:?}..={after:?}");
         let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
         assert_eq!(moment("1970-01-02T00:00:00Z"), Ok(then));
-        for bad in ["", "yesterday", "99999999999y"] {
+        for bad in ["", "yesterday", "2 weeks hence"] {
             assert!(moment(bad).is_err(), "{bad}");
         }
     }
