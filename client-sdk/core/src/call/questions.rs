@@ -101,7 +101,7 @@ impl Call {
     }
 
     /// Request flag, committed and replayable, attempts.
-    fn may_send_more(&self, policy: &Policy, committed: bool) -> Result<(), Fate> {
+    pub(super) fn may_send_more(&self, policy: &Policy, committed: bool) -> Result<(), Fate> {
         refuse(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
         refuse(committed, Fate::Committed)?;
         refuse(!self.start.replayable, Fate::NotReplayable)?;

@@ -111,11 +111,11 @@ impl Call {
         due.map_or(Next::Nothing, |at| Next::Hedge { at })
     }
 
-    /// How long to wait for an answer before a hedge, where there may be one.
+    /// How long to wait for an answer before a hedge, where there may be one. Where there never will be nobody
+    /// is woken to ask: in serving a repeat that would be at every delay, for as long as a callee hangs.
     pub(super) fn hedge_delay(&self, route: &Route, policy: &Policy, now: Time) -> Option<Duration> {
         let Hedge { delay, .. } = policy.hedge?;
-        let may_follow =
-            self.hedges_left > 0 && self.attempts < policy.max_attempts() && self.start.replayable;
+        let may_follow = self.hedges_left > 0 && self.may_send_more(policy, false).is_ok();
         may_follow.then(|| route.hedge_delay(delay, now)).flatten()
     }
 

@@ -51,6 +51,19 @@ fn an_answer_within_the_delay_needs_no_hedge() {
 }
 
 #[test]
+fn a_call_that_may_not_be_hedged_waits_for_nothing_but_its_answer() {
+    let waits = |start: CallStart| {
+        let route = route(hedged(1));
+        let mut call = Call::begin(&route, start);
+        assert!(matches!(call.next_step(&route, at(0)), Step::Send(_)));
+        call.next_step(&route, at(0))
+    };
+    assert_eq!(waits(start()), Step::Wait { until: Some(at(50)) });
+    assert_eq!(waits(CallStart { flag: Some(1), ..start() }), Step::Wait { until: None });
+    assert_eq!(waits(CallStart { replayable: false, ..start() }), Step::Wait { until: None });
+}
+
+#[test]
 fn the_first_success_wins_and_the_others_are_cancelled_at_once() {
     let sends = [(0, First), (50, Hedged)];
     check(hedged(1), &[Ends(200, OK), Ends(20, OK)], &sends, &[(70, 1)], (70, "ok_by_hedge"));
