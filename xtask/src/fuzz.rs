@@ -39,7 +39,7 @@ pub(crate) fn run(seconds: Option<&String>) -> Result<()> {
             .arg(format!("-timeout={INPUT_WITHIN_SECONDS}"))
             .arg(format!("-max_len={MAX_INPUT_BYTES}"))
             .env("PATH", &path)
-            .env("CARGO_TARGET_DIR", tools::target().join("fuzz"));
+            .env("CARGO_TARGET_DIR", tools::target());
         if let Err(error) = fuzz.in_folder("fuzz").run() {
             eprintln!("=== {target}: FAILED: {error:#}");
             failed.push(target);
