@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
+use damper_core::chain::NO_MORE_RETRY;
 use damper_core::policy::REPLAY_LIMIT;
 use damper_sdk::BoxError;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -167,6 +168,15 @@ impl Answer {
 }
 
 impl Script {
+    /// True if any answer raises the flag up.
+    pub(crate) fn raises_flag(&self) -> bool {
+        let raised = |fields: &HeaderMap| fields.contains_key(NO_MORE_RETRY);
+        self.answers.iter().any(|answer| match &answer.kind {
+            Kind::Response { headers, body, .. } => raised(headers) || body.contents().1.iter().any(raised),
+            Kind::Hang | Kind::Error(_) => false,
+        })
+    }
+
     pub(crate) fn any(u: &mut Unstructured<'_>, most: usize) -> Result<Self> {
         let count = u.int_in_range(0..=most)?;
         let answers = (0..count).map(|_| Answer::any(u)).collect::<Result<_>>()?;
