@@ -5,8 +5,8 @@
 //! - The handler runs once, inside a context that says no more time than the request, and no repeat where the
 //!   layer stands at the border; or it does not run and the answer is the refusal.
 //! - Status, headers, data and trailers are the handler's, but for the three fields of the flag up, which stand
-//!   all together, only on an error, only where a call in serving the request
-//!   failed, or was told so by one of its answers.
+//!   all together, only on an error, only where a call in serving the request failed or
+//!   one of its answers raised it.
 //! - An answer that is nothing but headers stays one. Every request is counted once.
 
 use std::pin::Pin;
