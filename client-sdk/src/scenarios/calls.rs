@@ -35,7 +35,7 @@ async fn the_last_failure_is_the_answer_as_it_came() {
         trailers_only(&[
             ("grpc-status", "14"),
             ("grpc-message", "r%C3%A9seau"),
-            ("grpc-status-details-bin", "!!not base64!!"),
+            ("grpc-status-details-bin", "AQID"),
             ("x-app", "a"),
             ("x-app", "b"),
         ])
