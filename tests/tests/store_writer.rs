@@ -9,6 +9,9 @@ use damper_control_plane::store::Store;
 use damper_control_plane::writer::{Committed, Proposal, ProposedEdit, Refusal, Settings, Writer};
 use damper_tests::etcd::Etcd;
 
+/// That an answer comes is what is asserted here; within how long, the writer's own tests say on a virtual clock.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
     let value = Some(value.to_owned().into());
     Proposal {
@@ -82,7 +85,7 @@ async fn an_etcd_that_is_away_costs_refusals_in_time_and_nothing_else() {
         let answer = answer.await.unwrap();
         assert!(matches!(answer, Err(Refusal::Unavailable { .. } | Refusal::Uncertain { .. })), "{answer:?}");
     }
-    assert!(asked.elapsed() < Duration::from_millis(5500), "{:?}", asked.elapsed());
+    assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
     etcd.restart().await;
     assert_eq!(writer.propose(put("a", "2", Some(1))).await.unwrap().revision, 2);
     assert_eq!(store.load().await.unwrap().entries.len(), 1);

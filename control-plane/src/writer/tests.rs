@@ -1,8 +1,9 @@
+use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 
 use super::*;
 use crate::store::sled::SledStore;
-use crate::store::{MAX_VALUE_BYTES, Store};
+use crate::store::{Change, Error, MAX_VALUE_BYTES, State, Store, Watch};
 
 struct Bench {
     _folder: tempfile::TempDir,
@@ -242,4 +243,56 @@ async fn the_history_may_be_compacted_under_the_writer() {
     other.propose(proposal(vec![edit("a", Some("2"), Some(1))])).await.unwrap();
     bench.store.compact(2).await.unwrap();
     assert_eq!(bench.put("a", "3", Some(2)).await.unwrap().revision, 3);
+}
+
+/// A store that never answers a commit.
+struct Silent;
+
+#[tonic::async_trait]
+impl Store for Silent {
+    async fn load(&self) -> Result<State, Error> {
+        Ok(State { epoch: "one".to_owned(), revision: 0, entries: BTreeMap::new() })
+    }
+
+    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
+        std::future::pending().await
+    }
+
+    fn watch(&self, _: u64) -> Watch {
+        Box::pin(tokio_stream::pending())
+    }
+
+    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn compact(&self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
+        Ok(current.to_owned())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
+    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let begun = Instant::now();
+    let propose = |key: &str| {
+        let (writer, edits) = (writer.clone(), vec![edit(key, Some("1"), None)]);
+        async move {
+            let answer = writer.propose(proposal(edits)).await;
+            (answer, begun.elapsed())
+        }
+    };
+    let behind = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        propose("b").await
+    };
+    let (taken, waiting) = tokio::join!(propose("a"), behind);
+    assert!(matches!(taken.0, Err(Refusal::Uncertain { .. })), "{taken:?}");
+    assert!(matches!(waiting.0, Err(Refusal::Unavailable { .. })), "{waiting:?}");
+    let (taken, waiting) = (taken.1.as_millis(), waiting.1.as_millis());
+    assert!((5_000..5_010).contains(&taken) && (6_000..6_010).contains(&waiting), "{taken} {waiting}");
 }

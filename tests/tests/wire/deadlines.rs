@@ -89,10 +89,9 @@ async fn a_call_that_would_have_no_time_is_not_sent() {
     world.ended(&[("deadline", 1)]);
 }
 
-#[tokio::test]
-async fn a_peer_that_never_answers_is_let_go_at_the_deadline_and_its_stream_reset() {
-    let peer = Peer::by(|_| Reply::hang()).await;
-    let world = World::new(&peer, "timeout: 150ms, retry: { max_attempts: 3 }").await;
+/// A call to a peer that sends no end to it ends at its deadline, and its stream is reset.
+async fn is_let_go_at_the_deadline(peer: &Peer) {
+    let world = World::new(peer, "timeout: 150ms, retry: { max_attempts: 3 }").await;
     let started = Instant::now();
     assert_eq!(world.call("one").await.unwrap_err().code(), Code::DeadlineExceeded);
     let took = started.elapsed();
@@ -103,17 +102,16 @@ async fn a_peer_that_never_answers_is_let_go_at_the_deadline_and_its_stream_rese
 }
 
 #[tokio::test]
+async fn a_peer_that_never_answers_is_let_go_at_the_deadline_and_its_stream_reset() {
+    let peer = Peer::by(|_| Reply::hang()).await;
+    is_let_go_at_the_deadline(&peer).await;
+}
+
+#[tokio::test]
 async fn an_answer_that_stalls_after_its_headers_is_let_go_at_the_deadline() {
     for stalling in [Reply::begin(), Reply::begin().message("half")] {
         let peer = Peer::start([stalling]).await;
-        let world = World::new(&peer, "timeout: 150ms, retry: { max_attempts: 3 }").await;
-        let started = Instant::now();
-        assert_eq!(world.call("one").await.unwrap_err().code(), Code::DeadlineExceeded);
-        let took = started.elapsed();
-        assert!(took >= ms(145) && took < ms(150) + SLACK, "{took:?}");
-        let seen = peer.until_all_are_over().await;
-        assert_eq!(seen.iter().map(|request| request.reset).collect::<Vec<_>>(), [Some(CANCEL)]);
-        world.ended(&[("deadline", 1)]);
+        is_let_go_at_the_deadline(&peer).await;
     }
 }
 
@@ -147,12 +145,12 @@ async fn an_attempt_that_stalls_in_its_answer_ends_the_call_at_its_own_limit() {
 
 #[tokio::test]
 async fn the_deadline_ends_a_wait_between_attempts_before_it_begins() {
-    let fields = "timeout: 300ms, retry: { max_attempts: 3, backoff: { fixed: { delay: 2s } } }";
+    let fields = "timeout: 10s, retry: { max_attempts: 3, backoff: { fixed: { delay: 20s } } }";
     let peer = Peer::by(|_| Reply::unavailable()).await;
     let world = World::new(&peer, fields).await;
     let started = Instant::now();
     assert_eq!(world.call("one").await.unwrap_err().code(), Code::Unavailable, "its own error");
-    assert!(started.elapsed() < ms(290), "at once");
+    assert!(started.elapsed() < ms(9_900), "at once");
     assert_eq!(peer.seen().len(), 1);
     world.ended(&[("deadline", 1)]);
 }

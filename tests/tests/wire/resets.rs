@@ -1,6 +1,6 @@
 //! Streams and connections that end before their answer: RST_STREAM, GOAWAY, and no word at all.
 
-use damper_tests::peer::raw::RawPeer;
+use damper_tests::peer::raw::{Raw, RawPeer};
 use damper_tests::peer::{Act, Gate, Peer, Reply, channel, framed};
 use tonic::Code;
 
@@ -166,9 +166,7 @@ async fn a_goaway_that_leaves_the_stream_out_makes_it_resent_as_a_first_send() {
         let mut first = raw.accept().await;
         first.request().await;
         first.go_away(0, 0).await;
-        let mut second = raw.accept().await;
-        let stream = second.request().await;
-        answer(&mut second, stream).await;
+        let second = answering(&raw).await;
         (first, second)
     };
     let (answered, _connections) = tokio::join!(world.call("one"), serving);
@@ -177,8 +175,16 @@ async fn a_goaway_that_leaves_the_stream_out_makes_it_resent_as_a_first_send() {
     world.ended(&[("ok", 1)]);
 }
 
+/// The next connection, whose first request is answered.
+async fn answering(raw: &RawPeer) -> Raw {
+    let mut connection = raw.accept().await;
+    let stream = connection.request().await;
+    answer(&mut connection, stream).await;
+    connection
+}
+
 /// `yes`, as a whole answer.
-async fn answer(connection: &mut damper_tests::peer::raw::Raw, stream: u32) {
+async fn answer(connection: &mut Raw, stream: u32) {
     let begin: [(&str, &[u8]); 2] = [(":status", b"200"), ("content-type", b"application/grpc")];
     connection.headers(stream, &begin, false).await;
     connection.data(stream, &framed("yes"), false).await;
@@ -195,9 +201,7 @@ async fn a_goaway_with_an_error_that_leaves_the_stream_out_makes_it_resent_too()
             let mut first = raw.accept().await;
             first.request().await;
             first.go_away(0, code).await;
-            let mut second = raw.accept().await;
-            let stream = second.request().await;
-            answer(&mut second, stream).await;
+            let second = answering(&raw).await;
             (first, second)
         };
         let (answered, _connections) = tokio::join!(world.call("one"), serving);
@@ -216,9 +220,7 @@ async fn a_goaway_that_includes_the_stream_lets_it_end_and_the_next_call_goes_el
         let stream = first.request().await;
         first.go_away(stream, 0).await;
         answer(&mut first, stream).await;
-        let mut second = raw.accept().await;
-        let stream = second.request().await;
-        answer(&mut second, stream).await;
+        let second = answering(&raw).await;
         (first, second)
     };
     let calls = async {
@@ -240,9 +242,7 @@ async fn a_goaway_between_two_streams_resends_only_the_one_above_it() {
         first.request().await;
         first.go_away(kept, 0).await;
         answer(&mut first, kept).await;
-        let mut second = raw.accept().await;
-        let stream = second.request().await;
-        answer(&mut second, stream).await;
+        let second = answering(&raw).await;
         (first, second)
     };
     let calls = async { tokio::join!(world.call("one"), world.call("two")) };
@@ -262,9 +262,7 @@ async fn a_goaway_that_includes_the_stream_and_then_no_answer_is_an_ordinary_fai
         let stream = first.request().await;
         first.go_away(stream, 0).await;
         drop(first);
-        let mut second = raw.accept().await;
-        let stream = second.request().await;
-        answer(&mut second, stream).await;
+        let second = answering(&raw).await;
         second
     };
     let (answered, _connection) = tokio::join!(world.call("one"), serving);

@@ -119,7 +119,9 @@ impl Call {
     ) -> Result<Next, Fate> {
         let mut waits = self.waits;
         let kind = if policy.retry.is_some() { SendKind::Retry } else { SendKind::Hedge };
-        let wait = match (self.not_before, &policy.retry) {
+        // A time that has passed says nothing of the next wait.
+        let not_before = self.not_before.filter(|not_before| *not_before >= now);
+        let wait = match (not_before, &policy.retry) {
             (Some(not_before), _) => {
                 waits.restart();
                 not_before.since(now)

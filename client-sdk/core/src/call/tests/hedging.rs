@@ -189,6 +189,14 @@ fn nothing_is_sent_before_the_time_that_a_server_asked_for() {
 }
 
 #[test]
+fn a_time_that_a_server_asked_for_and_that_has_passed_does_not_take_the_place_of_the_backoff() {
+    let pushed = Failure { pushback: Some(Pushback::After(ms(20))), ..Failure::new(Code::Unavailable) };
+    let script = [Ends(300, UNAVAILABLE), Ends(10, Verdict::Failure(pushed)), Ends(5, OK)];
+    let sends = [(0, First), (50, Hedged), (400, Retried)];
+    check(mixed(4, 1), &script, &sends, &[], (405, "ok_after_retry"));
+}
+
+#[test]
 fn a_hedge_that_was_refused_is_asked_for_again_after_the_same_delay() {
     let breaker = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
     let route = route(Policy { retry_breaker: Some(breaker), ..hedged(1) });
