@@ -12,10 +12,11 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use tonic_prost_build::Builder;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "damper/v1/policy.proto",
     "damper/v1/admin.proto",
     "damper/v1/guards.proto",
+    "damper/v1/kills.proto",
     "damper/v1/rules.proto",
     "damper/v1/distribution.proto",
     "damper/v1/fleet.proto",

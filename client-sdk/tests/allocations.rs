@@ -203,7 +203,7 @@ impl Distribution for OneRule {
         let rules = vec![v1::DistributedRule { key: Some((&every).into()), revision: 1, kind }];
         let snapshot = v1::Snapshot { rules, last: true, ..v1::Snapshot::default() };
         let kind = Some(v1::server_message::Kind::Snapshot(snapshot));
-        let message = v1::ServerMessage { epoch: "e".to_owned(), revision: 1, nonce: 1, kind };
+        let message = v1::ServerMessage { epoch: "e".to_owned(), revision: 1, nonce: 1, kind, kills: None };
         let (say, said) = channel::channel(1);
         say.send(Ok(message)).await.expect("its other end is here");
         tokio::spawn(async move {

@@ -41,6 +41,7 @@ impl Filter {
             callee_method,
             mode: wanted,
             text,
+            owner: _,
         } = &self.wire;
         let parts = [caller_service, caller_cluster, callee_service, callee_method];
         parts.iter().zip(names).all(|(part, name)| part.as_ref().is_none_or(|part| part == name))

@@ -182,6 +182,7 @@ impl Session {
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
             last_heard_at: Some(progress.heard_at.into()),
+            ..Default::default()
         }
     }
 }

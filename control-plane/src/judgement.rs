@@ -84,5 +84,6 @@ pub(crate) fn finding(exceeded: &Exceeded, rule: &Rule) -> v1::Finding {
         subject: rule.pattern().to_string(),
         field: format!("policy.{}", exceeded.excess.field),
         message: format!("{problem}, the ceiling of {guard}; cut {place}"),
+        ..Default::default()
     }
 }

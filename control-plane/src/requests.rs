@@ -36,7 +36,7 @@ pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern,
 
 /// Notes what is wrong with the options of a write.
 pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut Faults) {
-    let v1::WriteOptions { validate_only: _, request_id, reason, author } = options;
+    let v1::WriteOptions { request_id, reason, author, .. } = options;
     let bounded = [
         ("request_id", request_id, MAX_REQUEST_ID_BYTES),
         ("reason", reason, MAX_REASON_BYTES),

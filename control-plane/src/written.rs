@@ -31,7 +31,12 @@ impl WrittenRule {
         let Some(wire) = rule else { return Err(Error::fault(path, "must be given")) };
         let rule = convert::rule(&wire).map_err(|faults| Error::at(path, faults))?;
         check_size(path, "rule", wire.encoded_len())?;
-        let wire = v1::Rule { key: Some(rule.pattern().into()), policy: wire.policy, ..v1::Rule::default() };
+        let wire = v1::Rule {
+            key: Some(rule.pattern().into()),
+            policy: wire.policy,
+            owner: wire.owner,
+            ..v1::Rule::default()
+        };
         Ok(Self { rule, wire })
     }
 
@@ -42,7 +47,7 @@ impl WrittenRule {
     /// The stored rule, where it is just so already.
     pub(crate) fn unchanged<'a>(&self, table: &'a TableView) -> Option<&'a v1::Rule> {
         let stored = &table.stored(self.rule.pattern())?.wire;
-        (stored.policy == self.wire.policy).then_some(stored)
+        (stored.policy == self.wire.policy && stored.owner == self.wire.owner).then_some(stored)
     }
 
     /// What is to be stored. A rule that is already so is stored as it is, so that the writer sees that nothing

@@ -111,7 +111,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<v1::ServerMessage> {
             interval: Some(prost_types::Duration { seconds: u.arbitrary()?, nanos: u.arbitrary()? }),
         }),
     };
-    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind) })
+    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind), kills: None })
 }
 
 fn some<T>(u: &mut Unstructured<'_>, make: impl Fn(&mut Unstructured<'_>) -> Result<T>) -> Result<Vec<T>> {

@@ -47,11 +47,13 @@ pub enum Fate {
     Cancelled,
     /// Observe mode only: a retry would have been sent.
     Retry,
+    /// A kill switch stops what is repeated.
+    Killed,
 }
 
 impl Fate {
     /// Every fate.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Ok,
         Self::OkAfterRetry,
         Self::OkByHedge,
@@ -71,6 +73,7 @@ impl Fate {
         Self::PolicyOff,
         Self::Cancelled,
         Self::Retry,
+        Self::Killed,
     ];
 
     /// Its name in metrics, on the command line and in the documents.
@@ -96,6 +99,7 @@ impl Fate {
             Self::PolicyOff => "policy_off",
             Self::Cancelled => "cancelled",
             Self::Retry => "retry",
+            Self::Killed => "killed",
         }
     }
 
@@ -125,6 +129,7 @@ impl Fate {
                 | Self::Pushback
                 | Self::StopWhen
                 | Self::CircuitOpen
+                | Self::Killed
         )
     }
 }

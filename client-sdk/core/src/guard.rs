@@ -57,6 +57,14 @@ pub struct Excess {
     pub problem: String,
 }
 
+/// Checks whom a rule or guard belongs to.
+pub fn check_owner(owner: &str, faults: &mut Faults) {
+    let length = u32::try_from(owner.len()).unwrap_or(u32::MAX);
+    if length > OWNER_BYTES.max {
+        faults.add("owner", format!("{length} bytes are not in {OWNER_BYTES}"));
+    }
+}
+
 impl Guard {
     /// Binds ceilings to a pattern; `owner` is whom to ask, `revision` that of the last change.
     ///
@@ -67,10 +75,7 @@ impl Guard {
         ceiling.check(&pattern, &mut inner);
         let mut faults = Faults::none();
         faults.nest("ceiling", inner);
-        let length = u32::try_from(owner.len()).unwrap_or(u32::MAX);
-        if length > OWNER_BYTES.max {
-            faults.add("owner", format!("{length} bytes are not in {OWNER_BYTES}"));
-        }
+        check_owner(&owner, &mut faults);
         faults.or(Self { pattern, ceiling, owner, revision })
     }
 

@@ -53,7 +53,7 @@ impl Bench {
 
     /// A response of the control plane, as on a stream.
     pub fn receive(&self, message: v1::ServerMessage) -> Received {
-        let v1::ServerMessage { epoch, revision, nonce: _, kind } = message;
+        let v1::ServerMessage { epoch, revision, nonce: _, kind, kills: _ } = message;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),

@@ -180,6 +180,7 @@ fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
         hedges: counters.hedges(),
         would_hedges: counters.would_hedges(),
         outer_loop_calls: counters.outer_loop_calls(),
+        state: None,
     }
 }
 

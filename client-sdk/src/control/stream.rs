@@ -185,7 +185,7 @@ impl Conversation<'_> {
 
     /// Does what a message says.
     async fn obey(&mut self, received: v1::ServerMessage) -> Result<(), String> {
-        let v1::ServerMessage { epoch, revision, nonce, kind } = received;
+        let v1::ServerMessage { epoch, revision, nonce, kind, kills: _ } = received;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),

@@ -101,14 +101,14 @@ impl Stream {
 
     pub(crate) async fn say_in(&self, epoch: &str, revision: u64, nonce: u64, kind: Kind) {
         let epoch = epoch.to_owned();
-        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind) };
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None };
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
     /// Says it if the client still listens.
     pub(crate) async fn try_say(&self, revision: u64, nonce: u64, kind: Kind) -> bool {
         let epoch = "e".to_owned();
-        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind) };
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None };
         soon(self.to_client.send(Ok(message))).await.is_ok()
     }
 

@@ -125,6 +125,7 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
     match key.and_then(|key| key.kind.as_ref()) {
         Some(object_key::Kind::Rule(key)) => ("rule", Some(key)),
         Some(object_key::Kind::Guard(key)) => ("guard", Some(key)),
+        Some(object_key::Kind::Kill(key)) => ("kill", Some(key)),
         None => ("", None),
     }
 }
@@ -134,6 +135,7 @@ pub(crate) fn item(object: v1::Object) -> Option<Item> {
     Some(match object.kind? {
         object::Kind::Rule(rule) => Item::Rule(rule),
         object::Kind::Guard(guard) => Item::Guard(guard),
+        object::Kind::Kill(_) => return None,
     })
 }
 

@@ -155,7 +155,12 @@ impl Client {
         let mut routes = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = v1::ListRoutesRequest { filter: Some(filter.clone()), page_size: PAGE, page_token };
+            let request = v1::ListRoutesRequest {
+                filter: Some(filter.clone()),
+                page_size: PAGE,
+                page_token,
+                ..Default::default()
+            };
             let page = self.answer(self.fleet.clone().list_routes(request)).await?;
             routes.extend(page.routes);
             if page.next_page_token.is_empty() {

@@ -50,6 +50,7 @@ impl NameArgs {
             callee_method: self.method.clone(),
             mode: None,
             text: self.text.clone(),
+            owner: None,
         }
     }
 }

@@ -30,6 +30,7 @@ impl WriteArgs {
             request_id: String::new(),
             reason: self.reason.clone(),
             author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
+            ..v1::WriteOptions::default()
         }
     }
 
@@ -84,7 +85,7 @@ pub(crate) fn warn(warnings: &[String]) {
 /// what the server found.
 pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, findings: &[v1::Finding]) -> Vec<String> {
     let mut warnings = reach.map_or_else(Vec::new, |reach| of_reach(words, reach));
-    warnings.extend(findings.iter().map(|v1::Finding { code: _, subject, field, message }| {
+    warnings.extend(findings.iter().map(|v1::Finding { subject, field, message, .. }| {
         let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
         about.chain([printable(message)]).collect::<Vec<_>>().join(": ")
     }));
@@ -149,6 +150,7 @@ mod tests {
             subject: "a * b *".into(),
             field: "policy.hedge".into(),
             message: "is forbidden\x1b".into(),
+            ..Default::default()
         };
         let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
         assert_eq!(

@@ -209,6 +209,7 @@ fn message(view: &TableView, kind: server_message::Kind) -> v1::ServerMessage {
         revision: view.revision(),
         nonce: 0,
         kind: Some(kind),
+        kills: None,
     }
 }
 

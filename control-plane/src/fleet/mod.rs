@@ -31,6 +31,7 @@ impl Fleet {
 
 #[tonic::async_trait]
 impl v1::fleet_server::Fleet for Fleet {
+    type WatchConvergenceStream = Pin<Box<dyn Stream<Item = Result<v1::Convergence, Status>> + Send>>;
     type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;
 
     async fn list_routes(
@@ -52,5 +53,26 @@ impl v1::fleet_server::Fleet for Fleet {
         let (out, responses) = mpsc::channel(1);
         tokio::spawn(watch::serve(self.shared.clone(), plan, out));
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+
+    async fn watch_convergence(
+        &self,
+        _: Request<v1::WatchConvergenceRequest>,
+    ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
+        Err(Status::unimplemented("not built yet"))
+    }
+
+    async fn get_chain(
+        &self,
+        _: Request<v1::GetChainRequest>,
+    ) -> Result<Response<v1::GetChainResponse>, Status> {
+        Err(Status::unimplemented("not built yet"))
+    }
+
+    async fn diagnose(
+        &self,
+        _: Request<v1::DiagnoseRequest>,
+    ) -> Result<Response<v1::DiagnoseResponse>, Status> {
+        Err(Status::unimplemented("not built yet"))
     }
 }

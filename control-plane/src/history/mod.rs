@@ -36,6 +36,7 @@ impl History {
 
 #[tonic::async_trait]
 impl v1::history_server::History for History {
+    type ExportStream = Pin<Box<dyn Stream<Item = Result<v1::ExportResponse, Status>> + Send>>;
     type ExportAuditStream = Pin<Box<dyn Stream<Item = Result<v1::Change, Status>> + Send>>;
 
     async fn list_changes(
@@ -83,5 +84,9 @@ impl v1::history_server::History for History {
     ) -> Result<Response<Self::ExportAuditStream>, Status> {
         let work = export::open(&self.shared, request.into_inner());
         within(self.shared.settings.unary_deadline, work).await
+    }
+
+    async fn export(&self, _: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
+        Err(Status::unimplemented("not built yet"))
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn subject(key: Option<v1::ObjectKey>) -> Result<Subject, Faults> {
     match key.and_then(|key| key.kind) {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
-        None => {
+        Some(object_key::Kind::Kill(_)) | None => {
             let mut faults = Faults::none();
             faults.add("key", "must be given: rule or guard");
             Err(faults)

@@ -31,6 +31,7 @@ pub(super) async fn explain(
         revision: table.revision(),
         notes: notes(&explanation, unread.as_ref(), &table, &route),
         cuts: explanation.cuts.iter().map(cut).collect(),
+        ..Default::default()
     })
 }
 

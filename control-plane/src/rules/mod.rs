@@ -72,4 +72,11 @@ impl v1::rules_server::Rules for Rules {
         within(self.shared.settings.unary_deadline, explain::explain(&self.shared, request.into_inner()))
             .await
     }
+
+    async fn propose_rule(
+        &self,
+        _: Request<v1::ProposeRuleRequest>,
+    ) -> Result<Response<v1::ProposeRuleResponse>, Status> {
+        Err(Status::unimplemented("not built yet"))
+    }
 }

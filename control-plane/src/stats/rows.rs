@@ -149,6 +149,7 @@ impl RouteBook {
             hedges_per_s: sums.hedges / seconds,
             total_hedges: sources.totals.hedges,
             total_outer_loop_calls: sources.totals.outer_loop_calls,
+            ..Default::default()
         }
     }
 }

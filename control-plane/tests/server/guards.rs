@@ -197,6 +197,7 @@ async fn excess_on_some_routes_is_accepted_and_told() {
         subject: "shop * * *".to_owned(),
         field: "policy.retry.max_attempts".to_owned(),
         message: format!("{CEILING}; cut where both match"),
+        ..Default::default()
     };
     assert_eq!(answer.findings, [expected]);
     server.stop().await;

@@ -31,6 +31,7 @@ impl From<Fate> for v1::Fate {
             Fate::PolicyOff => Self::PolicyOff,
             Fate::Cancelled => Self::Cancelled,
             Fate::Retry => Self::Retry,
+            Fate::Killed => Self::Killed,
         }
     }
 }
@@ -60,6 +61,7 @@ impl TryFrom<v1::Fate> for Fate {
             v1::Fate::PolicyOff => Self::PolicyOff,
             v1::Fate::Cancelled => Self::Cancelled,
             v1::Fate::Retry => Self::Retry,
+            v1::Fate::Killed => Self::Killed,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! A policy bound to its pattern, as operators write it and as it is sent to services.
 
-use damper_core::{Faults, Pattern, Rule};
+use damper_core::{Faults, Pattern, Rule, guard};
 
 use super::{add_new, key, policy, required};
 use crate::v1;
@@ -10,8 +10,17 @@ use crate::v1;
 /// # Errors
 /// Everything that is wrong with it, by its path: `key.callee_method`, `policy.retry.max_attempts`.
 pub fn rule(wire: &v1::Rule) -> Result<Rule, Faults> {
-    let v1::Rule { key, policy, revision, updated_at: _, updated_by: _ } = wire;
-    bind(key.as_ref(), policy.as_ref(), *revision)
+    let v1::Rule { key, policy, revision, updated_at: _, updated_by: _, owner } = wire;
+    let rule = bind(key.as_ref(), policy.as_ref(), *revision);
+    let mut faults = Faults::none();
+    guard::check_owner(owner, &mut faults);
+    match rule {
+        Ok(rule) => faults.or(rule),
+        Err(mut found) => {
+            found.nest("", faults);
+            Err(found)
+        }
+    }
 }
 
 /// Reads a rule that was sent to this process.
@@ -50,7 +59,7 @@ fn bind(wire: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) ->
 }
 
 impl From<&Rule> for v1::Rule {
-    /// Without what the server adds: when and by whom it was changed.
+    /// Without what the engine does not know: its owner, when and by whom it was changed.
     fn from(rule: &Rule) -> Self {
         Self {
             key: Some(rule.pattern().into()),
@@ -58,6 +67,7 @@ impl From<&Rule> for v1::Rule {
             revision: rule.revision(),
             updated_at: None,
             updated_by: String::new(),
+            owner: String::new(),
         }
     }
 }

@@ -62,6 +62,10 @@ named! {
     v1::Fate, "FATE_", false;
     v1::Source, "SOURCE_", false;
     v1::rule_result::Change, "CHANGE_", false;
+    v1::Prune, "PRUNE_", false;
+    v1::Severity, "SEVERITY_", false;
+    v1::CircuitState, "CIRCUIT_STATE_", false;
+    v1::laggard::Reason, "REASON_", false;
 }
 
 /// One number of an enum, by its short name.

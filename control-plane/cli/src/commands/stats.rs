@@ -40,8 +40,11 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
     let client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
         .map_err(|_| Error::Usage("--interval: is too long".to_owned()))?;
-    let request =
-        v1::WatchRequest { interval: Some(interval), filter: Some(args.filter.filter()), rules: false };
+    let request = v1::WatchRequest {
+        interval: Some(interval),
+        filter: Some(args.filter.filter()),
+        ..Default::default()
+    };
     let mut stream = Box::pin(client.watch(request).await?);
     let mut view = View::default();
     while let Some(message) = stream.next().await {
