@@ -26,12 +26,12 @@ pub(super) async fn delete(
         let table = shared.table();
         check_expected(&table, &subject, request.expected_revision)?;
         table.revision_of(&subject).ok_or_else(missing)?;
-        return Ok(v1::DeleteRuleResponse { revision: table.revision() });
+        return Ok(v1::DeleteRuleResponse { revision: table.revision(), ..Default::default() });
     }
     let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
     let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
     if committed.unchanged {
         return Err(missing());
     }
-    Ok(v1::DeleteRuleResponse { revision: committed.revision })
+    Ok(v1::DeleteRuleResponse { revision: committed.revision, ..Default::default() })
 }
