@@ -28,6 +28,8 @@ pub const CALL_ID: &str = "call_id";
 pub const BAGGAGE: &str = "baggage";
 /// Guards: a rule that one would tighten is withheld from a client without it.
 pub const GUARDS: &str = "guards";
+/// The kill switch: a client without it does not obey one, and setting one says how many such clients there are.
+pub const KILL_SWITCH: &str = "kill_switch";
 
 /// The features this engine has.
 pub const ALL: &[&str] = &[
@@ -42,6 +44,7 @@ pub const ALL: &[&str] = &[
     CALL_ID,
     BAGGAGE,
     GUARDS,
+    KILL_SWITCH,
 ];
 
 /// The first feature that carrying out the policy needs and `has` does not list.

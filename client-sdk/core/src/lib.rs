@@ -28,6 +28,7 @@ pub mod fault;
 pub mod feature;
 pub mod guard;
 pub mod key;
+pub mod kill;
 pub mod latency;
 mod pattern;
 pub mod policy;
@@ -46,6 +47,7 @@ pub use fate::{Ending, Fate};
 pub use fault::{Fault, Faults, Percent, Ratio};
 pub use guard::{Ceiling, Guard};
 pub use key::RouteKey;
+pub use kill::Kill;
 pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
 pub use policy::{

@@ -7,6 +7,7 @@ use crate::v1;
 pub(crate) mod any;
 mod backoffs;
 mod guards;
+mod kills;
 mod settings;
 
 fn paths(faults: &Faults) -> Vec<&str> {
