@@ -8,7 +8,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import App from "./App.svelte";
 import { keepOpen } from "./feed/link";
 import type { Open } from "./feed/open";
-import { message, route, rule } from "./testing";
+import { kill, message, route, rule } from "./testing";
 
 // A canvas is not there; the browser test sees the chart.
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -94,6 +94,22 @@ test("when the stream ends the data stays, with its age and the reason", async (
   expect(await banner.findByText(/Disconnected/)).toBeTruthy();
   expect(banner.getByText(/Unavailable: going down/)).toBeTruthy();
   expect(screen.getByText("gateway")).toBeTruthy();
+});
+
+test("a kill switch is said above everything, with reason, time and the way back", async () => {
+  const kills = [kill("stock", { calls: true }), ...["a", "b", "c"].map((callee) => kill(callee))];
+  render(App, { open: saying(message({ reset: true, routes: [route("orders", { killed: 2 })], kills })) });
+  const [first] = await screen.findAllByTestId("kill");
+  expect(first?.textContent).toMatch(/every call is refused to stock.*25 min left.*stock is down.*ann/s);
+  expect(first?.textContent).toContain("damper unkill --callee 'stock'");
+  expect(screen.getByText(/and 1 more kill switches/)).toBeTruthy();
+  expect(screen.getByText("orders").closest("tr")?.textContent).toContain("killed");
+});
+
+test("a kill switch that ended is no longer said", async () => {
+  render(App, { open: saying(message({ reset: true, kills: [kill("stock")] }), message({ revision: 2n })) });
+  await waitFor(() => { expect(screen.getByTestId("revision").textContent).toBe("2"); });
+  expect(screen.queryByTestId("kill")).toBeNull();
 });
 
 test("it comes back without a reload", async () => {

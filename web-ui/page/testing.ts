@@ -4,6 +4,8 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Fate } from "$wire/distribution_pb";
 import { RouteStatsSchema, RuleViewSchema, WatchResponseSchema } from "$wire/fleet_pb";
 import type { RouteStats, RuleView, WatchResponse } from "$wire/fleet_pb";
+import { KillSwitchSchema } from "$wire/kills_pb";
+import type { KillSwitch } from "$wire/kills_pb";
 import { Jitter, Mode } from "$wire/policy_pb";
 
 export function message(fields: object): WatchResponse {
@@ -42,6 +44,16 @@ export function rule(caller: string, revision: bigint, fields: object = {}): Rul
     },
     clients: 4,
     applied: 4,
+    ...fields,
+  });
+}
+
+export function kill(callee: string, fields: object = {}): KillSwitch {
+  return create(KillSwitchSchema, {
+    key: { callerService: "*", callerCluster: "*", calleeService: callee, calleeMethod: "*" },
+    reason: "stock is down",
+    updatedBy: "ann",
+    remaining: { seconds: 1500n },
     ...fields,
   });
 }

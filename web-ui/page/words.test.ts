@@ -5,7 +5,8 @@ import type { Policy } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { waitMs } from "./feed/link";
 import { held, matches, nextSort, page, sorted } from "./order";
-import { attempts, age, backoff, breaker, fateName, isHigh, rate, share, span, times } from "./words";
+import { kill } from "./testing";
+import { attempts, age, backoff, breaker, fateName, isHigh, killed, rate, share, span, times, undoKill } from "./words";
 
 const retrying = (retry: object): Policy => create(PolicySchema, { retry });
 
@@ -109,4 +110,15 @@ test("a page beyond the last is the last", () => {
 test("every word of the filter must be found", () => {
   expect(matches("gateway default orders shop.Orders/Place", "ORDERS gate")).toBe(true);
   expect(matches("gateway default orders shop.Orders/Place", "orders stock")).toBe(false);
+});
+
+test.each([
+  ["*", "*", {}, "nothing is repeated anywhere", "damper unkill --all"],
+  ["shop", "*", {}, "nothing is repeated from shop", "damper unkill --caller 'shop'"],
+  ["shop", "stock", { calls: true }, "every call is refused from shop to stock", "damper unkill --caller 'shop' --callee 'stock'"],
+  ["*", "o'ne", {}, "nothing is repeated to o'ne", "damper unkill --callee 'o'\\''ne'"],
+])("a kill from %s to %s is said, and how to end it", (callerService, calleeService, fields, words, command) => {
+  const key = { callerService, callerCluster: "*", calleeService, calleeMethod: "*" };
+  const set = kill(calleeService, { ...fields, key });
+  expect([killed(set), undoKill(set)]).toEqual([words, command]);
 });

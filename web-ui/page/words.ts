@@ -2,6 +2,7 @@
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { Fate } from "$wire/distribution_pb";
 import type { FateRate } from "$wire/fleet_pb";
+import type { KillSwitch } from "$wire/kills_pb";
 import { Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
 import type { Backoff, Policy } from "$wire/policy_pb";
 
@@ -165,4 +166,28 @@ export function breaker(policy: Policy | undefined): string {
   if (breaker?.enabled === false) return "off";
   const ratio = breaker?.ratio === undefined ? "default" : trim(breaker.ratio).toString();
   return breaker?.mode === RetryBreakerMode.ADAPTIVE ? `${ratio}, adaptive` : ratio;
+}
+
+// What a kill stops, in words: "nothing is repeated from orders to stock".
+export function killed({ calls, key }: KillSwitch): string {
+  const what = calls ? "every call is refused" : "nothing is repeated";
+  if (key === undefined) return what;
+  const any = (name: string) => name === "*";
+  const caller = any(key.callerService) ? "" : ` from ${key.callerService}`;
+  const cluster = any(key.callerCluster) ? "" : ` (cluster ${key.callerCluster})`;
+  const callee = any(key.calleeService) ? "" : ` to ${key.calleeService}`;
+  const method = any(key.calleeMethod) ? "" : ` ${key.calleeMethod}`;
+  return what + (caller + cluster + callee + method || " anywhere");
+}
+
+// The command that ends a kill.
+export function undoKill({ key }: KillSwitch): string {
+  const parts = [
+    ["--caller", key?.callerService],
+    ["--cluster", key?.callerCluster],
+    ["--callee", key?.calleeService],
+    ["--method", key?.calleeMethod],
+  ].filter(([, name]) => name !== undefined && name !== "*");
+  const said = parts.map(([flag, name]) => `${flag} '${name?.replaceAll("'", `'\\''`) ?? ""}'`).join(" ");
+  return `damper unkill ${said || "--all"}`;
 }

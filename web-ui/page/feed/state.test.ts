@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
 import { asReset, fold, keyText, load } from "./state";
-import { message, route, rule } from "../testing";
+import { kill, message, route, rule } from "../testing";
 
 const start = message({ reset: true, revision: 7n, routes: [route("gateway"), route("orders")], rules: [rule("orders", 7n)] });
 
@@ -43,7 +43,7 @@ test("the state before a fold is left alone", () => {
 });
 
 test("a newcomer is brought to the same state by one message", () => {
-  const state = fold(fold(undefined, start), message({ revision: 8n, rules: [rule("stock", 8n)], connectedClients: 3 }));
+  const state = fold(fold(undefined, start), message({ revision: 8n, rules: [rule("stock", 8n)], connectedClients: 3, kills: [kill("stock")] }));
   expect(state).toBeDefined();
   if (state === undefined) return;
   expect(fold(undefined, asReset(state))).toEqual({ ...state, changed: [] });

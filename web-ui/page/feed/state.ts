@@ -5,6 +5,7 @@
 import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import type { RouteStats, RuleView, WatchResponse } from "$wire/fleet_pb";
+import type { KillSwitch } from "$wire/kills_pb";
 import type { Pattern, RouteKey } from "$wire/policy_pb";
 
 export interface Fleet {
@@ -16,6 +17,8 @@ export interface Fleet {
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
   readonly rules: ReadonlyMap<string, RuleView>;
+  // All that are in force.
+  readonly kills: readonly KillSwitch[];
   // Rules whose setting or delivery the last message changed; none after a reset.
   readonly changed: readonly string[];
 }
@@ -45,6 +48,7 @@ export function fold(before: Fleet | undefined, message: WatchResponse): Fleet |
     window: message.window,
     routes,
     rules,
+    kills: message.kills,
     changed: message.reset ? [] : message.rules.map((rule) => keyText(rule.rule?.key)),
   };
 }
@@ -58,6 +62,7 @@ export function asReset(fleet: Fleet): WatchResponse {
     connectedClients: fleet.clients,
     routes: [...fleet.routes.values()],
     rules: [...fleet.rules.values()],
+    kills: [...fleet.kills],
   });
   if (fleet.asOf) message.asOf = fleet.asOf;
   if (fleet.staleSince) message.staleSince = fleet.staleSince;
