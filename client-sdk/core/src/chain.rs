@@ -16,6 +16,7 @@
 //! documentation. Headers are ASCII metadata over plain gRPC; messages are not touched.
 
 mod baggage;
+pub mod bound;
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
