@@ -16,6 +16,7 @@
 
 mod error;
 pub(crate) mod form;
+mod settings;
 mod shape;
 mod strict;
 mod tree;
@@ -27,6 +28,7 @@ use damper_core::{Faults, Guard, Rule};
 use serde::Serialize;
 
 pub use self::error::{Error, Problem};
+pub use self::settings::{Differing, Settings};
 use self::tree::Tree;
 use crate::{convert, v1};
 
