@@ -1,10 +1,11 @@
 //! Which rules, guards or routes are listed.
 
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use prost::Message as _;
 
 use crate::errors::Error;
 use crate::paging::Digest;
+use crate::table::TableView;
 
 /// What is listed: each said part must be equal, the text must be part of any name.
 pub(crate) struct Filter {
@@ -33,6 +34,22 @@ impl Filter {
         Digest::of(&self.wire.encode_to_vec())
     }
 
+    /// Whether what belongs to this owner, or "" to nobody, is listed.
+    pub(crate) fn accepts_owner(&self, owner: &str) -> bool {
+        self.wire.owner.as_ref().is_none_or(|wanted| wanted == owner)
+    }
+
+    /// Whether a route is listed: by its names, and the mode and the owner of its rule.
+    pub(crate) fn accepts_route(&self, table: &TableView, names: [&str; 4], stats: &v1::RouteStats) -> bool {
+        let owned = || {
+            let pattern = stats.rule.as_ref().and_then(|rule| convert::pattern(rule).ok());
+            let stored = pattern.and_then(|pattern| table.stored(&pattern));
+            self.accepts_owner(stored.map_or("", |stored| &stored.wire.owner))
+        };
+        self.accepts(names, stats.mode) && (self.wire.owner.is_none() || owned())
+    }
+
+    /// Whether something with these names and this mode is listed, whoever its owner is.
     pub(crate) fn accepts(&self, names: [&str; 4], mode: i32) -> bool {
         let v1::RuleFilter {
             caller_service,

@@ -6,7 +6,7 @@ use crate::errors::Error;
 use crate::filter::Filter;
 use crate::paging;
 use crate::shared::Shared;
-use crate::stats::Row;
+use crate::stats::{Over, Row};
 
 pub(super) async fn list(
     shared: &Shared,
@@ -15,12 +15,15 @@ pub(super) async fn list(
     let size = paging::size(request.page_size)?;
     let filter = Filter::new(request.filter)?;
     let start = paging::start(filter.digest(), &request.page_token)?;
-    let rows = shared.stats.rows(&shared.table());
+    let table = shared.table();
+    let rows = shared.stats.rows(&table);
     let accepted: Vec<&Row> = rows
         .iter()
         .map(|row| &**row)
-        .filter(|row| filter.accepts(row.route.names(), row.stats.mode))
+        .filter(|row| filter.accepts_route(&table, row.route.names(), &row.stats))
         .collect();
+    let accepted: Vec<&Row> =
+        accepted.into_iter().filter(|row| !request.without_rule || row.stats.rule.is_none()).collect();
     let behind = |row: &&Row| {
         start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str))
     };
@@ -30,7 +33,7 @@ pub(super) async fn list(
     let last = page.last().filter(|_| more);
     Ok(v1::ListRoutesResponse {
         next_page_token: last
-            .map(|row| paging::token(filter.digest(), row.route.names()))
+            .map(|row| paging::token(question, row.route.names()))
             .unwrap_or_default(),
         routes: page.into_iter().map(|row| row.stats.clone()).collect(),
         total: accepted.len() as u64,

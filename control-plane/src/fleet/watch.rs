@@ -2,7 +2,7 @@
 //!
 //! A watcher holds what it was told last and is told the difference to what is so now, when it has room. Nothing
 //! is queued for it: a slow watcher sees fewer states, not old ones. While anybody watches, services report more
-//! often. Each interval brings a message even when nothing changed, so that a dead link is noticed.
+//! often; while one route is watched, those that can report it. Each interval brings a message even when nothing changed, so that a dead link is noticed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::errors::Error;
 use crate::filter::Filter;
 use crate::hub::Watching;
 use crate::shared::Shared;
-use crate::stats::{Route, Row, WINDOW};
+use crate::stats::{Over, Route, Row};
 use crate::table::{StoredRule, TableView};
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,6 +34,8 @@ pub(super) struct Plan {
     interval: Duration,
     filter: Filter,
     rules: bool,
+    over: Over,
+    route: Option<Route>,
 }
 
 impl Plan {
@@ -45,7 +47,13 @@ impl Plan {
                 .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
                 .ok_or_else(|| Error::fault("interval", "is not in 1s..=60s"))?,
         };
-        Ok(Self { interval, filter: Filter::new(request.filter)?, rules: request.rules })
+        let over = match &request.route {
+            Some(_) => Over::read_of_one("window", request.window)?,
+            None => Over::read("window", request.window)?,
+        };
+        let route = request.route.as_ref().map(Route::read).transpose();
+        let route = route.map_err(|faults| Error::at("route", faults))?;
+        Ok(Self { interval, filter: Filter::new(request.filter)?, rules: request.rules, over, route })
     }
 }
 
@@ -63,7 +71,10 @@ pub(super) async fn serve(
     plan: Plan,
     out: mpsc::Sender<Result<v1::WatchResponse, Status>>,
 ) {
-    let _watching = Watching::new(&shared);
+    let _watching = match &plan.route {
+        Some(route) => Watching::caller(&shared, &route.caller_service, &route.caller_cluster),
+        None => Watching::everything(&shared),
+    };
     let mut told = Told::default();
     let mut next = Instant::now();
     loop {
@@ -99,7 +110,7 @@ impl Told {
             as_of: Some(SystemTime::now().into()),
             connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
             stale_since: table.stale_since.map(Into::into),
-            window: prost_types::Duration::try_from(WINDOW).ok(),
+            window: plan.over.wire(),
             ..Default::default()
         };
         let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];
@@ -120,8 +131,11 @@ impl Told {
     }
 
     fn update_routes(&mut self, shared: &Shared, plan: &Plan, table: &Arc<TableView>, place: Place<'_>) {
-        let rows = shared.stats.rows(table);
-        let rows = rows.iter().filter(|row| plan.filter.accepts(row.route.names(), row.stats.mode));
+        let rows = match &plan.route {
+            Some(route) => shared.stats.row(route, plan.over, table).into_iter().map(Arc::new).collect(),
+            None => shared.stats.rows_over(plan.over, table),
+        };
+        let rows = rows.iter().filter(|row| plan.filter.accepts_route(table, row.route.names(), &row.stats));
         let mut now = HashMap::with_capacity(self.routes.len());
         for row in rows {
             if self.routes.remove(&row.route).is_none_or(|told| told != *row) {
@@ -144,8 +158,8 @@ impl Told {
             let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);
             let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
                 pattern.into();
-            if !plan.filter.accepts([&caller_service, &caller_cluster, &callee_service, &callee_method], mode)
-            {
+            let names = [&*caller_service, &caller_cluster, &callee_service, &callee_method];
+            if !(plan.filter.accepts(names, mode) && plan.filter.accepts_owner(&stored.wire.owner)) {
                 continue;
             }
             let delivered = delivery.delivered(pattern, stored.wire.revision, stored.rule.as_deref());

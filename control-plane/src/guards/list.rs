@@ -15,7 +15,10 @@ pub(super) async fn list(
     let filter = Filter::without_mode("filter", request.filter, "guards")?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
-    let accepted = |guard: &&v1::Guard| guard.key.as_ref().is_some_and(|key| filter.accepts(names(key), 0));
+    let accepted = |guard: &&v1::Guard| {
+        let named = guard.key.as_ref().is_some_and(|key| filter.accepts(names(key), 0));
+        named && filter.accepts_owner(&guard.owner)
+    };
     let total = table.guards().iter().filter(|stored| accepted(&&stored.wire)).count() as u64;
     let rest: Box<dyn Iterator<Item = _> + Send> = match &start {
         Some(start) => Box::new(table.guards().after(start)),

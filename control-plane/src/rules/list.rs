@@ -15,9 +15,10 @@ pub(super) async fn list(
     let filter = Filter::new(request.filter)?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
-    let accepted = |rule: &&v1::Rule| match (&rule.key, &rule.policy) {
-        (Some(key), policy) => filter.accepts(names(key), policy.as_ref().map_or(0, |policy| policy.mode)),
-        (None, _) => false,
+    let accepted = |rule: &&v1::Rule| {
+        let mode = rule.policy.as_ref().map_or(0, |policy| policy.mode);
+        let named = rule.key.as_ref().is_some_and(|key| filter.accepts(names(key), mode));
+        named && filter.accepts_owner(&rule.owner)
     };
     let total = table.iter().filter(|(_, stored)| accepted(&&stored.wire)).count() as u64;
     let rest: Box<dyn Iterator<Item = _> + Send> = match &start {
