@@ -186,6 +186,7 @@ async fn a_refused_rule_and_its_reason_are_seen_by_damper_clients() {
         revision: rule.revision,
         reason: "policy.retry.max_attempts: 3 is more than I like".to_owned(),
         guard: false,
+        kill: false,
     };
     let ack = v1::Ack { nonce, revision, refused: vec![refusal] };
     messages.send(say(client_message::Kind::Ack(ack))).await.expect("the stream is open");

@@ -293,9 +293,9 @@ fn at_most<'a>(refused: impl IntoIterator<Item = &'a v1::Refusal>, count: usize)
 }
 
 fn note(refused: &[v1::Refusal]) {
-    let Some(v1::Refusal { key, revision, reason, guard }) = refused.first() else { return };
+    let Some(v1::Refusal { key, revision, reason, guard, kill }) = refused.first() else { return };
     let (count, first) = (refused.len(), format!("{key:?}"));
-    tracing::warn!(count, first = %Short(&first), guard, revision, reason, "rules or guards refused; each keeps its previous version; without one a rule is off, and a guard does not hold");
+    tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills refused; each keeps its previous version; without one a rule is off, and a guard or kill does not hold");
 }
 
 /// The beginning of a text that may be of any length.

@@ -165,6 +165,7 @@ async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
         revision: put.revision,
         reason: "policy.retry.max_attempts: 5 is not in 1..=3".to_owned(),
         guard: false,
+        kill: false,
     };
     shop.ack(&message, vec![refusal.clone()]).await;
     let client = server.client_that(|client| !client.refused.is_empty()).await;

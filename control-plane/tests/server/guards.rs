@@ -448,6 +448,7 @@ async fn a_refused_guard_is_seen_until_its_next_version() {
         revision: put.revision,
         reason: "ceiling.max_attempts: 3 is not in 1..=2".to_owned(),
         guard: true,
+        kill: false,
     };
     shop.ack(&message, vec![refusal.clone()]).await;
     let client = server.client_that(|client| !client.refused.is_empty()).await;

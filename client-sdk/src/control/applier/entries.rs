@@ -131,6 +131,7 @@ impl<S: Sent> Received<S> {
                 revision: sent.revision(),
                 reason: faults.to_string().chars().take(MAX_REASON_CHARS).collect(),
                 guard: S::IS_GUARD,
+                kill: false,
             })),
         };
         Self { key, reading }

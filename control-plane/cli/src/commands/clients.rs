@@ -75,8 +75,8 @@ fn exceptions(response: &v1::ListClientsResponse) -> String {
     for client in &response.clients {
         let v1::Identity { service, cluster, instance } = client.identity.clone().unwrap_or_default();
         let who = printable(&format!("{service} {cluster} {instance}"));
-        for v1::Refusal { key, revision, reason, guard } in &client.refused {
-            let kind = if *guard { "guard " } else { "" };
+        for v1::Refusal { key, revision, reason, guard, kill } in &client.refused {
+            let kind = if *kill { "kill " } else if *guard { "guard " } else { "" };
             let key = printable(&format!("{kind}{}", key::words(key.as_ref())));
             lines.push_str(&format!("{who} refuses {key} of revision {revision}: {}\n", printable(reason)));
         }
@@ -115,6 +115,7 @@ mod tests {
                     revision: 7,
                     reason: "policy.mode: 9 is not known".into(),
                     guard,
+                    kill: false,
                 })
                 .into(),
             ..Default::default()
