@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -58,6 +59,16 @@ impl Command {
             bail!("`{}` failed ({status})", self.shown);
         }
         Ok(())
+    }
+
+    /// Runs it and answers with what it printed; anything but success is an error.
+    pub(crate) fn output(mut self) -> Result<String> {
+        let output = self.inner.stderr(Stdio::inherit()).output();
+        let output = output.with_context(|| format!("can not start `{}`", self.shown))?;
+        if !output.status.success() {
+            bail!("`{}` failed ({})", self.shown, output.status);
+        }
+        String::from_utf8(output.stdout).with_context(|| format!("`{}` printed no text", self.shown))
     }
 
     /// Becomes the program, so that Ctrl-C is the program's alone; returns only where that is not possible.

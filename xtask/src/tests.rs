@@ -7,16 +7,17 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::command::Command;
-use crate::tools;
+use crate::{docs, tools};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("format", format),
     ("clippy", clippy),
     ("licences and sources of dependencies", deny),
     ("page: types, lint, unit tests", page),
     ("tests", tests),
+    ("references made from the code", docs::check),
     ("documentation", documentation),
 ];
 

@@ -30,7 +30,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, clients, completion, diff, explain, guards, history, rollback, routes, rules, serve, stats,
+    apply, audit, clients, completion, diff, explain, guards, history, reference, rollback, routes, rules,
+    serve, stats,
 };
 use crate::exit::Error;
 
@@ -96,6 +97,9 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Print a shell's completion script
     Completion(completion::CompletionArgs),
+    /// Print the reference of all commands as Markdown
+    #[command(hide = true)]
+    Reference,
 }
 
 fn main() -> ExitCode {
@@ -131,5 +135,6 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Clients(args) => clients::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,
         Command::Completion(args) => completion::run(&args),
+        Command::Reference => reference::run(),
     }
 }

@@ -8,6 +8,7 @@ pub(crate) mod diff;
 pub(crate) mod explain;
 pub(crate) mod guards;
 pub(crate) mod history;
+pub(crate) mod reference;
 pub(crate) mod rollback;
 pub(crate) mod routes;
 pub(crate) mod rules;
