@@ -1,0 +1,136 @@
+//! Settings that have no effect, or not the one they seem to have.
+
+use super::waits::{End, waits};
+use super::{Finding, Notes, codes, names};
+use crate::code::{Code, CodeSet};
+use crate::policy::{Backoff, Jitter, Policy, Retry, Waits};
+
+/// Codes with which the same request fails again.
+const HOPELESS: CodeSet = CodeSet::of(&[
+    Code::InvalidArgument,
+    Code::NotFound,
+    Code::AlreadyExists,
+    Code::PermissionDenied,
+    Code::FailedPrecondition,
+    Code::OutOfRange,
+    Code::Unimplemented,
+    Code::Unauthenticated,
+]);
+
+pub(super) fn never_repeats(policy: &Policy, findings: &mut Vec<Finding>) {
+    let field = if policy.retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
+    let message = "1 attempt is the first send alone".to_owned();
+    let also = if policy.retry.is_some() && policy.hedge.is_some() { ", and hedges count too" } else { "" };
+    Notes { findings }.add(codes::NEVER_REPEATS, field, message + also);
+}
+
+pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
+    let mut notes = Notes { findings };
+    if let Some(retry) = &policy.retry {
+        hopeless(retry, &mut notes);
+        by_code(retry, &mut notes);
+        backoff(retry, &mut notes);
+        hedges(policy, retry, &mut notes);
+    }
+    if policy.replay_limit == 0 {
+        notes.add(
+            codes::REPLAY_LIMIT_ZERO,
+            "replay_limit_bytes",
+            "0 keeps no request, not even an empty one",
+        );
+    }
+    if policy.hold_unary && policy.hedge.is_some() {
+        notes.add(
+            codes::HOLD_WITH_HEDGE,
+            "hold_unary",
+            "delays when an answer counts, which hedges wait for",
+        );
+    }
+}
+
+fn hopeless(retry: &Retry, notes: &mut Notes<'_>) {
+    let hopeless = retry.codes.intersection(HOPELESS);
+    if !hopeless.is_empty() {
+        let message = format!("{} will come again for the same request", names(hopeless));
+        notes.add(codes::CODE_NEVER_HELPS, "retry.codes", message);
+    }
+}
+
+fn by_code(retry: &Retry, notes: &mut Notes<'_>) {
+    let Backoff::ByCode { codes: entries, .. } = &retry.backoff else { return };
+    let mut before = CodeSet::EMPTY;
+    for (i, (set, _)) in entries.iter().enumerate() {
+        let field = format!("retry.backoff.by_code.codes[{i}].codes");
+        let again = set.intersection(before);
+        if !again.is_empty() {
+            let message = format!("{} stands in an entry before this one", names(again));
+            notes.add(codes::BY_CODE_REPEATED, &field, message);
+        }
+        let idle = set.without(retry.codes);
+        if !idle.is_empty() {
+            notes.add(codes::BY_CODE_NOT_RETRIED, &field, format!("{} is not retried", names(idle)));
+        }
+        before = before.union(*set);
+    }
+}
+
+fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
+    let retries = retry.max_attempts.saturating_sub(1);
+    let longest = waits(&retry.backoff, retry.codes, retries, End::Longest);
+    if longest.iter().all(std::time::Duration::is_zero) {
+        if longest.len() > 1 {
+            let message = format!("{} retries follow each other without a wait", longest.len());
+            notes.add(codes::BACKOFF_NONE, "retry.backoff", message);
+        }
+        return;
+    }
+    for (path, waits) in sequences(&retry.backoff) {
+        if waits.jitter() == Jitter::None && !is_random_by_itself(waits) {
+            let name = waits.name();
+            let message = "callers that failed at the same moment retry at the same moment";
+            notes.add(codes::BACKOFF_WITHOUT_JITTER, &format!("{path}.{name}"), message);
+        }
+    }
+}
+
+fn is_random_by_itself(waits: &Waits) -> bool {
+    match waits {
+        Waits::None => true,
+        Waits::Random { min, max, .. } => min < max,
+        Waits::Fixed { delay, .. } => delay.is_zero(),
+        Waits::Custom { delays, .. } => delays.iter().all(std::time::Duration::is_zero),
+        Waits::Incrementing { .. } | Waits::Exponential { .. } | Waits::Fibonacci { .. } => false,
+    }
+}
+
+/// The sequences of a backoff with their paths. Of a sum one random part is enough for all.
+fn sequences(backoff: &Backoff) -> Vec<(String, &Waits)> {
+    let path = "retry.backoff";
+    match backoff {
+        Backoff::Always(waits) => vec![(path.to_owned(), waits)],
+        Backoff::Sum(parts) => {
+            let plain = |part: &Waits| part.jitter() == Jitter::None && !is_random_by_itself(part);
+            let varies = |part: &Waits| *part != Waits::None && !plain(part);
+            let all = parts.iter().enumerate().map(|(i, part)| (format!("{path}.sum.parts[{i}]"), part));
+            if parts.iter().any(varies) { Vec::new() } else { all.collect() }
+        }
+        Backoff::ByCode { default, codes } => {
+            let of_codes = codes.iter().enumerate();
+            let of_codes =
+                of_codes.map(|(i, (_, waits))| (format!("{path}.by_code.codes[{i}].backoff"), waits));
+            [(format!("{path}.by_code.default"), default)].into_iter().chain(of_codes).collect()
+        }
+    }
+}
+
+fn hedges(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
+    let Some(hedge) = policy.hedge else { return };
+    let room = retry.max_attempts.saturating_sub(1);
+    if hedge.max_hedges > room {
+        let message = format!(
+            "{} hedges are more than the {room} that max_attempts {} leaves room for",
+            hedge.max_hedges, retry.max_attempts
+        );
+        notes.add(codes::HEDGES_EXCEED_ATTEMPTS, "hedge.max_hedges", message);
+    }
+}

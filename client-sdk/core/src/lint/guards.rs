@@ -1,0 +1,34 @@
+//! Ceilings that do nothing, or next to nothing.
+
+use super::{Finding, codes};
+use crate::fault::{Millis, Ratio};
+use crate::guard::Guard;
+use crate::policy::{MAX_ATTEMPTS, Mode, TIMEOUT};
+
+/// From this ratio on the callee serves half as many repeats as first sends.
+const MUCH: Ratio = Ratio::from_bp(5_000);
+
+pub(super) fn check(guard: &Guard) -> Vec<Finding> {
+    let ceiling = guard.ceiling();
+    let mut findings = Vec::new();
+    if ceiling.max_attempts.is_some_and(|most| most >= MAX_ATTEMPTS.max) {
+        let message = format!("{} is what any rule may say at most", MAX_ATTEMPTS.max);
+        findings.push(Finding::new(codes::CEILING_LIMITS_NOTHING, "ceiling.max_attempts", message));
+    }
+    if ceiling.min_per_attempt_timeout.is_some_and(|least| least <= TIMEOUT.min) {
+        let message = format!("{} is what any rule must say at least", Millis(TIMEOUT.min));
+        findings.push(Finding::new(
+            codes::CEILING_LIMITS_NOTHING,
+            "ceiling.min_per_attempt_timeout",
+            message,
+        ));
+    }
+    let Some(limit) = ceiling.repeat_limit else { return findings };
+    if limit.mode == Mode::Off {
+        findings.push(Finding::new(codes::REPEAT_LIMIT_OFF, "ceiling.repeat_limit.mode", "is off"));
+    } else if limit.ratio >= MUCH {
+        let message = format!("{0} lets up to {0} repeats through for every first send", limit.ratio);
+        findings.push(Finding::new(codes::REPEAT_LIMIT_HIGH, "ceiling.repeat_limit.ratio", message));
+    }
+    findings
+}

@@ -1,0 +1,152 @@
+//! What a rule can add to the load: everything that bounds repeats, and whether it does.
+
+use super::{Context, Finding, Notes, codes};
+use crate::fault::Ratio;
+use crate::pattern::Part;
+use crate::policy::{BreakerMode, HedgeDelay, Policy};
+use crate::table::Rule;
+
+/// From this ratio on a fault of the callee adds half of its traffic to it.
+const MUCH: Ratio = Ratio::from_bp(5_000);
+/// So many extra attempts per second and process are more than a minimum needs to be.
+const MANY_PER_SECOND: u32 = 100;
+/// So many failures in a window are not yet many where the traffic is not known.
+const FEW_FAILURES: u32 = 20;
+
+pub(super) fn check(rule: &Rule, context: &Context, findings: &mut Vec<Finding>) {
+    let policy = rule.policy();
+    let mut notes = Notes { findings };
+    breaker_off(policy, &mut notes);
+    ratio(policy, &mut notes);
+    budget_minimum(policy, &mut notes);
+    minimum(policy, context, &mut notes);
+    flags(policy, &mut notes);
+    everybody(rule, &mut notes);
+    hedge(policy, &mut notes);
+}
+
+fn breaker_off(policy: &Policy, notes: &mut Notes<'_>) {
+    if policy.retry_breaker.is_none() && policy.budget.is_none() {
+        let attempts = policy.max_attempts();
+        notes.add(
+            codes::BREAKER_OFF,
+            "retry_breaker.enabled",
+            format!(
+                "is false and there is no budget: a callee that fails is sent every call {attempts} times"
+            ),
+        );
+    }
+}
+
+/// The least of what bounds repeats by a share decides.
+fn ratio(policy: &Policy, notes: &mut Notes<'_>) {
+    let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
+    let by_breaker = breaker.map(|breaker| (breaker.ratio, "retry_breaker.ratio"));
+    let by_budget = policy.cap().map(|budget| (budget.ratio, "budget.ratio"));
+    let Some((ratio, field)) = by_breaker.into_iter().chain(by_budget).min() else { return };
+    if ratio >= MUCH {
+        let to = if field == "budget.ratio" { "call" } else { "success" };
+        notes.add(
+            codes::RATIO_BOUNDS_LITTLE,
+            field,
+            format!("{ratio} lets up to {ratio} extra attempts through for every {to}"),
+        );
+    }
+}
+
+fn budget_minimum(policy: &Policy, notes: &mut Notes<'_>) {
+    let Some(budget) = policy.budget.filter(|budget| budget.min_per_second >= MANY_PER_SECOND) else {
+        return;
+    };
+    let many = budget.min_per_second;
+    notes.add(
+        codes::BUDGET_MINIMUM_HIGH,
+        "budget.min_per_second",
+        format!(
+            "every process may send {many} extra attempts per second on each route, whatever its traffic"
+        ),
+    );
+}
+
+fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
+    let Some(breaker) = policy.retry_breaker else { return };
+    let by_samples = breaker.min_samples.saturating_sub(1);
+    let (free, field) = if by_samples > breaker.min_failures {
+        (by_samples, "retry_breaker.min_samples")
+    } else {
+        (breaker.min_failures, "retry_breaker.min_failures")
+    };
+    let window = breaker.window.length();
+    let window_s = window.as_secs().max(1);
+    let said = crate::fault::Millis(window);
+    // A budget bounds what the breaker lets through.
+    let defaults = crate::policy::RetryBreaker::default();
+    if free <= defaults.min_failures || policy.budget.is_some() {
+        return;
+    }
+    let message = match context.calls_per_s {
+        Some(calls) => {
+            let most =
+                u64::from(calls).saturating_mul(window_s).saturating_mul(u64::from(policy.max_attempts()));
+            (u64::from(free) >= most).then(|| {
+                format!(
+                    "{free} failures per {said} are never stopped, and with {calls} calls per second and process \
+                     there are at most {most}"
+                )
+            })
+        }
+        None => (free > FEW_FAILURES)
+            .then(|| format!("{free} failures per {said}, process and route never stop retries")),
+    };
+    if let Some(message) = message {
+        notes.add(codes::MIN_FAILURES_HIGH, field, message);
+    }
+}
+
+fn flags(policy: &Policy, notes: &mut Notes<'_>) {
+    let attempts = policy.max_attempts();
+    if policy.chain.ignore_retry_flag {
+        notes.add(
+            codes::IGNORES_RETRY_FLAG,
+            "chain.ignore_retry_flag",
+            format!("each of several attempts of a caller is sent {attempts} times again: they multiply"),
+        );
+    }
+    if policy.chain.ignore_no_more_retry {
+        notes.add(
+            codes::IGNORES_NO_MORE_RETRY,
+            "chain.ignore_no_more_retry",
+            format!("a call that a hop below has given up is sent {attempts} times all the same"),
+        );
+    }
+}
+
+fn everybody(rule: &Rule, notes: &mut Notes<'_>) {
+    let pattern = rule.pattern();
+    if pattern.caller_service == Part::Any && pattern.callee_service == Part::Any {
+        let field = if rule.policy().retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
+        let attempts = rule.policy().max_attempts();
+        notes.add(
+            codes::RULE_FOR_EVERYBODY,
+            field,
+            format!(
+                "any caller sends any callee up to {attempts} attempts, where no more exact rule applies"
+            ),
+        );
+    }
+}
+
+fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
+    let Some(hedge) = policy.hedge else { return };
+    if let HedgeDelay::Fixed(delay) = hedge.delay {
+        let delay = crate::fault::Millis(delay);
+        notes.add(
+            codes::HEDGE_FIXED_DELAY,
+            "hedge.delay.fixed",
+            format!("once the callee takes longer than {delay} every call is sent at least twice"),
+        );
+    }
+    if policy.cap().is_none() {
+        notes.add(codes::HEDGE_WITHOUT_BUDGET, "budget", "is not set, and hedges are not failures");
+    }
+}
