@@ -60,6 +60,20 @@ impl Spending {
         None
     }
 
+    /// True if an extra attempt would be within the budget.
+    #[must_use]
+    pub fn has_room(&self, budget: &Budget, now: Time) -> bool {
+        let mut counts = self.window.counts(now);
+        counts.failures = counts.failures.saturating_add(1);
+        allows(budget, self.window.shape(), counts)
+    }
+
+    /// True if no extra attempt was reserved in the bucket of now.
+    #[must_use]
+    pub fn has_none(&self, now: Time) -> bool {
+        self.window.present(now).failures == 0
+    }
+
     /// Gives back what was reserved and not sent.
     pub fn refund(&self, reservation: Reservation) {
         self.window.take_back_failure(reservation.at);

@@ -15,6 +15,8 @@
 //! `sending` says what is sent and when, `ending` what an attempt's end counts as; after an attempt failed the
 //! questions of `questions` are asked in their fixed order; `in_flight` holds the attempts under way.
 //!
+//! A kill switch is asked before anything is sent, and whenever a call that waits is asked for its next step.
+//!
 //! In observe mode the same questions are asked of the first attempt and the answer is only counted. Without
 //! a rule nothing is asked.
 
@@ -124,6 +126,8 @@ pub enum Answer {
     TimedOut,
     /// UNAVAILABLE: the circuit breaker is open and nothing was sent.
     CircuitOpen,
+    /// UNAVAILABLE: a kill refuses calls and nothing was sent.
+    Killed,
 }
 
 /// One call.
@@ -143,6 +147,8 @@ pub struct Call {
     not_before: Option<Time>,
     in_flight: InFlight,
     next: Next,
+    /// What the application gets if the call ends while it waits: the answer to the attempt that failed last.
+    last: Answer,
     /// An attempt to send once more because the server has not seen it.
     unseen: Option<Pending>,
     /// Why nothing more is sent, although attempts are in flight.
@@ -190,6 +196,7 @@ impl Call {
             not_before: None,
             in_flight: InFlight::default(),
             next: Next::First,
+            last: Answer::TimedOut,
             unseen: None,
             refused: None,
             admission: Admission::Closed,
@@ -214,6 +221,9 @@ impl Call {
         }
         match self.next {
             Next::First => return self.send_first(route, now),
+            Next::Repeat { .. } if route.switch().stops_repeats(now) => {
+                return self.finish(route, Ending::real(Fate::Killed), self.last, now);
+            }
             Next::Repeat { at, kind, .. } if at <= now => return self.send_again(route, kind, now),
             _ => {}
         }
@@ -234,6 +244,13 @@ impl Call {
         Step::Wait { until: deadline::earliest([self.next.at(), limit.map(|(limit, _)| limit)]) }
     }
 
+    /// True while nothing is in flight and the call waits to send something again. A kill ends that wait: the
+    /// driver must ask for the next step as soon as one comes.
+    #[must_use]
+    pub fn is_between_attempts(&self) -> bool {
+        matches!(self.next, Next::Repeat { .. }) && self.finish.is_none()
+    }
+
     /// The answer to the attempt has begun: from now on it can not be repeated, and the driver gives up all
     /// others.
     pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: Time) {
@@ -249,7 +266,7 @@ impl Call {
         };
         match verdict {
             Verdict::Success => self.succeed(route, pending, now),
-            Verdict::Unprocessed if self.may_resend(route, pending) => {
+            Verdict::Unprocessed if self.may_resend(route, pending, now) => {
                 self.has_resent = true;
                 self.unseen = Some(pending);
             }
@@ -275,9 +292,10 @@ impl Call {
         Some(self.drop_at(route, now))
     }
 
-    /// A server that has not seen the request may get it once more at once, where the rule repeats at all.
-    fn may_resend(&self, route: &Route, pending: Pending) -> bool {
-        let repeats = enforced(route).is_some_and(Policy::repeats);
+    /// A server that has not seen the request may get it once more at once, where the rule repeats at all. A
+    /// kill of repeats does not forbid it, for it is none; one of calls does: nothing is sent.
+    fn may_resend(&self, route: &Route, pending: Pending, now: Time) -> bool {
+        let repeats = enforced(route).is_some_and(Policy::repeats) && !route.switch().refuses_calls(now);
         repeats && self.start.replayable && !pending.committed && !self.has_resent
     }
 }

@@ -48,6 +48,17 @@ pub enum Admission {
     Refused,
 }
 
+/// What calls meet at a circuit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// They flow.
+    Closed,
+    /// They are refused.
+    Open,
+    /// Some are let through as probes.
+    HalfOpen,
+}
+
 /// How a call ended, as the circuit sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -77,6 +88,16 @@ impl Circuit {
                 Ok(_) => return admission,
                 Err(changed) => word = changed,
             }
+        }
+    }
+
+    /// What a call would meet at `now`.
+    #[must_use]
+    pub fn phase(&self, settings: &CircuitBreaker, now: Time) -> Phase {
+        match State::unpack(self.word.load(Ordering::Acquire)) {
+            State::Closed { .. } => Phase::Closed,
+            State::Open { since_ms } if !is_over(settings, since_ms, millis(now)) => Phase::Open,
+            State::Open { .. } | State::HalfOpen { .. } => Phase::HalfOpen,
         }
     }
 
@@ -148,7 +169,7 @@ impl Circuit {
 impl State {
     /// The answer, and the next state where it changes.
     fn admit(self, settings: &CircuitBreaker, now_ms: u64) -> (Admission, Option<Self>) {
-        let over = |since_ms: u64| now_ms.saturating_sub(since_ms) >= micros(settings.open_for) / 1_000;
+        let over = |since_ms| is_over(settings, since_ms, now_ms);
         let first = Self::HalfOpen { since_ms: now_ms, started: 1, good: 0 };
         match self {
             Self::Closed { .. } => (Admission::Closed, None),
@@ -181,6 +202,10 @@ impl State {
         };
         (((since_ms << PROBE_BITS | started) << PROBE_BITS | good) << PHASE_BITS) | phase
     }
+}
+
+fn is_over(settings: &CircuitBreaker, since_ms: u64, now_ms: u64) -> bool {
+    now_ms.saturating_sub(since_ms) >= micros(settings.open_for) / 1_000
 }
 
 fn too_many(settings: &CircuitBreaker, Counts { failures, successes }: Counts) -> bool {

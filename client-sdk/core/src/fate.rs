@@ -35,7 +35,7 @@ pub enum Fate {
     ChainNoMoreRetry,
     /// `stop_when`: the call had taken too long, or too few calls succeed.
     StopWhen,
-    /// The circuit breaker was open: nothing was sent.
+    /// The circuit breaker was open, or a kill refused calls: nothing was sent.
     CircuitOpen,
     /// The request was too long or not complete when it was sent.
     NotReplayable,

@@ -1,13 +1,20 @@
 //! The kill switch: stops what is repeated on the routes of a pattern, at once and for a time.
 //!
 //! A kill goes before every rule and guard. On a route that it matches nothing is retried or hedged; one that
-//! says `calls` refuses first sends too, also where no rule applies. It has no clock in it: who holds it knows
-//! until when it is in force, and every client ends it by itself when its time is over.
+//! says `calls` refuses first sends too, also where no rule applies. Every client ends it by itself when its
+//! time is over.
+//!
+//! A [`Kill`] is what was said. Whoever holds it knows until when it is in force ([`InForce`]) and tells the
+//! [`Switch`] of each route that it matches; there a call sees it by comparing two numbers. A call keeps the
+//! rule it began with, but the switch is the route's: what is thrown while a call is under way holds for it too.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::fault::{Bounds, Faults};
 use crate::pattern::Pattern;
+use crate::time::Time;
 
 /// How long a kill may be in force. It is meant to bridge an incident; what is to last is a rule.
 pub const TIME_TO_LIVE: Bounds<Duration> =
@@ -77,6 +84,69 @@ impl Kill {
     }
 }
 
+/// A kill, and until when it is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InForce {
+    /// What is stopped.
+    pub kill: Arc<Kill>,
+    /// From then on it is not.
+    pub until: Time,
+}
+
+impl InForce {
+    /// What is left of its time; zero when it is over.
+    #[must_use]
+    pub fn remaining(&self, now: Time) -> Duration {
+        self.until.since(now)
+    }
+}
+
+/// Of the kills that match a route the one that refuses calls there, for as long as any does.
+pub fn refusing<'a>(kills: impl IntoIterator<Item = &'a InForce>, now: Time) -> Option<&'a InForce> {
+    let refuses = |held: &&InForce| held.kill.calls() && held.until > now;
+    kills.into_iter().filter(refuses).max_by_key(|held| held.until)
+}
+
+/// Until when kills hold on one route, in microseconds; zero = never.
+#[derive(Debug, Default)]
+pub struct Switch {
+    repeats_until: AtomicU64,
+    calls_until: AtomicU64,
+}
+
+impl Switch {
+    /// These kills match the route, and no others.
+    pub fn obey<'a>(&self, kills: impl IntoIterator<Item = &'a InForce>) {
+        let (mut repeats, mut calls) = (Time::ZERO, Time::ZERO);
+        for InForce { kill, until } in kills {
+            repeats = repeats.max(*until);
+            if kill.calls() {
+                calls = calls.max(*until);
+            }
+        }
+        self.calls_until.store(calls.as_micros(), Ordering::Relaxed);
+        self.repeats_until.store(repeats.as_micros(), Ordering::Relaxed);
+    }
+
+    /// Until when nothing is retried or hedged; what has passed if nothing is stopped.
+    #[must_use]
+    pub fn until(&self) -> Time {
+        Time::from_micros(self.repeats_until.load(Ordering::Relaxed))
+    }
+
+    /// Nothing is retried or hedged now.
+    #[must_use]
+    pub fn stops_repeats(&self, now: Time) -> bool {
+        now < self.until()
+    }
+
+    /// Nothing is sent at all now.
+    #[must_use]
+    pub fn refuses_calls(&self, now: Time) -> bool {
+        now.as_micros() < self.calls_until.load(Ordering::Relaxed)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +178,42 @@ mod tests {
         check(DEFAULT_TIME_TO_LIVE, "");
         check(Duration::from_millis(999), "time_to_live: 999ms is not in 1s..=24h");
         check(Duration::from_secs(24 * 3600 + 1), "time_to_live: 86401s is not in 1s..=24h");
+    }
+
+    fn held(calls: bool, until: u64) -> InForce {
+        let kill = Kill::new(any(), calls, format!("until {until}"), 1).unwrap();
+        InForce { kill: Arc::new(kill), until: Time::from_micros(until) }
+    }
+
+    #[test]
+    fn a_switch_goes_by_the_latest_of_the_kills_that_match_and_is_off_without() {
+        let switch = Switch::default();
+        let check = |kills: &[InForce], repeats: u64, calls: u64| {
+            switch.obey(kills);
+            for now in [0, 9, 10, 19, 20, 29, 30, u64::MAX] {
+                let says = (
+                    switch.stops_repeats(Time::from_micros(now)),
+                    switch.refuses_calls(Time::from_micros(now)),
+                );
+                assert_eq!(says, (now < repeats, now < calls), "{kills:?} at {now}");
+            }
+        };
+        check(&[], 0, 0);
+        check(&[held(false, 10)], 10, 0);
+        check(&[held(true, 10)], 10, 10);
+        check(&[held(true, 10), held(false, 30), held(true, 20)], 30, 20);
+        check(&[held(false, 10), held(true, 30)], 30, 30);
+        check(&[], 0, 0);
+    }
+
+    #[test]
+    fn the_kill_that_a_refused_call_is_told_of_refuses_calls_the_longest() {
+        let kills = [held(true, 10), held(false, 40), held(true, 20), held(false, 5)];
+        let named = |now| refusing(&kills, Time::from_micros(now)).map(|held| held.kill.reason().to_owned());
+        assert_eq!(named(0).as_deref(), Some("until 20"));
+        assert_eq!(named(19).as_deref(), Some("until 20"));
+        assert_eq!(named(20), None, "its time is over");
+        assert_eq!(kills[2].remaining(Time::from_micros(5)), Duration::from_micros(15));
+        assert_eq!(kills[2].remaining(Time::from_micros(50)), Duration::ZERO);
     }
 }

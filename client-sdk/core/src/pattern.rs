@@ -74,8 +74,7 @@ impl Pattern {
     #[must_use]
     pub fn matches(&self, route: &RouteKey) -> bool {
         self.matches_caller(route.caller_service(), route.caller_cluster())
-            && self.callee_service.matches(route.callee_service())
-            && self.callee_method.matches(route.callee_method())
+            && self.matches_callee(route.callee_service(), route.callee_method())
     }
 
     /// True if every route of `other` is one of this pattern's.
@@ -102,6 +101,12 @@ impl Pattern {
     #[must_use]
     pub fn matches_caller(&self, service: &str, cluster: &str) -> bool {
         self.caller_service.matches(service) && self.caller_cluster.matches(cluster)
+    }
+
+    /// True if the callee part matches.
+    #[must_use]
+    pub fn matches_callee(&self, service: &str, method: &str) -> bool {
+        self.callee_service.matches(service) && self.callee_method.matches(method)
     }
 
     /// How exact the pattern is: of two that match a route, the one with the greater number wins.

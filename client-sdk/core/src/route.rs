@@ -13,6 +13,7 @@ use crate::circuit::Circuit;
 use crate::code::Code;
 use crate::fate::{Ending, Fate};
 use crate::fault::Percent;
+use crate::kill::Switch;
 use crate::latency::{Histogram, Recent};
 use crate::policy::{HedgeDelay, Policy};
 use crate::run::Run;
@@ -39,6 +40,8 @@ pub struct Route {
     /// The hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
     hedge_delay: Arc<AtomicU64>,
     state: Arc<RouteState>,
+    /// The same for all calls, whatever rule they began with.
+    switch: Arc<Switch>,
 }
 
 /// What is counted over the sliding window, whose shape is the rule's.
@@ -90,7 +93,8 @@ impl Route {
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
         let windows = Arc::new(Windows::new(shape_for(rule.as_deref())));
-        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default() }.prepared()
+        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default(), switch: Arc::default() }
+            .prepared()
     }
 
     /// The same route under another rule.
@@ -99,7 +103,14 @@ impl Route {
         let shape = shape_for(rule.as_deref());
         let keep = rule.is_none() || shape == self.window().shape();
         let windows = if keep { Arc::clone(&self.windows) } else { Arc::new(Windows::new(shape)) };
-        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::clone(&self.state) }.prepared()
+        let (state, switch) = (Arc::clone(&self.state), Arc::clone(&self.switch));
+        Self { rule, windows, hedge_delay: Arc::default(), state, switch }.prepared()
+    }
+
+    /// The same route under a switch of its own: for one method of several that are counted together.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { switch: Arc::default(), ..self.clone() }
     }
 
     /// Makes here what would cost a call a lock and memory.
@@ -167,6 +178,12 @@ impl Route {
             delay_us
         };
         (delay_us != UNKNOWN_DELAY).then(|| Duration::from_micros(delay_us).clamp(min, max.max(min)))
+    }
+
+    /// What kills say of it.
+    #[must_use]
+    pub fn switch(&self) -> &Switch {
+        &self.switch
     }
 
     /// Tells the route from every other one of the process, for as long as it is known.

@@ -66,7 +66,7 @@ impl Call {
         self.count_would_hedge(route, policy, &pending, now);
         let decision = self.decide(route, policy, &pending, failure, now, random);
         match (policy.mode, decision) {
-            (Mode::Enforce, Decision::Next(next)) => self.next = next,
+            (Mode::Enforce, Decision::Next(next)) => (self.next, self.last) = (next, answer),
             (Mode::Enforce, Decision::Remember(fate)) => {
                 self.refused.get_or_insert(fate);
                 self.next = Next::Nothing;
@@ -130,7 +130,9 @@ impl Call {
         counters.count_ending(ending);
         counters.latency().record(now.since(self.start.now));
         self.tell_circuit(route, now);
-        let gave_up = !ending.would && enforced(route).is_some() && ending.fate.stops_layers_above();
+        // A kill of calls holds whatever the rule: without the mark those above would call again and again.
+        let decided = enforced(route).is_some() || answer == Answer::Killed;
+        let gave_up = decided && !ending.would && ending.fate.stops_layers_above();
         let finish = Finish { ending, answer, marks_context: gave_up || self.flag_received };
         self.finish = Some(finish);
         finish

@@ -1,18 +1,18 @@
 //! The questions after a failed attempt, in their fixed order. The first "no" is the call's fate.
 //!
-//! in time? -> may the rule repeat? -> retryable code? -> flag from below, pushback -> flag from above ->
-//! committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline with the wait ->
-//! retry breaker -> budget
+//! in time? -> may the rule repeat? -> retryable code? -> flag from below, pushback -> kill switch ->
+//! flag from above -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
+//! with the wait -> retry breaker -> budget
 //!
 //! Nothing is taken before every question has been answered. Before a hedge the same questions are asked from
-//! the flag from above on. While another attempt is in flight a "no" does not end the call, unless the code
+//! the kill switch on. While another attempt is in flight a "no" does not end the call, unless the code
 //! may not be retried or the call's own time is over: it is remembered, and nothing more is sent.
 
 use std::time::Duration;
 
 use super::in_flight::Pending;
 use super::{Call, Next, SendKind};
-use crate::breaker::{self, Evidence, Word};
+use crate::breaker::{self, Word};
 use crate::budget::Reservation;
 use crate::classify::{Failure, Pushback};
 use crate::code::Code;
@@ -67,7 +67,7 @@ impl Call {
             Some(_) => return Decision::Next(Next::Nothing),
             None => {}
         }
-        let decided = self.may_go_on(policy, pending, failure, now).and_then(|pushback| {
+        let decided = self.may_go_on(route, policy, pending, failure, now).and_then(|pushback| {
             // What a server asked for holds until something is sent, whatever fails meanwhile.
             self.not_before = self.not_before.max(pushback.map(|wait| now + wait));
             if is_alone {
@@ -86,6 +86,7 @@ impl Call {
     /// Does this failure allow another attempt at all, and when did the server ask for it?
     fn may_go_on(
         &self,
+        route: &Route,
         policy: &Policy,
         pending: &Pending,
         failure: Failure,
@@ -96,6 +97,7 @@ impl Call {
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
         refuse(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
+        refuse(route.switch().stops_repeats(now), Fate::Killed)?;
         self.may_send_more(policy, pending.committed)?;
         Ok(pushback)
     }
@@ -145,8 +147,8 @@ impl Call {
 
     /// May a hedge be sent beside what is in flight? If so it is booked and reserved.
     pub(super) fn may_hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> bool {
-        let asked = self
-            .may_send_more(policy, false)
+        let asked = refuse(route.switch().stops_repeats(now), Fate::Killed)
+            .and_then(|()| self.may_send_more(policy, false))
             .and_then(|()| self.may_send_after(route, policy, Duration::ZERO, now));
         if asked.is_err() {
             return false;
@@ -221,15 +223,8 @@ impl Call {
 
 /// Retry breaker, then budget: what is reserved must be sent or refunded.
 fn admit(route: &Route, policy: &Policy, now: Time) -> Result<Option<Reservation>, Fate> {
-    let word = policy.retry_breaker.map_or(Word::Admitted, |breaker| {
-        let window = route.window();
-        let evidence = Evidence {
-            attempts: window.counts(now),
-            repeats: route.repeats().counts(now),
-            run: route.state().run.length(now, window.shape().length()),
-        };
-        breaker::judge(&breaker, evidence)
-    });
+    let word =
+        policy.retry_breaker.map_or(Word::Admitted, |breaker| breaker::judge(&breaker, route.evidence(now)));
     let Some(cap) = policy.cap() else {
         return refuse(word != Word::Admitted, Fate::RetryBreaker).map(|()| None);
     };

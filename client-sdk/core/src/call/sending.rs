@@ -12,8 +12,12 @@ use crate::route::Route;
 use crate::time::Time;
 
 impl Call {
-    /// The first attempt, if there is time for it and the circuit is closed.
+    /// The first attempt, if no kill refuses calls, there is time for it and the circuit is closed.
     pub(super) fn send_first(&mut self, route: &Route, now: Time) -> Step {
+        if route.switch().refuses_calls(now) {
+            route.state().counters.count_unsent();
+            return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::Killed, now);
+        }
         if self.is_out_of_time(route, now) {
             route.state().counters.count_unsent();
             return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
@@ -105,9 +109,10 @@ impl Call {
         }
     }
 
-    /// When the next hedge is due after a send, or after one that was not sent.
+    /// When the next hedge is due after a send, or after one that was not sent. There is none before a kill's
+    /// time is over.
     fn next_hedge(&self, route: &Route, policy: &Policy, now: Time) -> Next {
-        let due = self.hedge_delay(route, policy, now).map(|delay| now + delay);
+        let due = self.hedge_delay(route, policy, now).map(|delay| route.switch().until().max(now + delay));
         due.map_or(Next::Nothing, |at| Next::Hedge { at })
     }
 

@@ -15,6 +15,7 @@ use crate::table::Rule;
 
 mod gates;
 mod hedging;
+mod kills;
 mod timeline;
 
 const CALLS_BEGIN: Time = Time::from_micros(1_000_000);

@@ -76,7 +76,11 @@ fn exceptions(response: &v1::ListClientsResponse) -> String {
         let v1::Identity { service, cluster, instance } = client.identity.clone().unwrap_or_default();
         let who = printable(&format!("{service} {cluster} {instance}"));
         for v1::Refusal { key, revision, reason, guard, kill } in &client.refused {
-            let kind = if *kill { "kill " } else if *guard { "guard " } else { "" };
+            let kind = match (*guard, *kill) {
+                (_, true) => "kill ",
+                (true, false) => "guard ",
+                (false, false) => "",
+            };
             let key = printable(&format!("{kind}{}", key::words(key.as_ref())));
             lines.push_str(&format!("{who} refuses {key} of revision {revision}: {}\n", printable(reason)));
         }

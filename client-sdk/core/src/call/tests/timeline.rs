@@ -1,6 +1,7 @@
 //! One call in virtual time, each of whose attempts takes as long and ends as a script says.
 
 use super::*;
+use crate::kill::InForce;
 
 /// How an attempt goes: after so many milliseconds, so.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +28,24 @@ impl Timeline {
     }
 }
 
+/// From this millisecond on these kills match the route, and no others.
+#[derive(Clone, Debug)]
+pub(super) struct Thrown {
+    pub(super) at: u64,
+    pub(super) kills: Vec<InForce>,
+}
+
 pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline {
+    play_while(route, start, script, &[])
+}
+
+/// The same with kills that come and go meanwhile. As a driver does, it asks a call for its next step when one
+/// comes only if nothing is in flight.
+pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], thrown: &[Thrown]) -> Timeline {
+    let mut thrown = thrown.iter().peekable();
+    while let Some(now) = thrown.next_if(|thrown| thrown.at == 0) {
+        route.switch().obey(&now.kills);
+    }
     let mut call = Call::begin(route, start);
     let mut now = start.now;
     let mut timeline = Timeline::default();
@@ -59,7 +77,19 @@ pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline
             }
             Step::Wait { until } => {
                 let next = pending.iter().map(|(then, ..)| *then).min();
-                now = [until, next].into_iter().flatten().min().expect("something happens");
+                let next = [until, next].into_iter().flatten().min().expect("something happens");
+                let mut is_asked = false;
+                while let Some(thrown) =
+                    thrown.next_if(|thrown| !is_asked && start.now + ms(thrown.at) <= next)
+                {
+                    route.switch().obey(&thrown.kills);
+                    now = start.now + ms(thrown.at);
+                    is_asked = call.is_between_attempts();
+                }
+                if is_asked {
+                    continue;
+                }
+                now = next;
                 assert!(now < Time::from_micros(u64::MAX), "the call never ends: {timeline:?}");
                 happen(&mut call, route, &mut pending, now, &mut timeline);
             }

@@ -1,0 +1,158 @@
+//! Where the gates of a route stand: what they would say to a call now, read without taking anything.
+//!
+//! It is what operators are shown. A call that fails counts itself before it asks, so the question here is the
+//! one that the next failing call would ask; nothing is reserved, booked or admitted for it.
+
+use crate::breaker::{self, Evidence, Word};
+use crate::circuit::Phase;
+use crate::policy::Policy;
+use crate::route::Route;
+use crate::time::Time;
+use crate::window::Counts;
+
+/// Where the gates of a route stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Of the retry breaker's window.
+    pub window: Counts,
+    /// A call that fails now is not retried, because of the retry breaker.
+    pub breaker_refuses: bool,
+    /// A call that fails or takes long now is neither retried nor hedged: the budget is used up.
+    pub budget_refuses: bool,
+    /// Of the circuit breaker; none if there is none.
+    pub circuit: Option<Phase>,
+    /// A kill stops what is repeated.
+    pub killed: bool,
+}
+
+impl Route {
+    /// Where its gates stand; none if there is neither a rule nor a kill.
+    #[must_use]
+    pub fn standing(&self, now: Time) -> Option<Standing> {
+        let killed = self.switch().stops_repeats(now);
+        if self.rule().is_none() && !killed {
+            return None;
+        }
+        let Some(policy) = self.policy() else {
+            return Some(Standing { killed, ..Standing::default() });
+        };
+        let settings = policy.circuit_breaker.as_ref();
+        Some(Standing {
+            window: self.window().counts(now),
+            breaker_refuses: self.breaker_refuses(policy, now),
+            budget_refuses: policy.cap().is_some_and(|cap| !self.spending().has_room(&cap, now)),
+            circuit: settings.map(|settings| self.state().circuit.phase(settings, now)),
+            killed,
+        })
+    }
+
+    /// What the retry breaker goes by.
+    pub(crate) fn evidence(&self, now: Time) -> Evidence {
+        Evidence {
+            attempts: self.window().counts(now),
+            repeats: self.repeats().counts(now),
+            run: self.state().run.length(now, self.window().shape().length()),
+        }
+    }
+
+    fn breaker_refuses(&self, policy: &Policy, now: Time) -> bool {
+        let Some(breaker) = &policy.retry_breaker else { return false };
+        let mut evidence = self.evidence(now);
+        evidence.attempts.failures = evidence.attempts.failures.saturating_add(1);
+        evidence.run = evidence.run.saturating_add(1);
+        match breaker::judge(breaker, evidence) {
+            Word::Admitted => false,
+            Word::Probe => !self.spending().has_none(now),
+            Word::Refused => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::circuit::{Admission, Outcome};
+    use crate::fault::Ratio;
+    use crate::kill::{InForce, Kill};
+    use crate::policy::{BreakerMode, Budget, CircuitBreaker, Mode, Retry, RetryBreaker};
+    use crate::{Pattern, Rule};
+
+    const NOW: Time = Time::from_micros(50_000_000);
+
+    fn route(change: impl FnOnce(&mut Policy)) -> Route {
+        let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
+        change(&mut policy);
+        let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
+        Route::new(Some(Arc::new(Rule::new(pattern, policy, 1).unwrap())))
+    }
+
+    fn stands(route: &Route, now: Time) -> Standing {
+        let standing = route.standing(now).unwrap();
+        assert_eq!(route.standing(now), Some(standing), "looking takes nothing");
+        standing
+    }
+
+    #[test]
+    fn a_route_without_a_rule_stands_nowhere_unless_a_kill_stops_it() {
+        let route = Route::new(None);
+        assert_eq!(route.standing(NOW), None);
+        let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
+        let kill = Arc::new(Kill::new(pattern, false, "why".to_owned(), 1).unwrap());
+        route.switch().obey(&[InForce { kill, until: NOW + Duration::from_secs(1) }]);
+        assert_eq!(stands(&route, NOW), Standing { killed: true, ..Standing::default() });
+        assert_eq!(route.standing(NOW + Duration::from_secs(1)), None);
+    }
+
+    #[test]
+    fn the_breaker_refuses_when_the_next_failure_would_be_one_too_many() {
+        let route = route(|_| {});
+        for failures in 1..=5 {
+            route.window().count_failure(NOW);
+            let standing = stands(&route, NOW);
+            assert_eq!(standing.window, Counts { failures, successes: 0 });
+            assert_eq!(standing.breaker_refuses, failures >= 3, "{failures}");
+        }
+        assert!(!stands(&route, NOW + Duration::from_secs(11)).breaker_refuses, "by time alone");
+    }
+
+    #[test]
+    fn an_adaptive_breaker_in_an_outage_refuses_once_the_probe_of_the_bucket_was_sent() {
+        let adaptive = RetryBreaker { mode: BreakerMode::Adaptive, ..RetryBreaker::default() };
+        let route = route(|policy| policy.retry_breaker = Some(adaptive));
+        for _ in 0..30 {
+            route.state().run.extend(NOW, Duration::from_secs(10));
+        }
+        assert!(!stands(&route, NOW).breaker_refuses);
+        let reserved = route.spending().reserve_alone(&Budget::default(), NOW);
+        assert!(reserved.is_some() && stands(&route, NOW).breaker_refuses);
+    }
+
+    #[test]
+    fn the_budget_refuses_when_there_is_no_room_for_one_more() {
+        let budget = Budget { ratio: Ratio::from_bp(1_000), min_per_second: 0 };
+        let route = route(|policy| policy.budget = Some(budget));
+        assert!(stands(&route, NOW).budget_refuses, "no calls, so no room");
+        (0..10).for_each(|_| route.spending().count_call(NOW));
+        assert!(!stands(&route, NOW).budget_refuses);
+        assert!(route.spending().reserve(&budget, NOW).is_some());
+        assert!(stands(&route, NOW).budget_refuses);
+    }
+
+    #[test]
+    fn an_open_circuit_whose_time_is_over_is_half_open_before_anybody_asks() {
+        let settings = CircuitBreaker::default();
+        let route = route(|policy| policy.circuit_breaker = Some(settings));
+        assert_eq!(stands(&route, NOW).circuit, Some(Phase::Closed));
+        for _ in 0..settings.consecutive_failures {
+            let circuit = &route.state().circuit;
+            circuit.ended(&settings, Admission::Closed, Outcome::Failed, route.calls(), NOW);
+        }
+        assert_eq!(stands(&route, NOW).circuit, Some(Phase::Open));
+        let later = NOW + settings.open_for;
+        assert_eq!(stands(&route, later).circuit, Some(Phase::HalfOpen));
+        assert!(matches!(route.state().circuit.admit(&settings, later), Admission::Probe { .. }));
+    }
+}
