@@ -4,7 +4,7 @@
 //! current rule or guard packed beside it, a RetryInfo where trying again helps. Details travel in one header, and HTTP/2
 //! clients commonly refuse headers over 16 KiB; so lists are cut there, saying how many are left out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::time::Duration;
 
@@ -32,6 +32,12 @@ pub(crate) enum Error {
     NotFound(String),
     #[error("{subject} {}", conflict(.current.as_ref()))]
     Conflict { subject: String, current: Option<Current> },
+    /// A set would change what belongs to others.
+    #[error("{}", owned(.0))]
+    Owned(v1::Conflicts),
+    /// The judge of a proposal does not let it touch these; told as what its sender makes of it.
+    #[error("{} entries may not be touched", .0.len())]
+    Judged(Vec<(String, Option<Entry>)>),
     /// The store as a whole is not at the expected revision.
     #[error("the store is at revision {head}, not at the expected one")]
     Moved { head: u64 },
@@ -57,6 +63,7 @@ pub(crate) enum Error {
 pub(crate) enum Current {
     Rule(Box<v1::Rule>),
     Guard(Box<v1::Guard>),
+    Kill(Box<v1::KillSwitch>),
 }
 
 impl Current {
@@ -64,6 +71,16 @@ impl Current {
         match self {
             Self::Rule(rule) => rule.revision,
             Self::Guard(guard) => guard.revision,
+            Self::Kill(kill) => kill.revision,
+        }
+    }
+
+    /// Whose it is; "" = nobody's.
+    pub(crate) fn owner(&self) -> &str {
+        match self {
+            Self::Rule(rule) => &rule.owner,
+            Self::Guard(guard) => &guard.owner,
+            Self::Kill(_) => "",
         }
     }
 
@@ -72,6 +89,7 @@ impl Current {
         match self {
             Self::Rule(rule) => ("damper.v1.Rule", rule.encode_to_vec()),
             Self::Guard(guard) => ("damper.v1.Guard", guard.encode_to_vec()),
+            Self::Kill(kill) => ("damper.v1.KillSwitch", kill.encode_to_vec()),
         }
     }
 
@@ -82,6 +100,7 @@ impl Current {
             Subject::Guard(pattern) => {
                 table.guards().stored(pattern).map(|stored| stored.wire.clone().into())
             }
+            Subject::Kill(pattern) => table.kills().stored(pattern).map(|stored| stored.wire.clone().into()),
         }
     }
 
@@ -97,6 +116,10 @@ impl Current {
                 let guard = v1::Guard::decode(entry.value).ok()?;
                 Some(v1::Guard { key, revision, ..guard }.into())
             }
+            Subject::Kill(_) => {
+                let kill = v1::KillSwitch::decode(entry.value).ok()?;
+                Some(v1::KillSwitch { key, revision, ..kill }.into())
+            }
         }
     }
 }
@@ -111,6 +134,19 @@ impl From<v1::Guard> for Current {
     fn from(guard: v1::Guard) -> Self {
         Self::Guard(Box::new(guard))
     }
+}
+
+impl From<v1::KillSwitch> for Current {
+    fn from(kill: v1::KillSwitch) -> Self {
+        Self::Kill(Box::new(kill))
+    }
+}
+
+fn owned(conflicts: &v1::Conflicts) -> String {
+    let (settings, are) = if conflicts.total == 1 { ("setting", "belongs") } else { ("settings", "belong") };
+    let owners: BTreeSet<&str> = conflicts.conflicts.iter().map(|conflict| conflict.owner.as_str()).collect();
+    let owners = owners.into_iter().collect::<Vec<_>>().join(", ");
+    format!("{} {settings} that the set would change {are} to {owners}", conflicts.total)
 }
 
 fn conflict(current: Option<&Current>) -> String {
@@ -160,6 +196,7 @@ impl From<Refusal> for Error {
                 let current = named.zip(current).and_then(|(named, entry)| Current::read(&named, entry));
                 Self::Conflict { subject, current }
             }
+            Refusal::Judged { entries } => Self::Judged(entries),
             Refusal::Moved { head } => Self::Moved { head },
             Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
             Refusal::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
@@ -181,6 +218,8 @@ impl From<Error> for Status {
             }
             Error::NotFound(_) => Self::not_found(text),
             Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
+            Error::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
+            Error::Judged(_) => aborted(text, Vec::new()),
             Error::Moved { .. } => conflict_status(text, "store", None),
             Error::NoLongerKept { oldest, .. } => {
                 let oldest = HashMap::from([("oldest".to_owned(), oldest.to_string())]);
@@ -231,15 +270,33 @@ fn conflict_status(text: String, subject: &str, current: Option<&Current>) -> St
             description: text.clone(),
         }],
     };
-    let any = |name: &str, value: Vec<u8>| prost_types::Any {
-        type_url: format!("type.googleapis.com/{name}"),
-        value,
-    };
     let mut details = vec![any("google.rpc.PreconditionFailure", failure.encode_to_vec())];
     let packed = current.map(Current::packed).filter(|(_, bytes)| bytes.len() <= DETAIL_BYTES);
     details.extend(packed.map(|(name, bytes)| any(name, bytes)));
+    aborted(text, details)
+}
+
+/// What of the conflicts has room; their number is told in any case.
+fn owned_detail(mut conflicts: v1::Conflicts) -> prost_types::Any {
+    let mut room = DETAIL_BYTES;
+    conflicts.conflicts.retain_mut(|conflict| {
+        for text in [&mut conflict.current, &mut conflict.wanted] {
+            *text = shortened(text);
+        }
+        let left = room.checked_sub(conflict.encoded_len() + 4);
+        room = left.unwrap_or(0);
+        left.is_some()
+    });
+    any("damper.v1.Conflicts", conflicts.encode_to_vec())
+}
+
+fn aborted(text: String, details: Vec<prost_types::Any>) -> Status {
     let status = pb::Status { code: Code::Aborted as i32, message: text.clone(), details };
     Status::with_details(Code::Aborted, text, status.encode_to_vec().into())
+}
+
+fn any(name: &str, value: Vec<u8>) -> prost_types::Any {
+    prost_types::Any { type_url: format!("type.googleapis.com/{name}"), value }
 }
 
 fn shortened(text: &str) -> String {

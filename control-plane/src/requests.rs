@@ -13,7 +13,7 @@ use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
-use crate::writer::{Committed, Proposal, ProposedEdit};
+use crate::writer::{Committed, Judge, Proposal, ProposedEdit};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
@@ -36,7 +36,10 @@ pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern,
 
 /// Notes what is wrong with the options of a write.
 pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut Faults) {
-    let v1::WriteOptions { request_id, reason, author, .. } = options;
+    let v1::WriteOptions { request_id, reason, author, owner, .. } = options;
+    let mut of_owner = Faults::none();
+    damper_core::guard::check_owner(owner, &mut of_owner);
+    faults.nest(path, of_owner);
     let bounded = [
         ("request_id", request_id, MAX_REQUEST_ID_BYTES),
         ("reason", reason, MAX_REASON_BYTES),
@@ -74,6 +77,19 @@ pub(crate) async fn write(
     write_at(shared, options, digest, at, None, edits).await
 }
 
+/// The same, where a judge chooses the edits at the moment of writing; `edits` are what it would choose now.
+pub(crate) async fn write_judged(
+    shared: &Shared,
+    options: &v1::WriteOptions,
+    digest: Digest,
+    at: SystemTime,
+    edits: Vec<ProposedEdit>,
+    judge: Arc<dyn Judge>,
+) -> Result<(Committed, Arc<TableView>), Error> {
+    let judge = Some(judge);
+    commit(shared, Proposal { judge, ..proposal(options, digest, at, edits) }).await
+}
+
 /// The same, where the store must be at a revision.
 pub(crate) async fn write_at(
     shared: &Shared,
@@ -83,15 +99,28 @@ pub(crate) async fn write_at(
     expected_head: Option<u64>,
     edits: Vec<ProposedEdit>,
 ) -> Result<(Committed, Arc<TableView>), Error> {
-    let proposal = Proposal {
+    commit(shared, Proposal { expected_head, ..proposal(options, digest, at, edits) }).await
+}
+
+fn proposal(
+    options: &v1::WriteOptions,
+    digest: Digest,
+    at: SystemTime,
+    edits: Vec<ProposedEdit>,
+) -> Proposal {
+    Proposal {
         author: options.author.clone(),
         reason: options.reason.clone(),
         request_id: options.request_id.clone(),
         request_digest: digest.value(),
         at,
-        expected_head,
+        expected_head: None,
         edits,
-    };
+        judge: None,
+    }
+}
+
+async fn commit(shared: &Shared, proposal: Proposal) -> Result<(Committed, Arc<TableView>), Error> {
     let committed = shared.writer.propose(proposal).await?;
     let table = match shared.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,

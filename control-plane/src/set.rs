@@ -23,9 +23,11 @@ use crate::written::{WrittenGuard, WrittenRule};
 const MAX_RESULTS: usize = 1000;
 
 /// Changes of which no two have the same subject.
+#[derive(Debug)]
 pub(crate) struct Set(pub(crate) Vec<Change>);
 
 /// What becomes of one rule or guard.
+#[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) subject: Subject,
     /// None = the rule or guard is removed.
@@ -33,23 +35,37 @@ pub(crate) struct Change {
     pub(crate) expected: Option<u64>,
     /// Where it stands in the request, for faults.
     pub(crate) path: String,
+    /// Whether the rule or guard says itself whose it is.
+    pub(crate) names_owner: bool,
 }
 
 /// A rule or guard that may be stored.
+#[derive(Debug)]
 pub(crate) enum Written {
     Rule(Box<WrittenRule>),
     Guard(Box<WrittenGuard>),
 }
 
 impl Set {
-    /// What the writer is asked for.
-    pub(crate) fn edits(&self, table: &TableView, author: &str, at: SystemTime) -> Vec<ProposedEdit> {
-        self.0.iter().map(|change| change.edit(table, author, at)).collect()
+    /// What the writer is asked for; what comes out unchanged is to stay as the table has it.
+    pub(crate) fn edits(
+        &self,
+        outcome: &[rule_result::Change],
+        table: &TableView,
+        author: &str,
+        at: SystemTime,
+    ) -> Vec<ProposedEdit> {
+        self.0.iter().zip(outcome).map(|(change, outcome)| change.edit(*outcome, table, author, at)).collect()
     }
 
-    /// The guards as they are when the set is in force.
-    pub(crate) fn guards_after(&self, table: &TableView) -> Guards {
+    /// The guards as they are when the set is in force, and what is pruned with it is gone.
+    pub(crate) fn guards_after(&self, table: &TableView, pruned: &[Subject]) -> Guards {
         let mut guards = table.guards().clone();
+        for subject in pruned {
+            if let Subject::Guard(pattern) = subject {
+                guards.remove(pattern);
+            }
+        }
         for change in &self.0 {
             match (&change.put, &change.subject) {
                 (Some(Written::Guard(written)), _) => guards.put(Arc::new(written.stored())),
@@ -61,11 +77,11 @@ impl Set {
     }
 
     /// Refuses rules that are never in force as they stand.
-    pub(crate) fn judge(&self, guards: &Guards, table: &TableView) -> Result<(), Faults> {
+    pub(crate) fn judge(&self, guards: &Guards, outcome: &[rule_result::Change]) -> Result<(), Faults> {
         let mut faults = Faults::none();
-        for change in &self.0 {
+        for (change, outcome) in self.0.iter().zip(outcome) {
             let Some(Written::Rule(written)) = &change.put else { continue };
-            if written.unchanged(table).is_none()
+            if *outcome != rule_result::Change::Unchanged
                 && let Err(excess) = judgement::refuse(guards, &written.rule)
             {
                 faults.nest(&change.path, excess);
@@ -74,28 +90,33 @@ impl Set {
         faults.or(())
     }
 
-    /// What would become of each change.
+    /// Refuses a set that the server would refuse for what is there: revisions that do not hold, and limits.
     pub(crate) fn try_out(
         &self,
         shared: &Shared,
         table: &TableView,
-    ) -> Result<Vec<rule_result::Change>, Error> {
+        outcome: &[rule_result::Change],
+        pruned: &[Subject],
+    ) -> Result<(), Error> {
         let before = (table.len(), table.guards().len());
         let (mut rules, mut guards) = before;
-        let mut outcome = Vec::with_capacity(self.0.len());
-        for change in &self.0 {
-            check_expected(table, &change.subject, change.expected)?;
-            let result = change.against(table);
-            let count = match change.subject {
+        let deleted = pruned.iter().map(|subject| (subject, rule_result::Change::Deleted));
+        let changes = self.0.iter().map(|change| &change.subject).zip(outcome.iter().copied());
+        for (subject, outcome) in changes.chain(deleted) {
+            let count = match subject {
                 Subject::Rule(_) => &mut rules,
                 Subject::Guard(_) => &mut guards,
+                // No set has kills in it.
+                Subject::Kill(_) => continue,
             };
-            match result {
+            match outcome {
                 rule_result::Change::Created => *count += 1,
                 rule_result::Change::Deleted => *count -= 1,
                 _ => {}
             }
-            outcome.push(result);
+        }
+        for change in &self.0 {
+            check_expected(table, &change.subject, change.expected)?;
         }
         let limits = [
             ("rules", before.0, rules, shared.settings.max_rules),
@@ -103,7 +124,7 @@ impl Set {
         ];
         match limits.into_iter().find(|(_, before, after, limit)| after > limit && after > before) {
             Some((what, _, after, limit)) => Err(too_many(what, after, limit)),
-            None => Ok(outcome),
+            None => Ok(()),
         }
     }
 
@@ -116,12 +137,22 @@ impl Set {
             !committed.unchanged && now == Some(committed.revision)
         };
         let outcome = |change: &Change| match (&change.put, before.revision_of(&change.subject)) {
-            (None, _) => change.against(before),
+            (None, Some(_)) => rule_result::Change::Deleted,
+            (None, None) => rule_result::Change::Unchanged,
             (Some(_), _) if !written(change) => rule_result::Change::Unchanged,
             (Some(_), None) => rule_result::Change::Created,
             (Some(_), Some(_)) => rule_result::Change::Updated,
         };
         self.0.iter().map(outcome).collect()
+    }
+
+    /// What was written without being in the set.
+    pub(crate) fn not_named(&self, committed: &Committed) -> Vec<Subject> {
+        let named: HashSet<String> = self.0.iter().map(|change| change.subject.key()).collect();
+        let others = committed.keys.iter().filter(|(key, _)| !named.contains(key));
+        let mut subjects: Vec<Subject> = others.filter_map(|(key, _)| Subject::of_key(key)).collect();
+        subjects.sort();
+        subjects
     }
 
     pub(crate) fn response(
@@ -131,11 +162,14 @@ impl Set {
         before: &TableView,
         guards: &Guards,
         outcome: &[rule_result::Change],
+        pruned: &[Subject],
     ) -> v1::ApplyRulesResponse {
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
+        // What goes without having been named always has its place.
+        let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
         let survey = Survey::of(shared);
         let mut findings = Findings::default();
-        let mut cut_by = self.cut_by_its_guards(before);
+        let mut cut_by = self.cut_by_its_guards(before, pruned);
         for (change, result) in self.0.iter().zip(outcome) {
             let count = match result {
                 rule_result::Change::Created => &mut response.created,
@@ -149,7 +183,7 @@ impl Set {
                 Some(Written::Guard(written)) => cut_by.remove(written.guard.pattern()).unwrap_or_default(),
                 None => Vec::new(),
             };
-            if response.results.len() == MAX_RESULTS {
+            if response.results.len() == room {
                 findings.leave_out(cuts.len());
                 continue;
             }
@@ -164,6 +198,13 @@ impl Set {
                 guard: matches!(change.subject, Subject::Guard(_)),
             });
         }
+        response.deleted += u32::try_from(pruned.len()).unwrap_or(u32::MAX);
+        response.results.extend(pruned.iter().take(MAX_RESULTS).map(|subject| v1::RuleResult {
+            key: Some(subject.pattern().into()),
+            change: rule_result::Change::Deleted.into(),
+            guard: matches!(subject, Subject::Guard(_)),
+            ..Default::default()
+        }));
         if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest()) {
             last.findings.push(rest);
         }
@@ -172,7 +213,11 @@ impl Set {
 
     /// What the set's guards cut from rules that are not in it, by guard. What they cut from the set's own is told
     /// with those.
-    fn cut_by_its_guards(&self, before: &TableView) -> HashMap<Pattern, Vec<v1::Finding>> {
+    fn cut_by_its_guards(
+        &self,
+        before: &TableView,
+        pruned: &[Subject],
+    ) -> HashMap<Pattern, Vec<v1::Finding>> {
         let mut found: HashMap<Pattern, Vec<v1::Finding>> = HashMap::new();
         let mut guards = Guards::none();
         for change in &self.0 {
@@ -183,7 +228,7 @@ impl Set {
         if guards.len() == 0 {
             return found;
         }
-        let own: HashSet<&Subject> = self.0.iter().map(|change| &change.subject).collect();
+        let own: HashSet<&Subject> = self.0.iter().map(|change| &change.subject).chain(pruned).collect();
         for (pattern, stored) in before.iter() {
             let Some(rule) = &stored.rule else { continue };
             if own.contains(&Subject::Rule(pattern.clone())) {
@@ -204,32 +249,28 @@ impl Change {
             Written::Rule(rule) => rule.subject(),
             Written::Guard(guard) => guard.subject(),
         };
-        Self { subject, put: Some(written), expected: None, path }
+        Self { subject, put: Some(written), expected: None, path, names_owner: true }
     }
 
     pub(crate) fn delete(subject: Subject, path: String) -> Self {
-        Self { subject, put: None, expected: None, path }
+        Self { subject, put: None, expected: None, path, names_owner: false }
     }
 
-    fn edit(&self, table: &TableView, author: &str, at: SystemTime) -> ProposedEdit {
-        let value = self.put.as_ref().map(|written| match written {
-            Written::Rule(rule) => rule.value(table, author, at),
-            Written::Guard(guard) => guard.value(table, author, at),
+    fn edit(
+        &self,
+        outcome: rule_result::Change,
+        table: &TableView,
+        author: &str,
+        at: SystemTime,
+    ) -> ProposedEdit {
+        let stays = || table.value_of(&self.subject).filter(|_| outcome == rule_result::Change::Unchanged);
+        let value = self.put.as_ref().map(|written| {
+            let new = || match written {
+                Written::Rule(rule) => rule.value(table, author, at),
+                Written::Guard(guard) => guard.value(table, author, at),
+            };
+            stays().unwrap_or_else(new)
         });
         ProposedEdit { key: self.subject.key(), value, expected: self.expected }
-    }
-
-    /// What the change makes of a table.
-    fn against(&self, table: &TableView) -> rule_result::Change {
-        let same = self.put.as_ref().map(|written| match written {
-            Written::Rule(rule) => rule.unchanged(table).is_some(),
-            Written::Guard(guard) => guard.unchanged(table).is_some(),
-        });
-        match (same, table.revision_of(&self.subject)) {
-            (Some(_), None) => rule_result::Change::Created,
-            (Some(false), Some(_)) => rule_result::Change::Updated,
-            (None, Some(_)) => rule_result::Change::Deleted,
-            (Some(true), Some(_)) | (None, None) => rule_result::Change::Unchanged,
-        }
     }
 }

@@ -14,12 +14,14 @@ use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
 /// A rule that may be stored, as far as it can be told from itself.
+#[derive(Debug)]
 pub(crate) struct WrittenRule {
     pub(crate) rule: Rule,
     pub(crate) wire: v1::Rule,
 }
 
 /// A guard that may be stored.
+#[derive(Debug)]
 pub(crate) struct WrittenGuard {
     pub(crate) guard: Guard,
     pub(crate) wire: v1::Guard,

@@ -6,6 +6,7 @@ use damper_core::Faults;
 use damper_proto::v1;
 
 use crate::errors::Error;
+use crate::ownership;
 use crate::requests::{all_or, check_expected, check_options, digest_of, read_key, write};
 use crate::shared::Shared;
 use crate::table::Subject;
@@ -22,16 +23,17 @@ pub(super) async fn delete(
     let pattern = all_or(read_key("key", request.key.as_ref()).map_err(Error::Faults), faults)?;
     let subject = Subject::Guard(pattern);
     let missing = || Error::NotFound(format!("there is no {subject}"));
+    let table = shared.table();
+    let findings = ownership::finding(&table, &subject, &[&options.owner]).into_iter().collect();
     if options.validate_only {
-        let table = shared.table();
         check_expected(&table, &subject, request.expected_revision)?;
         table.revision_of(&subject).ok_or_else(missing)?;
-        return Ok(v1::DeleteGuardResponse { revision: table.revision(), ..Default::default() });
+        return Ok(v1::DeleteGuardResponse { revision: table.revision(), findings });
     }
     let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
     let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
     if committed.unchanged {
         return Err(missing());
     }
-    Ok(v1::DeleteGuardResponse { revision: committed.revision, ..Default::default() })
+    Ok(v1::DeleteGuardResponse { revision: committed.revision, findings })
 }

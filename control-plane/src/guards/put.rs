@@ -11,6 +11,7 @@ use damper_proto::v1;
 
 use crate::errors::Error;
 use crate::judgement::{self, Findings};
+use crate::ownership;
 use crate::reach::Survey;
 use crate::requests::{all_or, check_expected, check_options, digest_of, too_many, write};
 use crate::shared::Shared;
@@ -28,8 +29,9 @@ pub(super) async fn put(
     check_options("options", &options, &mut faults);
     let written = all_or(WrittenGuard::read("guard", request.guard), faults)?;
     let before = shared.table();
+    let of_another = ownership::of_guard(&before, &written, &options.owner);
     if options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision);
+        return try_out(shared, &before, &written, request.expected_revision, of_another);
     }
     let at = SystemTime::now();
     let edit = ProposedEdit {
@@ -46,7 +48,7 @@ pub(super) async fn put(
     Ok(v1::PutGuardResponse {
         guard: Some(guard),
         revision: committed.revision,
-        findings: findings(&table, &written),
+        findings: findings(&table, &written, of_another),
         changed: !committed.unchanged,
         reach: Some(Survey::of(shared).reach_of_guard(written.guard.pattern())),
     })
@@ -58,6 +60,7 @@ fn try_out(
     table: &TableView,
     written: &WrittenGuard,
     expected: Option<u64>,
+    of_another: Option<v1::Finding>,
 ) -> Result<v1::PutGuardResponse, Error> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -69,15 +72,20 @@ fn try_out(
     Ok(v1::PutGuardResponse {
         guard: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
-        findings: findings(table, written),
+        findings: findings(table, written, of_another),
         changed: same.is_none(),
         reach: Some(Survey::of(shared).reach_of_guard(written.guard.pattern())),
     })
 }
 
 /// The rules that the guard cuts, by itself.
-fn findings(table: &TableView, written: &WrittenGuard) -> Vec<v1::Finding> {
+fn findings(
+    table: &TableView,
+    written: &WrittenGuard,
+    of_another: Option<v1::Finding>,
+) -> Vec<v1::Finding> {
     let guards = Guards::only(Arc::new(written.stored()));
     let rules = table.iter().filter_map(|(_, stored)| stored.rule.as_deref());
-    Findings::all(rules.flat_map(|rule| judgement::cuts(&guards, rule)))
+    let cuts = rules.flat_map(|rule| judgement::cuts(&guards, rule));
+    Findings::all(of_another.into_iter().chain(cuts))
 }

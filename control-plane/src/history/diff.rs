@@ -33,7 +33,8 @@ pub(super) async fn diff(
     let touched = past::touched(&*shared.store, from.min(to), from.max(to), wanted).await?;
     let differing = touched.into_iter().filter_map(|(subject, touched)| {
         let change = between(&subject, touched, from > to)?;
-        Some((subject, change))
+        let owned = object::owners(&change).any(|owner| filter.accepts_owner(owner));
+        owned.then_some((subject, change))
     });
     let (subjects, changes): (Vec<Subject>, Vec<v1::ObjectChange>) = differing.unzip();
     let begin = start.map_or(0, |(_, last)| subjects.partition_point(|subject| *subject <= last));

@@ -38,7 +38,7 @@ impl Changes {
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
         let mut faults = Faults::none();
         let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
-            faults.add("filter.kind", "is not known: rule or guard");
+            faults.add("filter.kind", "is not known: rule, guard or kill");
             v1::ObjectKind::Unspecified
         });
         let mut time = |field: &str, said: Option<prost_types::Timestamp>| {
@@ -71,9 +71,15 @@ impl Changes {
         let kind = match subject {
             Subject::Rule(_) => v1::ObjectKind::Rule,
             Subject::Guard(_) => v1::ObjectKind::Guard,
+            Subject::Kill(_) => v1::ObjectKind::Kill,
         };
         let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
         of_kind && self.names.accepts(names(&subject.pattern().into()), 0)
+    }
+
+    /// Whether what was changed belongs, before or after it, to the owner that was asked for.
+    pub(super) fn accepts_owner<'a>(&self, mut owners: impl Iterator<Item = &'a str>) -> bool {
+        owners.any(|owner| self.names.accepts_owner(owner))
     }
 
     /// True if no change before this one can pass.

@@ -1,4 +1,4 @@
-//! Rules, guards and changes as the history shows them.
+//! Rules, guards, kills and changes as the history shows them.
 
 use damper_core::Faults;
 use damper_proto::v1::{self, object, object_key};
@@ -14,34 +14,37 @@ impl From<Current> for v1::Object {
         let kind = match current {
             Current::Rule(rule) => object::Kind::Rule(*rule),
             Current::Guard(guard) => object::Kind::Guard(*guard),
+            Current::Kill(kill) => object::Kind::Kill(*kill),
         };
         Self { kind: Some(kind) }
     }
 }
 
-/// The names of a rule or guard.
+/// The names of a rule, guard or kill.
 pub(super) fn key(subject: &Subject) -> v1::ObjectKey {
     let kind = match subject {
         Subject::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
         Subject::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
+        Subject::Kill(pattern) => object_key::Kind::Kill(pattern.into()),
     };
     v1::ObjectKey { kind: Some(kind) }
 }
 
-/// Reads the names of a rule or guard.
+/// Reads the names of a rule, guard or kill.
 pub(super) fn subject(key: Option<v1::ObjectKey>) -> Result<Subject, Faults> {
     match key.and_then(|key| key.kind) {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
-        Some(object_key::Kind::Kill(_)) | None => {
+        Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(Subject::Kill),
+        None => {
             let mut faults = Faults::none();
-            faults.add("key", "must be given: rule or guard");
+            faults.add("key", "must be given: rule, guard or kill");
             Err(faults)
         }
     }
 }
 
-/// A rule or guard as it was stored; where it can not be read, what is known of it.
+/// A rule, guard or kill as it was stored; where it can not be read, what is known of it.
 pub(super) fn read(subject: &Subject, entry: Entry) -> v1::Object {
     let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
     let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
@@ -50,13 +53,29 @@ pub(super) fn read(subject: &Subject, entry: Entry) -> v1::Object {
 
 /// Whether two say the same, whoever wrote them and when.
 pub(super) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool {
-    use object::Kind::{Guard, Rule};
+    use object::Kind::{Guard, Kill, Rule};
     let kind = |object: Option<&v1::Object>| object.and_then(|object| object.kind.clone());
     match (kind(one), kind(other)) {
-        (Some(Rule(one)), Some(Rule(other))) => one.policy == other.policy,
+        (Some(Rule(one)), Some(Rule(other))) => one.policy == other.policy && one.owner == other.owner,
         (Some(Guard(one)), Some(Guard(other))) => one.ceiling == other.ceiling && one.owner == other.owner,
+        (Some(Kill(one)), Some(Kill(other))) => {
+            (one.calls, &one.reason, &one.expires_at) == (other.calls, &other.reason, &other.expires_at)
+        }
         (None, None) => true,
         _ => false,
+    }
+}
+
+/// Whose a rule or guard was and is.
+pub(super) fn owners(change: &v1::ObjectChange) -> impl Iterator<Item = &str> {
+    [&change.before, &change.after].into_iter().flatten().map(owner)
+}
+
+fn owner(object: &v1::Object) -> &str {
+    match &object.kind {
+        Some(object::Kind::Rule(rule)) => &rule.owner,
+        Some(object::Kind::Guard(guard)) => &guard.owner,
+        Some(object::Kind::Kill(_)) | None => "",
     }
 }
 
@@ -74,21 +93,22 @@ pub(super) fn head(change: &Change) -> v1::Change {
     }
 }
 
-/// What a change did to the rules and guards that pass the filter, in the order of their keys.
+/// What a change did to the rules, guards and kills that pass the filter, in the order of their keys.
 pub(super) fn objects<'a>(
     change: &'a Change,
-    filter: &Changes,
+    filter: &'a Changes,
 ) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
     let subject = |edit: &'a Edit| Subject::of_key(&edit.key).map(|subject| (subject, edit));
     let mut edits: Vec<_> = change.edits.iter().filter_map(subject).collect();
     edits.retain(|(subject, _)| filter.accepts(subject));
     edits.sort_by(|(one, _), (other, _)| one.cmp(other));
-    edits.into_iter().map(|(subject, edit)| {
+    let changes = edits.into_iter().map(|(subject, edit)| {
         let after = edit.value.clone().map(|value| Entry { revision: change.revision, value });
         v1::ObjectChange {
             key: Some(key(&subject)),
             before: edit.before.clone().map(|entry| read(&subject, entry)),
             after: after.map(|entry| read(&subject, entry)),
         }
-    })
+    });
+    changes.filter(|change| filter.accepts_owner(owners(change)))
 }

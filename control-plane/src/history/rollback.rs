@@ -36,11 +36,23 @@ pub(super) async fn one(
     let mut options = options.unwrap_or_default();
     let mut faults = Faults::none();
     let to = check(to_revision, &mut options, &mut faults);
-    let subject = all_or(object::subject(key).map_err(Error::Faults), faults)?;
+    let subject = all_or(object::subject(key).and_then(no_kill).map_err(Error::Faults), faults)?;
     Rollback { of: Some(subject), to, expected: expected_revision, options, digest }.carry_out(shared).await
 }
 
-/// Makes all rules and guards what they were.
+/// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason.
+fn no_kill(subject: Subject) -> Result<Subject, Faults> {
+    let mut faults = Faults::none();
+    if let Subject::Kill(pattern) = &subject {
+        faults.add(
+            "key.kill",
+            format!("a kill is not rolled back ({pattern}): unkill ends it, kill sets it again"),
+        );
+    }
+    faults.or(subject)
+}
+
+/// Makes all rules and guards what they were; kills are left alone.
 pub(super) async fn all(
     shared: &Shared,
     request: v1::RollbackAllRequest,
@@ -122,19 +134,19 @@ impl Rollback {
             return Err(Error::Moved { head: revision });
         }
         let Plan { set, outcome } = self.plan(shared, table, revision).await?;
-        let guards = set.guards_after(table);
+        let guards = set.guards_after(table, &[]);
         if self.of.is_some() {
-            set.judge(&guards, table).map_err(Error::Faults)?;
+            set.judge(&guards, &outcome).map_err(Error::Faults)?;
         }
         if self.options.validate_only {
-            set.try_out(shared, table)?;
-            return Ok(set.response(shared, revision, table, &guards, &outcome));
+            set.try_out(shared, table, &outcome, &[])?;
+            return Ok(set.response(shared, revision, table, &guards, &outcome, &[]));
         }
         let at = SystemTime::now();
-        let edits = set.edits(table, &self.options.author, at);
+        let edits = set.edits(&outcome, table, &self.options.author, at);
         let head = self.of.is_none().then_some(revision);
         let (committed, _) = write_at(shared, &self.options, self.digest, at, head, edits).await?;
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome))
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[]))
     }
 
     /// The answer to a request that was carried out before.
@@ -150,8 +162,8 @@ impl Rollback {
             Err(Error::NoLongerKept { .. }) => Plan { set: Set(Vec::new()), outcome: Vec::new() },
             plan => plan?,
         };
-        let guards = set.guards_after(table);
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome))
+        let guards = set.guards_after(table, &[]);
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[]))
     }
 
     fn expected_head(&self) -> Option<u64> {
@@ -160,7 +172,10 @@ impl Rollback {
 
     /// What leads from a revision back; the table is there or later.
     async fn plan(&self, shared: &Shared, table: &TableView, upto: u64) -> Result<Plan, Error> {
-        let wanted = |subject: &Subject| self.of.as_ref().is_none_or(|of| of == subject);
+        let wanted = |subject: &Subject| match &self.of {
+            Some(of) => of == subject,
+            None => !matches!(subject, Subject::Kill(_)),
+        };
         let touched = past::touched(&*shared.store, self.to, upto, wanted).await?;
         let mut plan = Plan { set: Set(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();

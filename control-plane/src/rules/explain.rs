@@ -1,11 +1,13 @@
 //! Why which rule applies to a route, and what it amounts to.
 
+use std::time::{Duration, SystemTime};
+
 use damper_core::{Bound, Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::errors::Error;
 use crate::shared::Shared;
-use crate::table::{Explained, Subject, TableView, UNREAD};
+use crate::table::{Explained, StoredKill, Subject, TableView, UNREAD};
 
 pub(super) async fn explain(
     shared: &Shared,
@@ -19,6 +21,8 @@ pub(super) async fn explain(
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
+    let now = SystemTime::now();
+    let kill = table.kills().of_route(&route, now);
     Ok(v1::ExplainResponse {
         winner: explanation.winner.as_deref().map(stored),
         losers: explanation
@@ -29,8 +33,13 @@ pub(super) async fn explain(
         effective: policy.map(Into::into),
         bound: Some(wire(Bound::of(policy))),
         revision: table.revision(),
-        notes: notes(&explanation, unread.as_ref(), &table, &route),
+        notes: kill
+            .map(|stored| killed(stored, now))
+            .into_iter()
+            .chain(notes(&explanation, unread.as_ref(), &table, &route))
+            .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
+        kill: kill.and_then(|stored| stored.shown(now)),
         ..Default::default()
     })
 }
@@ -53,6 +62,14 @@ fn wire(bound: Bound) -> v1::Bound {
             .filter(|window| !window.is_zero())
             .and_then(|window| prost_types::Duration::try_from(window).ok()),
     }
+}
+
+/// What a kill does, whatever rules say.
+fn killed(stored: &StoredKill, now: SystemTime) -> String {
+    let kill = &stored.kill;
+    let stops = if kill.calls() { "every call is refused" } else { "nothing is retried or hedged" };
+    let left = Duration::from_secs(stored.remaining(now).unwrap_or_default().as_secs());
+    format!("kill {} goes before every rule: {stops}, for {left:?} more ({})", kill.pattern(), kill.reason())
 }
 
 /// What the callee itself bounds, whatever rules say.

@@ -7,6 +7,7 @@ mod delete;
 mod explain;
 mod get;
 mod list;
+mod propose;
 mod put;
 
 use std::sync::Arc;
@@ -75,8 +76,9 @@ impl v1::rules_server::Rules for Rules {
 
     async fn propose_rule(
         &self,
-        _: Request<v1::ProposeRuleRequest>,
+        request: Request<v1::ProposeRuleRequest>,
     ) -> Result<Response<v1::ProposeRuleResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        within(self.shared.settings.unary_deadline, propose::propose(&self.shared, request.into_inner()))
+            .await
     }
 }

@@ -7,6 +7,7 @@ use damper_proto::v1;
 
 use crate::errors::Error;
 use crate::judgement::{self, Findings};
+use crate::ownership;
 use crate::reach::Survey;
 use crate::requests::{all_or, check_expected, check_options, digest_of, first_answer, too_many, write};
 use crate::shared::Shared;
@@ -21,6 +22,7 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
     check_options("options", &options, &mut faults);
     let written = all_or(WrittenRule::read("rule", request.rule), faults)?;
     let before = shared.table();
+    let of_another = ownership::of_rule(&before, &written, &options.owner);
     let at = SystemTime::now();
     let edit = ProposedEdit {
         key: written.subject().key(),
@@ -31,15 +33,15 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
         && let Err(excess) = judgement::refuse(before.guards(), &written.rule)
     {
         return match first_answer(shared, &options, digest).await? {
-            Some((committed, table)) => Ok(response(shared, &written, &committed, &table)),
+            Some((committed, table)) => Ok(response(shared, &written, &committed, &table, of_another)),
             None => Err(Error::at("rule", excess)),
         };
     }
     if options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision);
+        return try_out(shared, &before, &written, request.expected_revision, of_another);
     }
     let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
-    Ok(response(shared, &written, &committed, &table))
+    Ok(response(shared, &written, &committed, &table, of_another))
 }
 
 fn response(
@@ -47,6 +49,7 @@ fn response(
     written: &WrittenRule,
     committed: &Committed,
     table: &TableView,
+    of_another: Option<v1::Finding>,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
@@ -57,7 +60,7 @@ fn response(
         revision: committed.revision,
         reach: Some(Survey::of(shared).reach(&written.rule)),
         changed: !committed.unchanged,
-        findings: findings(table.guards(), written),
+        findings: findings(table.guards(), written, of_another),
     }
 }
 
@@ -67,6 +70,7 @@ fn try_out(
     table: &TableView,
     written: &WrittenRule,
     expected: Option<u64>,
+    of_another: Option<v1::Finding>,
 ) -> Result<v1::PutRuleResponse, Error> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -80,10 +84,14 @@ fn try_out(
         revision: table.revision(),
         reach: Some(Survey::of(shared).reach(&written.rule)),
         changed: same.is_none(),
-        findings: findings(table.guards(), written),
+        findings: findings(table.guards(), written, of_another),
     })
 }
 
-fn findings(guards: &Guards, written: &WrittenRule) -> Vec<v1::Finding> {
-    Findings::all(judgement::cuts(guards, &written.rule))
+fn findings(
+    guards: &Guards,
+    written: &WrittenRule,
+    of_another: Option<v1::Finding>,
+) -> Vec<v1::Finding> {
+    Findings::all(of_another.into_iter().chain(judgement::cuts(guards, &written.rule)))
 }

@@ -4,11 +4,12 @@
 //! and yields one change per proposal that has an effect, and an answer for each. The answers hold if, and only
 //! if, the store's head is still the known one; the caller finds that out by committing, or by asking.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::requests::Requests;
-use super::{Committed, EntryLimit, Proposal, ProposedEdit, Refusal};
+use super::{Committed, Entries, EntryLimit, Proposal, ProposedEdit, Refusal};
 use crate::store::{Change, Edit, Entry, State};
 
 /// The entries at the head, and the requests that led there.
@@ -111,7 +112,8 @@ impl<'a> Draft<'a> {
         if proposal.expected_head.is_some_and(|expected| expected != head) {
             return Err(Refusal::Moved { head });
         }
-        let (effective, counts) = self.examine(proposal)?;
+        let edits = self.edits_of(proposal, head)?;
+        let (effective, counts) = self.examine(&edits)?;
         let unchanged = effective.is_empty();
         let revision = if unchanged { head } else { head + 1 };
         for edit in &effective {
@@ -122,21 +124,29 @@ impl<'a> Draft<'a> {
         if !unchanged {
             self.plan.changes.push(change(proposal, revision, effective));
         }
-        let keys = proposal
-            .edits
-            .iter()
-            .map(|edit| (edit.key.clone(), self.entry(&edit.key).map(|entry| entry.revision)));
+        let keys =
+            edits.iter().map(|edit| (edit.key.clone(), self.entry(&edit.key).map(|entry| entry.revision)));
         Ok(Committed { revision, unchanged, repeated: false, keys: keys.collect() })
     }
 
+    fn edits_of<'p>(&self, proposal: &'p Proposal, head: u64) -> Result<Cow<'p, [ProposedEdit]>, Refusal> {
+        let Some(judge) = &proposal.judge else { return Ok(Cow::Borrowed(&proposal.edits)) };
+        let entries = Entries::new(&self.known.state, &self.edits, head);
+        let refused = |keys: Vec<String>| {
+            let entries = keys.into_iter().map(|key| (key.clone(), self.entry(&key).cloned()));
+            Refusal::Judged { entries: entries.collect() }
+        };
+        judge.edits(&entries).map(Cow::Owned).map_err(refused)
+    }
+
     /// The edits that change something, and the counts after them.
-    fn examine(&self, proposal: &Proposal) -> Result<(Vec<Edit>, Vec<usize>), Refusal> {
-        if let Some(key) = proposal.repeated_key() {
+    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), Refusal> {
+        if let Some(key) = repeated_key(edits) {
             return Err(Refusal::Invalid { reason: format!("the key {key:?} twice in one proposal") });
         }
         let mut counts = self.counts.clone();
         let mut effective = Vec::new();
-        for ProposedEdit { key, value, expected } in &proposal.edits {
+        for ProposedEdit { key, value, expected } in edits {
             let current = self.entry(key);
             let revision = current.map_or(0, |entry| entry.revision);
             if expected.is_some_and(|expected| expected != revision) {
@@ -197,10 +207,10 @@ impl Proposal {
         let overhead = self.author.len() + self.reason.len() + self.request_id.len();
         (self.edits.len() + 1, overhead + 2 * self.bytes())
     }
+}
 
-    /// The first key that occurs twice.
-    pub(super) fn repeated_key(&self) -> Option<&str> {
-        let mut keys = std::collections::HashSet::new();
-        self.edits.iter().map(|edit| edit.key.as_str()).find(|key| !keys.insert(*key))
-    }
+/// The first key that occurs twice.
+fn repeated_key(edits: &[ProposedEdit]) -> Option<&str> {
+    let mut keys = HashSet::new();
+    edits.iter().map(|edit| edit.key.as_str()).find(|key| !keys.insert(*key))
 }

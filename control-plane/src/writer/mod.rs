@@ -9,6 +9,7 @@
 //! An acknowledged proposal is durable. The task outlives a store that is away: proposals are then refused in
 //! time, and later ones go through once the store is back.
 
+mod judge;
 mod known;
 mod requests;
 mod task;
@@ -22,6 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
+pub use self::judge::{Entries, Judge};
 use crate::store::{Entry, Store};
 
 #[cfg(test)]
@@ -42,8 +44,10 @@ pub struct Proposal {
     pub at: SystemTime,
     /// The revision the store must be at; none = any.
     pub expected_head: Option<u64>,
-    /// What to set or remove; a key at most once.
+    /// What to set or remove; a key at most once. Where there is a judge, what that is as far as it can be told.
     pub edits: Vec<ProposedEdit>,
+    /// Who chooses the edits when they are written; none = they are those above.
+    pub judge: Option<Arc<dyn Judge>>,
 }
 
 /// One key's part in a proposal.
@@ -88,6 +92,12 @@ pub enum Refusal {
     Moved {
         /// Where it is.
         head: u64,
+    },
+    /// The proposal's judge does not let it touch some entries; nothing was written.
+    #[error("{} entries may not be touched", .entries.len())]
+    Judged {
+        /// They, as they are.
+        entries: Vec<(String, Option<Entry>)>,
     },
     /// The request id was used for another request within the time ids are remembered; nothing was written.
     #[error("the request id {request_id:?} was used for another request")]

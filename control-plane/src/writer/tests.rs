@@ -46,6 +46,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         at: SystemTime::now(),
         expected_head: None,
         edits,
+        judge: None,
     }
 }
 

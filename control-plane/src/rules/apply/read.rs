@@ -12,6 +12,7 @@ use prost::Message as _;
 use tonic::Streaming;
 
 use super::Apply;
+use super::claim::Claim;
 use crate::errors::Error;
 use crate::paging::Digest;
 use crate::requests::{check_options, read_key};
@@ -35,6 +36,7 @@ pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Appl
     };
     let mut reading = Reading { faults: Faults::none(), seen: HashMap::new(), too_large: None };
     check_options("header", &options, &mut reading.faults);
+    let claim = Claim::read("header", &options, &mut reading.faults);
     let mut digest = Digest::new();
     digest.add(b"apply");
     digest.add(&options.encode_to_vec());
@@ -56,7 +58,7 @@ pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Appl
         if *count > limit {
             return Err(Error::TooLarge(format!("the set has more than {limit} changes of {what}")));
         }
-        changes.extend(reading.change(place, request.kind));
+        changes.extend(reading.change(place, request.kind, &claim));
         place += 1;
         if reading.faults.len() >= MAX_FAULTS {
             break;
@@ -67,7 +69,7 @@ pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Appl
     }
     match reading.too_large {
         Some(error) => Err(error),
-        None => Ok(Apply { options, set: Set(changes), digest }),
+        None => Ok(Apply { options, claim, set: Set(changes), digest }),
     }
 }
 
@@ -86,7 +88,12 @@ struct Reading {
 }
 
 impl Reading {
-    fn change(&mut self, place: usize, kind: Option<apply_rules_request::Kind>) -> Option<Change> {
+    fn change(
+        &mut self,
+        place: usize,
+        kind: Option<apply_rules_request::Kind>,
+        claim: &Claim,
+    ) -> Option<Change> {
         let path = format!("changes[{place}]");
         let change = match kind {
             Some(apply_rules_request::Kind::Change(change)) => change,
@@ -101,15 +108,18 @@ impl Reading {
         };
         let expected = change.expected_revision;
         let read = match change.kind {
-            Some(rule_change::Kind::Put(rule)) => {
+            Some(rule_change::Kind::Put(mut rule)) => {
                 let path = format!("{path}.put");
+                let names_owner = belongs(&mut rule.owner, claim);
                 let rule = WrittenRule::read(&path, Some(rule));
-                rule.map(|rule| Change::put(Written::Rule(Box::new(rule)), path))
+                rule.map(|rule| Change { names_owner, ..Change::put(Written::Rule(Box::new(rule)), path) })
             }
-            Some(rule_change::Kind::PutGuard(guard)) => {
+            Some(rule_change::Kind::PutGuard(mut guard)) => {
                 let path = format!("{path}.put_guard");
+                let names_owner = belongs(&mut guard.owner, claim);
                 let guard = WrittenGuard::read(&path, Some(guard));
-                guard.map(|guard| Change::put(Written::Guard(Box::new(guard)), path))
+                guard
+                    .map(|guard| Change { names_owner, ..Change::put(Written::Guard(Box::new(guard)), path) })
             }
             Some(rule_change::Kind::Delete(key)) => {
                 let path = format!("{path}.delete");
@@ -144,6 +154,15 @@ impl Reading {
         }
         Some(change)
     }
+}
+
+/// Gives what names no owner the set's; tells whether it names one.
+fn belongs(owner: &mut String, claim: &Claim) -> bool {
+    let named = !owner.is_empty();
+    if !named {
+        claim.owner().clone_into(owner);
+    }
+    named
 }
 
 async fn next(requests: &mut Requests) -> Result<Option<v1::ApplyRulesRequest>, Error> {

@@ -1,0 +1,38 @@
+//! Changes by hand of what belongs to somebody: they are made, and told.
+//!
+//! A set is refused where it would change what another owns; one change by hand is not, because in an incident
+//! whoever is there must be able to act. But the owner's next set undoes it, which its author should know.
+
+use damper_proto::v1;
+
+use crate::table::{Subject, TableView};
+use crate::written::{WrittenGuard, WrittenRule};
+
+/// The finding of a rule that is put by hand.
+pub(crate) fn of_rule(table: &TableView, rule: &WrittenRule, said: &str) -> Option<v1::Finding> {
+    let changed = rule.unchanged(table).is_none();
+    changed.then(|| finding(table, &rule.subject(), &[said, &rule.wire.owner])).flatten()
+}
+
+/// The finding of a guard that is put by hand.
+pub(crate) fn of_guard(table: &TableView, guard: &WrittenGuard, said: &str) -> Option<v1::Finding> {
+    let changed = guard.unchanged(table).is_none();
+    changed.then(|| finding(table, &guard.subject(), &[said, &guard.wire.owner])).flatten()
+}
+
+/// That what is changed or removed belongs to somebody whom the author does not name.
+pub(crate) fn finding(table: &TableView, subject: &Subject, said: &[&str]) -> Option<v1::Finding> {
+    let owner = table.owner_of(subject);
+    if owner.is_empty() || said.contains(&owner) {
+        return None;
+    }
+    let kind = if matches!(subject, Subject::Guard(_)) { "guard" } else { "rule" };
+    Some(v1::Finding {
+        code: "owned_by_another".to_owned(),
+        subject: subject.pattern().to_string(),
+        field: "owner".to_owned(),
+        message: format!("the {kind} belonged to {owner}, whose next apply undoes this change"),
+        severity: v1::Severity::Warning.into(),
+        remedy: format!("tell {owner}, or make the change in the set that {owner} applies"),
+    })
+}

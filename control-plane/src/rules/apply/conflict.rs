@@ -1,0 +1,69 @@
+//! Which settings others own that a set would change: the answer to a set that is refused for its owner.
+
+use std::collections::HashMap;
+
+use damper_proto::manifest::Settings;
+use damper_proto::v1;
+
+use crate::errors::{Current, Error};
+use crate::set::{Set, Written};
+use crate::table::{Subject, TableView};
+
+/// So many are listed; the others are counted.
+const MAX_CONFLICTS: usize = 100;
+const UNREADABLE: &str = "unreadable by this control plane";
+
+/// The settings that a set would change although they belong to others, by what is there.
+pub(super) fn owned(set: &Set, there: impl IntoIterator<Item = (Subject, Option<Current>)>) -> Error {
+    let wanted: HashMap<&Subject, Option<&Written>> =
+        set.0.iter().map(|change| (&change.subject, change.put.as_ref())).collect();
+    let (mut conflicts, mut total) = (Vec::new(), 0);
+    for (subject, current) in there {
+        let wanted = wanted.get(&subject).copied().flatten();
+        let found = of_subject(&subject, current.as_ref(), wanted);
+        total += found.len();
+        let room = MAX_CONFLICTS.saturating_sub(conflicts.len());
+        conflicts.extend(found.into_iter().take(room));
+    }
+    Error::Owned(v1::Conflicts { conflicts, total: u32::try_from(total).unwrap_or(u32::MAX) })
+}
+
+/// The same where this replica's table says what is there.
+pub(super) fn owned_in(set: &Set, table: &TableView, refused: Vec<Subject>) -> Error {
+    let there = refused.into_iter().map(|subject| {
+        let current = Current::stored(table, &subject);
+        (subject, current)
+    });
+    owned(set, there)
+}
+
+fn of_subject(subject: &Subject, current: Option<&Current>, wanted: Option<&Written>) -> Vec<v1::Conflict> {
+    let guard = matches!(subject, Subject::Guard(_));
+    let owner = current.map_or("", Current::owner);
+    let conflict = |field: String, current: String, wanted: String| v1::Conflict {
+        guard,
+        key: Some(subject.pattern().into()),
+        owner: owner.to_owned(),
+        field,
+        current,
+        wanted,
+    };
+    let are = match current {
+        Some(Current::Rule(rule)) => Settings::of_rule(rule),
+        Some(Current::Guard(guard)) => Settings::of_guard(guard),
+        Some(Current::Kill(_)) | None => Ok(Settings::none()),
+    };
+    let Ok(are) = are else {
+        let whole = if guard { "ceiling" } else { "policy" };
+        return vec![conflict(whole.to_owned(), UNREADABLE.to_owned(), String::new())];
+    };
+    // What is written was parsed; it has settings.
+    let wanted = wanted.and_then(|wanted| match wanted {
+        Written::Rule(rule) => Settings::of_rule(&rule.wire).ok(),
+        Written::Guard(guard) => Settings::of_guard(&guard.wire).ok(),
+    });
+    let differing = are.differing(wanted.unwrap_or_default()).into_iter();
+    differing
+        .map(|one| conflict(one.path, one.old.unwrap_or_default(), one.new.unwrap_or_default()))
+        .collect()
+}
