@@ -167,11 +167,7 @@ mod tests {
             "{ mode: observe, chain: { ignore_retry_flag: true }, timeout: 2s }",
             &[("policy.chain.ignore_retry_flag", None, Some("true")), ("policy.timeout", None, Some("2s"))],
         );
-        check(
-            "{ mode: observe }\nowner: team-a",
-            "{ mode: observe }",
-            &[("owner", Some("team-a"), None)],
-        );
+        check("{ mode: observe }\nowner: team-a", "{ mode: observe }", &[("owner", Some("team-a"), None)]);
     }
 
     #[test]
