@@ -29,6 +29,11 @@ impl Class {
         self.features.contains(feature::GUARDS)
     }
 
+    /// True if the client obeys kills.
+    pub(crate) fn knows_kills(&self) -> bool {
+        self.features.contains(feature::KILL_SWITCH)
+    }
+
     /// Why a rule that concerns the client is off there: a feature that it lacks, or what this server can not read
     /// (no rule, or a guard that bears on it). None where the rule is carried out.
     pub(crate) fn off_because(
@@ -54,9 +59,14 @@ impl Class {
         feature::lacking(policy, |feature| self.features.contains(feature))
     }
 
+    /// The features of this server's engine that the client does not have.
+    pub(crate) fn features_lacking(&self) -> impl Iterator<Item = &'static str> {
+        feature::ALL.iter().copied().filter(|feature| !self.features.contains(*feature))
+    }
+
     /// True if nothing that this server can read is beyond the client.
     pub(crate) fn has_all_features(&self) -> bool {
-        feature::ALL.iter().all(|feature| self.features.contains(*feature))
+        self.features_lacking().next().is_none()
     }
 
     /// The patterns of rules that are off at these clients.

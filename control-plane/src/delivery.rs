@@ -90,6 +90,18 @@ impl Delivery {
         sum
     }
 
+    /// How many clients kills concern, and how many of them know nothing of kills.
+    pub(crate) fn killed(&self, patterns: &[Pattern]) -> Delivered {
+        let mut sum = Delivered::default();
+        let concerned = |group: &&Group| patterns.iter().any(|pattern| group.class.matches(pattern));
+        for group in self.groups.iter().filter(concerned) {
+            let size = count(group.acknowledged.len());
+            sum.clients += size;
+            sum.lacking += if group.class.knows_kills() { 0 } else { size };
+        }
+        sum
+    }
+
     /// The services and clusters that are connected.
     pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
         self.groups.iter().map(|group| &*group.class)

@@ -13,6 +13,7 @@ use axum::routing::get;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
+use crate::exposition;
 use crate::shared::Shared;
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; \
@@ -38,87 +39,9 @@ async fn readiness(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static s
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> ([(HeaderName, &'static str); 1], String) {
     let mut text = shared.metrics.render();
-    write_routes(&mut text, &shared);
-    write_served(&mut text, &shared);
+    exposition::write(&mut text, &shared);
+    crate::kills::write_figures(&mut text, &shared);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
-}
-
-/// The counters of routes, as this server counted them.
-fn write_routes(text: &mut String, shared: &Shared) {
-    let mut families = [
-        ("damper_calls_total", "Calls reported by services."),
-        ("damper_attempts_total", "Sends reported by services, first ones included."),
-        ("damper_hedges_total", "Hedges among the sends."),
-        ("damper_would_hedges_total", "Hedges that would have been sent."),
-        (
-            "damper_outer_loop_calls_total",
-            "Calls made again in a request after one had failed for good in it.",
-        ),
-        ("damper_call_fates_total", "How calls ended."),
-    ]
-    .map(Family::new);
-    let [calls, attempts, hedges, would_hedges, outer_loops, fates] = &mut families;
-    for counted in shared.stats.counted() {
-        let [caller, cluster, callee, method] = counted.route.names().map(escaped);
-        let labels = format!(
-            "caller_service=\"{caller}\",caller_cluster=\"{cluster}\",callee_service=\"{callee}\",\
-             callee_method=\"{method}\""
-        );
-        calls.add(&labels, counted.calls);
-        attempts.add(&labels, counted.attempts);
-        hedges.add(&labels, counted.hedges);
-        would_hedges.add(&labels, counted.would_hedges);
-        outer_loops.add(&labels, counted.outer_loop_calls);
-        for (ending, count) in counted.fates {
-            fates.add(&format!("{labels},fate=\"{ending}\""), count);
-        }
-    }
-    text.extend(families.map(|family| family.text));
-}
-
-/// The counters of what services serve.
-fn write_served(text: &mut String, shared: &Shared) {
-    let mut families = [
-        ("damper_served_requests_total", "Requests that services received, by who repeated them."),
-        ("damper_shed_repeats_total", "Repeats that a repeat limit refused."),
-        ("damper_would_shed_repeats_total", "Repeats that a repeat limit would have refused."),
-    ]
-    .map(Family::new);
-    let [requests, shed, would_shed] = &mut families;
-    for (service, method, served) in shared.stats.served() {
-        let labels = format!("service=\"{}\",method=\"{}\"", escaped(&service), escaped(&method));
-        for (by, count) in [
-            ("none", served.first_sends),
-            ("damper", served.damper_repeats),
-            ("grpc", served.grpc_repeats),
-            ("envoy", served.envoy_repeats),
-        ] {
-            requests.add(&format!("{labels},repeated_by=\"{by}\""), count);
-        }
-        shed.add(&labels, served.shed_repeats);
-        would_shed.add(&labels, served.would_shed_repeats);
-    }
-    text.extend(families.map(|family| family.text));
-}
-
-/// One counter with all its labels, as Prometheus reads it.
-struct Family {
-    name: &'static str,
-    text: String,
-}
-
-impl Family {
-    fn new((name, help): (&'static str, &str)) -> Self {
-        Self { name, text: format!("# HELP {name} {help}\n# TYPE {name} counter\n") }
-    }
-
-    fn add(&mut self, labels: &str, count: u64) {
-        self.text.push_str(&format!("{}{{{labels}}} {count}\n", self.name));
-    }
-}
-
-fn escaped(name: &str) -> String {
-    name.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 /// The page, for every path that nothing else answers.

@@ -4,9 +4,9 @@
 //! what is sent. Refusals are kept with the revision of the rule or guard that was refused, so that they are outdated by
 //! its next revision without anybody having to clear them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -19,6 +19,8 @@ use crate::table::{Subject, TableView};
 /// The most refusals kept of one client.
 const MAX_REFUSALS: usize = 1000;
 const MAX_REASON_BYTES: usize = 512;
+/// Of so many responses that are not answered yet it is remembered when they were made.
+const MAX_UNANSWERED: usize = 64;
 
 /// One connected client.
 #[derive(Debug)]
@@ -41,9 +43,11 @@ pub(crate) struct Progress {
     pub(crate) epoch: Arc<str>,
     /// The revision that the stream is at: sent, or passed over because nothing in it concerns the client.
     pub(crate) sent_revision: u64,
-    pub(crate) sent_nonce: u64,
-    pub(crate) acknowledged_nonce: u64,
+    sent_nonce: u64,
+    acknowledged_nonce: u64,
     acknowledged_revision: u64,
+    /// Responses that wait for an answer, the oldest first, by their nonces.
+    unanswered: VecDeque<(u64, SystemTime)>,
     refused: HashMap<Subject, v1::Refusal>,
     source: i32,
     override_mode: i32,
@@ -66,7 +70,35 @@ impl Progress {
         self.acknowledged_nonce = self.sent_nonce;
         self.acknowledged_revision = 0;
         self.sent_revision = 0;
+        self.unanswered.clear();
         self.refused.clear();
+    }
+
+    /// Notes that a response is being sent that wants an answer; gives its nonce.
+    pub(crate) fn send_response(&mut self) -> u64 {
+        self.sent_nonce += 1;
+        if self.unanswered.len() < MAX_UNANSWERED {
+            self.unanswered.push_back((self.sent_nonce, SystemTime::now()));
+        }
+        self.sent_nonce
+    }
+
+    /// Takes the answer to a response.
+    fn answered(&mut self, nonce: u64, revision: u64) {
+        if nonce > self.acknowledged_nonce && nonce <= self.sent_nonce {
+            self.acknowledged_nonce = nonce;
+            self.acknowledged_revision = revision.min(self.sent_revision);
+            self.unanswered.retain(|(waiting, _)| *waiting > nonce);
+            if nonce < self.sent_nonce && self.unanswered.is_empty() {
+                // More than are remembered: since now, at least.
+                self.unanswered.push_back((self.sent_nonce, self.heard_at));
+            }
+        }
+    }
+
+    /// Since when something that was sent is not answered.
+    fn behind_since(&self) -> Option<SystemTime> {
+        self.unanswered.front().map(|(_, since)| *since)
     }
 
     /// Writes down what is confirmed, before the next response moves the mark.
@@ -79,7 +111,11 @@ impl Progress {
             let Some(pattern) = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
                 continue;
             };
-            let subject = if refusal.guard { Subject::Guard(pattern) } else { Subject::Rule(pattern) };
+            let subject = match (refusal.guard, refusal.kill) {
+                (_, true) => Subject::Kill(pattern),
+                (true, false) => Subject::Guard(pattern),
+                (false, false) => Subject::Rule(pattern),
+            };
             if refusal.revision == 0 {
                 refusal.revision = revision;
             }
@@ -115,6 +151,7 @@ impl Session {
             sent_nonce: 0,
             acknowledged_nonce: 0,
             acknowledged_revision: holds,
+            unanswered: VecDeque::new(),
             refused: HashMap::new(),
             source: hello.source,
             override_mode: hello.override_mode,
@@ -142,11 +179,7 @@ impl Session {
     pub(crate) fn acknowledge(&self, ack: v1::Ack) -> bool {
         let mut progress = self.progress();
         progress.heard_at = SystemTime::now();
-        let known = ack.nonce > progress.acknowledged_nonce && ack.nonce <= progress.sent_nonce;
-        if known {
-            progress.acknowledged_nonce = ack.nonce;
-            progress.acknowledged_revision = ack.revision.min(progress.sent_revision);
-        }
+        progress.answered(ack.nonce, ack.revision);
         let refuses = !ack.refused.is_empty();
         progress.refuse(ack.refused, ack.revision);
         refuses
@@ -158,6 +191,11 @@ impl Session {
         progress.heard_at = SystemTime::now();
         progress.source = source;
         progress.override_mode = override_mode;
+    }
+
+    /// Tells it from all others that were ever connected here.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     fn describe(&self, view: &TableView) -> v1::Client {
@@ -182,7 +220,9 @@ impl Session {
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
             last_heard_at: Some(progress.heard_at.into()),
-            ..Default::default()
+            behind_since: progress.behind_since().map(Into::into),
+            features_lacking: self.class.features_lacking().map(str::to_owned).collect(),
+            serves: self.serves,
         }
     }
 }
@@ -191,9 +231,9 @@ impl Session {
 pub(crate) struct Hub {
     sessions: Mutex<HashMap<u64, Arc<Session>>>,
     next: AtomicU64,
-    watchers: AtomicUsize,
-    intervals: [Duration; 2],
-    report_interval: watch::Sender<Duration>,
+    /// Rises whenever a client comes, goes, is sent something or answers.
+    moves: watch::Sender<u64>,
+    pace: watch::Sender<Pace>,
 }
 
 /// A session in the register; dropping it takes it out.
@@ -202,17 +242,62 @@ pub(crate) struct Admitted {
     shared: Arc<crate::shared::Shared>,
 }
 
-/// Somebody watches the figures.
-pub(crate) struct Watching(Arc<crate::shared::Shared>);
+/// How often clients report: at their leisure, or more often while somebody watches.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    usual: Duration,
+    watched: Duration,
+    /// How many watch everything.
+    all: usize,
+    /// How many watch a route of a caller, by its service and cluster.
+    callers: HashMap<(Arc<str>, Arc<str>), usize>,
+}
+
+/// Somebody watches the figures: all of them, or those of one route.
+pub(crate) struct Watching {
+    shared: Arc<crate::shared::Shared>,
+    caller: Option<(Arc<str>, Arc<str>)>,
+}
+
+impl Pace {
+    /// How often clients report of whom nothing more is known.
+    pub(crate) fn of_all(&self) -> Duration {
+        if self.all > 0 { self.watched } else { self.usual }
+    }
+
+    /// How often they report while they are watched.
+    pub(crate) fn watched(&self) -> Duration {
+        self.watched
+    }
+
+    /// How often the clients of a class report.
+    pub(crate) fn of(&self, class: &Class) -> Duration {
+        let is_theirs = |(service, cluster): &(Arc<str>, Arc<str>)| {
+            **service == *class.service && **cluster == *class.cluster
+        };
+        if self.callers.keys().any(is_theirs) { self.watched } else { self.of_all() }
+    }
+
+    fn watchers(&mut self, caller: Option<&(Arc<str>, Arc<str>)>) -> &mut usize {
+        match caller {
+            None => &mut self.all,
+            Some(caller) => self.callers.entry(caller.clone()).or_default(),
+        }
+    }
+}
 
 impl Hub {
     pub(crate) fn new(report_interval: Duration, watched: Duration) -> Self {
         Self {
             sessions: Mutex::default(),
             next: AtomicU64::new(1),
-            watchers: AtomicUsize::new(0),
-            intervals: [report_interval, watched.min(report_interval)],
-            report_interval: watch::Sender::new(report_interval),
+            moves: watch::Sender::new(0),
+            pace: watch::Sender::new(Pace {
+                usual: report_interval,
+                watched: watched.min(report_interval),
+                all: 0,
+                callers: HashMap::new(),
+            }),
         }
     }
 
@@ -221,8 +306,18 @@ impl Hub {
     }
 
     /// How often clients report now; changes with who watches.
-    pub(crate) fn report_interval(&self) -> watch::Receiver<Duration> {
-        self.report_interval.subscribe()
+    pub(crate) fn pace(&self) -> watch::Receiver<Pace> {
+        self.pace.subscribe()
+    }
+
+    /// A client has come, gone, been sent something or answered.
+    pub(crate) fn moved(&self) {
+        self.moves.send_modify(|moves| *moves += 1);
+    }
+
+    /// Rises with every such event.
+    pub(crate) fn moves(&self) -> watch::Receiver<u64> {
+        self.moves.subscribe()
     }
 
     /// How many clients are connected.
@@ -247,16 +342,6 @@ impl Hub {
         });
         sessions.iter().map(|session| session.describe(view)).collect()
     }
-
-    fn watch(&self, change: impl Fn(usize) -> usize) {
-        // The interval is set inside the update, so that the last to come or go has the last word.
-        self.report_interval.send_if_modified(|interval| {
-            let watchers = change(self.watchers.load(Ordering::Relaxed));
-            self.watchers.store(watchers, Ordering::Relaxed);
-            let wanted = self.intervals[usize::from(watchers > 0)];
-            std::mem::replace(interval, wanted) != wanted
-        });
-    }
 }
 
 impl Admitted {
@@ -267,6 +352,7 @@ impl Admitted {
         shared.hub.sessions().insert(session.id, session.clone());
         shared.metrics.streams.increment(1.0);
         shared.stats.connected(&session);
+        shared.hub.moved();
         Self { session, shared: shared.clone() }
     }
 }
@@ -276,18 +362,37 @@ impl Drop for Admitted {
         self.shared.hub.sessions().remove(&self.session.id);
         self.shared.metrics.streams.decrement(1.0);
         self.shared.stats.disconnected(&self.session);
+        self.shared.hub.moved();
     }
 }
 
 impl Watching {
-    pub(crate) fn new(shared: &Arc<crate::shared::Shared>) -> Self {
-        shared.hub.watch(|watchers| watchers + 1);
-        Self(shared.clone())
+    /// All figures.
+    pub(crate) fn everything(shared: &Arc<crate::shared::Shared>) -> Self {
+        Self::new(shared, None)
+    }
+
+    /// Those of a route of this caller: its service and its cluster.
+    pub(crate) fn caller(
+        shared: &Arc<crate::shared::Shared>,
+        service: &Arc<str>,
+        cluster: &Arc<str>,
+    ) -> Self {
+        Self::new(shared, Some((service.clone(), cluster.clone())))
+    }
+
+    fn new(shared: &Arc<crate::shared::Shared>, caller: Option<(Arc<str>, Arc<str>)>) -> Self {
+        shared.hub.pace.send_modify(|pace| *pace.watchers(caller.as_ref()) += 1);
+        Self { shared: shared.clone(), caller }
     }
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.0.hub.watch(|watchers| watchers.saturating_sub(1));
+        self.shared.hub.pace.send_modify(|pace| {
+            let watchers = pace.watchers(self.caller.as_ref());
+            *watchers = watchers.saturating_sub(1);
+            pace.callers.retain(|_, watchers| *watchers > 0);
+        });
     }
 }

@@ -35,6 +35,11 @@ impl Survey {
         self.told(pattern, self.delivery.guarded(pattern))
     }
 
+    /// Whom a kill concerns.
+    pub(crate) fn reach_of_kill(&self, pattern: &Pattern) -> v1::RuleReach {
+        self.told(pattern, self.delivery.killed(std::slice::from_ref(pattern)))
+    }
+
     fn told(&self, pattern: &Pattern, delivered: Delivered) -> v1::RuleReach {
         let routes = self.routes.iter().filter(|route| pattern.matches(route)).count();
         let nobody = routes == 0 && delivered.clients == 0;

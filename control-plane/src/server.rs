@@ -11,11 +11,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
+use damper_core::kill::MAX_KILLS;
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::DistributionServer;
 use damper_proto::v1::fleet_server::FleetServer;
 use damper_proto::v1::guards_server::GuardsServer;
 use damper_proto::v1::history_server::HistoryServer;
+use damper_proto::v1::kills_server::KillsServer;
 use damper_proto::v1::rules_server::RulesServer;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -33,13 +35,14 @@ use crate::follow::{Follower, LOAD_WITHIN};
 use crate::guards::Guards;
 use crate::history::{History, retention};
 use crate::hub::Hub;
+use crate::kills::{Kills, expiry};
 use crate::metrics::Metrics;
 use crate::rules::Rules;
 use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
-use crate::table::{GUARDS, RULES, TableView};
+use crate::table::{GUARDS, KILLS, RULES, TableView};
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{http, table};
 
@@ -287,7 +290,8 @@ fn start(
     metrics.table(&view);
     let view = Arc::new(view);
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
-    let limits = vec![limit(RULES, settings.max_rules), limit(GUARDS, settings.max_guards)];
+    let limits =
+        vec![limit(RULES, settings.max_rules), limit(GUARDS, settings.max_guards), limit(KILLS, MAX_KILLS)];
     let writing = writer::Settings { limits, ..Default::default() };
     let (writer, writing) = Writer::spawn(store.clone(), writing);
     tasks.spawn(ended(writing, "writer"));
@@ -311,10 +315,16 @@ fn start(
         "distribution"
     });
     let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
-    let stats = Stats::new(settings.max_routes, hub.report_interval());
+    let stats = Stats::new(settings.max_routes, hub.pace());
     let stopping = CancellationToken::new();
     let shared = Shared { settings, store, writer, table, distributed, ahead, hub, stats, metrics, stopping };
-    (Arc::new(shared), tasks)
+    let shared = Arc::new(shared);
+    let clearing = expiry::run(shared.clone());
+    tasks.spawn(async move {
+        clearing.await;
+        "kills"
+    });
+    (shared, tasks)
 }
 
 /// Ends with a task and tells its name.
@@ -337,6 +347,7 @@ fn routes(
     let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let history =
         HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -347,6 +358,7 @@ fn routes(
         .add_service(distribution)
         .add_service(fleet)
         .add_service(history)
+        .add_service(kills)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()
@@ -357,7 +369,7 @@ fn routes(
 
 /// Tells health of the server and of each service.
 async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
-    use v1::{distribution_server, fleet_server, guards_server, history_server, rules_server};
+    use v1::{distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server};
     for service in [
         "",
         rules_server::SERVICE_NAME,
@@ -365,6 +377,7 @@ async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
         distribution_server::SERVICE_NAME,
         fleet_server::SERVICE_NAME,
         history_server::SERVICE_NAME,
+        kills_server::SERVICE_NAME,
     ] {
         reporter.set_service_status(service, status).await;
     }

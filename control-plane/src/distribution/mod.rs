@@ -2,11 +2,12 @@
 //!
 //! Each stream is one task ([`stream`]) that knows what its client holds and asks for the difference to the
 //! table when its one outgoing slot is free ([`responses`]); nothing is queued behind that slot, so the latest
-//! table wins. [`pace`] decides when a change of the table is shown to the streams.
+//! table wins. [`pace`] decides when a change of the table is shown to the streams, [`told`] which kills go along.
 
 pub(crate) mod pace;
 pub(crate) mod responses;
 mod stream;
+mod told;
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -2,7 +2,8 @@
 //!
 //! The first change after a quiet moment is shown at once: one operator's change arrives without delay. What
 //! follows within the next moment is merged until it is quiet again, but no longer than `MERGE_AT_MOST`: a
-//! script that writes rule by rule causes a few responses instead of one per rule and client.
+//! script that writes rule by rule causes a few responses instead of one per rule and client. A kill that is set or
+//! ended never waits: it is shown at once, together with what was being merged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +20,10 @@ const MERGE_AT_MOST: Duration = Duration::from_millis(200);
 pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<TableView>>, out: watch::Sender<Arc<TableView>>) {
     let mut quiet_until = Instant::now();
     while table.changed().await.is_ok() {
-        if Instant::now() < quiet_until {
+        if Instant::now() < quiet_until && !brings_kills(&table, &out) {
             let latest = Instant::now() + MERGE_AT_MOST;
             quiet_until = Instant::now() + QUIET;
-            merge(&mut table, quiet_until, latest).await;
+            merge(&mut table, &out, quiet_until, latest).await;
         }
         let view = table.borrow_and_update().clone();
         out.send_replace(view);
@@ -30,25 +31,83 @@ pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<TableView>>, out: wat
     }
 }
 
-async fn merge(table: &mut watch::Receiver<Arc<TableView>>, mut quiet_until: Instant, latest: Instant) {
+async fn merge(
+    table: &mut watch::Receiver<Arc<TableView>>,
+    out: &watch::Sender<Arc<TableView>>,
+    mut quiet_until: Instant,
+    latest: Instant,
+) {
     loop {
         tokio::select! {
             () = sleep_until(quiet_until.min(latest)) => return,
             changed = table.changed() => match changed {
-                Ok(()) => quiet_until = Instant::now() + QUIET,
-                Err(_) => return,
+                Ok(()) if !brings_kills(table, out) => quiet_until = Instant::now() + QUIET,
+                _ => return,
             },
         }
     }
 }
 
+/// True if the table has other kills than the one that was shown last.
+fn brings_kills(table: &watch::Receiver<Arc<TableView>>, shown: &watch::Sender<Arc<TableView>>) -> bool {
+    !table.borrow().kills().same(shown.borrow().kills())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
+    use damper_core::Pattern;
+    use damper_proto::v1;
+
     use super::*;
-    use crate::store::State;
+    use crate::store::{Entry, State};
+    use crate::table::{StoredKill, Subject};
 
     fn view(revision: u64) -> Arc<TableView> {
         Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries: Default::default() }))
+    }
+
+    fn view_with_kill(revision: u64, set_at: u64) -> Arc<TableView> {
+        let pattern = Pattern::parse("*", "*", "stock", "*").unwrap();
+        let expires_at = Some((SystemTime::now() + Duration::from_secs(60)).into());
+        let kill = v1::KillSwitch { reason: "r".to_owned(), expires_at, ..Default::default() };
+        let entry = Entry { revision: set_at, value: StoredKill::value(&kill).into() };
+        let entries = [(Subject::Kill(pattern).key(), entry)].into_iter().collect();
+        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries }))
+    }
+
+    /// Kills that are set, set anew and ended among writes that follow each other every 10 ms.
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_is_shown_at_once_with_what_was_being_merged() {
+        let (table, source) = watch::channel(view(0));
+        let (out, mut shown) = watch::channel(view(0));
+        tokio::spawn(pass_on(source, out));
+        let start = Instant::now();
+        tokio::spawn(async move {
+            for revision in 1..=9 {
+                table.send_replace(match revision {
+                    1..3 => view(revision),
+                    3..6 => view_with_kill(revision, 3),
+                    6..8 => view_with_kill(revision, 6),
+                    _ => view(revision),
+                });
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            // The source stays, so that nothing is shown only because it ends.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        });
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|(revision, _)| *revision < 9) {
+            shown.changed().await.unwrap();
+            let elapsed = start.elapsed().as_millis();
+            seen.push((shown.borrow_and_update().revision(), elapsed));
+        }
+        // The paused clock is exact to a millisecond.
+        assert_eq!(seen.iter().map(|(revision, _)| *revision).collect::<Vec<_>>(), [1, 3, 6, 8, 9]);
+        for ((revision, at), expected) in seen.iter().zip([0, 20, 50, 70]) {
+            assert!(at.abs_diff(expected) <= 2, "revision {revision} was shown after {at} ms: {seen:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -120,6 +120,8 @@ fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -
                 None => put(&mut delta.removed, pattern.into()),
             },
             Subject::Guard(_) if !class.knows_guards() => continue,
+            // Kills go beside a response, all of them.
+            Subject::Kill(_) => continue,
             Subject::Guard(pattern) => match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
                 Some(guard) => put(&mut delta.changed_guards, guard),
                 None => put(&mut delta.removed_guards, pattern.into()),
@@ -141,7 +143,7 @@ fn add_guarded_rules(view: &TableView, class: &Class, changed: &mut BTreeSet<Sub
         .iter()
         .filter_map(|subject| match subject {
             Subject::Guard(pattern) => Some(pattern.clone()),
-            Subject::Rule(_) => None,
+            Subject::Rule(_) | Subject::Kill(_) => None,
         })
         .collect();
     if guards.is_empty() {

@@ -16,10 +16,11 @@ use tonic::{Status, Streaming};
 
 use super::Desk;
 use super::responses::Response;
+use super::told::ToldKills;
 use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
-use crate::hub::{Admitted, Session};
+use crate::hub::{Admitted, Pace, Session};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
 
@@ -45,13 +46,15 @@ struct Stream {
     desk: Arc<Desk>,
     admitted: Admitted,
     tables: watch::Receiver<Arc<TableView>>,
-    intervals: watch::Receiver<Duration>,
+    paces: watch::Receiver<Pace>,
+    /// How often the client was last told to report.
+    interval: Option<Duration>,
     out: Out,
     /// The table the client was brought to, or is being brought to by `pages`.
     at: Arc<TableView>,
     /// The response that is being sent.
     underway: Option<Underway>,
-    interval_due: bool,
+    told_kills: ToldKills,
     bookmark_due: bool,
     /// Since when there is something to say and no room to say it.
     waiting_since: Option<Instant>,
@@ -127,18 +130,18 @@ async fn open(
         None => None,
     };
     let session = Session::new(hello, peer.map(|peer| peer.address), class, &at);
-    let mut intervals = shared.hub.report_interval();
-    intervals.mark_unchanged();
+    let paces = shared.hub.pace();
     let mut stream = Stream {
         admitted: Admitted::new(shared, session),
         shared: shared.clone(),
         desk: desk.clone(),
         tables,
-        intervals,
+        paces,
+        interval: None,
         out: out.clone(),
         at: at.clone(),
         underway: None,
-        interval_due: true,
+        told_kills: ToldKills::default(),
         bookmark_due: false,
         waiting_since: None,
     };
@@ -250,9 +253,8 @@ impl Stream {
                 changed = self.tables.changed() => if changed.is_err() {
                     return End::Goodbye("the server is stopping");
                 },
-                changed = self.intervals.changed() => match changed {
-                    Ok(()) => self.interval_due = true,
-                    Err(_) => return End::Goodbye("the server is stopping"),
+                changed = self.paces.changed() => if changed.is_err() {
+                    return End::Goodbye("the server is stopping");
                 },
             }
         }
@@ -261,13 +263,19 @@ impl Stream {
     /// True if there is something to say; notes since when.
     fn is_waiting(&mut self) -> bool {
         let waiting = self.underway.is_some()
-            || self.interval_due
+            || self.interval_due().is_some()
             || self.bookmark_due
             || !self.tables.borrow().same_rules(&self.at);
         if waiting {
             self.waiting_since.get_or_insert_with(Instant::now);
         }
         waiting
+    }
+
+    /// How often the client is to report, where it was not told so.
+    fn interval_due(&self) -> Option<Duration> {
+        let wanted = self.paces.borrow().of(&self.admitted.session.class);
+        (self.interval != Some(wanted)).then_some(wanted)
     }
 
     fn hear(&mut self, said: v1::ClientMessage) -> Result<(), End> {
@@ -277,6 +285,7 @@ impl Stream {
                 if session.acknowledge(ack) {
                     self.shared.metrics.refusals.increment(1);
                 }
+                self.shared.hub.moved();
                 Ok(())
             }
             Some(client_message::Kind::Report(report)) => {
@@ -307,9 +316,8 @@ impl Stream {
         if let Some(page) = self.next_page() {
             return Some(page);
         }
-        if self.interval_due {
-            self.interval_due = false;
-            let interval = *self.intervals.borrow_and_update();
+        if let Some(interval) = self.interval_due() {
+            self.interval = Some(interval);
             let interval = prost_types::Duration::try_from(interval).ok();
             self.shared.metrics.sent("report_settings");
             let settings = v1::ReportSettings { interval };
@@ -318,7 +326,9 @@ impl Stream {
         self.bookmark_due.then(|| {
             self.bookmark_due = false;
             self.shared.metrics.sent("bookmark");
-            message(&self.at, server_message::Kind::Bookmark(v1::Bookmark {}))
+            let bookmark = message(&self.at, server_message::Kind::Bookmark(v1::Bookmark {}));
+            let kills = self.told_kills.tell_first(&self.at, &self.admitted.session.class);
+            v1::ServerMessage { kills, ..bookmark }
         })
     }
 
@@ -339,7 +349,8 @@ impl Stream {
         let message = message(&self.at, kind);
         if last {
             self.underway = None;
-            return Some(v1::ServerMessage { nonce, ..message });
+            let kills = self.told_kills.tell(&self.at, &self.admitted.session.class);
+            return Some(v1::ServerMessage { nonce, kills, ..message });
         }
         Some(message)
     }
@@ -347,7 +358,12 @@ impl Stream {
     /// Makes the response that leads to a table, and moves there.
     fn respond(&mut self, to: Arc<TableView>, base: Option<u64>, changed: Option<BTreeSet<Subject>>) {
         let session = &self.admitted.session;
-        let response = self.desk.responses.response(&to, &session.class, base, || changed);
+        let mut response = self.desk.responses.response(&to, &session.class, base, || changed);
+        let missed = base != Some(to.revision());
+        if matches!(response, Response::Nothing) && self.told_kills.want_response(&to, &session.class, missed)
+        {
+            response = Response::Delta(Arc::default());
+        }
         let mut progress = session.progress();
         if progress.epoch != *to.epoch() {
             progress.start_anew(to.epoch().clone());
@@ -360,11 +376,12 @@ impl Stream {
             Response::Snapshot(_) => "snapshot",
         });
         if !matches!(response, Response::Nothing) {
-            progress.sent_nonce += 1;
-            self.underway = Some(Underway { response, nonce: progress.sent_nonce, next_page: 0 });
+            let nonce = progress.send_response();
+            self.underway = Some(Underway { response, nonce, next_page: 0 });
         }
         progress.sent_revision = to.revision();
         drop(progress);
+        self.shared.hub.moved();
         self.at = to;
     }
 }

@@ -3,6 +3,7 @@
 //! All figures come from [`crate::stats`] and [`crate::hub`]; this room only chooses and phrases.
 
 mod clients;
+mod convergence;
 mod routes;
 mod watch;
 
@@ -57,9 +58,11 @@ impl v1::fleet_server::Fleet for Fleet {
 
     async fn watch_convergence(
         &self,
-        _: Request<v1::WatchConvergenceRequest>,
+        request: Request<v1::WatchConvergenceRequest>,
     ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        let plan = convergence::Plan::read(request.into_inner())?;
+        let messages = convergence::open(&self.shared, plan).await?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
     }
 
     async fn get_chain(

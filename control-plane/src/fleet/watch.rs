@@ -113,7 +113,8 @@ impl Told {
             window: plan.over.wire(),
             ..Default::default()
         };
-        let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];
+        let kills = table.kills().shown(SystemTime::now());
+        let mut messages = vec![v1::WatchResponse { reset, kills, ..head.clone() }];
         let mut room = MESSAGE_BYTES;
         let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
             if size > room {

@@ -1,4 +1,4 @@
-//! All rules and guards at one revision, as this replica knows them, and what changed lately.
+//! All rules, guards and kills at one revision, as this replica knows them, and what changed lately.
 //!
 //! A view is immutable and shares all but the changed entries with the one before it, so that a change among
 //! 100,000 rules costs a few tree nodes. Entries are parsed once, when they come from the store. A stored rule
@@ -7,6 +7,8 @@
 //! how far they may go. The latest changes are remembered by revision, for streams that resume.
 
 mod guards;
+mod kills;
+mod now;
 mod stored;
 mod subject;
 
@@ -18,8 +20,9 @@ use damper_core::{Explanation, Guard, Pattern, RouteKey, Rule, Table};
 use rpds::RedBlackTreeMapSync;
 
 pub(crate) use self::guards::{Exceeded, Guards};
+pub(crate) use self::kills::{Kills, StoredKill};
 pub(crate) use self::stored::{StoredGuard, StoredRule};
-pub(crate) use self::subject::{GUARDS, RULES, Subject, decoded};
+pub(crate) use self::subject::{GUARDS, KILLS, RULES, Subject, decoded};
 use crate::store::{Change, State};
 
 /// How many changed patterns are remembered in memory; older changes are read from the store.
@@ -28,13 +31,14 @@ const REMEMBERED_PATTERNS: usize = 20_000;
 /// Why a rule is off that this server can not read, or not limit as a guard wants it.
 pub(crate) const UNREAD: &str = "unreadable by this control plane";
 
-/// All rules and guards at one revision.
+/// All rules, guards and kills at one revision.
 #[derive(Clone, Debug)]
 pub(crate) struct TableView {
     epoch: Arc<str>,
     revision: u64,
     rules: RedBlackTreeMapSync<Pattern, Arc<StoredRule>>,
     guards: Guards,
+    kills: Kills,
     /// What each of the latest changes touched.
     recent: RedBlackTreeMapSync<u64, Arc<[Subject]>>,
     recent_subjects: usize,
@@ -58,6 +62,7 @@ impl TableView {
             revision: state.revision,
             rules: RedBlackTreeMapSync::new_sync(),
             guards: Guards::none(),
+            kills: Kills::none(),
             recent: RedBlackTreeMapSync::new_sync(),
             recent_subjects: 0,
             stale_since: None,
@@ -108,6 +113,7 @@ impl TableView {
             Subject::Guard(pattern) => {
                 self.guards.put(Arc::new(StoredGuard::read(pattern, value, revision)));
             }
+            Subject::Kill(pattern) => self.kills.set(pattern, value, revision),
         }
     }
 
@@ -117,6 +123,7 @@ impl TableView {
                 self.rules.remove_mut(pattern);
             }
             Subject::Guard(pattern) => self.guards.remove(pattern),
+            Subject::Kill(pattern) => self.kills.remove(pattern),
         }
     }
 
@@ -145,11 +152,17 @@ impl TableView {
         &self.guards
     }
 
-    /// The revision of a rule or guard.
+    /// All kills, those included that are over.
+    pub(crate) fn kills(&self) -> &Kills {
+        &self.kills
+    }
+
+    /// The revision of a rule, guard or kill.
     pub(crate) fn revision_of(&self, subject: &Subject) -> Option<u64> {
         match subject {
             Subject::Rule(pattern) => self.stored(pattern).map(|stored| stored.wire.revision),
             Subject::Guard(pattern) => self.guards.stored(pattern).map(|stored| stored.wire.revision),
+            Subject::Kill(pattern) => self.kills.stored(pattern).map(|stored| stored.wire.revision),
         }
     }
 
@@ -211,6 +224,11 @@ impl TableView {
             let stored = self.rules.get(&pattern)?;
             Some((pattern, stored))
         })
+    }
+
+    /// What the change of a revision was about; none where that is no longer remembered.
+    pub(crate) fn changed_at(&self, revision: u64) -> Option<Arc<[Subject]>> {
+        self.recent.get(&revision).cloned()
     }
 
     /// What was changed after a revision; none where that is no longer remembered.

@@ -1,7 +1,7 @@
-//! What an entry of the store is: a rule or a guard, by its pattern.
+//! What an entry of the store is: a rule, a guard or a kill, by its pattern.
 //!
-//! The kind and the four names make the store's key, `rules/<caller>/<cluster>/<callee>/<method>` or
-//! `guards/...`; each name is percent-encoded, so that none escapes its place. A key of another kind is not this
+//! The kind and the four names make the store's key, `rules/<caller>/<cluster>/<callee>/<method>`,
+//! `guards/...` or `kills/...`; each name is percent-encoded, so that none escapes its place. A key of another kind is not this
 //! version's business and left alone.
 
 use std::fmt;
@@ -15,26 +15,27 @@ use crate::store::key;
 pub(crate) const RULES: &str = "rules/";
 /// The part of the store that holds guards.
 pub(crate) const GUARDS: &str = "guards/";
+/// The part of the store that holds kills.
+pub(crate) const KILLS: &str = "kills/";
 
-/// A rule or a guard.
+/// A rule, a guard or a kill.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Subject {
     Rule(Pattern),
     Guard(Pattern),
+    Kill(Pattern),
 }
 
 impl Subject {
-    /// What a store's key names; none where that is neither a rule nor a guard.
+    /// What a store's key names; none where that is none of these.
     pub(crate) fn of_key(key: &str) -> Option<Self> {
-        let (make, names): (fn(Pattern) -> Self, &str) =
-            match (key.strip_prefix(RULES), key.strip_prefix(GUARDS)) {
-                (Some(names), _) => (Self::Rule, names),
-                (_, Some(names)) => (Self::Guard, names),
-                (None, None) => return None,
-            };
+        let kinds: [(&str, fn(Pattern) -> Self); 3] =
+            [(RULES, Self::Rule), (GUARDS, Self::Guard), (KILLS, Self::Kill)];
+        let (names, make) =
+            kinds.into_iter().find_map(|(kind, make)| Some((key.strip_prefix(kind)?, make)))?;
         let subject = pattern_of(names).map(make);
         if subject.is_none() {
-            tracing::warn!(key, "a stored key is no rule's and no guard's; left alone");
+            tracing::warn!(key, "a stored key names no pattern; left alone");
         }
         subject
     }
@@ -44,6 +45,7 @@ impl Subject {
         let kind = match self {
             Self::Rule(_) => RULES,
             Self::Guard(_) => GUARDS,
+            Self::Kill(_) => KILLS,
         };
         let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
             self.pattern().into();
@@ -53,7 +55,7 @@ impl Subject {
     /// The routes it is for.
     pub(crate) fn pattern(&self) -> &Pattern {
         match self {
-            Self::Rule(pattern) | Self::Guard(pattern) => pattern,
+            Self::Rule(pattern) | Self::Guard(pattern) | Self::Kill(pattern) => pattern,
         }
     }
 }
@@ -63,6 +65,7 @@ impl fmt::Display for Subject {
         match self {
             Self::Rule(pattern) => write!(f, "rule {pattern}"),
             Self::Guard(pattern) => write!(f, "guard {pattern}"),
+            Self::Kill(pattern) => write!(f, "kill {pattern}"),
         }
     }
 }
@@ -88,11 +91,12 @@ mod tests {
     fn a_key_gives_back_what_it_names() {
         for method in ["*", "p.S/*", "p.S/M", "p.S/M%2F"] {
             let pattern = Pattern::parse("shop", "*", "stock", method).unwrap();
-            for subject in [Subject::Rule(pattern.clone()), Subject::Guard(pattern)] {
+            let kinds = [Subject::Rule, Subject::Guard, Subject::Kill];
+            for subject in kinds.map(|kind| kind(pattern.clone())) {
                 assert_eq!(Subject::of_key(&subject.key()), Some(subject));
             }
         }
-        for other in ["rules/a/b/c", "guards/a/b/c", "tokens/a/b/c/d"] {
+        for other in ["rules/a/b/c", "guards/a/b/c", "kills/a/b/c/d/e", "tokens/a/b/c/d"] {
             assert_eq!(Subject::of_key(other), None);
         }
     }

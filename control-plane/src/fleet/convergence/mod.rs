@@ -1,0 +1,241 @@
+//! How far the change of a revision has come: proof of delivery, as a stream that ends.
+//!
+//! The watcher is woken by the hub's events (a client came, went, was sent something, answered) and by the table's,
+//! never by the clock alone; it then takes a census of those whom the change concerns ([`census`]). A census looks at
+//! every client once, so it is taken at most every few milliseconds, however many answers come in between, and told at
+//! most every tenth of a second unless it is the last.
+
+mod census;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_core::Faults;
+use damper_proto::v1;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+
+use self::census::Census;
+use crate::errors::Error;
+use crate::shared::Shared;
+use crate::store;
+use crate::table::{Subject, TableView};
+
+const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
+const MIN_WITHIN: Duration = Duration::from_millis(100);
+const MAX_WITHIN: Duration = Duration::from_secs(600);
+const SHARES: std::ops::RangeInclusive<f64> = 0.01..=1.0;
+/// How often a census is taken at most, and how often it is told.
+const TAKE_EVERY: Duration = Duration::from_millis(5);
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+type Out = mpsc::Sender<Result<v1::Convergence, Status>>;
+
+/// What somebody waits for.
+pub(super) struct Plan {
+    revision: u64,
+    share: f64,
+    within: Duration,
+}
+
+impl Plan {
+    pub(super) fn read(request: v1::WatchConvergenceRequest) -> Result<Self, Error> {
+        let v1::WatchConvergenceRequest { revision, share, within } = request;
+        let mut faults = Faults::none();
+        if revision == 0 {
+            faults.add("revision", "must be given");
+        }
+        let share = share.unwrap_or(1.0);
+        if !SHARES.contains(&share) {
+            faults.add("share", format!("{share} is not in 0.01..=1"));
+        }
+        let within = within.map_or(Ok(DEFAULT_WITHIN), Duration::try_from);
+        let within = within.ok().filter(|within| (MIN_WITHIN..=MAX_WITHIN).contains(within));
+        if within.is_none() {
+            faults.add("within", "is not in 100ms..=10m");
+        }
+        faults.or(()).map_err(Error::Faults)?;
+        Ok(Self { revision, share, within: within.unwrap_or(DEFAULT_WITHIN) })
+    }
+}
+
+/// Opens the stream. A revision whose change is no longer kept is refused before.
+pub(super) async fn open(
+    shared: &Arc<Shared>,
+    plan: Plan,
+) -> Result<mpsc::Receiver<Result<v1::Convergence, Status>>, Error> {
+    let table = shared.table();
+    let subjects = match table.revision() >= plan.revision {
+        true => Some(subjects(shared, &table, plan.revision).await?),
+        false => None,
+    };
+    let (out, messages) = mpsc::channel(1);
+    let watcher = Watcher {
+        shared: shared.clone(),
+        tables: shared.table.clone(),
+        moves: shared.hub.moves(),
+        epoch: table.epoch().clone(),
+        census: subjects.map(|subjects| Census::new(plan.revision, subjects)),
+        begun: Instant::now(),
+        plan,
+    };
+    tokio::spawn(watcher.serve(out));
+    Ok(messages)
+}
+
+/// What the change of a revision was about, from memory or from the store.
+async fn subjects(shared: &Shared, table: &TableView, revision: u64) -> Result<Vec<Subject>, Error> {
+    if let Some(subjects) = table.changed_at(revision) {
+        return Ok(subjects.to_vec());
+    }
+    let asked = revision;
+    match shared.store.changes(revision - 1, revision).await {
+        Ok(changes) => {
+            let change = changes.iter().find(|change| change.revision == revision);
+            let change = change.ok_or_else(|| Error::NotFound(format!("there is no revision {revision}")))?;
+            Ok(change.edits.iter().filter_map(|edit| Subject::of_key(&edit.key)).collect())
+        }
+        Err(store::Error::Compacted { oldest }) => Err(Error::NoLongerKept { asked, oldest }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One who waits.
+struct Watcher {
+    shared: Arc<Shared>,
+    tables: watch::Receiver<Arc<TableView>>,
+    moves: watch::Receiver<u64>,
+    epoch: Arc<str>,
+    /// None before this replica has reached the revision.
+    census: Option<Census>,
+    begun: Instant,
+    plan: Plan,
+}
+
+impl Watcher {
+    /// Tells how far the change has come, until it has come or time is up.
+    async fn serve(mut self, out: Out) {
+        let deadline = self.begun + self.plan.within;
+        let mut told = None;
+        let mut next_telling = self.begun;
+        loop {
+            // Seen before the census: what happens during it wakes the watcher again.
+            self.moves.mark_unchanged();
+            let mut state = match self.look().await {
+                Ok(state) => state,
+                Err(error) => return last_word(&out, Err(error.into())).await,
+            };
+            let now = Instant::now();
+            state.timed_out = !state.done && now >= deadline;
+            if state.done || state.timed_out {
+                return last_word(&out, Ok(state)).await;
+            }
+            let news = told.as_ref() != Some(&without_time(&state));
+            if news && now >= next_telling {
+                told = Some(without_time(&state));
+                next_telling = now + TELL_EVERY;
+                if out.send(Ok(state)).await.is_err() {
+                    return;
+                }
+            }
+            let untold = news && now < next_telling;
+            let wake = if untold { next_telling.min(deadline) } else { deadline };
+            let stopping = self.shared.stopping.clone();
+            tokio::select! {
+                () = out.closed() => return,
+                () = stopping.cancelled() => {
+                    return last_word(&out, Err(Error::unavailable("the server is stopping").into())).await;
+                }
+                () = self.event(now + TAKE_EVERY) => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Something has happened, and the last census is old enough.
+    async fn event(&mut self, earliest: Instant) {
+        let happened = tokio::select! {
+            moved = self.moves.changed() => moved.is_ok(),
+            changed = self.tables.changed() => changed.is_ok(),
+        };
+        if !happened {
+            std::future::pending::<()>().await;
+        }
+        sleep_until(earliest).await;
+    }
+
+    /// How far the change has come now.
+    async fn look(&mut self) -> Result<v1::Convergence, Error> {
+        let table = self.tables.borrow_and_update().clone();
+        if *table.epoch() != self.epoch {
+            return Err(Error::unavailable("the store was replaced; its revisions are others now"));
+        }
+        if self.census.is_none() && table.revision() >= self.plan.revision {
+            let subjects = subjects(&self.shared, &table, self.plan.revision).await?;
+            self.census = Some(Census::new(self.plan.revision, subjects));
+        }
+        let revision = self.plan.revision;
+        let mut state = match &mut self.census {
+            Some(census) => {
+                let counted = census.take(&self.shared.hub, &table);
+                let done = reaches(&counted, self.plan.share);
+                v1::Convergence { done, ..counted }
+            }
+            None => v1::Convergence { revision, ..Default::default() },
+        };
+        state.elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
+        Ok(state)
+    }
+}
+
+/// True if so large a share of those concerned has the change; of nobody everybody has it.
+fn reaches(counted: &v1::Convergence, share: f64) -> bool {
+    // Shares are written in decimals; a count is whole, so a hair's breadth decides nothing else.
+    f64::from(counted.acknowledged) + 1e-6 >= share * f64::from(counted.affected)
+}
+
+fn without_time(state: &v1::Convergence) -> v1::Convergence {
+    v1::Convergence { elapsed: None, ..state.clone() }
+}
+
+async fn last_word(out: &Out, word: Result<v1::Convergence, Status>) {
+    // Who does not even take the last word is told nothing.
+    let _ = tokio::time::timeout(Duration::from_secs(1), out.send(word)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_reached_by_whole_clients() {
+        let counted =
+            |acknowledged, affected| v1::Convergence { acknowledged, affected, ..Default::default() };
+        for (acknowledged, affected, share, expected) in [
+            (0, 0, 1.0, true),
+            (0, 1, 0.01, false),
+            (99, 100, 0.99, true),
+            (98, 100, 0.99, false),
+            (989, 1000, 0.99, false),
+            (990, 1000, 0.99, true),
+            (7, 10, 0.7, true),
+            (9_999, 10_000, 1.0, false),
+        ] {
+            assert_eq!(
+                reaches(&counted(acknowledged, affected), share),
+                expected,
+                "{acknowledged}/{affected}"
+            );
+        }
+    }
+
+    #[test]
+    fn everything_wrong_with_a_question_is_told_at_once() {
+        let within = Some(prost_types::Duration { seconds: 601, nanos: 0 });
+        let bad = v1::WatchConvergenceRequest { revision: 0, share: Some(f64::NAN), within };
+        let Err(Error::Faults(faults)) = Plan::read(bad) else { panic!("it is refused") };
+        let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+        assert_eq!(paths, ["revision", "share", "within"]);
+    }
+}

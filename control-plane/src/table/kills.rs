@@ -1,0 +1,131 @@
+//! The kills of a table, by their patterns.
+//!
+//! A kill is over when its time is, by the wall clock and without a write: whoever reads kills says when "now" is
+//! and sees those in force. What is over lies in the store until it is cleared away (see [`crate::kills`]). A kill
+//! that this version can not read is left out, since nobody knows until when it would be in force.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::{Kill, Pattern, RouteKey};
+use damper_proto::{convert, v1};
+use prost::Message as _;
+use rpds::RedBlackTreeMapSync;
+
+/// All kills at one revision, those included that are over.
+#[derive(Clone, Debug)]
+pub(crate) struct Kills {
+    kills: RedBlackTreeMapSync<Pattern, Arc<StoredKill>>,
+}
+
+/// A kill as stored.
+#[derive(Debug, PartialEq)]
+pub(crate) struct StoredKill {
+    /// With its revision, when and by whom it was set; what is left of its time is nobody's to store.
+    pub(crate) wire: v1::KillSwitch,
+    pub(crate) kill: Kill,
+    /// By the clock of the server that took it.
+    pub(crate) expires_at: SystemTime,
+}
+
+impl Kills {
+    /// No kill.
+    pub(super) fn none() -> Self {
+        Self { kills: RedBlackTreeMapSync::new_sync() }
+    }
+
+    /// Takes up what is stored for a pattern.
+    pub(super) fn set(&mut self, pattern: &Pattern, value: &[u8], revision: u64) {
+        match StoredKill::read(pattern, value, revision) {
+            Some(stored) => self.kills.insert_mut(pattern.clone(), Arc::new(stored)),
+            None => self.remove(pattern),
+        }
+    }
+
+    /// Takes out the kill of this pattern.
+    pub(super) fn remove(&mut self, pattern: &Pattern) {
+        self.kills.remove_mut(pattern);
+    }
+
+    /// How many are stored.
+    pub(crate) fn stored_count(&self) -> usize {
+        self.kills.size()
+    }
+
+    /// The kill with this pattern, in force or over.
+    pub(crate) fn stored(&self, pattern: &Pattern) -> Option<&Arc<StoredKill>> {
+        self.kills.get(pattern)
+    }
+
+    /// All that are stored, in the order of their patterns.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<StoredKill>> {
+        self.kills.values()
+    }
+
+    /// Those in force, in the order of their patterns.
+    pub(crate) fn in_force(&self, now: SystemTime) -> impl Iterator<Item = &Arc<StoredKill>> {
+        self.all().filter(move |stored| stored.remaining(now).is_some())
+    }
+
+    /// Those in force as operators see them.
+    pub(crate) fn shown(&self, now: SystemTime) -> Vec<v1::KillSwitch> {
+        self.all().filter_map(|stored| stored.shown(now)).collect()
+    }
+
+    /// The kill in force that stops most on a route: one that refuses first sends too, then the one that lasts
+    /// longest.
+    pub(crate) fn of_route(&self, route: &RouteKey, now: SystemTime) -> Option<&Arc<StoredKill>> {
+        let matching = self.in_force(now).filter(|stored| stored.kill.pattern().matches(route));
+        matching.max_by_key(|stored| (stored.kill.calls(), stored.expires_at))
+    }
+
+    /// True if the other table has the same kills in the same versions.
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        let versions = |(pattern, stored): (_, &Arc<StoredKill>)| (pattern, stored.kill.revision());
+        self.kills.iter().map(versions).eq(other.kills.iter().map(versions))
+    }
+}
+
+impl StoredKill {
+    fn read(pattern: &Pattern, value: &[u8], revision: u64) -> Option<Self> {
+        let read = || {
+            let wire = v1::KillSwitch::decode(value).map_err(|error| error.to_string())?;
+            let wire = v1::KillSwitch { key: Some(pattern.into()), revision, remaining: None, ..wire };
+            let kill = Kill::new(pattern.clone(), wire.calls, wire.reason.clone(), revision);
+            let kill = kill.map_err(|faults| faults.to_string())?;
+            let expires_at = wire.expires_at.and_then(|at| SystemTime::try_from(at).ok());
+            let expires_at = expires_at.ok_or_else(|| "expires_at: is no time".to_owned())?;
+            Ok::<_, String>(Self { wire, kill, expires_at })
+        };
+        let warn = |problem: &String| {
+            tracing::warn!(%pattern, revision, problem, "a stored kill can not be read; it is not in force");
+        };
+        read().inspect_err(warn).ok()
+    }
+
+    /// The value to store for a kill.
+    pub(crate) fn value(kill: &v1::KillSwitch) -> Vec<u8> {
+        v1::KillSwitch { revision: 0, remaining: None, ..kill.clone() }.encode_to_vec()
+    }
+
+    /// What is left of its time; none once it is over.
+    pub(crate) fn remaining(&self, now: SystemTime) -> Option<Duration> {
+        self.expires_at.duration_since(now).ok().filter(|left| !left.is_zero())
+    }
+
+    /// As operators see it; none once it is over.
+    pub(crate) fn shown(&self, now: SystemTime) -> Option<v1::KillSwitch> {
+        let remaining = self.remaining(now)?;
+        Some(v1::KillSwitch {
+            remaining: prost_types::Duration::try_from(remaining).ok(),
+            ..self.wire.clone()
+        })
+    }
+
+    /// As services get it; none once it is over.
+    pub(crate) fn sent(&self, now: SystemTime) -> Option<v1::ActiveKill> {
+        let remaining = self.remaining(now)?;
+        let expires_at = Some(self.expires_at);
+        Some((&convert::ActiveKill { kill: self.kill.clone(), remaining, expires_at }).into())
+    }
+}
