@@ -1,71 +1,158 @@
-//! The audit log: every change that passes a filter, the oldest first, a message for each rule or guard in it.
+//! Everything at one revision: all rules and guards, in the order of their keys, without what the server set.
 //!
-//! It ends at the revision that is the newest when it begins. It goes as fast as it is read: no more than a page of
-//! changes is in memory.
+//! It is a backup and must not lie: where a rule or guard can not be read it is named and nothing is sent, since an
+//! import would lose it. The order and the contents depend on the rules and guards alone, so that two stores with
+//! the same ones give the same answer.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use futures_core::Stream;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-use super::filter::Changes;
-use super::object;
-use super::past::{changes, newest, oldest};
-use crate::errors::Error;
+use super::past::{self, Touched};
+use crate::errors::{Current, Error};
 use crate::shared::Shared;
+use crate::store::Entry;
+use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 
-type Exported = Pin<Box<dyn Stream<Item = Result<v1::Change, Status>> + Send>>;
+/// A message ends with the object that makes it longer than this; one has at most 64 KiB.
+const MESSAGE_BYTES: usize = 512 << 10;
+/// So many of those that can not be read are named.
+const MAX_NAMED: usize = 10;
 
-pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportAuditRequest) -> Result<Exported, Error> {
-    let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
-    let filter = Changes::read(request.filter)?;
-    let oldest = oldest(&*shared.store).await?;
-    if (1..=oldest).contains(&asked) {
-        return Err(Error::NoLongerKept { asked, oldest });
-    }
-    let after = oldest.max(filter.revisions.start() - 1);
-    let upto = newest(shared).await?.min(*filter.revisions.end());
-    let (out, responses) = mpsc::channel(16);
-    let shared = shared.clone();
+type Exported = Pin<Box<dyn Stream<Item = Result<v1::ExportResponse, Status>> + Send>>;
+
+pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportRequest) -> Result<Exported, Error> {
+    let table = match request.revision {
+        Some(revision) => past::table_at(shared, "revision", revision).await?,
+        None => {
+            let newest = past::newest(shared).await?;
+            shared.table_at(newest, shared.settings.unary_deadline / 2).await?
+        }
+    };
+    let revision = request.revision.unwrap_or(table.revision());
+    let since = past::touched(&*shared.store, revision, table.revision(), is_exported).await?;
+    let objects = objects(&table, since);
+    check(&objects)?;
+    let (out, responses) = mpsc::channel(4);
+    let stopping = shared.stopping.clone();
     tokio::spawn(async move {
-        let ended = tokio::select! {
-            ended = export(&shared, &filter, after, upto, &out) => ended,
-            () = shared.stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
-        };
-        if let Err(error) = ended {
-            // Who does not even take the last word is told nothing.
-            let _ = out.try_send(Err(error.into()));
+        tokio::select! {
+            () = send(revision, objects, &out) => {}
+            () = stopping.cancelled() => {
+                // Who does not even take the last word is told nothing.
+                let _ = out.try_send(Err(Error::unavailable("the server is stopping").into()));
+            }
         }
     });
     Ok(Box::pin(ReceiverStream::new(responses)))
 }
 
-/// Sends the changes `after + 1 ..= upto`.
-async fn export(
-    shared: &Shared,
-    filter: &Changes,
-    after: u64,
-    upto: u64,
-    out: &mpsc::Sender<Result<v1::Change, Status>>,
-) -> Result<(), Error> {
-    let mut reached = after;
-    while reached < upto {
-        let page = changes(&*shared.store, reached, upto).await?;
-        let Some(last) = page.last() else { return Ok(()) };
-        reached = last.revision;
-        for change in page.iter().filter(|change| filter.accepts_change(change)) {
-            let head = object::head(change);
-            for object in object::objects(change, filter) {
-                let told = v1::Change { objects: vec![object], ..head.clone() };
-                if out.send(Ok(told)).await.is_err() {
-                    return Ok(());
-                }
+/// A rule or guard as the table or the history has it.
+enum Kept {
+    Rule(Arc<StoredRule>),
+    Guard(Arc<StoredGuard>),
+    Entry(Entry),
+}
+
+fn is_exported(subject: &Subject) -> bool {
+    match subject {
+        Subject::Rule(_) | Subject::Guard(_) => true,
+        Subject::Kill(_) => false,
+    }
+}
+
+/// What there was before the changes since.
+fn objects(table: &TableView, since: BTreeMap<Subject, Touched>) -> BTreeMap<Subject, Kept> {
+    let rules = table.iter();
+    let rules = rules.map(|(pattern, stored)| (Subject::Rule(pattern.clone()), Kept::Rule(stored.clone())));
+    let guards = table.guards().iter();
+    let guards = guards.map(|stored| (Subject::Guard(stored.pattern.clone()), Kept::Guard(stored.clone())));
+    let mut objects: BTreeMap<Subject, Kept> = rules.chain(guards).collect();
+    for (subject, Touched { before, .. }) in since {
+        match before {
+            Some(entry) => objects.insert(subject, Kept::Entry(entry)),
+            None => objects.remove(&subject),
+        };
+    }
+    objects
+}
+
+/// Refuses to hand out what is not all there is.
+fn check(objects: &BTreeMap<Subject, Kept>) -> Result<(), Error> {
+    let unread = objects.iter().filter(|(subject, kept)| !is_read(subject, kept));
+    let mut unread: Vec<String> = unread.map(|(subject, _)| subject.to_string()).collect();
+    if unread.is_empty() {
+        return Ok(());
+    }
+    let rest = unread.len().saturating_sub(MAX_NAMED);
+    unread.truncate(MAX_NAMED);
+    if rest > 0 {
+        unread.push(format!("and {rest} more"));
+    }
+    Err(Error::Damaged(format!("can not be read by this control plane: {}", unread.join(", "))))
+}
+
+fn is_read(subject: &Subject, kept: &Kept) -> bool {
+    match kept {
+        Kept::Rule(stored) => stored.rule.is_some(),
+        Kept::Guard(stored) => stored.guard.is_some(),
+        Kept::Entry(entry) => match Current::read(subject, entry.clone()) {
+            Some(Current::Rule(rule)) => convert::rule(&rule).is_ok(),
+            Some(Current::Guard(guard)) => convert::guard(&guard).is_ok(),
+            Some(Current::Kill(_)) | None => false,
+        },
+    }
+}
+
+async fn send(
+    revision: u64,
+    objects: BTreeMap<Subject, Kept>,
+    out: &mpsc::Sender<Result<v1::ExportResponse, Status>>,
+) {
+    let message = || v1::ExportResponse { revision, objects: Vec::new() };
+    let (mut next, mut bytes) = (message(), 0);
+    for (subject, kept) in objects {
+        let Some(object) = object(&subject, kept) else { continue };
+        bytes += object.encoded_len();
+        next.objects.push(object);
+        if bytes > MESSAGE_BYTES {
+            let full = std::mem::replace(&mut next, message());
+            bytes = 0;
+            if out.send(Ok(full)).await.is_err() {
+                return;
             }
         }
     }
-    Ok(())
+    // The last one also where it is empty: an answer says its revision.
+    let _ = out.send(Ok(next)).await;
+}
+
+/// Without what the server set.
+fn object(subject: &Subject, kept: Kept) -> Option<v1::Object> {
+    use v1::object::Kind;
+    let of_rule = |rule: v1::Rule| {
+        let v1::Rule { key, policy, owner, .. } = rule;
+        Kind::Rule(v1::Rule { key, policy, owner, ..Default::default() })
+    };
+    let of_guard = |guard: v1::Guard| {
+        let v1::Guard { key, ceiling, owner, .. } = guard;
+        Kind::Guard(v1::Guard { key, ceiling, owner, ..Default::default() })
+    };
+    let kind = match kept {
+        Kept::Rule(stored) => of_rule(stored.wire.clone()),
+        Kept::Guard(stored) => of_guard(stored.wire.clone()),
+        Kept::Entry(entry) => match Current::read(subject, entry)? {
+            Current::Rule(rule) => of_rule(*rule),
+            Current::Guard(guard) => of_guard(*guard),
+            Current::Kill(_) => return None,
+        },
+    };
+    Some(v1::Object { kind: Some(kind) })
 }

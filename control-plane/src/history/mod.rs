@@ -3,6 +3,7 @@
 //! All of it is read from the store's changes, each of which says what it found and what it left: the state at an
 //! earlier revision is the present one with the changes since taken back (`past`). Nothing else is kept for it.
 
+mod audit;
 mod diff;
 mod export;
 mod filter;
@@ -82,11 +83,15 @@ impl v1::history_server::History for History {
         &self,
         request: Request<v1::ExportAuditRequest>,
     ) -> Result<Response<Self::ExportAuditStream>, Status> {
-        let work = export::open(&self.shared, request.into_inner());
+        let work = audit::open(&self.shared, request.into_inner());
         within(self.shared.settings.unary_deadline, work).await
     }
 
-    async fn export(&self, _: Request<v1::ExportRequest>) -> Result<Response<Self::ExportStream>, Status> {
-        Err(Status::unimplemented("not built yet"))
+    async fn export(
+        &self,
+        request: Request<v1::ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        let work = export::open(&self.shared, request.into_inner());
+        within(self.shared.settings.unary_deadline, work).await
     }
 }
