@@ -21,6 +21,7 @@ mod waits;
 use std::fmt;
 
 use self::codes::Known;
+pub use self::methods::changes_something;
 use crate::code::CodeSet;
 use crate::guard::Guard;
 use crate::policy::{Mode, Policy};

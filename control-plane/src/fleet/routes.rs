@@ -14,16 +14,18 @@ pub(super) async fn list(
 ) -> Result<v1::ListRoutesResponse, Error> {
     let size = paging::size(request.page_size)?;
     let filter = Filter::new(request.filter)?;
-    let start = paging::start(filter.digest(), &request.page_token)?;
+    let over = Over::read("window", request.window)?;
+    // A token is good for the same question only.
+    let question = filter.digest() ^ u64::from(request.without_rule);
+    let start = paging::start(question, &request.page_token)?;
     let table = shared.table();
-    let rows = shared.stats.rows(&table);
+    let rows = shared.stats.rows_over(over, &table);
     let accepted: Vec<&Row> = rows
         .iter()
         .map(|row| &**row)
+        .filter(|row| !request.without_rule || row.stats.rule.is_none())
         .filter(|row| filter.accepts_route(&table, row.route.names(), &row.stats))
         .collect();
-    let accepted: Vec<&Row> =
-        accepted.into_iter().filter(|row| !request.without_rule || row.stats.rule.is_none()).collect();
     let behind = |row: &&Row| {
         start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str))
     };
@@ -32,9 +34,7 @@ pub(super) async fn list(
     let more = accepted.len() > first + page.len();
     let last = page.last().filter(|_| more);
     Ok(v1::ListRoutesResponse {
-        next_page_token: last
-            .map(|row| paging::token(question, row.route.names()))
-            .unwrap_or_default(),
+        next_page_token: last.map(|row| paging::token(question, row.route.names())).unwrap_or_default(),
         routes: page.into_iter().map(|row| row.stats.clone()).collect(),
         total: accepted.len() as u64,
     })

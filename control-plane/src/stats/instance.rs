@@ -1,12 +1,13 @@
 //! One process's totals, as it last reported them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Ending, Fate, latency};
+use damper_core::{Code, Ending, Fate};
 use damper_proto::v1;
 
+use super::tally::{self, Tally};
 use super::{Route, Served};
 use crate::hub::Session;
 
@@ -31,95 +32,64 @@ impl InstanceId {
     }
 }
 
-/// What is counted of one route.
+/// What is counted of one route: always totals, or always what came on top of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    pub(super) calls: u64,
-    pub(super) attempts: u64,
-    pub(super) no_context_calls: u64,
-    pub(super) hedges: u64,
-    pub(super) would_hedges: u64,
-    pub(super) outer_loop_calls: u64,
-    pub(super) fates: BTreeMap<Ending, u64>,
-    pub(super) latency: BTreeMap<u16, u64>,
-    /// Parts that could not be read.
-    unknown: u64,
+    pub(super) counts: Tally,
+    /// Calls, by bucket of their latency.
+    pub(super) latency: Tally,
+}
+
+/// A route as one process last reported it.
+#[derive(Debug)]
+pub(super) struct Reported {
+    pub(super) totals: Totals,
+    /// Where the rule's gates stand; none where the route has no rule.
+    pub(super) state: Option<v1::RouteState>,
 }
 
 impl Totals {
-    pub(super) fn read(part: &v1::RouteReport) -> Self {
-        let mut totals = Self {
-            calls: part.calls,
-            attempts: part.attempts,
-            no_context_calls: part.no_context_calls,
-            hedges: part.hedges,
-            would_hedges: part.would_hedges,
-            outer_loop_calls: part.outer_loop_calls,
-            ..Self::default()
-        };
-        for counted in &part.fates {
-            let fate = v1::Fate::try_from(counted.fate).ok().and_then(|fate| Fate::try_from(fate).ok());
+    /// Reads a report; answers also how many of its parts could not be read.
+    pub(super) fn read(part: &v1::RouteReport) -> (Self, u64) {
+        let (mut counts, mut latency, mut unknown) = (Tally::default(), Tally::default(), 0);
+        counts.add(tally::CALLS, part.calls);
+        counts.add(tally::ATTEMPTS, part.attempts);
+        counts.add(tally::RETRIES, part.retries);
+        counts.add(tally::HEDGES, part.hedges);
+        counts.add(tally::WOULD_HEDGES, part.would_hedges);
+        counts.add(tally::OUTER_LOOP_CALLS, part.outer_loop_calls);
+        counts.add(tally::NO_CONTEXT_CALLS, part.no_context_calls);
+        for &v1::FateCount { fate, would, count } in &part.fates {
+            let fate = v1::Fate::try_from(fate).ok().and_then(|fate| Fate::try_from(fate).ok());
             match fate {
-                Some(fate) => {
-                    let sum = totals.fates.entry(Ending { fate, would: counted.would }).or_default();
-                    *sum = sum.saturating_add(counted.count);
-                }
-                None => totals.unknown += 1,
+                Some(fate) => counts.add(tally::ending(Ending { fate, would }), count),
+                None => unknown += 1,
             }
         }
-        for counted in &part.latency {
-            match u16::try_from(counted.bucket) {
-                Ok(bucket) if usize::from(bucket) < latency::BUCKETS => {
-                    let sum = totals.latency.entry(bucket).or_default();
-                    *sum = sum.saturating_add(counted.count);
-                }
-                _ => totals.unknown += 1,
+        for &v1::CodeCount { code, count } in &part.codes {
+            match v1::Code::try_from(code).map(Code::from) {
+                Ok(code) => counts.add(tally::code(code), count),
+                Err(_) => unknown += 1,
             }
         }
-        totals
-    }
-
-    /// True if these can not have come from the same counters later on.
-    fn fell_behind(&self, before: &Self) -> bool {
-        let fell = |now: Option<&u64>, before: &u64| now.is_none_or(|now| now < before);
-        self.calls < before.calls
-            || self.attempts < before.attempts
-            || before.fates.iter().any(|(ending, n)| fell(self.fates.get(ending), n))
+        for &v1::BucketCount { bucket, count } in &part.latency {
+            match u8::try_from(bucket) {
+                Ok(bucket) => latency.add(bucket, count),
+                Err(_) => unknown += 1,
+            }
+        }
+        (Self { counts: counts.pack(), latency: latency.pack() }, unknown)
     }
 
     fn since(&self, before: &Self) -> Self {
-        let less = |now: u64, before: Option<&u64>| now.saturating_sub(before.copied().unwrap_or(0));
-        Self {
-            calls: less(self.calls, Some(&before.calls)),
-            attempts: less(self.attempts, Some(&before.attempts)),
-            no_context_calls: less(self.no_context_calls, Some(&before.no_context_calls)),
-            hedges: less(self.hedges, Some(&before.hedges)),
-            would_hedges: less(self.would_hedges, Some(&before.would_hedges)),
-            outer_loop_calls: less(self.outer_loop_calls, Some(&before.outer_loop_calls)),
-            fates: self.fates.iter().map(|(key, n)| (*key, less(*n, before.fates.get(key)))).collect(),
-            latency: self.latency.iter().map(|(key, n)| (*key, less(*n, before.latency.get(key)))).collect(),
-            unknown: 0,
-        }
-    }
-
-    pub(super) fn add(&mut self, more: &Self) {
-        self.calls = self.calls.saturating_add(more.calls);
-        self.attempts = self.attempts.saturating_add(more.attempts);
-        self.no_context_calls = self.no_context_calls.saturating_add(more.no_context_calls);
-        self.hedges = self.hedges.saturating_add(more.hedges);
-        self.would_hedges = self.would_hedges.saturating_add(more.would_hedges);
-        self.outer_loop_calls = self.outer_loop_calls.saturating_add(more.outer_loop_calls);
-        for (ending, n) in &more.fates {
-            let sum = self.fates.entry(*ending).or_default();
-            *sum = sum.saturating_add(*n);
-        }
+        Self { counts: self.counts.since(&before.counts), latency: self.latency.since(&before.latency) }
     }
 }
 
 /// One process.
 #[derive(Debug)]
 pub(super) struct Instance {
-    routes: HashMap<Route, Totals>,
+    routes: HashMap<Route, Reported>,
     /// What it serves, by method.
     served: HashMap<Arc<str>, Served>,
     /// The names shared by its routes.
@@ -179,12 +149,25 @@ impl Instance {
         self.last_report
     }
 
-    pub(super) fn routes(&self) -> impl Iterator<Item = (&Route, &Totals)> {
+    pub(super) fn routes(&self) -> impl Iterator<Item = (&Route, &Reported)> {
         self.routes.iter()
     }
 
-    pub(super) fn served(&mut self) -> &mut HashMap<Arc<str>, Served> {
+    pub(super) fn route(&self, route: &Route) -> Option<&Reported> {
+        self.routes.get(route)
+    }
+
+    pub(super) fn served(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.served.keys()
+    }
+
+    pub(super) fn served_mut(&mut self) -> &mut HashMap<Arc<str>, Served> {
         &mut self.served
+    }
+
+    /// The service whose process this is; none before its first report.
+    pub(super) fn service(&self) -> Option<&Arc<str>> {
+        self.caller.as_ref().map(|(service, _)| service)
     }
 
     pub(super) fn caller(&mut self, session: &Session) -> (Arc<str>, Arc<str>) {
@@ -204,22 +187,17 @@ impl Instance {
         self.routes.len() < limit || self.routes.contains_key(route)
     }
 
-    /// Moves a route on to new totals; answers what that adds, and how many parts could not be read.
-    pub(super) fn advance(
-        &mut self,
-        route: &Route,
-        totals: Totals,
-        countable: bool,
-    ) -> (Option<Totals>, u64) {
-        let unknown = totals.unknown;
-        let before = self.routes.get(route);
-        let added = match before {
-            Some(before) if !totals.fell_behind(before) => Some(totals.since(before)),
+    /// Moves a route on to what is reported of it; answers what that adds. Totals that fell are those of a
+    /// process that began anew.
+    pub(super) fn advance(&mut self, route: &Route, reported: Reported, countable: bool) -> Option<Totals> {
+        let totals = &reported.totals;
+        let added = match self.routes.get(route) {
+            Some(before) if totals.counts.covers(&before.totals.counts) => Some(totals.since(&before.totals)),
             Some(_) => Some(totals.clone()),
             None => countable.then(|| totals.clone()),
         };
-        self.routes.insert(route.clone(), totals);
-        (added, unknown)
+        self.routes.insert(route.clone(), reported);
+        added
     }
 
     pub(super) fn reported(&mut self, now: Duration) {

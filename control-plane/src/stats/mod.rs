@@ -3,35 +3,39 @@
 //! A report carries totals since its process started. The difference to the last report of the same process is
 //! spread evenly over the time between the two and put into the route's window; so a lost report loses nothing,
 //! a repeated one adds nothing, and a process that restarts (its totals fall) begins again at 0. The window that
-//! is read ends where every connected process of the route has reported, and lasts [`WINDOW`].
+//! is read ends where every connected process of the route has reported, and is as long as whoever reads wants it.
 //!
 //! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
 //! ending was real or what would have been. Amplification = attempts / calls.
 
 mod instance;
+mod measured;
+mod over;
 mod rows;
 mod served;
+mod tally;
 mod window;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use damper_core::{Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
+use damper_core::{Code, Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
 use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::instance::{Instance, InstanceId, Totals};
+use self::instance::{Instance, InstanceId, Reported, Totals};
+pub(crate) use self::measured::Measured;
+pub(crate) use self::over::Over;
 use self::rows::Memo;
 pub(crate) use self::rows::Row;
 pub(crate) use self::served::Served;
-use self::served::ServedBooks;
+use self::served::{ServedBooks, ServedReport};
+use self::tally::Tally;
 use self::window::Window;
-use crate::hub::Session;
+use crate::hub::{Pace, Session};
 
-/// Over how long rates are taken.
-pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// A process that left keeps its totals this long, in case it comes back.
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
 /// A route without calls is no longer shown after this.
@@ -67,6 +71,21 @@ impl Route {
         }
     }
 
+    /// The route of this key, which is known or could be.
+    pub(crate) fn read(wire: &v1::RouteKey) -> Result<Self, Faults> {
+        let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } = wire;
+        let mut faults = Faults::none();
+        key::check_name("caller_service", caller_service, &mut faults);
+        key::check_name("caller_cluster", caller_cluster, &mut faults);
+        check_callee(callee_service, callee_method, &mut faults);
+        faults.or(Self {
+            caller_service: caller_service.as_str().into(),
+            caller_cluster: caller_cluster.as_str().into(),
+            callee_service: callee_service.as_str().into(),
+            callee_method: callee_method.as_str().into(),
+        })
+    }
+
     pub(crate) fn names(&self) -> [&str; 4] {
         [&self.caller_service, &self.caller_cluster, &self.callee_service, &self.callee_method]
     }
@@ -75,21 +94,55 @@ impl Route {
 /// What was counted of one route; never falls while the route is known.
 pub(crate) struct Counted {
     pub(crate) route: Route,
-    pub(crate) calls: u64,
-    pub(crate) attempts: u64,
-    pub(crate) hedges: u64,
-    pub(crate) would_hedges: u64,
-    pub(crate) outer_loop_calls: u64,
-    pub(crate) fates: Vec<(Ending, u64)>,
+    counts: Tally,
+}
+
+impl Counted {
+    pub(crate) fn calls(&self) -> u64 {
+        self.counts.count(tally::CALLS)
+    }
+
+    pub(crate) fn attempts(&self) -> u64 {
+        self.counts.count(tally::ATTEMPTS)
+    }
+
+    pub(crate) fn retries(&self) -> u64 {
+        self.counts.count(tally::RETRIES)
+    }
+
+    pub(crate) fn hedges(&self) -> u64 {
+        self.counts.count(tally::HEDGES)
+    }
+
+    pub(crate) fn would_hedges(&self) -> u64 {
+        self.counts.count(tally::WOULD_HEDGES)
+    }
+
+    pub(crate) fn outer_loop_calls(&self) -> u64 {
+        self.counts.count(tally::OUTER_LOOP_CALLS)
+    }
+
+    pub(crate) fn no_context_calls(&self) -> u64 {
+        self.counts.count(tally::NO_CONTEXT_CALLS)
+    }
+
+    pub(crate) fn fates(&self) -> impl Iterator<Item = (Ending, u64)> {
+        tally::endings(&self.counts)
+    }
+
+    /// Attempts that ended with each code.
+    pub(crate) fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
+        Code::ALL.into_iter().map(|code| (code, self.counts.count(tally::code(code)))).filter(|(_, n)| *n > 0)
+    }
 }
 
 /// The statistics of one server.
 pub(crate) struct Stats {
     max_routes: usize,
-    report_interval: watch::Receiver<Duration>,
+    pace: watch::Receiver<Pace>,
     start: Instant,
     books: Mutex<Books>,
-    memo: Mutex<Option<Memo>>,
+    memo: Mutex<HashMap<Over, Memo>>,
 }
 
 /// What is known of processes and routes.
@@ -106,19 +159,13 @@ struct RouteBook {
     key: Option<Arc<RouteKey>>,
     window: Window,
     /// All that was counted since this server first heard of the route; never falls.
-    counted: Totals,
+    counted: Tally,
     active: Duration,
 }
 
 impl Stats {
-    pub(crate) fn new(max_routes: usize, report_interval: watch::Receiver<Duration>) -> Self {
-        Self {
-            max_routes,
-            report_interval,
-            start: Instant::now(),
-            books: Mutex::default(),
-            memo: Mutex::default(),
-        }
+    pub(crate) fn new(max_routes: usize, pace: watch::Receiver<Pace>) -> Self {
+        Self { max_routes, pace, start: Instant::now(), books: Mutex::default(), memo: Mutex::default() }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -177,27 +224,27 @@ impl Stats {
                 left_out += 1;
                 continue;
             }
-            let (added, unknown) = instance.advance(&route, Totals::read(&part), from.is_some());
+            let (totals, unknown) = Totals::read(&part);
             left_out += unknown;
+            let added = instance.advance(&route, Reported { totals, state: part.state }, from.is_some());
             let book = books.routes.entry(route).or_insert_with_key(|route| RouteBook {
                 key: route.key().map(Arc::new),
                 window: Window::new(from.unwrap_or(now)),
-                counted: Totals::default(),
+                counted: Tally::default(),
                 active: now,
             });
-            if let Some(added) = added {
-                if added.calls > 0 || added.attempts > 0 {
+            if let Some(Totals { counts, latency }) = added {
+                if counts.count(tally::CALLS) > 0 || counts.count(tally::ATTEMPTS) > 0 {
                     book.active = now;
                 }
-                book.window.add(from.unwrap_or(now), now, &added);
-                book.counted.add(&added);
+                let moved: Vec<(u8, u64)> = counts.iter().collect();
+                book.window.add(from.unwrap_or(now), now, &moved, &latency);
+                book.counted.add_all(&counts);
             }
         }
+        let mut by = ServedReport { service: &caller_service, before: instance.served_mut(), from, now };
         for part in &report.served {
-            let before = instance.served();
-            let countable = from.is_some();
-            let kept = books.served.report(&caller_service, part, before, now, countable, self.max_routes);
-            left_out += u64::from(!kept);
+            left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
         instance.reported(now);
         left_out
@@ -208,12 +255,7 @@ impl Stats {
         let books = self.books();
         let counted = |(route, book): (&Route, &RouteBook)| Counted {
             route: route.clone(),
-            calls: book.counted.calls,
-            attempts: book.counted.attempts,
-            hedges: book.counted.hedges,
-            would_hedges: book.counted.would_hedges,
-            outer_loop_calls: book.counted.outer_loop_calls,
-            fates: book.counted.fates.iter().map(|(ending, n)| (*ending, *n)).collect(),
+            counts: book.counted.clone(),
         };
         books.routes.iter().map(counted).collect()
     }
@@ -232,11 +274,15 @@ impl Stats {
 /// True if the names can be a route's.
 fn acceptable(part: &v1::RouteReport) -> bool {
     let mut faults = Faults::none();
-    key::check_name("", &part.callee_service, &mut faults);
-    if part.callee_method != OTHER_METHOD {
-        key::check_method("", &part.callee_method, &mut faults);
-    }
+    check_callee(&part.callee_service, &part.callee_method, &mut faults);
     faults.is_empty()
+}
+
+fn check_callee(service: &str, method: &str, faults: &mut Faults) {
+    key::check_name("callee_service", service, faults);
+    if method != OTHER_METHOD {
+        key::check_method("callee_method", method, faults);
+    }
 }
 
 impl Books {
@@ -250,6 +296,7 @@ impl Books {
             instance.gone_since().is_none_or(|gone| now.saturating_sub(gone) < FORGET_GONE_AFTER)
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
+        self.routes.values_mut().for_each(|book| book.window.forget(now));
         self.served.tidy(now);
     }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use damper_core::{Fate, latency};
 use damper_proto::v1;
 
-use super::instance::Totals;
-use super::window::MAX_LAG;
-use super::{Books, Route, RouteBook, Stats};
+use super::instance::{Instance, Reported};
+use super::served::Method;
+use super::tally::{self, COUNTERS, Tally};
+use super::window::{MAX_LAG, Sums};
+use super::{Books, Over, Route, RouteBook, Stats};
 use crate::table::TableView;
 
 /// Rows are shared by all who ask within this time.
@@ -35,41 +37,87 @@ struct Sources {
     connected: u32,
     /// Up to when all connected processes have reported.
     reported: Option<Duration>,
-    totals: Totals,
+    totals: Tally,
     /// Those of processes that serve, too.
     serving_calls: u64,
     no_context_calls: u64,
+    gates: Gates,
+}
+
+/// At how many processes the rule's gates are closed, and the breakers' windows together.
+#[derive(Default)]
+struct Gates {
+    breaker_refuses: u32,
+    budget_refuses: u32,
+    circuit_open: u32,
+    killed: u32,
+    window_failures: u64,
+    window_successes: u64,
+}
+
+/// When and over how long figures are taken.
+#[derive(Clone, Copy)]
+struct Moment {
+    over: Over,
+    /// Up to here every process that lives has reported.
+    settled: Duration,
 }
 
 impl Stats {
-    /// All routes in the order of their names, with the rules of this table.
+    /// All routes in the order of their names, over the usual window, with the rules of this table.
     pub(crate) fn rows(&self, table: &Arc<TableView>) -> Arc<[Arc<Row>]> {
+        self.rows_over(Over::default(), table)
+    }
+
+    /// All routes in the order of their names, with the rules of this table.
+    pub(crate) fn rows_over(&self, over: Over, table: &Arc<TableView>) -> Arc<[Arc<Row>]> {
         let now = self.now();
         let mut memo = self.memo.lock().expect("no holder of the lock panics");
-        if let Some(memo) = &*memo
+        if let Some(memo) = memo.get(&over)
             && now.saturating_sub(memo.at) < FRESH_FOR
             && memo.table.same_rules(table)
         {
             return memo.rows.clone();
         }
-        let rows = self.make(now, table);
-        *memo = Some(Memo { at: now, table: table.clone(), rows: rows.clone() });
+        let rows = self.make(now, over, table);
+        memo.insert(over, Memo { at: now, table: table.clone(), rows: rows.clone() });
         rows
     }
 
-    fn make(&self, now: Duration, table: &TableView) -> Arc<[Arc<Row>]> {
-        let interval = *self.report_interval.borrow();
-        let lag = (interval.mul_f64(1.25) + Duration::from_secs(1)).min(MAX_LAG);
+    /// One route that somebody watches, whose processes report as often as they can.
+    pub(crate) fn row(&self, route: &Route, over: Over, table: &TableView) -> Option<Row> {
+        let now = self.now();
+        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().watched())) };
+        let mut books = self.books();
+        books.tidy(now);
+        let mut sources = Sources::default();
+        for instance in books.instances.values() {
+            if let Some(reported) = instance.route(route) {
+                sources.take(instance, reported);
+            }
+        }
+        let method = (route.callee_service.clone(), route.callee_method.clone());
+        let ends = books.ends_of_served();
+        let served = books.served_rates(&method, &ends, moment);
+        let stats = books.routes.get(route)?.stats(route, &sources, served, moment, table);
+        Some(Row { route: route.clone(), stats })
+    }
+
+    fn make(&self, now: Duration, over: Over, table: &TableView) -> Arc<[Arc<Row>]> {
+        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().of_all())) };
         let mut books = self.books();
         books.tidy(now);
         let sources = books.sources();
+        let ends = books.ends_of_served();
         let none = Sources::default();
         let mut rows: Vec<Arc<Row>> = books
             .routes
             .iter()
             .map(|(route, book)| {
                 let sources = sources.get(route).unwrap_or(&none);
-                let stats = book.stats(route, sources, now.saturating_sub(lag), table);
+                let method = (route.callee_service.clone(), route.callee_method.clone());
+                let served = books.served_rates(&method, &ends, moment);
+                let stats = book.stats(route, sources, served, moment, table);
                 Arc::new(Row { route: route.clone(), stats })
             })
             .collect();
@@ -78,78 +126,147 @@ impl Stats {
     }
 }
 
+/// How late a report can be that is told so often.
+fn lag(interval: Duration) -> Duration {
+    (interval.mul_f64(1.25) + Duration::from_secs(1)).min(MAX_LAG)
+}
+
 impl Books {
     fn sources(&self) -> HashMap<Route, Sources> {
         let mut all: HashMap<Route, Sources> = HashMap::with_capacity(self.routes.len());
         for instance in self.instances.values() {
-            for (route, totals) in instance.routes() {
+            for (route, reported) in instance.routes() {
                 let sources = match all.get_mut(route) {
                     Some(sources) => sources,
                     None => all.entry(route.clone()).or_default(),
                 };
-                sources.totals.add(totals);
-                if instance.serves() {
-                    sources.serving_calls = sources.serving_calls.saturating_add(totals.calls);
-                    sources.no_context_calls =
-                        sources.no_context_calls.saturating_add(totals.no_context_calls);
-                }
-                if instance.is_connected() {
-                    sources.connected += 1;
-                    // A process whose routes are known has reported.
-                    let reported = instance.last_report().unwrap_or_default();
-                    sources.reported = Some(sources.reported.map_or(reported, |others| others.min(reported)));
-                }
+                sources.take(instance, reported);
             }
         }
         all
     }
+
+    /// Up to when all connected processes have reported that serve a method.
+    fn ends_of_served(&self) -> HashMap<Method, Duration> {
+        let mut ends: HashMap<Method, Duration> = HashMap::new();
+        for instance in self.instances.values().filter(|instance| instance.is_connected()) {
+            let Some(service) = instance.service() else { continue };
+            let reported = instance.last_report().unwrap_or_default();
+            for method in instance.served() {
+                let end = ends.entry((service.clone(), method.clone())).or_insert(reported);
+                *end = reported.min(*end);
+            }
+        }
+        ends
+    }
+
+    fn served_rates(
+        &self,
+        method: &Method,
+        ends: &HashMap<Method, Duration>,
+        Moment { over, settled }: Moment,
+    ) -> Option<v1::ServedRates> {
+        let end = ends.get(method).copied().unwrap_or(settled).max(settled);
+        self.served.rates(method, end, over.length())
+    }
+}
+
+impl Sources {
+    /// Adds what one process says of the route.
+    fn take(&mut self, instance: &Instance, Reported { totals, state }: &Reported) {
+        self.totals.add_all(&totals.counts);
+        if instance.serves() {
+            self.serving_calls = self.serving_calls.saturating_add(totals.counts.count(tally::CALLS));
+            let without = totals.counts.count(tally::NO_CONTEXT_CALLS);
+            self.no_context_calls = self.no_context_calls.saturating_add(without);
+        }
+        if instance.is_connected() {
+            self.connected += 1;
+            // A process whose routes are known has reported.
+            let reported = instance.last_report().unwrap_or_default();
+            self.reported = Some(self.reported.map_or(reported, |others| others.min(reported)));
+            if let Some(state) = state {
+                self.gates.take(state);
+            }
+        }
+    }
+}
+
+impl Gates {
+    fn take(&mut self, state: &v1::RouteState) {
+        let is_open = matches!(state.circuit(), v1::CircuitState::Open | v1::CircuitState::HalfOpen);
+        self.breaker_refuses += u32::from(state.breaker_refuses);
+        self.budget_refuses += u32::from(state.budget_refuses);
+        self.circuit_open += u32::from(is_open);
+        self.killed += u32::from(state.killed);
+        self.window_failures = self.window_failures.saturating_add(state.window_failures);
+        self.window_successes = self.window_successes.saturating_add(state.window_successes);
+    }
 }
 
 impl RouteBook {
-    /// The figures up to the time when all have reported, but at least to `settled`.
+    /// The figures up to the time when all have reported, but at least to what is settled.
     fn stats(
         &self,
         route: &Route,
         sources: &Sources,
-        settled: Duration,
+        served: Option<v1::ServedRates>,
+        Moment { over, settled }: Moment,
         table: &TableView,
     ) -> v1::RouteStats {
         let end = sources.reported.unwrap_or(settled).max(settled);
-        let (sums, seconds) = self.window.sums(end);
-        let latencies = self.window.latency(end);
-        let counts = latencies.iter().map(|(bucket, n)| (usize::from(*bucket), *n));
+        let (sums, seconds): (Sums<COUNTERS>, f64) = self.window.sums(end, over.length());
+        let latencies = self.window.latency(end, over.length());
         let quantile = |share_bp| {
-            let duration = latency::quantile(counts.clone(), share_bp)?;
+            let duration = latency::quantile(latencies.iter().copied(), share_bp)?;
             prost_types::Duration::try_from(duration).ok()
         };
+        let rate = |counter| sums.of(counter) / seconds;
+        let (calls, attempts) = (sums.of(tally::CALLS), sums.of(tally::ATTEMPTS));
         let rule = self.key.as_ref().and_then(|key| table.winner(key));
-        let failed: f64 =
-            sums.fates.iter().filter(|(ending, _)| is_error(ending.fate)).map(|(_, n)| *n).sum();
-        let fates = sources.totals.fates.iter().map(|(ending, total)| v1::FateRate {
+        let endings = || tally::endings(&sources.totals);
+        let failed: f64 = endings()
+            .filter(|(ending, _)| is_error(ending.fate))
+            .map(|(ending, _)| sums.of(tally::ending(ending)))
+            .sum();
+        let fates = endings().map(|(ending, total)| v1::FateRate {
             fate: v1::Fate::from(ending.fate).into(),
             would: ending.would,
-            per_s: sums.fates.get(ending).copied().unwrap_or(0.0) / seconds,
-            total: *total,
+            per_s: rate(tally::ending(ending)),
+            total,
         });
+        let total = |counter| sources.totals.count(counter);
+        let gates = &sources.gates;
         v1::RouteStats {
             key: Some(route.wire()),
             rule: rule.map(|rule| rule.pattern().into()),
             mode: rule.map_or(v1::Mode::Unspecified, |rule| rule.policy().mode.into()).into(),
             clients: sources.connected,
-            calls_per_s: sums.calls / seconds,
-            attempts_per_s: sums.attempts / seconds,
-            amplification: share(sums.attempts, sums.calls),
-            error_share: share(failed, sums.calls).min(1.0),
+            calls_per_s: calls / seconds,
+            attempts_per_s: attempts / seconds,
+            amplification: share(attempts, calls),
+            error_share: share(failed, calls).min(1.0),
             fates: fates.collect(),
             p50: quantile(5_000),
             p99: quantile(9_900),
-            total_calls: sources.totals.calls,
-            total_attempts: sources.totals.attempts,
+            total_calls: total(tally::CALLS),
+            total_attempts: total(tally::ATTEMPTS),
             chain_coverage: coverage(sources),
-            hedges_per_s: sums.hedges / seconds,
-            total_hedges: sources.totals.hedges,
-            total_outer_loop_calls: sources.totals.outer_loop_calls,
-            ..Default::default()
+            hedges_per_s: rate(tally::HEDGES),
+            total_hedges: total(tally::HEDGES),
+            total_outer_loop_calls: total(tally::OUTER_LOOP_CALLS),
+            p90: quantile(9_000),
+            p999: quantile(9_990),
+            retries_per_s: rate(tally::RETRIES),
+            would_hedges_per_s: rate(tally::WOULD_HEDGES),
+            outer_loop_calls_per_s: rate(tally::OUTER_LOOP_CALLS),
+            breaker_refuses: gates.breaker_refuses,
+            budget_refuses: gates.budget_refuses,
+            circuit_open: gates.circuit_open,
+            killed: gates.killed,
+            served,
+            window_failures: gates.window_failures,
+            window_successes: gates.window_successes,
         }
     }
 }

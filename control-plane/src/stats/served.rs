@@ -10,7 +10,12 @@ use std::time::Duration;
 use damper_core::{Faults, OTHER_METHOD, key};
 use damper_proto::v1;
 
+use super::tally::Tally;
+use super::window::{Sums, Window};
 use super::{Books, FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE};
+
+/// How many counts there are of one method.
+const COUNTERS: usize = 6;
 
 /// Requests of one method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,10 +29,29 @@ pub(crate) struct Served {
     pub(crate) would_shed_repeats: u64,
 }
 
+/// A service and one of its methods.
+pub(super) type Method = (Arc<str>, Arc<str>);
+
 /// All methods that services serve, by service and method.
 #[derive(Default)]
 pub(super) struct ServedBooks {
-    methods: HashMap<(Arc<str>, Arc<str>), (Served, Duration)>,
+    methods: HashMap<Method, MethodBook>,
+}
+
+struct MethodBook {
+    sum: Served,
+    window: Window,
+    active: Duration,
+}
+
+/// One process's report about what it serves: whose it is, and the time that it covers.
+pub(super) struct ServedReport<'a> {
+    pub(super) service: &'a Arc<str>,
+    /// The process's totals, as it last reported them.
+    pub(super) before: &'a mut HashMap<Arc<str>, Served>,
+    /// None for a process that is new and counted from here on only.
+    pub(super) from: Option<Duration>,
+    pub(super) now: Duration,
 }
 
 impl Served {
@@ -40,6 +64,21 @@ impl Served {
             shed_repeats: part.shed_repeats,
             would_shed_repeats: part.would_shed_repeats,
         }
+    }
+
+    /// The counts that are not 0, by their place in a window.
+    fn moved(self) -> Vec<(u8, u64)> {
+        let Self {
+            first_sends,
+            damper_repeats,
+            grpc_repeats,
+            envoy_repeats,
+            shed_repeats,
+            would_shed_repeats,
+        } = self;
+        let counts: [u64; COUNTERS] =
+            [first_sends, damper_repeats, grpc_repeats, envoy_repeats, shed_repeats, would_shed_repeats];
+        (0..).zip(counts).filter(|(_, n)| *n > 0).collect()
     }
 
     /// Joins two sets of counts; none where that is not possible for one of them.
@@ -56,39 +95,54 @@ impl Served {
 }
 
 impl ServedBooks {
-    /// Adds what a report says of one method; false where it was left out. `before` are the same process's totals
-    /// as it last reported them; a process that is new is only counted from here on, unless `countable`.
+    /// Adds what a report says of one method; false where it was left out.
     pub(super) fn report(
         &mut self,
-        service: &Arc<str>,
         part: &v1::ServedReport,
-        before: &mut HashMap<Arc<str>, Served>,
-        now: Duration,
-        countable: bool,
+        by: &mut ServedReport<'_>,
         limit: usize,
     ) -> bool {
         let method: Arc<str> = part.method.as_str().into();
-        let key = (service.clone(), method.clone());
+        let key = (by.service.clone(), method.clone());
         let full = self.methods.len() >= limit && !self.methods.contains_key(&key);
-        let no_room = before.len() >= MAX_ROUTES_PER_INSTANCE && !before.contains_key(&method);
+        let no_room = by.before.len() >= MAX_ROUTES_PER_INSTANCE && !by.before.contains_key(&method);
         if full || no_room || !acceptable(&part.method) {
             return false;
         }
         let totals = Served::read(part);
-        let added = match before.insert(method, totals) {
+        let added = match by.before.insert(method, totals) {
             // Totals that fell are those of a process that began anew.
             Some(before) => Some(totals.with(before, u64::checked_sub).unwrap_or(totals)),
-            None => countable.then_some(totals),
+            None => by.from.map(|_| totals),
         };
-        let (sum, active) = self.methods.entry(key).or_default();
-        *active = now;
-        let more = |a: u64, b: u64| Some(a.saturating_add(b));
-        *sum = added.and_then(|added| sum.with(added, more)).unwrap_or(*sum);
+        let from = by.from.unwrap_or(by.now);
+        let new = || MethodBook { sum: Served::default(), window: Window::new(from), active: by.now };
+        let book = self.methods.entry(key).or_insert_with(new);
+        book.active = by.now;
+        if let Some(added) = added {
+            let more = |a: u64, b: u64| Some(a.saturating_add(b));
+            book.sum = book.sum.with(added, more).unwrap_or(book.sum);
+            book.window.add(from, by.now, &added.moved(), &Tally::default());
+        }
         true
     }
 
+    /// What is served, over a window that ends at the time told for each method.
+    pub(super) fn rates(&self, method: &Method, end: Duration, length: Duration) -> Option<v1::ServedRates> {
+        let (sums, seconds): (Sums<COUNTERS>, f64) = self.methods.get(method)?.window.sums(end, length);
+        Some(v1::ServedRates {
+            first_sends_per_s: sums.of(0) / seconds,
+            damper_repeats_per_s: sums.of(1) / seconds,
+            grpc_repeats_per_s: sums.of(2) / seconds,
+            envoy_repeats_per_s: sums.of(3) / seconds,
+            shed_repeats_per_s: sums.of(4) / seconds,
+            would_shed_repeats_per_s: sums.of(5) / seconds,
+        })
+    }
+
     pub(super) fn tidy(&mut self, now: Duration) {
-        self.methods.retain(|_, (_, active)| now.saturating_sub(*active) < FORGET_IDLE_AFTER);
+        self.methods.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
+        self.methods.values_mut().for_each(|book| book.window.forget(now));
     }
 }
 
@@ -96,7 +150,7 @@ impl Books {
     /// Every method that is served, by service and method.
     pub(super) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
         let methods = &self.served.methods;
-        methods.iter().map(|((service, method), (sum, _))| (service.clone(), method.clone(), *sum)).collect()
+        methods.iter().map(|((service, method), book)| (service.clone(), method.clone(), book.sum)).collect()
     }
 }
 

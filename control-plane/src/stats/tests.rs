@@ -4,6 +4,7 @@ use damper_core::Fate;
 
 use super::*;
 use crate::class::Class;
+use crate::hub::Hub;
 use crate::store::State;
 use crate::table::TableView;
 
@@ -19,7 +20,7 @@ fn session(instance: &str) -> Session {
 }
 
 fn stats() -> Stats {
-    Stats::new(3, watch::channel(Duration::from_secs(5)).1)
+    Stats::new(3, Hub::new(Duration::from_secs(5), Duration::from_secs(1)).pace())
 }
 
 fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
@@ -100,7 +101,7 @@ async fn a_repeated_report_adds_nothing_and_a_lost_one_loses_nothing() {
     pass(5).await;
     pass(5).await;
     stats.report(&one, report("p.S/M", 30, 30, 0));
-    assert_eq!(stats.counted()[0].calls, 30);
+    assert_eq!(stats.counted()[0].calls(), 30);
     assert_eq!(only(&stats).total_calls, 30);
 }
 
@@ -112,7 +113,7 @@ async fn a_process_that_restarted_counts_from_zero_again() {
     stats.report(&one, report("p.S/M", 100, 100, 0));
     pass(5).await;
     stats.report(&one, report("p.S/M", 7, 7, 0));
-    assert_eq!(stats.counted()[0].calls, 107);
+    assert_eq!(stats.counted()[0].calls(), 107);
     assert_eq!(only(&stats).total_calls, 7);
 }
 
@@ -168,4 +169,260 @@ async fn a_report_in_parts_is_one_report() {
     let rows = stats.rows(&table());
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| about(row.stats.calls_per_s, 10.0)), "{rows:?}");
+}
+
+/// A route's report with more than calls.
+fn detailed(calls: u64, change: impl FnOnce(&mut v1::RouteReport)) -> v1::Report {
+    let mut report = report("p.S/M", calls, calls, 0);
+    change(&mut report.routes[0]);
+    report
+}
+
+fn over(stats: &Stats, over: Over) -> v1::RouteStats {
+    let rows = stats.rows_over(over, &table());
+    assert_eq!(rows.len(), 1);
+    rows[0].stats.clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_window_has_the_rate_of_its_own_time() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    let mut calls = 0;
+    // 50 s of 10 calls/s, 5 s of 100, 5 s of 200.
+    for (reports, rate) in [(10, 10), (1, 100), (1, 200)] {
+        for _ in 0..reports {
+            pass(5).await;
+            calls += 5 * rate;
+            stats.report(&one, report("p.S/M", calls, calls, 0));
+        }
+    }
+    for (window, rate) in
+        [(Over::FiveSeconds, 200.0), (Over::TenSeconds, 150.0), (Over::Minute, 2000.0 / 60.0)]
+    {
+        let row = over(&stats, window);
+        assert!(about(row.calls_per_s, rate), "{window:?}: {}", row.calls_per_s);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_is_known_although_processes_report_late_and_then_forgotten() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    for n in 1..=60 {
+        pass(5).await;
+        stats.report(&one, report("p.S/M", n * 100, n * 100, 0));
+    }
+    pass(6).await;
+    assert!(
+        about(over(&stats, Over::Minute).calls_per_s, 20.0),
+        "{}",
+        over(&stats, Over::Minute).calls_per_s
+    );
+    stats.disconnected(&one);
+    pass(75).await;
+    let row = over(&stats, Over::Minute);
+    assert_eq!((row.calls_per_s, row.p50, row.total_calls), (0.0, None, 6000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn quantiles_are_those_of_the_window() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    let took = |slow: u64, fast: u64| {
+        detailed(slow + fast, |route| {
+            route.latency = vec![
+                v1::BucketCount { bucket: latency_of(10), count: fast },
+                v1::BucketCount { bucket: latency_of(1000), count: slow },
+            ];
+        })
+    };
+    let mut counts = (0, 0);
+    for n in 0..12 {
+        pass(5).await;
+        // Slow for 40 s, then fast with one slow call of a hundred.
+        let (slow, fast) = if n < 8 { (100, 0) } else { (1, 99) };
+        counts = (counts.0 + slow, counts.1 + fast);
+        stats.report(&one, took(counts.0, counts.1));
+    }
+    let near = |quantile: Option<prost_types::Duration>, ms: u64| {
+        let found = Duration::try_from(quantile.unwrap()).unwrap();
+        let truth = Duration::from_millis(ms);
+        assert!(found.abs_diff(truth) <= truth / 16, "{found:?}");
+    };
+    for window in [Over::FiveSeconds, Over::TenSeconds] {
+        let row = over(&stats, window);
+        near(row.p50, 10);
+        near(row.p90, 10);
+        near(row.p99, 10);
+        near(row.p999, 1000);
+    }
+    let minute = over(&stats, Over::Minute);
+    near(minute.p50, 1000);
+}
+
+fn latency_of(ms: u64) -> u32 {
+    u32::try_from(damper_core::latency::bucket_of(Duration::from_millis(ms))).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watched_route_is_told_over_the_last_second() {
+    let (stats, all) = (stats(), [session("one"), session("two")]);
+    all.iter().for_each(|session| stats.connected(session));
+    for n in 1..=20 {
+        pass(1).await;
+        for session in &all {
+            // The rate of the last second is ten times that of those before.
+            let calls = if n < 20 { n * 10 } else { 290 };
+            stats.report(session, report("p.S/M", calls, calls, 0));
+        }
+    }
+    let route = stats.rows(&table())[0].route.clone();
+    let row = stats.row(&route, Over::Second, &table()).unwrap().stats;
+    assert!(about(row.calls_per_s, 200.0), "{}", row.calls_per_s);
+    assert!(row.p99.is_some());
+    assert!(about(stats.row(&route, Over::TenSeconds, &table()).unwrap().stats.calls_per_s, 38.0));
+    let other = Route { callee_service: "other".into(), ..route };
+    assert!(stats.row(&other, Over::Second, &table()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn gates_are_those_of_the_last_reports_of_connected_processes() {
+    let (stats, all) = (stats(), [session("one"), session("two"), session("three")]);
+    all.iter().for_each(|session| stats.connected(session));
+    let state = |refuses, circuit: v1::CircuitState| v1::RouteState {
+        window_failures: 10,
+        window_successes: 90,
+        breaker_refuses: refuses,
+        budget_refuses: refuses,
+        circuit: circuit.into(),
+        killed: refuses,
+    };
+    let states =
+        [Some(state(true, v1::CircuitState::HalfOpen)), Some(state(false, v1::CircuitState::Closed)), None];
+    pass(5).await;
+    for (session, state) in all.iter().zip(&states) {
+        stats.report(session, detailed(10, |route| route.state = *state));
+    }
+    let gates = |row: &v1::RouteStats| {
+        (row.breaker_refuses, row.budget_refuses, row.circuit_open, row.killed, row.window_failures)
+    };
+    let row = only(&stats);
+    assert_eq!((gates(&row), row.window_successes), ((1, 1, 1, 1, 20), 180));
+    pass(5).await;
+    stats.report(&all[0], detailed(11, |route| route.state = states[1]));
+    stats.disconnected(&all[1]);
+    assert_eq!(gates(&only(&stats)), (0, 0, 0, 0, 10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rates_of_retries_hedges_and_loops_are_told() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    for n in 1..=4 {
+        pass(5).await;
+        let report = detailed(n * 100, |route| {
+            route.attempts = n * 200;
+            route.retries = n * 50;
+            route.hedges = n * 50;
+            route.would_hedges = n * 25;
+            route.outer_loop_calls = n * 5;
+            route.codes = vec![v1::CodeCount { code: v1::Code::Unavailable.into(), count: n * 100 }];
+        });
+        stats.report(&one, report);
+    }
+    let row = only(&stats);
+    let rates = [row.retries_per_s, row.hedges_per_s, row.would_hedges_per_s, row.outer_loop_calls_per_s];
+    for (rate, expected) in rates.into_iter().zip([10.0, 10.0, 5.0, 1.0]) {
+        assert!(about(rate, expected), "{rates:?}");
+    }
+    let counted = stats.counted();
+    assert_eq!(counted[0].codes().collect::<Vec<_>>(), [(Code::Unavailable, 400)]);
+    assert_eq!(counted[0].retries(), 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_callee_serves_stands_with_every_route_to_it() {
+    let stats = stats();
+    let (caller, callee) = (session("one"), serving("stock", "stock-1"));
+    [&caller, &callee].into_iter().for_each(|session| stats.connected(session));
+    for n in 1..=4 {
+        pass(5).await;
+        stats.report(&caller, report("p.S/M", n * 50, n * 50, 0));
+        let served = v1::ServedReport {
+            method: "p.S/M".to_owned(),
+            first_sends: n * 100,
+            damper_repeats: n * 10,
+            grpc_repeats: n * 20,
+            envoy_repeats: n * 5,
+            shed_repeats: n * 15,
+            would_shed_repeats: n * 25,
+        };
+        stats.report(&callee, v1::Report { served: vec![served], ..Default::default() });
+    }
+    for window in [Over::FiveSeconds, Over::TenSeconds, Over::Minute] {
+        let served = over(&stats, window).served.unwrap();
+        let rates = [
+            (served.first_sends_per_s, 20.0),
+            (served.damper_repeats_per_s, 2.0),
+            (served.grpc_repeats_per_s, 4.0),
+            (served.envoy_repeats_per_s, 1.0),
+            (served.shed_repeats_per_s, 3.0),
+            (served.would_shed_repeats_per_s, 5.0),
+        ];
+        assert!(rates.into_iter().all(|(rate, expected)| about(rate, expected)), "{window:?}: {served:?}");
+    }
+}
+
+fn serving(service: &str, instance: &str) -> Session {
+    let class = Class { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
+    let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
+    Session::new(hello, None, class, &table())
+}
+
+#[test]
+fn windows_that_do_not_exist_are_refused_with_those_that_do() {
+    let wire = |ms: u64| prost_types::Duration::try_from(Duration::from_millis(ms)).ok();
+    assert_eq!(Over::read("window", None).unwrap(), Over::TenSeconds);
+    assert_eq!(Over::read("window", wire(60_000)).unwrap(), Over::Minute);
+    assert_eq!(Over::read_of_one("window", wire(1_000)).unwrap(), Over::Second);
+    for (ms, said) in
+        [(1_000, "1s is not 5s, 10s or 60s; 1s is for the watch of one route"), (7, "7ms is not")]
+    {
+        let refused = Over::read("window", wire(ms)).unwrap_err().to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert!(Over::read_of_one("window", Some(prost_types::Duration { seconds: -5, nanos: 0 })).is_err());
+}
+
+/// What one route takes in memory after two minutes of reports.
+fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
+    let mut window = Window::new(Duration::ZERO);
+    let mut counts: Vec<(u8, u64)> = vec![(tally::CALLS, 100), (tally::ATTEMPTS, 110), (tally::RETRIES, 10)];
+    counts.extend(
+        Fate::ALL.into_iter().take(fates as usize).map(|fate| (tally::ending(Ending::real(fate)), 5)),
+    );
+    counts.push((tally::code(Code::Ok), 90));
+    counts.push((tally::code(Code::Unavailable), 20));
+    let mut latency = Tally::default();
+    (100..100 + buckets).for_each(|bucket| latency.add(u8::try_from(bucket).unwrap(), 3));
+    for n in 1..=24_u64 {
+        for process in 0..processes as u64 {
+            let to = Duration::from_millis(n * 5_000 + process * 5_000 / processes as u64);
+            window.add(to - Duration::from_secs(5), to, &counts, &latency);
+        }
+    }
+    window.bytes()
+}
+
+#[test]
+fn a_route_takes_kilobytes_and_not_more_the_more_processes_report_it() {
+    let usual = bytes_of_a_route(2, 20, 2);
+    let busy = bytes_of_a_route(6, 60, 20);
+    let busier = bytes_of_a_route(6, 60, 2_000);
+    println!("bytes of a route: usual {usual}, busy {busy}, with 2,000 processes {busier}");
+    assert!(usual <= 10 << 10, "{usual} bytes");
+    assert!(busy <= 24 << 10, "{busy} bytes");
+    assert!(busier <= busy + 1024, "{busier} bytes, {busy} with 20 processes");
 }

@@ -1,108 +1,212 @@
-//! The last seconds of one route.
+//! The last minute of one route, or of one method that is served.
 //!
-//! One slot per second. What a report adds is spread over the slots of the time it covers, so that a process
-//! that reports every five seconds looks as steady as it is. Latencies are put where the report arrived: a
-//! quantile does not need to know the second.
+//! What a report adds is spread over the seconds of the time it covers, so that a process that reports every
+//! five seconds looks as steady as it is. Each of the latest seconds has a slot; older ones are joined ten by
+//! ten, since only the window of a minute reaches back to them. A slot lists the counters that moved in it and
+//! nothing else: a busy route takes a few kilobytes, an idle one next to nothing. Latencies stay where their
+//! report arrived: that is the end of the time they are from, and a window of them ends where that of the
+//! counters does.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use damper_core::Ending;
+use damper_core::latency;
 
-use super::WINDOW;
-use super::instance::Totals;
+use super::tally::Tally;
 
 /// The longest time between the end of the window that is read and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
+const LONGEST_SECONDS: i64 = 60;
+/// So long a second has a slot of its own: the windows of 10 s and less, and the usual lag.
+const FINE_SECONDS: i64 = 20;
+/// How many older seconds share a slot.
+const JOINED: i64 = 10;
 
-/// Slots by the number of their second.
+/// Slots in the order of their times.
 #[derive(Debug)]
 pub(super) struct Window {
-    slots: BTreeMap<u64, Slot>,
-    began: u64,
+    slots: Vec<Slot>,
+    began: i64,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct Slot {
-    sums: Sums,
-    latency: BTreeMap<u16, u64>,
+    start: i64,
+    length: i64,
+    counts: Counts,
+    latency: Counts,
 }
 
-/// Sums over a window; parts of a call are possible, because differences are spread.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Sums {
-    pub(super) calls: f64,
-    pub(super) attempts: f64,
-    pub(super) hedges: f64,
-    pub(super) fates: BTreeMap<Ending, f64>,
+/// Counts by their numbers, in order. Parts of a count are possible, because differences are spread.
+#[derive(Debug, Default)]
+struct Counts(Vec<Count>);
+
+/// As bytes, because a pair would take eight instead of five, and there are millions.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    number: u8,
+    bytes: [u8; 4],
 }
 
-impl Sums {
-    fn add(&mut self, more: &Self) {
-        self.calls += more.calls;
-        self.attempts += more.attempts;
-        self.hedges += more.hedges;
-        for (ending, n) in &more.fates {
-            *self.fates.entry(*ending).or_default() += n;
-        }
+/// Sums over a window, by the number of the counter.
+#[derive(Clone, Debug)]
+pub(super) struct Sums<const N: usize>([f64; N]);
+
+impl<const N: usize> Sums<N> {
+    pub(super) fn of(&self, counter: u8) -> f64 {
+        self.0.get(usize::from(counter)).copied().unwrap_or(0.0)
     }
 }
 
 impl Window {
     pub(super) fn new(began: Duration) -> Self {
-        Self { slots: BTreeMap::new(), began: began.as_secs() }
+        Self { slots: Vec::new(), began: second(began) }
     }
 
-    /// Spreads what was counted between two times.
-    pub(super) fn add(&mut self, from: Duration, to: Duration, added: &Totals) {
-        self.began = self.began.min(from.as_secs());
-        let oldest = to.as_secs().saturating_sub((WINDOW + MAX_LAG).as_secs());
-        self.slots = self.slots.split_off(&oldest);
-        let length = to.saturating_sub(from).as_secs_f64();
-        for number in from.as_secs().max(oldest)..=to.as_secs() {
-            let share = if length > 0.0 {
-                let start = from.as_secs_f64().max(number as f64);
-                let end = to.as_secs_f64().min(number as f64 + 1.0);
-                (end - start).max(0.0) / length
-            } else {
-                f64::from(u8::from(number == to.as_secs()))
-            };
-            let part = |n: u64| n as f64 * share;
-            let fates = added.fates.iter().filter(|(_, n)| **n > 0);
-            let more = Sums {
-                calls: part(added.calls),
-                attempts: part(added.attempts),
-                hedges: part(added.hedges),
-                fates: fates.map(|(ending, n)| (*ending, part(*n))).collect(),
-            };
-            self.slots.entry(number).or_default().sums.add(&more);
+    /// Spreads what was counted between two times; nothing later than `to` was ever added.
+    pub(super) fn add(&mut self, from: Duration, to: Duration, counted: &[(u8, u64)], latency: &Tally) {
+        self.began = self.began.min(second(from));
+        self.forget(to);
+        let (now, length) = (second(to), to.saturating_sub(from).as_secs_f64());
+        if !counted.is_empty() {
+            let mut start = unit(second(from).max(oldest(now)), now).0;
+            while start <= now {
+                let (at, seconds) = unit(start, now);
+                let begin = from.as_secs_f64().max(at as f64);
+                let end = to.as_secs_f64().min((at + seconds) as f64);
+                let share = match length > 0.0 {
+                    true => (end - begin).max(0.0) / length,
+                    false => f64::from(u8::from(at == now)),
+                };
+                if share > 0.0 {
+                    let slot = self.slot(at, seconds);
+                    counted.iter().for_each(|(number, n)| slot.counts.add(*number, (*n as f64 * share) as f32));
+                }
+                start = at + seconds;
+            }
         }
-        let slot = self.slots.entry(to.as_secs()).or_default();
-        for (bucket, n) in added.latency.iter().filter(|(_, n)| **n > 0) {
-            *slot.latency.entry(*bucket).or_default() += n;
+        if latency.iter().next().is_some() {
+            let slot = self.slot(now, 1);
+            latency.iter().for_each(|(bucket, n)| slot.latency.add(bucket, n as f32));
         }
+    }
+
+    /// Drops what no window reaches any more, and joins what only the longest does.
+    pub(super) fn forget(&mut self, now: Duration) {
+        let now = second(now);
+        let is_due = |slot: &Slot| slot.end() <= oldest(now) || unit(slot.start, now).1 != slot.length;
+        if !self.slots.iter().any(is_due) {
+            return;
+        }
+        let mut joined: Vec<Slot> = Vec::new();
+        for mut slot in std::mem::take(&mut self.slots) {
+            let (start, length) = unit(slot.start, now);
+            match joined.last_mut().filter(|last| last.start == start) {
+                _ if slot.end() <= oldest(now) => {}
+                Some(last) => {
+                    slot.counts.iter().for_each(|(number, n)| last.counts.add(number, n));
+                    slot.latency.iter().for_each(|(bucket, n)| last.latency.add(bucket, n));
+                }
+                None => {
+                    (slot.start, slot.length) = (start, length);
+                    joined.push(slot);
+                }
+            }
+        }
+        for slot in &mut joined {
+            slot.counts.0.shrink_to_fit();
+            slot.latency.0.shrink_to_fit();
+        }
+        joined.shrink_to_fit();
+        self.slots = joined;
+    }
+
+    fn slot(&mut self, start: i64, length: i64) -> &mut Slot {
+        let at = self.slots.partition_point(|slot| slot.start < start);
+        if self.slots.get(at).is_none_or(|slot| slot.start != start) {
+            self.slots.reserve_exact(1);
+            self.slots.insert(at, Slot { start, length, counts: Counts::default(), latency: Counts::default() });
+        }
+        &mut self.slots[at]
     }
 
     /// The sums of the whole seconds before `end`, and how many seconds they are.
-    pub(super) fn sums(&self, end: Duration) -> (Sums, f64) {
-        let end = end.as_secs();
-        let start = end.saturating_sub(WINDOW.as_secs());
-        let mut sums = Sums::default();
-        for (_, slot) in self.slots.range(start..end) {
-            sums.add(&slot.sums);
+    pub(super) fn sums<const N: usize>(&self, end: Duration, length: Duration) -> (Sums<N>, f64) {
+        let end = second(end);
+        let start = end - second(length);
+        let mut sums = Sums([0.0; N]);
+        for slot in &self.slots {
+            let share = slot.overlap(start, end) as f64 / slot.length as f64;
+            for (number, n) in slot.counts.iter().filter(|_| share > 0.0) {
+                if let Some(sum) = sums.0.get_mut(usize::from(number)) {
+                    *sum += f64::from(n) * share;
+                }
+            }
         }
-        let seconds = end.saturating_sub(start.max(self.began)).max(1);
+        let seconds = (end - start.max(self.began).max(0)).max(1);
         (sums, seconds as f64)
     }
 
-    /// Latencies reported lately, by bucket.
-    pub(super) fn latency(&self, end: Duration) -> BTreeMap<u16, u64> {
-        let mut sum = BTreeMap::new();
-        for (_, slot) in self.slots.range(end.as_secs().saturating_sub(WINDOW.as_secs())..) {
-            for (bucket, n) in &slot.latency {
-                *sum.entry(*bucket).or_default() += n;
+    /// Latencies of the reports that arrived in a window, by bucket; of slots at its edge those that lie in it by
+    /// more than half.
+    pub(super) fn latency(&self, end: Duration, length: Duration) -> Vec<(usize, u64)> {
+        // The report that ends a window arrives within the second of its end.
+        let end = second(end) + 1;
+        let start = end - second(length);
+        let mut sums = [0.0_f64; latency::BUCKETS];
+        for slot in self.slots.iter().filter(|slot| 2 * slot.overlap(start, end) > slot.length) {
+            for (bucket, n) in slot.latency.iter() {
+                if let Some(sum) = sums.get_mut(usize::from(bucket)) {
+                    *sum += f64::from(n);
+                }
             }
         }
-        sum
+        sums.into_iter().map(|n| n as u64).enumerate().filter(|(_, n)| *n > 0).collect()
     }
+
+    /// How many bytes the window takes, without those of the allocator.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        let lists = self.slots.iter().map(|slot| slot.counts.0.capacity() + slot.latency.0.capacity());
+        size_of::<Self>()
+            + self.slots.capacity() * size_of::<Slot>()
+            + lists.sum::<usize>() * size_of::<Count>()
+    }
+}
+
+impl Counts {
+    fn add(&mut self, to: u8, n: f32) {
+        match self.0.binary_search_by_key(&to, |count| count.number) {
+            Ok(at) => self.0[at].bytes = (f32::from_le_bytes(self.0[at].bytes) + n).to_le_bytes(),
+            Err(at) => self.0.insert(at, Count { number: to, bytes: n.to_le_bytes() }),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u8, f32)> {
+        self.0.iter().map(|count| (count.number, f32::from_le_bytes(count.bytes)))
+    }
+}
+
+impl Slot {
+    fn end(&self) -> i64 {
+        self.start + self.length
+    }
+
+    /// How many of its seconds lie between two others.
+    fn overlap(&self, start: i64, end: i64) -> i64 {
+        (end.min(self.end()) - start.max(self.start)).max(0)
+    }
+}
+
+/// The slot that a second belongs to at a time: where it begins, and how long it is.
+fn unit(at: i64, now: i64) -> (i64, i64) {
+    let fine_from = (now - FINE_SECONDS).div_euclid(JOINED) * JOINED;
+    if at < fine_from { (at.div_euclid(JOINED) * JOINED, JOINED) } else { (at, 1) }
+}
+
+fn oldest(now: i64) -> i64 {
+    now - LONGEST_SECONDS - second(MAX_LAG)
+}
+
+fn second(at: Duration) -> i64 {
+    i64::try_from(at.as_secs()).unwrap_or(i64::MAX)
 }

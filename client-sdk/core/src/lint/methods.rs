@@ -36,7 +36,8 @@ const VERBS: [&str; 27] = [
 ];
 
 /// True if the name of `package.Service/Method` begins with such a word.
-pub(super) fn changes_something(method: &str) -> bool {
+#[must_use]
+pub fn changes_something(method: &str) -> bool {
     let name = method.rsplit('/').next().unwrap_or_default();
     let is_first_word = |verb: &str| {
         let (head, rest) = match (name.get(..verb.len()), name.get(verb.len()..)) {

@@ -1,0 +1,37 @@
+//! A rule in `observe` for a key, made from what its routes measured. Nothing is written.
+
+mod values;
+
+use damper_core::Pattern;
+use damper_proto::{convert, v1};
+
+use self::values::Values;
+use crate::errors::Error;
+use crate::shared::Shared;
+use crate::table::TableView;
+
+pub(super) async fn propose(
+    shared: &Shared,
+    request: v1::ProposeRuleRequest,
+) -> Result<v1::ProposeRuleResponse, Error> {
+    let Some(key) = &request.key else { return Err(Error::fault("key", "must be given")) };
+    let pattern = convert::pattern(key).map_err(|faults| Error::at("key", faults))?;
+    let Values { policy, mut reasons } = Values::of(&pattern, &shared.stats.measured(&pattern));
+    reasons.extend(beside(&shared.table(), &pattern));
+    let rule = v1::Rule { key: Some((&pattern).into()), policy: Some(policy), ..Default::default() };
+    Ok(v1::ProposeRuleResponse { rule: Some(rule), reasons })
+}
+
+/// What is there already.
+fn beside(table: &TableView, pattern: &Pattern) -> Option<String> {
+    let stored = table.stored(pattern)?;
+    let mode = match stored.wire.policy.as_ref().map(v1::Policy::mode) {
+        Some(v1::Mode::Enforce) => "enforce",
+        Some(v1::Mode::Observe) => "observe",
+        _ => "off",
+    };
+    Some(format!(
+        "key: a rule with this key is there already, in {mode}; applying this one replaces it, and what was \
+         measured contains its repeats"
+    ))
+}

@@ -1,0 +1,248 @@
+//! Which value follows from which measurement.
+//!
+//! The aim is a rule that an operator can put in `observe` without a thought and read every value's reason beside
+//! it. Where too little is known the setting is left out, so that the engine's default holds, and the reason says so.
+//! Times are rounded up to figures that people use. A method whose name says that it changes something is only
+//! repeated after UNAVAILABLE and has no time per attempt, because a call that is given up may have been carried
+//! out; methods that the key does not name get no times at all, since there may be streams among them.
+
+use std::time::Duration;
+
+use damper_core::fault::Millis;
+use damper_core::policy::{Growth, Retry, TIMEOUT, Waits};
+use damper_core::{Backoff, Code, MethodPart, Pattern, lint};
+use damper_proto::v1;
+
+use crate::stats::Measured;
+
+/// A pause of the callee's process, or one lost packet, is no reason to give an attempt up.
+const LEAST_ATTEMPT: Duration = Duration::from_millis(250);
+/// How much longer than the slowest calls an attempt may take.
+const HEADROOM: u32 = 2;
+/// Waits shorter than this find the same fault, longer ones are felt.
+const BASES: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
+/// From here on the slowest calls are worth a second thought.
+const LONG_TAIL: u32 = 5;
+
+/// The settings and what each was made from.
+pub(super) struct Values {
+    pub(super) policy: v1::Policy,
+    pub(super) reasons: Vec<String>,
+}
+
+impl Values {
+    pub(super) fn of(pattern: &Pattern, measured: &Measured) -> Self {
+        let mut values = Self {
+            policy: v1::Policy { mode: v1::Mode::Observe.into(), ..Default::default() },
+            reasons: vec![basis(measured)],
+        };
+        values.say("mode", "observe: decisions are made and counted, nothing is repeated or cut yet".to_owned());
+        let mut retry = values.retry();
+        let names_method = matches!(pattern.callee_method, MethodPart::Exact(_));
+        let method = pattern.callee_method.to_string();
+        values.codes(&mut retry, names_method.then_some(&*method), measured);
+        values.backoff(&mut retry, measured);
+        values.times(&mut retry, names_method.then_some(&*method), measured);
+        values.policy.retry = Some(retry);
+        values.breaker();
+        values.hedge(names_method.then_some(&*method), measured);
+        values
+    }
+
+    fn say(&mut self, field: &str, reason: String) {
+        self.reasons.push(format!("policy.{field}: {reason}"));
+    }
+
+    fn retry(&mut self) -> v1::Retry {
+        let max_attempts = Retry::default().max_attempts;
+        self.say("retry.max_attempts", format!("{max_attempts}, the default"));
+        v1::Retry { max_attempts: Some(max_attempts), ..Default::default() }
+    }
+
+    /// After which codes a call is repeated; `method` is none where the key does not name one.
+    fn codes(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &Measured) {
+        let mut codes = vec![Code::Unavailable];
+        let unavailable = percent(measured.share(Code::Unavailable));
+        let given_up = percent(measured.share(Code::DeadlineExceeded));
+        let why = match method {
+            None => {
+                format!("only UNAVAILABLE ({unavailable} of the attempts): the methods are not named and may change something")
+            }
+            Some(method) if lint::changes_something(method) => format!(
+                "only UNAVAILABLE ({unavailable} of the attempts): by its name the method changes something, and other \
+                 failures can follow a success"
+            ),
+            Some(_) => {
+                codes.push(Code::DeadlineExceeded);
+                format!(
+                    "UNAVAILABLE ({unavailable} of the attempts) and DEADLINE_EXCEEDED ({given_up}), which an attempt \
+                     ends with that is given up; leave the latter out if repeating the method does harm"
+                )
+            }
+        };
+        let codes = codes.into_iter().map(|code| v1::Code::from(code).into()).collect();
+        retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(v1::CodeList { codes })) });
+        self.say("retry.codes", why);
+    }
+
+    fn backoff(&mut self, retry: &mut v1::Retry, measured: &Measured) {
+        let Some(median) = measured.quantile(5_000) else {
+            let default = "the default: too few calls to know the usual latency";
+            self.say("retry.backoff", default.to_owned());
+            return;
+        };
+        let base = rounded(median).clamp(*BASES.start(), *BASES.end());
+        let max = base * 10;
+        self.say(
+            "retry.backoff",
+            format!(
+                "from {} up to {}: about as long as the median call takes ({}), within {} and {}",
+                Millis(base),
+                Millis(max),
+                Millis(shown(median)),
+                Millis(*BASES.start()),
+                Millis(*BASES.end())
+            ),
+        );
+        let exponential =
+            v1::ExponentialBackoff { base: wire(base), max: wire(max), ..Default::default() };
+        retry.backoff = Some(v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(exponential)) });
+    }
+
+    /// How long an attempt and a call may take.
+    fn times(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &Measured) {
+        let Some(method) = method else {
+            let why = "none: the key does not name its method, and a time would end long streams";
+            return self.say("timeout", why.to_owned());
+        };
+        let Some(slowest) = measured.quantile(9_990) else {
+            let why = format!("none: {} calls are too few to know the slowest ones", measured.calls);
+            return self.say("timeout", why);
+        };
+        let attempt = rounded(slowest * HEADROOM).max(LEAST_ATTEMPT).min(TIMEOUT.max);
+        let attempts = retry.max_attempts.unwrap_or_default();
+        let waits = longest_waits(retry, attempts);
+        let call = rounded(attempt * attempts + waits).min(TIMEOUT.max);
+        let slowest = Millis(shown(slowest));
+        if lint::changes_something(method) {
+            self.say(
+                "retry.per_attempt_timeout",
+                "none: an attempt that is given up may have been carried out".to_owned(),
+            );
+        } else {
+            retry.per_attempt_timeout = wire(attempt);
+            self.say(
+                "retry.per_attempt_timeout",
+                format!("{}: {HEADROOM} x the p99.9 of {slowest}, at least {}", Millis(attempt), Millis(LEAST_ATTEMPT)),
+            );
+        }
+        self.policy.timeout = wire(call);
+        self.say(
+            "timeout",
+            format!(
+                "{}: {attempts} attempts of {} ({HEADROOM} x the p99.9 of {slowest}) and the waits between them",
+                Millis(call),
+                Millis(attempt)
+            ),
+        );
+    }
+
+    fn breaker(&mut self) {
+        let ratio = damper_core::policy::RetryBreaker::default().ratio;
+        self.say(
+            "retry_breaker",
+            format!("on, as it is unless switched off: a retry is allowed while failures <= {ratio} x successes"),
+        );
+    }
+
+    /// Only in words: whether a callee bears hedges is not to be seen in its latency.
+    fn hedge(&mut self, method: Option<&str>, measured: &Measured) {
+        let (Some(median), Some(slow)) = (measured.quantile(5_000), measured.quantile(9_900)) else { return };
+        let may_repeat = method.is_some_and(|method| !lint::changes_something(method));
+        if may_repeat && slow >= median * LONG_TAIL {
+            self.say(
+                "hedge",
+                format!(
+                    "none, but the p99 of {} is far from the median of {}: hedge: {{ delay: {{ percentile: {{ at: 95 }} }} }} \
+                     with a budget would answer slow calls sooner, if the callee bears 5% more",
+                    Millis(shown(slow)),
+                    Millis(shown(median))
+                ),
+            );
+        }
+    }
+}
+
+/// What all of it was made from.
+fn basis(measured: &Measured) -> String {
+    let Measured { routes, calls, lately, .. } = measured;
+    match (routes, calls) {
+        (0, _) => "no process reports a route that the key matches: the values are the defaults".to_owned(),
+        (_, 0) => format!("the {routes} routes have no calls yet: the values are the defaults"),
+        _ if *lately => format!("made from {calls} calls of the last minute on {routes} routes"),
+        _ => format!("made from {calls} calls on {routes} routes since their processes started"),
+    }
+}
+
+/// The longest waits between so many attempts.
+fn longest_waits(retry: &v1::Retry, attempts: u32) -> Duration {
+    let (base, max) = match retry.backoff.as_ref().and_then(|backoff| backoff.kind.as_ref()) {
+        Some(v1::backoff::Kind::Exponential(v1::ExponentialBackoff { base, max, .. })) => {
+            (read(base.as_ref()), read(max.as_ref()))
+        }
+        _ => match Backoff::default() {
+            Backoff::Always(Waits::Exponential { base, growth: Growth { max, .. }, .. }) => (base, max),
+            _ => (Duration::ZERO, Duration::ZERO),
+        },
+    };
+    (0..attempts.saturating_sub(1)).map(|n| (base * 2_u32.saturating_pow(n)).min(max)).sum()
+}
+
+fn read(wire: Option<&prost_types::Duration>) -> Duration {
+    wire.and_then(|wire| Duration::try_from(*wire).ok()).unwrap_or_default()
+}
+
+fn wire(duration: Duration) -> Option<prost_types::Duration> {
+    prost_types::Duration::try_from(duration).ok()
+}
+
+/// Up to figures that people use: in steps of 1, 5, 10, 50, 100 ... ms.
+fn rounded(duration: Duration) -> Duration {
+    let ms = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).max(1);
+    let mut step = 1;
+    while ms > step * 20 {
+        step *= if step.to_string().starts_with('1') { 5 } else { 2 };
+    }
+    Duration::from_millis(ms.div_ceil(step) * step)
+}
+
+/// A measured time as it is told: whole milliseconds from 10 ms on.
+fn shown(duration: Duration) -> Duration {
+    if duration < Duration::from_millis(10) { duration } else { Duration::from_millis(duration.as_millis() as u64) }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up_to_figures_that_people_use() {
+        for (us, ms) in [
+            (1, 1),
+            (7_000, 7),
+            (20_001, 25),
+            (95_000, 95),
+            (101_000, 110),
+            (186_123, 190),
+            (201_000, 250),
+            (1_234_000, 1_300),
+            (12_345_000, 13_000),
+        ] {
+            assert_eq!(rounded(Duration::from_micros(us)), Duration::from_millis(ms), "{us} us");
+        }
+    }
+}
