@@ -6,6 +6,7 @@
 pub mod binary;
 pub mod control_plane;
 pub mod etcd;
+pub mod guide;
 pub mod hop;
 pub mod peer;
 pub mod sled;

@@ -88,6 +88,9 @@ struct RunArgs {
     /// Decides which calls fail where only some do
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Tell no story: governed rules and healthy services, to try things out on
+    #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
+    playground: bool,
     /// Let the naive rules only observe the outage first, and predict what they will do
     #[arg(long)]
     observe: bool,
@@ -157,7 +160,10 @@ async fn tell(
         teller,
     };
     let ending = stage.teller.clone();
-    let mut story = Story::new(stage, args.phase_seconds, args.observe);
+    let mut story = match args.playground {
+        true => Story::none(stage),
+        false => Story::new(stage, args.phase_seconds, args.observe),
+    };
     story.prepare().await?;
     let load = Load::start(chain.gateway(), args.load, surroundings.ledger)?;
     let told = tokio::select! {
@@ -168,20 +174,22 @@ async fn tell(
         }
         printed = &mut printing => return printed?.or_else(unless_closed),
     };
-    let reported = write_report(&story, args);
+    let reported = if args.playground { Ok(()) } else { write_report(&story, args).map(drop) };
     load.stop().await?;
     chain.stop().await?;
     drop((story, ending));
     // Lines still to come are of little interest to somebody who ends the demo.
     let _ = timeout(PRINT_WITHIN, printing).await;
-    told.and(reported.map(drop))
+    told.and(reported)
 }
 
 async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
     let began = Instant::now();
-    story.play().await?;
-    let report = write_report(story, args)?;
-    story.sum_up(&report);
+    if !args.playground {
+        story.play().await?;
+        let report = write_report(story, args)?;
+        story.sum_up(&report);
+    }
     match args.duration {
         None => story.watch().await,
         Some(duration) if began.elapsed() < duration => {

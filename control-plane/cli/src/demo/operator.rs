@@ -56,8 +56,13 @@ impl Operator {
 
     /// Applies a manifest, all or nothing, and answers with the store's revision.
     pub(super) async fn apply(&mut self, text: &str, reason: &str) -> anyhow::Result<u64> {
-        let header =
-            WriteOptions { reason: reason.to_owned(), author: "demo".to_owned(), ..WriteOptions::default() };
+        let header = WriteOptions {
+            reason: reason.to_owned(),
+            author: "demo".to_owned(),
+            // The naive rules multiply along the chain, which is what the story is about.
+            force: true,
+            ..WriteOptions::default()
+        };
         let mut messages = vec![apply_rules_request::Kind::Header(header)];
         for document in manifest::parse(text)? {
             let Manifest::Rule(rule) = document.manifest else {

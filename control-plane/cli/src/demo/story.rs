@@ -80,9 +80,18 @@ pub(super) fn window() -> Duration {
 impl Story {
     /// A story whose scenes last at least so long.
     pub(super) fn new(stage: Stage, scene_seconds: u64, observe: bool) -> Self {
+        Self::of(stage, scenes(scene_seconds, observe))
+    }
+
+    /// No story: governed rules, healthy services, and whatever somebody makes of them.
+    pub(super) fn none(stage: Stage) -> Self {
+        Self::of(stage, Vec::new())
+    }
+
+    fn of(stage: Stage, scenes: Vec<Scene>) -> Self {
         Self {
             stage,
-            scenes: scenes(scene_seconds, observe),
+            scenes,
             played: Vec::new(),
             governed: None,
             origin: Instant::now(),
@@ -92,7 +101,11 @@ impl Story {
     /// Puts the first rules in force and begins the first stretch; the load may start then.
     pub(super) async fn prepare(&mut self) -> anyhow::Result<()> {
         let observes = self.scenes.iter().any(|scene| scene.name == "observe");
-        let first = if observes { OBSERVE } else { NAIVE };
+        let first = match (self.scenes.is_empty(), observes) {
+            (true, _) => GOVERNED,
+            (false, true) => OBSERVE,
+            (false, false) => NAIVE,
+        };
         self.stage.operator.apply_everywhere(first, "demo: before the story").await?;
         self.origin = Instant::now();
         self.stage.ledger.begin(self.origin);
