@@ -60,7 +60,7 @@ impl ChangesArgs {
                 caller_cluster: Some(key.caller_cluster),
                 callee_service: Some(key.callee_service),
                 callee_method: Some(key.callee_method),
-                ..Default::default()
+                ..self.names.filter()
             },
         };
         let kind = match self.kind {
@@ -101,6 +101,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         ("CLUSTER", Left),
         ("CALLEE", Left),
         ("METHOD", Left),
+        ("OWNER", Left),
         ("REASON", Left),
     ]);
     let now = now();
@@ -115,10 +116,19 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
             let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
             let what = [done.to_owned(), kind.to_owned()];
             let columns = head.into_iter().chain(what).chain(key::columns(key));
-            table.row(columns.chain([change.reason.clone()]));
+            table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
         }
     }
     table
+}
+
+/// Whose it is, or was where it is gone.
+fn owner(change: &v1::ObjectChange) -> &str {
+    match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
+        Some(object::Kind::Rule(rule)) => &rule.owner,
+        Some(object::Kind::Guard(guard)) => &guard.owner,
+        Some(object::Kind::Kill(_)) | None => "",
+    }
 }
 
 fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {

@@ -31,6 +31,9 @@ pub(crate) struct NameArgs {
     /// Only where one of the four names contains this
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
+    /// Only of this owner ('' finds what belongs to nobody)
+    #[arg(long, value_name = "NAME")]
+    owner: Option<String>,
 }
 
 impl FilterArgs {
@@ -50,7 +53,7 @@ impl NameArgs {
             callee_method: self.method.clone(),
             mode: None,
             text: self.text.clone(),
-            owner: None,
+            owner: self.owner.clone(),
         }
     }
 }

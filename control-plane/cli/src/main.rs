@@ -21,6 +21,7 @@ mod figures;
 mod filter;
 mod key;
 mod output;
+mod set;
 mod sources;
 mod status;
 mod write;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, clients, completion, diff, explain, guards, history, reference, rollback, routes, rules,
+    apply, audit, clients, completion, diff, explain, export, guards, history, import, reference, rollback, routes, rules,
     serve, stats,
 };
 use crate::exit::Error;
@@ -80,8 +81,12 @@ enum Command {
     Guards(guards::GuardsCommand),
     /// Write the rules and guards of manifests, all or nothing
     Apply(apply::ApplyArgs),
-    /// Show what apply would change (whether a guard would refuse it says `apply --dry-run`)
+    /// Show what apply would change, remove, and be refused for
     Diff(diff::DiffArgs),
+    /// Hand out every rule and guard at one revision, as manifests
+    Export(export::ExportArgs),
+    /// Make everything what an export says
+    Import(import::ImportArgs),
     /// Show who changed which rules and guards, when and why
     History(history::HistoryArgs),
     /// Make a rule, a guard or everything what it was at a revision
@@ -128,6 +133,8 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Guards(command) => guards::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
+        Command::Export(args) => export::run(&session, args).await,
+        Command::Import(args) => import::run(&session, args).await,
         Command::History(args) => history::run(&session, args).await,
         Command::Rollback(args) => rollback::run(&session, args).await,
         Command::Audit(command) => audit::run(&session, command).await,

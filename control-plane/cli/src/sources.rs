@@ -23,10 +23,14 @@ use crate::status::as_is;
 /// The files that a folder given with `-f` is read for.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
+/// Folders lie no deeper in each other; a link that leads back up ends there.
+const MAX_DEPTH: usize = 32;
+
 /// Where manifests are.
 #[derive(Args, Debug)]
 pub(crate) struct FileArgs {
-    /// A file of manifests, a folder of them (*.yaml, *.yml, *.json) or - for standard input; repeatable
+    /// A file of manifests, a folder of them (*.yaml, *.yml, *.json, also in folders below) or - for standard
+    /// input; repeatable
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,
 }
@@ -47,6 +51,41 @@ pub(crate) enum Item {
 }
 
 impl Item {
+    /// The rule, where it is one.
+    pub(crate) fn rule(&self) -> Option<&v1::Rule> {
+        if let Self::Rule(rule) = self { Some(rule) } else { None }
+    }
+
+    /// The guard, where it is one.
+    pub(crate) fn guard(&self) -> Option<&v1::Guard> {
+        if let Self::Guard(guard) = self { Some(guard) } else { None }
+    }
+
+    /// What it is, in a word.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Rule(_) => "rule",
+            Self::Guard(_) => "guard",
+        }
+    }
+
+    /// Whose it says it is.
+    pub(crate) fn owner(&self) -> &str {
+        match self {
+            Self::Rule(rule) => &rule.owner,
+            Self::Guard(guard) => &guard.owner,
+        }
+    }
+
+    /// The same, belonging to this owner.
+    pub(crate) fn owned_by(&self, owner: &str) -> Self {
+        let owner = owner.to_owned();
+        match self.clone() {
+            Self::Rule(rule) => Self::Rule(v1::Rule { owner, ..rule }),
+            Self::Guard(guard) => Self::Guard(v1::Guard { owner, ..guard }),
+        }
+    }
+
     pub(crate) fn key(&self) -> Option<&v1::Pattern> {
         match self {
             Self::Rule(rule) => rule.key.as_ref(),
@@ -93,8 +132,30 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Reads all manifests, in the order given and a folder's in the order of its names.
+/// The one rule, or the one guard, of sources that must have no more; `of` tells one from another.
+pub(crate) fn only<'a, T>(
+    manifests: &'a [Manifest],
+    noun: &str,
+    of: impl Fn(&'a Item) -> Option<&'a T>,
+) -> Result<&'a T, Error> {
+    let [Manifest { origin, item }] = manifests else {
+        let several = manifests.len();
+        return Err(Error::data(format_args!(
+            "one {noun} is put at a time, there are {several}; use damper apply"
+        )));
+    };
+    let kind = item.kind();
+    of(item).ok_or_else(|| Error::data(format_args!("{origin}: is a {kind}; use damper {kind}s put")))
+}
+
+/// Reads all manifests, in the order given and a folder's in the order of its names. There must be some in each.
 pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
+    read_set(args, false)
+}
+
+/// The same, where there may be none.
+pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manifest>, Error> {
+    let is_left_out = |bytes: &[u8]| may_be_empty && documents(bytes) == 0;
     let mut manifests = Vec::new();
     let mut faults = Vec::new();
     let mut counted = 0;
@@ -103,13 +164,23 @@ pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
             let mut bytes = Vec::new();
             io::stdin().read_to_end(&mut bytes).map_err(Error::io("standard input"))?;
             count("standard input", &bytes, &mut counted)?;
+            if is_left_out(&bytes) {
+                continue;
+            }
             take("standard input", &bytes, &mut manifests, &mut faults);
             continue;
         }
-        for file in files_at(path)? {
+        let files = files_at(path)?;
+        if files.is_empty() && !may_be_empty {
+            return Err(Error::data(format_args!("{}: has no *.yaml, *.yml or *.json file", path.display())));
+        }
+        for file in files {
             let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
             let name = file.display().to_string();
             count(&name, &bytes, &mut counted)?;
+            if is_left_out(&bytes) {
+                continue;
+            }
             take(&name, &bytes, &mut manifests, &mut faults);
         }
     }
@@ -117,25 +188,38 @@ pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
     if faults.is_empty() { Ok(manifests) } else { Err(Error::Data(faults)) }
 }
 
-/// The file, or a folder's manifests.
+/// The file, or the manifests of a folder and those below it.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
-    let failed = |error| unreadable(path, error);
-    if !std::fs::metadata(path).map_err(failed)?.is_dir() {
+    if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(failed)? {
-        let file = entry.map_err(failed)?.path();
-        let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        if EXTENSIONS.contains(&extension) && file.is_file() {
-            files.push(file);
-        }
-    }
-    if files.is_empty() {
-        return Err(Error::data(format_args!("{}: has no *.yaml, *.yml or *.json file", path.display())));
-    }
+    files_below(path, 0, &mut files)?;
     files.sort();
     Ok(files)
+}
+
+/// Takes up a folder's manifests. What begins with a dot is left out: it is kept by tools, not written by people.
+fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let failed = |error| unreadable(folder, error);
+    if depth > MAX_DEPTH {
+        let folder = folder.display();
+        return Err(Error::data(format_args!("{folder}: is more than {MAX_DEPTH} folders deep")));
+    }
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = entry.path();
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            files_below(&path, depth + 1, files)?;
+        } else if EXTENSIONS.contains(&extension) && path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(())
 }
 
 fn unreadable(path: &Path, error: io::Error) -> Error {
@@ -288,6 +372,34 @@ mod tests {
         let read = read_files(&[folder.path()]).unwrap();
         let callers: Vec<_> = read.iter().map(|m| m.item.key().unwrap().caller_service.clone()).collect();
         assert_eq!(callers, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn folders_below_are_read_too_and_hidden_ones_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let named = |name: &str| RULE.replace("caller_service: a", &format!("caller_service: {name}"));
+        for (path, caller) in
+            [("b/1.yaml", "d"), ("a/z/1.yaml", "b"), ("a/1.yaml", "a"), (".git/1.yaml", "x")]
+        {
+            let file = folder.path().join(path);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, named(caller)).unwrap();
+        }
+        std::fs::write(folder.path().join("b.yaml"), named("c")).unwrap();
+        let read = read_files(&[folder.path()]).unwrap();
+        let callers: Vec<_> = read.iter().map(|m| m.item.key().unwrap().caller_service.clone()).collect();
+        assert_eq!(callers, ["a", "b", "d", "c"]);
+    }
+
+    #[test]
+    fn nothing_is_a_set_only_where_it_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = FileArgs { files: vec![folder.path().to_owned()] };
+        assert_eq!(read_set(&args, false).unwrap_err().code(), 65);
+        assert!(read_set(&args, true).unwrap().is_empty());
+        std::fs::write(folder.path().join("none.yaml"), "# nothing\n").unwrap();
+        assert_eq!(read_set(&args, false).unwrap_err().code(), 65);
+        assert!(read_set(&args, true).unwrap().is_empty());
     }
 
     #[test]

@@ -13,6 +13,8 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::exit::Error;
+use crate::key;
+use crate::output::printable;
 use crate::sources::Item;
 
 /// Turns the path of a field in a request into the words of whoever wrote it.
@@ -99,11 +101,39 @@ fn conflict(status: &Status) -> String {
             lines.push(line);
         }
     }
+    lines.extend(conflicts(status).iter().flat_map(owned));
     if let Some((words, revision, by)) = current(status) {
         let by = if by.is_empty() { "somebody" } else { &by };
         lines.push(format!("{words} is at revision {revision} now, changed by {by}"));
     }
     lines.join("\n")
+}
+
+/// The settings that belong to others, of a set that is refused for them.
+fn conflicts(status: &Status) -> Option<v1::Conflicts> {
+    let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
+    let packed = details.iter().find(|any| any.type_url.ends_with("/damper.v1.Conflicts"))?;
+    v1::Conflicts::decode(packed.value.as_slice()).ok()
+}
+
+/// A line for each setting that is told, and what to do about them.
+fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
+    let line = |conflict: &v1::Conflict| {
+        let v1::Conflict { guard, key, owner, field, current, wanted } = conflict;
+        let kind = if *guard { "guard " } else { "" };
+        let [owner, current, wanted] = [owner, current, wanted].map(|text| match text.as_str() {
+            "" => "unset".to_owned(),
+            text => printable(text),
+        });
+        format!("{kind}{} (owner {owner}): {field}: {current} -> {wanted}", key::words(key.as_ref()))
+    };
+    let mut lines: Vec<String> = conflicts.conflicts.iter().map(line).collect();
+    let rest = (conflicts.total as usize).saturating_sub(lines.len());
+    if rest > 0 {
+        lines.push(format!("and {rest} more settings"));
+    }
+    lines.push("nothing was changed; leave them to their owners, or say --take-over".to_owned());
+    lines
 }
 
 /// The rule or guard as it is, which the server packs into the details of a conflict: its words, its revision and

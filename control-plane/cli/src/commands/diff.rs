@@ -1,15 +1,26 @@
 //! `damper diff -f`: what `apply` would change, and nothing else.
 //!
-//! Ends with 0 where nothing differs, 1 where something does, 2 with any error.
+//! The differences are found here, setting by setting; whether the set would be taken is the server's judgement,
+//! which is asked for with everything checked and nothing written. So a diff that ends with 0 or 1 is one that
+//! `apply` carries out, were nothing written meanwhile.
+//!
+//! Ends with 0 where nothing differs, 1 where something does, 2 with any error: also where the set would be refused.
+
+use std::collections::HashSet;
 
 use clap::Args;
+use damper_proto::v1;
+use damper_proto::v1::rule_result::Change;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::apply::warnings_of;
 use crate::difference::{Difference, show};
 use crate::exit::Error;
-use crate::sources::{self, FileArgs, Item, Manifest};
+use crate::set::SetArgs;
+use crate::sources::{Item, Manifest};
+use crate::write::warn;
 
 /// So many rules and guards are asked for at a time.
 const AT_A_TIME: usize = 32;
@@ -18,23 +29,43 @@ const AT_A_TIME: usize = 32;
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
     #[command(flatten)]
-    files: FileArgs,
+    set: SetArgs,
 }
 
 /// Shows the differences.
-pub(crate) async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
-    show(session.format, differences(session, args).await)
+pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> Result<(), Error> {
+    let of_diff = |error| Error::OfDiff(Box::new(error));
+    let set = args.read().map_err(of_diff)?;
+    let client = Client::connect(&session.server).await.map_err(of_diff)?;
+    let options = args.options(v1::WriteOptions { validate_only: true, ..Default::default() });
+    let judged = set.send(&client, options).await;
+    let shown = show(session.format, differences(&client, &args, set.manifests).await);
+    match judged {
+        Ok(response) => {
+            let changed = response.results.iter().filter(|result| result.change() != Change::Unchanged);
+            warn(&changed.flat_map(warnings_of).collect::<Vec<_>>());
+            shown
+        }
+        Err(refused) => Err(of_diff(refused)),
+    }
 }
 
-async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference>, Error> {
-    let manifests = sources::read(&args.files)?;
-    let client = Client::connect(&session.server).await?;
-    let compared = futures_util::stream::iter(manifests).map(|manifest| compare(&client, manifest));
+async fn differences(
+    client: &Client,
+    args: &SetArgs,
+    manifests: Vec<Manifest>,
+) -> Result<Vec<Difference>, Error> {
+    let deleted = if args.prune { deleted(client, args, &manifests).await? } else { Vec::new() };
+    let compared = futures_util::stream::iter(manifests).map(|manifest| compare(client, args, manifest));
     let compared: Vec<Option<Difference>> = compared.buffered(AT_A_TIME).try_collect().await?;
-    Ok(compared.into_iter().flatten().collect())
+    Ok(compared.into_iter().flatten().chain(deleted).collect())
 }
 
-async fn compare(client: &Client, Manifest { origin, item }: Manifest) -> Result<Option<Difference>, Error> {
+async fn compare(
+    client: &Client,
+    args: &SetArgs,
+    Manifest { origin, item }: Manifest,
+) -> Result<Option<Difference>, Error> {
     let key = item.key().cloned().unwrap_or_default();
     let there = match &item {
         Item::Rule(_) => client.rule(key.clone()).await.map(Item::Rule),
@@ -45,5 +76,24 @@ async fn compare(client: &Client, Manifest { origin, item }: Manifest) -> Result
         Err(Error::Missing(_)) => None,
         Err(error) => return Err(error),
     };
+    let item = owned(item, there.as_ref(), args);
     Difference::between(there.as_ref(), Some(&item), Some(origin.to_string()))
+}
+
+/// With the owner that it would have: its own word, else the set's, but what is another's stays so.
+fn owned(item: Item, there: Option<&Item>, args: &SetArgs) -> Item {
+    let ours = args.owner.as_deref().unwrap_or_default();
+    let theirs = there.map(Item::owner).filter(|owner| !owner.is_empty() && !args.take_over);
+    if item.owner().is_empty() { item.owned_by(theirs.unwrap_or(ours)) } else { item }
+}
+
+/// What a prune would remove.
+async fn deleted(client: &Client, args: &SetArgs, manifests: &[Manifest]) -> Result<Vec<Difference>, Error> {
+    let named: HashSet<String> = manifests.iter().map(|manifest| manifest.item.words()).collect();
+    let filter = v1::RuleFilter { owner: args.owner.clone(), ..Default::default() };
+    let rules = client.all_rules(&filter).await?.rules.into_iter().map(Item::Rule);
+    let guards = client.all_guards(&filter).await?.guards.into_iter().map(Item::Guard);
+    let gone = rules.chain(guards).filter(|item| !named.contains(&item.words()));
+    let differences = gone.map(|item| Difference::between(Some(&item), None, None));
+    differences.filter_map(Result::transpose).collect()
 }

@@ -8,9 +8,9 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::apply::expected;
 use crate::exit::Error;
 use crate::output::{message, show};
+use crate::set::expected;
 use crate::sources::{self, FileArgs, Item};
 use crate::write::{WriteArgs, warn, warnings};
 
@@ -41,25 +41,17 @@ pub(crate) struct PutArgs {
 /// Writes the guard.
 pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
     let manifests = sources::read(&args.file)?;
-    let [manifest] = manifests.as_slice() else {
-        let several = manifests.len();
-        return Err(Error::data(format_args!(
-            "one guard is put at a time, there are {several}; use damper apply"
-        )));
-    };
-    let Item::Guard(guard) = &manifest.item else {
-        return Err(Error::data(format_args!("{}: is a rule; use damper rules put", manifest.origin)));
-    };
+    let guard = sources::only(&manifests, "guard", Item::guard)?;
     let client = Client::connect(&session.server).await?;
     let request = v1::PutGuardRequest {
         guard: Some(guard.clone()),
-        expected_revision: args.expected_revision.or_else(|| expected(&manifest.item, args.overwrite)),
+        expected_revision: args.expected_revision.or_else(|| expected(guard.revision, args.overwrite)),
         options: Some(args.write.options()),
     };
     let mut call = client.guards.clone();
     let locate = |field: &str| sources::locate(&manifests, field);
     let response = client.answer_in(call.put_guard(request), &locate).await?;
-    let words = manifest.item.words();
+    let words = Item::Guard(guard.clone()).words();
     warn(&warnings(&words, response.reach.as_ref(), &response.findings));
     let done = if response.changed { "put" } else { "unchanged" };
     show(session.format, &response, || format!("{words} {done}\n"))?;

@@ -8,7 +8,7 @@ use crate::client::Client;
 use crate::exit::Error;
 use crate::key::{self, Key};
 use crate::output::{message, show};
-use crate::write::WriteArgs;
+use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules delete`.
 #[derive(Args, Debug)]
@@ -33,6 +33,7 @@ pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error
         options: Some(args.write.options()),
     };
     let response = client.answer(client.rules.clone().delete_rule(request)).await?;
+    warn(&warnings(&words, None, &response.findings));
     show(session.format, &response, || format!("{words} deleted\n"))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     Ok(())

@@ -8,10 +8,10 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::apply::expected;
 use crate::exit::Error;
 use crate::key;
 use crate::output::{message, show};
+use crate::set::expected;
 use crate::sources::{self, FileArgs, Item};
 use crate::write::{WriteArgs, warn, warnings};
 
@@ -39,19 +39,11 @@ pub(crate) struct PutArgs {
 /// Writes the rule.
 pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
     let manifests = sources::read(&args.file)?;
-    let [manifest] = manifests.as_slice() else {
-        let several = manifests.len();
-        return Err(Error::data(format_args!(
-            "one rule is put at a time, there are {several}; use damper apply"
-        )));
-    };
-    let Item::Rule(rule) = &manifest.item else {
-        return Err(Error::data(format_args!("{}: is a guard; use damper guards put", manifest.origin)));
-    };
+    let rule = sources::only(&manifests, "rule", Item::rule)?;
     let client = Client::connect(&session.server).await?;
     let request = v1::PutRuleRequest {
         rule: Some(rule.clone()),
-        expected_revision: args.expected_revision.or_else(|| expected(&manifest.item, args.overwrite)),
+        expected_revision: args.expected_revision.or_else(|| expected(rule.revision, args.overwrite)),
         options: Some(args.write.options()),
     };
     let mut call = client.rules.clone();

@@ -1,0 +1,79 @@
+//! `damper export`: every rule and guard at one revision, as manifests.
+//!
+//! The text depends on nothing but the rules and guards: not on the store, the time or the revision, which goes to
+//! stderr. So two exports can be compared byte by byte, and kept under version control.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use damper_proto::manifest::{self, Manifest};
+use damper_proto::v1::{self, object};
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{Format, data, message};
+
+/// Opens the YAML; JSON has no comments.
+const HEADER: &str = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";
+
+/// Arguments of `damper export`.
+#[derive(Args, Debug)]
+#[command(after_help = "As YAML unless -o json is said. A rule that the server can not read makes it fail.")]
+pub(crate) struct ExportArgs {
+    /// As of this revision [default: the newest]
+    #[arg(long, value_name = "REV")]
+    revision: Option<u64>,
+    /// Into this file, which is replaced once all is there [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+/// Writes the manifests.
+pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let request = v1::ExportRequest { revision: args.revision };
+    let mut messages = client.answer(client.history.clone().export(request)).await?;
+    let (mut revision, mut manifests) = (None, Vec::new());
+    while let Some(message) = messages.message().await.map_err(|status| client.failure(&status))? {
+        revision = Some(message.revision);
+        for object in message.objects {
+            manifests.push(manifest_of(object)?);
+        }
+    }
+    let Some(revision) = revision else {
+        return Err(Error::Defect("the server ended the export before its first message".to_owned()));
+    };
+    let text = match session.format {
+        Format::Json => manifest::to_json(&manifests) + "\n",
+        Format::Table | Format::Yaml => HEADER.to_owned() + &manifest::to_yaml(&manifests),
+    };
+    match &args.file {
+        None => data(&text)?,
+        Some(file) => replace(file, &text).map_err(Error::io(file.display()))?,
+    }
+    message(format_args!("revision {revision}: {} rules and guards", manifests.len()));
+    Ok(())
+}
+
+/// What is left out would be lost, so nothing is.
+fn manifest_of(object: v1::Object) -> Result<Manifest, Error> {
+    match object.kind {
+        Some(object::Kind::Rule(rule)) => Ok(rule.into()),
+        Some(object::Kind::Guard(guard)) => Ok(guard.into()),
+        Some(object::Kind::Kill(_)) | None => {
+            Err(Error::Defect("the server exports something that is neither a rule nor a guard".to_owned()))
+        }
+    }
+}
+
+/// The old file or the new one, never half of it.
+fn replace(file: &Path, text: &str) -> std::io::Result<()> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut new = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
+    new.write_all(text.as_bytes())?;
+    new.as_file().sync_all()?;
+    new.persist(file)?;
+    Ok(())
+}
