@@ -1,9 +1,13 @@
-//! A control plane for one test: the server library on a port of its own, with sled in a temporary folder.
+//! A control plane for one test: the server library on a port of its own, with sled in a temporary folder or on a
+//! store that the test has.
 
 use std::time::Duration;
 
 use damper_control_plane::{Server, Settings};
 use damper_proto::manifest;
+use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::guards_client::GuardsClient;
+use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use tokio::sync::oneshot;
@@ -14,9 +18,10 @@ use tonic::transport::Channel;
 #[derive(Debug)]
 pub struct ControlPlane {
     url: String,
+    channel: Channel,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<()>,
-    _folder: tempfile::TempDir,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl ControlPlane {
@@ -24,16 +29,22 @@ impl ControlPlane {
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = format!("sled:{}", folder.path().join("store").display());
-        let store = store.parse().expect("a sled store's address");
+        Self { folder: Some(folder), ..Self::on(&store).await }
+    }
+
+    /// Starts one on a store, `sled:PATH` or `etcd://HOST:PORT`; each is a replica of its own.
+    pub async fn on(store: &str) -> Self {
+        let store = store.parse().expect("a store's address");
         let listen = "127.0.0.1:0".parse().expect("an address");
         let settings = Settings { listen, ..Settings::new(store) };
         let server = Server::bind(settings).await.expect("the server starts");
         let url = format!("http://{}", server.local_addr());
+        let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(async move {
             server.run(async { drop(stopped.await) }).await.expect("the server runs");
         });
-        Self { url, stop: Some(stop), running, _folder: folder }
+        Self { url, channel, stop: Some(stop), running, folder: None }
     }
 
     /// `http://127.0.0.1:PORT`
@@ -45,6 +56,26 @@ impl ControlPlane {
     pub async fn channel(&self) -> Channel {
         let endpoint = Channel::from_shared(self.url.clone()).expect("a URL");
         endpoint.connect().await.expect("the server is there")
+    }
+
+    /// Its rules.
+    pub fn rules(&self) -> RulesClient<Channel> {
+        RulesClient::new(self.channel.clone())
+    }
+
+    /// Its guards.
+    pub fn guards(&self) -> GuardsClient<Channel> {
+        GuardsClient::new(self.channel.clone())
+    }
+
+    /// Its history.
+    pub fn history(&self) -> HistoryClient<Channel> {
+        HistoryClient::new(self.channel.clone())
+    }
+
+    /// Who is connected to it, and how calls go.
+    pub fn fleet(&self) -> FleetClient<Channel> {
+        FleetClient::new(self.channel.clone())
     }
 
     /// Puts the rules and guards of a manifest, all or none, and answers with the revision.
@@ -61,14 +92,15 @@ impl ControlPlane {
             .chain(puts.map(apply_rules_request::Kind::Change))
             .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });
         let stream = tokio_stream::iter(messages.collect::<Vec<_>>());
-        let mut rules = RulesClient::new(self.channel().await);
-        rules.apply_rules(stream).await.expect("the rules are good").into_inner().revision
+        self.rules().apply_rules(stream).await.expect("the rules are good").into_inner().revision
     }
 
     /// Stops it and waits until it is gone.
-    pub async fn stop(mut self) {
-        drop(self.stop.take());
-        let within = Duration::from_secs(10);
-        tokio::time::timeout(within, self.running).await.expect("it stops").expect("without a panic");
+    pub async fn stop(self) {
+        let Self { channel, stop, running, folder, .. } = self;
+        drop((channel, stop));
+        let within = Duration::from_secs(20);
+        tokio::time::timeout(within, running).await.expect("it stops").expect("without a panic");
+        drop(folder);
     }
 }

@@ -4,72 +4,30 @@
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use damper_control_plane::store::etcd::DEFAULT_PREFIX;
 use damper_control_plane::store::{Change, Store};
-use damper_control_plane::{Server, Settings};
-use damper_proto::v1::guards_client::GuardsClient;
-use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
+use damper_tests::control_plane::ControlPlane;
 use damper_tests::etcd::Etcd;
 use damper_tests::sled;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-use tonic::transport::Channel;
 
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// One control plane on a store.
-struct Replica {
-    channel: Channel,
-    stop: oneshot::Sender<()>,
-    running: JoinHandle<()>,
+/// The guard once this replica has reached a revision.
+async fn guard_at(replica: &ControlPlane, min_revision: u64) -> v1::Guard {
+    let request = v1::GetGuardRequest { key: guard(1).key, min_revision };
+    replica.guards().get_guard(request).await.unwrap().into_inner()
 }
 
-impl Replica {
-    async fn start(store: &str) -> Self {
-        let mut settings = Settings::new(store.parse().unwrap());
-        settings.listen.set_port(0);
-        let server = Server::bind(settings).await.unwrap();
-        let endpoint = Channel::from_shared(format!("http://{}", server.local_addr())).unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(async move {
-            server.run(async { drop(stopped.await) }).await.unwrap();
-        });
-        Self { channel: endpoint.connect_lazy(), stop, running }
-    }
-
-    async fn stop(self) {
-        drop((self.channel, self.stop));
-        tokio::time::timeout(PATIENCE, self.running).await.expect("it stops").unwrap();
-    }
-
-    fn rules(&self) -> RulesClient<Channel> {
-        RulesClient::new(self.channel.clone())
-    }
-
-    fn guards(&self) -> GuardsClient<Channel> {
-        GuardsClient::new(self.channel.clone())
-    }
-
-    /// The guard once this replica has reached a revision.
-    async fn guard_at(&self, min_revision: u64) -> v1::Guard {
-        let request = v1::GetGuardRequest { key: guard(1).key, min_revision };
-        self.guards().get_guard(request).await.unwrap().into_inner()
-    }
-
-    async fn attempts_in_force(&self) -> u32 {
-        let route = v1::RouteKey {
-            caller_service: "shop".to_owned(),
-            caller_cluster: "default".to_owned(),
-            callee_service: "stock".to_owned(),
-            callee_method: "stock.v1.Stock/Take".to_owned(),
-        };
-        let request = v1::ExplainRequest { route: Some(route) };
-        let explained = self.rules().explain(request).await.unwrap().into_inner();
-        explained.effective.unwrap().retry.unwrap().max_attempts()
-    }
+async fn attempts_in_force(replica: &ControlPlane) -> u32 {
+    let route = v1::RouteKey {
+        caller_service: "shop".to_owned(),
+        caller_cluster: "default".to_owned(),
+        callee_service: "stock".to_owned(),
+        callee_method: "stock.v1.Stock/Take".to_owned(),
+    };
+    let request = v1::ExplainRequest { route: Some(route) };
+    let explained = replica.rules().explain(request).await.unwrap().into_inner();
+    explained.effective.unwrap().retry.unwrap().max_attempts()
 }
 
 fn guard(max_attempts: u32) -> v1::Guard {
@@ -91,7 +49,7 @@ fn rule(max_attempts: u32) -> v1::Rule {
 }
 
 /// A rule and a guard in one change, then another version of the guard.
-async fn write(replica: &Replica) {
+async fn write(replica: &ControlPlane) {
     let change = |kind| {
         let change = v1::RuleChange { kind: Some(kind), expected_revision: None };
         apply_rules_request::Kind::Change(change)
@@ -118,10 +76,10 @@ async fn write(replica: &Replica) {
     assert_eq!((again.revision, again.changed), (2, true), "a repeated request gets the first answer");
 }
 
-async fn is_there(replica: &Replica) {
-    let there = replica.guard_at(2).await;
+async fn is_there(replica: &ControlPlane) {
+    let there = guard_at(replica, 2).await;
     assert_eq!((there.revision, there.updated_by.as_str()), (2, "ann"));
-    assert_eq!(replica.attempts_in_force().await, 3);
+    assert_eq!(attempts_in_force(replica).await, 3);
 }
 
 /// The history tells of both kinds, and may be dropped without the entries.
@@ -152,10 +110,10 @@ async fn sled_keeps_guards_beside_rules() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let place = format!("sled:{}", path.display());
-    let server = Replica::start(&place).await;
+    let server = ControlPlane::on(&place).await;
     write(&server).await;
     server.stop().await;
-    let server = Replica::start(&place).await;
+    let server = ControlPlane::on(&place).await;
     is_there(&server).await;
     server.stop().await;
     is_told(Arc::new(sled::open(&path).await)).await;
@@ -165,7 +123,7 @@ async fn sled_keeps_guards_beside_rules() {
 async fn etcd_keeps_guards_beside_rules_for_all_replicas() {
     let etcd = Etcd::start().await;
     let place = format!("etcd://{}", etcd.endpoint());
-    let (one, two) = (Replica::start(&place).await, Replica::start(&place).await);
+    let (one, two) = (ControlPlane::on(&place).await, ControlPlane::on(&place).await);
     write(&one).await;
     is_there(&two).await;
     let stale = v1::PutGuardRequest { guard: Some(guard(2)), expected_revision: Some(1), options: None };
@@ -173,7 +131,7 @@ async fn etcd_keeps_guards_beside_rules_for_all_replicas() {
     assert_eq!(refused.code(), tonic::Code::Aborted, "{refused:?}");
     one.stop().await;
     two.stop().await;
-    let server = Replica::start(&place).await;
+    let server = ControlPlane::on(&place).await;
     is_there(&server).await;
     server.stop().await;
     is_told(Arc::new(etcd.store(DEFAULT_PREFIX))).await;

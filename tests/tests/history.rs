@@ -3,86 +3,38 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
-use std::time::Duration;
-
 use damper_control_plane::store::Store;
 use damper_control_plane::store::etcd::DEFAULT_PREFIX;
-use damper_control_plane::{Server, Settings};
-use damper_proto::v1::guards_client::GuardsClient;
-use damper_proto::v1::history_client::HistoryClient;
-use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, object_key, rule_change};
+use damper_tests::control_plane::ControlPlane;
 use damper_tests::etcd::Etcd;
 use damper_tests::sled;
 use futures_util::StreamExt as _;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 use tonic::Code;
-use tonic::transport::Channel;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// So many that a change of all of them goes into the store in parts.
 const RULES: usize = 1500;
 
-/// One control plane on a store.
-struct Replica {
-    rules: RulesClient<Channel>,
-    guards: GuardsClient<Channel>,
-    history: HistoryClient<Channel>,
-    stop: oneshot::Sender<()>,
-    running: JoinHandle<()>,
+async fn put(replica: &ControlPlane, max_attempts: u32) -> u64 {
+    let request = v1::PutRuleRequest { rule: Some(rule("shop", max_attempts)), ..Default::default() };
+    replica.rules().put_rule(request).await.unwrap().into_inner().revision
 }
 
-impl Replica {
-    async fn start(store: &str) -> Self {
-        let mut settings = Settings::new(store.parse().unwrap());
-        settings.listen.set_port(0);
-        let server = Server::bind(settings).await.unwrap();
-        let endpoint = Channel::from_shared(format!("http://{}", server.local_addr())).unwrap();
-        let channel = endpoint.connect_lazy();
-        let (stop, stopped) = oneshot::channel();
-        let running = tokio::spawn(async move {
-            server.run(async { drop(stopped.await) }).await.unwrap();
-        });
-        Self {
-            rules: RulesClient::new(channel.clone()),
-            guards: GuardsClient::new(channel.clone()),
-            history: HistoryClient::new(channel),
-            stop,
-            running,
-        }
-    }
+async fn attempts(replica: &ControlPlane, min_revision: u64) -> u32 {
+    let request = v1::GetRuleRequest { key: Some(key("shop")), min_revision };
+    let rule = replica.rules().get_rule(request).await.unwrap().into_inner();
+    rule.policy.unwrap().retry.unwrap().max_attempts()
+}
 
-    async fn stop(self) {
-        let Self { rules, guards, history, stop, running } = self;
-        drop((rules, guards, history, stop));
-        tokio::time::timeout(PATIENCE, running).await.expect("it stops").unwrap();
-    }
+async fn differing(replica: &ControlPlane, from: u64, to: u64) -> u64 {
+    let request =
+        v1::DiffRevisionsRequest { from_revision: Some(from), to_revision: Some(to), ..Default::default() };
+    replica.history().diff_revisions(request).await.unwrap().into_inner().total
+}
 
-    async fn put(&self, max_attempts: u32) -> u64 {
-        let request = v1::PutRuleRequest { rule: Some(rule("shop", max_attempts)), ..Default::default() };
-        self.rules.clone().put_rule(request).await.unwrap().into_inner().revision
-    }
-
-    async fn attempts(&self, min_revision: u64) -> u32 {
-        let request = v1::GetRuleRequest { key: Some(key("shop")), min_revision };
-        let rule = self.rules.clone().get_rule(request).await.unwrap().into_inner();
-        rule.policy.unwrap().retry.unwrap().max_attempts()
-    }
-
-    async fn differing(&self, from: u64, to: u64) -> u64 {
-        let request = v1::DiffRevisionsRequest {
-            from_revision: Some(from),
-            to_revision: Some(to),
-            ..Default::default()
-        };
-        self.history.clone().diff_revisions(request).await.unwrap().into_inner().total
-    }
-
-    async fn changes(&self) -> v1::ListChangesResponse {
-        let request = v1::ListChangesRequest::default();
-        self.history.clone().list_changes(request).await.unwrap().into_inner()
-    }
+async fn changes(replica: &ControlPlane) -> v1::ListChangesResponse {
+    let request = v1::ListChangesRequest::default();
+    replica.history().list_changes(request).await.unwrap().into_inner()
 }
 
 fn key(caller: &str) -> v1::Pattern {
@@ -111,8 +63,8 @@ fn rollback_all(to: u64, expected_revision: Option<u64>) -> v1::RollbackAllReque
 }
 
 /// A rule twice, then very many and a guard in one change, which does not fit one transaction.
-async fn three_changes(replica: &Replica) {
-    assert_eq!((replica.put(2).await, replica.put(3).await), (1, 2));
+async fn three_changes(replica: &ControlPlane) {
+    assert_eq!((put(replica, 2).await, put(replica, 3).await), (1, 2));
     let ceiling = v1::Ceiling { max_attempts: Some(6), ..Default::default() };
     let guard = v1::Guard { key: Some(key("*")), ceiling: Some(ceiling), ..Default::default() };
     let puts = (0..RULES).map(|n| rule_change::Kind::Put(rule(&format!("caller-{n:04}"), 4)));
@@ -123,36 +75,33 @@ async fn three_changes(replica: &Replica) {
     let header = apply_rules_request::Kind::Header(v1::WriteOptions::default());
     let messages: Vec<_> =
         [header].into_iter().chain(changes).map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect();
-    let applied = replica.rules.clone().apply_rules(tokio_stream::iter(messages)).await.unwrap().into_inner();
+    let applied = replica.rules().apply_rules(tokio_stream::iter(messages)).await.unwrap().into_inner();
     assert_eq!((applied.revision, applied.created as usize), (3, RULES + 1));
 }
 
 /// Told by one replica, rolled back by another.
-async fn goes_there_and_back(one: &Replica, two: &Replica) {
+async fn goes_there_and_back(one: &ControlPlane, two: &ControlPlane) {
     three_changes(one).await;
-    assert_eq!(two.attempts(3).await, 3);
-    let listed = two.changes().await;
+    assert_eq!(attempts(two, 3).await, 3);
+    let listed = changes(two).await;
     let told: Vec<u64> = listed.changes.iter().map(|change| change.revision).collect();
     assert_eq!((told, listed.oldest_revision), (vec![3, 2, 1], 0));
     assert_eq!(listed.changes[0].object_count as usize, RULES + 1);
-    let exported = two.history.clone().export_audit(v1::ExportAuditRequest::default()).await.unwrap();
+    let exported = two.history().export_audit(v1::ExportAuditRequest::default()).await.unwrap();
     assert_eq!(exported.into_inner().map(Result::unwrap).count().await, RULES + 3);
 
-    let back = two.history.clone().rollback(rollback(1)).await.unwrap().into_inner();
+    let back = two.history().rollback(rollback(1)).await.unwrap().into_inner();
     assert_eq!((back.revision, back.updated), (4, 1));
-    assert_eq!(one.attempts(4).await, 2);
-    let all = two.history.clone().rollback_all(rollback_all(2, Some(4))).await.unwrap().into_inner();
+    assert_eq!(attempts(one, 4).await, 2);
+    let all = two.history().rollback_all(rollback_all(2, Some(4))).await.unwrap().into_inner();
     assert_eq!((all.revision, all.updated, all.deleted as usize), (5, 1, RULES + 1));
-    assert_eq!(one.attempts(5).await, 3);
-    assert_eq!(one.differing(2, 5).await, 0);
-    let forth = one.history.clone().rollback_all(rollback_all(3, None)).await.unwrap().into_inner();
+    assert_eq!(attempts(one, 5).await, 3);
+    assert_eq!(differing(one, 2, 5).await, 0);
+    let forth = one.history().rollback_all(rollback_all(3, None)).await.unwrap().into_inner();
     assert_eq!((forth.revision, forth.created as usize), (6, RULES + 1));
+    assert_eq!(two.rules().list_rules(list_at(6)).await.unwrap().into_inner().total as usize, RULES + 1);
     assert_eq!(
-        two.rules.clone().list_rules(list_at(6)).await.unwrap().into_inner().total as usize,
-        RULES + 1
-    );
-    assert_eq!(
-        two.guards.clone().list_guards(v1::ListGuardsRequest::default()).await.unwrap().into_inner().total,
+        two.guards().list_guards(v1::ListGuardsRequest::default()).await.unwrap().into_inner().total,
         1
     );
 }
@@ -162,9 +111,9 @@ fn list_at(min_revision: u64) -> v1::ListRulesRequest {
 }
 
 /// Two replicas from one revision: a write by one and a rollback of everything by the other.
-async fn exactly_one_wins(one: &Replica, two: &Replica) {
+async fn exactly_one_wins(one: &ControlPlane, two: &ControlPlane) {
     const ROUNDS: u32 = 12;
-    let mut at = one.put(2).await;
+    let mut at = put(one, 2).await;
     let first = at;
     for round in 0..ROUNDS {
         let put = v1::PutRuleRequest {
@@ -172,7 +121,7 @@ async fn exactly_one_wins(one: &Replica, two: &Replica) {
             expected_revision: Some(at),
             options: None,
         };
-        let (mut rules, mut history) = (one.rules.clone(), two.history.clone());
+        let (mut rules, mut history) = (one.rules(), two.history());
         let (put, rolled) =
             tokio::join!(rules.put_rule(put), history.rollback_all(rollback_all(0, Some(at))));
         match (put, rolled) {
@@ -184,8 +133,8 @@ async fn exactly_one_wins(one: &Replica, two: &Replica) {
             (Err(refused), Ok(done)) => {
                 assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
                 assert_eq!(done.get_ref().revision, at + 1);
-                assert_eq!(two.differing(0, at + 1).await, 0);
-                let back = one.history.clone().rollback_all(rollback_all(first, Some(at + 1))).await;
+                assert_eq!(differing(two, 0, at + 1).await, 0);
+                let back = one.history().rollback_all(rollback_all(first, Some(at + 1))).await;
                 at = back.unwrap().into_inner().revision;
             }
             both => panic!("round {round}: {both:?}"),
@@ -194,15 +143,15 @@ async fn exactly_one_wins(one: &Replica, two: &Replica) {
 }
 
 /// What was before the changes that are no longer kept can not be had, what is after them can.
-async fn ends_where_it_is_kept(replica: &Replica) {
+async fn ends_where_it_is_kept(replica: &ControlPlane) {
     for to in [0, 1] {
-        let refused = replica.history.clone().rollback_all(rollback_all(to, None)).await.unwrap_err();
+        let refused = replica.history().rollback_all(rollback_all(to, None)).await.unwrap_err();
         assert_eq!(refused.code(), Code::OutOfRange, "{refused:?}");
         assert!(refused.message().contains("reaches back to revision 2"), "{refused:?}");
     }
-    assert_eq!(replica.changes().await.oldest_revision, 2);
-    let done = replica.history.clone().rollback(rollback(2)).await.unwrap().into_inner();
-    assert_eq!(replica.attempts(done.revision).await, 3);
+    assert_eq!(changes(replica).await.oldest_revision, 2);
+    let done = replica.history().rollback(rollback(2)).await.unwrap().into_inner();
+    assert_eq!(attempts(replica, done.revision).await, 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,14 +159,14 @@ async fn sled_tells_the_history_and_goes_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
     let place = format!("sled:{}", path.display());
-    let server = Replica::start(&place).await;
+    let server = ControlPlane::on(&place).await;
     goes_there_and_back(&server, &server).await;
     exactly_one_wins(&server, &server).await;
     server.stop().await;
     let store = sled::open(&path).await;
     store.compact(2).await.unwrap();
     drop(store);
-    let server = Replica::start(&place).await;
+    let server = ControlPlane::on(&place).await;
     ends_where_it_is_kept(&server).await;
     server.stop().await;
 }
@@ -226,7 +175,7 @@ async fn sled_tells_the_history_and_goes_back() {
 async fn etcd_tells_the_history_and_goes_back_for_all_replicas() {
     let etcd = Etcd::start().await;
     let place = format!("etcd://{}", etcd.endpoint());
-    let (one, two) = (Replica::start(&place).await, Replica::start(&place).await);
+    let (one, two) = (ControlPlane::on(&place).await, ControlPlane::on(&place).await);
     goes_there_and_back(&one, &two).await;
     exactly_one_wins(&one, &two).await;
     etcd.store(DEFAULT_PREFIX).compact(2).await.unwrap();
