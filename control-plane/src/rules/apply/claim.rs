@@ -55,6 +55,12 @@ impl Claim {
         &self.owner
     }
 
+    /// Whether the set is all there is. Then its rules were in force beside its guards, as in a rollback: what a
+    /// guard is against is cut, not refused, or a backup could not be read back.
+    pub(super) fn is_everything(&self) -> bool {
+        self.prune == v1::Prune::Everything
+    }
+
     /// What becomes of a set, or all that it must not touch.
     pub(super) fn settle(&self, set: &Set, table: &TableView) -> Result<Settled, Vec<Subject>> {
         let mut refused = Vec::new();
