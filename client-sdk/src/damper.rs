@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::repeat_limit::Served;
-use damper_core::{Counters, Faults};
+use damper_core::{Counters, Faults, Kill};
 use tokio::runtime::Handle;
 
 use crate::client::ClientLayer;
@@ -92,6 +92,11 @@ impl Damper {
     /// since the process started. For a service's own metrics; the control plane has the same figures.
     pub fn for_each_route(&self, mut show: impl FnMut(&str, &str, &Counters)) {
         self.engine.for_each_route(|service, method, route| show(service, method, &route.state().counters));
+    }
+
+    /// Shows the kills in force in this process, and what is left of their time: for a service's own health page.
+    pub fn for_each_kill(&self, show: impl FnMut(&Kill, Duration)) {
+        self.engine.for_each_kill(show);
     }
 
     /// Shows what has arrived at each method that this process serves: first sends, repeats by who made them,

@@ -50,6 +50,7 @@ mod control;
 mod damper;
 mod headers;
 mod identity;
+mod kills;
 pub mod metrics;
 mod options;
 mod routes;
@@ -61,7 +62,7 @@ pub use control::{NotReady, Source, Status};
 pub use damper::Damper;
 pub use damper_core::chain::Repeater;
 pub use damper_core::repeat_limit::Served;
-pub use damper_core::{Code, Counters, Ending, Fate, Faults, Mode};
+pub use damper_core::{Code, Counters, Ending, Fate, Faults, Kill, Mode};
 pub use options::Options;
 pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 

@@ -52,7 +52,7 @@
 //! | successful without retry | `ok` |
 //! | successful with retry | `ok_after_retry`, `ok_by_hedge` |
 //! | failed with retry | `attempts_exhausted` |
-//! | failed without retry | `not_retryable`, `policy_off`, `retry_breaker`, `budget`, `deadline`, `max_duration`, `pushback`, `chain_retry_flag`, `chain_no_more_retry`, `stop_when`, `circuit_open`, `not_replayable`, `committed`, `cancelled`, `retry`, and every fate that only would have been (`would` is `true`) |
+//! | failed without retry | `not_retryable`, `policy_off`, `retry_breaker`, `budget`, `deadline`, `max_duration`, `pushback`, `chain_retry_flag`, `chain_no_more_retry`, `stop_when`, `circuit_open`, `killed`, `not_replayable`, `committed`, `cancelled`, `retry`, and every fate that only would have been (`would` is `true`) |
 
 #[cfg(feature = "metrics")]
 mod histograms;

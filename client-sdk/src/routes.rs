@@ -10,13 +10,16 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use damper_core::{Faults, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, Time, key};
+use damper_core::kill::InForce;
+use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, Time, key};
 use http::Request;
 
 use crate::client::replay::Memory;
 use crate::clock::Clock;
+use crate::kills::Kills;
 use crate::metrics::{self, CallTimes, Detail};
 use crate::server::Methods;
 
@@ -32,6 +35,7 @@ pub(crate) struct Engine {
     governed_calls: AtomicU64,
     /// True once a method found no room; routes are never given up, so that stays.
     is_full: AtomicBool,
+    kills: Kills,
     registry: Mutex<Registry>,
 }
 
@@ -65,6 +69,7 @@ impl Engine {
             serves: AtomicBool::new(false),
             governed_calls: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
+            kills: Kills::default(),
             registry: Mutex::default(),
         })
     }
@@ -85,6 +90,31 @@ impl Engine {
         self.rebuild(&registry);
     }
 
+    /// Puts these kills in force and no others, also for calls under way.
+    pub(crate) fn obey(&self, mut kills: Vec<InForce>) {
+        kills.retain(|held| held.kill.pattern().matches_caller(&self.caller_service, &self.caller_cluster));
+        let registry = self.registry();
+        self.kills.replace(kills);
+        for callee in registry.callees.values() {
+            callee.obey(&self.kills);
+        }
+        drop(registry);
+        self.kills.wake();
+    }
+
+    /// The kills that concern this process.
+    pub(crate) fn kills(&self) -> &Kills {
+        &self.kills
+    }
+
+    /// Shows the kills in force, and what is left of their time.
+    pub(crate) fn for_each_kill(&self, mut show: impl FnMut(&Kill, Duration)) {
+        let now = self.clock.now();
+        for held in self.kills.in_force(now) {
+            show(&held.kill, held.remaining(now));
+        }
+    }
+
     /// The callee of this name, the same each time.
     ///
     /// # Errors
@@ -98,7 +128,7 @@ impl Engine {
         let callee = registry
             .callees
             .entry(callee_service.to_owned())
-            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail)));
+            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail, &self.kills)));
         Ok(Arc::clone(callee))
     }
 
@@ -109,7 +139,17 @@ impl Engine {
         }
         let may_become_one = !self.is_full.load(Ordering::Relaxed) && key::is_method(method);
         let route = may_become_one.then(|| self.first_seen(callee, method)).flatten();
-        route.unwrap_or_else(|| Arc::clone(&callee.other))
+        route.unwrap_or_else(|| self.other(callee, method))
+    }
+
+    /// The route of methods that have none of their own. A kill may be for some of them alone.
+    fn other(&self, callee: &Callee, method: &str) -> Arc<Route> {
+        if !self.kills.single_out(&callee.name, method) {
+            return Arc::clone(&callee.other);
+        }
+        let apart = callee.other.apart();
+        self.kills.tell(&apart, &callee.name, method);
+        Arc::new(apart)
     }
 
     /// Shows every route: callee service, method, route. No lock is held meanwhile.
@@ -185,6 +225,7 @@ impl Engine {
             return None;
         }
         let route = Arc::new(Route::new(registry.rule_for(&key)));
+        self.kills.tell(&route, &callee.name, method);
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));
         callee.routes.store(Arc::new(routes));
@@ -234,13 +275,23 @@ impl Registry {
 }
 
 impl Callee {
-    fn new(name: &str, detail: Detail) -> Self {
-        Self {
+    fn new(name: &str, detail: Detail, kills: &Kills) -> Self {
+        let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
             other: Arc::new(Route::new(None)),
             histograms: metrics::OfCallee::new(name, detail),
+        };
+        callee.obey(kills);
+        callee
+    }
+
+    /// Tells every route what kills say of it.
+    fn obey(&self, kills: &Kills) {
+        for (method, route) in self.routes.load().iter() {
+            kills.tell(route, &self.name, method);
         }
+        kills.tell(&self.other, &self.name, OTHER_METHOD);
     }
 
     /// The callee's own service name.
@@ -258,7 +309,7 @@ impl Callee {
 
     /// Begins to measure a call of this method, on the route that was found for it.
     pub(crate) fn call_begins(&self, route: &Arc<Route>, method: &str, now: Time) -> CallTimes {
-        let is_known = !Arc::ptr_eq(route, &self.other);
+        let is_known = route.id() != self.other.id();
         self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
     }
 

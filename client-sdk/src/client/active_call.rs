@@ -69,6 +69,11 @@ impl ActiveCall {
         self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce)
     }
 
+    /// True while the call waits and nothing is in flight.
+    pub(crate) fn is_between_attempts(&self) -> bool {
+        self.call.is_between_attempts()
+    }
+
     pub(crate) fn next_step(&mut self) -> Step {
         self.step(self.clock.now())
     }

@@ -1,30 +1,53 @@
 //! Answers that the engine gave in a server's place, as a server would have said them.
 
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use damper_core::kill::InForce;
+use damper_core::{Time, fault::Millis};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response};
 
 use crate::headers;
 
 /// What the application is told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum OwnAnswer {
     /// The call's time is over: DEADLINE_EXCEEDED.
     TimedOut,
     /// The circuit breaker is open: UNAVAILABLE.
     CircuitOpen,
+    /// A kill refuses calls: UNAVAILABLE, and why.
+    Killed(HeaderValue),
 }
 
 impl OwnAnswer {
+    /// A kill refuses the call; none if it has ended this very moment.
+    pub(crate) fn killed(by: Option<&InForce>, now: Time) -> Self {
+        let Some(held) = by else { return Self::Killed(HeaderValue::from_static(KILLED)) };
+        let seconds = held.remaining(now).as_secs_f64().ceil() as u64;
+        let left = Millis(Duration::from_secs(seconds));
+        let text = format!("{KILLED}; for another {left}: {}", held.kill.reason());
+        Self::Killed(HeaderValue::try_from(percent_encoded(&text)).expect("visible ASCII and blanks"))
+    }
+
     /// Trailers that end an answer, also one which had begun.
     pub(crate) fn trailers(self) -> HeaderMap {
         // The numbers are gRPC's.
         let (status, message) = match self {
-            Self::TimedOut => ("4", "the time limit of the call is over (ended by damper)"),
-            Self::CircuitOpen => ("14", "the circuit breaker is open: damper did not send the call"),
+            Self::TimedOut => {
+                let over = "the time limit of the call is over (ended by damper)";
+                ("4", HeaderValue::from_static(over))
+            }
+            Self::CircuitOpen => {
+                let open = "the circuit breaker is open: damper did not send the call";
+                ("14", HeaderValue::from_static(open))
+            }
+            Self::Killed(message) => ("14", message),
         };
         let mut trailers = HeaderMap::with_capacity(2);
         trailers.insert(&headers::GRPC_STATUS, HeaderValue::from_static(status));
-        trailers.insert(&headers::GRPC_MESSAGE, HeaderValue::from_static(message));
+        trailers.insert(&headers::GRPC_MESSAGE, message);
         trailers
     }
 
@@ -34,5 +57,45 @@ impl OwnAnswer {
         *response.headers_mut() = self.trailers();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         response
+    }
+}
+
+const KILLED: &str = "a kill switch refuses calls: damper did not send it";
+
+/// A text as `grpc-message` carries it: gRPC over HTTP/2, "Percent-Encoded".
+fn percent_encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => write!(encoded, "%{byte:02X}").expect("a string takes all"),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use damper_core::{Kill, Pattern};
+
+    use super::*;
+
+    #[test]
+    fn a_refused_call_is_told_why_and_for_how_long_whatever_the_reason_is_made_of() {
+        let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
+        let reason = "100% caf\u{e9}\r\nx: y".to_owned();
+        let kill = Arc::new(Kill::new(pattern, true, reason, 1).unwrap());
+        let until = Time::from_micros(61_500_000);
+        let answer = OwnAnswer::killed(Some(&InForce { kill, until }), Time::from_micros(2_000_000));
+        let trailers = answer.trailers();
+        assert_eq!(trailers[&headers::GRPC_STATUS], "14");
+        assert_eq!(
+            trailers[&headers::GRPC_MESSAGE],
+            "a kill switch refuses calls: damper did not send it; for another 60s: 100%25 caf%C3%A9%0D%0Ax: y"
+        );
+        let unnamed = OwnAnswer::killed(None, Time::ZERO).trailers();
+        assert_eq!(unnamed[&headers::GRPC_MESSAGE], KILLED);
     }
 }

@@ -7,13 +7,14 @@
 //! ```
 //!
 //! It decides nothing: whenever something happened it tells the call and does what the step says. The first
-//! attempt and retries live inside the future itself; only hedges are allocated.
+//! attempt and retries live inside the future itself; only hedges are allocated. While a call waits between
+//! attempts the last one's failure is kept, for a kill may end the wait with it.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use damper_core::{Answer, Finish, Send, Step};
+use damper_core::{Answer, Finish, Send, Step, Time};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
@@ -29,6 +30,7 @@ use super::telemetry::AttemptWatch;
 use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
+use crate::kills::Alarm;
 
 pin_project! {
     /// The future of a call through the client layer.
@@ -43,6 +45,8 @@ pin_project! {
         // What to do before anything is waited for.
         step: Option<Step>,
         calling: Option<Calling<S>>,
+        // How the last attempt failed, while the call waits for the next.
+        last: Option<Box<Answered<B>>>,
     }
 }
 
@@ -53,6 +57,9 @@ pub(super) struct Calling<S> {
     /// To send again by; none if there is at most one attempt.
     pub(super) service: Option<S>,
     pub(super) timer: Timer,
+    pub(super) alarm: Alarm,
+    /// What a call is told that a kill refuses.
+    pub(super) refusal: Option<Box<OwnAnswer>>,
     pub(super) external: bool,
 }
 
@@ -80,6 +87,7 @@ where
                 beside: Vec::new(),
                 step: Some(step),
                 calling: Some(calling),
+                last: None,
             };
         };
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
@@ -90,7 +98,7 @@ where
         } else {
             Attempt::preparing(watch, service.clone(), request)
         };
-        Self { main, beside: Vec::new(), step: None, calling: Some(calling) }
+        Self { main, beside: Vec::new(), step: None, calling: Some(calling), last: None }
     }
 }
 
@@ -120,12 +128,14 @@ where
             };
             match step {
                 Step::Send(send) => self.as_mut().send(&send),
-                Step::Wait { .. } => {}
+                Step::Wait { .. } => self.as_mut().keep(came),
                 Step::Cancel { attempt } => self.as_mut().cancel(attempt),
                 Step::Finish(finish) => {
                     self.as_mut().give_up_attempts();
-                    self.project().calling.take();
-                    return Poll::Ready(answer(finish, came));
+                    let this = self.project();
+                    let refusal = this.calling.take().and_then(|calling| calling.refusal);
+                    let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
+                    return Poll::Ready(answer(finish, last, refusal));
                 }
             }
         }
@@ -179,10 +189,21 @@ where
             return Poll::Pending;
         }
         loop {
+            calling.alarm.listen(calling.call.is_between_attempts());
             match calling.call.next_step() {
+                Step::Wait { .. } if calling.alarm.poll(cx).is_ready() => {}
                 Step::Wait { until } => ready!(calling.timer.poll(until, calling.call.clock(), cx)),
                 step => return Poll::Ready(step),
             }
+        }
+    }
+
+    /// What an attempt came to before the call began to wait.
+    fn keep(self: Pin<&mut Self>, came: Option<Came<B>>) {
+        let this = self.project();
+        let is_waiting = this.calling.as_ref().is_some_and(|calling| calling.call.is_between_attempts());
+        if let Some(came) = came.filter(|_| is_waiting) {
+            *this.last = Some(Box::new(released(came)));
         }
     }
 
@@ -222,6 +243,7 @@ where
     }
 
     fn send(mut self: Pin<&mut Self>, send: &Send) {
+        self.as_mut().project().last.take();
         let calling = self.as_mut().project().calling.as_mut().expect("not polled after its answer");
         let service = calling.service.clone().expect("only a call that is kept is repeated");
         let request = calling.requests.again(send, &calling.call);
@@ -266,17 +288,47 @@ where
     }
 }
 
-fn answer<B>(finish: Finish, came: Option<Came<B>>) -> Answered<B>
+/// What the application gets; `last` is how the last attempt ended, with which the call may end too.
+fn answer<B>(finish: Finish, last: Option<Answered<B>>, refusal: Option<Box<OwnAnswer>>) -> Answered<B>
 where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    let mut response = match (finish.answer, came) {
-        (Answer::Attempt(_), Some(Came::Outcome(response))) => response?.map(ResponseBody::decided),
-        (Answer::Attempt(_), Some(Came::Held(held))) => ResponseBody::held(held),
-        (Answer::CircuitOpen, _) => return Ok(OwnAnswer::CircuitOpen.response(ResponseBody::empty())),
-        (Answer::TimedOut, _) | (_, None) => return Ok(OwnAnswer::TimedOut.response(ResponseBody::empty())),
+    let own = match (finish.answer, last) {
+        (Answer::Attempt(_), Some(last)) => {
+            let mut response = last?;
+            headers::clean(response.headers_mut());
+            return Ok(response);
+        }
+        (Answer::Killed, _) => refusal.map_or_else(|| OwnAnswer::killed(None, Time::ZERO), |own| *own),
+        (Answer::CircuitOpen, _) => OwnAnswer::CircuitOpen,
+        (Answer::TimedOut, _) | (Answer::Attempt(_), None) => OwnAnswer::TimedOut,
     };
-    headers::clean(response.headers_mut());
-    Ok(response)
+    Ok(own.response(ResponseBody::empty()))
+}
+
+fn answered<B>(came: Came<B>) -> Answered<B>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    match came {
+        Came::Outcome(response) => Ok(response?.map(ResponseBody::decided)),
+        Came::Held(held) => Ok(ResponseBody::held(held)),
+    }
+}
+
+/// The same without a stream that is still open: an answer whose status is known may not hold one for as long
+/// as a call waits.
+fn released<B>(came: Came<B>) -> Answered<B>
+where
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    match came {
+        Came::Outcome(Ok(response)) if !response.body().is_end_stream() => {
+            Ok(response.map(|_| ResponseBody::empty()))
+        }
+        came => answered(came),
+    }
 }

@@ -7,12 +7,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
-use damper_core::Route;
+use damper_core::{Answer, Route, Step, Time};
 use http::{Request, Response};
 use tonic::body::Body;
 use tower_service::Service;
 
 use super::active_call::ActiveCall;
+use super::own_answer::OwnAnswer;
 use super::requests::Requests;
 use super::response_body::ResponseBody;
 use super::response_future::{Calling, ResponseFuture};
@@ -20,6 +21,7 @@ use super::telemetry::CallWatch;
 use super::timer::Timer;
 use super::verdict::BoxError;
 use crate::context::Context;
+use crate::kills::Alarm;
 use crate::routes::{Callee, Engine, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.
@@ -51,6 +53,16 @@ impl<S> ClientService<S> {
         }
         context
     }
+
+    /// What a call is told that a kill refuses.
+    fn refusal(&self, method: &str, now: Time) -> Box<OwnAnswer> {
+        let kill = self.engine.kills().refusing(self.callee.name(), method, now);
+        Box::new(OwnAnswer::killed(kill.as_ref(), now))
+    }
+}
+
+fn is_killed(step: &Step) -> bool {
+    matches!(step, Step::Finish(finish) if finish.answer == Answer::Killed)
 }
 
 impl<S, B> Service<Request<Body>> for ClientService<S>
@@ -84,7 +96,9 @@ where
         call.hang_up_at_end(requests.take_hang_up());
         let service = requests.may_repeat().then(|| self.inner.clone());
         let (timer, external) = (Timer::default(), self.external);
-        let calling = Calling { call, requests, service, timer, external };
+        let alarm = if requests.may_repeat() { self.engine.kills().alarm() } else { Alarm::default() };
+        let refusal = is_killed(&step).then(|| self.refusal(method_of(&request), now));
+        let calling = Calling { call, requests, service, timer, alarm, refusal, external };
         let is_ready = std::mem::take(&mut self.is_ready);
         ResponseFuture::begin(calling, step, request, &mut self.inner, is_ready)
     }

@@ -83,7 +83,7 @@ impl CallWatch {
         }
         let code = match finish.answer {
             Answer::Attempt(_) => self.code,
-            Answer::CircuitOpen => Code::Unavailable,
+            Answer::CircuitOpen | Answer::Killed => Code::Unavailable,
             Answer::TimedOut if finish.ending.fate == Fate::Cancelled => Code::Cancelled,
             Answer::TimedOut => Code::DeadlineExceeded,
         };

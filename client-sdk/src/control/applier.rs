@@ -4,19 +4,24 @@
 //! is applied whole. Within an epoch the revision never goes back: an older response changes nothing, which
 //! is safe because a delta from any revision up to the one held, to any later one, names all that differs.
 //!
-//! What cannot be read is refused alone, see [`entries`]. Refusals are named in every hello.
+//! What cannot be read is refused alone, see [`entries`]. Refusals are named in every hello. Kills come beside a
+//! response, all of them at once, and are taken over with it, see [`kills`].
 //!
 //! A server may send anything. What is held is bounded in number and bytes; text and numbers are checked where
 //! they are read, and nothing here panics on them.
 
 mod entries;
+mod kills;
 
 use std::sync::Arc;
 
 use damper_core::Table;
+use damper_core::kill::InForce;
 use damper_proto::v1;
 
 use self::entries::{Entries, Received, Sent};
+use self::kills::Kills;
+pub(super) use self::kills::{Present, Told};
 
 /// More than this is no table: the control plane accepts no more than fits into it.
 const MAX_BYTES: usize = 256 << 20;
@@ -32,6 +37,9 @@ pub(super) struct Applier {
     position: Option<Position>,
     rules: Entries<v1::DistributedRule>,
     guards: Entries<v1::DistributedGuard>,
+    kills: Kills,
+    /// Others are held than were last put in force.
+    thrown: bool,
     /// The pages so far of a snapshot that is still coming in.
     pages: Option<Pages>,
 }
@@ -75,6 +83,7 @@ pub(super) struct Image {
     pub(super) position: Option<Position>,
     pub(super) rules: Vec<Arc<v1::DistributedRule>>,
     pub(super) guards: Vec<Arc<v1::DistributedGuard>>,
+    pub(super) kills: Vec<v1::ActiveKill>,
     pub(super) refused: Vec<v1::Refusal>,
 }
 
@@ -83,7 +92,20 @@ struct Pages {
     position: Position,
     rules: Vec<Received<v1::DistributedRule>>,
     guards: Vec<Received<v1::DistributedGuard>>,
+    /// Beside a page before the last.
+    kills: Option<Told>,
     bytes: usize,
+}
+
+impl Response {
+    /// False if it can only tell of kills, and how far the server is.
+    pub(super) fn is_about_rules(&self) -> bool {
+        match self {
+            Self::Snapshot(_) => true,
+            Self::Delta(delta) => *delta != v1::Delta::default(),
+            Self::Bookmark => false,
+        }
+    }
 }
 
 impl Applier {
@@ -108,39 +130,49 @@ impl Applier {
 
     /// Every rule and guard that is refused at present.
     pub(super) fn refused(&self) -> impl Iterator<Item = &v1::Refusal> {
-        self.rules.refused().chain(self.guards.refused())
+        self.rules.refused().chain(self.guards.refused()).chain(self.kills.refused())
     }
 
     /// How many are refused at present.
     pub(super) fn refused_count(&self) -> usize {
-        self.rules.refused_count() + self.guards.refused_count()
+        self.rules.refused_count() + self.guards.refused_count() + self.kills.refused().len()
     }
 
-    /// Takes over a response.
-    pub(super) fn apply(&mut self, position: Position, response: Response) -> Outcome {
+    /// The kills held, if others were taken over since this was last asked. Some may be over.
+    pub(super) fn thrown(&mut self) -> Option<Vec<InForce>> {
+        std::mem::take(&mut self.thrown).then(|| self.kills.held().to_vec())
+    }
+
+    /// Takes over a response, and the kills beside it; without them those held stay.
+    pub(super) fn apply(&mut self, position: Position, response: Response, kills: Option<Told>) -> Outcome {
+        if let Some(Err(problem)) = kills.as_ref().map(Told::check_size) {
+            return Outcome::OutOfStep(problem);
+        }
         match response {
-            Response::Snapshot(page) => self.snapshot(position, page),
-            Response::Delta(delta) => self.delta(position, delta),
-            Response::Bookmark => self.bookmark(position),
+            Response::Snapshot(page) => self.snapshot(position, page, kills),
+            Response::Delta(delta) => self.delta(position, delta, kills),
+            Response::Bookmark => self.bookmark(position, kills),
         }
     }
 
-    /// How many rules and guards have to be gone through for a response.
-    pub(super) fn effort(&self, response: &Response) -> usize {
-        let held = self.rules.len() + self.guards.len();
+    /// How many rules, guards and kills have to be gone through for a response.
+    pub(super) fn effort(&self, response: &Response, kills: Option<&Told>) -> usize {
+        let kills = kills.map_or(0, |told| told.set.kills.len());
+        let held = self.rules.len() + self.guards.len() + kills;
         match response {
             Response::Snapshot(page) if !page.last => page.rules.len() + page.guards.len(),
             Response::Snapshot(page) => held + page.rules.len() + page.guards.len(),
+            Response::Delta(_) if !response.is_about_rules() => kills,
             Response::Delta(delta) => {
                 let removed = delta.removed.len() + delta.removed_guards.len();
                 held + delta.changed.len() + delta.changed_guards.len() + removed
             }
-            Response::Bookmark => 0,
+            Response::Bookmark => kills,
         }
     }
 
     /// One page of a snapshot.
-    fn snapshot(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
+    fn snapshot(&mut self, position: Position, page: v1::Snapshot, kills: Option<Told>) -> Outcome {
         let mut pages = match self.pages.take() {
             None if position.epoch.len() > MAX_EPOCH_BYTES => {
                 return Outcome::OutOfStep("the epoch is too long");
@@ -153,6 +185,7 @@ impl Applier {
         if let Err(problem) = pages.add(page) {
             return Outcome::OutOfStep(problem);
         }
+        pages.kills = kills.or(pages.kills);
         if !last {
             self.pages = Some(pages);
             return Outcome::Incomplete;
@@ -163,12 +196,13 @@ impl Applier {
         let mut refused = Vec::new();
         self.rules.replace(pages.rules, &mut refused);
         self.guards.replace(pages.guards, &mut refused);
+        self.throw(pages.kills, &mut refused);
         self.position = Some(pages.position);
         Outcome::Applied { refused, whole: true }
     }
 
     /// What changed since a revision that this client held.
-    fn delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
+    fn delta(&mut self, position: Position, delta: v1::Delta, kills: Option<Told>) -> Outcome {
         if self.pages.is_some() {
             return Outcome::OutOfStep("a delta came before the snapshot ended");
         }
@@ -193,12 +227,13 @@ impl Applier {
         let mut refused = Vec::new();
         self.rules.change(changed.into_iter().map(Received::read).collect(), &mut refused);
         self.guards.change(changed_guards.into_iter().map(Received::read).collect(), &mut refused);
+        self.throw(kills, &mut refused);
         self.position = Some(position);
         Outcome::Applied { refused, whole: false }
     }
 
-    /// Nothing changed up to this position.
-    fn bookmark(&mut self, position: Position) -> Outcome {
+    /// No rule or guard changed up to this position.
+    fn bookmark(&mut self, position: Position, kills: Option<Told>) -> Outcome {
         let waiting = self.pages.is_some() || self.position.is_none();
         if waiting {
             return Outcome::Incomplete;
@@ -210,30 +245,46 @@ impl Applier {
             return Outcome::Stale;
         }
         self.position = Some(position);
-        Outcome::Confirmed
+        if kills.is_none() {
+            return Outcome::Confirmed;
+        }
+        let mut refused = Vec::new();
+        self.throw(kills, &mut refused);
+        Outcome::Applied { refused, whole: false }
+    }
+
+    fn throw(&mut self, kills: Option<Told>, refused: &mut Vec<v1::Refusal>) {
+        if let Some(told) = kills {
+            self.kills.replace(told, refused);
+            self.thrown = true;
+        }
     }
 
     /// Everything held; none before the first snapshot.
-    pub(super) fn image(&self) -> Option<Image> {
+    pub(super) fn image(&self, present: Present) -> Option<Image> {
         Some(Image {
             position: Some(self.position.clone()?),
             rules: self.rules.sent().cloned().collect(),
             guards: self.guards.sent().cloned().collect(),
+            kills: self.kills.kept(present),
             refused: self.refused().cloned().collect(),
         })
     }
 
     /// Takes up what was kept on disk. Without a position it is in force until the first snapshot.
-    pub(super) fn restore(&mut self, image: Image) {
-        let Image { position, rules, guards, refused } = image;
+    pub(super) fn restore(&mut self, image: Image, present: Present) {
+        let Image { position, rules, guards, kills, refused } = image;
         let read = |rule| Received::read(Arc::unwrap_or_clone(rule));
         self.rules.replace(rules.into_iter().map(read).collect(), &mut Vec::new());
         let read = |guard| Received::read(Arc::unwrap_or_clone(guard));
         self.guards.replace(guards.into_iter().map(read).collect(), &mut Vec::new());
+        self.kills = Kills::restore(&kills, present);
+        self.thrown = true;
         for refusal in refused {
-            match refusal.guard {
-                true => self.guards.refuse(refusal),
-                false => self.rules.refuse(refusal),
+            match (refusal.guard, refusal.kill) {
+                (_, true) => self.kills.refuse(refusal),
+                (true, false) => self.guards.refuse(refusal),
+                (false, false) => self.rules.refuse(refusal),
             }
         }
         self.position = position;
@@ -251,7 +302,7 @@ impl Applier {
 
 impl Pages {
     fn new(position: Position) -> Self {
-        Self { position, rules: Vec::new(), guards: Vec::new(), bytes: 0 }
+        Self { position, rules: Vec::new(), guards: Vec::new(), kills: None, bytes: 0 }
     }
 
     fn add(&mut self, page: v1::Snapshot) -> Result<(), &'static str> {

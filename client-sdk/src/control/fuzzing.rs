@@ -5,13 +5,14 @@
 //! done by the same code as on a stream, except for the waiting around it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use damper_core::repeat_limit::Served;
-use damper_core::{Counters, Faults, Table};
+use damper_core::{Counters, Faults, Kill, Table};
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
 
-use super::applier::{Outcome, Position, Response};
+use super::applier::{Outcome, Position, Response, Told};
 use super::report::Reporter;
 use super::{Shared, Status};
 use crate::client::ClientLayer;
@@ -53,7 +54,7 @@ impl Bench {
 
     /// A response of the control plane, as on a stream.
     pub fn receive(&self, message: v1::ServerMessage) -> Received {
-        let v1::ServerMessage { epoch, revision, nonce: _, kind, kills: _ } = message;
+        let v1::ServerMessage { epoch, revision, nonce: _, kind, kills } = message;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),
@@ -67,7 +68,8 @@ impl Bench {
             }
             None => return Received::Unchanged,
         };
-        match self.0.apply(Position { epoch, revision }, response) {
+        let kills = kills.map(|set| Told { set, at: self.0.engine.clock().now() });
+        match self.0.apply(Position { epoch, revision }, response, kills) {
             Outcome::Applied { refused, whole: _ } => Received::Applied(refused),
             Outcome::Confirmed | Outcome::Stale | Outcome::Incomplete => Received::Unchanged,
             Outcome::OutOfStep(problem) => Received::Broken(problem),
@@ -89,7 +91,7 @@ impl Bench {
     /// snapshot.
     #[must_use]
     pub fn restarted(&self) -> Option<Self> {
-        let image = self.0.applier().image()?;
+        let image = self.0.applier().image(self.0.present())?;
         let settings = self.0.settings.clone();
         let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
         let restarted = Shared::new(settings, engine);
@@ -106,7 +108,12 @@ impl Bench {
     /// What it would say of itself.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.0.status.borrow().clone()
+        self.0.status()
+    }
+
+    /// As [`Damper::for_each_kill`](crate::Damper::for_each_kill).
+    pub fn for_each_kill(&self, show: impl FnMut(&Kill, Duration)) {
+        self.0.engine.for_each_kill(show);
     }
 
     /// The first report of a stream, in parts.

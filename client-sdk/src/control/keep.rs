@@ -88,7 +88,7 @@ pub(super) async fn run(shared: &Arc<Shared>, place: Place, mut stop: Stop) {
 async fn write(shared: &Arc<Shared>, place: &Place, failing: &mut bool) {
     let (held, writing) = (Arc::clone(shared), place.clone());
     let written = tokio::task::spawn_blocking(move || {
-        let image = held.applier().image();
+        let image = held.applier().image(held.present());
         image.map_or(Ok(()), |image| writing.store(image))
     });
     let problem = match written.await {

@@ -21,9 +21,10 @@ use super::applier::{Image, Position};
 use crate::identity::Identity;
 
 const FORMAT: &[u8; 12] = b"damper-rules";
-/// 1 had no guards, 2 added them. A process without guards would run rules that one has to tighten as they are,
-/// so it must not read a file of version 2.
-const FORMAT_VERSION: u32 = 2;
+/// 1 had no guards, 2 added them, 3 added kills. A process without guards would run rules that one has to tighten
+/// as they are, so it must not read a file of version 2; nor may one without kills read a file that has some.
+const FORMAT_VERSION: u32 = 3;
+const VERSION_WITHOUT_KILLS: u32 = 2;
 /// The oldest version that is read.
 const OLDEST_VERSION: u32 = 1;
 const HEADER_BYTES: usize = FORMAT.len() + 4 + 8 + 4;
@@ -76,6 +77,8 @@ struct Body {
     refused: Vec<v1::Refusal>,
     #[prost(message, repeated, tag = "9")]
     guards: Vec<v1::DistributedGuard>,
+    #[prost(message, repeated, tag = "10")]
+    kills: Vec<v1::ActiveKill>,
 }
 
 impl Place {
@@ -133,7 +136,8 @@ impl Place {
     }
 
     fn encoded(&self, image: Image) -> Vec<u8> {
-        let Image { position, rules, guards, refused } = image;
+        let Image { position, rules, guards, kills, refused } = image;
+        let version = if kills.is_empty() { VERSION_WITHOUT_KILLS } else { FORMAT_VERSION };
         let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
         let body = Body {
             service: self.service.clone(),
@@ -145,13 +149,14 @@ impl Place {
             rules: rules.into_iter().map(Arc::unwrap_or_clone).collect(),
             refused,
             guards: guards.into_iter().map(Arc::unwrap_or_clone).collect(),
+            kills,
         };
         let body = body.encode_to_vec();
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.extend_from_slice(FORMAT);
-        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&(body.len() as u64).to_le_bytes());
-        bytes.extend_from_slice(&checksum(FORMAT_VERSION, &body).to_le_bytes());
+        bytes.extend_from_slice(&checksum(version, &body).to_le_bytes());
         bytes.extend_from_slice(&body);
         bytes
     }
@@ -180,6 +185,7 @@ impl From<Body> for Image {
             position: Some(position).filter(|_| same_abilities),
             rules: body.rules.into_iter().map(Arc::new).collect(),
             guards: body.guards.into_iter().map(Arc::new).collect(),
+            kills: body.kills,
             refused: body.refused,
         }
     }
@@ -253,6 +259,7 @@ mod tests {
             position: Some(Position { epoch: "e".to_owned(), revision }),
             rules: (0..rules).map(rule).map(Arc::new).collect(),
             guards: vec![Arc::new(v1::DistributedGuard { revision, ..v1::DistributedGuard::default() })],
+            kills: vec![v1::ActiveKill { revision, ..v1::ActiveKill::default() }],
             refused: vec![v1::Refusal { revision, ..v1::Refusal::default() }],
         }
     }
@@ -297,10 +304,12 @@ mod tests {
     fn a_file_from_before_guards_is_read_and_one_of_a_later_version_is_not() {
         let folder = tempfile::tempdir().unwrap();
         let place = Place::new(folder.path(), &identity("orders", "default"));
-        let before = Image { guards: Vec::new(), ..image(7, 5) };
+        let before = Image { guards: Vec::new(), kills: Vec::new(), ..image(7, 5) };
         let mut bytes = place.encoded(before.clone());
         let version = FORMAT.len()..FORMAT.len() + 4;
-        for (number, expected) in [(0_u32, None), (1, Some(&before)), (2, Some(&before)), (3, None)] {
+        for (number, expected) in
+            [(0_u32, None), (1, Some(&before)), (2, Some(&before)), (3, Some(&before)), (4, None)]
+        {
             bytes[version.clone()].copy_from_slice(&number.to_le_bytes());
             let sum = checksum(number, &bytes[HEADER_BYTES..]).to_le_bytes();
             bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&sum);
@@ -311,6 +320,14 @@ mod tests {
                 (read, _) => panic!("version {number}: {read:?}"),
             }
         }
+    }
+
+    #[test]
+    fn a_file_with_kills_says_so_to_those_who_would_not_obey_them_and_one_without_is_read_by_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place::new(folder.path(), &identity("orders", "default"));
+        let version = |image| place.encoded(image)[FORMAT.len()];
+        assert_eq!((version(image(7, 5)), version(Image { kills: Vec::new(), ..image(7, 5) })), (3, 2));
     }
 
     #[test]

@@ -26,15 +26,16 @@ mod stream;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::Mode;
+use damper_core::kill::InForce;
 use damper_proto::v1;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::applier::{Applier, Outcome, Position, Response};
+use self::applier::{Applier, Outcome, Position, Present, Response, Told};
 use self::keep::Keeper;
 use self::last_known_good::Place;
 use self::overrides::Override;
@@ -107,7 +108,7 @@ impl Control {
     }
 
     pub(crate) fn status(&self) -> Status {
-        self.shared.status.borrow().clone()
+        self.shared.status()
     }
 
     /// Waits until live rules are in force.
@@ -158,13 +159,25 @@ impl Shared {
         self.applier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over a response of the server, and puts what changed in force.
-    fn apply(&self, position: Position, response: Response) -> Outcome {
+    /// What is in force at this moment: kills end by themselves.
+    fn status(&self) -> Status {
+        let kills = self.engine.kills().in_force(self.engine.clock().now()).len();
+        Status { kills, ..self.status.borrow().clone() }
+    }
+
+    fn present(&self) -> Present {
+        Present { time: self.engine.clock().now(), wall: SystemTime::now() }
+    }
+
+    /// Takes over a response of the server, and puts what changed in force, kills before all else.
+    fn apply(&self, position: Position, response: Response, kills: Option<Told>) -> Outcome {
         let mut applier = self.applier();
-        let outcome = applier.apply(position, response);
+        let is_about_rules = response.is_about_rules();
+        let outcome = applier.apply(position, response, kills);
+        self.throw(&mut applier);
         match outcome {
-            Outcome::Applied { .. } => self.swap(&applier, Source::Live),
-            Outcome::Confirmed => self.show(&applier, Source::Live, None),
+            Outcome::Applied { .. } if is_about_rules => self.swap(&applier, Source::Live),
+            Outcome::Applied { .. } | Outcome::Confirmed => self.show(&applier, Source::Live, None),
             Outcome::Stale | Outcome::Incomplete | Outcome::OutOfStep(_) => {}
         }
         outcome
@@ -173,8 +186,19 @@ impl Shared {
     /// Takes up what was kept on disk.
     fn restore(&self, image: applier::Image) {
         let mut applier = self.applier();
-        applier.restore(image);
+        applier.restore(image, self.present());
+        self.throw(&mut applier);
         self.swap(&applier, Source::LastKnownGood);
+    }
+
+    /// Puts the kills held in force, if they are others.
+    fn throw(&self, applier: &mut Applier) {
+        let Some(kills) = applier.thrown() else { return };
+        for InForce { kill, until } in &kills {
+            let left = until.since(self.engine.clock().now());
+            tracing::warn!(routes = %kill.pattern(), calls = kill.calls(), reason = kill.reason(), ?left, "a kill is in force");
+        }
+        self.engine.obey(kills);
     }
 
     /// Puts the rules held in force and says where they came from.

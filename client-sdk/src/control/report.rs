@@ -2,7 +2,7 @@
 //!
 //! Counters are cumulative since the process began, so that a lost report loses nothing. A report names the
 //! routes and the served methods that changed since the last one of this stream. What was sent is remembered
-//! as one hash for each (there are at most 1,000 of either), and a long report goes out in parts below the
+//! as one hash for each, where a route's gates stand included (there are at most 1,000 of either), and a long report goes out in parts below the
 //! limit for messages.
 
 use std::collections::HashMap;
@@ -11,8 +11,9 @@ use std::mem;
 use std::time::Duration;
 
 use damper_core::chain::Repeater;
+use damper_core::circuit::Phase;
 use damper_core::repeat_limit::Served;
-use damper_core::{Code, Ending, Route, Time};
+use damper_core::{Code, Ending, Route, Standing, Time};
 use damper_proto::v1;
 
 use super::Shared;
@@ -79,8 +80,9 @@ impl Reporter {
 
     fn changed(&mut self, engine: &Engine) -> Parts {
         let mut parts = Parts::default();
+        let now = engine.clock().now();
         engine.for_each_route(|callee, method, route| {
-            let report = route_report(callee, method, route);
+            let report = route_report(callee, method, route, now);
             if is_news(&mut self.routes, (callee.to_owned(), method.to_owned()), &report) {
                 parts.with_room_for(&report).routes.push(report);
             }
@@ -152,7 +154,7 @@ fn totals(shared: &Shared) -> v1::Report {
     }
 }
 
-fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
+fn route_report(callee: &str, method: &str, route: &Route, now: Time) -> v1::RouteReport {
     let counters = &route.state().counters;
     let fates = Ending::all().map(|ending| v1::FateCount {
         fate: v1::Fate::from(ending.fate).into(),
@@ -180,7 +182,25 @@ fn route_report(callee: &str, method: &str, route: &Route) -> v1::RouteReport {
         hedges: counters.hedges(),
         would_hedges: counters.would_hedges(),
         outer_loop_calls: counters.outer_loop_calls(),
-        state: None,
+        state: route.standing(now).map(state),
+    }
+}
+
+fn state(standing: Standing) -> v1::RouteState {
+    let Standing { window, breaker_refuses, budget_refuses, circuit, killed } = standing;
+    let circuit = match circuit {
+        None => v1::CircuitState::Unspecified,
+        Some(Phase::Closed) => v1::CircuitState::Closed,
+        Some(Phase::Open) => v1::CircuitState::Open,
+        Some(Phase::HalfOpen) => v1::CircuitState::HalfOpen,
+    };
+    v1::RouteState {
+        window_failures: window.failures,
+        window_successes: window.successes,
+        breaker_refuses,
+        budget_refuses,
+        circuit: circuit.into(),
+        killed,
     }
 }
 

@@ -18,8 +18,10 @@ pub struct Status {
     pub revision: u64,
     /// How many rules are in force.
     pub rules: usize,
-    /// How many of the rules sent could not be understood and are refused.
+    /// How many of the rules, guards and kills sent could not be understood and are refused.
     pub refused: usize,
+    /// How many kills are in force; [`Damper::for_each_kill`](crate::Damper::for_each_kill) shows them.
+    pub kills: usize,
     /// What `DAMPER_MODE` or the override file reduces all rules to; none if they do not.
     pub override_mode: Option<Mode>,
     /// True while the control plane's stream is open.

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::{Endpoint, Uri};
 
-use super::applier::{Outcome, Position, Response};
+use super::applier::{Outcome, Position, Response, Told};
 use super::aside::aside;
 use super::channel::SafeChannel;
 use super::reconnect::Replicas;
@@ -42,7 +42,7 @@ const OUTBOX: usize = 16;
 /// A hello or an answer stays below the control plane's limit of 1 MiB per message.
 const MAX_REFUSALS: usize = 300;
 const MAX_REFUSAL_BYTES: usize = 768 << 10;
-/// Up to so many rules and guards are gone through at once, within a millisecond or two.
+/// Up to so many rules, guards and kills are gone through at once, within a millisecond or two.
 const MAX_EFFORT: usize = 1_000;
 /// What a server says may be of any length.
 const MAX_PROBLEM_CHARS: usize = 500;
@@ -185,7 +185,8 @@ impl Conversation<'_> {
 
     /// Does what a message says.
     async fn obey(&mut self, received: v1::ServerMessage) -> Result<(), String> {
-        let v1::ServerMessage { epoch, revision, nonce, kind, kills: _ } = received;
+        let at = self.shared.engine.clock().now();
+        let v1::ServerMessage { epoch, revision, nonce, kind, kills } = received;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),
@@ -202,18 +203,24 @@ impl Conversation<'_> {
             // Of a newer server, which must not need an answer to it.
             None => return Ok(()),
         };
-        let outcome = self.apply(Position { epoch, revision }, response).await?;
+        let kills = kills.map(|set| Told { set, at });
+        let outcome = self.apply(Position { epoch, revision }, response, kills).await?;
         let refused = self.follow_up(outcome, revision).await?;
         self.answer(nonce, refused).await
     }
 
-    async fn apply(&self, position: Position, response: Response) -> Result<Outcome, String> {
-        let effort = self.shared.applier().effort(&response);
+    async fn apply(
+        &self,
+        position: Position,
+        response: Response,
+        kills: Option<Told>,
+    ) -> Result<Outcome, String> {
+        let effort = self.shared.applier().effort(&response, kills.as_ref());
         if effort <= MAX_EFFORT {
-            return Ok(self.shared.apply(position, response));
+            return Ok(self.shared.apply(position, response, kills));
         }
         let shared = Arc::clone(self.shared);
-        aside(move || shared.apply(position, response)).await
+        aside(move || shared.apply(position, response, kills)).await
     }
 
     /// Has what changed kept; what was refused comes back.

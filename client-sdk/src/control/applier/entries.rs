@@ -14,6 +14,11 @@ use prost::Message as _;
 /// A refusal's reason is for people; it need not repeat a whole message.
 const MAX_REASON_CHARS: usize = 500;
 
+/// What is wrong with one that was refused.
+pub(super) fn short_reason(faults: &Faults) -> String {
+    faults.to_string().chars().take(MAX_REASON_CHARS).collect()
+}
+
 /// A kind of message that the server sends by pattern.
 pub(super) trait Sent: prost::Message {
     /// What it is here.
@@ -129,7 +134,7 @@ impl<S: Sent> Received<S> {
             Err(faults) => Reading::Refused(Box::new(v1::Refusal {
                 key: sent.key().cloned(),
                 revision: sent.revision(),
-                reason: faults.to_string().chars().take(MAX_REASON_CHARS).collect(),
+                reason: short_reason(&faults),
                 guard: S::IS_GUARD,
                 kill: false,
             })),

@@ -1,10 +1,13 @@
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
-use damper_core::{Mode, Pattern, Policy, Retry, Route, RouteKey};
+use damper_core::{Mode, Pattern, Policy, Retry, Route, RouteKey, Time};
 use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
+
+mod kills;
 
 fn key(name: &str) -> v1::Pattern {
     (&Pattern::parse("orders", "*", name, "*").unwrap()).into()
@@ -57,9 +60,15 @@ fn change(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> v1::Delta {
 
 fn holding(rules: Vec<v1::DistributedRule>) -> Applier {
     let mut applier = Applier::default();
-    let outcome = applier.snapshot(at(10), page(rules, true));
+    let outcome = applier.snapshot(at(10), page(rules, true), None);
     assert!(matches!(outcome, Outcome::Applied { whole: true, .. }), "{outcome:?}");
     applier
+}
+
+/// So many seconds after both clocks began.
+fn present(seconds: u64) -> Present {
+    let since = Duration::from_secs(seconds);
+    Present { time: Time::after_origin(since), wall: SystemTime::UNIX_EPOCH + since }
 }
 
 /// What a call to this callee would be under: the mode and the attempts, none without a rule.
@@ -90,10 +99,10 @@ const OFF: Option<(Mode, Option<u32>)> = Some((Mode::Off, None));
 #[test]
 fn pages_come_into_force_together_with_the_last() {
     let mut applier = holding(vec![good("old", 9, 2)]);
-    assert_eq!(applier.snapshot(at(11), page(vec![good("a", 11, 2)], false)), Outcome::Incomplete);
+    assert_eq!(applier.snapshot(at(11), page(vec![good("a", 11, 2)], false), None), Outcome::Incomplete);
     assert_eq!(in_force(&applier, "a"), None, "half a snapshot is not in force");
     assert_eq!(in_force(&applier, "old"), ENFORCED(2));
-    applier.snapshot(at(11), page(vec![good("b", 11, 3)], true));
+    applier.snapshot(at(11), page(vec![good("b", 11, 3)], true), None);
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(in_force(&applier, "b"), ENFORCED(3));
     assert_eq!(in_force(&applier, "old"), None, "a snapshot is the whole table");
@@ -102,7 +111,7 @@ fn pages_come_into_force_together_with_the_last() {
 #[test]
 fn a_delta_changes_and_removes_what_it_names_and_nothing_else() {
     let mut applier = holding(vec![good("a", 1, 2), good("b", 2, 2), good("c", 3, 2)]);
-    applier.delta(at(12), change(vec![good("a", 12, 5)], &["b", "never-there"]));
+    applier.delta(at(12), change(vec![good("a", 12, 5)], &["b", "never-there"]), None);
     assert_eq!(in_force(&applier, "a"), ENFORCED(5));
     assert_eq!(in_force(&applier, "b"), None);
     assert_eq!(in_force(&applier, "c"), ENFORCED(2));
@@ -112,12 +121,12 @@ fn a_delta_changes_and_removes_what_it_names_and_nothing_else() {
 #[test]
 fn a_refused_rule_keeps_its_previous_version_and_the_others_apply() {
     let mut applier = holding(vec![good("a", 1, 2), good("b", 1, 2)]);
-    let refused = reasons(applier.delta(at(11), change(vec![bad("a", 11), good("b", 11, 4)], &[])));
+    let refused = reasons(applier.delta(at(11), change(vec![bad("a", 11), good("b", 11, 4)], &[]), None));
     assert_eq!(refused, [("a".into(), 11, "policy.mode: 77 is not known: off, observe or enforce".into())]);
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(in_force(&applier, "b"), ENFORCED(4));
     assert_eq!(refusals(&applier).len(), 1);
-    let whole = reasons(applier.snapshot(at(12), page(vec![bad("a", 11), good("b", 11, 4)], true)));
+    let whole = reasons(applier.snapshot(at(12), page(vec![bad("a", 11), good("b", 11, 4)], true), None));
     assert_eq!(whole.len(), 1, "a snapshot repeats the refusal");
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
 }
@@ -127,14 +136,14 @@ fn a_refused_rule_without_a_previous_version_is_off_and_no_wider_one_takes_its_p
     let mut applier = holding(vec![good("*", 1, 9), bad("a", 2)]);
     assert_eq!(in_force(&applier, "a"), OFF);
     assert_eq!(in_force(&applier, "b"), ENFORCED(9));
-    applier.delta(at(11), change(vec![bad("a", 11)], &[]));
+    applier.delta(at(11), change(vec![bad("a", 11)], &[]), None);
     assert_eq!(in_force(&applier, "a"), OFF, "refused again");
     assert_eq!(refusals(&applier).first().map(|refusal| refusal.revision), Some(11));
-    applier.delta(at(12), change(vec![good("a", 12, 2)], &[]));
+    applier.delta(at(12), change(vec![good("a", 12, 2)], &[]), None);
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(refusals(&applier), [], "replaced by one that is understood");
-    applier.delta(at(13), change(vec![bad("a", 13)], &[]));
-    applier.delta(at(14), change(vec![], &["a"]));
+    applier.delta(at(13), change(vec![bad("a", 13)], &[]), None);
+    applier.delta(at(14), change(vec![], &["a"]), None);
     assert_eq!(in_force(&applier, "a"), ENFORCED(9), "removed: the wider rule is meant");
     assert_eq!(refusals(&applier), []);
 }
@@ -142,10 +151,10 @@ fn a_refused_rule_without_a_previous_version_is_off_and_no_wider_one_takes_its_p
 #[test]
 fn a_withheld_rule_is_off_whatever_was_there_and_is_no_refusal() {
     let mut applier = holding(vec![good("*", 1, 9), good("a", 1, 2)]);
-    let refused = reasons(applier.delta(at(11), change(vec![withheld("a", 11)], &[])));
+    let refused = reasons(applier.delta(at(11), change(vec![withheld("a", 11)], &[]), None));
     assert_eq!(refused, []);
     assert_eq!(in_force(&applier, "a"), OFF);
-    applier.delta(at(12), change(vec![], &["a"]));
+    applier.delta(at(12), change(vec![], &["a"]), None);
     assert_eq!(in_force(&applier, "a"), ENFORCED(9));
 }
 
@@ -156,22 +165,22 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
     unreadable.key.as_mut().unwrap().callee_method = "future:pattern".to_owned();
     let keyless = v1::DistributedRule { key: None, ..good("b", 11, 2) };
     let delta = change(vec![unreadable.clone(), keyless], &[]);
-    let Outcome::Applied { refused, .. } = applier.delta(at(11), delta) else { panic!() };
+    let Outcome::Applied { refused, .. } = applier.delta(at(11), delta, None) else { panic!() };
     assert_eq!(refused.len(), 2);
     assert!(refused[0].reason.starts_with("key.callee_method: "), "{refused:?}");
     assert_eq!(refused[1].reason, "key: must be given");
     assert!(applier.table().is_empty());
     let removed = vec![unreadable.key.unwrap(), v1::Pattern::default()];
-    applier.delta(at(12), v1::Delta { removed, ..Default::default() });
+    applier.delta(at(12), v1::Delta { removed, ..Default::default() }, None);
     assert_eq!(refusals(&applier), []);
 }
 
 #[test]
 fn an_older_response_changes_nothing() {
     let mut applier = holding(vec![good("a", 10, 2)]);
-    assert_eq!(applier.delta(at(9), change(vec![], &["a"])), Outcome::Stale);
-    assert_eq!(applier.snapshot(at(9), page(vec![], true)), Outcome::Stale);
-    assert_eq!(applier.bookmark(at(9)), Outcome::Stale);
+    assert_eq!(applier.delta(at(9), change(vec![], &["a"]), None), Outcome::Stale);
+    assert_eq!(applier.snapshot(at(9), page(vec![], true), None), Outcome::Stale);
+    assert_eq!(applier.bookmark(at(9), None), Outcome::Stale);
     assert_eq!(applier.position(), Some(&at(10)));
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
 }
@@ -180,10 +189,10 @@ fn an_older_response_changes_nothing() {
 fn another_epoch_needs_a_snapshot_which_may_have_any_revision() {
     let mut applier = holding(vec![good("a", 10, 2)]);
     let other = || in_epoch("other", 3);
-    assert!(matches!(applier.delta(other(), change(vec![], &["a"])), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.bookmark(other()), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.delta(other(), change(vec![], &["a"]), None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(other(), None), Outcome::OutOfStep(_)));
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
-    applier.snapshot(other(), page(vec![good("b", 2, 2)], true));
+    applier.snapshot(other(), page(vec![good("b", 2, 2)], true), None);
     assert_eq!(applier.position(), Some(&other()));
     assert_eq!(in_force(&applier, "a"), None);
 }
@@ -191,31 +200,31 @@ fn another_epoch_needs_a_snapshot_which_may_have_any_revision() {
 #[test]
 fn a_bookmark_moves_the_position_but_not_before_a_snapshot() {
     let mut applier = Applier::default();
-    assert_eq!(applier.bookmark(at(5)), Outcome::Incomplete);
+    assert_eq!(applier.bookmark(at(5), None), Outcome::Incomplete);
     assert_eq!(applier.position(), None);
     let mut applier = holding(vec![]);
-    assert_eq!(applier.bookmark(at(15)), Outcome::Confirmed);
+    assert_eq!(applier.bookmark(at(15), None), Outcome::Confirmed);
     assert_eq!(applier.position(), Some(&at(15)));
 }
 
 #[test]
 fn a_snapshot_that_is_interrupted_is_out_of_step_and_forgotten_with_its_stream() {
     let mut applier = holding(vec![good("a", 10, 2)]);
-    applier.snapshot(at(11), page(vec![], false));
-    assert!(matches!(applier.delta(at(12), change(vec![], &[])), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.snapshot(at(12), page(vec![], false)), Outcome::OutOfStep(_)));
-    applier.snapshot(at(11), page(vec![good("lost", 1, 2)], false));
+    applier.snapshot(at(11), page(vec![], false), None);
+    assert!(matches!(applier.delta(at(12), change(vec![], &[]), None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.snapshot(at(12), page(vec![], false), None), Outcome::OutOfStep(_)));
+    applier.snapshot(at(11), page(vec![good("lost", 1, 2)], false), None);
     applier.begin_stream();
-    applier.snapshot(at(12), page(vec![], true));
+    applier.snapshot(at(12), page(vec![], true), None);
     assert!(applier.table().is_empty());
 }
 
 #[test]
 fn what_is_kept_on_disk_restores_rules_stand_ins_and_refusals() {
     let mut before = holding(vec![good("a", 1, 2), good("b", 1, 3), withheld("c", 1)]);
-    before.delta(at(11), change(vec![bad("a", 11), bad("new", 11)], &[]));
+    before.delta(at(11), change(vec![bad("a", 11), bad("new", 11)], &[]), None);
     let mut after = Applier::default();
-    after.restore(before.image().unwrap());
+    after.restore(before.image(present(0)).unwrap(), present(0));
     assert_eq!(after.position(), Some(&at(11)));
     for (callee, expected) in [("a", ENFORCED(2)), ("b", ENFORCED(3)), ("c", OFF), ("new", OFF)] {
         assert_eq!(in_force(&after, callee), expected, "{callee}");
@@ -253,35 +262,35 @@ fn attempts(applier: &Applier, callee: &str) -> u32 {
 #[test]
 fn guards_come_with_snapshots_and_deltas_and_tighten_the_rules() {
     let mut applier = holding(vec![good("a", 1, 9), good("b", 1, 9)]);
-    applier.delta(at(11), change_guards(vec![guard("*", 11, 5), guard("a", 11, 3)], &[]));
+    applier.delta(at(11), change_guards(vec![guard("*", 11, 5), guard("a", 11, 3)], &[]), None);
     assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (3, 5));
-    applier.delta(at(12), change_guards(vec![guard("*", 12, 4)], &["a"]));
+    applier.delta(at(12), change_guards(vec![guard("*", 12, 4)], &["a"]), None);
     assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (4, 4));
-    applier.delta(at(13), change(vec![], &["*"]));
+    applier.delta(at(13), change(vec![], &["*"]), None);
     assert_eq!(attempts(&applier, "a"), 4, "a rule's removal removes no guard of its pattern");
     let page = |guards, last| v1::Snapshot { rules: vec![good("a", 1, 9)], guards, last };
-    applier.snapshot(at(14), page(vec![guard("a", 1, 2)], false));
+    applier.snapshot(at(14), page(vec![guard("a", 1, 2)], false), None);
     assert_eq!(attempts(&applier, "a"), 4);
-    applier.snapshot(at(14), page(vec![], true));
+    applier.snapshot(at(14), page(vec![], true), None);
     assert_eq!(attempts(&applier, "a"), 2);
-    applier.snapshot(at(15), page(vec![], true));
+    applier.snapshot(at(15), page(vec![], true), None);
     assert_eq!(attempts(&applier, "a"), 9, "a snapshot is all there is");
 }
 
 #[test]
 fn a_refused_guard_keeps_its_previous_version_and_rules_and_other_guards_apply() {
     let mut applier = holding(vec![good("a", 1, 9), good("b", 1, 9)]);
-    applier.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]));
+    applier.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]), None);
     let mut delta = change_guards(vec![bad_guard("a", 12), bad_guard("new", 12), guard("b", 12, 2)], &[]);
     delta.changed = vec![good("a", 12, 8), bad("b", 12)];
-    let Outcome::Applied { refused, .. } = applier.delta(at(12), delta) else { panic!() };
+    let Outcome::Applied { refused, .. } = applier.delta(at(12), delta, None) else { panic!() };
     let named = |refusal: &v1::Refusal| (refusal.key.clone().unwrap().callee_service, refusal.guard);
     let expected = [("b", false), ("a", true), ("new", true)].map(|(name, guard)| (name.to_owned(), guard));
     assert_eq!(refused.iter().map(named).collect::<Vec<_>>(), expected);
     assert!(refused[1].reason.starts_with("ceiling.max_retry_breaker_ratio: NaN"), "{refused:?}");
     assert_eq!((attempts(&applier, "a"), attempts(&applier, "b")), (3, 2));
     assert_eq!(refusals(&applier).len(), 3);
-    applier.delta(at(13), change_guards(vec![guard("a", 13, 4)], &["new"]));
+    applier.delta(at(13), change_guards(vec![guard("a", 13, 4)], &["new"]), None);
     assert_eq!(attempts(&applier, "a"), 4);
     assert_eq!(refusals(&applier).len(), 1, "replaced and removed; the rule is refused still");
 }
@@ -289,13 +298,13 @@ fn a_refused_guard_keeps_its_previous_version_and_rules_and_other_guards_apply()
 #[test]
 fn guards_are_restored_with_their_refusals() {
     let mut before = holding(vec![good("a", 1, 9)]);
-    before.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]));
-    before.delta(at(12), change_guards(vec![bad_guard("a", 12), bad_guard("b", 12)], &[]));
+    before.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]), None);
+    before.delta(at(12), change_guards(vec![bad_guard("a", 12), bad_guard("b", 12)], &[]), None);
     let mut after = Applier::default();
-    after.restore(before.image().unwrap());
+    after.restore(before.image(present(0)).unwrap(), present(0));
     assert_eq!(attempts(&after, "a"), 3);
     assert_eq!(refusals(&after).iter().filter(|refusal| refusal.guard).count(), 2);
-    after.delta(at(13), change_guards(vec![], &["a", "b"]));
+    after.delta(at(13), change_guards(vec![], &["a", "b"]), None);
     assert_eq!(attempts(&after, "a"), 9);
     assert_eq!(refusals(&after), []);
 }
@@ -305,7 +314,7 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
     let tiny = |count| vec![v1::DistributedRule::default(); count];
     let mut applier = holding(vec![good("a", 1, 2)]);
     let mut pages = 0;
-    while applier.snapshot(at(11), page(tiny(10_000), false)) == Outcome::Incomplete {
+    while applier.snapshot(at(11), page(tiny(10_000), false), None) == Outcome::Incomplete {
         pages += 1;
         assert!(pages * 10_000 <= MAX_ENTRIES, "endless pages are kept");
     }
@@ -319,14 +328,14 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
         v1::DistributedRule { key, revision: 11, kind: None }
     };
     let mut kept = 0;
-    while let Outcome::Applied { refused, .. } = applier.delta(at(11), change(vec![long(kept)], &[])) {
+    while let Outcome::Applied { refused, .. } = applier.delta(at(11), change(vec![long(kept)], &[]), None) {
         assert!(refused[0].reason.chars().count() <= 500);
         kept += 1;
         assert!(kept * 1_000_000 <= MAX_BYTES, "endless deltas are kept");
     }
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(applier.refused_count(), kept);
-    applier.snapshot(at(12), page(vec![good("a", 1, 2)], true));
+    applier.snapshot(at(12), page(vec![good("a", 1, 2)], true), None);
     assert_eq!((applier.refused_count(), applier.guards.len(), applier.rules.len()), (0, 0, 1));
     assert_eq!(applier.rules.bytes(), good("a", 1, 2).encoded_len());
 }
@@ -335,8 +344,8 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
 fn a_long_epoch_is_out_of_step() {
     let mut applier = holding(vec![good("a", 1, 2)]);
     let long = in_epoch(&"e".repeat(256), 11);
-    assert!(matches!(applier.snapshot(long.clone(), page(vec![], true)), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.bookmark(long), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.snapshot(long.clone(), page(vec![], true), None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(long, None), Outcome::OutOfStep(_)));
     assert_eq!(applier.position(), Some(&at(10)));
 }
 
@@ -345,7 +354,7 @@ fn a_pattern_sent_twice_counts_once_and_the_last_one_applies() {
     let mut applier = holding(vec![good("a", 1, 2), bad("a", 1), good("a", 1, 4), bad("b", 1), bad("b", 1)]);
     assert_eq!(in_force(&applier, "a"), ENFORCED(4));
     assert_eq!(refusals(&applier).len(), 1);
-    applier.delta(at(11), change(vec![bad("b", 2), good("b", 3, 7)], &["b", "b"]));
+    applier.delta(at(11), change(vec![bad("b", 2), good("b", 3, 7)], &["b", "b"]), None);
     assert_eq!(in_force(&applier, "b"), ENFORCED(7));
     assert_eq!(refusals(&applier), []);
     assert_eq!(applier.rules.bytes(), good("a", 1, 4).encoded_len() + good("b", 3, 7).encoded_len());
@@ -464,8 +473,8 @@ fn feed(applier: &mut Applier, position: Position, response: &Response) {
     };
     match response {
         Response::NewStream => applier.begin_stream(),
-        Response::Snapshot(sent, last) => drop(applier.snapshot(position, page(rules(sent), *last))),
-        Response::Bookmark => drop(applier.bookmark(position)),
+        Response::Snapshot(sent, last) => drop(applier.snapshot(position, page(rules(sent), *last), None)),
+        Response::Bookmark => drop(applier.bookmark(position, None)),
         Response::Delta(sent) => {
             let removed = sent.iter().filter_map(|one| match one {
                 Sent::Remove(name) => Some(key(&name.to_string())),
@@ -473,7 +482,7 @@ fn feed(applier: &mut Applier, position: Position, response: &Response) {
             });
             let removed = removed.collect();
             let delta = v1::Delta { changed: rules(sent), removed, ..Default::default() };
-            drop(applier.delta(position, delta));
+            drop(applier.delta(position, delta, None));
         }
     }
 }
@@ -502,8 +511,8 @@ proptest! {
             }
         }
         let mut restored = Applier::default();
-        if let Some(image) = applier.image() {
-            restored.restore(image);
+        if let Some(image) = applier.image(present(0)) {
+            restored.restore(image, present(0));
             for name in 0..4_u8 {
                 let name = name.to_string();
                 prop_assert_eq!(in_force(&restored, &name), in_force(&applier, &name));
@@ -527,15 +536,15 @@ proptest! {
         }
         for bytes in [bytes, spoiled] {
             if let Ok(delta) = v1::Delta::decode(bytes.as_slice()) {
-                applier.delta(at(20), delta);
+                applier.delta(at(20), delta, None);
             }
             if let Ok(page) = v1::Snapshot::decode(bytes.as_slice()) {
-                applier.snapshot(at(20), page);
+                applier.snapshot(at(20), page, None);
             }
             let route = RouteKey::new("orders", "default", "a", "a.B/C").unwrap();
             let _ = Route::new(applier.table().in_force(&route));
             let mut restored = Applier::default();
-            restored.restore(applier.image().unwrap());
+            restored.restore(applier.image(present(0)).unwrap(), present(0));
         }
     }
 }

@@ -1,0 +1,119 @@
+//! The kills held: by a clock that needs no control plane, and across a restart.
+//!
+//! A set names all there are. One that cannot be read is refused alone; if a kill was held under its key, that
+//! one stays until its time is over. What a kill has left is counted from when its message came. On disk it has
+//! what is left and when it ends by this machine's wall clock: the lesser of the two holds when it is read, so
+//! that neither a long stop of the process nor a clock that was set back gives it more time than it had.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::Time;
+use damper_core::kill::{InForce, MAX_KILLS};
+use damper_proto::convert::{self, ActiveKill};
+use damper_proto::v1;
+
+use super::entries::short_reason;
+
+/// More than any set of kills that can be read.
+const MAX_SET_BYTES: usize = 4 << 20;
+
+/// The present by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::control) struct Present {
+    /// The engine's, which only goes forward.
+    pub(in crate::control) time: Time,
+    /// The wall's, which outlives the process.
+    pub(in crate::control) wall: SystemTime,
+}
+
+/// All kills as the server said them, and when that was.
+#[derive(Debug)]
+pub(in crate::control) struct Told {
+    pub(in crate::control) set: v1::KillSet,
+    pub(in crate::control) at: Time,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Kills {
+    held: Vec<InForce>,
+    refused: Vec<v1::Refusal>,
+}
+
+impl Told {
+    pub(super) fn check_size(&self) -> Result<(), &'static str> {
+        use prost::Message as _;
+        match self.set.kills.len() > MAX_KILLS || self.set.encoded_len() > MAX_SET_BYTES {
+            true => Err("more kills than there can be"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Kills {
+    pub(super) fn held(&self) -> &[InForce] {
+        &self.held
+    }
+
+    /// Those that are refused at present.
+    pub(super) fn refused(&self) -> &[v1::Refusal] {
+        &self.refused
+    }
+
+    /// These are all there are now. Adds those that were refused.
+    pub(super) fn replace(&mut self, Told { set, at }: Told, refused: &mut Vec<v1::Refusal>) {
+        let previous = std::mem::take(self);
+        for sent in set.kills {
+            match convert::active_kill(&sent) {
+                Ok(ActiveKill { kill, remaining, expires_at: _ }) => {
+                    self.held.push(InForce { kill: Arc::new(kill), until: at + remaining });
+                }
+                Err(faults) => {
+                    let pattern = sent.key.as_ref().and_then(|key| convert::pattern(key).ok());
+                    let before =
+                        previous.held.iter().filter(|held| Some(held.kill.pattern()) == pattern.as_ref());
+                    self.held.extend(before.cloned());
+                    self.refuse(v1::Refusal {
+                        key: sent.key,
+                        revision: sent.revision,
+                        reason: short_reason(&faults),
+                        guard: false,
+                        kill: true,
+                    });
+                }
+            }
+        }
+        refused.extend(self.refused.iter().cloned());
+    }
+
+    /// Takes up a refusal, also one that was kept.
+    pub(super) fn refuse(&mut self, refusal: v1::Refusal) {
+        self.refused.push(refusal);
+    }
+
+    /// What is to be kept on disk.
+    pub(super) fn kept(&self, Present { time, wall }: Present) -> Vec<v1::ActiveKill> {
+        let in_force = self.held.iter().filter(|held| held.until > time);
+        in_force
+            .map(|held| {
+                let remaining = held.remaining(time);
+                let active = ActiveKill {
+                    kill: (*held.kill).clone(),
+                    remaining,
+                    expires_at: wall.checked_add(remaining),
+                };
+                (&active).into()
+            })
+            .collect()
+    }
+
+    /// Takes up what was kept, as far as it can be read and is not over.
+    pub(super) fn restore(kept: &[v1::ActiveKill], Present { time, wall }: Present) -> Self {
+        let read = kept.iter().filter_map(|kept| convert::active_kill(kept).ok());
+        let in_force = read.filter_map(|ActiveKill { kill, remaining, expires_at }| {
+            let left = expires_at?.duration_since(wall).unwrap_or_default().min(remaining);
+            (left > Duration::ZERO).then(|| InForce { kill: Arc::new(kill), until: time + left })
+        });
+        Self { held: in_force.take(MAX_KILLS).collect(), refused: Vec::new() }
+    }
+}

@@ -1,0 +1,104 @@
+//! The kills that concern this process, and how calls learn of them.
+//!
+//! The switch of each route is told what matches it, see `damper_core::kill`; that is all a call looks at. The
+//! list is for what is rare: a new route, the message of a refused call, the service's own status. A call that
+//! waits between attempts has an [`Alarm`]; no other call does, so none pays for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use arc_swap::{ArcSwap, Guard};
+use damper_core::kill::{self, InForce};
+use damper_core::{MethodPart, Route, Time};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
+/// All of them; some may be over.
+#[derive(Debug, Default)]
+pub(crate) struct Kills {
+    held: ArcSwap<Vec<InForce>>,
+    thrown: Arc<Notify>,
+}
+
+impl Kills {
+    /// These and no others. The switches are told next, then [`Kills::wake`] is called.
+    pub(crate) fn replace(&self, kills: Vec<InForce>) {
+        self.held.store(Arc::new(kills));
+    }
+
+    /// Wakes every call that waits between attempts.
+    pub(crate) fn wake(&self) {
+        self.thrown.notify_waiters();
+    }
+
+    /// Tells a route's switch.
+    pub(crate) fn tell(&self, route: &Route, callee: &str, method: &str) {
+        let held = self.held.load();
+        route.switch().obey(matching(&held, callee, method));
+    }
+
+    /// True if calls of this method are refused by a kill that is not for all methods: of a method that is
+    /// counted together with others the route does not know that.
+    pub(crate) fn single_out(&self, callee: &str, method: &str) -> bool {
+        let held = self.held.load();
+        let alone = |kill: &kill::Kill| kill.calls() && kill.pattern().callee_method != MethodPart::Any;
+        matching(&held, callee, method).any(|held| alone(&held.kill))
+    }
+
+    /// The kill that refuses the calls of a method.
+    pub(crate) fn refusing(&self, callee: &str, method: &str, now: Time) -> Option<InForce> {
+        let held = self.held.load();
+        kill::refusing(matching(&held, callee, method), now).cloned()
+    }
+
+    /// Those whose time is not over.
+    pub(crate) fn in_force(&self, now: Time) -> Vec<InForce> {
+        self.held.load().iter().filter(|held| held.until > now).cloned().collect()
+    }
+
+    /// An alarm for a call that may have to wait.
+    pub(crate) fn alarm(&self) -> Alarm {
+        Alarm { thrown: Some(Arc::clone(&self.thrown)), heard: None }
+    }
+}
+
+fn matching<'a>(
+    held: &'a Guard<Arc<Vec<InForce>>>,
+    callee: &'a str,
+    method: &'a str,
+) -> impl Iterator<Item = &'a InForce> {
+    held.iter().filter(move |held| held.kill.pattern().matches_callee(callee, method))
+}
+
+/// Wakes a call that waits between attempts when kills come or go.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    /// None for a call that never waits.
+    thrown: Option<Arc<Notify>>,
+    heard: Option<Pin<Box<OwnedNotified>>>,
+}
+
+impl Alarm {
+    /// To be called before the call is asked for its next step, so that nothing is missed in between.
+    pub(crate) fn listen(&mut self, is_between_attempts: bool) {
+        match &self.thrown {
+            Some(thrown) if is_between_attempts => {
+                let listen = || Box::pin(Arc::clone(thrown).notified_owned());
+                self.heard.get_or_insert_with(listen);
+            }
+            _ => self.heard = None,
+        }
+    }
+
+    /// Ready when something has changed: the call must be asked again.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(heard) = &mut self.heard else { return Poll::Pending };
+        let changed = heard.as_mut().poll(cx);
+        if changed.is_ready() {
+            self.heard = None;
+        }
+        changed
+    }
+}
