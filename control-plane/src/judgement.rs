@@ -1,4 +1,7 @@
-//! What guards make of rules, where either is written.
+//! What is found of rules and guards where they are written, and what is refused for a guard.
+//!
+//! Findings are the engine's ([`lint`](damper_core::lint)), and those that need what a server knows: guards, clients,
+//! traffic; what the chain comes to is found in [`chain`](crate::chain).
 //!
 //! A rule that lies wholly inside a guard and exceeds it would never be in force as it stands: it is refused. Any
 //! other excess is accepted, since the rule is right on some of its routes, and told as a finding. A rule that is
@@ -6,14 +9,97 @@
 //! not stopped by a guard that came in between. A rule and a guard that are written at the same moment may pass each
 //! other; then the guard cuts what it would have refused.
 
-use damper_core::{Faults, Rule};
+use std::sync::Arc;
+
+use damper_core::lint::codes::{self, Known};
+use damper_core::lint::{self, Severity};
+use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::v1;
 
+use crate::shared::Shared;
+use crate::stats::{Over, Row};
 use crate::table::{Exceeded, Guards};
 
 /// The most findings in one answer.
 const MAX_FINDINGS: usize = 1000;
-const GUARD_CUTS: &str = "guard_cuts";
+
+/// A finding of this code.
+pub(crate) fn finding(known: Known, subject: &str, field: &str, message: String) -> v1::Finding {
+    told(subject, lint::Finding::new(known, field, message))
+}
+
+fn told(subject: &str, found: lint::Finding) -> v1::Finding {
+    let lint::Finding { code, severity, field, message, remedy } = found;
+    let severity = match severity {
+        Severity::Hint => v1::Severity::Hint,
+        Severity::Warning => v1::Severity::Warning,
+        Severity::Danger => v1::Severity::Danger,
+    };
+    v1::Finding {
+        code: code.to_owned(),
+        subject: subject.to_owned(),
+        field,
+        message,
+        severity: severity.into(),
+        remedy: remedy.to_owned(),
+    }
+}
+
+/// How much is called at present, for findings that go by it.
+pub(crate) struct Traffic {
+    rows: Arc<[Arc<Row>]>,
+}
+
+impl Traffic {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        Self { rows: shared.stats.rows_over(Over::default(), &shared.table()) }
+    }
+
+    /// Calls per second and process on the busiest route of a pattern, rounded up; none where none is known.
+    fn busiest(&self, pattern: &Pattern) -> Option<u32> {
+        let of_pattern =
+            self.rows.iter().filter(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
+        let calls = of_pattern.map(|row| row.stats.calls_per_s / f64::from(row.stats.clients.max(1)));
+        // Casts of floats saturate.
+        calls.reduce(f64::max).map(|calls| calls.ceil() as u32)
+    }
+
+    fn context(&self, rule: &Rule) -> lint::Context {
+        let calls_per_s = if lint::goes_by_traffic(rule) { self.busiest(rule.pattern()) } else { None };
+        lint::Context { calls_per_s }
+    }
+}
+
+/// Everything about a rule, as it is written or as guards leave it, that the engine finds.
+pub(crate) fn of_rule_itself(rule: &Rule, traffic: &Traffic) -> impl Iterator<Item = v1::Finding> + use<> {
+    let subject = rule.pattern().to_string();
+    lint::findings(rule, &traffic.context(rule)).into_iter().map(move |found| told(&subject, found))
+}
+
+/// Everything about a rule that deserves a look where it is written, but for the chain.
+pub(crate) fn of_rule<'a>(
+    guards: &'a Guards,
+    rule: &'a Rule,
+    traffic: &Traffic,
+    reach: &v1::RuleReach,
+) -> impl Iterator<Item = v1::Finding> + use<'a> {
+    let lacking = lacking(&rule.pattern().to_string(), reach, "it is off there");
+    cuts(guards, rule).chain(lacking).chain(of_rule_itself(rule, traffic))
+}
+
+/// Everything about a guard that deserves a look where it is written, but for the rules that it cuts.
+pub(crate) fn of_guard(guard: &Guard, reach: &v1::RuleReach) -> impl Iterator<Item = v1::Finding> + use<> {
+    let subject = guard.pattern().to_string();
+    let lacking = lacking(&subject, reach, "rules that it cuts are off there");
+    let of_itself = lint::guard_findings(guard).into_iter().map(move |found| told(&subject, found));
+    lacking.into_iter().chain(of_itself)
+}
+
+fn lacking(subject: &str, reach: &v1::RuleReach, so: &str) -> Option<v1::Finding> {
+    let v1::RuleReach { clients, clients_lacking_features: lacking, .. } = reach;
+    let message = format!("{lacking} of {clients} clients lack a feature that it needs; {so}");
+    (*lacking > 0).then(|| finding(codes::CLIENTS_LACK_FEATURE, subject, "", message))
+}
 
 /// Findings up to a bound; beyond it they are counted.
 #[derive(Default)]
@@ -53,8 +139,8 @@ impl Findings {
 
     /// How many were left out, where any were.
     pub(crate) fn rest(&self) -> Option<v1::Finding> {
-        let message = format!("and {} more settings are cut", self.untold);
-        (self.untold > 0).then(|| v1::Finding { code: GUARD_CUTS.to_owned(), message, ..Default::default() })
+        let message = format!("and {} more findings", self.untold);
+        (self.untold > 0).then(|| finding(codes::MORE_FINDINGS, "", "", message))
     }
 }
 
@@ -71,19 +157,15 @@ pub(crate) fn refuse(guards: &Guards, rule: &Rule) -> Result<(), Faults> {
 
 /// Every setting of a rule that guards cut.
 pub(crate) fn cuts<'a>(guards: &'a Guards, rule: &'a Rule) -> impl Iterator<Item = v1::Finding> + 'a {
-    guards.exceeded_by(rule).map(|exceeded| finding(&exceeded, rule))
+    guards.exceeded_by(rule).map(|exceeded| cut(&exceeded, rule))
 }
 
 /// One setting that a guard cuts.
-pub(crate) fn finding(exceeded: &Exceeded, rule: &Rule) -> v1::Finding {
+pub(crate) fn cut(exceeded: &Exceeded, rule: &Rule) -> v1::Finding {
     let guard = exceeded.guard_in_words();
     let place = if exceeded.is_whole(rule) { "everywhere" } else { "where both match" };
     let problem = &exceeded.excess.problem;
-    v1::Finding {
-        code: GUARD_CUTS.to_owned(),
-        subject: rule.pattern().to_string(),
-        field: format!("policy.{}", exceeded.excess.field),
-        message: format!("{problem}, the ceiling of {guard}; cut {place}"),
-        ..Default::default()
-    }
+    let field = format!("policy.{}", exceeded.excess.field);
+    let message = format!("{problem}, the ceiling of {guard}; cut {place}");
+    finding(codes::GUARD_CUTS, &rule.pattern().to_string(), &field, message)
 }

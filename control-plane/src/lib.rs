@@ -5,6 +5,7 @@
 //! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
+mod chain;
 mod class;
 mod connection;
 mod delivery;
@@ -37,4 +38,7 @@ pub mod writer;
 mod written;
 
 pub use server::{ServeError, Server, StartError};
-pub use settings::{HistoryRetention, MAX_GUARDS, MAX_RULES, RetentionTooShort, Settings, StoreUrl};
+pub use settings::{
+    AmplificationOutOfRange, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS, MAX_RULES, MaxAmplification, RetentionTooShort, Settings,
+    StoreUrl,
+};

@@ -3,8 +3,10 @@
 //! A set is refused where it would change what another owns; one change by hand is not, because in an incident
 //! whoever is there must be able to act. But the owner's next set undoes it, which its author should know.
 
+use damper_core::lint::codes;
 use damper_proto::v1;
 
+use crate::judgement;
 use crate::table::{Subject, TableView};
 use crate::written::{WrittenGuard, WrittenRule};
 
@@ -27,12 +29,6 @@ pub(crate) fn finding(table: &TableView, subject: &Subject, said: &[&str]) -> Op
         return None;
     }
     let kind = if matches!(subject, Subject::Guard(_)) { "guard" } else { "rule" };
-    Some(v1::Finding {
-        code: "owned_by_another".to_owned(),
-        subject: subject.pattern().to_string(),
-        field: "owner".to_owned(),
-        message: format!("the {kind} belonged to {owner}, whose next apply undoes this change"),
-        severity: v1::Severity::Warning.into(),
-        remedy: format!("tell {owner}, or make the change in the set that {owner} applies"),
-    })
+    let message = format!("the {kind} belonged to {owner}, whose next apply undoes this change");
+    Some(judgement::finding(codes::OWNED_BY_ANOTHER, &subject.pattern().to_string(), "owner", message))
 }

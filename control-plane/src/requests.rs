@@ -45,6 +45,9 @@ pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut
         ("reason", reason, MAX_REASON_BYTES),
         ("author", author, MAX_AUTHOR_BYTES),
     ];
+    if options.force && reason.is_empty() {
+        faults.add(format!("{path}.reason"), "must be given where a write is forced");
+    }
     for (field, text, limit) in bounded {
         if text.len() > limit {
             let problem = format!("has {} bytes, at most {limit} are allowed", text.len());

@@ -10,8 +10,9 @@ use std::time::SystemTime;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1::{self, rule_result};
 
+use crate::chain::Judged;
 use crate::errors::Error;
-use crate::judgement::{self, Findings};
+use crate::judgement::{self, Findings, Traffic};
 use crate::reach::Survey;
 use crate::requests::{check_expected, too_many};
 use crate::shared::Shared;
@@ -146,6 +147,18 @@ impl Set {
         self.0.iter().map(outcome).collect()
     }
 
+    /// Where a rule or guard stands in the request, as far as it does.
+    pub(crate) fn place_of(&self, subject: &Subject) -> String {
+        let change = self.0.iter().find(|change| change.subject == *subject);
+        let part = match change.and_then(|change| change.put.as_ref()) {
+            Some(Written::Rule(_)) => "policy",
+            Some(Written::Guard(_)) => "ceiling",
+            None => "",
+        };
+        let path = change.map_or("", |change| &change.path);
+        [path, part].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
+    }
+
     /// What was written without being in the set.
     pub(crate) fn not_named(&self, committed: &Committed) -> Vec<Subject> {
         let named: HashSet<String> = self.0.iter().map(|change| change.subject.key()).collect();
@@ -163,11 +176,12 @@ impl Set {
         guards: &Guards,
         outcome: &[rule_result::Change],
         pruned: &[Subject],
+        chain: &Judged,
     ) -> v1::ApplyRulesResponse {
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
-        let survey = Survey::of(shared);
+        let (survey, traffic) = (Survey::of(shared), Traffic::of(shared));
         let mut findings = Findings::default();
         let mut cut_by = self.cut_by_its_guards(before, pruned);
         for (change, result) in self.0.iter().zip(outcome) {
@@ -178,23 +192,30 @@ impl Set {
                 rule_result::Change::Unchanged | rule_result::Change::Unspecified => &mut response.unchanged,
             };
             *count += 1;
-            let cuts: Vec<v1::Finding> = match &change.put {
-                Some(Written::Rule(written)) => judgement::cuts(guards, &written.rule).collect(),
-                Some(Written::Guard(written)) => cut_by.remove(written.guard.pattern()).unwrap_or_default(),
-                None => Vec::new(),
-            };
+            let reach = change.put.as_ref().map(|put| match put {
+                Written::Rule(written) => survey.reach(&written.rule),
+                Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
+            });
+            let mut found: Vec<v1::Finding> = chain.finding_of(&change.subject).into_iter().collect();
+            match (&change.put, &reach) {
+                (Some(Written::Rule(written)), Some(reach)) => {
+                    found.extend(judgement::of_rule(guards, &written.rule, &traffic, reach));
+                }
+                (Some(Written::Guard(written)), Some(reach)) => {
+                    found.extend(judgement::of_guard(&written.guard, reach));
+                    found.extend(cut_by.remove(written.guard.pattern()).unwrap_or_default());
+                }
+                _ => {}
+            }
             if response.results.len() == room {
-                findings.leave_out(cuts.len());
+                findings.leave_out(found.len());
                 continue;
             }
             response.results.push(v1::RuleResult {
                 key: Some(change.subject.pattern().into()),
                 change: (*result).into(),
-                reach: change.put.as_ref().map(|put| match put {
-                    Written::Rule(written) => survey.reach(&written.rule),
-                    Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
-                }),
-                findings: findings.take(cuts),
+                reach,
+                findings: findings.take(found),
                 guard: matches!(change.subject, Subject::Guard(_)),
             });
         }
@@ -235,7 +256,7 @@ impl Set {
                 continue;
             }
             for exceeded in guards.exceeded_by(rule) {
-                let finding = judgement::finding(&exceeded, rule);
+                let finding = judgement::cut(&exceeded, rule);
                 found.entry(exceeded.guard.pattern().clone()).or_default().push(finding);
             }
         }

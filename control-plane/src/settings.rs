@@ -4,6 +4,7 @@
 //! can be set so that tests need not wait half a minute for a slow consumer.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use crate::store::Location as StoreUrl;
@@ -14,6 +15,12 @@ pub const MAX_RULES: usize = 100_000;
 
 /// The most guards there may be, unless a server is told otherwise.
 pub const MAX_GUARDS: usize = 10_000;
+
+/// Which share of those whom a change concerns can be waited for.
+pub const CONVERGENCE_SHARE: RangeInclusive<f64> = 0.01..=1.0;
+
+/// How long can be waited for them; 30 s where nothing is said.
+pub const CONVERGENCE_WITHIN: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 
 /// How long changes are kept: at least as long as the requests that made them are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +54,41 @@ impl TryFrom<Duration> for HistoryRetention {
     }
 }
 
+/// How often the last service of a chain may be sent what its first was asked for once, before a write that raises it
+/// is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxAmplification(u32);
+
+/// The limit is not one of those that can be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not in 1..={}", MaxAmplification::MOST)]
+pub struct AmplificationOutOfRange;
+
+impl MaxAmplification {
+    const MOST: u32 = 1000;
+
+    /// How often.
+    #[must_use]
+    pub fn sends(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for MaxAmplification {
+    /// 16: seven hops of three attempts that keep the flags, or two where they multiply.
+    fn default() -> Self {
+        Self(16)
+    }
+}
+
+impl TryFrom<u32> for MaxAmplification {
+    type Error = AmplificationOutOfRange;
+
+    fn try_from(sends: u32) -> Result<Self, AmplificationOutOfRange> {
+        if (1..=Self::MOST).contains(&sends) { Ok(Self(sends)) } else { Err(AmplificationOutOfRange) }
+    }
+}
+
 /// How a server runs. [`Settings::new`] fills in everything but the store.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -68,6 +110,8 @@ pub struct Settings {
     pub max_apply_bytes: usize,
     /// The most routes whose figures are kept. Default 10,000.
     pub max_routes: usize,
+    /// Writes that raise the worst chain above this are refused unless forced. Default 16.
+    pub max_amplification: MaxAmplification,
     /// Changes older than this are dropped, but for the last 1,000. Default 30 days.
     pub history_retention: HistoryRetention,
     /// How long after the start old changes are dropped first; then once an hour. Default 1 min.
@@ -102,6 +146,7 @@ impl Settings {
             max_guards: MAX_GUARDS,
             max_apply_bytes: 256 << 20,
             max_routes: 10_000,
+            max_amplification: MaxAmplification::default(),
             history_retention: HistoryRetention::default(),
             first_retention_after: Duration::from_secs(60),
             report_interval: Duration::from_secs(5),

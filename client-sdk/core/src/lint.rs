@@ -110,6 +110,12 @@ pub fn findings(rule: &Rule, context: &Context) -> Vec<Finding> {
     gravest_first(findings)
 }
 
+/// True if findings of the rule depend on [`Context::calls_per_s`].
+#[must_use]
+pub fn goes_by_traffic(rule: &Rule) -> bool {
+    load::has_high_minimum(rule.policy())
+}
+
 /// Everything about a guard that deserves a look, the gravest first.
 #[must_use]
 pub fn guard_findings(guard: &Guard) -> Vec<Finding> {

@@ -3,6 +3,7 @@
 //! All figures come from [`crate::stats`] and [`crate::hub`]; this room only chooses and phrases.
 
 mod clients;
+mod diagnose;
 mod convergence;
 mod routes;
 mod watch;
@@ -16,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::chain;
 use crate::errors::within;
 use crate::shared::Shared;
 
@@ -67,15 +69,16 @@ impl v1::fleet_server::Fleet for Fleet {
 
     async fn get_chain(
         &self,
-        _: Request<v1::GetChainRequest>,
+        request: Request<v1::GetChainRequest>,
     ) -> Result<Response<v1::GetChainResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        within(self.shared.settings.unary_deadline, chain::get(&self.shared, request.into_inner())).await
     }
 
     async fn diagnose(
         &self,
-        _: Request<v1::DiagnoseRequest>,
+        request: Request<v1::DiagnoseRequest>,
     ) -> Result<Response<v1::DiagnoseResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        within(self.shared.settings.unary_deadline, diagnose::diagnose(&self.shared, request.into_inner()))
+            .await
     }
 }

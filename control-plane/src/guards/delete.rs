@@ -5,9 +5,10 @@ use std::time::SystemTime;
 use damper_core::Faults;
 use damper_proto::v1;
 
+use crate::chain;
 use crate::errors::Error;
 use crate::ownership;
-use crate::requests::{all_or, check_expected, check_options, digest_of, read_key, write};
+use crate::requests::{all_or, check_expected, check_options, digest_of, first_answer, read_key, write};
 use crate::shared::Shared;
 use crate::table::Subject;
 use crate::writer::ProposedEdit;
@@ -24,13 +25,21 @@ pub(super) async fn delete(
     let subject = Subject::Guard(pattern);
     let missing = || Error::NotFound(format!("there is no {subject}"));
     let table = shared.table();
-    let findings = ownership::finding(&table, &subject, &[&options.owner]).into_iter().collect();
+    let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
+    let chain = chain::judge(shared, &table, std::slice::from_ref(&edit));
+    let of_another = ownership::finding(&table, &subject, &[&options.owner]);
+    let findings = chain.finding_of(&subject).into_iter().chain(of_another).collect();
+    if let Err(refused) = chain.permit(&options, |_| "key".to_owned()) {
+        return match first_answer(shared, &options, digest).await? {
+            Some((committed, _)) => Ok(v1::DeleteGuardResponse { revision: committed.revision, findings }),
+            None => Err(Error::Faults(refused)),
+        };
+    }
     if options.validate_only {
         check_expected(&table, &subject, request.expected_revision)?;
         table.revision_of(&subject).ok_or_else(missing)?;
         return Ok(v1::DeleteGuardResponse { revision: table.revision(), findings });
     }
-    let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
     let (committed, _) = write(shared, &options, digest, SystemTime::now(), vec![edit]).await?;
     if committed.unchanged {
         return Err(missing());

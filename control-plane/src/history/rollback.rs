@@ -14,6 +14,7 @@ use damper_proto::v1::{self, rule_result};
 
 use super::object;
 use super::past::{self, Touched};
+use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::requests::{all_or, check_options, digest_of, first_answer, write_at};
@@ -128,7 +129,7 @@ impl Rollback {
     }
 
     /// Rolls back from a table, whether the store is still there or not.
-    async fn attempt(&self, shared: &Shared, table: &TableView) -> Result<v1::ApplyRulesResponse, Error> {
+    async fn attempt(&self, shared: &Shared, table: &Arc<TableView>) -> Result<v1::ApplyRulesResponse, Error> {
         let revision = table.revision();
         if self.expected_head().is_some_and(|head| head != revision) {
             return Err(Error::Moved { head: revision });
@@ -138,15 +139,17 @@ impl Rollback {
         if self.of.is_some() {
             set.judge(&guards, &outcome).map_err(Error::Faults)?;
         }
-        if self.options.validate_only {
-            set.try_out(shared, table, &outcome, &[])?;
-            return Ok(set.response(shared, revision, table, &guards, &outcome, &[]));
-        }
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.options.author, at);
+        let chain = chain::judge(shared, table, &edits);
+        chain.permit(&self.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+        if self.options.validate_only {
+            set.try_out(shared, table, &outcome, &[])?;
+            return Ok(set.response(shared, revision, table, &guards, &outcome, &[], &chain));
+        }
         let head = self.of.is_none().then_some(revision);
         let (committed, _) = write_at(shared, &self.options, self.digest, at, head, edits).await?;
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[]))
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[], &chain))
     }
 
     /// The answer to a request that was carried out before.
@@ -163,7 +166,7 @@ impl Rollback {
             plan => plan?,
         };
         let guards = set.guards_after(table, &[]);
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[]))
+        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[], &Judged::default()))
     }
 
     fn expected_head(&self) -> Option<u64> {

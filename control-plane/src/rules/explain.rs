@@ -5,8 +5,11 @@ use std::time::{Duration, SystemTime};
 use damper_core::{Bound, Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
+use crate::chain;
 use crate::errors::Error;
+use crate::judgement::{self, Findings, Traffic};
 use crate::shared::Shared;
+use crate::stats::Over;
 use crate::table::{Explained, StoredKill, Subject, TableView, UNREAD};
 
 pub(super) async fn explain(
@@ -21,6 +24,7 @@ pub(super) async fn explain(
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
+    let graph = chain::Graph::of(shared, Over::default(), &table, &table, Some(&route));
     let now = SystemTime::now();
     let kill = table.kills().of_route(&route, now);
     Ok(v1::ExplainResponse {
@@ -40,8 +44,15 @@ pub(super) async fn explain(
             .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
         kill: kill.and_then(|stored| stored.shown(now)),
-        ..Default::default()
+        chain: chain::bound_through(&graph, &route),
+        findings: findings(shared, &explanation),
     })
+}
+
+/// What deserves a look in the winner, as it is in force here.
+fn findings(shared: &Shared, explanation: &Explanation) -> Vec<v1::Finding> {
+    let Some(rule) = &explanation.in_force else { return Vec::new() };
+    Findings::all(judgement::of_rule_itself(rule, &Traffic::of(shared)))
 }
 
 fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {

@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use damper_core::Faults;
 use damper_proto::v1;
 
+use crate::chain::{self, Judged};
 use crate::errors::Error;
-use crate::judgement::{self, Findings};
+use crate::judgement::{self, Findings, Traffic};
 use crate::ownership;
 use crate::reach::Survey;
 use crate::requests::{all_or, check_expected, check_options, digest_of, first_answer, too_many, write};
@@ -29,19 +30,46 @@ pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<
         value: Some(written.value(&before, &options.author, at)),
         expected: request.expected_revision,
     };
-    if written.unchanged(&before).is_none()
-        && let Err(excess) = judgement::refuse(before.guards(), &written.rule)
-    {
+    let chain = chain::judge(shared, &before, std::slice::from_ref(&edit));
+    let beside = Beside { of_another, chain };
+    if let Err(refused) = permit(&written, &before, &beside.chain, &options) {
         return match first_answer(shared, &options, digest).await? {
-            Some((committed, table)) => Ok(response(shared, &written, &committed, &table, of_another)),
-            None => Err(Error::at("rule", excess)),
+            Some((committed, table)) => Ok(response(shared, &written, &committed, &table, beside)),
+            None => Err(Error::at("rule", refused)),
         };
     }
     if options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision, of_another);
+        return try_out(shared, &before, &written, request.expected_revision, beside);
     }
     let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
-    Ok(response(shared, &written, &committed, &table, of_another))
+    Ok(response(shared, &written, &committed, &table, beside))
+}
+
+/// What is found where a rule is put, besides what it says.
+struct Beside {
+    of_another: Option<v1::Finding>,
+    chain: Judged,
+}
+
+/// Refuses a rule that guards do not allow, or that lets a chain send too much.
+fn permit(
+    written: &WrittenRule,
+    before: &TableView,
+    chain: &Judged,
+    options: &v1::WriteOptions,
+) -> Result<(), Faults> {
+    if written.unchanged(before).is_some() {
+        return Ok(());
+    }
+    let mut faults = Faults::none();
+    for refused in
+        [judgement::refuse(before.guards(), &written.rule), chain.permit(options, |_| "policy".to_owned())]
+    {
+        if let Err(refused) = refused {
+            faults.nest("", refused);
+        }
+    }
+    faults.or(())
 }
 
 fn response(
@@ -49,18 +77,19 @@ fn response(
     written: &WrittenRule,
     committed: &Committed,
     table: &TableView,
-    of_another: Option<v1::Finding>,
+    beside: Beside,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
     let rule =
         stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
+    let (reach, findings) = found(shared, table.guards(), written, beside);
     v1::PutRuleResponse {
         rule: Some(rule),
         revision: committed.revision,
-        reach: Some(Survey::of(shared).reach(&written.rule)),
+        reach: Some(reach),
         changed: !committed.unchanged,
-        findings: findings(table.guards(), written, of_another),
+        findings,
     }
 }
 
@@ -70,7 +99,7 @@ fn try_out(
     table: &TableView,
     written: &WrittenRule,
     expected: Option<u64>,
-    of_another: Option<v1::Finding>,
+    beside: Beside,
 ) -> Result<v1::PutRuleResponse, Error> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -79,19 +108,26 @@ fn try_out(
         return Err(too_many("rules", table.len() + 1, limit));
     }
     let same = written.unchanged(table);
+    let (reach, findings) = found(shared, table.guards(), written, beside);
     Ok(v1::PutRuleResponse {
         rule: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
-        reach: Some(Survey::of(shared).reach(&written.rule)),
+        reach: Some(reach),
         changed: same.is_none(),
-        findings: findings(table.guards(), written, of_another),
+        findings,
     })
 }
 
-fn findings(
+/// Whom the rule concerns, and what deserves a look.
+fn found(
+    shared: &Shared,
     guards: &Guards,
     written: &WrittenRule,
-    of_another: Option<v1::Finding>,
-) -> Vec<v1::Finding> {
-    Findings::all(of_another.into_iter().chain(judgement::cuts(guards, &written.rule)))
+    Beside { of_another, chain }: Beside,
+) -> (v1::RuleReach, Vec<v1::Finding>) {
+    let reach = Survey::of(shared).reach(&written.rule);
+    let of_rule = judgement::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
+    let beside = chain.finding_of(&written.subject()).into_iter().chain(of_another);
+    let findings = Findings::all(beside.chain(of_rule));
+    (reach, findings)
 }

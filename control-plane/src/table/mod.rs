@@ -11,6 +11,7 @@ mod kills;
 mod now;
 mod stored;
 mod subject;
+mod tried;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

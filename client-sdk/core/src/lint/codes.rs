@@ -147,6 +147,9 @@ codes! {
     CLIENTS_LACK_FEATURE = "clients_lack_feature", Warning,
         "Connected clients can not carry the rule or guard out, so it is off there.",
         "Update the SDK of these services, or write the rule without the feature.";
+    OWNED_BY_ANOTHER = "owned_by_another", Warning,
+        "The rule or guard belongs to somebody whom the author of the change does not name.",
+        "Tell the owner, or make the change in the set that the owner applies.";
     MORE_FINDINGS = "more_findings", Hint,
         "There are more findings than one answer holds.",
         "Ask for fewer rules at a time.";

@@ -1,9 +1,9 @@
 //! What a rule can add to the load: everything that bounds repeats, and whether it does.
 
 use super::{Context, Finding, Notes, codes};
-use crate::fault::Ratio;
+use crate::fault::{Millis, Ratio};
 use crate::pattern::Part;
-use crate::policy::{BreakerMode, HedgeDelay, Policy};
+use crate::policy::{BreakerMode, HedgeDelay, Policy, RetryBreaker};
 use crate::table::Rule;
 
 /// From this ratio on a fault of the callee adds half of its traffic to it.
@@ -68,35 +68,40 @@ fn budget_minimum(policy: &Policy, notes: &mut Notes<'_>) {
     );
 }
 
-fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
-    let Some(breaker) = policy.retry_breaker else { return };
+/// The higher of the retry breaker's minima and its setting.
+fn free_failures(breaker: &RetryBreaker) -> (u32, &'static str) {
     let by_samples = breaker.min_samples.saturating_sub(1);
-    let (free, field) = if by_samples > breaker.min_failures {
+    if by_samples > breaker.min_failures {
         (by_samples, "retry_breaker.min_samples")
     } else {
         (breaker.min_failures, "retry_breaker.min_failures")
-    };
-    let window = breaker.window.length();
-    let window_s = window.as_secs().max(1);
-    let said = crate::fault::Millis(window);
-    // A budget bounds what the breaker lets through.
-    let defaults = crate::policy::RetryBreaker::default();
-    if free <= defaults.min_failures || policy.budget.is_some() {
-        return;
     }
+}
+
+/// Whether a minimum is above the default, which is for quiet routes, and no budget bounds what it lets through.
+pub(super) fn has_high_minimum(policy: &Policy) -> bool {
+    let most = RetryBreaker::default().min_failures;
+    policy.budget.is_none() && policy.retry_breaker.is_some_and(|breaker| free_failures(&breaker).0 > most)
+}
+
+fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
+    let Some(breaker) = policy.retry_breaker.filter(|_| has_high_minimum(policy)) else { return };
+    let (free, field) = free_failures(&breaker);
+    let window = breaker.window.length();
+    let per = Millis(window);
     let message = match context.calls_per_s {
         Some(calls) => {
-            let most =
-                u64::from(calls).saturating_mul(window_s).saturating_mul(u64::from(policy.max_attempts()));
-            (u64::from(free) >= most).then(|| {
+            let attempts = u128::from(calls).saturating_mul(u128::from(policy.max_attempts()));
+            let most = attempts.saturating_mul(window.as_millis()) / 1_000;
+            (u128::from(free) >= most).then(|| {
                 format!(
-                    "{free} failures per {said} are never stopped, and with {calls} calls per second and process \
+                    "{free} failures per {per} are never stopped, and with {calls} calls per second and process \
                      there are at most {most}"
                 )
             })
         }
         None => (free > FEW_FAILURES)
-            .then(|| format!("{free} failures per {said}, process and route never stop retries")),
+            .then(|| format!("{free} failures per {per}, process and route never stop retries")),
     };
     if let Some(message) = message {
         notes.add(codes::MIN_FAILURES_HIGH, field, message);
@@ -139,7 +144,7 @@ fn everybody(rule: &Rule, notes: &mut Notes<'_>) {
 fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
     let Some(hedge) = policy.hedge else { return };
     if let HedgeDelay::Fixed(delay) = hedge.delay {
-        let delay = crate::fault::Millis(delay);
+        let delay = Millis(delay);
         notes.add(
             codes::HEDGE_FIXED_DELAY,
             "hedge.delay.fixed",

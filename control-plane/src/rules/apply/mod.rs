@@ -14,6 +14,7 @@ use damper_proto::v1;
 
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
+use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::requests::{first_answer, write_judged};
@@ -37,44 +38,45 @@ pub(super) async fn apply(shared: &Arc<Shared>, requests: Requests) -> Result<v1
     };
     let before = shared.table();
     let set = Arc::new(set);
-    match permitted(&claim, &set, &before) {
+    let at_commit = AtCommit {
+        set: set.clone(),
+        claim,
+        table: before.clone(),
+        author: options.author.clone(),
+        at: SystemTime::now(),
+    };
+    match permitted(shared, &options, &at_commit) {
         Err(refused) => match first_answer(shared, &options, digest).await? {
-            Some((committed, _)) => Ok(response(shared, &set, &before, &committed)),
+            Some((committed, _)) => Ok(response(shared, &set, &before, &committed, &Judged::default())),
             None => Err(refused),
         },
-        Ok(Settled { outcome, pruned }) if options.validate_only => {
+        Ok((Settled { outcome, pruned }, chain)) if options.validate_only => {
             set.try_out(shared, &before, &outcome, &pruned)?;
             let guards = set.guards_after(&before, &pruned);
-            Ok(set.response(shared, before.revision(), &before, &guards, &outcome, &pruned))
+            Ok(set.response(shared, before.revision(), &before, &guards, &outcome, &pruned, &chain))
         }
-        Ok(settled) => {
-            let committed = write(
-                shared,
-                &options,
-                digest,
-                AtCommit {
-                    set: set.clone(),
-                    claim,
-                    table: before.clone(),
-                    author: options.author.clone(),
-                    at: SystemTime::now(),
-                },
-                &settled,
-            )
-            .await?;
-            Ok(response(shared, &set, &before, &committed))
+        Ok((settled, chain)) => {
+            let committed = write(shared, &options, digest, at_commit, &settled).await?;
+            Ok(response(shared, &set, &before, &committed, &chain))
         }
     }
 }
 
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
-fn permitted(claim: &Claim, set: &Set, table: &TableView) -> Result<Settled, Error> {
+fn permitted(
+    shared: &Shared,
+    options: &v1::WriteOptions,
+    at_commit: &AtCommit,
+) -> Result<(Settled, Judged), Error> {
+    let AtCommit { set, claim, table, .. } = at_commit;
     let settled = claim.settle(set, table).map_err(|refused| conflict::owned_in(set, table, refused))?;
     let guards = set.guards_after(table, &settled.pruned);
     if !claim.is_everything() {
         set.judge(&guards, &settled.outcome).map_err(Error::Faults)?;
     }
-    Ok(settled)
+    let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled));
+    chain.permit(options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+    Ok((settled, chain))
 }
 
 async fn write(
@@ -101,9 +103,15 @@ async fn write(
     }
 }
 
-fn response(shared: &Shared, set: &Set, before: &TableView, committed: &Committed) -> v1::ApplyRulesResponse {
+fn response(
+    shared: &Shared,
+    set: &Set,
+    before: &TableView,
+    committed: &Committed,
+    chain: &Judged,
+) -> v1::ApplyRulesResponse {
     let outcome = set.outcome(before, committed);
     let pruned = set.not_named(committed);
     let guards = set.guards_after(before, &pruned);
-    set.response(shared, committed.revision, before, &guards, &outcome, &pruned)
+    set.response(shared, committed.revision, before, &guards, &outcome, &pruned, chain)
 }

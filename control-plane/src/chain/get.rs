@@ -1,0 +1,98 @@
+//! `Fleet.GetChain`: every edge, and the worst paths as measured and as the rules would have it.
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+
+use super::graph::{Edge, Graph};
+use super::search::{Found, Measured, worst};
+use super::told;
+use crate::errors::Error;
+use crate::shared::Shared;
+use crate::stats::Over;
+
+/// The most edges in one answer.
+const MAX_EDGES: usize = 10_000;
+
+pub(crate) async fn get(
+    shared: &Arc<Shared>,
+    request: v1::GetChainRequest,
+) -> Result<v1::GetChainResponse, Error> {
+    let over = Over::read("window", request.window)?;
+    let shared = shared.clone();
+    // Thousands of routes are looked up; that is no work for the threads that serve streams.
+    let answer = tokio::task::spawn_blocking(move || chain(&shared, over, &request.service));
+    answer.await.map_err(|_| Error::unavailable("the server is stopping"))?
+}
+
+fn chain(shared: &Shared, over: Over, service: &str) -> Result<v1::GetChainResponse, Error> {
+    let table = shared.table();
+    let graph = Graph::of(shared, over, &table, &table, None);
+    let at = if service.is_empty() { None } else { Some(known(&graph, service)?) };
+    let leads = at.map(|service| leads_to_or_from(&graph, service));
+    let shown = |edge: usize| leads.as_ref().is_none_or(|leads| leads[edge]);
+    let touches = |edge: usize| {
+        let Edge { caller, callee, .. } = graph.edges[edge];
+        at.is_none_or(|service| service == caller || service == callee)
+    };
+    let edges = (0..graph.edges.len()).filter(|edge| shown(*edge)).take(MAX_EDGES);
+    Ok(v1::GetChainResponse {
+        edges: edges.map(|edge| wire(&graph, &graph.edges[edge])).collect(),
+        worst_measured: worst::<Measured>(&graph, &touches).map(|found| measured(&graph, &found)),
+        worst_possible: worst(&graph, &touches).map(|found| told::bound(&graph, &found)),
+        window: over.wire(),
+    })
+}
+
+fn known(graph: &Graph, service: &str) -> Result<usize, Error> {
+    graph.service(service).ok_or_else(|| Error::NotFound(format!("no route from or to {service} is known")))
+}
+
+/// Which edges lie on a way to the service or from it.
+fn leads_to_or_from(graph: &Graph, service: usize) -> Vec<bool> {
+    let mut arriving: Vec<Vec<usize>> = vec![Vec::new(); graph.services.len()];
+    for (number, edge) in graph.edges.iter().enumerate() {
+        arriving[edge.callee].push(number);
+    }
+    let mut leads = vec![false; graph.edges.len()];
+    let ways: [(&[Vec<usize>], fn(&Edge) -> usize); 2] =
+        [(&graph.leaving, |edge| edge.callee), (&arriving, |edge| edge.caller)];
+    for (edges_at, next) in ways {
+        let mut seen = vec![false; graph.services.len()];
+        seen[service] = true;
+        let mut open = vec![service];
+        while let Some(at) = open.pop() {
+            for edge in &edges_at[at] {
+                leads[*edge] = true;
+                let next = next(&graph.edges[*edge]);
+                if !std::mem::replace(&mut seen[next], true) {
+                    open.push(next);
+                }
+            }
+        }
+    }
+    leads
+}
+
+fn wire(graph: &Graph, edge: &Edge) -> v1::Edge {
+    let figures = &edge.figures;
+    v1::Edge {
+        caller_service: graph.services[edge.caller].to_string(),
+        callee_service: graph.services[edge.callee].to_string(),
+        calls_per_s: figures.calls,
+        attempts_per_s: figures.attempts,
+        amplification: figures.amplification(),
+        error_share: figures.error_share(),
+        routes: figures.routes,
+        routes_without_rule: figures.routes_without_rule,
+        max_attempts: edge.hops.max_attempts(),
+        chain_coverage: figures.chain_coverage(),
+    }
+}
+
+fn measured(graph: &Graph, found: &Found<Measured>) -> v1::MeasuredPath {
+    let first = found.path.first().map(|edge| graph.edges[*edge].caller);
+    let rest = found.path.iter().map(|edge| graph.edges[*edge].callee);
+    let services = first.into_iter().chain(rest).map(|service| graph.services[service].to_string());
+    v1::MeasuredPath { services: services.collect(), amplification: found.burden.0 }
+}

@@ -1,0 +1,371 @@
+//! The path through a graph on which most comes to pass at its end.
+//!
+//! Without circles it is found exactly in one walk in the order of the calls. What arrives at a service is kept as
+//! long as no other arrival is at least as much in every respect, because more at the start never means less at
+//! the end. Where services call each other in a circle each is followed once per path; the worst of such paths can
+//! only be found by trying them, which is done for so many steps; if they do not suffice, the edges that close
+//! circles are left out instead. The work is bounded on any graph.
+
+use std::cmp::Ordering;
+
+use damper_core::chain::bound::Sends;
+
+use super::graph::{Edge, Graph};
+
+/// So many edges are tried where there are circles.
+const STEPS: usize = 100_000;
+/// The longest path that is tried there.
+const DEPTH: usize = 64;
+/// So many arrivals are kept at a service; those that leave out are the lesser ones.
+const ARRIVALS: usize = 32;
+
+/// What is carried along a path.
+pub(super) trait Burden: Copy {
+    /// At the top.
+    const START: Self;
+    /// Behind an edge; none where the path can not use it.
+    fn over(self, edge: &Edge) -> Option<Self>;
+    /// True if it is at least the other in every respect.
+    fn covers(self, other: Self) -> bool;
+    /// Which is worse at the end of a path.
+    fn compare(self, other: Self) -> Ordering;
+}
+
+impl Burden for Sends {
+    const START: Self = Self::ONE;
+
+    fn over(self, edge: &Edge) -> Option<Self> {
+        Some(edge.hops.carry(self))
+    }
+
+    fn covers(self, other: Self) -> bool {
+        Sends::covers(self, other)
+    }
+
+    fn compare(self, other: Self) -> Ordering {
+        self.all().cmp(&other.all())
+    }
+}
+
+/// The product of measured amplifications.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Measured(pub(super) f64);
+
+impl Burden for Measured {
+    const START: Self = Self(1.0);
+
+    fn over(self, edge: &Edge) -> Option<Self> {
+        (edge.figures.calls > 0.0).then(|| Self(self.0 * edge.figures.amplification()))
+    }
+
+    fn covers(self, other: Self) -> bool {
+        self.0 >= other.0
+    }
+
+    fn compare(self, other: Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// A path and what comes to pass at its end.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Found<B> {
+    /// Its edges, from the top.
+    pub(super) path: Vec<usize>,
+    pub(super) burden: B,
+}
+
+impl<B: Burden> Found<B> {
+    /// The worse of two, the longer of two that are as bad: it shows the whole chain.
+    fn is_worse_than(&self, other: &Self) -> bool {
+        self.burden.compare(other.burden).then(self.path.len().cmp(&other.path.len())).is_gt()
+    }
+}
+
+/// The worst path through an edge that is wanted.
+pub(super) fn worst<B: Burden>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) -> Option<Found<B>> {
+    let order = Order::of(graph);
+    let in_order = walk(graph, &order, wanted);
+    if order.closing.iter().all(|closes| !closes) {
+        return in_order;
+    }
+    let mut trial = Trial {
+        graph,
+        wanted,
+        steps: STEPS,
+        visited: vec![false; graph.services.len()],
+        path: Vec::new(),
+        best: None,
+    };
+    for service in 0..graph.services.len() {
+        trial.follow(service, B::START, false);
+    }
+    match (trial.best, in_order) {
+        (Some(tried), Some(walked)) if walked.is_worse_than(&tried) => Some(walked),
+        (tried, walked) => tried.or(walked),
+    }
+}
+
+/// The services in an order in which callers come before callees, but for the edges that close a circle.
+struct Order {
+    services: Vec<usize>,
+    closing: Vec<bool>,
+}
+
+impl Order {
+    fn of(graph: &Graph) -> Self {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; graph.services.len()];
+        let mut closing = vec![false; graph.edges.len()];
+        let mut services = Vec::with_capacity(graph.services.len());
+        for start in 0..graph.services.len() {
+            if marks[start] != Mark::New {
+                continue;
+            }
+            marks[start] = Mark::Open;
+            let mut stack = vec![(start, 0)];
+            while let Some((service, next)) = stack.pop() {
+                let Some(edge) = graph.leaving[service].get(next) else {
+                    marks[service] = Mark::Done;
+                    services.push(service);
+                    continue;
+                };
+                stack.push((service, next + 1));
+                let callee = graph.edges[*edge].callee;
+                match marks[callee] {
+                    Mark::New => {
+                        marks[callee] = Mark::Open;
+                        stack.push((callee, 0));
+                    }
+                    Mark::Open => closing[*edge] = true,
+                    Mark::Done => {}
+                }
+            }
+        }
+        services.reverse();
+        Self { services, closing }
+    }
+}
+
+/// What arrives at a service on one way.
+#[derive(Clone, Copy)]
+struct Arrival<B> {
+    burden: B,
+    length: usize,
+    /// Whether the way has led over an edge that is wanted.
+    passed: bool,
+    /// The edge that it came by, and the number of what it was before that; none at the top.
+    by: Option<(usize, usize)>,
+}
+
+impl<B: Burden> Arrival<B> {
+    fn covers(&self, other: &Self) -> bool {
+        let no_shorter = self.length >= other.length || !other.burden.covers(self.burden);
+        self.passed >= other.passed && self.burden.covers(other.burden) && no_shorter
+    }
+}
+
+fn walk<B: Burden>(graph: &Graph, order: &Order, wanted: &dyn Fn(usize) -> bool) -> Option<Found<B>> {
+    let top = Arrival { burden: B::START, length: 0, passed: false, by: None };
+    // Arrivals are never taken out, so that they can be named by their number; those that count are in `at`.
+    let mut all = vec![top];
+    let mut at: Vec<Vec<usize>> = vec![vec![0]; graph.services.len()];
+    for service in &order.services {
+        for edge in &graph.leaving[*service] {
+            if order.closing[*edge] {
+                continue;
+            }
+            let callee = graph.edges[*edge].callee;
+            for before in at[*service].clone() {
+                let Arrival { burden, length, passed, .. } = all[before];
+                let Some(burden) = burden.over(&graph.edges[*edge]) else { continue };
+                let passed = passed || wanted(*edge);
+                let arrival = Arrival { burden, length: length + 1, passed, by: Some((*edge, before)) };
+                arrive(&mut all, &mut at[callee], arrival);
+            }
+        }
+    }
+    let ends = at.iter().flatten().copied().filter(|end| all[*end].passed);
+    let worst = ends.max_by(|a, b| {
+        let (a, b) = (&all[*a], &all[*b]);
+        a.burden.compare(b.burden).then(a.length.cmp(&b.length))
+    })?;
+    Some(Found { path: way(&all, worst), burden: all[worst].burden })
+}
+
+fn arrive<B: Burden>(all: &mut Vec<Arrival<B>>, here: &mut Vec<usize>, arrival: Arrival<B>) {
+    if here.iter().any(|other| all[*other].covers(&arrival)) {
+        return;
+    }
+    here.retain(|other| !arrival.covers(&all[*other]));
+    if here.len() == ARRIVALS {
+        let least = here.iter().enumerate().min_by(|(_, a), (_, b)| all[**a].burden.compare(all[**b].burden));
+        let Some((place, _)) = least else { return };
+        here.swap_remove(place);
+    }
+    here.push(all.len());
+    all.push(arrival);
+}
+
+fn way<B: Copy>(all: &[Arrival<B>], end: usize) -> Vec<usize> {
+    let mut path = Vec::new();
+    let mut at = end;
+    while let Some((edge, before)) = all[at].by {
+        path.push(edge);
+        at = before;
+    }
+    path.reverse();
+    path
+}
+
+/// Paths tried one by one, each service once.
+struct Trial<'a, B> {
+    graph: &'a Graph,
+    wanted: &'a dyn Fn(usize) -> bool,
+    steps: usize,
+    visited: Vec<bool>,
+    path: Vec<usize>,
+    best: Option<Found<B>>,
+}
+
+impl<B: Burden> Trial<'_, B> {
+    fn follow(&mut self, service: usize, burden: B, passed: bool) {
+        if passed {
+            let found = Found { path: self.path.clone(), burden };
+            if self.best.as_ref().is_none_or(|best| found.is_worse_than(best)) {
+                self.best = Some(found);
+            }
+        }
+        if self.path.len() == DEPTH {
+            return;
+        }
+        self.visited[service] = true;
+        for edge in &self.graph.leaving[service] {
+            let next = self.graph.edges[*edge].callee;
+            if self.visited[next] {
+                continue;
+            }
+            if self.steps == 0 {
+                break;
+            }
+            self.steps -= 1;
+            if let Some(burden) = burden.over(&self.graph.edges[*edge]) {
+                self.path.push(*edge);
+                self.follow(next, burden, passed || (self.wanted)(*edge));
+                self.path.pop();
+            }
+        }
+        self.visited[service] = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use damper_core::chain::bound::{Flag, Hop};
+
+    use super::*;
+
+    fn kept(max_attempts: u32) -> Hop {
+        Hop { max_attempts, flag: Flag::Kept }
+    }
+
+    fn lost(max_attempts: u32) -> Hop {
+        Hop { max_attempts, flag: Flag::Lost }
+    }
+
+    fn services(graph: &Graph, path: &[usize]) -> String {
+        let first = path.first().map(|edge| graph.edges[*edge].caller);
+        let rest = path.iter().map(|edge| graph.edges[*edge].callee);
+        first.into_iter().chain(rest).map(|service| &*graph.services[service]).collect::<Vec<_>>().join(" ")
+    }
+
+    #[track_caller]
+    fn check(edges: &[(&str, &str, Hop)], path: &str, sends: u64) {
+        let edges: Vec<_> = edges.iter().map(|(caller, callee, hop)| (*caller, *callee, *hop, 1.0)).collect();
+        let graph = Graph::drawn(&edges);
+        let found = worst::<Sends>(&graph, &|_| true).unwrap();
+        assert_eq!((services(&graph, &found.path).as_str(), found.burden.all()), (path, sends));
+    }
+
+    #[test]
+    fn worst_path_is_the_one_with_most_sends_at_its_end() {
+        check(&[("a", "b", kept(3)), ("b", "c", kept(3)), ("b", "d", kept(2))], "a b c", 5);
+        check(&[("a", "b", kept(3)), ("b", "c", lost(3)), ("x", "b", kept(5))], "x b c", 15);
+        // Fewer sends to begin with, but all of them count as first ones further down.
+        check(
+            &[("a", "m", kept(9)), ("b", "c", kept(3)), ("c", "m", lost(2)), ("m", "z", kept(10))],
+            "b c m z",
+            33,
+        );
+    }
+
+    #[test]
+    fn of_paths_that_are_as_bad_the_longer_one_is_told() {
+        check(&[("a", "b", kept(1)), ("b", "c", kept(3)), ("c", "d", kept(1))], "a b c d", 3);
+    }
+
+    #[test]
+    fn only_paths_through_a_wanted_edge_count() {
+        let edges = [("a", "b", kept(9), 1.0), ("c", "b", kept(2), 1.0), ("b", "d", kept(3), 1.0)];
+        let graph = Graph::drawn(&edges);
+        let through = |wanted: usize| worst::<Sends>(&graph, &|edge| edge == wanted).unwrap();
+        assert_eq!(services(&graph, &through(1).path), "c b d");
+        assert_eq!(services(&graph, &through(2).path), "a b d");
+        assert_eq!(worst::<Sends>(&graph, &|_| false), None);
+    }
+
+    #[test]
+    fn each_service_of_a_circle_is_followed_once() {
+        let circle = [("a", "b", kept(3)), ("b", "c", kept(3)), ("c", "a", kept(3))];
+        let edges: Vec<_> =
+            circle.iter().map(|(caller, callee, hop)| (*caller, *callee, *hop, 1.0)).collect();
+        let graph = Graph::drawn(&edges);
+        let found = worst::<Sends>(&graph, &|_| true).unwrap();
+        assert_eq!((found.path.len(), found.burden.all()), (2, 5));
+        assert!((0..3).all(|service| graph.returns_to(service)));
+        // The walk that leaves closing edges out would begin at a; the worst path goes over the edge that closes.
+        check(&[("a", "b", kept(2)), ("b", "a", lost(4)), ("a", "c", lost(5))], "b a c", 20);
+        check(&[("a", "a", kept(9)), ("a", "b", kept(2))], "a b", 2);
+    }
+
+    #[test]
+    fn the_work_is_bounded_on_any_graph() {
+        let names: Vec<String> = (0..60).map(|n| format!("s{n}")).collect();
+        let mut edges = Vec::new();
+        for caller in &names {
+            for callee in &names {
+                edges.push((caller.as_str(), callee.as_str(), lost(10), 1.0));
+            }
+        }
+        let found = worst::<Sends>(&Graph::drawn(&edges), &|_| true).unwrap();
+        assert_eq!(found.burden.all(), u64::MAX, "10^59 does not fit");
+        let layers: Vec<_> = (0..2_000)
+            .flat_map(|n| [(n, n + 1, 2_u32), (n, n + 2, 3)])
+            .map(|(caller, callee, attempts)| (format!("n{caller}"), format!("n{callee}"), attempts))
+            .collect();
+        let layers: Vec<_> = layers
+            .iter()
+            .map(|(caller, callee, attempts)| (caller.as_str(), callee.as_str(), kept(*attempts), 1.0))
+            .collect();
+        let found = worst::<Sends>(&Graph::drawn(&layers), &|_| true).unwrap();
+        assert_eq!(
+            found.burden.all(),
+            2_002,
+            "two a step of two, or one a step of one; the last step is of two"
+        );
+    }
+
+    #[test]
+    fn measured_path_is_the_greatest_product_and_rests_where_nothing_is_called() {
+        let idle = ("c", "d", kept(9), f64::NAN);
+        let mut graph = Graph::drawn(&[("a", "b", kept(1), 1.5), ("b", "c", kept(1), 2.0), idle]);
+        graph.edges[2].figures.calls = 0.0;
+        let found = worst::<Measured>(&graph, &|_| true).unwrap();
+        assert_eq!((services(&graph, &found.path).as_str(), found.burden), ("a b c", Measured(3.0)));
+    }
+}
