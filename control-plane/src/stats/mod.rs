@@ -30,7 +30,7 @@ pub(crate) use self::measured::Measured;
 pub(crate) use self::over::Over;
 use self::rows::Memo;
 pub(crate) use self::rows::Row;
-pub(crate) use self::served::Served;
+pub(crate) use self::served::{Method, Served};
 use self::served::{ServedBooks, ServedReport};
 use self::tally::Tally;
 use self::window::Window;

@@ -64,11 +64,6 @@ struct Moment {
 }
 
 impl Stats {
-    /// All routes in the order of their names, over the usual window, with the rules of this table.
-    pub(crate) fn rows(&self, table: &Arc<TableView>) -> Arc<[Arc<Row>]> {
-        self.rows_over(Over::default(), table)
-    }
-
     /// All routes in the order of their names, with the rules of this table.
     pub(crate) fn rows_over(&self, over: Over, table: &Arc<TableView>) -> Arc<[Arc<Row>]> {
         let now = self.now();
@@ -101,6 +96,18 @@ impl Stats {
         let served = books.served_rates(&method, &ends, moment);
         let stats = books.routes.get(route)?.stats(route, &sources, served, moment, table);
         Some(Row { route: route.clone(), stats })
+    }
+
+    /// What services serve, whoever calls them.
+    pub(crate) fn served_rates(&self, over: Over) -> Vec<(Method, v1::ServedRates)> {
+        let settled = self.now().saturating_sub(lag(self.pace.borrow().of_all()));
+        let books = self.books();
+        let ends = books.ends_of_served();
+        let rates = |method: &Method| {
+            let rates = books.served_rates(method, &ends, Moment { over, settled })?;
+            Some((method.clone(), rates))
+        };
+        books.served.methods().filter_map(rates).collect()
     }
 
     fn make(&self, now: Duration, over: Over, table: &TableView) -> Arc<[Arc<Row>]> {

@@ -30,7 +30,7 @@ pub(crate) struct Served {
 }
 
 /// A service and one of its methods.
-pub(super) type Method = (Arc<str>, Arc<str>);
+pub(crate) type Method = (Arc<str>, Arc<str>);
 
 /// All methods that services serve, by service and method.
 #[derive(Default)]
@@ -125,6 +125,10 @@ impl ServedBooks {
             book.window.add(from, by.now, &added.moved(), &Tally::default());
         }
         true
+    }
+
+    pub(super) fn methods(&self) -> impl Iterator<Item = &Method> {
+        self.methods.keys()
     }
 
     /// What is served, over a window that ends at the time told for each method.

@@ -39,7 +39,7 @@ fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
 }
 
 fn only(stats: &Stats) -> v1::RouteStats {
-    let rows = stats.rows(&table());
+    let rows = stats.rows_over(Over::default(), &table());
     assert_eq!(rows.len(), 1);
     rows[0].stats.clone()
 }
@@ -152,7 +152,7 @@ async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
     for n in 0..3 {
         stats.report(&one, report(&format!("p.S/N{n}"), 1, 1, 0));
     }
-    assert_eq!(stats.rows(&table()).len(), 3, "the limit of routes holds");
+    assert_eq!(stats.rows_over(Over::default(), &table()).len(), 3, "the limit of routes holds");
     assert_eq!(stats.report(&one, report(OTHER_METHOD, 1, 1, 0)), 1, "full");
 }
 
@@ -166,7 +166,7 @@ async fn a_report_in_parts_is_one_report() {
         tokio::time::advance(Duration::from_millis(1)).await;
         stats.report(&one, report("p.S/N", n * 50, n * 50, 0));
     }
-    let rows = stats.rows(&table());
+    let rows = stats.rows_over(Over::default(), &table());
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| about(row.stats.calls_per_s, 10.0)), "{rows:?}");
 }
@@ -277,7 +277,7 @@ async fn a_watched_route_is_told_over_the_last_second() {
             stats.report(session, report("p.S/M", calls, calls, 0));
         }
     }
-    let route = stats.rows(&table())[0].route.clone();
+    let route = stats.rows_over(Over::default(), &table())[0].route.clone();
     let row = stats.row(&route, Over::Second, &table()).unwrap().stats;
     assert!(about(row.calls_per_s, 200.0), "{}", row.calls_per_s);
     assert!(row.p99.is_some());

@@ -18,14 +18,12 @@ use tonic::Status;
 
 use self::census::Census;
 use crate::errors::Error;
+use crate::settings::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use crate::shared::Shared;
 use crate::store;
 use crate::table::{Subject, TableView};
 
 const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
-const MIN_WITHIN: Duration = Duration::from_millis(100);
-const MAX_WITHIN: Duration = Duration::from_secs(600);
-const SHARES: std::ops::RangeInclusive<f64> = 0.01..=1.0;
 /// How often a census is taken at most, and how often it is told.
 const TAKE_EVERY: Duration = Duration::from_millis(5);
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -47,11 +45,11 @@ impl Plan {
             faults.add("revision", "must be given");
         }
         let share = share.unwrap_or(1.0);
-        if !SHARES.contains(&share) {
+        if !CONVERGENCE_SHARE.contains(&share) {
             faults.add("share", format!("{share} is not in 0.01..=1"));
         }
         let within = within.map_or(Ok(DEFAULT_WITHIN), Duration::try_from);
-        let within = within.ok().filter(|within| (MIN_WITHIN..=MAX_WITHIN).contains(within));
+        let within = within.ok().filter(|within| CONVERGENCE_WITHIN.contains(within));
         if within.is_none() {
             faults.add("within", "is not in 100ms..=10m");
         }

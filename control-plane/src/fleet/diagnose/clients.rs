@@ -1,0 +1,184 @@
+//! The control plane itself and who is connected to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use damper_core::fault::Millis;
+use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
+use damper_proto::{convert, v1};
+
+use super::{Check, Picture, codes, finding, many, service_of};
+
+/// A client may take so long to confirm what it was sent.
+const LAGS_AFTER: Duration = Duration::from_secs(10);
+/// A client is on its way to live rules for so long after it connected.
+const LIVE_WITHIN: Duration = Duration::from_secs(15);
+
+pub(super) const CHECKS: &[Check] = &[
+    Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
+    Check { what: "kill switches in force", scope: kills_scope, find: kills },
+    Check { what: "processes are connected", scope: Picture::count_of_clients, find: nobody },
+    Check { what: "clients confirm what they are sent", scope: Picture::count_of_clients, find: lagging },
+    Check { what: "clients accept rules and guards", scope: Picture::count_of_clients, find: refusals },
+    Check { what: "clients have the features that rules need", scope: Picture::count_of_clients, find: features },
+    Check { what: "clients run the same SDK", scope: Picture::count_of_clients, find: versions },
+    Check { what: "modes are not overridden", scope: Picture::count_of_clients, find: overrides },
+    Check { what: "clients run on live rules", scope: Picture::count_of_clients, find: not_live },
+    Check { what: "services that are called have a server layer", scope: Picture::count_of_clients, find: layers },
+];
+
+fn store(picture: &Picture) -> Vec<v1::Finding> {
+    let stale = picture.table.stale_since.map(|since| {
+        let ago = age(since, picture.now);
+        finding(codes::STORE_STALE, "", format!("the store has not answered for {ago}"))
+    });
+    stale.into_iter().collect()
+}
+
+fn kills_scope(picture: &Picture) -> String {
+    many(picture.table.kills().in_force(picture.now).count(), "kill")
+}
+
+fn kills(picture: &Picture) -> Vec<v1::Finding> {
+    let kills = picture.table.kills().in_force(picture.now);
+    let concerned = kills.filter(|stored| {
+        let pattern = stored.kill.pattern();
+        let is_route = picture.rows().any(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
+        let names = v1::Pattern::from(pattern);
+        let named = [&names.caller_service, &names.callee_service];
+        picture.service.is_empty() || is_route || named.iter().any(|name| **name == picture.service)
+    });
+    let told = concerned.map(|stored| {
+        let v1::KillSwitch { calls, reason, updated_by, .. } = &stored.wire;
+        let what = if *calls { "stops all calls" } else { "stops what is repeated" };
+        let left = stored.remaining(picture.now).unwrap_or_default();
+        let left = Millis(Duration::from_secs(left.as_secs()));
+        let message = format!("{what} for {left} more; set by {updated_by:?}: {reason:?}");
+        finding(codes::KILL_IN_FORCE, &stored.kill.pattern().to_string(), message)
+    });
+    told.collect()
+}
+
+fn nobody(picture: &Picture) -> Vec<v1::Finding> {
+    if picture.clients().next().is_some() {
+        return Vec::new();
+    }
+    let message = match picture.service.as_str() {
+        "" => "no process is connected to this control plane".to_owned(),
+        service => {
+            let connected: Vec<&str> = picture.connected().into_iter().take(5).collect();
+            let others = match connected.as_slice() {
+                [] => "nor is any other".to_owned(),
+                names => format!("connected are {}", names.join(", ")),
+            };
+            format!("no process of {service} is connected; {others}")
+        }
+    };
+    vec![finding(codes::NOBODY_CONNECTED, &picture.service, message)]
+}
+
+fn lagging(picture: &Picture) -> Vec<v1::Finding> {
+    picture.by_service(codes::CLIENT_LAGS, |client| {
+        let since = SystemTime::try_from(client.behind_since?).ok()?;
+        let lag = picture.now.duration_since(since).unwrap_or_default();
+        (lag >= LAGS_AFTER).then(|| {
+            format!(
+                "confirmed revision {} and was sent {} {} ago",
+                client.acknowledged_revision,
+                client.sent_revision,
+                age(since, picture.now)
+            )
+        })
+    })
+}
+
+/// One finding for each rule or guard that is refused.
+fn refusals(picture: &Picture) -> Vec<v1::Finding> {
+    let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for client in picture.clients() {
+        for v1::Refusal { key, reason, guard, .. } in &client.refused {
+            let Some(Ok(pattern)) = key.as_ref().map(convert::pattern) else { continue };
+            let subject = if *guard { format!("guard {pattern}") } else { pattern.to_string() };
+            refused.entry(subject).or_insert_with(|| (0, reason.clone())).0 += 1;
+        }
+    }
+    let told = refused.into_iter().map(|(subject, (count, reason))| {
+        finding(codes::ENTRY_REFUSED, &subject, format!("refused by {}: {reason}", many(count, "process")))
+    });
+    told.collect()
+}
+
+fn features(picture: &Picture) -> Vec<v1::Finding> {
+    picture.by_service(CLIENTS_LACK_FEATURE, |client| {
+        let first = convert::pattern(client.withheld.first()?).ok()?;
+        let lacks = client.features_lacking.join(", ");
+        Some(format!("lacks {lacks}; {} off there, such as {first}", many(client.withheld.len(), "rule")))
+    })
+}
+
+fn versions(picture: &Picture) -> Vec<v1::Finding> {
+    let newest = picture.clients.iter().filter_map(|client| version(&client.sdk_version)).max();
+    let Some(newest) = newest else { return Vec::new() };
+    picture.by_service(codes::OLD_SDK, |client| {
+        let is_older = version(&client.sdk_version).is_some_and(|version| version < newest);
+        let [major, minor, patch] = newest;
+        is_older.then(|| format!("SDK {}, others have {major}.{minor}.{patch}", client.sdk_version))
+    })
+}
+
+/// The three numbers of a version; none where it has another form.
+fn version(text: &str) -> Option<[u64; 3]> {
+    let numbers = text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
+    numbers.collect::<Option<Vec<u64>>>()?.try_into().ok()
+}
+
+fn overrides(picture: &Picture) -> Vec<v1::Finding> {
+    picture.by_service(codes::MODE_OVERRIDDEN, |client| {
+        let mode = match client.override_mode() {
+            v1::Mode::Unspecified => return None,
+            v1::Mode::Off => "off",
+            v1::Mode::Observe => "observe",
+            v1::Mode::Enforce => "enforce",
+        };
+        Some(format!("its mode is at most {mode}, by DAMPER_MODE or the override file"))
+    })
+}
+
+fn not_live(picture: &Picture) -> Vec<v1::Finding> {
+    picture.by_service(codes::NOT_LIVE, |client| {
+        let since = SystemTime::try_from(client.connected_at?).ok()?;
+        let source = match client.source() {
+            v1::Source::LastKnownGood => "runs on the last known good rules of its disk",
+            v1::Source::BuiltIn => "runs on what is built in, without rules",
+            v1::Source::Unspecified | v1::Source::Live => return None,
+        };
+        let waited = picture.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;
+        waited.then(|| format!("{source} although it connected {} ago", age(since, picture.now)))
+    })
+}
+
+fn layers(picture: &Picture) -> Vec<v1::Finding> {
+    let called: BTreeSet<&str> = picture.rows.iter().map(|row| &*row.route.callee_service).collect();
+    picture.by_service(codes::SERVER_LAYER_MISSING, |client| {
+        let is_called = called.contains(service_of(client));
+        (is_called && !client.serves).then(|| "has callers and no server layer".to_owned())
+    })
+}
+
+/// How long ago, in whole seconds.
+fn age(since: SystemTime, now: SystemTime) -> Millis {
+    Millis(Duration::from_secs(now.duration_since(since).unwrap_or_default().as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_their_numbers() {
+        assert!(version("0.10.0") > version("0.9.9"));
+        assert_eq!(version("1.2.3-rc.1"), Some([1, 2, 3]));
+        assert_eq!(version("1.2"), None);
+        assert_eq!(version("newest"), None);
+    }
+}

@@ -1,0 +1,124 @@
+//! Every code that a diagnosis can have, beside those of rules in damper-core's `lint`: how grave it is and what to do about it.
+//!
+//! Codes are only ever added, and none begins as another does: scripts go by them. docs/findings.md has them all.
+
+use damper_core::lint::Severity::{Danger, Hint, Warning};
+use damper_core::lint::codes::Known;
+
+macro_rules! codes {
+    ($($name:ident = $code:literal, $severity:ident, $meaning:literal, $remedy:literal;)*) => {
+        $(
+            #[doc = $meaning]
+            pub(super) const $name: Known =
+                Known { code: $code, severity: $severity, meaning: $meaning, remedy: $remedy };
+        )*
+
+        /// All of them, in the order of docs/findings.md.
+        #[cfg(test)]
+        pub(super) const ALL: &[Known] = &[$($name),*];
+    };
+}
+
+codes! {
+    // The control plane itself.
+    STORE_STALE = "store_stale", Danger,
+        "The store does not answer: rules are as they were, and no change is possible.",
+        "Bring the store back; services go on with the rules that they have.";
+    KILL_IN_FORCE = "kill_in_force", Warning,
+        "A kill switch stops what is repeated, or calls altogether.",
+        "End it with `damper unkill` when the incident is over, or let it expire.";
+
+    // Clients.
+    NOBODY_CONNECTED = "nobody_connected", Warning,
+        "No process of a service is connected, so no rule arrives there and nothing is known of its calls.",
+        "Give `Damper::connect` the address of this control plane and the service's name, and look at its log.";
+    CLIENT_LAGS = "client_lags", Warning,
+        "A client has not confirmed for long what was sent to it.",
+        "Look whether the process has time to run and its network is well; its stream is closed if it never reads.";
+    ENTRY_REFUSED = "entry_refused", Warning,
+        "Clients refuse a rule or guard and keep the version before it.",
+        "Repair what the reason names, or update the SDK there.";
+    OLD_SDK = "old_sdk", Hint,
+        "Processes run an older SDK than others do.",
+        "Update it when the service is released next.";
+    MODE_OVERRIDDEN = "mode_overridden", Warning,
+        "A process's mode is overridden where it runs, so that rules do less there than they say.",
+        "Take DAMPER_MODE or the override file away when it has done its duty.";
+    NOT_LIVE = "not_live", Warning,
+        "A connected process still runs on what lay on its disk, or on nothing.",
+        "If it stays so, look at what the process refuses and at its log.";
+    SERVER_LAYER_MISSING = "server_layer_missing", Warning,
+        "A service that others call has no server layer: flags end there, and its own calls belong to no chain.",
+        "Add `damper.server_layer()` to its server.";
+
+    // Routes.
+    RETRY_STORM = "retry_storm", Danger,
+        "So much is repeated on a route that its callee gets half as many sends again as there are calls.",
+        "Stop it with `damper kill`, then let the rule's retry breaker or budget bound repeats.";
+    BREAKER_REFUSES = "breaker_refuses", Warning,
+        "A retry breaker refuses retries: the callee fails too often for retries to help.",
+        "Repair the callee; retries come back by themselves when it answers.";
+    BUDGET_USED_UP = "budget_used_up", Warning,
+        "The budget of what may be repeated is used up.",
+        "Repair the callee, or raise the budget if it bears more.";
+    CIRCUIT_NOT_CLOSED = "circuit_not_closed", Warning,
+        "A circuit breaker refuses calls, or lets only probes through.",
+        "Repair the callee; the circuit breaker closes when its probes succeed.";
+    OUTER_LOOP = "outer_loop", Warning,
+        "A service repeats calls in a loop of its own, around those that Damper makes.",
+        "Take the loop out and let a rule for the route repeat instead.";
+    REPEATS_BY_GRPC = "repeats_by_grpc", Warning,
+        "A callee is sent repeats that a stock gRPC client made, which no rule bounds.",
+        "Take retryPolicy and hedgingPolicy out of the callers' gRPC service config.";
+    REPEATS_BY_ENVOY = "repeats_by_envoy", Warning,
+        "A callee is sent repeats that Envoy or a mesh made, which no rule bounds.",
+        "Set attempts: 0 in Istio's VirtualService, or leave retry_policy out of Envoy's route.";
+    REPEATS_SHED = "repeats_shed", Warning,
+        "A callee refuses repeats because all callers together send more than its repeat limit.",
+        "Find who repeats most with `damper routes`, and lower the attempts there.";
+    CONTEXT_LOST = "context_lost", Warning,
+        "Calls of a service are made outside the request that they belong to, so that chains end there.",
+        "Start tasks with `damper_sdk::spawn`, or hand the request's `Context` over with its `scope`.";
+    FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
+        "Calls of a route fail and no rule applies to it.",
+        "See what a rule would do: `damper rules init` proposes one in observe.";
+    CALLEE_UNKNOWN = "callee_unknown", Hint,
+        "A callee has no process connected here: it takes part in no chain, and no repeat limit can protect it.",
+        "Link the SDK into the callee too, if it is yours, and check that both names are spelt alike.";
+
+    // Rules, as the fleet has them.
+    MATCHES_NOTHING = "matches_nothing", Warning,
+        "A rule matches no route that any process reports.",
+        "Check the four names of its key with `damper routes`, or delete it.";
+    OBSERVED_FOR_LONG = "observed_for_long", Hint,
+        "A rule has been in observe for more than a week.",
+        "Compare its would_ figures in `damper stats`, then `damper rules promote` or delete it.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> impl Iterator<Item = &'static str> {
+        ALL.iter().chain(damper_core::lint::codes::ALL).map(|known| known.code)
+    }
+
+    #[test]
+    fn no_code_begins_as_another_does() {
+        for (i, code) in all().enumerate() {
+            for (j, other) in all().enumerate() {
+                assert!(i == j || !other.starts_with(code), "{code} and {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_code_is_explained_in_the_documents() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/findings.md");
+        let text = std::fs::read_to_string(path).unwrap();
+        for known in ALL {
+            assert!(text.contains(&format!("`{}`", known.code)), "{} is not in docs/findings.md", known.code);
+            assert!(text.contains(known.remedy), "docs/findings.md has another remedy for {}", known.code);
+        }
+    }
+}

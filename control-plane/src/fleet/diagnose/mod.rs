@@ -1,0 +1,181 @@
+//! What is not as it should be in the fleet, or for one service, and what to do about it.
+//!
+//! A diagnosis is a list of checks over one [`Picture`]: everything that is known at one moment. Each check is
+//! narrow and says what it looked at, so that an answer without findings says something too. Figures are those of
+//! the last minute; a check that goes by them needs enough calls to mean anything.
+
+mod clients;
+mod codes;
+mod routes;
+mod rules;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::lint::Severity;
+use damper_core::lint::codes::{Known, MORE_FINDINGS};
+use damper_core::{Faults, key};
+use damper_proto::v1;
+
+use crate::errors::Error;
+use crate::shared::Shared;
+use crate::stats::{Method, Over, Row};
+use crate::table::TableView;
+
+/// The most findings in one answer.
+const MAX_FINDINGS: usize = 1000;
+
+/// Everything that is known at one moment.
+struct Picture {
+    now: SystemTime,
+    table: Arc<TableView>,
+    /// Whom it is about; empty = everybody.
+    service: String,
+    /// All clients, by name.
+    clients: Vec<v1::Client>,
+    /// All routes.
+    rows: Arc<[Arc<Row>]>,
+    served: Vec<(Method, v1::ServedRates)>,
+}
+
+/// One thing that is looked at.
+struct Check {
+    /// What, in words.
+    what: &'static str,
+    /// At how many of what.
+    scope: fn(&Picture) -> String,
+    find: fn(&Picture) -> Vec<v1::Finding>,
+}
+
+pub(super) async fn diagnose(
+    shared: &Shared,
+    request: v1::DiagnoseRequest,
+) -> Result<v1::DiagnoseResponse, Error> {
+    if !request.service.is_empty() {
+        let mut faults = Faults::none();
+        key::check_name("service", &request.service, &mut faults);
+        faults.or(()).map_err(Error::Faults)?;
+    }
+    let table = shared.table();
+    let picture = Picture {
+        now: SystemTime::now(),
+        clients: shared.hub.clients("", "", &table),
+        rows: shared.stats.rows_over(Over::Minute, &table),
+        served: shared.stats.served_rates(Over::Minute),
+        service: request.service,
+        table,
+    };
+    Ok(picture.diagnosis())
+}
+
+impl Picture {
+    fn diagnosis(&self) -> v1::DiagnoseResponse {
+        let mut findings = Vec::new();
+        let mut checked = Vec::new();
+        for check in clients::CHECKS.iter().chain(routes::CHECKS).chain(rules::CHECKS) {
+            let found = (check.find)(self);
+            let result = match found.len() {
+                0 => "nothing found".to_owned(),
+                1 => "1 finding".to_owned(),
+                n => format!("{n} findings"),
+            };
+            checked.push(format!("{} ({}): {result}", check.what, (check.scope)(self)));
+            findings.extend(found);
+        }
+        findings.sort_by(|a: &v1::Finding, b| {
+            let rank = |finding: &v1::Finding| Reverse(finding.severity);
+            (rank(a), &a.code, &a.subject).cmp(&(rank(b), &b.code, &b.subject))
+        });
+        if findings.len() > MAX_FINDINGS {
+            let rest = findings.len() - (MAX_FINDINGS - 1);
+            findings.truncate(MAX_FINDINGS - 1);
+            findings.push(finding(MORE_FINDINGS, "", format!("and {rest} more")));
+        }
+        v1::DiagnoseResponse { findings, checked }
+    }
+
+    fn is_about(&self, service: &str) -> bool {
+        self.service.is_empty() || self.service == service
+    }
+
+    /// The clients that it is about.
+    fn clients(&self) -> impl Iterator<Item = &v1::Client> {
+        self.clients.iter().filter(|client| self.is_about(service_of(client)))
+    }
+
+    /// The routes that it is about: from and to the service.
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.rows.iter().map(|row| &**row);
+        rows.filter(|row| self.is_about(&row.route.caller_service) || self.is_about(&row.route.callee_service))
+    }
+
+    /// The services that are connected.
+    fn connected(&self) -> BTreeSet<&str> {
+        self.clients.iter().map(service_of).collect()
+    }
+
+    fn count_of_clients(&self) -> String {
+        let services: BTreeSet<&str> = self.clients().map(service_of).collect();
+        format!("{} connected of {}", many(self.clients().count(), "client"), many(services.len(), "service"))
+    }
+
+    fn count_of_routes(&self) -> String {
+        many(self.rows().count(), "route")
+    }
+
+    /// A finding for each service that has such clients, with how many there are and one of them.
+    fn by_service(
+        &self,
+        known: Known,
+        is_so: impl Fn(&v1::Client) -> Option<String>,
+    ) -> Vec<v1::Finding> {
+        let mut services: BTreeMap<&str, (usize, String)> = BTreeMap::new();
+        for client in self.clients() {
+            if let Some(how) = is_so(client) {
+                let (count, _) = services.entry(service_of(client)).or_insert_with(|| {
+                    (0, format!("{}: {how}", client.identity.as_ref().map_or("", |it| it.instance.as_str())))
+                });
+                *count += 1;
+            }
+        }
+        let told = services.into_iter().map(|(service, (count, example))| {
+            let message = match count {
+                1 => example,
+                _ => format!("{count} processes, one of them {example}"),
+            };
+            finding(known, service, message)
+        });
+        told.collect()
+    }
+}
+
+fn service_of(client: &v1::Client) -> &str {
+    client.identity.as_ref().map_or("", |identity| identity.service.as_str())
+}
+
+fn finding(known: Known, subject: &str, message: String) -> v1::Finding {
+    let severity = match known.severity {
+        Severity::Hint => v1::Severity::Hint,
+        Severity::Warning => v1::Severity::Warning,
+        Severity::Danger => v1::Severity::Danger,
+    };
+    v1::Finding {
+        code: known.code.to_owned(),
+        subject: subject.to_owned(),
+        field: String::new(),
+        message,
+        severity: severity.into(),
+        remedy: known.remedy.to_owned(),
+    }
+}
+
+/// A number of things, in words.
+fn many(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
+}

@@ -1,0 +1,168 @@
+//! What routes measure: who repeats, what refuses, where chains end.
+
+use damper_proto::v1;
+
+use super::{Check, Picture, codes, finding, many, percent};
+use crate::stats::{Over, Row};
+
+/// So many calls in the window make a share of them mean something.
+const ENOUGH_CALLS: f64 = 20.0;
+/// From so many attempts per call on a route is stormed.
+const STORM: f64 = 1.5;
+/// Below this share of calls within requests a chain is not whole.
+const WHOLE: f64 = 0.99;
+/// From this share of failed calls on they are told.
+const FAILING: f64 = 0.01;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check { what: "amplification is below 1.5", scope: Picture::count_of_routes, find: storms },
+    Check { what: "retry breakers allow retries", scope: Picture::count_of_routes, find: breakers },
+    Check { what: "budgets are not used up", scope: Picture::count_of_routes, find: budgets },
+    Check { what: "circuit breakers are closed", scope: Picture::count_of_routes, find: circuits },
+    Check { what: "nobody loops around Damper's calls", scope: Picture::count_of_routes, find: outer_loops },
+    Check { what: "nobody else repeats: gRPC, Envoy", scope: served_scope, find: foreign_repeats },
+    Check { what: "repeat limits refuse nothing", scope: served_scope, find: shed },
+    Check { what: "calls belong to requests", scope: Picture::count_of_routes, find: lost_contexts },
+    Check { what: "callees are connected too", scope: Picture::count_of_routes, find: unknown_callees },
+    Check { what: "failing routes have a rule", scope: Picture::count_of_routes, find: without_rule },
+];
+
+/// A finding for each route of which there is something to say.
+fn each(
+    picture: &Picture,
+    known: damper_core::lint::codes::Known,
+    say: impl Fn(&v1::RouteStats) -> Option<String>,
+) -> Vec<v1::Finding> {
+    let told = picture.rows().filter_map(|Row { route, stats }| {
+        Some(finding(known, &route.names().join(" "), say(stats)?))
+    });
+    told.collect()
+}
+
+fn enough(stats: &v1::RouteStats) -> bool {
+    stats.calls_per_s * Over::Minute.length().as_secs_f64() >= ENOUGH_CALLS
+}
+
+fn storms(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::RETRY_STORM, |stats| {
+        let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
+        (enough(stats) && *amplification > STORM).then(|| {
+            format!(
+                "{amplification:.2} attempts per call over the last minute: {attempts_per_s:.1}/s for {calls_per_s:.1} \
+                 calls/s"
+            )
+        })
+    })
+}
+
+fn breakers(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::BREAKER_REFUSES, |stats| {
+        let v1::RouteStats { breaker_refuses, clients, window_failures, window_successes, .. } = stats;
+        (*breaker_refuses > 0).then(|| {
+            format!(
+                "refuses at {breaker_refuses} of {}: {window_failures} failures against {window_successes} successes \
+                 in all windows",
+                many(*clients as usize, "process")
+            )
+        })
+    })
+}
+
+fn budgets(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::BUDGET_USED_UP, |stats| {
+        let v1::RouteStats { budget_refuses, clients, .. } = stats;
+        (*budget_refuses > 0)
+            .then(|| format!("refuses at {budget_refuses} of {}", many(*clients as usize, "process")))
+    })
+}
+
+fn circuits(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::CIRCUIT_NOT_CLOSED, |stats| {
+        let v1::RouteStats { circuit_open, clients, .. } = stats;
+        (*circuit_open > 0)
+            .then(|| format!("is not closed at {circuit_open} of {}", many(*clients as usize, "process")))
+    })
+}
+
+fn outer_loops(picture: &Picture) -> Vec<v1::Finding> {
+    let told = picture.rows().filter(|row| row.stats.outer_loop_calls_per_s > 0.0).map(|row| {
+        let caller = &row.route.caller_service;
+        let rate = row.stats.outer_loop_calls_per_s;
+        let share = percent(rate / row.stats.calls_per_s.max(f64::MIN_POSITIVE));
+        let message = format!(
+            "{caller} calls again after a call of the same request had failed for good: {rate:.2}/s, {share} of the calls"
+        );
+        finding(codes::OUTER_LOOP, &row.route.names().join(" "), message)
+    });
+    told.collect()
+}
+
+fn served(picture: &Picture) -> impl Iterator<Item = (String, &v1::ServedRates)> {
+    let served = picture.served.iter().filter(|((service, _), _)| picture.is_about(service));
+    served.map(|((service, method), rates)| (format!("* * {service} {method}"), rates))
+}
+
+fn served_scope(picture: &Picture) -> String {
+    format!("{} served", many(served(picture).count(), "method"))
+}
+
+fn foreign_repeats(picture: &Picture) -> Vec<v1::Finding> {
+    let mut found = Vec::new();
+    for (subject, rates) in served(picture) {
+        for (known, who, rate) in [
+            (codes::REPEATS_BY_GRPC, "gRPC clients", rates.grpc_repeats_per_s),
+            (codes::REPEATS_BY_ENVOY, "Envoy", rates.envoy_repeats_per_s),
+        ] {
+            if rate > 0.0 {
+                let first = rates.first_sends_per_s;
+                let message = format!("{rate:.2} repeats/s by {who}, beside {first:.2} first sends/s");
+                found.push(finding(known, &subject, message));
+            }
+        }
+    }
+    found
+}
+
+fn shed(picture: &Picture) -> Vec<v1::Finding> {
+    let shedding = served(picture).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
+    let told = shedding.map(|(subject, rates)| {
+        let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
+        let message = format!(
+            "refuses {shed_repeats_per_s:.2} repeats/s, with {first_sends_per_s:.2} first sends/s"
+        );
+        finding(codes::REPEATS_SHED, &subject, message)
+    });
+    told.collect()
+}
+
+fn lost_contexts(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::CONTEXT_LOST, |stats| {
+        let lost = 1.0 - stats.chain_coverage;
+        (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE).then(|| {
+            format!("{} of the calls since the processes started belong to no request", percent(lost))
+        })
+    })
+}
+
+fn unknown_callees(picture: &Picture) -> Vec<v1::Finding> {
+    let connected = picture.connected();
+    let mut callees: Vec<(&str, &str)> =
+        picture.rows().map(|row| (&*row.route.callee_service, &*row.route.caller_service)).collect();
+    callees.sort_unstable();
+    callees.dedup_by_key(|(callee, _)| *callee);
+    let unknown = callees.into_iter().filter(|(callee, _)| !connected.contains(callee));
+    let told = unknown.map(|(callee, caller)| {
+        let message = format!("no process of {callee} is connected, and {caller} calls it");
+        finding(codes::CALLEE_UNKNOWN, callee, message)
+    });
+    told.collect()
+}
+
+fn without_rule(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::FAILING_WITHOUT_RULE, |stats| {
+        (stats.rule.is_none() && enough(stats) && stats.error_share >= FAILING).then(|| {
+            let v1::RouteStats { error_share, calls_per_s, .. } = stats;
+            format!("{} of {calls_per_s:.1} calls/s fail, and no rule applies", percent(*error_share))
+        })
+    })
+}
