@@ -7,6 +7,7 @@ import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
+import { Kills } from "../gen/damper/v1/kills_pb";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
 
@@ -106,6 +107,23 @@ test("a rule put through the API appears, says who applied it, and goes", async 
     await rules.deleteRule({ key });
   }
   await expect(row).toHaveCount(0);
+});
+
+test("a kill switch is said while it is in force", async ({ page }) => {
+  const kills = createClient(Kills, createGrpcWebTransport({ baseUrl: server }));
+  const key = { callerService: "*", callerCluster: "*", calleeService: `browser-test-${Date.now()}`, calleeMethod: "*" };
+  await opened(page);
+  const said = page.getByTestId("kill").filter({ hasText: key.calleeService });
+  await expect(said).toHaveCount(0);
+  try {
+    await kills.kill({ key, options: { reason: "a browser test", author: "playwright" } });
+    await expect(said).toContainText(/nothing is repeated to browser-test-\d+, until .* left/);
+    await expect(said).toContainText("a browser test");
+    await expect(said).toContainText(`damper unkill --callee '${key.calleeService}'`);
+  } finally {
+    await kills.unkill({ key });
+  }
+  await expect(said).toHaveCount(0);
 });
 
 test("a link brings back filter and sorting, and Back works", async ({ page }) => {
