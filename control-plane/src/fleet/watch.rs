@@ -58,8 +58,9 @@ impl Plan {
 }
 
 /// What a watcher was told.
-#[derive(Default)]
 struct Told {
+    /// Since when it watches.
+    since: Instant,
     epoch: Option<Arc<str>>,
     routes: HashMap<Route, Arc<Row>>,
     rules: BTreeMap<Pattern, (Arc<StoredRule>, Delivered)>,
@@ -75,7 +76,7 @@ pub(super) async fn serve(
         Some(route) => Watching::caller(&shared, &route.caller_service, &route.caller_cluster),
         None => Watching::everything(&shared),
     };
-    let mut told = Told::default();
+    let mut told = Told::nothing(Instant::now());
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -97,12 +98,16 @@ pub(super) async fn serve(
 }
 
 impl Told {
+    fn nothing(since: Instant) -> Self {
+        Self { since, epoch: None, routes: HashMap::new(), rules: BTreeMap::new() }
+    }
+
     /// The way from what was told to what is so, in one message or more.
     fn update(&mut self, shared: &Shared, plan: &Plan) -> Vec<v1::WatchResponse> {
         let table = shared.table();
         let reset = self.epoch.as_ref() != Some(table.epoch());
         if reset {
-            *self = Self { epoch: Some(table.epoch().clone()), ..Self::default() };
+            *self = Self { epoch: Some(table.epoch().clone()), ..Self::nothing(self.since) };
         }
         let head = v1::WatchResponse {
             epoch: table.epoch().to_string(),
@@ -110,11 +115,11 @@ impl Told {
             as_of: Some(SystemTime::now().into()),
             connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
             stale_since: table.stale_since.map(Into::into),
+            kills: table.kills().shown(SystemTime::now()),
             window: plan.over.wire(),
             ..Default::default()
         };
-        let kills = table.kills().shown(SystemTime::now());
-        let mut messages = vec![v1::WatchResponse { reset, kills, ..head.clone() }];
+        let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];
         let mut room = MESSAGE_BYTES;
         let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
             if size > room {
@@ -133,7 +138,7 @@ impl Told {
 
     fn update_routes(&mut self, shared: &Shared, plan: &Plan, table: &Arc<TableView>, place: Place<'_>) {
         let rows = match &plan.route {
-            Some(route) => shared.stats.row(route, plan.over, table).into_iter().map(Arc::new).collect(),
+            Some(route) => shared.stats.row(route, plan.over, self.since.elapsed(), table).into_iter().map(Arc::new).collect(),
             None => shared.stats.rows_over(plan.over, table),
         };
         let rows = rows.iter().filter(|row| plan.filter.accepts_route(table, row.route.names(), &row.stats));

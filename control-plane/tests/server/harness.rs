@@ -8,6 +8,7 @@ use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
+use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, client_message, server_message};
 use tempfile::TempDir;
@@ -77,6 +78,10 @@ impl Running {
 
     pub(crate) fn history(&self) -> HistoryClient<Channel> {
         HistoryClient::new(self.channel())
+    }
+
+    pub(crate) fn kills(&self) -> KillsClient<Channel> {
+        KillsClient::new(self.channel())
     }
 
     pub(crate) fn fleet(&self) -> FleetClient<Channel> {

@@ -3,11 +3,16 @@
 #![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
 
 mod bad_input;
+mod convergence;
 mod distribution;
+mod doctor;
 mod fleet;
 mod guards;
 mod harness;
 mod history;
+mod kills;
 mod outage;
 mod port;
+mod propose;
 mod rules;
+mod stats;

@@ -13,7 +13,7 @@ use crate::harness::{settings_in, soon, start};
 async fn health_is_told_per_service() {
     let server = start().await;
     let mut health = HealthClient::new(server.channel());
-    for service in ["", "damper.v1.Rules", "damper.v1.Distribution", "damper.v1.Fleet"] {
+    for service in ["", "damper.v1.Rules", "damper.v1.Distribution", "damper.v1.Fleet", "damper.v1.Kills"] {
         let request = HealthCheckRequest { service: service.to_owned() };
         let status = soon(health.check(request)).await.unwrap().into_inner().status();
         assert_eq!(status, ServingStatus::Serving, "{service}");
@@ -43,7 +43,9 @@ async fn reflection_names_the_services() {
         panic!("{answer:?}");
     };
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    for service in ["damper.v1.Rules", "damper.v1.Fleet", "damper.v1.Distribution", "damper.v1.History"] {
+    for service in
+        ["damper.v1.Rules", "damper.v1.Fleet", "damper.v1.Distribution", "damper.v1.History", "damper.v1.Kills"]
+    {
         assert!(names.contains(&service), "{service} is not among {names:?}");
     }
     server.stop().await;
