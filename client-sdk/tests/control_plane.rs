@@ -14,6 +14,8 @@ mod guards;
 mod handle;
 #[path = "control_plane/hostile.rs"]
 mod hostile;
+#[path = "control_plane/kills.rs"]
+mod kills;
 #[path = "control_plane/overrides.rs"]
 mod overrides;
 #[path = "control_plane/reconnecting.rs"]

@@ -9,6 +9,7 @@ mod chain;
 mod engine;
 mod hedges;
 mod held;
+mod kills;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod peer;

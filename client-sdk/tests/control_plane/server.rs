@@ -105,6 +105,33 @@ impl Stream {
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
+    /// With all kills there are beside it.
+    pub(crate) async fn say_killing(
+        &self,
+        revision: u64,
+        nonce: u64,
+        kind: Kind,
+        kills: Vec<v1::ActiveKill>,
+    ) {
+        let (epoch, kills) = ("e".to_owned(), Some(v1::KillSet { kills }));
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills };
+        self.to_client.send(Ok(message)).await.unwrap();
+    }
+
+    /// Sends a response with kills beside it and takes its answer.
+    pub(crate) async fn exchange_killing(
+        &mut self,
+        revision: u64,
+        nonce: u64,
+        kind: Kind,
+        kills: Vec<v1::ActiveKill>,
+    ) -> v1::Ack {
+        self.say_killing(revision, nonce, kind, kills).await;
+        let ack = self.ack().await;
+        assert_eq!(ack.nonce, nonce);
+        ack
+    }
+
     /// Says it if the client still listens.
     pub(crate) async fn try_say(&self, revision: u64, nonce: u64, kind: Kind) -> bool {
         let epoch = "e".to_owned();
