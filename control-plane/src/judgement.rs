@@ -161,11 +161,6 @@ pub(crate) fn cuts<'a>(guards: &'a Guards, rule: &'a Rule) -> impl Iterator<Item
 }
 
 /// One setting that a guard cuts.
-pub(crate) fn cut(exceeded: &Exceeded, rule: &Rule) -> v1::Finding {
-    let guard = exceeded.guard_in_words();
-    let place = if exceeded.is_whole(rule) { "everywhere" } else { "where both match" };
-    let problem = &exceeded.excess.problem;
-    let field = format!("policy.{}", exceeded.excess.field);
-    let message = format!("{problem}, the ceiling of {guard}; cut {place}");
-    finding(codes::GUARD_CUTS, &rule.pattern().to_string(), &field, message)
+pub(crate) fn cut(Exceeded { guard, excess }: &Exceeded, rule: &Rule) -> v1::Finding {
+    told(&rule.pattern().to_string(), lint::cut(guard, excess, rule))
 }

@@ -23,7 +23,7 @@ use std::fmt;
 use self::codes::Known;
 pub use self::methods::changes_something;
 use crate::code::CodeSet;
-use crate::guard::Guard;
+use crate::guard::{Excess, Guard};
 use crate::policy::{Mode, Policy};
 use crate::table::Rule;
 
@@ -120,6 +120,35 @@ pub fn goes_by_traffic(rule: &Rule) -> bool {
 #[must_use]
 pub fn guard_findings(guard: &Guard) -> Vec<Finding> {
     gravest_first(guards::check(guard))
+}
+
+/// Every setting of a rule that a guard cuts where both match, whether the rule wins there or not. A rule that is off
+/// exceeds nothing.
+#[must_use]
+pub fn cuts(guard: &Guard, rule: &Rule) -> Vec<Finding> {
+    if rule.policy().mode == Mode::Off || !guard.pattern().overlaps(rule.pattern()) {
+        return Vec::new();
+    }
+    let (_, excesses) = guard.ceiling().tighten(rule.policy());
+    excesses.iter().map(|excess| cut(guard, excess, rule)).collect()
+}
+
+/// One setting of a rule that a guard cuts.
+#[must_use]
+pub fn cut(guard: &Guard, excess: &Excess, rule: &Rule) -> Finding {
+    let place = if guard.pattern().covers(rule.pattern()) { "everywhere" } else { "where both match" };
+    let Excess { field, problem } = excess;
+    let message = format!("{problem}, the ceiling of {}; cut {place}", guard_in_words(guard));
+    Finding::new(codes::GUARD_CUTS, format!("policy.{field}"), message)
+}
+
+/// A guard and whom to ask about it: `guard "* * stock *" (owner team-stock)`.
+#[must_use]
+pub fn guard_in_words(guard: &Guard) -> String {
+    match guard.owner() {
+        "" => format!("guard \"{}\"", guard.pattern()),
+        owner => format!("guard \"{}\" (owner {owner})", guard.pattern()),
+    }
 }
 
 fn gravest_first(mut findings: Vec<Finding>) -> Vec<Finding> {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{HistoryRetention, Settings, StoreUrl};
+use damper_control_plane::{AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl};
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -37,6 +37,10 @@ pub(crate) struct ServeArgs {
     /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
+    /// How often the last service of a chain may be sent what its first was asked for once, 1..=1000; a write that
+    /// raises it above is refused unless forced [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
+    #[arg(long, value_name = "N")]
+    max_amplification: Option<Amplification>,
     /// How logs are written, to stderr [env: DAMPER_LOG] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log: Option<Log>,
@@ -79,6 +83,7 @@ struct File {
     store: Option<String>,
     metrics_listen: Option<String>,
     history_retention: Option<String>,
+    max_amplification: Option<u64>,
     log: Option<String>,
     log_level: Option<String>,
     etcd_password_file: Option<String>,
@@ -108,6 +113,11 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
         layers.pick::<Address>("metrics_listen", args.metrics_listen.map(Address), file.metrics_listen);
     let retention =
         layers.pick::<Retention>("history_retention", args.history_retention, file.history_retention);
+    let amplification = layers.pick::<Amplification>(
+        "max_amplification",
+        args.max_amplification,
+        file.max_amplification.map(|said| said.to_string()),
+    );
     let log = layers.pick("log", args.log, file.log);
     let level = layers.pick("log_level", args.log_level, file.log_level);
     let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
@@ -126,6 +136,7 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     server.listen = listen.map_or(server.listen, |Address(listen)| listen);
     server.metrics_listen = metrics.map(|Address(listen)| listen);
     server.history_retention = retention.map_or(server.history_retention, |Retention(kept)| kept);
+    server.max_amplification = amplification.map_or(server.max_amplification, |Amplification(most)| most);
     server.allow_insecure = insecure.unwrap_or(server.allow_insecure);
     server.etcd_password = etcd_password;
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
@@ -215,6 +226,19 @@ impl FromStr for Retention {
     }
 }
 
+/// How much repeating may amplify a request along the chain.
+#[derive(Clone, Copy, Debug)]
+struct Amplification(MaxAmplification);
+
+impl FromStr for Amplification {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sends: u32 = text.parse().map_err(|_| AmplificationOutOfRange.to_string())?;
+        MaxAmplification::try_from(sends).map(Self).map_err(|error| error.to_string())
+    }
+}
+
 fn read<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "is not an IP address with a port, such as 127.0.0.1:7600".to_owned())
 }
@@ -254,7 +278,7 @@ mod tests {
     #[test]
     fn every_setting_can_stand_in_the_file() {
         let file = "listen: 127.0.0.1:1\nstore: sled:/tmp/x\nmetrics_listen: '[::1]:2'\nlog: json\n\
-                    log_level: damper=debug\ninsecure_allow_plaintext: true\nhistory_retention: 7d\n";
+                    log_level: damper=debug\ninsecure_allow_plaintext: true\nhistory_retention: 7d\nmax_amplification: 40\n";
         let config = settle_with(ServeArgs::default(), &[], Some(file)).unwrap();
         assert_eq!(config.server.store.to_string(), "sled:/tmp/x");
         assert_eq!(config.server.metrics_listen, Some(listening_on("[::1]:2")));
@@ -262,6 +286,7 @@ mod tests {
         assert_eq!(config.log_level.to_string(), "damper=debug");
         assert!(config.server.allow_insecure);
         assert_eq!(config.server.history_retention.length().as_secs(), 7 * 24 * 3600);
+        assert_eq!(config.server.max_amplification.sends(), 40);
     }
 
     #[test]
@@ -278,15 +303,21 @@ mod tests {
 
     #[test]
     fn all_faults_are_told_at_once_with_their_places() {
-        let env = [("DAMPER_LISTEN", "here"), ("DAMPER_LOG", "xml"), ("DAMPER_HISTORY_RETENTION", "23h")];
+        let env = [
+            ("DAMPER_LISTEN", "here"),
+            ("DAMPER_LOG", "xml"),
+            ("DAMPER_HISTORY_RETENTION", "23h"),
+            ("DAMPER_MAX_AMPLIFICATION", "1001"),
+        ];
         let file = Some("store: postgres://x\ninsecure_allow_plaintext: true\n");
         let error = settle_with(ServeArgs::default(), &env, file).unwrap_err();
         let text = error.to_string();
-        assert_eq!(text.lines().count(), 4, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
         for part in [
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
             "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
+            "DAMPER_MAX_AMPLIFICATION: \"1001\": is not in 1..=1000",
             "damper.yaml: store: \"postgres://x\"",
         ] {
             assert!(text.contains(part), "{text}");

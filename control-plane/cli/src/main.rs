@@ -21,9 +21,11 @@ mod figures;
 mod filter;
 mod key;
 mod output;
+mod portrait;
 mod set;
 mod sources;
 mod status;
+mod wait;
 mod write;
 
 use std::process::ExitCode;
@@ -31,8 +33,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, clients, completion, diff, explain, export, guards, history, import, reference, rollback, routes, rules,
-    serve, stats,
+    apply, audit, chain, clients, completion, diff, doctor, explain, export, guards, history, import, kill, kills, reference, rollback,
+    routes, rules, serve, stats, unkill, lint,
 };
 use crate::exit::Error;
 
@@ -40,8 +42,9 @@ use crate::exit::Error;
 const USAGE: u8 = 64;
 
 const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \
-    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings; \
-    diff: 0 no difference, 1 differences, 2 error.\n\n\
+    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings, 79 findings; \
+    diff: 0 no difference, 1 differences, 2 error; \
+    --wait: 1 written, but not delivered in time.\n\n\
     A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
 
 /// Keeps retries from becoming storms: the control plane and its command line
@@ -94,12 +97,24 @@ enum Command {
     /// Hand out the record of all changes
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// Stop retries and hedges of routes, at once and for a time
+    Kill(kill::KillArgs),
+    /// End a kill before its time
+    Unkill(unkill::UnkillArgs),
+    /// Show what is stopped at present
+    Kills(kills::KillsArgs),
     /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),
+    /// Show who calls whom, how much is repeated on the way, and the worst path
+    Chain(chain::ChainArgs),
+    /// Find in manifests what deserves a look, without a server
+    Lint(lint::LintArgs),
     /// Show who is connected and which rules have arrived there
     Clients(clients::ClientsArgs),
     /// Show how calls go
     Stats(stats::StatsArgs),
+    /// Look for what is not as it should be, and tell what to do about it
+    Doctor(doctor::DoctorArgs),
     /// Print a shell's completion script
     Completion(completion::CompletionArgs),
     /// Print the reference of all commands as Markdown
@@ -138,9 +153,15 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::History(args) => history::run(&session, args).await,
         Command::Rollback(args) => rollback::run(&session, args).await,
         Command::Audit(command) => audit::run(&session, command).await,
+        Command::Kill(args) => kill::run(&session, args).await,
+        Command::Unkill(args) => unkill::run(&session, args).await,
+        Command::Kills(args) => kills::run(&session, args).await,
         Command::Explain(args) => explain::run(&session, args).await,
+        Command::Chain(args) => chain::run(&session, args).await,
+        Command::Lint(args) => lint::run(&session, &args),
         Command::Clients(args) => clients::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,
+        Command::Doctor(args) => doctor::run(&session, args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Reference => reference::run(),
     }

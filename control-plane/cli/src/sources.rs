@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use damper_control_plane::{MAX_GUARDS, MAX_RULES};
-use damper_proto::manifest::{self, Document, Problem};
+use damper_proto::manifest::{self, Document, FieldLines, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
 
@@ -119,6 +119,13 @@ pub(crate) struct Origin {
     document: Option<usize>,
 }
 
+impl Origin {
+    /// The file, and a line of it.
+    pub(crate) fn at(&self, line: u64) -> String {
+        format!("{}:{line}", self.file)
+    }
+}
+
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -155,6 +162,22 @@ pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
 
 /// The same, where there may be none.
 pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manifest>, Error> {
+    read_all(args, may_be_empty, &mut |_| {})
+}
+
+/// All manifests, and where the fields of each stand.
+pub(crate) fn read_with_lines(args: &FileArgs) -> Result<(Vec<Manifest>, Vec<FieldLines>), Error> {
+    let mut lines = Vec::new();
+    let manifests = read_all(args, false, &mut |bytes| lines.extend(manifest::field_lines(bytes)))?;
+    Ok((manifests, lines))
+}
+
+/// All manifests; `seen` is told every text that has any.
+fn read_all(
+    args: &FileArgs,
+    may_be_empty: bool,
+    seen: &mut dyn FnMut(&[u8]),
+) -> Result<Vec<Manifest>, Error> {
     let is_left_out = |bytes: &[u8]| may_be_empty && documents(bytes) == 0;
     let mut manifests = Vec::new();
     let mut faults = Vec::new();
@@ -167,6 +190,7 @@ pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manife
             if is_left_out(&bytes) {
                 continue;
             }
+            seen(&bytes);
             take("standard input", &bytes, &mut manifests, &mut faults);
             continue;
         }
@@ -181,6 +205,7 @@ pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manife
             if is_left_out(&bytes) {
                 continue;
             }
+            seen(&bytes);
             take(&name, &bytes, &mut manifests, &mut faults);
         }
     }

@@ -1,9 +1,14 @@
 //! What is said with every write, and what the answer to one says about whom it concerns.
 
 use clap::Args;
+use damper_core::lint::Severity;
+use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::v1;
 
+use crate::client::Client;
+use crate::exit::Error;
 use crate::output::{message, printable};
+use crate::wait::WaitArgs;
 
 /// So many warnings are printed; the rest is counted.
 const MAX_WARNINGS: usize = 20;
@@ -17,9 +22,14 @@ pub(crate) struct WriteArgs {
     /// Why; kept with the change
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
+    /// Write although attempts could multiply beyond the server's limit along the chain; with a --reason
+    #[arg(long, requires = "reason")]
+    pub(crate) force: bool,
     /// Who makes the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 impl WriteArgs {
@@ -29,9 +39,15 @@ impl WriteArgs {
             validate_only: self.dry_run,
             request_id: String::new(),
             reason: self.reason.clone(),
+            force: self.force,
             author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
             ..v1::WriteOptions::default()
         }
+    }
+
+    /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
+    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), Error> {
+        if self.dry_run { Ok(()) } else { self.wait.delivered(client, revision).await }
     }
 
     /// What follows the name of something done: that it was not really.
@@ -74,7 +90,7 @@ fn owner_of_process() -> Option<String> {
 /// Warns about what was written although it deserves a look.
 pub(crate) fn warn(warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
-        message(format_args!("warning: {warning}"));
+        message(warning);
     }
     if warnings.len() > MAX_WARNINGS {
         message(format_args!("warning: {} more", warnings.len() - MAX_WARNINGS));
@@ -84,12 +100,32 @@ pub(crate) fn warn(warnings: &[String]) {
 /// What deserves a look of one rule or guard: that it concerns nobody, or somebody who can not carry it out, and
 /// what the server found.
 pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, findings: &[v1::Finding]) -> Vec<String> {
-    let mut warnings = reach.map_or_else(Vec::new, |reach| of_reach(words, reach));
-    warnings.extend(findings.iter().map(|v1::Finding { subject, field, message, .. }| {
-        let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
-        about.chain([printable(message)]).collect::<Vec<_>>().join(": ")
-    }));
-    warnings
+    let reached = reach.map_or_else(Vec::new, |reach| {
+        // A finding says the same, with a remedy.
+        let told = findings.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
+        let lacking = if told { 0 } else { reach.clients_lacking_features };
+        of_reach(words, &v1::RuleReach { clients_lacking_features: lacking, ..reach.clone() })
+    });
+    let reached = reached.into_iter().map(|warning| format!("warning: {warning}"));
+    reached.chain(findings.iter().map(in_words)).collect()
+}
+
+/// A finding with its severity, code and remedy.
+pub(crate) fn in_words(finding: &v1::Finding) -> String {
+    let v1::Finding { code, subject, field, message, remedy, .. } = finding;
+    let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
+    let what = about.chain([printable(message)]).collect::<Vec<_>>().join(": ");
+    let code = if code.is_empty() { String::new() } else { format!(" [{}]", printable(code)) };
+    let remedy = if remedy.is_empty() { String::new() } else { format!("\n  -> {}", printable(remedy)) };
+    format!("{}: {what}{code}{remedy}", severity_name(finding.severity()))
+}
+
+pub(crate) fn severity_name(severity: v1::Severity) -> &'static str {
+    match severity {
+        v1::Severity::Danger => Severity::Danger.name(),
+        v1::Severity::Hint => Severity::Hint.name(),
+        v1::Severity::Warning | v1::Severity::Unspecified => Severity::Warning.name(),
+    }
 }
 
 fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
@@ -109,8 +145,11 @@ fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
         warnings.push(format!("{words}: {nobody} matches{nearest}"));
     }
     if *clients_lacking_features > 0 {
-        let off =
-            if words.starts_with("guard ") { "rules that it cuts are off there" } else { "it is off there" };
+        let off = match words.split(' ').next() {
+            Some("guard") => "rules that it cuts are off there",
+            Some("kill") => "they do not obey it",
+            _ => "it is off there",
+        };
         warnings.push(format!(
             "{words}: {clients_lacking_features} of {clients} clients lack a feature that it needs; {off}"
         ));
@@ -128,7 +167,7 @@ mod tests {
             v1::RuleReach { nearest: vec!["checkout".into(), "catalog".into()], ..Default::default() };
         assert_eq!(
             warnings("KEY", Some(&reach), &[]),
-            ["KEY: no known route and no connected client matches; nearest: checkout, catalog"]
+            ["warning: KEY: no known route and no connected client matches; nearest: checkout, catalog"]
         );
     }
 
@@ -137,10 +176,19 @@ mod tests {
         let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
         assert_eq!(
             warnings("KEY", Some(&reach), &[]),
-            ["KEY: 2 of 3 clients lack a feature that it needs; it is off there"]
+            ["warning: KEY: 2 of 3 clients lack a feature that it needs; it is off there"]
         );
         let all = v1::RuleReach { routes: 1, clients: 1, ..Default::default() };
         assert!(warnings("KEY", Some(&all), &[]).is_empty());
+    }
+
+    #[test]
+    fn lacking_clients_are_told_once() {
+        let reach = v1::RuleReach { routes: 1, clients: 3, clients_lacking_features: 2, nearest: Vec::new() };
+        let code = CLIENTS_LACK_FEATURE.code.to_owned();
+        let found = v1::Finding { code, message: "2 of 3".into(), ..Default::default() };
+        let told = warnings("KEY", Some(&reach), &[found]);
+        assert_eq!(told, ["warning: 2 of 3 [clients_lack_feature]"]);
     }
 
     #[test]
@@ -150,12 +198,16 @@ mod tests {
             subject: "a * b *".into(),
             field: "policy.hedge".into(),
             message: "is forbidden\x1b".into(),
-            ..Default::default()
+            severity: v1::Severity::Danger.into(),
+            remedy: "Ask.".into(),
         };
         let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
         assert_eq!(
             warnings("KEY", None, &[found, rest]),
-            ["a * b *: policy.hedge: is forbidden\\u{1b}", "and 7 more"]
+            [
+                "danger: a * b *: policy.hedge: is forbidden\\u{1b} [guard_cuts]\n  -> Ask.",
+                "warning: and 7 more"
+            ]
         );
     }
 }

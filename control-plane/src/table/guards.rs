@@ -150,9 +150,6 @@ impl Exceeded {
 
     /// The guard and whom to ask about it: `guard "* * stock *" (owner team-stock)`.
     pub(crate) fn guard_in_words(&self) -> String {
-        match self.guard.owner() {
-            "" => format!("guard \"{}\"", self.guard.pattern()),
-            owner => format!("guard \"{}\" (owner {owner})", self.guard.pattern()),
-        }
+        damper_core::lint::guard_in_words(&self.guard)
     }
 }

@@ -55,6 +55,27 @@ pub enum Manifest {
     Guard(v1::Guard),
 }
 
+/// Where the fields of a document stand in its text.
+#[derive(Debug)]
+pub struct FieldLines(tree::Lines);
+
+impl FieldLines {
+    /// The line of the field at a path, or of what it would stand in.
+    #[must_use]
+    pub fn of(&self, path: &str) -> u64 {
+        self.0.of(path)
+    }
+}
+
+/// Where the fields of each document stand. Apart from [`parse`], since hardly anybody wants to know it of texts that
+/// are right, and it is more than the documents themselves.
+///
+/// Documents that are not even YAML are left out.
+#[must_use]
+pub fn field_lines(bytes: &[u8]) -> Vec<FieldLines> {
+    tree::documents(&mut &*bytes).filter_map(|document| Some(FieldLines(document.ok()?.lines))).collect()
+}
+
 /// What documents say, for the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {

@@ -19,7 +19,7 @@ pub(super) struct Tree {
 }
 
 /// The line of each value by its path.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Lines(HashMap<String, u64>);
 
 impl Lines {

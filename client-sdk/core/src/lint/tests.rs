@@ -403,6 +403,29 @@ fn ceilings_that_limit_nothing_are_told() {
 }
 
 #[test]
+fn guard_cuts_what_exceeds_it_where_both_match() {
+    let guard = |callee, owner: &str| {
+        let ceiling = Ceiling { max_attempts: Some(2), ..Ceiling::default() };
+        Guard::new(Pattern::parse("*", "*", callee, "*").unwrap(), ceiling, owner.to_owned(), 1).unwrap()
+    };
+    let cut = |guard: &Guard, words, policy| {
+        let cuts = cuts(guard, &rule(words, policy));
+        cuts.into_iter().map(|found| (found.code, found.field, found.message)).collect::<Vec<_>>()
+    };
+    let told = |message: &str| {
+        vec![(codes::GUARD_CUTS.code, "policy.retry.max_attempts".to_owned(), message.to_owned())]
+    };
+    let inside = ["shop", "*", "stock", READ];
+    let ceiling = "3 is more than 2, the ceiling of guard \"* * stock *\"";
+    assert_eq!(cut(&guard("stock", ""), inside, retried()), told(&format!("{ceiling}; cut everywhere")));
+    let owned = format!("{ceiling} (owner team); cut where both match");
+    assert_eq!(cut(&guard("stock", "team"), ["shop", "*", "*", "*"], retried()), told(&owned));
+    assert_eq!(cut(&guard("till", ""), inside, retried()), []);
+    assert_eq!(cut(&guard("stock", ""), inside, Policy { mode: Mode::Off, ..retried() }), []);
+    assert_eq!(cut(&guard("stock", ""), inside, with_retry(|retry| retry.max_attempts = 2)), []);
+}
+
+#[test]
 fn gravest_comes_first() {
     let all = found_at(
         ["shop", "*", "stock", "*"],

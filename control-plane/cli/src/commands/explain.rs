@@ -5,10 +5,12 @@ use damper_proto::{manifest, v1};
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::chain;
 use crate::exit::Error;
 use crate::filter::mode_name;
 use crate::key::{self, Route};
 use crate::output::{printable, show};
+use crate::write;
 
 /// Arguments of `damper explain`.
 #[derive(Args, Debug)]
@@ -38,12 +40,19 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
     if let Some(bound) = &response.bound {
         text.push_str(&format!("bound   {}\n", bound_in_words(bound)));
     }
+    if let Some(chain) = &response.chain {
+        text.push_str(&format!("chain   {}\n", chain::in_words(chain)));
+        text.extend(chain::hops_in_words(chain).into_iter().map(|hop| format!("        {hop}\n")));
+    }
     for v1::Loser { rule, reason } in &response.losers {
         let rule = rule.as_ref().map_or_else(String::new, named);
         text.push_str(&format!("lost    {rule}: {}\n", printable(reason)));
     }
     for note in &response.notes {
         text.push_str(&format!("note    {}\n", printable(note)));
+    }
+    for found in &response.findings {
+        text.push_str(&format!("found   {}\n", write::in_words(found).replace('\n', "\n        ")));
     }
     if let Some(policy) = &response.effective {
         let as_left = if response.cuts.is_empty() { "" } else { ", as the guards leave it" };

@@ -2,17 +2,23 @@
 
 pub(crate) mod apply;
 pub(crate) mod audit;
+pub(crate) mod chain;
 pub(crate) mod clients;
 pub(crate) mod completion;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod import;
+pub(crate) mod kill;
+pub(crate) mod kills;
+pub(crate) mod lint;
 pub(crate) mod reference;
 pub(crate) mod rollback;
 pub(crate) mod routes;
 pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod stats;
+pub(crate) mod unkill;

@@ -1,0 +1,155 @@
+//! `damper chain`: who calls whom, how much is repeated on the way, and the worst path, as measured and at most.
+
+use std::time::Duration;
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{Align, Table, printable, show};
+
+/// Arguments of `damper chain`.
+#[derive(Args, Debug)]
+pub(crate) struct ChainArgs {
+    /// Only what leads to and from this service
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    service: String,
+    /// Over how long figures are taken: 5s, 10s or 1m [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    window: Option<Duration>,
+}
+
+/// Shows the chain.
+pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let window = args.window.map(prost_types::Duration::try_from).transpose();
+    let window = window.map_err(|_| Error::Usage("--window: is too long".to_owned()))?;
+    let request = v1::GetChainRequest { service: args.service, window };
+    let response = client.answer(client.fleet.clone().get_chain(request)).await?;
+    show(session.format, &response, || text(&response))
+}
+
+fn text(response: &v1::GetChainResponse) -> String {
+    let mut text = edges(&response.edges).to_string();
+    if let Some(v1::MeasuredPath { services, amplification }) = &response.worst_measured {
+        let path = printable(&services.join(" -> "));
+        text.push_str(&format!("\nmeasured  {path}: {amplification:.2} sends on the last hop per request\n"));
+    }
+    if let Some(bound) = &response.worst_possible {
+        text.push_str(&format!("possible  {}\n", in_words(bound)));
+        text.extend(hops_in_words(bound).into_iter().map(|hop| format!("          {hop}\n")));
+    }
+    text
+}
+
+fn edges(edges: &[v1::Edge]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("CALLER", Left),
+        ("CALLEE", Left),
+        ("CALLS/S", Right),
+        ("ATTEMPTS/S", Right),
+        ("AMPLIFICATION", Right),
+        ("AT MOST", Right),
+        ("ERRORS", Right),
+        ("ROUTES", Right),
+        ("WITHOUT RULE", Right),
+        ("COVERAGE", Right),
+    ]);
+    for edge in edges {
+        let measured = edge.amplification > 0.0;
+        table.row([
+            edge.caller_service.clone(),
+            edge.callee_service.clone(),
+            format!("{:.1}", edge.calls_per_s),
+            format!("{:.1}", edge.attempts_per_s),
+            if measured { format!("{:.2}", edge.amplification) } else { String::new() },
+            edge.max_attempts.to_string(),
+            format!("{:.1}%", edge.error_share * 100.0),
+            edge.routes.to_string(),
+            edge.routes_without_rule.to_string(),
+            format!("{:.1}%", edge.chain_coverage * 100.0),
+        ]);
+    }
+    table
+}
+
+/// The whole chain in one line.
+pub(crate) fn in_words(bound: &v1::ChainBound) -> String {
+    let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
+    let services: String = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect();
+    let circle =
+        if bound.has_circle { " (services call each other in a circle; each is followed once)" } else { "" };
+    let sends = times(bound.sends);
+    printable(&format!(
+        "{first}{services}: at most {sends} on the last hop for one request at {first}{circle}"
+    ))
+}
+
+/// A line for each hop.
+pub(crate) fn hops_in_words(bound: &v1::ChainBound) -> Vec<String> {
+    let in_words = |hop: &v1::Hop| {
+        let v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies } = hop;
+        let attempts =
+            if *max_attempts == 1 { "1 attempt".to_owned() } else { format!("{max_attempts} attempts") };
+        let how = if *multiplies { "; attempts multiply here" } else { "" };
+        printable(&format!(
+            "{caller_service} -> {callee_service}: {attempts} per call, at most {}{how}",
+            times(*sends)
+        ))
+    };
+    bound.hops.iter().map(in_words).collect()
+}
+
+fn times(sends: u64) -> String {
+    if sends == 1 { "1 send".to_owned() } else { format!("{sends} sends") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hop(caller: &str, callee: &str, max_attempts: u32, sends: u64, multiplies: bool) -> v1::Hop {
+        let (caller_service, callee_service) = (caller.to_owned(), callee.to_owned());
+        v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies }
+    }
+
+    #[test]
+    fn chain_is_told_as_a_whole_and_hop_by_hop() {
+        let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
+        let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
+        let whole = "shop -> orders -> stock: at most 3 sends on the last hop for one request at shop";
+        assert_eq!(in_words(&bound), whole);
+        assert_eq!(
+            hops_in_words(&bound),
+            [
+                "shop -> orders: 1 attempt per call, at most 1 send",
+                "orders -> stock: 3 attempts per call, at most 3 sends; attempts multiply here"
+            ]
+        );
+        assert!(in_words(&v1::ChainBound { has_circle: true, ..bound }).contains("circle"));
+    }
+
+    #[test]
+    fn edges_and_paths_are_shown_and_nothing_measured_is_no_figure() {
+        let edge = v1::Edge {
+            caller_service: "a".into(),
+            callee_service: "b\x1b".into(),
+            chain_coverage: 1.0,
+            ..Default::default()
+        };
+        let path = v1::MeasuredPath { services: vec!["a".into(), "b".into()], amplification: 1.25 };
+        let response = v1::GetChainResponse {
+            edges: vec![edge],
+            worst_measured: Some(path),
+            worst_possible: None,
+            window: None,
+        };
+        let text = text(&response);
+        assert!(text.contains("b\\u{1b}") && text.contains("100.0%"), "{text}");
+        assert!(text.contains("  -  "), "{text}");
+        assert!(text.contains("measured  a -> b: 1.25 sends on the last hop per request"), "{text}");
+    }
+}
