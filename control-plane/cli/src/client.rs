@@ -10,6 +10,7 @@ use clap::Args;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
+use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, RuleFilter};
 use futures_util::Stream;
@@ -47,6 +48,7 @@ pub(crate) struct Client {
     pub(crate) guards: GuardsClient<Channel>,
     pub(crate) fleet: FleetClient<Channel>,
     pub(crate) history: HistoryClient<Channel>,
+    pub(crate) kills: KillsClient<Channel>,
 }
 
 impl Client {
@@ -60,6 +62,7 @@ impl Client {
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             history: HistoryClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            kills: KillsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             fleet: FleetClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         })
     }
@@ -150,17 +153,15 @@ impl Client {
         }
     }
 
-    /// Every route that passes the filter, of all pages.
-    pub(crate) async fn all_routes(&self, filter: &RuleFilter) -> Result<v1::ListRoutesResponse, Error> {
+    /// Every route that is asked for, of all pages.
+    pub(crate) async fn all_routes(
+        &self,
+        asked: &v1::ListRoutesRequest,
+    ) -> Result<v1::ListRoutesResponse, Error> {
         let mut routes = Vec::new();
         let mut page_token = String::new();
         loop {
-            let request = v1::ListRoutesRequest {
-                filter: Some(filter.clone()),
-                page_size: PAGE,
-                page_token,
-                ..Default::default()
-            };
+            let request = v1::ListRoutesRequest { page_size: PAGE, page_token, ..asked.clone() };
             let page = self.answer(self.fleet.clone().list_routes(request)).await?;
             routes.extend(page.routes);
             if page.next_page_token.is_empty() {

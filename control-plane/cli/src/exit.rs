@@ -2,8 +2,10 @@
 //!
 //! The numbers are those of BSD's `sysexits.h`, so that scripts can tell a typing error (64) from refused
 //! input (65), something named that does not exist (66), an unreachable server (69), a defect (70), a failing
-//! read or write (74), a conflict with somebody else's change (75), a denial (77) and bad settings (78).
-//! `diff` has its own: 0 nothing differs, 1 something does, 2 any error.
+//! read or write (74), a conflict with somebody else's change (75), a denial (77), bad settings (78) and
+//! findings (79).
+//! `diff` has its own: 0 nothing differs, 1 something does, 2 any error; and so has a write with `--wait`: 1 it is
+//! written, but has not arrived in time.
 //!
 //! Messages are complete: one line per fault, with the field, the value and the bound where there are any.
 
@@ -32,6 +34,9 @@ pub(crate) enum Error {
     /// The server does not let us.
     #[error("{0}")]
     Denied(String),
+    /// Something that deserves a look was found, and shown: `lint` and `doctor` say so by their exit status alone.
+    #[error("")]
+    Findings,
     /// The settings of a server are bad; one line per fault.
     #[error("{}", .0.join("\n"))]
     Config(Vec<String>),
@@ -52,6 +57,9 @@ pub(crate) enum Error {
     /// Manifests differ from what the server has: `diff` says so by its exit status alone.
     #[error("")]
     Differs,
+    /// Something was written, but has not arrived in time at those whom it concerns.
+    #[error("{0}")]
+    Undelivered(String),
     /// Any error of `diff`, which has its own exit status for all of them.
     #[error("{0}")]
     OfDiff(Box<Self>),
@@ -71,7 +79,7 @@ impl Error {
     /// The exit status.
     pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Differs => 1,
+            Self::Differs | Self::Undelivered(_) => 1,
             Self::OfDiff(_) => 2,
             Self::Usage(_) => 64,
             Self::Data(_) => 65,
@@ -83,6 +91,7 @@ impl Error {
             Self::Conflict(_) => 75,
             Self::Denied(_) => 77,
             Self::Config(_) => 78,
+            Self::Findings => 79,
         }
     }
 
@@ -116,6 +125,7 @@ mod tests {
         let io = || io::Error::other("disk on fire");
         let table = [
             (Error::Differs, 1),
+            (Error::Undelivered(String::new()), 1),
             (Error::OfDiff(Box::new(Error::Missing(String::new()))), 2),
             (Error::Usage(String::new()), 64),
             (Error::data(""), 65),
@@ -128,6 +138,7 @@ mod tests {
             (Error::Conflict(String::new()), 75),
             (Error::Denied(String::new()), 77),
             (Error::Config(Vec::new()), 78),
+            (Error::Findings, 79),
         ];
         for (error, code) in table {
             assert_eq!(error.code(), code, "{error:?}");

@@ -3,14 +3,13 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use damper_core::fault::Millis;
-use damper_core::{Ending, Fate};
 use damper_proto::v1;
 
 use crate::filter::mode_name;
 use crate::key;
 use crate::output::{Align, Table};
 
-/// Routes with what applies to them.
+/// Routes with what applies to them, and who else repeats their calls.
 pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -26,6 +25,7 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
         ("COVERAGE", Right),
         ("MODE", Left),
         ("RULE", Left),
+        ("REPEATED ELSEWHERE", Left),
     ]);
     for route in routes {
         let figures = [
@@ -37,10 +37,25 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
             share(route.chain_coverage),
             mode_name(route.mode).to_owned(),
             route.rule.as_ref().map_or_else(|| "none".to_owned(), |rule| key::words(Some(rule))),
+            elsewhere(route),
         ];
         table.row(key::route_columns(route.key.as_ref()).into_iter().chain(figures));
     }
     table
+}
+
+/// Who repeats the route's calls besides Damper: a loop in the caller, and what the callee is sent by stock gRPC
+/// clients and by Envoy, whoever calls it.
+fn elsewhere(route: &v1::RouteStats) -> String {
+    let served = route.served.unwrap_or_default();
+    let parts = [
+        ("caller's loop", route.outer_loop_calls_per_s),
+        ("gRPC", served.grpc_repeats_per_s),
+        ("Envoy", served.envoy_repeats_per_s),
+    ];
+    let named = parts.iter().filter(|(_, per_s)| *per_s > 0.0);
+    let named = named.map(|(who, per_s)| format!("{who} {}/s", small_rate(*per_s)));
+    named.collect::<Vec<_>>().join(", ")
 }
 
 /// Routes with how their calls go; `at` is said in each row where rows of different times follow each other.
@@ -54,26 +69,26 @@ pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at
         ("METHOD", Left),
         ("CALLS/S", Right),
         ("ATTEMPTS/S", Right),
-        ("HEDGES/S", Right),
         ("AMPLIFICATION", Right),
+        ("HEDGES/S", Right),
         ("ERRORS", Right),
         ("P50", Right),
         ("P99", Right),
         ("MODE", Left),
-        ("FATES/S", Left),
+        ("STATE", Left),
     ];
     let mut table = Table::new(if at.is_some() { &columns } else { &columns[1..] });
     for route in routes {
         let figures = [
             rate(route.calls_per_s),
             rate(route.attempts_per_s),
-            rate(route.hedges_per_s),
             amplification(route.amplification),
+            rate(route.hedges_per_s),
             share(route.error_share),
             time(route.p50.as_ref()),
             time(route.p99.as_ref()),
             mode_name(route.mode).to_owned(),
-            fates(&route.fates),
+            state(route),
         ];
         let time = at.map(str::to_owned);
         let key = key::route_columns(route.key.as_ref());
@@ -82,20 +97,37 @@ pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at
     table
 }
 
-fn rate(per_s: f64) -> String {
+/// What holds repeats back at present, and at how many of the route's processes.
+pub(crate) fn state(route: &v1::RouteStats) -> String {
+    let v1::RouteStats { killed, circuit_open, breaker_refuses, budget_refuses, clients, .. } = route;
+    let parts = [
+        ("killed", killed),
+        ("circuit open", circuit_open),
+        ("breaker refuses", breaker_refuses),
+        ("budget used up", budget_refuses),
+    ];
+    let holding = parts.iter().filter(|(_, processes)| **processes > 0);
+    let holding = holding.map(|(what, processes)| match *processes == clients {
+        true => (*what).to_owned(),
+        false => format!("{what} at {processes} of {clients}"),
+    });
+    holding.collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn rate(per_s: f64) -> String {
     format!("{per_s:.1}")
 }
 
 /// Attempts per call; nothing where there were no calls.
-fn amplification(value: f64) -> String {
+pub(crate) fn amplification(value: f64) -> String {
     if value > 0.0 { format!("{value:.2}") } else { String::new() }
 }
 
-fn share(value: f64) -> String {
+pub(crate) fn share(value: f64) -> String {
     format!("{:.1}%", value * 100.0)
 }
 
-fn time(wire: Option<&prost_types::Duration>) -> String {
+pub(crate) fn time(wire: Option<&prost_types::Duration>) -> String {
     let Some(duration) = wire.copied().and_then(|wire| Duration::try_from(wire).ok()) else {
         return String::new();
     };
@@ -108,15 +140,14 @@ fn time(wire: Option<&prost_types::Duration>) -> String {
     }
 }
 
-/// How calls ended, the most frequent first; those that do not happen now are left out.
-fn fates(rates: &[v1::FateRate]) -> String {
-    let mut rates: Vec<&v1::FateRate> = rates.iter().filter(|rate| rate.per_s > 0.0).collect();
-    rates.sort_by(|a, b| b.per_s.total_cmp(&a.per_s));
-    let named = rates.into_iter().filter_map(|v1::FateRate { fate, would, per_s, .. }| {
-        let fate = Fate::try_from(v1::Fate::try_from(*fate).ok()?).ok()?;
-        Some(format!("{} {}", Ending { fate, would: *would }, rate(*per_s)))
-    });
-    named.collect::<Vec<_>>().join(", ")
+/// A rate that is far below one, but not nothing.
+fn small_rate(per_s: f64) -> String {
+    if per_s < 0.05 { format!("{per_s:.3}") } else { rate(per_s) }
+}
+
+/// What is left of a time, in the greatest unit.
+pub(crate) fn remaining(wire: Option<&prost_types::Duration>) -> String {
+    wire.map_or_else(String::new, |left| in_greatest_unit(left.seconds + i64::from(left.nanos > 0)))
 }
 
 /// The time now, as the wire says it.
@@ -128,7 +159,11 @@ pub(crate) fn now() -> i64 {
 /// How long ago in the greatest unit, `now` in seconds.
 pub(crate) fn age(at: Option<&prost_types::Timestamp>, now: i64) -> String {
     let Some(at) = at else { return String::new() };
-    match now.saturating_sub(at.seconds).max(0) {
+    in_greatest_unit(now.saturating_sub(at.seconds))
+}
+
+fn in_greatest_unit(seconds: i64) -> String {
+    match seconds.max(0) {
         seconds @ 0..120 => format!("{seconds}s"),
         seconds @ 120..7_200 => format!("{}m", seconds / 60),
         seconds @ 7_200..172_800 => format!("{}h", seconds / 3_600),
@@ -163,13 +198,20 @@ mod tests {
     }
 
     #[test]
-    fn fates_are_named_as_everywhere_the_most_frequent_first() {
-        let fate = |fate: v1::Fate, would, per_s| v1::FateRate { fate: fate.into(), would, per_s, total: 9 };
-        let rates = [
-            fate(v1::Fate::Retry, true, 2.0),
-            fate(v1::Fate::Ok, false, 97.25),
-            fate(v1::Fate::Deadline, false, 0.0),
-        ];
-        assert_eq!(fates(&rates), "ok 97.2, would_retry 2.0");
+    fn state_is_told_in_words_with_how_many_processes_where_not_all() {
+        let route = v1::RouteStats { clients: 3, breaker_refuses: 3, circuit_open: 1, ..Default::default() };
+        assert_eq!(state(&route), "circuit open at 1 of 3, breaker refuses");
+        assert_eq!(state(&v1::RouteStats { clients: 3, ..Default::default() }), "");
+    }
+
+    #[test]
+    fn who_else_repeats_is_named_with_how_often() {
+        let served = v1::ServedRates { grpc_repeats_per_s: 1.25, ..Default::default() };
+        let route = v1::RouteStats {
+            outer_loop_calls_per_s: 0.02,
+            served: Some(served),
+            ..Default::default()
+        };
+        assert_eq!(elsewhere(&route), "caller's loop 0.020/s, gRPC 1.2/s");
     }
 }

@@ -3,6 +3,8 @@
 use clap::{Args, ValueEnum};
 use damper_proto::v1;
 
+use crate::exit::Error;
+
 /// Each option narrows the list; names are compared as they are written.
 #[derive(Args, Debug)]
 pub(crate) struct FilterArgs {
@@ -55,6 +57,22 @@ impl NameArgs {
             text: self.text.clone(),
             owner: self.owner.clone(),
         }
+    }
+}
+
+/// Over how long rates are taken.
+#[derive(Args, Debug)]
+pub(crate) struct WindowArgs {
+    /// Over how long rates are taken: 5s, 10s or 1m [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    window: Option<std::time::Duration>,
+}
+
+impl WindowArgs {
+    /// The wire's form; none where the server's default is wanted.
+    pub(crate) fn wire(&self) -> Result<Option<prost_types::Duration>, Error> {
+        let wire = self.window.map(prost_types::Duration::try_from).transpose();
+        wire.map_err(|_| Error::Usage("--window: is too long".to_owned()))
     }
 }
 

@@ -65,6 +65,17 @@ pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, Error>
     }
 }
 
+/// One exact route as one argument of four words.
+pub(crate) fn route_of(words: &str) -> Result<v1::RouteKey, Error> {
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let [caller, cluster, callee, method] = words.as_slice() else {
+        let problem = "a route is four words in quotes, 'CALLER CLUSTER CALLEE METHOD'";
+        return Err(Error::Usage(format!("--route: {problem}")));
+    };
+    let [caller, cluster, callee, method] = [caller, cluster, callee, method].map(|word| (*word).to_owned());
+    Route { caller, cluster, callee, method }.key()
+}
+
 fn refused(faults: &Faults) -> Error {
     Error::Data(faults.iter().map(ToString::to_string).collect())
 }

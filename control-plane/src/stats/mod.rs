@@ -40,6 +40,8 @@ use crate::hub::{Pace, Session};
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
 /// A route without calls is no longer shown after this.
 const FORGET_IDLE_AFTER: Duration = Duration::from_secs(3600);
+/// Longer than any process runs: ten years.
+const LONG_AGO: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 const TIDY_EVERY: Duration = Duration::from_secs(30);
 /// The most routes taken from one process: those that SDKs tell apart, and the rest of as many callees.
 const MAX_ROUTES_PER_INSTANCE: usize = 2 * MAX_ROUTES;
@@ -172,9 +174,10 @@ impl Stats {
         self.books.lock().expect("no holder of the lock panics")
     }
 
-    /// Time since these statistics began.
+    /// The time on a clock that was already running when the oldest process began: what it counted before these
+    /// statistics did has its place in the past, and is not taken for what happened since.
     fn now(&self) -> Duration {
-        self.start.elapsed()
+        LONG_AGO + self.start.elapsed()
     }
 
     /// A process opened a stream.

@@ -79,10 +79,19 @@ impl Stats {
         rows
     }
 
-    /// One route that somebody watches, whose processes report as often as they can.
-    pub(crate) fn row(&self, route: &Route, over: Over, table: &TableView) -> Option<Row> {
+    /// One route that somebody has watched for some time: its processes have been told to report as often as
+    /// they can, and do so once their last usual report is out.
+    pub(crate) fn row(
+        &self,
+        route: &Route,
+        over: Over,
+        watched_for: Duration,
+        table: &TableView,
+    ) -> Option<Row> {
         let now = self.now();
-        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().watched())) };
+        let (usual, watched) = (lag(self.pace.borrow().of_all()), lag(self.pace.borrow().watched()));
+        let lag = if watched_for < usual { usual } else { watched };
+        let moment = Moment { over, settled: now.saturating_sub(lag) };
         let mut books = self.books();
         books.tidy(now);
         let mut sources = Sources::default();

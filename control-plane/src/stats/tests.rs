@@ -19,6 +19,8 @@ fn session(instance: &str) -> Session {
     Session::new(hello, None, class, &table())
 }
 
+const WATCHED: Duration = Duration::from_secs(60);
+
 fn stats() -> Stats {
     Stats::new(3, Hub::new(Duration::from_secs(5), Duration::from_secs(1)).pace())
 }
@@ -138,6 +140,18 @@ async fn calls_of_known_age_are_spread_over_it() {
     let since = prost_types::Duration::try_from(Duration::from_secs(100)).ok();
     stats.report(&one, v1::Report { since, ..report("p.S/M", 1000, 1000, 0) });
     assert!(about(only(&stats).calls_per_s, 10.0), "{:?}", only(&stats));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_older_process_counted_before_this_server_began_is_no_burst() {
+    let (stats, one) = (stats(), session("one"));
+    pass(2).await;
+    stats.connected(&one);
+    let since = prost_types::Duration::try_from(Duration::from_secs(3600)).ok();
+    stats.report(&one, v1::Report { since, ..report("p.S/M", 36_000, 36_000, 0) });
+    for window in [Over::FiveSeconds, Over::Minute] {
+        assert!(about(over(&stats, window).calls_per_s, 10.0), "{}", over(&stats, window).calls_per_s);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,12 +292,12 @@ async fn a_watched_route_is_told_over_the_last_second() {
         }
     }
     let route = stats.rows_over(Over::default(), &table())[0].route.clone();
-    let row = stats.row(&route, Over::Second, &table()).unwrap().stats;
+    let row = stats.row(&route, Over::Second, WATCHED, &table()).unwrap().stats;
     assert!(about(row.calls_per_s, 200.0), "{}", row.calls_per_s);
     assert!(row.p99.is_some());
-    assert!(about(stats.row(&route, Over::TenSeconds, &table()).unwrap().stats.calls_per_s, 38.0));
+    assert!(about(stats.row(&route, Over::TenSeconds, WATCHED, &table()).unwrap().stats.calls_per_s, 38.0));
     let other = Route { callee_service: "other".into(), ..route };
-    assert!(stats.row(&other, Over::Second, &table()).is_none());
+    assert!(stats.row(&other, Over::Second, WATCHED, &table()).is_none());
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,8 +44,8 @@ async fn reported_calls_are_listed_with_the_rule_that_applies() {
     let route = route_that(&server, |route| route.rule.is_some()).await;
     assert_eq!((route.rule, route.mode), (shop_rule(3).key, v1::Mode::Enforce.into()));
     let route = route_that(&server, |route| route.amplification > 0.0).await;
-    assert!((route.amplification - 1.5).abs() < 1e-9, "{route:?}");
-    assert!((route.error_share - 0.5).abs() < 1e-9, "{route:?}");
+    assert!((route.amplification - 1.5).abs() < 1e-3, "{route:?}");
+    assert!((route.error_share - 0.5).abs() < 1e-3, "{route:?}");
     let metrics = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
     let labels = "caller_service=\"shop\",caller_cluster=\"default\",callee_service=\"stock\",\
                   callee_method=\"stock.v1.Stock/Take\"";

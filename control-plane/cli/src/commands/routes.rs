@@ -1,24 +1,36 @@
-//! `damper routes`: every route that clients report, with its figures and its rule or none.
+//! `damper routes`: every route that clients report, with its figures, its rule or none, and who else repeats.
 
 use clap::Args;
+use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
 use crate::figures;
-use crate::filter::FilterArgs;
+use crate::filter::{FilterArgs, WindowArgs};
 use crate::output::show;
 
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]
 pub(crate) struct RoutesArgs {
+    /// Only routes that no rule applies to
+    #[arg(long)]
+    without_rule: bool,
+    #[command(flatten)]
+    window: WindowArgs,
     #[command(flatten)]
     filter: FilterArgs,
 }
 
 /// Shows the routes.
 pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), Error> {
+    let asked = v1::ListRoutesRequest {
+        filter: Some(args.filter.filter()),
+        without_rule: args.without_rule,
+        window: args.window.wire()?,
+        ..Default::default()
+    };
     let client = Client::connect(&session.server).await?;
-    let response = client.all_routes(&args.filter.filter()).await?;
+    let response = client.all_routes(&asked).await?;
     show(session.format, &response, || figures::routes(&response.routes).to_string())
 }

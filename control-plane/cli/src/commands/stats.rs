@@ -1,4 +1,4 @@
-//! `damper stats [-w]`: how the calls of each route go, once or for as long as one looks.
+//! `damper stats [-w]`: how the calls of each route go, or all of one route, once or for as long as one looks.
 //!
 //! With `-w` a terminal is redrawn; a file or pipe gets a line per route and interval, or with `-o json` one
 //! message per line as the server sent it.
@@ -13,11 +13,13 @@ use futures_util::StreamExt as _;
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::kills;
 use crate::exit::Error;
 use crate::figures;
-use crate::filter::FilterArgs;
+use crate::filter::{FilterArgs, WindowArgs};
 use crate::key;
 use crate::output::{self, Format, show};
+use crate::portrait::portrait;
 
 /// The cursor to the upper left corner, everything cleared.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -31,26 +33,50 @@ pub(crate) struct StatsArgs {
     /// How often, with -w
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
+    /// Every figure of this one route, whose processes report every second meanwhile; with -w over the last
+    /// second unless --window says another
+    #[arg(long, value_name = "'CALLER CLUSTER CALLEE METHOD'")]
+    route: Option<String>,
+    #[command(flatten)]
+    window: WindowArgs,
     #[command(flatten)]
     filter: FilterArgs,
 }
 
+/// Over how long the figures of a route are taken that one looks at.
+const LAST_SECOND: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
+
 /// Shows the figures.
 pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error> {
+    let route = args.route.as_deref().map(key::route_of).transpose()?;
+    let last_second = (args.watch && route.is_some()).then_some(LAST_SECOND);
+    let window = args.window.wire()?.or(last_second);
     let client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
         .map_err(|_| Error::Usage("--interval: is too long".to_owned()))?;
     let request = v1::WatchRequest {
         interval: Some(interval),
         filter: Some(args.filter.filter()),
-        ..Default::default()
+        rules: false,
+        window,
+        route: route.clone(),
     };
     let mut stream = Box::pin(client.watch(request).await?);
-    let mut view = View::default();
+    let mut view = View { of_one: route.is_some(), ..View::default() };
     while let Some(message) = stream.next().await {
         let message = message?;
         view.take(&message);
+        if !args.watch && view.of_one && view.routes.is_empty() {
+            let words = key::route_columns(route.as_ref()).join(" ");
+            return Err(Error::Missing(format!("no process reports the route {words}")));
+        }
         if !args.watch {
+            if session.format == Format::Table {
+                kills::warn(&message.kills);
+            }
+            if view.routes.is_empty() {
+                output::message("no route: no connected service has reported a call that passes the filter");
+            }
             return show(session.format, &message, || view.screen());
         }
         follow(session.format, &message, &mut view)?;
@@ -61,10 +87,18 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
 /// Shows what one message of many brought.
 fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), Error> {
     match format {
-        Format::Table if io::stdout().is_terminal() => output::data(&format!("{CLEAR}{}", view.screen())),
+        Format::Table if io::stdout().is_terminal() => {
+            output::data(&format!("{CLEAR}{}", view.screen()))?;
+            kills::warn(&message.kills);
+            Ok(())
+        }
+        Format::Table if view.of_one => output::data(&format!("{}\n", view.screen())),
         Format::Table => {
             if !view.headed {
                 output::message(&view.head);
+            }
+            if view.kills_changed(message) {
+                kills::warn(&message.kills);
             }
             output::data(&view.lines(&time(message)))
         }
@@ -83,6 +117,10 @@ struct View {
     routes: BTreeMap<[String; 4], v1::RouteStats>,
     head: String,
     headed: bool,
+    /// Only one route is asked for, and all of it.
+    of_one: bool,
+    /// The revisions of the kills that were warned about.
+    kills: Vec<u64>,
 }
 
 impl View {
@@ -108,8 +146,19 @@ impl View {
         );
     }
 
+    /// True where other kills are in force than the last time.
+    fn kills_changed(&mut self, message: &v1::WatchResponse) -> bool {
+        let kills: Vec<u64> = message.kills.iter().map(|kill| kill.revision).collect();
+        std::mem::replace(&mut self.kills, kills) != self.kills
+    }
+
     /// Everything there is.
     fn screen(&self) -> String {
+        if self.of_one {
+            let portrait = self.routes.values().next().map(portrait);
+            let portrait = portrait.unwrap_or_else(|| "No process reports the route yet.\n".to_owned());
+            return format!("{}\n\n{portrait}", self.head);
+        }
         format!("{}\n\n{}", self.head, figures::stats(self.routes.values(), None))
     }
 

@@ -2,6 +2,7 @@
 
 mod delete;
 mod get;
+mod init;
 mod list;
 mod promote;
 mod put;
@@ -27,6 +28,8 @@ pub(crate) enum RulesCommand {
     Put(put::PutArgs),
     /// Remove one rule
     Delete(delete::DeleteArgs),
+    /// Propose a rule in observe, with values from what its routes measured
+    Init(init::InitArgs),
     /// Move a rule one step on: off -> observe -> enforce
     Promote(promote::PromoteArgs),
 }
@@ -38,6 +41,7 @@ pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), 
         RulesCommand::List(args) => list::run(session, args).await,
         RulesCommand::Put(args) => put::run(session, args).await,
         RulesCommand::Delete(args) => delete::run(session, args).await,
+        RulesCommand::Init(args) => init::run(session, args).await,
         RulesCommand::Promote(args) => promote::run(session, args).await,
     }
 }

@@ -1,0 +1,139 @@
+//! One route with every figure there is of it, for `damper stats --route`.
+//!
+//! The layout is that of a form: what, then figures in columns. Fates that never happened are left out; those that
+//! do not happen now keep their line, so that the eye finds the others at their place.
+
+use damper_core::{Ending, Fate};
+use damper_proto::v1;
+
+use crate::figures::{amplification, rate, share, state, time};
+use crate::filter::mode_name;
+use crate::key;
+use crate::output::{Align, Table};
+
+/// All figures of a route.
+pub(crate) fn portrait(route: &v1::RouteStats) -> String {
+    [head(route), flow(route).to_string(), fates(route).to_string(), served(route)].join("\n")
+}
+
+fn head(route: &v1::RouteStats) -> String {
+    let rule = match &route.rule {
+        Some(rule) => format!("{}, {}", key::words(Some(rule)), mode_name(route.mode)),
+        None => "none".to_owned(),
+    };
+    let latency = [("p50", &route.p50), ("p90", &route.p90), ("p99", &route.p99), ("p99.9", &route.p999)]
+        .map(|(name, value)| match time(value.as_ref()).as_str() {
+            "" => format!("{name} -"),
+            time => format!("{name} {time}"),
+        })
+        .join("  ");
+    let state = match state(route).as_str() {
+        "" => "nothing holds repeats back".to_owned(),
+        state => state.to_owned(),
+    };
+    let windows = format!("{} failures, {} successes", route.window_failures, route.window_successes);
+    let rows = [
+        ("route", key::route_columns(route.key.as_ref()).join(" ")),
+        ("rule", rule),
+        ("processes", route.clients.to_string()),
+        ("state", state),
+        ("breaker windows", windows),
+        ("latency", latency),
+        ("amplification", or_none(amplification(route.amplification))),
+        ("errors", share(route.error_share)),
+        ("within requests", share(route.chain_coverage)),
+    ];
+    rows.map(|(what, value)| format!("{what:<16} {}\n", crate::output::printable(&value))).concat()
+}
+
+fn or_none(value: String) -> String {
+    if value.is_empty() { "no calls".to_owned() } else { value }
+}
+
+/// What is sent, per second and since the processes started.
+fn flow(route: &v1::RouteStats) -> Table {
+    let mut table =
+        Table::new(&[("CALLS", Align::Left), ("PER SECOND", Align::Right), ("TOTAL", Align::Right)]);
+    for (what, per_s, total) in [
+        ("calls", route.calls_per_s, Some(route.total_calls)),
+        ("attempts", route.attempts_per_s, Some(route.total_attempts)),
+        ("retries", route.retries_per_s, None),
+        ("hedges", route.hedges_per_s, Some(route.total_hedges)),
+        ("would_hedges", route.would_hedges_per_s, None),
+        ("in the caller's own loop", route.outer_loop_calls_per_s, Some(route.total_outer_loop_calls)),
+    ] {
+        table.row([what.to_owned(), rate(per_s), total.map_or_else(String::new, |total| total.to_string())]);
+    }
+    table
+}
+
+fn fates(route: &v1::RouteStats) -> Table {
+    let mut table =
+        Table::new(&[("FATE", Align::Left), ("PER SECOND", Align::Right), ("TOTAL", Align::Right)]);
+    for rate_of_fate in &route.fates {
+        let v1::FateRate { fate, would, per_s, total } = rate_of_fate;
+        let fate = v1::Fate::try_from(*fate).ok().and_then(|fate| Fate::try_from(fate).ok());
+        // From a newer server.
+        let name =
+            fate.map_or_else(|| "unknown".to_owned(), |fate| Ending { fate, would: *would }.to_string());
+        table.row([name, rate(*per_s), total.to_string()]);
+    }
+    table
+}
+
+/// What the callee is sent by all its callers.
+fn served(route: &v1::RouteStats) -> String {
+    let Some(served) = &route.served else {
+        return "The callee does not report what it serves.\n".to_owned();
+    };
+    let mut table = Table::new(&[("SERVED FOR ALL CALLERS", Align::Left), ("PER SECOND", Align::Right)]);
+    for (what, per_s) in [
+        ("first sends", served.first_sends_per_s),
+        ("repeats by Damper", served.damper_repeats_per_s),
+        ("repeats by gRPC clients", served.grpc_repeats_per_s),
+        ("repeats by Envoy", served.envoy_repeats_per_s),
+        ("repeats shed", served.shed_repeats_per_s),
+        ("repeats that would be shed", served.would_shed_repeats_per_s),
+    ] {
+        table.row([what.to_owned(), rate(per_s)]);
+    }
+    table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_has_its_line() {
+        let route = v1::RouteStats {
+            clients: 3,
+            breaker_refuses: 1,
+            window_failures: 7,
+            calls_per_s: 10.0,
+            amplification: 1.25,
+            p999: Some(prost_types::Duration { seconds: 0, nanos: 12_000_000 }),
+            fates: vec![v1::FateRate {
+                fate: v1::Fate::Retry.into(),
+                would: true,
+                per_s: 2.0,
+                total: 9,
+            }],
+            served: Some(v1::ServedRates { envoy_repeats_per_s: 0.5, ..Default::default() }),
+            ..Default::default()
+        };
+        let text = portrait(&route);
+        for line in [
+            "state            breaker refuses at 1 of 3",
+            "breaker windows  7 failures, 0 successes",
+            "latency          p50 -  p90 -  p99 -  p99.9 12ms",
+            "amplification    1.25",
+            "rule             none",
+        ] {
+            assert!(text.lines().any(|said| said == line), "{line}:\n{text}");
+        }
+        for start in ["calls", "would_retry", "repeats by Envoy"] {
+            assert!(text.lines().any(|line| line.starts_with(start)), "{start}:\n{text}");
+        }
+    }
+}
