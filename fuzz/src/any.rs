@@ -16,7 +16,7 @@ use damper_core::policy::{
 };
 use damper_core::{
     Backoff, BackoffStep, BreakerMode, Budget, Ceiling, Chain, CircuitBreaker, Code, CodeSet, Growth, Guard,
-    Hedge, HedgeDelay, Jitter, Mode, OverMax, Pattern, Percent, Policy, Ratio, RepeatLimit, Retry,
+    Hedge, HedgeDelay, Jitter, Kill, Mode, OverMax, Pattern, Percent, Policy, Ratio, RepeatLimit, Retry,
     RetryBreaker, Rule, StopWhen, Waits, WindowShape, repeat_limit,
 };
 
@@ -259,6 +259,15 @@ pub(crate) fn guard(u: &mut Unstructured<'_>, callee: &str) -> Result<Guard> {
     let ceiling = if limits_nothing { Ceiling { forbid_hedge: true, ..ceiling } } else { ceiling };
     let pattern = Pattern::parse("*", "*", callee, method).expect("the names are constants");
     Ok(Guard::new(pattern, ceiling, "owner".to_owned(), 1).expect("made within the bounds"))
+}
+
+/// A kill that may match the method.
+pub(crate) fn kill(u: &mut Unstructured<'_>, callee: &str, method: &str) -> Result<Kill> {
+    let callee = *u.choose(&["*", callee])?;
+    let method = *u.choose(&["*", "a.B/*", method, "a.B/Other"])?;
+    let pattern = Pattern::parse("*", "*", callee, method).expect("the names are constants");
+    let reason = "x".repeat(u.int_in_range(1..=40)?);
+    Ok(Kill::new(pattern, u.arbitrary()?, reason, u.int_in_range(0..=9)?).expect("the reason is short"))
 }
 
 /// A table of some rules and guards.

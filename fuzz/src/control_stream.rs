@@ -1,13 +1,17 @@
 //! Whatever a control plane sends to a service: responses in any order, of any bytes.
 //!
-//! A message is either bytes read as one, or made of parts that fit: snapshots in pages, deltas, bookmarks, rules
-//! and guards that are valid, spoilt or said twice. Checked after each: within an epoch the revision never goes
+//! A message is either bytes read as one, or made of parts that fit: snapshots in pages, deltas, bookmarks, rules,
+//! guards and kills that are valid, spoilt or said twice. Checked after each: within an epoch the revision never goes
 //! back; a process that starts with what this one holds comes to the same; calls are still governed, and sent no
-//! more often than any rule may say.
+//! more often than any rule may say and any kill allows.
+
+use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
+use damper_core::kill::TIME_TO_LIVE;
 use damper_core::policy::MAX_ATTEMPTS;
-use damper_core::{RouteKey, Table};
+use damper_core::{Kill, RouteKey, Table};
+use damper_proto::convert::ActiveKill;
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
 use damper_sdk::fuzzing::{Bench, Received};
@@ -63,6 +67,14 @@ fn restarts_alike(bench: &Bench) {
     let (held, again) = (bench.table(), restarted.table());
     assert_eq!((held.len(), bench.position()), (again.len(), restarted.position()));
     assert_eq!(bench.status().refused, restarted.status().refused);
+    // The wall clock goes on, so what is nearly over may be.
+    let lasting = |bench: &Bench| {
+        let kills = kills(bench).into_iter().filter(|(_, left)| *left > Duration::from_secs(60));
+        kills.map(|(kill, _)| kill).collect::<Vec<_>>()
+    };
+    let after: Vec<_> = kills(&restarted).into_iter().map(|(kill, _)| kill).collect();
+    assert!(lasting(bench).iter().all(|kill| after.contains(kill)), "{after:?}");
+    assert!(after.len() <= bench.status().kills);
     for callee in CALLEES {
         let in_force = |table: &Table| {
             let route = RouteKey::new("orders", "default", callee, METHOD).ok()?;
@@ -70,6 +82,17 @@ fn restarts_alike(bench: &Bench) {
         };
         assert_eq!(in_force(&held), in_force(&again), "{callee}");
     }
+}
+
+/// The kills in force, and what is left of their time.
+fn kills(bench: &Bench) -> Vec<(Kill, Duration)> {
+    let mut kills = Vec::new();
+    bench.for_each_kill(|kill, left| {
+        assert!(!left.is_zero() && left <= TIME_TO_LIVE.max, "{left:?}");
+        kills.push((kill.clone(), left));
+    });
+    assert_eq!(kills.len(), bench.status().kills);
+    kills
 }
 
 /// One call whose callee is always unavailable.
@@ -80,7 +103,15 @@ async fn governs(bench: &Bench, calls: &mut u64) {
     let request = request.expect("it is a request");
     let saw = call(&mut layer.layer(peer.clone()), request, Manner::Patient, false).await;
     assert!(matches!(saw.status(), Some(b"14" | b"4")), "{saw:?}");
-    assert!(peer.seen(0).len() <= MAX_ATTEMPTS.max as usize);
+    let route = RouteKey::new("orders", "default", "stock", METHOD).expect("constants");
+    let kills = kills(bench);
+    let matching = || kills.iter().map(|(kill, _)| kill).filter(|kill| kill.pattern().matches(&route));
+    let most = match (matching().count(), matching().any(Kill::calls)) {
+        (0, _) => MAX_ATTEMPTS.max as usize,
+        (_, false) => 1,
+        (_, true) => 0,
+    };
+    assert!(peer.seen(0).len() <= most, "{} sends under {kills:?}", peer.seen(0).len());
     *calls += 1;
     bench.for_each_route(|_, _, counters| assert_eq!(counters.calls(), *calls));
 }
@@ -111,7 +142,25 @@ fn message(u: &mut Unstructured<'_>) -> Result<v1::ServerMessage> {
             interval: Some(prost_types::Duration { seconds: u.arbitrary()?, nanos: u.arbitrary()? }),
         }),
     };
-    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind), kills: None })
+    let kills = if u.ratio(1, 3)? { Some(v1::KillSet { kills: some(u, kill)? }) } else { None };
+    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind), kills })
+}
+
+fn kill(u: &mut Unstructured<'_>) -> Result<v1::ActiveKill> {
+    let kill = any::kill(u, "stock", METHOD)?;
+    let remaining = Duration::from_micros(u.int_in_range(0..=86_400_000_000)?);
+    let mut sent = v1::ActiveKill::from(&ActiveKill { kill, remaining, expires_at: None });
+    match u.int_in_range(0..=9)? {
+        0 => sent.remaining = Some(prost_types::Duration { seconds: u.arbitrary()?, nanos: u.arbitrary()? }),
+        1 => {
+            sent.expires_at = Some(prost_types::Timestamp { seconds: u.arbitrary()?, nanos: u.arbitrary()? })
+        }
+        2 => sent.reason.clear(),
+        3 => sent.key = None,
+        4..=6 => sent.key = Some(pattern(u)?),
+        _ => {}
+    }
+    Ok(sent)
 }
 
 fn some<T>(u: &mut Unstructured<'_>, make: impl Fn(&mut Unstructured<'_>) -> Result<T>) -> Result<Vec<T>> {

@@ -1,11 +1,11 @@
 //! Any course of events under any policy: the decision machine itself, several calls of one route at a time,
-//! several attempts in flight, a clock that jumps, rules that change meanwhile.
+//! several attempts in flight, a clock that jumps, rules and kills that change meanwhile.
 //!
 //! Checked:
 //! - No step leads in a circle: what is to be waited for is never past.
 //! - Every call ends with one fate, which stays; fates sum to calls.
 //! - Sends stay within attempts, hedges, one resend, the flag of the request served, the kept request and the
-//!   deadline; after an answer has begun nothing is sent.
+//!   deadline; after an answer has begun nothing is sent, and nothing that a kill stops.
 //! - Whenever a repeat was decided on, the retry breaker's own formula admits it on what was counted then; the
 //!   extra attempts that were decided on never exceed the budget in any window (by a list of our own, while
 //!   clock and rule go on evenly).
@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use damper_core::breaker::{self, Evidence, Word};
+use damper_core::kill::InForce;
 use damper_core::{
     Answer, Budget, Call, CallStart, Code, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route,
     Send, SendKind, Step, Time, Verdict, WindowShape,
@@ -111,8 +112,21 @@ impl World {
                 self.drive(random);
             }
             14 => self.drop_one(u)?,
-            _ => self.change_rule(u)?,
+            _ if u.arbitrary()? => self.change_rule(u)?,
+            _ => self.throw(u)?,
         }
+        Ok(())
+    }
+
+    /// Other kills match the route, or none.
+    fn throw(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
+        let kills = (0..u.int_in_range(0..=2)?).map(|_| {
+            let time_to_live = Duration::from_micros(u.int_in_range(0..=1_000_000)?);
+            Ok(InForce { kill: Arc::new(any::kill(u, "stock", METHOD)?), until: self.now + time_to_live })
+        });
+        let kills = kills.collect::<Result<Vec<_>>>()?;
+        self.route.switch().obey(&kills);
+        self.drive(u.arbitrary()?);
         Ok(())
     }
 
@@ -270,6 +284,10 @@ impl Open {
     }
 
     fn sends(&mut self, send: &Send, now: Time, ledger: &mut Ledger) {
+        let switch = self.route.switch();
+        assert!(!switch.refuses_calls(now) || send.kind == SendKind::Resend, "sent in spite of a kill");
+        let is_repeat = matches!(send.kind, SendKind::Retry | SendKind::Hedge);
+        assert!(!is_repeat || !switch.stops_repeats(now), "{:?} in spite of a kill", send.kind);
         assert!(!self.committed, "sent after the answer had begun");
         let deadline = self.call.deadline();
         let policy = self.enforced().cloned();
@@ -330,7 +348,14 @@ impl Open {
                 assert!(self.sent == 0 && fate == Fate::CircuitOpen);
                 assert!(self.enforced().is_some_and(|policy| policy.circuit_breaker.is_some()));
             }
+            Answer::Killed => {
+                assert!(self.sent == 0 && !would && fate == Fate::CircuitOpen);
+                assert!(self.route.switch().refuses_calls(now));
+            }
             Answer::TimedOut => {}
+        }
+        if fate == Fate::Killed {
+            assert!(self.sent > 0 && self.route.policy().is_some_and(Policy::repeats), "nothing to stop");
         }
         let observed = self.route.policy().is_some_and(|policy| policy.mode == Mode::Observe);
         assert!(!would || observed, "{fate:?}");
