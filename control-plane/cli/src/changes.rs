@@ -21,7 +21,7 @@ pub(crate) struct ChangesArgs {
     key: Vec<String>,
     #[command(flatten)]
     names: NameArgs,
-    /// Only changes of rules, or of guards
+    /// Only changes of rules, of guards or of kills
     #[arg(long)]
     kind: Option<Kind>,
     /// Only changes made by this author
@@ -48,6 +48,8 @@ pub(crate) enum Kind {
     Rule,
     /// Guards
     Guard,
+    /// Kills
+    Kill,
 }
 
 impl ChangesArgs {
@@ -67,6 +69,7 @@ impl ChangesArgs {
             None => v1::ObjectKind::Unspecified,
             Some(Kind::Rule) => v1::ObjectKind::Rule,
             Some(Kind::Guard) => v1::ObjectKind::Guard,
+            Some(Kind::Kill) => v1::ObjectKind::Kill,
         };
         Ok(v1::ChangeFilter {
             names: Some(names),

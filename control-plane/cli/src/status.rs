@@ -145,6 +145,11 @@ fn current(status: &Status) -> Option<(String, u64, String)> {
         let rule = v1::Rule::decode(packed.value.as_slice()).ok()?;
         return Some((Item::Rule(rule.clone()).words(), rule.revision, rule.updated_by));
     }
+    if let Some(packed) = packed("/damper.v1.KillSwitch") {
+        let kill = v1::KillSwitch::decode(packed.value.as_slice()).ok()?;
+        let words = format!("kill {}", key::words(kill.key.as_ref()));
+        return Some((words, kill.revision, kill.updated_by));
+    }
     let guard = v1::Guard::decode(packed("/damper.v1.Guard")?.value.as_slice()).ok()?;
     Some((Item::Guard(guard.clone()).words(), guard.revision, guard.updated_by))
 }

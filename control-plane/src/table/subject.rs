@@ -26,11 +26,12 @@ pub(crate) enum Subject {
     Kill(Pattern),
 }
 
+type Kind = fn(Pattern) -> Subject;
+
 impl Subject {
     /// What a store's key names; none where that is none of these.
     pub(crate) fn of_key(key: &str) -> Option<Self> {
-        let kinds: [(&str, fn(Pattern) -> Self); 3] =
-            [(RULES, Self::Rule), (GUARDS, Self::Guard), (KILLS, Self::Kill)];
+        let kinds = [(RULES, Self::Rule as Kind), (GUARDS, Self::Guard), (KILLS, Self::Kill)];
         let (names, make) =
             kinds.into_iter().find_map(|(kind, make)| Some((key.strip_prefix(kind)?, make)))?;
         let subject = pattern_of(names).map(make);

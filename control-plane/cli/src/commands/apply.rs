@@ -31,7 +31,14 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error>
     let set = args.set.read()?;
     let client = Client::connect(&session.server).await?;
     let response = set.send(&client, args.set.options(args.write.options())).await?;
-    report(session, &response, args.write.suffix())
+    report(session, &response, args.write.suffix())?;
+    args.write.delivered(&client, written(&response)).await
+}
+
+/// The revision that a set of changes has made; none where it changed nothing.
+pub(crate) fn written(response: &v1::ApplyRulesResponse) -> Option<u64> {
+    let v1::ApplyRulesResponse { revision, created, updated, deleted, .. } = response;
+    (created + updated + deleted > 0).then_some(*revision)
 }
 
 /// Shows what became of a set of changes.

@@ -1,7 +1,10 @@
-//! `damper clients`: who is connected, and what of the rules has arrived there.
+//! `damper clients [-w]`: who is connected, what of the changes has arrived there, and what keeps the rest away.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
 
 use clap::Args;
-use damper_proto::v1;
+use damper_proto::{manifest, v1};
 
 use crate::Session;
 use crate::client::Client;
@@ -9,7 +12,10 @@ use crate::exit::Error;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
 use crate::key;
-use crate::output::{Align, Table, printable, show};
+use crate::output::{self, Align, Format, Table, message, printable, show};
+
+/// The cursor to the upper left corner, everything cleared.
+const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Arguments of `damper clients`.
 #[derive(Args, Debug)]
@@ -20,14 +26,78 @@ pub(crate) struct ClientsArgs {
     /// Only this cluster
     #[arg(long, value_name = "CLUSTER", default_value = "", hide_default_value = true)]
     cluster: String,
+    /// Only those that do not have everything: behind, refusing, or lacking a feature that a rule needs
+    #[arg(long)]
+    lagging: bool,
+    /// Go on until Ctrl-C
+    #[arg(short, long)]
+    watch: bool,
+    /// How often, with -w
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
+    interval: Duration,
 }
 
-/// Shows the clients and what they refuse.
+/// Shows the clients and what they do not carry out.
 pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Error> {
     let client = Client::connect(&session.server).await?;
-    let request = v1::ListClientsRequest { service: args.service, cluster: args.cluster };
-    let response = client.answer(client.fleet.clone().list_clients(request)).await?;
-    show(session.format, &response, || format!("{}{}", table(&response), exceptions(&response)))
+    let mut headed = false;
+    loop {
+        let request = v1::ListClientsRequest { service: args.service.clone(), cluster: args.cluster.clone() };
+        let mut response = client.answer(client.fleet.clone().list_clients(request)).await?;
+        let connected = response.clients.len();
+        if args.lagging {
+            response.clients.retain(lags);
+        }
+        if !args.watch {
+            if response.clients.is_empty() {
+                message(nobody(connected));
+            }
+            return show(session.format, &response, || screen(&response));
+        }
+        follow(session.format, &response, connected, &mut headed)?;
+        tokio::time::sleep(args.interval).await;
+    }
+}
+
+fn nobody(connected: usize) -> &'static str {
+    if connected == 0 { "no such client is connected" } else { "every connected client has everything" }
+}
+
+/// Shows one answer of many.
+fn follow(
+    format: Format,
+    response: &v1::ListClientsResponse,
+    connected: usize,
+    headed: &mut bool,
+) -> Result<(), Error> {
+    match format {
+        Format::Table if io::stdout().is_terminal() => {
+            output::data(&format!("{CLEAR}{}", screen(response)))?;
+            if response.clients.is_empty() {
+                message(nobody(connected));
+            }
+            Ok(())
+        }
+        Format::Table => {
+            let text = screen(response);
+            let first = !std::mem::replace(headed, true);
+            output::data(if first { &text } else { text.split_once('\n').map_or("", |(_, rows)| rows) })
+        }
+        Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(response))),
+        Format::Json => {
+            let line = serde_json::to_string(response)
+                .map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+            output::data(&(line + "\n"))
+        }
+    }
+}
+
+fn lags(client: &v1::Client) -> bool {
+    client.behind_since.is_some() || !client.refused.is_empty() || !client.withheld.is_empty()
+}
+
+fn screen(response: &v1::ListClientsResponse) -> String {
+    format!("{}{}", table(response), exceptions(response))
 }
 
 fn table(response: &v1::ListClientsResponse) -> Table {
@@ -39,13 +109,16 @@ fn table(response: &v1::ListClientsResponse) -> Table {
         ("ADDRESS", Left),
         ("SDK", Left),
         ("SENT", Right),
-        ("APPLIED", Right),
+        ("ACKED", Right),
+        ("BEHIND", Right),
         ("REFUSED", Right),
         ("WITHHELD", Right),
         ("SOURCE", Left),
         ("OVERRIDE", Left),
+        ("SERVES", Left),
         ("CONNECTED", Right),
         ("HEARD", Right),
+        ("LACKS", Left),
     ]);
     let now = now();
     for client in &response.clients {
@@ -58,12 +131,15 @@ fn table(response: &v1::ListClientsResponse) -> Table {
             client.sdk_version.clone(),
             client.sent_revision.to_string(),
             client.acknowledged_revision.to_string(),
+            age(client.behind_since.as_ref(), now),
             client.refused.len().to_string(),
             client.withheld.len().to_string(),
             source_name(client.source()).to_owned(),
             mode_name(client.override_mode).to_owned(),
+            if client.serves { "yes" } else { "no" }.to_owned(),
             age(client.connected_at.as_ref(), now),
             age(client.last_heard_at.as_ref(), now),
+            client.features_lacking.join(","),
         ]);
     }
     table
@@ -113,13 +189,13 @@ mod tests {
                 cluster: "default".into(),
                 instance: "host-1\x1b[2J".into(),
             }),
-            refused: [false, true]
-                .map(|guard| v1::Refusal {
+            refused: [(false, false), (true, false), (false, true)]
+                .map(|(guard, kill)| v1::Refusal {
                     key: None,
                     revision: 7,
                     reason: "policy.mode: 9 is not known".into(),
                     guard,
-                    kill: false,
+                    kill,
                 })
                 .into(),
             ..Default::default()
@@ -127,7 +203,22 @@ mod tests {
         let response = v1::ListClientsResponse { clients: vec![client], ..Default::default() };
         let lines = exceptions(&response);
         assert!(lines.contains("of revision 7: policy.mode: 9 is not known"), "{lines}");
-        assert!(lines.lines().any(|line| line.contains(" refuses guard ")), "{lines}");
+        for kind in [" refuses guard ", " refuses kill "] {
+            assert!(lines.lines().any(|line| line.contains(kind)), "{lines}");
+        }
         assert!(!lines.contains('\x1b') && !table(&response).to_string().contains('\x1b'));
+    }
+
+    #[test]
+    fn lagging_is_who_does_not_have_everything() {
+        assert!(!lags(&v1::Client::default()));
+        let behind_since = Some(prost_types::Timestamp::default());
+        for client in [
+            v1::Client { behind_since, ..Default::default() },
+            v1::Client { refused: vec![v1::Refusal::default()], ..Default::default() },
+            v1::Client { withheld: vec![v1::Pattern::default()], ..Default::default() },
+        ] {
+            assert!(lags(&client), "{client:?}");
+        }
     }
 }

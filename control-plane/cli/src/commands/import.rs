@@ -9,7 +9,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::apply::report;
+use crate::commands::apply::{report, written};
 use crate::exit::Error;
 use crate::set::Set;
 use crate::sources::{self, FileArgs};
@@ -47,7 +47,8 @@ pub(crate) async fn run(session: &Session, args: ImportArgs) -> Result<(), Error
         ..args.write.options()
     };
     let response = set.send(&client, options).await?;
-    report(session, &response, args.write.suffix())
+    report(session, &response, args.write.suffix())?;
+    args.write.delivered(&client, written(&response)).await
 }
 
 async fn refuse_unless_empty(client: &Client) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use damper_proto::v1::{self, object_key};
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::apply::report;
+use crate::commands::apply::{report, written};
 use crate::exit::Error;
 use crate::key;
 use crate::write::WriteArgs;
@@ -57,5 +57,6 @@ pub(crate) async fn run(session: &Session, args: RollbackArgs) -> Result<(), Err
             client.answer(history.rollback(request)).await?
         }
     };
-    report(session, &response, args.write.suffix())
+    report(session, &response, args.write.suffix())?;
+    args.write.delivered(&client, written(&response)).await
 }

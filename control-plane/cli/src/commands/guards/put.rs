@@ -56,5 +56,6 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
     let done = if response.changed { "put" } else { "unchanged" };
     show(session.format, &response, || format!("{words} {done}\n"))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
-    Ok(())
+    // One that was so already came with the change that made it so.
+    args.write.delivered(&client, response.guard.map(|guard| guard.revision)).await
 }

@@ -36,5 +36,5 @@ pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error
     warn(&warnings(&words, None, &response.findings));
     show(session.format, &response, || format!("{words} deleted\n"))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
-    Ok(())
+    args.write.delivered(&client, Some(response.revision)).await
 }

@@ -4,8 +4,10 @@ use clap::Args;
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::kills;
 use crate::exit::Error;
 use crate::filter::FilterArgs;
+use crate::output::Format;
 
 /// Arguments of `damper rules list`.
 #[derive(Args, Debug)]
@@ -18,5 +20,9 @@ pub(crate) struct ListArgs {
 pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), Error> {
     let client = Client::connect(&session.server).await?;
     let all = client.all_rules(&args.filter.filter()).await?;
-    super::show(session.format, &all.rules)
+    super::show(session.format, &all.rules)?;
+    if session.format == Format::Table {
+        kills::warn_of(&client).await;
+    }
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! `damper rules promote KEY`: off -> observe -> enforce, one step at a time or to a mode that is named.
 //!
 //! Only the mode changes. The rule is written at the revision it was read at, so a change that somebody else
-//! makes in between is a conflict and not lost.
+//! makes in between is a conflict and not lost. On the way from observe to enforce it says what the rule would have
+//! done in the last minute; whether that is much is for the operator to know, so nothing is asked.
 
 use clap::Args;
 use damper_proto::v1;
@@ -9,6 +10,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
+use crate::figures::rate;
 use crate::filter::{Mode, mode_name};
 use crate::key::{self, Key};
 use crate::output::message;
@@ -40,6 +42,9 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), Erro
     let new = args.to.map_or_else(|| next(old), v1::Mode::from);
     policy.set_mode(new);
     let done = format!("{} -> {}", mode_name(old.into()), mode_name(new.into()));
+    if (old, new) == (v1::Mode::Observe, v1::Mode::Enforce) {
+        message(observed(&client, rule.key.as_ref()).await?);
+    }
     if old == new {
         message(format_args!("{words} is at {} already", mode_name(old.into())));
     }
@@ -49,7 +54,41 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), Erro
         options: Some(args.write.options()),
     };
     let response = client.answer(client.rules.clone().put_rule(request)).await?;
-    super::put::finish(session, &args.write, &response, &done)
+    super::put::finish(session, &client, &args.write, &response, &done).await
+}
+
+/// What the rule would have done in the last minute, on the routes that it applies to.
+async fn observed(client: &Client, key: Option<&v1::Pattern>) -> Result<String, Error> {
+    let minute = prost_types::Duration { seconds: 60, nanos: 0 };
+    let asked = v1::ListRoutesRequest { window: Some(minute), ..Default::default() };
+    let mut routes = client.all_routes(&asked).await?.routes;
+    routes.retain(|route| route.rule.as_ref() == key);
+    Ok(summary(&routes))
+}
+
+fn summary(routes: &[v1::RouteStats]) -> String {
+    let sum = |of: fn(&v1::RouteStats) -> f64| routes.iter().map(of).sum::<f64>();
+    let (calls, attempts) = (sum(|route| route.calls_per_s), sum(|route| route.attempts_per_s));
+    if calls <= 0.0 {
+        return "it applied to no call in the last minute, so nothing is known of what it will do".to_owned();
+    }
+    let would = |fate: v1::Fate| {
+        let rates = routes.iter().flat_map(|route| &route.fates);
+        rates.filter(|rate| rate.would && rate.fate() == fate).map(|rate| rate.per_s).sum::<f64>()
+    };
+    let (retries, hedges) = (would(v1::Fate::Retry), sum(|route| route.would_hedges_per_s));
+    let held_back: f64 = [v1::Fate::RetryBreaker, v1::Fate::Budget].map(would).iter().sum();
+    format!(
+        "in the last minute it would have sent {} retries/s and {} hedges/s for {} calls/s on {} routes: amplification \
+         {:.2} at least, now {:.2}; breaker and budget would have held back {}/s",
+        rate(retries),
+        rate(hedges),
+        rate(calls),
+        routes.len(),
+        (attempts + retries + hedges) / calls,
+        attempts / calls,
+        rate(held_back)
+    )
 }
 
 /// The mode that does one thing more; the last is its own next.
@@ -63,6 +102,28 @@ fn next(mode: v1::Mode) -> v1::Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_would_have_been_is_summed_over_the_routes_of_the_rule() {
+        let fate = |fate: v1::Fate, would, per_s| v1::FateRate { fate: fate.into(), would, per_s, total: 9 };
+        let route = v1::RouteStats {
+            calls_per_s: 50.0,
+            attempts_per_s: 50.0,
+            would_hedges_per_s: 1.0,
+            fates: vec![
+                fate(v1::Fate::Retry, true, 4.0),
+                fate(v1::Fate::RetryBreaker, true, 2.0),
+                fate(v1::Fate::RetryBreaker, false, 7.0),
+            ],
+            ..Default::default()
+        };
+        assert_eq!(
+            summary(&[route.clone(), route]),
+            "in the last minute it would have sent 8.0 retries/s and 2.0 hedges/s for 100.0 calls/s on 2 routes: \
+             amplification 1.10 at least, now 1.00; breaker and budget would have held back 4.0/s"
+        );
+        assert!(summary(&[v1::RouteStats::default()]).contains("nothing is known"));
+    }
 
     #[test]
     fn each_step_does_one_thing_more() {

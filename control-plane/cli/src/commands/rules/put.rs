@@ -49,12 +49,13 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
     let mut call = client.rules.clone();
     let locate = |field: &str| sources::locate(&manifests, field);
     let response = client.answer_in(call.put_rule(request), &locate).await?;
-    finish(session, &args.write, &response, "put")
+    finish(session, &client, &args.write, &response, "put").await
 }
 
-/// Shows what was written and whom it concerns.
-pub(super) fn finish(
+/// Shows what was written and whom it concerns, and waits for it where that is wanted.
+pub(super) async fn finish(
     session: &Session,
+    client: &Client,
     write: &WriteArgs,
     response: &v1::PutRuleResponse,
     done: &str,
@@ -65,5 +66,6 @@ pub(super) fn finish(
     let revision = response.revision;
     show(session.format, response, || format!("{key} {done}\n"))?;
     message(format_args!("revision {revision}{}", write.suffix()));
-    Ok(())
+    // One that was so already came with the change that made it so.
+    write.delivered(client, response.rule.as_ref().map(|rule| rule.revision)).await
 }

@@ -1,0 +1,265 @@
+//! `damper kills`: what is stopped at present, and whether those whom it concerns have been told. Here is also what
+//! commands share that speak of kills.
+
+use clap::Args;
+use damper_core::{Pattern, feature};
+use damper_proto::{convert, v1};
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::figures::remaining;
+use crate::key;
+use crate::output::{Align, Table, message, printable, show};
+
+/// So many kills are named in a warning.
+const MAX_NAMED: usize = 3;
+
+/// Arguments of `damper kills`.
+#[derive(Args, Debug)]
+pub(crate) struct KillsArgs {}
+
+/// Which routes to stop. What is not said is everything.
+#[derive(Args, Debug)]
+pub(crate) struct Selectors {
+    /// Towards this callee
+    #[arg(long, value_name = "SERVICE")]
+    callee: Option<String>,
+    /// Towards this method: package.Service/Method, or package.Service/*
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// From this caller
+    #[arg(long, value_name = "SERVICE")]
+    caller: Option<String>,
+    /// From this cluster of callers
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Everywhere
+    #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster"])]
+    all: bool,
+}
+
+impl Selectors {
+    /// The pattern they come to; nothing at all must be meant expressly.
+    pub(crate) fn pattern(&self) -> Result<v1::Pattern, Error> {
+        let said = [&self.caller, &self.cluster, &self.callee, &self.method];
+        if !self.all && said.iter().all(|part| part.is_none()) {
+            return Err(Error::Usage(
+                "say for which routes: --callee, --method, --caller, --cluster, or several of them; --all is for \
+                 every route of every service"
+                    .to_owned(),
+            ));
+        }
+        let [caller, cluster, callee, method] = said.map(|part| part.as_deref().unwrap_or("*"));
+        Pattern::parse(caller, cluster, callee, method).map(|pattern| (&pattern).into()).map_err(|faults| {
+            let option = |path: &str| match path {
+                "caller_service" => "--caller",
+                "caller_cluster" => "--cluster",
+                "callee_service" => "--callee",
+                _ => "--method",
+            };
+            let told = faults.iter().map(|fault| format!("{}: {}", option(&fault.path), fault.problem));
+            Error::Data(told.collect())
+        })
+    }
+}
+
+/// The options that select a pattern, as they are typed.
+pub(crate) fn options_of(pattern: &v1::Pattern) -> String {
+    let columns = key::columns(Some(pattern));
+    let names = ["--caller", "--cluster", "--callee", "--method"];
+    let said: Vec<String> = names
+        .iter()
+        .zip(&columns)
+        .filter(|(_, value)| *value != "*")
+        .map(
+            |(name, value)| {
+                if value.contains('*') { format!("{name} '{value}'") } else { format!("{name} {value}") }
+            },
+        )
+        .collect();
+    if said.is_empty() { "--all".to_owned() } else { said.join(" ") }
+}
+
+/// The routes of a pattern in words.
+pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
+    let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern;
+    let parts = [
+        ("from ", caller_service),
+        ("from cluster ", caller_cluster),
+        ("to ", callee_service),
+        ("of ", callee_method),
+    ];
+    let said: Vec<String> =
+        parts.iter().filter(|(_, name)| *name != "*").map(|(word, name)| format!("{word}{name}")).collect();
+    if said.is_empty() { "everywhere".to_owned() } else { said.join(" ") }
+}
+
+/// Shows the kills.
+pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let listed = list(&client).await?;
+    if listed.kills.is_empty() {
+        message("no kill is in force");
+    }
+    let clients = client.answer(client.fleet.clone().list_clients(v1::ListClientsRequest::default())).await?;
+    show(session.format, &listed, || table(&listed.kills, &clients.clients).to_string())
+}
+
+/// All kills in force.
+pub(crate) async fn list(client: &Client) -> Result<v1::ListKillsResponse, Error> {
+    client.answer(client.kills.clone().list_kills(v1::ListKillsRequest::default())).await
+}
+
+fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("CALLER", Left),
+        ("CLUSTER", Left),
+        ("CALLEE", Left),
+        ("METHOD", Left),
+        ("STOPS", Left),
+        ("REASON", Left),
+        ("BY", Left),
+        ("REMAINING", Right),
+        ("DELIVERED", Right),
+    ]);
+    for kill in kills {
+        let figures = [
+            stops(kill).to_owned(),
+            kill.reason.clone(),
+            kill.updated_by.clone(),
+            remaining(kill.remaining.as_ref()),
+            delivered(kill, clients),
+        ];
+        table.row(key::columns(kill.key.as_ref()).into_iter().chain(figures));
+    }
+    table
+}
+
+fn stops(kill: &v1::KillSwitch) -> &'static str {
+    if kill.calls { "calls" } else { "repeats" }
+}
+
+/// How many of the connected clients that a kill concerns have acknowledged it.
+fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
+    let Some(pattern) = kill.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
+        return String::new();
+    };
+    let concerned = |client: &&v1::Client| {
+        client.identity.as_ref().is_some_and(|who| pattern.matches_caller(&who.service, &who.cluster))
+    };
+    let has_it = |client: &&v1::Client| {
+        client.acknowledged_revision >= kill.revision
+            && client.features.iter().any(|feature| feature == feature::KILL_SWITCH)
+            && !client.refused.iter().any(|refusal| refusal.kill && refusal.key == kill.key)
+    };
+    let concerned: Vec<&v1::Client> = clients.iter().filter(concerned).collect();
+    format!("{}/{}", concerned.iter().copied().filter(|client| has_it(&client)).count(), concerned.len())
+}
+
+/// Warns on stderr where kills are in force, beside tables that look otherwise while they are.
+pub(crate) fn warn(kills: &[v1::KillSwitch]) {
+    if let Some(line) = warning(kills) {
+        message(line);
+    }
+}
+
+/// The same for commands whose answer does not tell of kills. Nobody who asks for something else is to fail for it: a
+/// server without kills has none.
+pub(crate) async fn warn_of(client: &Client) {
+    if let Ok(listed) = client.kills.clone().list_kills(v1::ListKillsRequest::default()).await {
+        warn(&listed.get_ref().kills);
+    }
+}
+
+fn warning(kills: &[v1::KillSwitch]) -> Option<String> {
+    let named = kills.iter().take(MAX_NAMED).map(|kill| {
+        let pattern = kill.key.clone().unwrap_or_default();
+        let left = remaining(kill.remaining.as_ref());
+        printable(&format!(
+            "{} stopped {} for {left} more ({})",
+            stops(kill),
+            in_words(&pattern),
+            kill.reason
+        ))
+    });
+    let named: Vec<String> = named.collect();
+    let more = match kills.len() - named.len() {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let (verb, s) = if kills.len() == 1 { ("is", "") } else { ("are", "s") };
+    let count = kills.len();
+    (count > 0).then(|| {
+        format!("warning: {count} kill{s} {verb} in force: {}{more}; see damper kills", named.join("; "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(words: [&str; 4]) -> v1::Pattern {
+        let [caller_service, caller_cluster, callee_service, callee_method] = words.map(str::to_owned);
+        v1::Pattern { caller_service, caller_cluster, callee_service, callee_method }
+    }
+
+    #[test]
+    fn a_pattern_is_told_in_words_and_as_it_is_typed() {
+        for (words, told, typed) in [
+            (["*", "*", "*", "*"], "everywhere", "--all"),
+            (["*", "*", "stock", "*"], "to stock", "--callee stock"),
+            (
+                ["shop", "eu", "stock", "*"],
+                "from shop from cluster eu to stock",
+                "--caller shop --cluster eu --callee stock",
+            ),
+            (["*", "*", "*", "p.S/*"], "of p.S/*", "--method 'p.S/*'"),
+        ] {
+            assert_eq!(
+                (in_words(&pattern(words)).as_str(), options_of(&pattern(words)).as_str()),
+                (told, typed)
+            );
+        }
+    }
+
+    #[test]
+    fn delivered_are_those_who_acknowledged_it_and_can_obey() {
+        let kill =
+            v1::KillSwitch { key: Some(pattern(["shop", "*", "*", "*"])), revision: 5, ..Default::default() };
+        let client = |service: &str, acknowledged_revision, features: &[&str]| v1::Client {
+            identity: Some(v1::Identity { service: service.to_owned(), ..Default::default() }),
+            acknowledged_revision,
+            features: features.iter().map(|feature| (*feature).to_owned()).collect(),
+            ..Default::default()
+        };
+        let clients = [
+            client("shop", 5, &["kill_switch"]),
+            client("shop", 4, &["kill_switch"]),
+            client("shop", 9, &["base"]),
+            client("cart", 9, &["kill_switch"]),
+        ];
+        assert_eq!(delivered(&kill, &clients), "1/3");
+    }
+
+    #[test]
+    fn a_warning_names_the_first_kills_and_counts_the_rest() {
+        assert_eq!(warning(&[]), None);
+        let kill = v1::KillSwitch {
+            key: Some(pattern(["*", "*", "stock", "*"])),
+            calls: true,
+            reason: "down\x1b".to_owned(),
+            remaining: Some(prost_types::Duration { seconds: 90, nanos: 0 }),
+            ..Default::default()
+        };
+        let told = "calls stopped to stock for 90s more (down\\u{1b})";
+        let one = warning(std::slice::from_ref(&kill)).unwrap();
+        assert_eq!(one, format!("warning: 1 kill is in force: {told}; see damper kills"));
+        let many = warning(&vec![kill; 5]).unwrap();
+        assert!(
+            many.starts_with("warning: 5 kills are in force") && many.contains("; and 2 more;"),
+            "{many}"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! `damper unkill`: ends a kill before its time.
+
+use clap::Args;
+use damper_proto::v1;
+
+use super::kills::{Selectors, in_words, list, options_of};
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{message, printable, show};
+use crate::write::WriteArgs;
+
+/// Arguments of `damper unkill`.
+#[derive(Args, Debug)]
+pub(crate) struct UnkillArgs {
+    #[command(flatten)]
+    selectors: Selectors,
+    /// Only where the kill is at this revision
+    #[arg(long, value_name = "N")]
+    expected_revision: Option<u64>,
+    #[command(flatten)]
+    write: WriteArgs,
+}
+
+/// Ends the kill with just these selectors.
+pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), Error> {
+    let pattern = args.selectors.pattern()?;
+    let client = Client::connect(&session.server).await?;
+    let request = v1::UnkillRequest {
+        key: Some(pattern.clone()),
+        expected_revision: args.expected_revision,
+        options: Some(args.write.options()),
+    };
+    let response = match client.answer(client.kills.clone().unkill(request)).await {
+        Err(Error::Missing(_)) => return Err(missing(&client, &pattern).await),
+        response => response?,
+    };
+    show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
+    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    args.write.delivered(&client, Some(response.revision)).await
+}
+
+/// There is no such kill; those that there are may be what was meant.
+async fn missing(client: &Client, pattern: &v1::Pattern) -> Error {
+    let kills = match list(client).await {
+        Ok(listed) => listed.kills,
+        Err(error) => return error,
+    };
+    let mut lines = vec![format!("there is no kill with {}", options_of(pattern))];
+    lines.extend(kills.iter().filter_map(|kill| {
+        Some(format!("in force is: damper unkill {} ({})", options_of(kill.key.as_ref()?), kill.reason))
+    }));
+    if kills.is_empty() {
+        lines.push("no kill is in force".to_owned());
+    }
+    Error::Missing(lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n"))
+}

@@ -1,0 +1,223 @@
+//! `--wait`: a write, then the proof that it has arrived.
+//!
+//! The write stands whatever becomes of the waiting; that it was not delivered in time is a result of its own, with
+//! its own exit status, and names those who do not have it. On a terminal one line is rewritten while it waits; a file
+//! or pipe gets the last one only.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use clap::Args;
+use damper_control_plane::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
+use damper_core::fault::Millis;
+use damper_proto::v1::{self, laggard::Reason};
+
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{message, printable};
+
+/// The start of a line, with nothing in it.
+const AGAIN: &str = "\r\x1b[2K";
+
+/// Options of commands that can wait for what they write.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Proof of delivery")]
+pub(crate) struct WaitArgs {
+    /// Wait until this share of the clients that the change concerns has it; all where none is said
+    #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "100%", value_parser = share)]
+    wait: Option<f64>,
+    /// How long to wait, with --wait
+    #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = within)]
+    timeout: Duration,
+}
+
+impl WaitArgs {
+    /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
+    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), Error> {
+        let Some(share) = self.wait else { return Ok(()) };
+        let Some(revision) = revision else {
+            message("nothing was written, so there is nothing to wait for");
+            return Ok(());
+        };
+        let request = v1::WatchConvergenceRequest {
+            revision,
+            share: Some(share),
+            within: prost_types::Duration::try_from(self.timeout).ok(),
+        };
+        let last = match self.watch(client, request).await {
+            Ok(last) => last,
+            Err(error) => {
+                let written = format!("revision {revision} is written, but who has it can not be told");
+                return Err(Error::Undelivered(format!("{written}: {error}")));
+            }
+        };
+        report(&last, share)
+    }
+
+    /// The last message; those before it are shown as they come.
+    async fn watch(
+        &self,
+        client: &Client,
+        request: v1::WatchConvergenceRequest,
+    ) -> Result<v1::Convergence, Error> {
+        let mut stream = client.answer(client.fleet.clone().watch_convergence(request)).await?;
+        let live = io::stderr().is_terminal();
+        loop {
+            // The server ends the stream in time; should it die, its pings are missed.
+            let next = stream.message().await.map_err(|status| client.failure(&status))?;
+            let Some(state) = next else {
+                return Err(Error::Unavailable("the server has ended the stream".to_owned()));
+            };
+            if live {
+                let _ = write!(io::stderr(), "{AGAIN}{}", line(&state)).and_then(|()| io::stderr().flush());
+            }
+            if state.done || state.timed_out {
+                if live {
+                    let _ = write!(io::stderr(), "{AGAIN}");
+                }
+                return Ok(state);
+            }
+        }
+    }
+}
+
+/// Says how it ended; those who do not have it are named where they are too many.
+fn report(last: &v1::Convergence, share: f64) -> Result<(), Error> {
+    let revision = last.revision;
+    if last.affected == 0 && last.done {
+        return Err(Error::Undelivered(format!(
+            "revision {revision} is written, but concerns no connected client: it was delivered to nobody"
+        )));
+    }
+    message(line(last));
+    if last.done {
+        return Ok(());
+    }
+    for laggard in &last.laggards {
+        message(format_args!("  {}", printable(&lags(laggard))));
+    }
+    let v1::Convergence { refused, lacking_features, waiting, left, .. } = last;
+    let all = refused + lacking_features + waiting + left;
+    let named = u32::try_from(last.laggards.len()).unwrap_or(u32::MAX);
+    if all > named {
+        message(format_args!("  and {} more", all - named));
+    }
+    Err(Error::Undelivered(format!(
+        "revision {revision} is written, but was not delivered to {} of those whom it concerns in time",
+        percent(share)
+    )))
+}
+
+fn line(state: &v1::Convergence) -> String {
+    let v1::Convergence { affected, acknowledged, refused, lacking_features, left, .. } = state;
+    let elapsed = state.elapsed.and_then(|elapsed| Duration::try_from(elapsed).ok()).unwrap_or_default();
+    let within = if state.done { "within" } else { "after" };
+    let others = [(refused, "refused it"), (lacking_features, "lack a feature"), (left, "left")];
+    let others: String =
+        others.iter().filter(|(n, _)| **n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
+    format!("acknowledged {acknowledged} of {affected} {within} {}{others}", time(elapsed))
+}
+
+fn time(elapsed: Duration) -> String {
+    match elapsed.as_millis() {
+        ms @ 0..10_000 => format!("{ms} ms"),
+        _ => format!("{} s", elapsed.as_secs()),
+    }
+}
+
+fn lags(laggard: &v1::Laggard) -> String {
+    let v1::Identity { service, cluster, instance } = laggard.identity.clone().unwrap_or_default();
+    let why = match laggard.reason() {
+        Reason::Refused => format!("refuses {}", laggard.detail),
+        Reason::LackingFeature => format!("can not carry it out: it lacks {}", laggard.detail),
+        Reason::Left => "has disconnected before it answered".to_owned(),
+        Reason::Waiting | Reason::Unspecified => {
+            format!("has not answered, it is at revision {}", laggard.acknowledged_revision)
+        }
+    };
+    format!("{service} {cluster} {instance}: {why}")
+}
+
+fn percent(share: f64) -> String {
+    format!("{}%", (share * 1e4).round() / 1e2)
+}
+
+/// `99%`, `99.5%` or `0.99`.
+fn share(text: &str) -> Result<f64, String> {
+    let share = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map(|percent| percent / 100.0),
+        None => text.parse(),
+    };
+    let share = share.ok().filter(|share| CONVERGENCE_SHARE.contains(share));
+    share.ok_or_else(|| {
+        let (least, most) = (percent(*CONVERGENCE_SHARE.start()), percent(*CONVERGENCE_SHARE.end()));
+        format!("is not in {least}..={most}; 99% and 0.99 are the same")
+    })
+}
+
+fn within(text: &str) -> Result<Duration, String> {
+    let within = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if CONVERGENCE_WITHIN.contains(&within) {
+        return Ok(within);
+    }
+    Err(format!("is not in {}..={}", Millis(*CONVERGENCE_WITHIN.start()), Millis(*CONVERGENCE_WITHIN.end())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage_or_a_fraction() {
+        for (text, expected) in [("100%", 1.0), ("99%", 0.99), ("99.5 %", 0.995), ("0.5", 0.5), ("1", 1.0)] {
+            assert_eq!(share(text), Ok(expected), "{text}");
+        }
+        for bad in ["", "%", "0", "0.5%", "101%", "2", "NaN", "-1", "all"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_time_to_wait_is_what_the_server_takes() {
+        assert_eq!(within("30s"), Ok(Duration::from_secs(30)));
+        for bad in ["99ms", "11m", "soon"] {
+            assert!(within(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_told_in_words() {
+        let elapsed = prost_types::Duration::try_from(Duration::from_micros(12_345)).ok();
+        let mut state =
+            v1::Convergence { revision: 7, affected: 4, acknowledged: 4, elapsed, ..Default::default() };
+        state.done = true;
+        assert_eq!(line(&state), "acknowledged 4 of 4 within 12 ms");
+        assert!(report(&state, 1.0).is_ok());
+        state =
+            v1::Convergence { acknowledged: 2, refused: 1, left: 1, done: false, timed_out: true, ..state };
+        assert_eq!(line(&state), "acknowledged 2 of 4 after 12 ms, 1 refused it, 1 left");
+        let error = report(&state, 0.995).unwrap_err();
+        assert_eq!(error.code(), 1);
+        assert!(error.to_string().contains("not delivered to 99.5%"), "{error}");
+        let nobody = v1::Convergence { done: true, ..Default::default() };
+        assert!(report(&nobody, 1.0).unwrap_err().to_string().contains("nobody"));
+    }
+
+    #[test]
+    fn laggards_are_told_with_the_reason() {
+        let laggard = |reason: Reason, detail: &str| v1::Laggard {
+            acknowledged_revision: 3,
+            reason: reason.into(),
+            detail: detail.to_owned(),
+            ..Default::default()
+        };
+        for (told, expected) in [
+            (laggard(Reason::Waiting, ""), "has not answered, it is at revision 3"),
+            (laggard(Reason::Refused, "rule a: bad"), "refuses rule a: bad"),
+            (laggard(Reason::LackingFeature, "hedge"), "can not carry it out: it lacks hedge"),
+            (laggard(Reason::Left, ""), "has disconnected before it answered"),
+        ] {
+            assert!(lags(&told).ends_with(expected), "{}", lags(&told));
+        }
+    }
+}
