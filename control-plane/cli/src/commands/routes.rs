@@ -5,10 +5,11 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::kills;
 use crate::exit::Error;
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
-use crate::output::show;
+use crate::output::{Format, message, show};
 
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]
@@ -32,5 +33,11 @@ pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), Error
     };
     let client = Client::connect(&session.server).await?;
     let response = client.all_routes(&asked).await?;
+    if session.format == Format::Table {
+        kills::warn_of(&client).await;
+    }
+    if response.routes.is_empty() {
+        message("no route: no connected service has reported a call that passes the filter");
+    }
     show(session.format, &response, || figures::routes(&response.routes).to_string())
 }
