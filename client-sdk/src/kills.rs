@@ -13,13 +13,16 @@ use arc_swap::{ArcSwap, Guard};
 use damper_core::kill::{self, InForce};
 use damper_core::{MethodPart, Route, Time};
 use tokio::sync::Notify;
-use tokio::sync::futures::OwnedNotified;
+use tokio::sync::futures::Notified;
+
+/// Rings when kills change, for every call of the process that waits between attempts. One for all, whichever
+/// `Damper` they go through, costs a call nothing to reach; who hears it in vain asks again and waits on.
+static BELL: Notify = Notify::const_new();
 
 /// All of them; some may be over.
 #[derive(Debug, Default)]
 pub(crate) struct Kills {
     held: ArcSwap<Vec<InForce>>,
-    thrown: Arc<Notify>,
 }
 
 impl Kills {
@@ -29,8 +32,8 @@ impl Kills {
     }
 
     /// Wakes every call that waits between attempts.
-    pub(crate) fn wake(&self) {
-        self.thrown.notify_waiters();
+    pub(crate) fn wake() {
+        BELL.notify_waiters();
     }
 
     /// Tells a route's switch.
@@ -57,11 +60,6 @@ impl Kills {
     pub(crate) fn in_force(&self, now: Time) -> Vec<InForce> {
         self.held.load().iter().filter(|held| held.until > now).cloned().collect()
     }
-
-    /// An alarm for a call that may have to wait.
-    pub(crate) fn alarm(&self) -> Alarm {
-        Alarm { thrown: Some(Arc::clone(&self.thrown)), heard: None }
-    }
 }
 
 fn matching<'a>(
@@ -72,33 +70,29 @@ fn matching<'a>(
     held.iter().filter(move |held| held.kill.pattern().matches_callee(callee, method))
 }
 
-/// Wakes a call that waits between attempts when kills come or go.
+/// Wakes a call that waits between attempts when kills come or go. Nothing is allocated until it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
-    /// None for a call that never waits.
-    thrown: Option<Arc<Notify>>,
-    heard: Option<Pin<Box<OwnedNotified>>>,
+    bell: Option<Pin<Box<Notified<'static>>>>,
 }
 
 impl Alarm {
     /// To be called before the call is asked for its next step, so that nothing is missed in between.
     pub(crate) fn listen(&mut self, is_between_attempts: bool) {
-        match &self.thrown {
-            Some(thrown) if is_between_attempts => {
-                let listen = || Box::pin(Arc::clone(thrown).notified_owned());
-                self.heard.get_or_insert_with(listen);
-            }
-            _ => self.heard = None,
+        if is_between_attempts {
+            self.bell.get_or_insert_with(|| Box::pin(BELL.notified()));
+        } else {
+            self.bell = None;
         }
     }
 
     /// Ready when something has changed: the call must be asked again.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(heard) = &mut self.heard else { return Poll::Pending };
-        let changed = heard.as_mut().poll(cx);
-        if changed.is_ready() {
-            self.heard = None;
+        let Some(bell) = &mut self.bell else { return Poll::Pending };
+        let rung = bell.as_mut().poll(cx);
+        if rung.is_ready() {
+            self.bell = None;
         }
-        changed
+        rung
     }
 }

@@ -99,7 +99,7 @@ impl Engine {
             callee.obey(&self.kills);
         }
         drop(registry);
-        self.kills.wake();
+        Kills::wake();
     }
 
     /// The kills that concern this process.

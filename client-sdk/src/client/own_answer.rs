@@ -25,8 +25,8 @@ impl OwnAnswer {
     /// A kill refuses the call; none if it has ended this very moment.
     pub(crate) fn killed(by: Option<&InForce>, now: Time) -> Self {
         let Some(held) = by else { return Self::Killed(HeaderValue::from_static(KILLED)) };
-        let seconds = held.remaining(now).as_secs_f64().ceil() as u64;
-        let left = Millis(Duration::from_secs(seconds));
+        let left = held.remaining(now);
+        let left = Millis(Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0)));
         let text = format!("{KILLED}; for another {left}: {}", held.kill.reason());
         Self::Killed(HeaderValue::try_from(percent_encoded(&text)).expect("visible ASCII and blanks"))
     }

@@ -95,8 +95,7 @@ where
         let (mut call, step) = ActiveCall::begin(route, context, watch, own_deadline, replayable, now, clock);
         call.hang_up_at_end(requests.take_hang_up());
         let service = requests.may_repeat().then(|| self.inner.clone());
-        let (timer, external) = (Timer::default(), self.external);
-        let alarm = if requests.may_repeat() { self.engine.kills().alarm() } else { Alarm::default() };
+        let (timer, alarm, external) = (Timer::default(), Alarm::default(), self.external);
         let refusal = is_killed(&step).then(|| self.refusal(method_of(&request), now));
         let calling = Calling { call, requests, service, timer, alarm, refusal, external };
         let is_ready = std::mem::take(&mut self.is_ready);

@@ -29,7 +29,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use damper_core::Mode;
-use damper_core::kill::InForce;
 use damper_proto::v1;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -194,11 +193,18 @@ impl Shared {
     /// Puts the kills held in force, if they are others.
     fn throw(&self, applier: &mut Applier) {
         let Some(kills) = applier.thrown() else { return };
-        for InForce { kill, until } in &kills {
-            let left = until.since(self.engine.clock().now());
-            tracing::warn!(routes = %kill.pattern(), calls = kill.calls(), reason = kill.reason(), ?left, "a kill is in force");
-        }
+        let now = self.engine.clock().now();
+        let before = self.engine.kills().in_force(now).len();
         self.engine.obey(kills);
+        match self.engine.kills().in_force(now).as_slice() {
+            [] if before == 0 => {}
+            [] => tracing::info!("no kill is in force any more"),
+            [first, others @ ..] => {
+                let (kill, left) = (&first.kill, first.remaining(now));
+                let (routes, reason, others) = (kill.pattern(), kill.reason(), others.len());
+                tracing::warn!(%routes, calls = kill.calls(), reason, ?left, others, "kills are in force");
+            }
+        }
     }
 
     /// Puts the rules held in force and says where they came from.
