@@ -4,10 +4,16 @@
 //! server as a process.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
+mod apply;
 mod bad_input;
 mod commands;
+mod doctor;
 mod exit_status;
 mod guards;
 mod harness;
 mod history;
+mod init;
+mod kills;
+mod reporting;
 mod serving;
+mod stats;

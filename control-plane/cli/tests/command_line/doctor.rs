@@ -1,0 +1,48 @@
+//! `damper doctor`: what it says and how it ends.
+
+use crate::harness::{Serving, manifest};
+use crate::reporting::{Reporting, report, until};
+
+const METHOD: &str = "inventory.v1.Inventory/Get";
+
+#[test]
+fn findings_end_with_79_and_say_what_to_do() {
+    let server = Serving::start();
+    let nobody = server.run(&["doctor"]);
+    assert!(nobody.out.contains("warning nobody_connected"), "{nobody:?}");
+    assert!(nobody.out.contains("    Give `Damper::connect`"), "{nobody:?}");
+    nobody.failed(79);
+
+    let looping = report(METHOD, |route| {
+        route.attempts = 60_000;
+        route.outer_loop_calls = 500;
+    });
+    let _checkout = Reporting::new(&server, "checkout", looping);
+    let found = until("the storm is found", || {
+        let ended = server.run(&["doctor", "--service", "checkout"]);
+        ended.out.contains("danger retry_storm").then_some(ended)
+    });
+    let route = "checkout default inventory inventory.v1.Inventory/Get";
+    assert!(found.out.starts_with(&format!("danger retry_storm {route}: 3.00 attempts per call")), "{found:?}");
+    assert!(found.out.contains(&format!("warning outer_loop {route}: checkout calls again")), "{found:?}");
+    assert!(found.err.contains("1 dangers"), "{found:?}");
+    let json = server.run(&["doctor", "-o", "json"]);
+    let parsed: serde_json::Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(parsed["findings"][0]["code"], "retry_storm");
+    assert_eq!(json.code, 79);
+}
+
+#[test]
+fn a_service_that_is_well_ends_with_0_and_is_told_what_was_looked_at() {
+    let server = Serving::start();
+    let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
+    let _inventory = Reporting::new(&server, "inventory", Default::default());
+    server.apply(&manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }").replace("Reserve", "Get"));
+    let well = until("nothing is found", || {
+        let ended = server.run(&["doctor", "--service", "checkout"]);
+        (ended.code == 0 && ended.out.contains("(1 route)")).then_some(ended)
+    });
+    assert!(well.out.lines().all(|line| line.starts_with("looked at: ")), "{well:?}");
+    assert!(well.err.contains("0 dangers, 0 warnings, 0 hints"), "{well:?}");
+    server.run(&["doctor", "--service", "a b"]).failed(65);
+}
