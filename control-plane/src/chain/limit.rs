@@ -130,9 +130,9 @@ impl Touched {
         Some((found.burden.all(), told::bound(graph, &found)))
     }
 
-    /// What was changed on the chain, the hop with most attempts first.
+    /// What was changed on the chain, the hop with most attempts first, of several the last.
     fn to_blame(&self, bound: &v1::ChainBound) -> Option<Subject> {
-        let mut hops: Vec<&v1::Hop> = bound.hops.iter().collect();
+        let mut hops: Vec<&v1::Hop> = bound.hops.iter().rev().collect();
         hops.sort_by_key(|hop| std::cmp::Reverse(hop.max_attempts));
         hops.into_iter().find_map(|hop| {
             let is_hop = |(caller, callee): &(Arc<str>, Arc<str>)| {

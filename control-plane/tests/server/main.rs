@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
 
 mod bad_input;
+mod chain;
 mod convergence;
 mod distribution;
 mod doctor;
@@ -11,6 +12,7 @@ mod guards;
 mod harness;
 mod history;
 mod kills;
+mod lint;
 mod outage;
 mod port;
 mod propose;

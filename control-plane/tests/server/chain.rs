@@ -1,0 +1,265 @@
+//! Who calls whom, what repeating comes to along the way, and writes that are refused for it.
+
+use damper_proto::v1;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::harness::{Agent, Running, header, hello, key, put_change, rule, soon, start, start_with};
+
+/// What a service that serves reports of its calls to another one.
+struct Calls {
+    caller: &'static str,
+    callee: &'static str,
+    calls: u64,
+    attempts: u64,
+    outside: u64,
+    serves: bool,
+}
+
+fn calls(caller: &'static str, callee: &'static str, attempts: u64) -> Calls {
+    Calls { caller, callee, calls: 100, attempts, outside: 0, serves: true }
+}
+
+fn method(callee: &str) -> String {
+    format!("{callee}.v1.Api/Get")
+}
+
+/// Services that report these calls, once the server has all of them.
+async fn fleet(server: &Running, all: &[Calls]) -> Vec<Agent> {
+    let mut agents = Vec::new();
+    for Calls { caller, callee, calls, attempts, outside, serves } in all {
+        let instance = format!("{caller}-to-{callee}");
+        let identity = hello(caller).identity.map(|identity| v1::Identity { instance, ..identity });
+        let agent = Agent::connect(server, v1::Hello { identity, serves: *serves, ..hello(caller) }).await;
+        let route = v1::RouteReport {
+            callee_service: (*callee).to_owned(),
+            callee_method: method(callee),
+            calls: *calls,
+            attempts: *attempts,
+            no_context_calls: *outside,
+            fates: vec![v1::FateCount { fate: v1::Fate::Ok.into(), would: false, count: *calls }],
+            ..Default::default()
+        };
+        agent.report(v1::Report { routes: vec![route], ..Default::default() }).await;
+        agents.push(agent);
+    }
+    soon(async {
+        while chain(server, "").await.edges.len() < all.len() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    agents
+}
+
+async fn chain(server: &Running, service: &str) -> v1::GetChainResponse {
+    let request = v1::GetChainRequest { service: service.to_owned(), window: None };
+    soon(server.fleet().get_chain(request)).await.unwrap().into_inner()
+}
+
+fn hop_rule(caller: &str, callee: &str, max_attempts: u32) -> v1::Rule {
+    rule(key(caller, callee, &method(callee)), max_attempts)
+}
+
+fn ignoring(mut rule: v1::Rule) -> v1::Rule {
+    let chain = v1::Chain { ignore_retry_flag: true, ..Default::default() };
+    rule.policy.as_mut().unwrap().chain = Some(chain);
+    rule
+}
+
+fn forced(reason: &str) -> v1::WriteOptions {
+    v1::WriteOptions { force: true, reason: reason.to_owned(), ..Default::default() }
+}
+
+async fn put(
+    server: &Running,
+    rule: v1::Rule,
+    options: v1::WriteOptions,
+) -> Result<v1::PutRuleResponse, tonic::Status> {
+    let request = v1::PutRuleRequest { rule: Some(rule), options: Some(options), ..Default::default() };
+    soon(server.rules().put_rule(request)).await.map(tonic::Response::into_inner)
+}
+
+/// The one field that a write is refused for, and why.
+#[track_caller]
+fn refused<T: std::fmt::Debug>(answer: Result<T, tonic::Status>) -> (String, String) {
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
+    let mut violations = status.get_details_bad_request().unwrap().field_violations;
+    assert_eq!(violations.len(), 1, "{violations:?}");
+    let violation = violations.remove(0);
+    (violation.field, violation.description)
+}
+
+fn services(bound: &v1::ChainBound) -> Vec<&str> {
+    let first = bound.hops.first().map(|hop| hop.caller_service.as_str());
+    first.into_iter().chain(bound.hops.iter().map(|hop| hop.callee_service.as_str())).collect()
+}
+
+fn has_chain(findings: &[v1::Finding]) -> bool {
+    findings.iter().any(|found| found.code == "chain_multiplies")
+}
+
+#[tokio::test]
+async fn edges_and_the_worst_paths_are_told_as_measured_and_as_possible() {
+    let server = start().await;
+    let reported =
+        [calls("shop", "orders", 150), calls("orders", "stock", 200), calls("orders", "till", 100)];
+    let _agents = fleet(&server, &reported).await;
+    server.put(hop_rule("shop", "orders", 3)).await;
+    server.put(hop_rule("orders", "stock", 3)).await;
+    let told = soon(async {
+        loop {
+            let told = chain(&server, "").await;
+            if told.edges.iter().all(|edge| edge.calls_per_s > 0.0) {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let edges: Vec<_> = told
+        .edges
+        .iter()
+        .map(|edge| (edge.caller_service.as_str(), edge.callee_service.as_str(), edge.max_attempts))
+        .collect();
+    assert_eq!(edges, [("orders", "stock", 3), ("orders", "till", 1), ("shop", "orders", 3)]);
+    let stock = &told.edges[0];
+    assert!((stock.amplification - 2.0).abs() < 1e-3 && stock.chain_coverage >= 1.0, "{stock:?}");
+    assert_eq!((stock.routes, stock.routes_without_rule, told.edges[1].routes_without_rule), (1, 0, 1));
+    let measured = told.worst_measured.unwrap();
+    assert_eq!(measured.services, ["shop", "orders", "stock"]);
+    assert!((measured.amplification - 3.0).abs() < 1e-3, "{measured:?}");
+    let possible = told.worst_possible.unwrap();
+    assert_eq!((services(&possible), possible.sends), (vec!["shop", "orders", "stock"], 5));
+    assert!(!possible.has_circle && possible.hops.iter().all(|hop| !hop.multiplies));
+
+    let till = chain(&server, "till").await;
+    assert_eq!(till.edges.len(), 2, "what leads there, and nothing beside: {:?}", till.edges);
+    assert_eq!(till.worst_possible.unwrap().sends, 3);
+    let nobody = v1::GetChainRequest { service: "nobody".to_owned(), window: None };
+    assert_eq!(server.fleet().get_chain(nobody).await.unwrap_err().code(), Code::NotFound);
+    let window = Some(prost_types::Duration { seconds: 7, nanos: 0 });
+    let odd = v1::GetChainRequest { service: String::new(), window };
+    assert_eq!(refused(server.fleet().get_chain(odd).await).0, "window");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn attempts_multiply_where_the_flag_is_ignored_or_lost() {
+    let server = start().await;
+    let outside = Calls { outside: 1, ..calls("b", "c", 100) };
+    let no_layer = Calls { serves: false, ..calls("x", "c", 100) };
+    let reported = [calls("a", "b", 100), outside, calls("a", "x", 100), no_layer, calls("b", "d", 100)];
+    let _agents = fleet(&server, &reported).await;
+    for (caller, callee) in [("a", "b"), ("b", "c"), ("a", "x"), ("x", "c")] {
+        server.put(hop_rule(caller, callee, 3)).await;
+    }
+    server.put(ignoring(hop_rule("b", "d", 2))).await;
+    let through = async |caller: &str, callee: &str| {
+        let route = v1::RouteKey {
+            caller_service: caller.to_owned(),
+            caller_cluster: "default".to_owned(),
+            callee_service: callee.to_owned(),
+            callee_method: method(callee),
+        };
+        let request = v1::ExplainRequest { route: Some(route) };
+        soon(server.rules().explain(request)).await.unwrap().into_inner().chain.unwrap()
+    };
+    for (caller, callee, sends) in [("b", "c", 9), ("x", "c", 9), ("b", "d", 6)] {
+        let bound = through(caller, callee).await;
+        assert_eq!((bound.sends, bound.hops.len()), (sends, 2), "{caller} {callee}: {bound:?}");
+        assert_eq!(bound.hops.iter().map(|hop| hop.multiplies).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(bound.hops.last().unwrap().callee_service, callee);
+    }
+    let unseen = through("c", "far").await;
+    assert_eq!((unseen.sends, unseen.hops.len()), (9, 3), "a route that nobody has called yet: {unseen:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
+    let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
+    let _agents = fleet(&server, &[calls("shop", "orders", 100), calls("orders", "stock", 100)]).await;
+    let below = put(&server, hop_rule("shop", "orders", 3), Default::default()).await.unwrap();
+    assert!(!has_chain(&below.findings));
+
+    let worse = || hop_rule("orders", "stock", 3);
+    let tried = v1::WriteOptions { validate_only: true, ..Default::default() };
+    for options in [v1::WriteOptions::default(), tried] {
+        let (field, problem) = refused(put(&server, worse(), options).await);
+        assert_eq!(field, "rule.policy");
+        let words = "shop -> orders -> stock: at most 5 sends on the last hop for one request at shop, \
+                     more than the limit of 4";
+        assert!(problem.starts_with(words), "{problem}");
+    }
+    assert_eq!(refused(put(&server, worse(), forced("")).await).0, "options.reason");
+
+    let written = put(&server, worse(), forced("sale")).await.unwrap();
+    assert!(written.changed);
+    let found = written.findings.iter().find(|found| found.code == "chain_multiplies").unwrap();
+    assert_eq!(found.severity(), v1::Severity::Danger);
+    assert!(!found.remedy.is_empty() && found.subject == "orders * stock stock.v1.Api/Get", "{found:?}");
+
+    // It is above the limit already: what does not raise it further is told and not refused.
+    let mut same = worse();
+    same.policy.as_mut().unwrap().call_id = true;
+    let same = put(&server, same, Default::default()).await.unwrap();
+    assert!(same.changed && has_chain(&same.findings), "{same:?}");
+    let (field, _) = refused(put(&server, hop_rule("shop", "orders", 4), Default::default()).await);
+    assert_eq!(field, "rule.policy");
+    let better = put(&server, hop_rule("orders", "stock", 2), Default::default()).await.unwrap();
+    assert!(better.changed && !has_chain(&better.findings), "{better:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn sets_rollbacks_and_deletions_are_judged_as_they_would_leave_the_table() {
+    let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
+    let _agents = fleet(&server, &[calls("shop", "orders", 100), calls("orders", "stock", 100)]).await;
+    let apply = async |options: v1::WriteOptions, rules: Vec<v1::Rule>| {
+        let changes = rules.into_iter().map(put_change);
+        let requests: Vec<_> = std::iter::once(header(options)).chain(changes).collect();
+        soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.map(tonic::Response::into_inner)
+    };
+    let both = |stock| {
+        vec![rule(key("x", "y", "*"), 10), hop_rule("orders", "stock", stock), hop_rule("shop", "orders", 3)]
+    };
+    let (field, problem) = refused(apply(Default::default(), both(3)).await);
+    assert_eq!(field, "changes[1].put.policy", "{problem}");
+    let applied = apply(forced("load test"), both(3)).await.unwrap();
+    assert!(has_chain(&applied.results[1].findings) && !has_chain(&applied.results[2].findings));
+
+    let guard = v1::Guard {
+        key: Some(key("*", "stock", "*")),
+        ceiling: Some(v1::Ceiling { max_attempts: Some(2), ..Default::default() }),
+        ..Default::default()
+    };
+    let request = v1::PutGuardRequest { guard: Some(guard.clone()), ..Default::default() };
+    let cut = soon(server.guards().put_guard(request)).await.unwrap().into_inner();
+    assert!(!has_chain(&cut.findings), "what guards leave counts: {cut:?}");
+    let delete = |options| v1::DeleteGuardRequest { key: guard.key.clone(), options, ..Default::default() };
+    assert_eq!(refused(soon(server.guards().delete_guard(delete(None))).await).0, "key");
+    let back = v1::RollbackAllRequest {
+        to_revision: Some(applied.revision),
+        options: Some(v1::WriteOptions { reason: "back".to_owned(), ..Default::default() }),
+        ..Default::default()
+    };
+    let status = soon(server.history().rollback_all(back.clone())).await;
+    assert!(refused(status).1.contains("at most 5 sends"));
+    let deleted =
+        soon(server.guards().delete_guard(delete(Some(forced("done"))))).await.unwrap().into_inner();
+    assert!(has_chain(&deleted.findings), "{deleted:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn circle_is_told_and_followed_once() {
+    let server = start().await;
+    let circle = [calls("a", "b", 100), calls("b", "c", 100), calls("c", "a", 100)];
+    let _agents = fleet(&server, &circle).await;
+    server.put(rule(key("*", "*", "*"), 3)).await;
+    let bound = chain(&server, "").await.worst_possible.unwrap();
+    assert!(bound.has_circle && bound.sends == 5 && bound.hops.len() == 2, "{bound:?}");
+    server.stop().await;
+}
