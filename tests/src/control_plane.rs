@@ -12,6 +12,7 @@ use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tonic::Status;
 use tonic::transport::Channel;
 
 /// A running control plane; stops when it is dropped.
@@ -80,19 +81,22 @@ impl ControlPlane {
 
     /// Puts the rules and guards of a manifest, all or none, and answers with the revision.
     pub async fn apply(&self, yaml: &str) -> u64 {
-        let documents = manifest::parse(yaml).expect("a manifest");
-        let header = v1::WriteOptions { author: "test".to_owned(), ..v1::WriteOptions::default() };
-        let puts = documents.into_iter().map(|document| match document.manifest {
-            manifest::Manifest::Rule(rule) => rule_change::Kind::Put(rule),
-            manifest::Manifest::Guard(guard) => rule_change::Kind::PutGuard(guard),
-            other => panic!("neither a rule nor a guard: {other:?}"),
-        });
-        let puts = puts.map(|kind| v1::RuleChange { kind: Some(kind), expected_revision: None });
-        let messages = std::iter::once(apply_rules_request::Kind::Header(header))
-            .chain(puts.map(apply_rules_request::Kind::Change))
-            .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });
+        let options = v1::WriteOptions { author: "test".to_owned(), ..v1::WriteOptions::default() };
+        self.write(options, puts(yaml)).await.expect("the rules are good").revision
+    }
+
+    /// Makes changes to rules and guards, all or none.
+    pub async fn write(
+        &self,
+        options: v1::WriteOptions,
+        changes: impl IntoIterator<Item = rule_change::Kind>,
+    ) -> Result<v1::ApplyRulesResponse, Status> {
+        let change = |kind| v1::RuleChange { kind: Some(kind), expected_revision: None };
+        let changes = changes.into_iter().map(change).map(apply_rules_request::Kind::Change);
+        let messages = std::iter::once(apply_rules_request::Kind::Header(options)).chain(changes);
+        let messages = messages.map(|kind| v1::ApplyRulesRequest { kind: Some(kind) });
         let stream = tokio_stream::iter(messages.collect::<Vec<_>>());
-        self.rules().apply_rules(stream).await.expect("the rules are good").into_inner().revision
+        self.rules().apply_rules(stream).await.map(tonic::Response::into_inner)
     }
 
     /// Stops it and waits until it is gone.
@@ -103,4 +107,14 @@ impl ControlPlane {
         tokio::time::timeout(within, running).await.expect("it stops").expect("without a panic");
         drop(folder);
     }
+}
+
+/// The changes that put the rules and guards of a manifest.
+pub fn puts(yaml: &str) -> impl Iterator<Item = rule_change::Kind> {
+    let documents = manifest::parse(yaml).expect("a manifest");
+    documents.into_iter().map(|document| match document.manifest {
+        manifest::Manifest::Rule(rule) => rule_change::Kind::Put(rule),
+        manifest::Manifest::Guard(guard) => rule_change::Kind::PutGuard(guard),
+        other => panic!("neither a rule nor a guard: {other:?}"),
+    })
 }

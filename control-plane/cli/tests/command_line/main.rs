@@ -15,5 +15,6 @@ mod history;
 mod init;
 mod kills;
 mod reporting;
+mod lint;
 mod serving;
 mod stats;

@@ -6,7 +6,7 @@ use damper_proto::manifest::Settings;
 use damper_proto::v1;
 
 use crate::errors::{Current, Error};
-use crate::set::{Set, Written};
+use crate::set::{Change, Set, Written};
 use crate::table::{Subject, TableView};
 
 /// So many are listed; the others are counted.
@@ -15,12 +15,10 @@ const UNREADABLE: &str = "unreadable by this control plane";
 
 /// The settings that a set would change although they belong to others, by what is there.
 pub(super) fn owned(set: &Set, there: impl IntoIterator<Item = (Subject, Option<Current>)>) -> Error {
-    let wanted: HashMap<&Subject, Option<&Written>> =
-        set.0.iter().map(|change| (&change.subject, change.put.as_ref())).collect();
+    let wanted: HashMap<&Subject, &Change> = set.0.iter().map(|change| (&change.subject, change)).collect();
     let (mut conflicts, mut total) = (Vec::new(), 0);
     for (subject, current) in there {
-        let wanted = wanted.get(&subject).copied().flatten();
-        let found = of_subject(&subject, current.as_ref(), wanted);
+        let found = of_subject(&subject, current.as_ref(), wanted.get(&subject).copied());
         total += found.len();
         let room = MAX_CONFLICTS.saturating_sub(conflicts.len());
         conflicts.extend(found.into_iter().take(room));
@@ -37,7 +35,7 @@ pub(super) fn owned_in(set: &Set, table: &TableView, refused: Vec<Subject>) -> E
     owned(set, there)
 }
 
-fn of_subject(subject: &Subject, current: Option<&Current>, wanted: Option<&Written>) -> Vec<v1::Conflict> {
+fn of_subject(subject: &Subject, current: Option<&Current>, wanted: Option<&Change>) -> Vec<v1::Conflict> {
     let guard = matches!(subject, Subject::Guard(_));
     let owner = current.map_or("", Current::owner);
     let conflict = |field: String, current: String, wanted: String| v1::Conflict {
@@ -57,12 +55,16 @@ fn of_subject(subject: &Subject, current: Option<&Current>, wanted: Option<&Writ
         let whole = if guard { "ceiling" } else { "policy" };
         return vec![conflict(whole.to_owned(), UNREADABLE.to_owned(), String::new())];
     };
+    let put = wanted.and_then(|change| change.put.as_ref());
     // What is written was parsed; it has settings.
-    let wanted = wanted.and_then(|wanted| match wanted {
+    let wants = put.and_then(|put| match put {
         Written::Rule(rule) => Settings::of_rule(&rule.wire).ok(),
         Written::Guard(guard) => Settings::of_guard(&guard.wire).ok(),
     });
-    let differing = are.differing(wanted.unwrap_or_default()).into_iter();
+    // That the set's owner would become theirs is no setting that anybody wrote.
+    let implied = put.is_some() && wanted.is_some_and(|change| !change.names_owner);
+    let differing = are.differing(wants.unwrap_or_default()).into_iter();
+    let differing = differing.filter(|one| !(implied && one.path == "owner"));
     differing
         .map(|one| conflict(one.path, one.old.unwrap_or_default(), one.new.unwrap_or_default()))
         .collect()
