@@ -6,11 +6,12 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::Code;
 use damper_proto::v1;
 
+use crate::hub::LAGS_AFTER;
 use crate::shared::Shared;
 use crate::stats::{Over, Row};
 
@@ -139,13 +140,18 @@ fn write_clients(text: &mut String, shared: &Shared) {
         by_source.add(&format!("source=\"{name}\""), count);
     }
     let count = |is_so: &dyn Fn(&&v1::Client) -> bool| clients.iter().filter(is_so).count();
-    let behind = count(&|client| client.acknowledged_revision < client.sent_revision);
+    let now = SystemTime::now();
+    let lags = |since: prost_types::Timestamp| {
+        let since = SystemTime::try_from(since).ok().and_then(|since| now.duration_since(since).ok());
+        since.is_some_and(|since| since >= LAGS_AFTER)
+    };
+    let behind = count(&|client| client.behind_since.is_some_and(lags));
     let refusing = count(&|client| !client.refused.is_empty());
     let withheld = count(&|client| !client.withheld.is_empty());
     let overridden = count(&|client| client.override_mode != 0);
     text.push_str(&by_source.text);
     for (name, help, value) in [
-        ("damper_clients_behind", "Clients that were sent what they have not confirmed.", behind),
+        ("damper_clients_behind", "Clients that have not confirmed for 10 s what they were sent.", behind),
         ("damper_clients_refusing", "Clients that refuse a rule or guard in force.", refusing),
         ("damper_clients_lacking_features", "Clients that lack a feature that a rule needs.", withheld),
         ("damper_clients_overridden", "Clients whose mode is overridden where they run.", overridden),

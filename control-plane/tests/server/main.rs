@@ -13,6 +13,7 @@ mod harness;
 mod history;
 mod kills;
 mod lint;
+mod monitoring;
 mod outage;
 mod port;
 mod propose;

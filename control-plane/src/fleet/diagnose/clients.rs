@@ -8,9 +8,8 @@ use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::{convert, v1};
 
 use super::{Check, Picture, codes, finding, many, service_of};
+use crate::hub::LAGS_AFTER;
 
-/// A client may take so long to confirm what it was sent.
-const LAGS_AFTER: Duration = Duration::from_secs(10);
 /// A client is on its way to live rules for so long after it connected.
 const LIVE_WITHIN: Duration = Duration::from_secs(15);
 
