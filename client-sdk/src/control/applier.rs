@@ -27,6 +27,8 @@ pub(super) use self::kills::{Present, Told};
 const MAX_BYTES: usize = 256 << 20;
 /// Nor are more rules and guards than this. Small messages take far more room in memory than on the wire.
 const MAX_ENTRIES: usize = 250_000;
+/// Each kill is compared with every route.
+const EFFORT_PER_KILL: usize = 10;
 /// An epoch is a short random name.
 const MAX_EPOCH_BYTES: usize = 255;
 
@@ -140,7 +142,7 @@ impl Applier {
 
     /// The kills held, if others were taken over since this was last asked. Some may be over.
     pub(super) fn thrown(&mut self) -> Option<Vec<InForce>> {
-        std::mem::take(&mut self.thrown).then(|| self.kills.held().to_vec())
+        std::mem::take(&mut self.thrown).then(|| self.kills.held().cloned().collect())
     }
 
     /// Takes over a response, and the kills beside it; without them those held stay.
@@ -157,7 +159,7 @@ impl Applier {
 
     /// How many rules, guards and kills have to be gone through for a response.
     pub(super) fn effort(&self, response: &Response, kills: Option<&Told>) -> usize {
-        let kills = kills.map_or(0, |told| told.set.kills.len());
+        let kills = kills.map_or(0, |told| told.set.kills.len() * EFFORT_PER_KILL);
         let held = self.rules.len() + self.guards.len() + kills;
         match response {
             Response::Snapshot(page) if !page.last => page.rules.len() + page.guards.len(),

@@ -462,6 +462,7 @@ proptest! {
         flag in proptest::option::of(any::<u32>()),
         replayable in any::<bool>(),
         mode in 0_usize..3,
+        kill in proptest::option::of((any::<bool>(), 0_u64..500)),
     ) {
         let mut policy = with_retry(|retry| {
             retry.max_attempts = max_attempts;
@@ -486,12 +487,20 @@ proptest! {
             verdicts.push(Verdict::Success);
         }
         let deadline = deadline_ms.map(at);
+        let held = kill.map(|(calls, until)| kills::held(calls, until));
+        route.switch().obey(&held);
         let driven = drive(&route, CallStart { deadline, flag, replayable, ..start() }, &verdicts);
         let counters = &route.state().counters;
         let ended: u64 = Ending::all().map(|ending| counters.ended(ending)).sum();
         prop_assert_eq!((counters.calls(), ended), (1, 1));
         prop_assert_eq!(counters.attempts(), driven.sends.len() as u64);
         prop_assert!(driven.sends.len() <= max_attempts as usize + 1);
-        prop_assert!(!observing || driven.sends.len() == 1);
+        prop_assert!(!observing || driven.sends.len() <= 1);
+        let refused = kill.is_some_and(|(calls, until)| calls && until > 0);
+        prop_assert_eq!(driven.finish.answer == Answer::Killed, refused);
+        prop_assert!(!refused || driven.sends.is_empty());
+        let repeats = driven.sends.iter().filter(|(_, send)| send.kind == SendKind::Retry);
+        let until = kill.map_or(0, |(_, until)| until);
+        prop_assert!(repeats.into_iter().all(|(sent, _)| *sent >= until));
     }
 }

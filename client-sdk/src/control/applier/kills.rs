@@ -5,11 +5,12 @@
 //! what is left and when it ends by this machine's wall clock: the lesser of the two holds when it is read, so
 //! that neither a long stop of the process nor a clock that was set back gives it more time than it had.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::Time;
 use damper_core::kill::{InForce, MAX_KILLS};
+use damper_core::{Kill, Pattern, Time};
 use damper_proto::convert::{self, ActiveKill};
 use damper_proto::v1;
 
@@ -36,7 +37,8 @@ pub(in crate::control) struct Told {
 
 #[derive(Debug, Default)]
 pub(super) struct Kills {
-    held: Vec<InForce>,
+    /// By key, so that no message can make them more than its own.
+    held: BTreeMap<Pattern, InForce>,
     refused: Vec<v1::Refusal>,
 }
 
@@ -51,8 +53,8 @@ impl Told {
 }
 
 impl Kills {
-    pub(super) fn held(&self) -> &[InForce] {
-        &self.held
+    pub(super) fn held(&self) -> impl Iterator<Item = &InForce> {
+        self.held.values()
     }
 
     /// Those that are refused at present.
@@ -62,17 +64,15 @@ impl Kills {
 
     /// These are all there are now. Adds those that were refused.
     pub(super) fn replace(&mut self, Told { set, at }: Told, refused: &mut Vec<v1::Refusal>) {
-        let previous = std::mem::take(self);
+        let mut previous = std::mem::take(self);
         for sent in set.kills {
             match convert::active_kill(&sent) {
-                Ok(ActiveKill { kill, remaining, expires_at: _ }) => {
-                    self.held.push(InForce { kill: Arc::new(kill), until: at + remaining });
-                }
+                Ok(ActiveKill { kill, remaining, expires_at: _ }) => self.hold(kill, at + remaining),
                 Err(faults) => {
-                    let pattern = sent.key.as_ref().and_then(|key| convert::pattern(key).ok());
-                    let before =
-                        previous.held.iter().filter(|held| Some(held.kill.pattern()) == pattern.as_ref());
-                    self.held.extend(before.cloned());
+                    let key = sent.key.as_ref().and_then(|key| convert::pattern(key).ok());
+                    if let Some((key, before)) = key.and_then(|key| previous.held.remove_entry(&key)) {
+                        self.held.entry(key).or_insert(before);
+                    }
                     self.refuse(v1::Refusal {
                         key: sent.key,
                         revision: sent.revision,
@@ -86,6 +86,10 @@ impl Kills {
         refused.extend(self.refused.iter().cloned());
     }
 
+    fn hold(&mut self, kill: Kill, until: Time) {
+        self.held.insert(kill.pattern().clone(), InForce { kill: Arc::new(kill), until });
+    }
+
     /// Takes up a refusal, also one that was kept.
     pub(super) fn refuse(&mut self, refusal: v1::Refusal) {
         self.refused.push(refusal);
@@ -93,7 +97,7 @@ impl Kills {
 
     /// What is to be kept on disk.
     pub(super) fn kept(&self, Present { time, wall }: Present) -> Vec<v1::ActiveKill> {
-        let in_force = self.held.iter().filter(|held| held.until > time);
+        let in_force = self.held().filter(|held| held.until > time);
         in_force
             .map(|held| {
                 let remaining = held.remaining(time);
@@ -109,11 +113,16 @@ impl Kills {
 
     /// Takes up what was kept, as far as it can be read and is not over.
     pub(super) fn restore(kept: &[v1::ActiveKill], Present { time, wall }: Present) -> Self {
-        let read = kept.iter().filter_map(|kept| convert::active_kill(kept).ok());
-        let in_force = read.filter_map(|ActiveKill { kill, remaining, expires_at }| {
-            let left = expires_at?.duration_since(wall).unwrap_or_default().min(remaining);
-            (left > Duration::ZERO).then(|| InForce { kill: Arc::new(kill), until: time + left })
-        });
-        Self { held: in_force.take(MAX_KILLS).collect(), refused: Vec::new() }
+        let mut kills = Self::default();
+        for ActiveKill { kill, remaining, expires_at } in
+            kept.iter().take(MAX_KILLS).filter_map(|kept| convert::active_kill(kept).ok())
+        {
+            let by_wall = expires_at.and_then(|at| at.duration_since(wall).ok()).unwrap_or_default();
+            let left = by_wall.min(remaining);
+            if left > Duration::ZERO {
+                kills.hold(kill, time + left);
+            }
+        }
+        kills
     }
 }

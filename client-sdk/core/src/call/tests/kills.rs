@@ -13,7 +13,7 @@ use SendKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 const OK: Verdict = Verdict::Success;
 const FAILS: Goes = Ends(10, UNAVAILABLE);
 
-fn held(calls: bool, until: u64) -> InForce {
+pub(super) fn held(calls: bool, until: u64) -> InForce {
     let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
     InForce {
         kill: Arc::new(Kill::new(pattern, calls, "an incident".to_owned(), 1).unwrap()),
