@@ -4,6 +4,7 @@
 //! server as a process.
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
+mod adoption;
 mod apply;
 mod bad_input;
 mod commands;
