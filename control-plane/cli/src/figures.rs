@@ -207,11 +207,8 @@ mod tests {
     #[test]
     fn who_else_repeats_is_named_with_how_often() {
         let served = v1::ServedRates { grpc_repeats_per_s: 1.25, ..Default::default() };
-        let route = v1::RouteStats {
-            outer_loop_calls_per_s: 0.02,
-            served: Some(served),
-            ..Default::default()
-        };
+        let route =
+            v1::RouteStats { outer_loop_calls_per_s: 0.02, served: Some(served), ..Default::default() };
         assert_eq!(elsewhere(&route), "caller's loop 0.020/s, gRPC 1.2/s");
     }
 }

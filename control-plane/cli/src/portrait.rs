@@ -113,12 +113,7 @@ mod tests {
             calls_per_s: 10.0,
             amplification: 1.25,
             p999: Some(prost_types::Duration { seconds: 0, nanos: 12_000_000 }),
-            fates: vec![v1::FateRate {
-                fate: v1::Fate::Retry.into(),
-                would: true,
-                per_s: 2.0,
-                total: 9,
-            }],
+            fates: vec![v1::FateRate { fate: v1::Fate::Retry.into(), would: true, per_s: 2.0, total: 9 }],
             served: Some(v1::ServedRates { envoy_repeats_per_s: 0.5, ..Default::default() }),
             ..Default::default()
         };

@@ -138,7 +138,12 @@ impl Told {
 
     fn update_routes(&mut self, shared: &Shared, plan: &Plan, table: &Arc<TableView>, place: Place<'_>) {
         let rows = match &plan.route {
-            Some(route) => shared.stats.row(route, plan.over, self.since.elapsed(), table).into_iter().map(Arc::new).collect(),
+            Some(route) => shared
+                .stats
+                .row(route, plan.over, self.since.elapsed(), table)
+                .into_iter()
+                .map(Arc::new)
+                .collect(),
             None => shared.stats.rows_over(plan.over, table),
         };
         let rows = rows.iter().filter(|row| plan.filter.accepts_route(table, row.route.names(), &row.stats));

@@ -79,7 +79,9 @@ impl Window {
                 };
                 if share > 0.0 {
                     let slot = self.slot(at, seconds);
-                    counted.iter().for_each(|(number, n)| slot.counts.add(*number, (*n as f64 * share) as f32));
+                    counted
+                        .iter()
+                        .for_each(|(number, n)| slot.counts.add(*number, (*n as f64 * share) as f32));
                 }
                 start = at + seconds;
             }
@@ -124,7 +126,8 @@ impl Window {
         let at = self.slots.partition_point(|slot| slot.start < start);
         if self.slots.get(at).is_none_or(|slot| slot.start != start) {
             self.slots.reserve_exact(1);
-            self.slots.insert(at, Slot { start, length, counts: Counts::default(), latency: Counts::default() });
+            self.slots
+                .insert(at, Slot { start, length, counts: Counts::default(), latency: Counts::default() });
         }
         &mut self.slots[at]
     }

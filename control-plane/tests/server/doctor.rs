@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_proto::v1;
 
-use crate::harness::{Agent, Running, hello, rule, key, shop_rule, soon, start};
+use crate::harness::{Agent, Running, hello, key, rule, shop_rule, soon, start};
 
 const TAKE: &str = "stock.v1.Stock/Take";
 
@@ -69,7 +69,9 @@ async fn a_fleet_that_is_well_has_no_finding_and_tells_what_was_looked_at() {
     let well = soon(async {
         loop {
             let diagnosis = diagnosis(&server, "").await;
-            if diagnosis.findings.is_empty() && diagnosis.checked.iter().any(|line| line.contains("(1 route)")) {
+            if diagnosis.findings.is_empty()
+                && diagnosis.checked.iter().any(|line| line.contains("(1 route)"))
+            {
                 return diagnosis;
             }
         }
@@ -131,7 +133,10 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
     let all = diagnosis(&server, "").await.findings;
     assert!(all.is_sorted_by_key(|finding| std::cmp::Reverse(finding.severity)), "{all:?}");
     let elsewhere = diagnosis(&server, "elsewhere").await.findings;
-    assert_eq!(elsewhere.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(), ["nobody_connected"]);
+    assert_eq!(
+        elsewhere.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
+        ["nobody_connected"]
+    );
     assert!(elsewhere[0].message.contains("shop, stock"), "{elsewhere:?}");
     server.stop().await;
 }
@@ -210,7 +215,10 @@ async fn rules_that_do_nothing_and_callees_that_never_connect_are_found() {
 async fn nobody_connected_is_said_once_and_a_bad_name_refused() {
     let server = start().await;
     let findings = diagnosis(&server, "").await.findings;
-    assert_eq!(findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(), ["nobody_connected"]);
+    assert_eq!(
+        findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
+        ["nobody_connected"]
+    );
     let request = v1::DiagnoseRequest { service: "a b".to_owned() };
     let refused = soon(server.fleet().diagnose(request)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);

@@ -13,9 +13,8 @@ use serde_json::Value;
 
 use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start};
 
-const FUNCTIONS: [&str; 10] = [
-    "sum", "max", "rate", "increase", "absent", "max_over_time", "and", "or", "histogram_quantile", "min",
-];
+const FUNCTIONS: [&str; 10] =
+    ["sum", "max", "rate", "increase", "absent", "max_over_time", "and", "or", "histogram_quantile", "min"];
 const GROUPINGS: [&str; 2] = ["by", "on"];
 /// Labels that Prometheus adds to what it scrapes.
 const ADDED: [&str; 2] = ["instance", "job"];
@@ -234,7 +233,8 @@ async fn with_traffic() -> (Running, Metrics) {
     let since = prost_types::Duration::try_from(Duration::from_secs(20)).ok();
     shop.report(v1::Report { routes: vec![route], served: vec![served], since, ..Default::default() }).await;
     let options = v1::WriteOptions { reason: "a test".to_owned(), ..Default::default() };
-    let kill = v1::KillRequest { key: Some(key("*", "x", "*")), options: Some(options), ..Default::default() };
+    let kill =
+        v1::KillRequest { key: Some(key("*", "x", "*")), options: Some(options), ..Default::default() };
     soon(KillsClient::new(server.channel()).kill(kill)).await.unwrap();
     let text = soon(async {
         loop {
@@ -273,13 +273,17 @@ async fn the_dashboard_asks_only_for_what_there_is() {
     for expression in &expressions {
         check(expression, &metrics).unwrap_or_else(|problem| panic!("{problem}: {expression}"));
     }
-    for target in dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array()) {
+    for target in dashboard["panels"].as_array().unwrap().iter().flat_map(|panel| panel["targets"].as_array())
+    {
         for target in target {
             let expression = target["expr"].as_str().unwrap();
             let grouped = asked(expression).unwrap().grouped_by;
             for label in mentioned(target["legendFormat"].as_str().unwrap()) {
                 let is_added = ADDED.contains(&label);
-                assert!(is_added || grouped.contains(label), "{label} is not what {expression} is grouped by");
+                assert!(
+                    is_added || grouped.contains(label),
+                    "{label} is not what {expression} is grouped by"
+                );
             }
         }
     }

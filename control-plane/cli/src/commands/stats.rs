@@ -159,7 +159,10 @@ impl View {
             let portrait = portrait.unwrap_or_else(|| "No process reports the route yet.\n".to_owned());
             return format!("{}\n\n{portrait}", self.head);
         }
-        format!("{}\n\n{}", self.head, figures::stats(self.routes.values(), None))
+        // The worst first; routes that differ little keep their places, so that the screen is calm.
+        let mut routes: Vec<&v1::RouteStats> = self.routes.values().collect();
+        routes.sort_by_key(|route| std::cmp::Reverse((route.amplification * 10.0).round() as u64));
+        format!("{}\n\n{}", self.head, figures::stats(routes, None))
     }
 
     /// A line for every route at this time, also for those that have not changed; under headings the first

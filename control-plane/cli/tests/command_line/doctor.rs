@@ -23,7 +23,10 @@ fn findings_end_with_79_and_say_what_to_do() {
         ended.out.contains("danger retry_storm").then_some(ended)
     });
     let route = "checkout default inventory inventory.v1.Inventory/Get";
-    assert!(found.out.starts_with(&format!("danger retry_storm {route}: 3.00 attempts per call")), "{found:?}");
+    assert!(
+        found.out.starts_with(&format!("danger retry_storm {route}: 3.00 attempts per call")),
+        "{found:?}"
+    );
     assert!(found.out.contains(&format!("warning outer_loop {route}: checkout calls again")), "{found:?}");
     assert!(found.err.contains("1 dangers"), "{found:?}");
     let json = server.run(&["doctor", "-o", "json"]);
@@ -37,7 +40,9 @@ fn a_service_that_is_well_ends_with_0_and_is_told_what_was_looked_at() {
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let _inventory = Reporting::new(&server, "inventory", Default::default());
-    server.apply(&manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }").replace("Reserve", "Get"));
+    server.apply(
+        &manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }").replace("Reserve", "Get"),
+    );
     let well = until("nothing is found", || {
         let ended = server.run(&["doctor", "--service", "checkout"]);
         (ended.code == 0 && ended.out.contains("(1 route)")).then_some(ended)

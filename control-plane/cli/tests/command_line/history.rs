@@ -32,8 +32,8 @@ fn history_tells_who_changed_what_and_why() {
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows.len(), 1 + 5, "{table}");
     let key = "checkout * inventory inventory.v1.Inventory/Reserve";
-    assert_eq!(rows[1][2..].join(" "), format!("ann deleted rule {key} -"));
-    assert!(rows[4][2..].join(" ").ends_with(&format!("updated rule {key} peak season")), "{table}");
+    assert_eq!(rows[1][2..].join(" "), format!("ann deleted rule {key} - -"));
+    assert!(rows[4][2..].join(" ").ends_with(&format!("updated rule {key} - peak season")), "{table}");
 
     let told = |args: &[&str]| revisions(&server.run(&[&["history", "-o", "json"], args].concat()).json());
     assert_eq!(told(&KEY), [4, 2, 1]);

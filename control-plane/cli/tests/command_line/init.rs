@@ -25,7 +25,8 @@ fn a_proposal_goes_through_the_pipe_unchanged_and_lint_has_nothing_to_warn_of() 
         assert!(text.contains(setting), "{setting}: {text}");
     }
     let pipe = format!("{} rules init checkout '*' inventory {METHOD} | {0} apply -f -", binary());
-    let piped = Command::new("sh").args(["-c", &pipe]).env("DAMPER_SERVER", &server.address).output().unwrap();
+    let piped =
+        Command::new("sh").args(["-c", &pipe]).env("DAMPER_SERVER", &server.address).output().unwrap();
     let said = String::from_utf8_lossy(&piped.stderr);
     assert!(piped.status.success() && said.contains("1 created"), "{said}");
     assert!(!said.contains("warning"), "{said}");
@@ -55,7 +56,10 @@ fn promotion_says_what_the_rule_would_have_done() {
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     server.run_with(&["apply", "-f", "-"], proposed(&server).as_bytes()).ok();
     let promoted = server.run(&["rules", "promote", "checkout", "*", "inventory", METHOD]);
-    assert!(promoted.err.contains("it would have sent ") && promoted.err.contains("on 1 routes"), "{promoted:?}");
+    assert!(
+        promoted.err.contains("it would have sent ") && promoted.err.contains("on 1 routes"),
+        "{promoted:?}"
+    );
     assert!(promoted.err.contains("amplification 1.09 at least, now 1.00"), "{promoted:?}");
     assert!(promoted.ok().contains("observe -> enforce"));
 }

@@ -31,7 +31,8 @@ fn statistics_tell_rates_latency_and_what_holds_repeats_back() {
             Some(server.run(&["stats", "--window", window]).ok()).filter(|table| table.contains("1.10"))
         });
         let headings = table.lines().find(|line| line.starts_with("CALLER")).unwrap();
-        for heading in ["CALLS/S", "ATTEMPTS/S", "AMPLIFICATION", "ERRORS", "P50", "P99", "HEDGES/S", "STATE"] {
+        for heading in ["CALLS/S", "ATTEMPTS/S", "AMPLIFICATION", "ERRORS", "P50", "P99", "HEDGES/S", "STATE"]
+        {
             assert!(headings.contains(heading), "{heading}: {table}");
         }
         assert!(table.contains("breaker refuses"), "{table}");
@@ -50,7 +51,11 @@ fn one_route_is_shown_with_every_figure() {
         let ended = server.run(&["stats", "--route", ROUTE]);
         (ended.code == 0).then_some(ended.out)
     });
-    for line in ["state            breaker refuses", "breaker windows  7 failures, 0 successes", "rule             none"] {
+    for line in [
+        "state            breaker refuses",
+        "breaker windows  7 failures, 0 successes",
+        "rule             none",
+    ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     for start in ["latency          p50 ", "would_retry_breaker ", "in the caller's own loop ", "retries "] {

@@ -19,11 +19,19 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "processes are connected", scope: Picture::count_of_clients, find: nobody },
     Check { what: "clients confirm what they are sent", scope: Picture::count_of_clients, find: lagging },
     Check { what: "clients accept rules and guards", scope: Picture::count_of_clients, find: refusals },
-    Check { what: "clients have the features that rules need", scope: Picture::count_of_clients, find: features },
+    Check {
+        what: "clients have the features that rules need",
+        scope: Picture::count_of_clients,
+        find: features,
+    },
     Check { what: "clients run the same SDK", scope: Picture::count_of_clients, find: versions },
     Check { what: "modes are not overridden", scope: Picture::count_of_clients, find: overrides },
     Check { what: "clients run on live rules", scope: Picture::count_of_clients, find: not_live },
-    Check { what: "services that are called have a server layer", scope: Picture::count_of_clients, find: layers },
+    Check {
+        what: "services that are called have a server layer",
+        scope: Picture::count_of_clients,
+        find: layers,
+    },
 ];
 
 fn store(picture: &Picture) -> Vec<v1::Finding> {

@@ -33,9 +33,9 @@ fn each(
     known: damper_core::lint::codes::Known,
     say: impl Fn(&v1::RouteStats) -> Option<String>,
 ) -> Vec<v1::Finding> {
-    let told = picture.rows().filter_map(|Row { route, stats }| {
-        Some(finding(known, &route.names().join(" "), say(stats)?))
-    });
+    let told = picture
+        .rows()
+        .filter_map(|Row { route, stats }| Some(finding(known, &route.names().join(" "), say(stats)?)));
     told.collect()
 }
 
@@ -127,9 +127,8 @@ fn shed(picture: &Picture) -> Vec<v1::Finding> {
     let shedding = served(picture).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
     let told = shedding.map(|(subject, rates)| {
         let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
-        let message = format!(
-            "refuses {shed_repeats_per_s:.2} repeats/s, with {first_sends_per_s:.2} first sends/s"
-        );
+        let message =
+            format!("refuses {shed_repeats_per_s:.2} repeats/s, with {first_sends_per_s:.2} first sends/s");
         finding(codes::REPEATS_SHED, &subject, message)
     });
     told.collect()

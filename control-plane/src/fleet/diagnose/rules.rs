@@ -58,13 +58,15 @@ fn without_routes(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 fn observed(picture: &Picture) -> Vec<v1::Finding> {
-    let told = rules(picture).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(|(stored, rule)| {
-        let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
-        let age = picture.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
-        let days = age.as_secs() / (24 * 3600);
-        let message = format!("has been in observe for {days} days at least");
-        Some(finding(codes::OBSERVED_FOR_LONG, &rule.pattern().to_string(), message))
-    });
+    let told = rules(picture).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(
+        |(stored, rule)| {
+            let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
+            let age = picture.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
+            let days = age.as_secs() / (24 * 3600);
+            let message = format!("has been in observe for {days} days at least");
+            Some(finding(codes::OBSERVED_FOR_LONG, &rule.pattern().to_string(), message))
+        },
+    );
     told.collect()
 }
 

@@ -36,7 +36,10 @@ impl Values {
             policy: v1::Policy { mode: v1::Mode::Observe.into(), ..Default::default() },
             reasons: vec![basis(measured)],
         };
-        values.say("mode", "observe: decisions are made and counted, nothing is repeated or cut yet".to_owned());
+        values.say(
+            "mode",
+            "observe: decisions are made and counted, nothing is repeated or cut yet".to_owned(),
+        );
         let mut retry = values.retry();
         let names_method = matches!(pattern.callee_method, MethodPart::Exact(_));
         let method = pattern.callee_method.to_string();
@@ -66,7 +69,9 @@ impl Values {
         let given_up = percent(measured.share(Code::DeadlineExceeded));
         let why = match method {
             None => {
-                format!("only UNAVAILABLE ({unavailable} of the attempts): the methods are not named and may change something")
+                format!(
+                    "only UNAVAILABLE ({unavailable} of the attempts): the methods are not named and may change something"
+                )
             }
             Some(method) if lint::changes_something(method) => format!(
                 "only UNAVAILABLE ({unavailable} of the attempts): by its name the method changes something, and other \
@@ -104,8 +109,7 @@ impl Values {
                 Millis(*BASES.end())
             ),
         );
-        let exponential =
-            v1::ExponentialBackoff { base: wire(base), max: wire(max), ..Default::default() };
+        let exponential = v1::ExponentialBackoff { base: wire(base), max: wire(max), ..Default::default() };
         retry.backoff = Some(v1::Backoff { kind: Some(v1::backoff::Kind::Exponential(exponential)) });
     }
 
@@ -133,7 +137,11 @@ impl Values {
             retry.per_attempt_timeout = wire(attempt);
             self.say(
                 "retry.per_attempt_timeout",
-                format!("{}: {HEADROOM} x the p99.9 of {slowest}, at least {}", Millis(attempt), Millis(LEAST_ATTEMPT)),
+                format!(
+                    "{}: {HEADROOM} x the p99.9 of {slowest}, at least {}",
+                    Millis(attempt),
+                    Millis(LEAST_ATTEMPT)
+                ),
             );
         }
         self.policy.timeout = wire(call);
@@ -151,7 +159,9 @@ impl Values {
         let ratio = damper_core::policy::RetryBreaker::default().ratio;
         self.say(
             "retry_breaker",
-            format!("on, as it is unless switched off: a retry is allowed while failures <= {ratio} x successes"),
+            format!(
+                "on, as it is unless switched off: a retry is allowed while failures <= {ratio} x successes"
+            ),
         );
     }
 
@@ -218,7 +228,11 @@ fn rounded(duration: Duration) -> Duration {
 
 /// A measured time as it is told: whole milliseconds from 10 ms on.
 fn shown(duration: Duration) -> Duration {
-    if duration < Duration::from_millis(10) { duration } else { Duration::from_millis(duration.as_millis() as u64) }
+    if duration < Duration::from_millis(10) {
+        duration
+    } else {
+        Duration::from_millis(duration.as_millis() as u64)
+    }
 }
 
 fn percent(share: f64) -> String {

@@ -13,8 +13,10 @@ use crate::output::{self, Format, message, printable};
 
 /// Arguments of `damper rules init`.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "The manifest is YAML with comments, or with -o json a list; both are what apply reads:\n  \
-    damper rules init checkout '*' inventory inventory.v1.Inventory/Get | damper apply -f -")]
+#[command(
+    after_help = "The manifest is YAML with comments, or with -o json a list; both are what apply reads:\n  \
+    damper rules init checkout '*' inventory inventory.v1.Inventory/Get | damper apply -f -"
+)]
 pub(crate) struct InitArgs {
     #[command(flatten)]
     key: Key,
