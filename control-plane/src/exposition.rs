@@ -4,6 +4,7 @@
 //! names and words from fixed lists. Counters are what this server counted and never fall while it runs. Gauges are
 //! what the processes said last.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use damper_core::Code;
 use damper_proto::v1;
 
+use crate::class::Class;
 use crate::hub::LAGS_AFTER;
 use crate::shared::Shared;
 use crate::stats::{Over, Row};
@@ -126,37 +128,61 @@ fn write_served(text: &mut String, shared: &Shared) {
     text.extend(families.map(|family| family.text));
 }
 
-/// What the connected clients run on, and which of them have not what was sent to them.
+/// What the connected clients run on, and what is amiss with how many.
 fn write_clients(text: &mut String, shared: &Shared) {
-    let clients = shared.hub.clients("", "", &shared.table());
-    let mut by_source = Family::gauge(("damper_clients", "Connected clients, by what they run on."));
-    for (name, source) in [
-        ("unknown", v1::Source::Unspecified),
-        ("built_in", v1::Source::BuiltIn),
-        ("last_known_good", v1::Source::LastKnownGood),
-        ("live", v1::Source::Live),
-    ] {
-        let count = clients.iter().filter(|client| client.source() == source).count();
-        by_source.add(&format!("source=\"{name}\""), count);
+    let Census { by_source, behind, refusing, lacking, overridden } = Census::of(shared);
+    let mut clients = Family::gauge(("damper_clients", "Connected clients, by what they run on."));
+    for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
+        clients.add(&format!("source=\"{source}\""), count);
     }
-    let count = |is_so: &dyn Fn(&&v1::Client) -> bool| clients.iter().filter(is_so).count();
-    let now = SystemTime::now();
-    let lags = |since: prost_types::Timestamp| {
-        let since = SystemTime::try_from(since).ok().and_then(|since| now.duration_since(since).ok());
-        since.is_some_and(|since| since >= LAGS_AFTER)
-    };
-    let behind = count(&|client| client.behind_since.is_some_and(lags));
-    let refusing = count(&|client| !client.refused.is_empty());
-    let withheld = count(&|client| !client.withheld.is_empty());
-    let overridden = count(&|client| client.override_mode != 0);
-    text.push_str(&by_source.text);
+    text.push_str(&clients.text);
     for (name, help, value) in [
         ("damper_clients_behind", "Clients that have not confirmed for 10 s what they were sent.", behind),
         ("damper_clients_refusing", "Clients that refuse a rule or guard in force.", refusing),
-        ("damper_clients_lacking_features", "Clients that lack a feature that a rule needs.", withheld),
+        ("damper_clients_lacking_features", "Clients that lack a feature that a rule needs.", lacking),
         ("damper_clients_overridden", "Clients whose mode is overridden where they run.", overridden),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+    }
+}
+
+/// How many clients are what.
+#[derive(Default)]
+struct Census {
+    /// By the number of the source on the wire.
+    by_source: [usize; 4],
+    behind: usize,
+    refusing: usize,
+    lacking: usize,
+    overridden: usize,
+}
+
+impl Census {
+    fn of(shared: &Shared) -> Self {
+        let table = shared.table();
+        let now = SystemTime::now();
+        let lags = |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= LAGS_AFTER);
+        let sessions = shared.hub.all();
+        // Once per class: it is a look at every rule.
+        let mut lacking: HashMap<&Class, bool> = HashMap::new();
+        let mut census = Self::default();
+        for session in &sessions {
+            let progress = session.progress();
+            let source = usize::try_from(progress.source()).unwrap_or_default();
+            if let Some(count) = census.by_source.get_mut(source) {
+                *count += 1;
+            }
+            census.behind += usize::from(progress.behind_since().is_some_and(lags));
+            census.refusing += usize::from(progress.refuses(&table).next().is_some());
+            census.overridden += usize::from(progress.override_mode() != 0);
+            drop(progress);
+            let class = &*session.class;
+            let lacks = lacking
+                .entry(class)
+                .or_insert_with(|| !class.has_all_features() && !class.withheld(&table).is_empty());
+            census.lacking += usize::from(*lacks);
+        }
+        census
     }
 }
 

@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
+use damper_core::Pattern;
 use damper_proto::{convert, v1};
 use tokio::sync::watch;
 
 use crate::class::Class;
 use crate::table::{Subject, TableView};
+use crate::watching::Pace;
 
 /// The most refusals kept of one client.
 const MAX_REFUSALS: usize = 1000;
@@ -99,8 +101,18 @@ impl Progress {
     }
 
     /// Since when something that was sent is not answered.
-    fn behind_since(&self) -> Option<SystemTime> {
+    pub(crate) fn behind_since(&self) -> Option<SystemTime> {
         self.unanswered.front().map(|(_, since)| *since)
+    }
+
+    /// What the client runs on, as the wire numbers it.
+    pub(crate) fn source(&self) -> i32 {
+        self.source
+    }
+
+    /// The mode that is imposed on it where it runs; 0 = none.
+    pub(crate) fn override_mode(&self) -> i32 {
+        self.override_mode
     }
 
     /// Writes down what is confirmed, before the next response moves the mark.
@@ -200,7 +212,8 @@ impl Session {
         self.id
     }
 
-    fn describe(&self, view: &TableView) -> v1::Client {
+    /// The client as operators see it; `withheld` are the rules that are off at its class.
+    fn describe(&self, view: &TableView, withheld: &[Pattern]) -> v1::Client {
         let progress = self.progress();
         let mut refused: Vec<v1::Refusal> =
             progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
@@ -217,7 +230,7 @@ impl Session {
             sent_revision: progress.sent_revision,
             acknowledged_revision: progress.acknowledged_revision(),
             refused,
-            withheld: self.class.withheld(view).iter().map(Into::into).collect(),
+            withheld: withheld.iter().map(Into::into).collect(),
             source: progress.source,
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
@@ -244,62 +257,13 @@ pub(crate) struct Admitted {
     shared: Arc<crate::shared::Shared>,
 }
 
-/// How often clients report: at their leisure, or more often while somebody watches.
-#[derive(Clone, Debug)]
-pub(crate) struct Pace {
-    usual: Duration,
-    watched: Duration,
-    /// How many watch everything.
-    all: usize,
-    /// How many watch a route of a caller, by its service and cluster.
-    callers: HashMap<(Arc<str>, Arc<str>), usize>,
-}
-
-/// Somebody watches the figures: all of them, or those of one route.
-pub(crate) struct Watching {
-    shared: Arc<crate::shared::Shared>,
-    caller: Option<(Arc<str>, Arc<str>)>,
-}
-
-impl Pace {
-    /// How often clients report of whom nothing more is known.
-    pub(crate) fn of_all(&self) -> Duration {
-        if self.all > 0 { self.watched } else { self.usual }
-    }
-
-    /// How often they report while they are watched.
-    pub(crate) fn watched(&self) -> Duration {
-        self.watched
-    }
-
-    /// How often the clients of a class report.
-    pub(crate) fn of(&self, class: &Class) -> Duration {
-        let is_theirs = |(service, cluster): &(Arc<str>, Arc<str>)| {
-            **service == *class.service && **cluster == *class.cluster
-        };
-        if self.callers.keys().any(is_theirs) { self.watched } else { self.of_all() }
-    }
-
-    fn watchers(&mut self, caller: Option<&(Arc<str>, Arc<str>)>) -> &mut usize {
-        match caller {
-            None => &mut self.all,
-            Some(caller) => self.callers.entry(caller.clone()).or_default(),
-        }
-    }
-}
-
 impl Hub {
     pub(crate) fn new(report_interval: Duration, watched: Duration) -> Self {
         Self {
             sessions: Mutex::default(),
             next: AtomicU64::new(1),
             moves: watch::Sender::new(0),
-            pace: watch::Sender::new(Pace {
-                usual: report_interval,
-                watched: watched.min(report_interval),
-                all: 0,
-                callers: HashMap::new(),
-            }),
+            pace: watch::Sender::new(Pace::new(report_interval, watched)),
         }
     }
 
@@ -310,6 +274,11 @@ impl Hub {
     /// How often clients report now; changes with who watches.
     pub(crate) fn pace(&self) -> watch::Receiver<Pace> {
         self.pace.subscribe()
+    }
+
+    /// Somebody begins or ceases to watch.
+    pub(crate) fn change_pace(&self, change: impl FnOnce(&mut Pace)) {
+        self.pace.send_modify(change);
     }
 
     /// A client has come, gone, been sent something or answered.
@@ -342,7 +311,13 @@ impl Hub {
                 |s: &Session| (s.class.service.clone(), s.class.cluster.clone(), s.instance.clone(), s.id);
             key(a).cmp(&key(b))
         });
-        sessions.iter().map(|session| session.describe(view)).collect()
+        // Once per class: it is a look at every rule.
+        let mut withheld: HashMap<&Class, Vec<Pattern>> = HashMap::new();
+        let described = sessions.iter().map(|session| {
+            let withheld = withheld.entry(&session.class).or_insert_with(|| session.class.withheld(view));
+            session.describe(view, withheld)
+        });
+        described.collect()
     }
 }
 
@@ -365,36 +340,5 @@ impl Drop for Admitted {
         self.shared.metrics.streams.decrement(1.0);
         self.shared.stats.disconnected(&self.session);
         self.shared.hub.moved();
-    }
-}
-
-impl Watching {
-    /// All figures.
-    pub(crate) fn everything(shared: &Arc<crate::shared::Shared>) -> Self {
-        Self::new(shared, None)
-    }
-
-    /// Those of a route of this caller: its service and its cluster.
-    pub(crate) fn caller(
-        shared: &Arc<crate::shared::Shared>,
-        service: &Arc<str>,
-        cluster: &Arc<str>,
-    ) -> Self {
-        Self::new(shared, Some((service.clone(), cluster.clone())))
-    }
-
-    fn new(shared: &Arc<crate::shared::Shared>, caller: Option<(Arc<str>, Arc<str>)>) -> Self {
-        shared.hub.pace.send_modify(|pace| *pace.watchers(caller.as_ref()) += 1);
-        Self { shared: shared.clone(), caller }
-    }
-}
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        self.shared.hub.pace.send_modify(|pace| {
-            let watchers = pace.watchers(self.caller.as_ref());
-            *watchers = watchers.saturating_sub(1);
-            pace.callers.retain(|_, watchers| *watchers > 0);
-        });
     }
 }

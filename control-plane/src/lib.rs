@@ -34,6 +34,7 @@ mod shared;
 mod stats;
 pub mod store;
 mod table;
+mod watching;
 pub mod writer;
 mod written;
 

@@ -20,9 +20,10 @@ use super::told::ToldKills;
 use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
-use crate::hub::{Admitted, Pace, Session};
+use crate::hub::{Admitted, Session};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
+use crate::watching::Pace;
 
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);

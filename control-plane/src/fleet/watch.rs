@@ -18,10 +18,10 @@ use tonic::Status;
 use crate::delivery::{Delivered, Delivery};
 use crate::errors::Error;
 use crate::filter::Filter;
-use crate::hub::Watching;
 use crate::shared::Shared;
 use crate::stats::{Over, Route, Row};
 use crate::table::{StoredRule, TableView};
+use crate::watching::Watching;
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);

@@ -34,7 +34,8 @@ pub(crate) use self::served::{Method, Served};
 use self::served::{ServedBooks, ServedReport};
 use self::tally::Tally;
 use self::window::Window;
-use crate::hub::{Pace, Session};
+use crate::hub::Session;
+use crate::watching::Pace;
 
 /// A process that left keeps its totals this long, in case it comes back.
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);

@@ -4,7 +4,6 @@ use damper_core::Fate;
 
 use super::*;
 use crate::class::Class;
-use crate::hub::Hub;
 use crate::store::State;
 use crate::table::TableView;
 
@@ -22,7 +21,7 @@ fn session(instance: &str) -> Session {
 const WATCHED: Duration = Duration::from_secs(60);
 
 fn stats() -> Stats {
-    Stats::new(3, Hub::new(Duration::from_secs(5), Duration::from_secs(1)).pace())
+    Stats::new(3, watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1))).1)
 }
 
 fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {

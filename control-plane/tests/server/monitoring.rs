@@ -53,9 +53,9 @@ fn tokens(expression: &str) -> Result<Vec<Token>, String> {
         } else if next == '[' {
             // A range: a duration, or a variable of the dashboard.
             let range: String = rest.by_ref().take_while(|c| *c != ']').collect();
-            let known = range.strip_prefix('[').is_some_and(|range| {
-                range == "$__rate_interval" || range.split(':').all(|part| humantime_like(part))
-            });
+            let known = range
+                .strip_prefix('[')
+                .is_some_and(|range| range == "$__rate_interval" || range.split(':').all(humantime_like));
             if !known {
                 return Err(format!("{range}] is no range"));
             }
@@ -130,9 +130,8 @@ fn asked(expression: &str) -> Result<Asked, String> {
 fn matchers(tokens: &[Token]) -> Result<Vec<(String, String)>, String> {
     let parts = tokens.split(|token| *token == Token::Sign(','));
     let read = parts.map(|part| match part {
-        [Token::Word(label), signs @ .., Token::Text(text)]
-            if matches!(signs, [Token::Sign('=')] | [Token::Sign('=' | '!'), Token::Sign('~' | '=')]) =>
-        {
+        [Token::Word(label), Token::Sign('='), Token::Text(text)]
+        | [Token::Word(label), Token::Sign('=' | '!'), Token::Sign('~' | '='), Token::Text(text)] => {
             Ok((label.clone(), text.clone()))
         }
         other => Err(format!("{other:?} compares no label")),

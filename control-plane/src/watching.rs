@@ -1,0 +1,88 @@
+//! How often clients report, by who watches what.
+//!
+//! While anybody watches everything all clients report often; while somebody watches one route only those do that
+//! can report it, the processes of its caller. The pace is told to every stream, which picks what concerns its own
+//! client.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::class::Class;
+use crate::shared::Shared;
+
+/// How often clients report: at their leisure, or more often while somebody watches.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    usual: Duration,
+    watched: Duration,
+    /// How many watch everything.
+    all: usize,
+    /// How many watch a route of a caller, by its service and cluster.
+    callers: HashMap<(Arc<str>, Arc<str>), usize>,
+}
+
+/// Somebody watches the figures: all of them, or those of one route.
+pub(crate) struct Watching {
+    shared: Arc<Shared>,
+    caller: Option<(Arc<str>, Arc<str>)>,
+}
+
+impl Pace {
+    /// Nobody watches.
+    pub(crate) fn new(usual: Duration, watched: Duration) -> Self {
+        Self { usual, watched: watched.min(usual), all: 0, callers: HashMap::new() }
+    }
+
+    /// How often clients report of whom nothing more is known.
+    pub(crate) fn of_all(&self) -> Duration {
+        if self.all > 0 { self.watched } else { self.usual }
+    }
+
+    /// How often they report while they are watched.
+    pub(crate) fn watched(&self) -> Duration {
+        self.watched
+    }
+
+    /// How often the clients of a class report.
+    pub(crate) fn of(&self, class: &Class) -> Duration {
+        let is_theirs = |(service, cluster): &(Arc<str>, Arc<str>)| {
+            **service == *class.service && **cluster == *class.cluster
+        };
+        if self.callers.keys().any(is_theirs) { self.watched } else { self.of_all() }
+    }
+
+    fn watchers(&mut self, caller: Option<&(Arc<str>, Arc<str>)>) -> &mut usize {
+        match caller {
+            None => &mut self.all,
+            Some(caller) => self.callers.entry(caller.clone()).or_default(),
+        }
+    }
+}
+
+impl Watching {
+    /// All figures.
+    pub(crate) fn everything(shared: &Arc<Shared>) -> Self {
+        Self::new(shared, None)
+    }
+
+    /// Those of a route of this caller: its service and its cluster.
+    pub(crate) fn caller(shared: &Arc<Shared>, service: &Arc<str>, cluster: &Arc<str>) -> Self {
+        Self::new(shared, Some((service.clone(), cluster.clone())))
+    }
+
+    fn new(shared: &Arc<Shared>, caller: Option<(Arc<str>, Arc<str>)>) -> Self {
+        shared.hub.change_pace(|pace| *pace.watchers(caller.as_ref()) += 1);
+        Self { shared: shared.clone(), caller }
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.shared.hub.change_pace(|pace| {
+            let watchers = pace.watchers(self.caller.as_ref());
+            *watchers = watchers.saturating_sub(1);
+            pace.callers.retain(|_, watchers| *watchers > 0);
+        });
+    }
+}
