@@ -27,6 +27,16 @@ const MAX_RESULTS: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) Vec<Change>);
 
+/// What a set came to, or would come to.
+pub(crate) struct CameTo<'a> {
+    pub(crate) revision: u64,
+    /// Of each change, in its order.
+    pub(crate) changes: &'a [rule_result::Change],
+    /// What went without having been named.
+    pub(crate) pruned: &'a [Subject],
+    pub(crate) chain: &'a Judged,
+}
+
 /// What becomes of one rule or guard.
 #[derive(Debug)]
 pub(crate) struct Change {
@@ -171,13 +181,11 @@ impl Set {
     pub(crate) fn response(
         &self,
         shared: &Shared,
-        revision: u64,
         before: &TableView,
         guards: &Guards,
-        outcome: &[rule_result::Change],
-        pruned: &[Subject],
-        chain: &Judged,
+        came_to: &CameTo<'_>,
     ) -> v1::ApplyRulesResponse {
+        let CameTo { revision, changes: outcome, pruned, chain } = *came_to;
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);

@@ -55,23 +55,31 @@ fn leads_to_or_from(graph: &Graph, service: usize) -> Vec<bool> {
         arriving[edge.callee].push(number);
     }
     let mut leads = vec![false; graph.edges.len()];
-    let ways: [(&[Vec<usize>], fn(&Edge) -> usize); 2] =
-        [(&graph.leaving, |edge| edge.callee), (&arriving, |edge| edge.caller)];
-    for (edges_at, next) in ways {
-        let mut seen = vec![false; graph.services.len()];
-        seen[service] = true;
-        let mut open = vec![service];
-        while let Some(at) = open.pop() {
-            for edge in &edges_at[at] {
-                leads[*edge] = true;
-                let next = next(&graph.edges[*edge]);
-                if !std::mem::replace(&mut seen[next], true) {
-                    open.push(next);
-                }
+    follow(graph, service, &graph.leaving, |edge| edge.callee, &mut leads);
+    follow(graph, service, &arriving, |edge| edge.caller, &mut leads);
+    leads
+}
+
+/// Marks every edge that is met from a service on, where `edges_at` go on from each and `end` is where one leads.
+fn follow(
+    graph: &Graph,
+    service: usize,
+    edges_at: &[Vec<usize>],
+    end: impl Fn(&Edge) -> usize,
+    met: &mut [bool],
+) {
+    let mut seen = vec![false; graph.services.len()];
+    seen[service] = true;
+    let mut open = vec![service];
+    while let Some(at) = open.pop() {
+        for edge in &edges_at[at] {
+            met[*edge] = true;
+            let next = end(&graph.edges[*edge]);
+            if !std::mem::replace(&mut seen[next], true) {
+                open.push(next);
             }
         }
     }
-    leads
 }
 
 fn wire(graph: &Graph, edge: &Edge) -> v1::Edge {

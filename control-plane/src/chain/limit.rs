@@ -5,7 +5,7 @@
 //! write that does not raise it is never refused, however bad it is already, since it may be the repair. Routes
 //! that nobody has reported yet are not judged; nor are two writes at the same moment judged together.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use damper_core::chain::bound::Sends;
@@ -61,7 +61,7 @@ pub(crate) fn judge(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedE
     let changed = edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
     let changed: Vec<Subject> = changed.filter(|subject| !matches!(subject, Subject::Kill(_))).collect();
     let touched = Touched::of(shared, before, &changed);
-    if touched.edges.is_empty() {
+    if touched.0.is_empty() {
         return Judged::default();
     }
     let after = before.tried(edits);
@@ -82,23 +82,22 @@ pub(crate) fn judge(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedE
     Judged { above: Some((subject, finding)), raised }
 }
 
-/// The edges whose routes a write can change.
-struct Touched {
-    edges: HashSet<(Arc<str>, Arc<str>)>,
-    /// The first rule or guard that was found to be for each.
-    by: Vec<((Arc<str>, Arc<str>), Subject)>,
-}
+/// Caller and callee.
+type Ends = (Arc<str>, Arc<str>);
+
+/// The edges whose routes a write can change, and a rule or guard that is for each.
+struct Touched(HashMap<Ends, Subject>);
 
 impl Touched {
     fn of(shared: &Shared, table: &Arc<TableView>, changed: &[Subject]) -> Self {
-        let mut touched = Self { edges: HashSet::new(), by: Vec::new() };
+        let mut touched = Self(HashMap::new());
         let rows = shared.stats.rows_over(Over::default(), table);
         let many: HashSet<&Pattern> =
             if changed.len() > FEW { changed.iter().map(Subject::pattern).collect() } else { HashSet::new() };
         for row in rows.iter() {
             let Route { caller_service, callee_service, .. } = &row.route;
             let edge = (caller_service.clone(), callee_service.clone());
-            if touched.edges.contains(&edge) {
+            if touched.0.contains_key(&edge) {
                 continue;
             }
             let by = match row.route.key() {
@@ -112,8 +111,7 @@ impl Touched {
                     .and_then(|pattern| changed.iter().find(|subject| *subject.pattern() == pattern)),
             };
             if let Some(subject) = by {
-                touched.edges.insert(edge.clone());
-                touched.by.push((edge, subject.clone()));
+                touched.0.insert(edge, subject.clone());
             }
         }
         touched
@@ -124,7 +122,7 @@ impl Touched {
         let wanted = |edge: usize| {
             let edge = &graph.edges[edge];
             let ends = (graph.services[edge.caller].clone(), graph.services[edge.callee].clone());
-            edge.hops.max_attempts() > 1 && self.edges.contains(&ends)
+            edge.hops.max_attempts() > 1 && self.0.contains_key(&ends)
         };
         let found = worst::<Sends>(graph, &wanted)?;
         Some((found.burden.all(), told::bound(graph, &found)))
@@ -135,10 +133,8 @@ impl Touched {
         let mut hops: Vec<&v1::Hop> = bound.hops.iter().rev().collect();
         hops.sort_by_key(|hop| std::cmp::Reverse(hop.max_attempts));
         hops.into_iter().find_map(|hop| {
-            let is_hop = |(caller, callee): &(Arc<str>, Arc<str>)| {
-                **caller == *hop.caller_service && **callee == *hop.callee_service
-            };
-            self.by.iter().find(|(edge, _)| is_hop(edge)).map(|(_, subject)| subject.clone())
+            let ends = (hop.caller_service.as_str().into(), hop.callee_service.as_str().into());
+            self.0.get(&ends).cloned()
         })
     }
 }

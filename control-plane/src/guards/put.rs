@@ -40,7 +40,9 @@ pub(super) async fn put(
     let chain = chain::judge(shared, &before, std::slice::from_ref(&edit));
     if let Err(refused) = chain.permit(&options, |_| "guard.ceiling".to_owned()) {
         return match first_answer(shared, &options, digest).await? {
-            Some((committed, table)) => Ok(response(shared, &written, &committed, &table, of_another, &chain)),
+            Some((committed, table)) => {
+                Ok(response(shared, &written, &committed, &table, of_another, &chain))
+            }
             None => Err(Error::Faults(refused)),
         };
     }

@@ -18,7 +18,7 @@ use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::requests::{all_or, check_options, digest_of, first_answer, write_at};
-use crate::set::{Change, Set, Written};
+use crate::set::{CameTo, Change, Set, Written};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
 use crate::writer::Committed;
@@ -129,7 +129,11 @@ impl Rollback {
     }
 
     /// Rolls back from a table, whether the store is still there or not.
-    async fn attempt(&self, shared: &Shared, table: &Arc<TableView>) -> Result<v1::ApplyRulesResponse, Error> {
+    async fn attempt(
+        &self,
+        shared: &Shared,
+        table: &Arc<TableView>,
+    ) -> Result<v1::ApplyRulesResponse, Error> {
         let revision = table.revision();
         if self.expected_head().is_some_and(|head| head != revision) {
             return Err(Error::Moved { head: revision });
@@ -145,11 +149,21 @@ impl Rollback {
         chain.permit(&self.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
         if self.options.validate_only {
             set.try_out(shared, table, &outcome, &[])?;
-            return Ok(set.response(shared, revision, table, &guards, &outcome, &[], &chain));
+            return Ok(set.response(
+                shared,
+                table,
+                &guards,
+                &CameTo { revision, changes: &outcome, pruned: &[], chain: &chain },
+            ));
         }
         let head = self.of.is_none().then_some(revision);
         let (committed, _) = write_at(shared, &self.options, self.digest, at, head, edits).await?;
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[], &chain))
+        Ok(set.response(
+            shared,
+            table,
+            &guards,
+            &CameTo { revision: committed.revision, changes: &outcome, pruned: &[], chain: &chain },
+        ))
     }
 
     /// The answer to a request that was carried out before.
@@ -166,7 +180,17 @@ impl Rollback {
             plan => plan?,
         };
         let guards = set.guards_after(table, &[]);
-        Ok(set.response(shared, committed.revision, table, &guards, &outcome, &[], &Judged::default()))
+        Ok(set.response(
+            shared,
+            table,
+            &guards,
+            &CameTo {
+                revision: committed.revision,
+                changes: &outcome,
+                pruned: &[],
+                chain: &Judged::default(),
+            },
+        ))
     }
 
     fn expected_head(&self) -> Option<u64> {

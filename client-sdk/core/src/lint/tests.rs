@@ -439,6 +439,8 @@ fn gravest_comes_first() {
 fn every_code_is_documented_with_its_severity_and_no_other_is() {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md")).unwrap();
+    // What is found in the fleet is no finding about a rule; its codes are the control plane's.
+    let (page, _) = page.split_once("\n## What `damper doctor` finds").unwrap();
     let headings: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
     let codes: Vec<&str> = codes::ALL.iter().map(|known| known.code).collect();

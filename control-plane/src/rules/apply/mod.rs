@@ -18,7 +18,7 @@ use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::paging::Digest;
 use crate::requests::{first_answer, write_judged};
-use crate::set::Set;
+use crate::set::{CameTo, Set};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
 use crate::writer::Committed;
@@ -53,7 +53,12 @@ pub(super) async fn apply(shared: &Arc<Shared>, requests: Requests) -> Result<v1
         Ok((Settled { outcome, pruned }, chain)) if options.validate_only => {
             set.try_out(shared, &before, &outcome, &pruned)?;
             let guards = set.guards_after(&before, &pruned);
-            Ok(set.response(shared, before.revision(), &before, &guards, &outcome, &pruned, &chain))
+            Ok(set.response(
+                shared,
+                &before,
+                &guards,
+                &CameTo { revision: before.revision(), changes: &outcome, pruned: &pruned, chain: &chain },
+            ))
         }
         Ok((settled, chain)) => {
             let committed = write(shared, &options, digest, at_commit, &settled).await?;
@@ -113,5 +118,10 @@ fn response(
     let outcome = set.outcome(before, committed);
     let pruned = set.not_named(committed);
     let guards = set.guards_after(before, &pruned);
-    set.response(shared, committed.revision, before, &guards, &outcome, &pruned, chain)
+    set.response(
+        shared,
+        before,
+        &guards,
+        &CameTo { revision: committed.revision, changes: &outcome, pruned: &pruned, chain },
+    )
 }
