@@ -23,7 +23,7 @@ pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
 /// Takes the path as it is; what is said with every write came from an option.
 pub(crate) fn as_is(field: &str) -> String {
     match field.strip_prefix("options.").or_else(|| field.strip_prefix("header.")) {
-        Some(option) => format!("--{option}"),
+        Some(option) => format!("--{}", option.replace('_', "-")),
         None => field.to_owned(),
     }
 }

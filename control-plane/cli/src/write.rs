@@ -28,6 +28,9 @@ pub(crate) struct WriteArgs {
     /// Who makes the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
+    /// Makes the request recognisable: repeated within 24 h it answers as it did first, and changes nothing
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    request_id: String,
     #[command(flatten)]
     wait: WaitArgs,
 }
@@ -37,7 +40,7 @@ impl WriteArgs {
     pub(crate) fn options(&self) -> v1::WriteOptions {
         v1::WriteOptions {
             validate_only: self.dry_run,
-            request_id: String::new(),
+            request_id: self.request_id.clone(),
             reason: self.reason.clone(),
             force: self.force,
             author: self.author.clone().filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
