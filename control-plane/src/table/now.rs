@@ -72,3 +72,60 @@ impl TableView {
 fn is_rule_or_guard(key: &str) -> bool {
     key.starts_with(RULES) || key.starts_with(GUARDS)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use damper_core::Pattern;
+    use damper_proto::v1;
+
+    use super::*;
+    use crate::store::Entry;
+
+    fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> State {
+        let subject = |kind: fn(Pattern) -> Subject, caller: &str| {
+            kind(Pattern::parse(caller, "*", "stock", "*").unwrap()).key()
+        };
+        let rules = rules.iter().map(|(caller, revision)| (subject(Subject::Rule, caller), *revision));
+        let guards = guards.iter().map(|(caller, revision)| (subject(Subject::Guard, caller), *revision));
+        let entry = |(key, revision): (String, u64)| {
+            let owner = format!("at-{revision}");
+            let value = match key.starts_with(RULES) {
+                true => StoredRule::value(&v1::Rule { owner, ..Default::default() }),
+                false => StoredGuard::value(&v1::Guard { owner, ..Default::default() }),
+            };
+            (key, Entry { revision, value: value.into() })
+        };
+        State { epoch: epoch.to_owned(), revision, entries: rules.chain(guards).map(entry).collect() }
+    }
+
+    fn told(view: &TableView) -> Vec<(Subject, u64, String)> {
+        let rules = view.iter().map(|(pattern, _)| Subject::Rule(pattern.clone()));
+        let guards = view.guards().iter().map(|stored| Subject::Guard(stored.pattern.clone()));
+        let subjects = rules.chain(guards);
+        subjects.map(|s| (s.clone(), view.revision_of(&s).unwrap(), view.owner_of(&s).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_table_is_brought_up_to_the_entries_whatever_changed() {
+        let table = TableView::of(&state("e", 5, &[("a", 1), ("b", 2), ("c", 5)], &[("a", 3), ("b", 4)]));
+        let others = [
+            state("e", 5, &[("a", 1), ("b", 2), ("c", 5)], &[("a", 3), ("b", 4)]),
+            state("e", 7, &[("a", 1), ("b", 6), ("c", 5), ("d", 7)], &[("a", 3), ("b", 4)]),
+            state("e", 7, &[("a", 1), ("c", 5)], &[("b", 7)]),
+            // As many as before, and others.
+            state("e", 8, &[("a", 1), ("c", 5), ("d", 8)], &[("b", 4), ("c", 8)]),
+            // Behind the table, and of another store with lower revisions.
+            state("e", 4, &[("a", 1), ("b", 2)], &[("a", 3), ("b", 4)]),
+            state("f", 9, &[("a", 2)], &[("b", 1)]),
+            state("e", 9, &[], &[]),
+        ];
+        for state in others {
+            let none = BTreeMap::new();
+            let now = table.at(&Entries::new(&state, &none, state.revision));
+            assert_eq!(told(&now), told(&TableView::of(&state)), "{state:?}");
+            assert_eq!(now.revision(), state.revision);
+        }
+    }
+}

@@ -32,7 +32,7 @@ pub struct Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    pub(super) fn new(state: &'a State, edits: &'a BTreeMap<String, Option<Entry>>, head: u64) -> Self {
+    pub(crate) fn new(state: &'a State, edits: &'a BTreeMap<String, Option<Entry>>, head: u64) -> Self {
         Self { state, edits, head }
     }
 

@@ -297,3 +297,68 @@ async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
     let (taken, waiting) = (taken.1.as_millis(), waiting.1.as_millis());
     assert!((5_000..5_010).contains(&taken) && (6_000..6_010).contains(&waiting), "{taken} {waiting}");
 }
+
+/// Removes everything that does not begin with its name; must not touch `held`.
+#[derive(Debug)]
+struct OnlyMine;
+
+impl Judge for OnlyMine {
+    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+        let others: Vec<String> = entries
+            .iter()
+            .map(|(key, _)| key.to_owned())
+            .filter(|key| !key.starts_with("rules/mine"))
+            .collect();
+        if others.iter().any(|key| key == "rules/held") {
+            return Err(vec!["rules/held".to_owned()]);
+        }
+        let mut edits = vec![edit("mine", Some(&format!("after {}", entries.head())), None)];
+        edits.extend(others.into_iter().map(|key| ProposedEdit { key, value: None, expected: None }));
+        Ok(edits)
+    }
+}
+
+fn judged() -> Proposal {
+    Proposal { judge: Some(Arc::new(OnlyMine)), ..proposal(Vec::new()) }
+}
+
+#[tokio::test]
+async fn a_judge_sees_what_is_written_right_before_it() {
+    let bench = Bench::new().await;
+    // All wait together and go into one commit: each judge sees the proposals before its own.
+    let (_, first, _, second) = tokio::join!(
+        bench.put("a", "1", None),
+        bench.writer.propose(judged()),
+        bench.put("b", "1", None),
+        bench.writer.propose(judged()),
+    );
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!(first.revision, 2);
+    assert_eq!(*first.keys, [("rules/mine".to_owned(), Some(2)), ("rules/a".to_owned(), None)]);
+    assert_eq!(second.revision, 4);
+    assert_eq!(*second.keys, [("rules/mine".to_owned(), Some(4)), ("rules/b".to_owned(), None)]);
+    let left = bench.store.load().await.unwrap().entries;
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["rules/mine"]);
+    assert_eq!(left["rules/mine"].value, "after 3");
+}
+
+#[tokio::test]
+async fn a_judge_that_refuses_is_told_what_it_refused() {
+    let bench = Bench::new().await;
+    bench.put("held", "1", None).await.unwrap();
+    let refused = bench.writer.propose(judged()).await.unwrap_err();
+    let held = Entry { revision: 1, value: Bytes::from_static(b"1") };
+    assert_eq!(refused, Refusal::Judged { entries: vec![("rules/held".to_owned(), Some(held))] });
+    assert_eq!(bench.head().await, 1);
+}
+
+#[tokio::test]
+async fn a_judge_decides_by_what_another_writer_has_written() {
+    let bench = Bench::new().await;
+    bench.put("a", "1", None).await.unwrap();
+    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    other.propose(proposal(vec![edit("late", Some("1"), None)])).await.unwrap();
+    let done = bench.writer.propose(judged()).await.unwrap();
+    assert_eq!((done.revision, done.keys.len()), (3, 3));
+    assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
+}
