@@ -8,6 +8,7 @@ use damper_proto::{manifest, v1};
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::kills::{concerns, in_words, obeys};
 use crate::exit::Error;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
@@ -45,16 +46,17 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
         let request = v1::ListClientsRequest { service: args.service.clone(), cluster: args.cluster.clone() };
         let mut response = client.answer(client.fleet.clone().list_clients(request)).await?;
         let connected = response.clients.len();
+        let kills = kills(&client).await;
         if args.lagging {
-            response.clients.retain(lags);
+            response.clients.retain(|client| lags(client, &kills));
         }
         if !args.watch {
             if response.clients.is_empty() {
                 message(nobody(connected));
             }
-            return show(session.format, &response, || screen(&response));
+            return show(session.format, &response, || screen(&response, &kills));
         }
-        follow(session.format, &response, connected, &mut headed)?;
+        follow(session.format, &response, connected, &kills, &mut headed)?;
         tokio::time::sleep(args.interval).await;
     }
 }
@@ -68,18 +70,19 @@ fn follow(
     format: Format,
     response: &v1::ListClientsResponse,
     connected: usize,
+    kills: &[v1::KillSwitch],
     headed: &mut bool,
 ) -> Result<(), Error> {
     match format {
         Format::Table if io::stdout().is_terminal() => {
-            output::data(&format!("{CLEAR}{}", screen(response)))?;
+            output::data(&format!("{CLEAR}{}", screen(response, kills)))?;
             if response.clients.is_empty() {
                 message(nobody(connected));
             }
             Ok(())
         }
         Format::Table => {
-            let text = screen(response);
+            let text = screen(response, kills);
             let first = !std::mem::replace(headed, true);
             output::data(if first { &text } else { text.split_once('\n').map_or("", |(_, rows)| rows) })
         }
@@ -92,12 +95,29 @@ fn follow(
     }
 }
 
-fn lags(client: &v1::Client) -> bool {
-    client.behind_since.is_some() || !client.refused.is_empty() || !client.withheld.is_empty()
+/// The kills in force; a server without kills has none.
+async fn kills(client: &Client) -> Vec<v1::KillSwitch> {
+    let listed = client.kills.clone().list_kills(v1::ListKillsRequest::default()).await;
+    listed.map(|listed| listed.into_inner().kills).unwrap_or_default()
 }
 
-fn screen(response: &v1::ListClientsResponse) -> String {
-    format!("{}{}", table(response), exceptions(response))
+fn lags(client: &v1::Client, kills: &[v1::KillSwitch]) -> bool {
+    client.behind_since.is_some()
+        || !client.refused.is_empty()
+        || !client.withheld.is_empty()
+        || disobeyed(client, kills).next().is_some()
+}
+
+/// The kills that concern a client which knows nothing of kills.
+fn disobeyed<'a>(
+    client: &'a v1::Client,
+    kills: &'a [v1::KillSwitch],
+) -> impl Iterator<Item = &'a v1::KillSwitch> {
+    kills.iter().filter(|kill| !obeys(client) && concerns(kill, client))
+}
+
+fn screen(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> String {
+    format!("{}{}", table(response), exceptions(response, kills))
 }
 
 fn table(response: &v1::ListClientsResponse) -> Table {
@@ -145,8 +165,8 @@ fn table(response: &v1::ListClientsResponse) -> Table {
     table
 }
 
-/// A line for each rule that a client does not carry out, with the reason.
-fn exceptions(response: &v1::ListClientsResponse) -> String {
+/// A line for each rule, guard or kill that a client does not carry out, with the reason.
+fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> String {
     let mut lines = String::new();
     for client in &response.clients {
         let v1::Identity { service, cluster, instance } = client.identity.clone().unwrap_or_default();
@@ -163,6 +183,10 @@ fn exceptions(response: &v1::ListClientsResponse) -> String {
         for key in &client.withheld {
             let key = printable(&key::words(Some(key)));
             lines.push_str(&format!("{who} lacks a feature that {key} needs; it is off there\n"));
+        }
+        for kill in disobeyed(client, kills) {
+            let what = printable(&in_words(&kill.key.clone().unwrap_or_default()));
+            lines.push_str(&format!("{who} lacks kill_switch; it does not obey the kill {what}\n"));
         }
     }
     if lines.is_empty() { lines } else { format!("\n{lines}") }
@@ -201,7 +225,7 @@ mod tests {
             ..Default::default()
         };
         let response = v1::ListClientsResponse { clients: vec![client], ..Default::default() };
-        let lines = exceptions(&response);
+        let lines = exceptions(&response, &[]);
         assert!(lines.contains("of revision 7: policy.mode: 9 is not known"), "{lines}");
         for kind in [" refuses guard ", " refuses kill "] {
             assert!(lines.lines().any(|line| line.contains(kind)), "{lines}");
@@ -211,14 +235,27 @@ mod tests {
 
     #[test]
     fn lagging_is_who_does_not_have_everything() {
-        assert!(!lags(&v1::Client::default()));
+        let nobody = v1::Client::default();
+        assert!(!lags(&nobody, &[]));
+        let any = "*".to_owned();
+        let key = v1::Pattern {
+            caller_service: any.clone(),
+            caller_cluster: any.clone(),
+            callee_service: any.clone(),
+            callee_method: any,
+        };
+        let kills = [v1::KillSwitch { key: Some(key), ..Default::default() }];
+        let old = v1::Client { identity: Some(v1::Identity::default()), ..Default::default() };
+        assert!(lags(&old, &kills), "it does not obey");
+        let features = vec!["kill_switch".to_owned()];
+        assert!(!lags(&v1::Client { features, ..old }, &kills));
         let behind_since = Some(prost_types::Timestamp::default());
         for client in [
             v1::Client { behind_since, ..Default::default() },
             v1::Client { refused: vec![v1::Refusal::default()], ..Default::default() },
             v1::Client { withheld: vec![v1::Pattern::default()], ..Default::default() },
         ] {
-            assert!(lags(&client), "{client:?}");
+            assert!(lags(&client, &[]), "{client:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ use damper_core::kill::{DEFAULT_TIME_TO_LIVE, check_time_to_live};
 use damper_core::{Faults, fault::Millis};
 use damper_proto::v1;
 
-use super::kills::{Selectors, in_words, options_of};
+use super::kills::{Selectors, in_words, options_of, until};
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
@@ -84,13 +84,12 @@ fn sentences(response: &v1::KillResponse, pattern: &v1::Pattern, time_to_live: D
     let kill = response.kill.clone().unwrap_or_default();
     let reach = response.reach.clone().unwrap_or_default();
     let stopped = if kill.calls { "every call" } else { "retries and hedges" };
-    let until =
-        kill.expires_at.map(|at| prost_types::Timestamp { nanos: 0, ..at }.to_string()).unwrap_or_default();
     let count = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
     let (routes, clients) = (count(reach.routes, "route"), count(reach.clients, "connected client"));
     printable(&format!(
-        "stopped: {stopped} {}, on {routes} of {clients}, until {until} (for {})",
+        "stopped: {stopped} {}, on {routes} of {clients}, until {} (for {})",
         in_words(pattern),
+        until(&kill),
         Millis(time_to_live)
     )) + "\n"
 }

@@ -121,6 +121,7 @@ fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
         ("STOPS", Left),
         ("REASON", Left),
         ("BY", Left),
+        ("UNTIL", Left),
         ("REMAINING", Right),
         ("DELIVERED", Right),
     ]);
@@ -129,6 +130,7 @@ fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
             stops(kill).to_owned(),
             kill.reason.clone(),
             kill.updated_by.clone(),
+            until(kill),
             remaining(kill.remaining.as_ref()),
             delivered(kill, clients),
         ];
@@ -137,24 +139,35 @@ fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
     table
 }
 
+/// When it ends.
+pub(crate) fn until(kill: &v1::KillSwitch) -> String {
+    kill.expires_at.map_or_else(String::new, |at| prost_types::Timestamp { nanos: 0, ..at }.to_string())
+}
+
 fn stops(kill: &v1::KillSwitch) -> &'static str {
     if kill.calls { "calls" } else { "repeats" }
 }
 
+/// True if the kill stops calls of the client.
+pub(crate) fn concerns(kill: &v1::KillSwitch, client: &v1::Client) -> bool {
+    let pattern = kill.key.as_ref().and_then(|key| convert::pattern(key).ok());
+    let who = client.identity.as_ref();
+    pattern.zip(who).is_some_and(|(pattern, who)| pattern.matches_caller(&who.service, &who.cluster))
+}
+
+/// True if the client knows what a kill is.
+pub(crate) fn obeys(client: &v1::Client) -> bool {
+    client.features.iter().any(|feature| feature == feature::KILL_SWITCH)
+}
+
 /// How many of the connected clients that a kill concerns have acknowledged it.
 fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
-    let Some(pattern) = kill.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
-        return String::new();
-    };
-    let concerned = |client: &&v1::Client| {
-        client.identity.as_ref().is_some_and(|who| pattern.matches_caller(&who.service, &who.cluster))
-    };
     let has_it = |client: &&v1::Client| {
         client.acknowledged_revision >= kill.revision
-            && client.features.iter().any(|feature| feature == feature::KILL_SWITCH)
+            && obeys(client)
             && !client.refused.iter().any(|refusal| refusal.kill && refusal.key == kill.key)
     };
-    let concerned: Vec<&v1::Client> = clients.iter().filter(concerned).collect();
+    let concerned: Vec<&v1::Client> = clients.iter().filter(|client| concerns(kill, client)).collect();
     format!("{}/{}", concerned.iter().copied().filter(|client| has_it(&client)).count(), concerned.len())
 }
 

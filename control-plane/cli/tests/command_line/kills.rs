@@ -131,7 +131,8 @@ fn kill_says_what_it_does_until_when_and_how_to_undo_it() {
     let row: Vec<&str> =
         table.lines().nth(1).unwrap().split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
     assert_eq!(row[..6], ["*", "*", "inventory", "*", "calls", "INC-7: overload"], "{table}");
-    assert_eq!(row[8], "1/1", "{table}");
+    assert_eq!(row[9], "1/1", "{table}");
+    assert_eq!(&row[7][..2], "20", "a time: {table}");
     let listed = server.run(&["kills", "-o", "json"]).json();
     assert_eq!(listed["kills"][0]["reason"], "INC-7: overload");
     assert!(listed["kills"][0]["remaining"].as_str().unwrap().len() > 1, "{listed}");
@@ -147,6 +148,8 @@ fn kill_says_what_it_does_until_when_and_how_to_undo_it() {
     assert_eq!((changes[0][3], changes[0][4]), ("deleted", "kill"), "{history}");
     assert_eq!((changes[1][3], changes[1][4]), ("created", "kill"), "{history}");
     assert!(history.contains("INC-7: overload"));
+    let differs = server.run(&["history", "diff", "0", "1"]);
+    assert!(differs.err.contains("kill * * inventory * was set"), "{differs:?}");
 }
 
 fn done_command(told: &str) -> Vec<&str> {
@@ -365,6 +368,12 @@ fn clients_tell_who_lags_and_why() {
         .map(|c| c["identity"]["instance"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["old", "refusing", "silent"]);
+    server.run(&kill(&[])).ok();
+    let told = server.run(&["clients", "--lagging"]).ok();
+    assert!(
+        told.contains("checkout default old lacks kill_switch; it does not obey the kill to inventory"),
+        "{told}"
+    );
     assert!(server.run(&["clients", "--cluster", "other"]).err.contains("no such client"));
     let mut following = server.command(&["clients", "-w", "--interval", "50ms", "-o", "json"]);
     let mut following = following.stdout(std::process::Stdio::piped()).spawn().unwrap();

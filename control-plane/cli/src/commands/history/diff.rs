@@ -1,9 +1,9 @@
 //! `damper history diff REV [REV]`: which settings differ between two revisions, or between one and now.
 //!
-//! Ends as `damper diff` does: with 0 where nothing differs, 1 where something does, 2 with any error.
+//! Kills are no settings: that one differs is said on stderr. Ends as `damper diff` does: with 0 where nothing differs, 1 where something does, 2 with any error.
 
 use clap::Args;
-use damper_proto::v1;
+use damper_proto::v1::{self, object_key};
 
 use super::PAGE;
 use crate::Session;
@@ -12,6 +12,8 @@ use crate::client::Client;
 use crate::difference::{Difference, show};
 use crate::exit::Error;
 use crate::filter::NameArgs;
+use crate::key;
+use crate::output::{message, printable};
 
 /// Arguments of `damper history diff`.
 #[derive(Args, Debug)]
@@ -43,7 +45,8 @@ async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference
     let mut differences = Vec::new();
     loop {
         let page = client.answer(client.history.clone().diff_revisions(request.clone())).await?;
-        for v1::ObjectChange { key: _, before, after } in page.objects {
+        for v1::ObjectChange { key, before, after } in page.objects {
+            note_kill(key, before.is_some(), after.is_some());
             let (before, after) = (before.and_then(item), after.and_then(item));
             differences.extend(Difference::between(before.as_ref(), after.as_ref(), None)?);
         }
@@ -52,4 +55,15 @@ async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference
         }
         request.page_token = page.next_page_token;
     }
+}
+
+/// Says of a kill that it differs: it has no settings to compare.
+fn note_kill(key: Option<v1::ObjectKey>, was: bool, is: bool) {
+    let Some(object_key::Kind::Kill(pattern)) = key.and_then(|key| key.kind) else { return };
+    let done = match (was, is) {
+        (false, _) => "set",
+        (_, false) => "ended",
+        _ => "set anew",
+    };
+    message(format_args!("kill {} was {done}", printable(&key::words(Some(&pattern)))));
 }
