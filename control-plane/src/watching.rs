@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::class::Class;
 use crate::shared::Shared;
 
@@ -16,8 +18,9 @@ use crate::shared::Shared;
 pub(crate) struct Pace {
     usual: Duration,
     watched: Duration,
-    /// How many watch everything.
+    /// How many watch everything, and since when anybody does.
     all: usize,
+    all_since: Instant,
     /// How many watch a route of a caller, by its service and cluster.
     callers: HashMap<(Arc<str>, Arc<str>), usize>,
 }
@@ -31,12 +34,25 @@ pub(crate) struct Watching {
 impl Pace {
     /// Nobody watches.
     pub(crate) fn new(usual: Duration, watched: Duration) -> Self {
-        Self { usual, watched: watched.min(usual), all: 0, callers: HashMap::new() }
+        Self {
+            usual,
+            watched: watched.min(usual),
+            all: 0,
+            all_since: Instant::now(),
+            callers: HashMap::new(),
+        }
     }
 
     /// How often clients report of whom nothing more is known.
     pub(crate) fn of_all(&self) -> Duration {
         if self.all > 0 { self.watched } else { self.usual }
+    }
+
+    /// How often all of them have been reporting at least: whoever is told to report more often still lets the time
+    /// run out in which the next report was due.
+    pub(crate) fn kept(&self) -> Duration {
+        let is_kept = self.all_since.elapsed() >= self.usual.mul_f64(1.25) + Duration::from_secs(1);
+        if is_kept { self.of_all() } else { self.usual }
     }
 
     /// How often they report while they are watched.
@@ -52,9 +68,19 @@ impl Pace {
         if self.callers.keys().any(is_theirs) { self.watched } else { self.of_all() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn begin_watching_everything(&mut self) {
+        *self.watchers(None) += 1;
+    }
+
     fn watchers(&mut self, caller: Option<&(Arc<str>, Arc<str>)>) -> &mut usize {
         match caller {
-            None => &mut self.all,
+            None => {
+                if self.all == 0 {
+                    self.all_since = Instant::now();
+                }
+                &mut self.all
+            }
             Some(caller) => self.callers.entry(caller.clone()).or_default(),
         }
     }

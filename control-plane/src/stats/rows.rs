@@ -89,7 +89,7 @@ impl Stats {
         table: &TableView,
     ) -> Option<Row> {
         let now = self.now();
-        let (usual, watched) = (lag(self.pace.borrow().of_all()), lag(self.pace.borrow().watched()));
+        let (usual, watched) = (lag(self.pace.borrow().kept()), lag(self.pace.borrow().watched()));
         let lag = if watched_for < usual { usual } else { watched };
         let moment = Moment { over, settled: now.saturating_sub(lag) };
         let mut books = self.books();
@@ -109,7 +109,7 @@ impl Stats {
 
     /// What services serve, whoever calls them.
     pub(crate) fn served_rates(&self, over: Over) -> Vec<(Method, v1::ServedRates)> {
-        let settled = self.now().saturating_sub(lag(self.pace.borrow().of_all()));
+        let settled = self.now().saturating_sub(lag(self.pace.borrow().kept()));
         let books = self.books();
         let ends = books.ends_of_served();
         let rates = |method: &Method| {
@@ -120,7 +120,7 @@ impl Stats {
     }
 
     fn make(&self, now: Duration, over: Over, table: &TableView) -> Arc<[Arc<Row>]> {
-        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().of_all())) };
+        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().kept())) };
         let mut books = self.books();
         books.tidy(now);
         let sources = books.sources();

@@ -239,6 +239,20 @@ async fn a_minute_is_known_although_processes_report_late_and_then_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_that_begins_does_not_take_what_is_not_reported_yet_for_silence() {
+    let (pace, receiver) = watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1)));
+    let (stats, one) = (Stats::new(3, receiver), session("one"));
+    stats.connected(&one);
+    for n in 1..=6 {
+        pass(5).await;
+        stats.report(&one, report("p.S/M", n * 500, n * 500, 0));
+    }
+    pass(4).await;
+    pace.send_modify(Pace::begin_watching_everything);
+    assert!(about(only(&stats).calls_per_s, 100.0), "{}", only(&stats).calls_per_s);
+}
+
+#[tokio::test(start_paused = true)]
 async fn quantiles_are_those_of_the_window() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
