@@ -9,6 +9,7 @@
 //! not stopped by a guard that came in between. A rule and a guard that are written at the same moment may pass each
 //! other; then the guard cuts what it would have refused.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use damper_core::lint::codes::{self, Known};
@@ -45,20 +46,25 @@ fn told(subject: &str, found: lint::Finding) -> v1::Finding {
     }
 }
 
-/// How much is called at present, for findings that go by it.
-pub(crate) struct Traffic {
-    rows: Arc<[Arc<Row>]>,
+/// How much is called at present, for findings that go by it: looked at only if there is one.
+pub(crate) struct Traffic<'a> {
+    shared: &'a Shared,
+    rows: OnceCell<Arc<[Arc<Row>]>>,
 }
 
-impl Traffic {
-    pub(crate) fn of(shared: &Shared) -> Self {
-        Self { rows: shared.stats.rows_over(Over::default(), &shared.table()) }
+impl<'a> Traffic<'a> {
+    pub(crate) fn of(shared: &'a Shared) -> Self {
+        Self { shared, rows: OnceCell::new() }
+    }
+
+    fn rows(&self) -> &[Arc<Row>] {
+        self.rows.get_or_init(|| self.shared.stats.rows_over(Over::default(), &self.shared.table()))
     }
 
     /// Calls per second and process on the busiest route of a pattern, rounded up; none where none is known.
     fn busiest(&self, pattern: &Pattern) -> Option<u32> {
         let of_pattern =
-            self.rows.iter().filter(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
+            self.rows().iter().filter(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
         let calls = of_pattern.map(|row| row.stats.calls_per_s / f64::from(row.stats.clients.max(1)));
         // Casts of floats saturate.
         calls.reduce(f64::max).map(|calls| calls.ceil() as u32)
@@ -71,7 +77,10 @@ impl Traffic {
 }
 
 /// Everything about a rule, as it is written or as guards leave it, that the engine finds.
-pub(crate) fn of_rule_itself(rule: &Rule, traffic: &Traffic) -> impl Iterator<Item = v1::Finding> + use<> {
+pub(crate) fn of_rule_itself(
+    rule: &Rule,
+    traffic: &Traffic<'_>,
+) -> impl Iterator<Item = v1::Finding> + use<> {
     let subject = rule.pattern().to_string();
     lint::findings(rule, &traffic.context(rule)).into_iter().map(move |found| told(&subject, found))
 }
@@ -80,7 +89,7 @@ pub(crate) fn of_rule_itself(rule: &Rule, traffic: &Traffic) -> impl Iterator<It
 pub(crate) fn of_rule<'a>(
     guards: &'a Guards,
     rule: &'a Rule,
-    traffic: &Traffic,
+    traffic: &Traffic<'_>,
     reach: &v1::RuleReach,
 ) -> impl Iterator<Item = v1::Finding> + use<'a> {
     let lacking = lacking(&rule.pattern().to_string(), reach, "it is off there");

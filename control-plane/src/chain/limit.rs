@@ -3,13 +3,14 @@
 //! Judged is the table as it would be. Only the routes that a changed pattern is for can change, so the work is
 //! small where none of them has been seen. The worst chain through their edges is compared with what it is now: a
 //! write that does not raise it is never refused, however bad it is already, since it may be the repair. Routes
-//! that nobody has reported yet are not judged; nor are two writes at the same moment judged together.
+//! that nobody has reported yet, or that are not counted one by one, are not judged; nor are two writes at the same
+//! moment judged together.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use damper_core::chain::bound::Sends;
-use damper_core::lint::codes::CHAIN_MULTIPLIES;
+use damper_core::lint::codes::CHAIN_ABOVE_LIMIT;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 
@@ -18,7 +19,7 @@ use super::search::worst;
 use super::told;
 use crate::judgement;
 use crate::shared::Shared;
-use crate::stats::{Over, Route};
+use crate::stats::Over;
 use crate::table::{Subject, TableView};
 use crate::writer::ProposedEdit;
 
@@ -60,7 +61,7 @@ impl Judged {
 pub(crate) fn judge(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedEdit]) -> Judged {
     let changed = edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
     let changed: Vec<Subject> = changed.filter(|subject| !matches!(subject, Subject::Kill(_))).collect();
-    let touched = Touched::of(shared, before, &changed);
+    let touched = Touched::of(shared, &changed);
     if touched.0.is_empty() {
         return Judged::default();
     }
@@ -78,7 +79,7 @@ pub(crate) fn judge(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedE
         format!("{}, more than the limit of {limit}{}", told::in_words(&bound), told::multiplying(&bound));
     let subject = touched.to_blame(&bound).unwrap_or_else(|| changed[0].clone());
     let field = if matches!(subject, Subject::Guard(_)) { "ceiling" } else { "policy" };
-    let finding = judgement::finding(CHAIN_MULTIPLIES, &subject.pattern().to_string(), field, message);
+    let finding = judgement::finding(CHAIN_ABOVE_LIMIT, &subject.pattern().to_string(), field, message);
     Judged { above: Some((subject, finding)), raised }
 }
 
@@ -89,29 +90,23 @@ type Ends = (Arc<str>, Arc<str>);
 struct Touched(HashMap<Ends, Subject>);
 
 impl Touched {
-    fn of(shared: &Shared, table: &Arc<TableView>, changed: &[Subject]) -> Self {
+    fn of(shared: &Shared, changed: &[Subject]) -> Self {
         let mut touched = Self(HashMap::new());
-        let rows = shared.stats.rows_over(Over::default(), table);
-        let many: HashSet<&Pattern> =
-            if changed.len() > FEW { changed.iter().map(Subject::pattern).collect() } else { HashSet::new() };
-        for row in rows.iter() {
-            let Route { caller_service, callee_service, .. } = &row.route;
-            let edge = (caller_service.clone(), callee_service.clone());
-            if touched.0.contains_key(&edge) {
-                continue;
-            }
-            let by = match row.route.key() {
-                // A route of many: only patterns for all methods are for it for sure, and any may be.
-                None => changed.iter().find(|subject| may_match(subject.pattern(), &row.route)),
-                Some(route) if many.is_empty() => {
-                    changed.iter().find(|subject| subject.pattern().matches(&route))
-                }
-                Some(route) => Pattern::candidates(&route)
-                    .find(|pattern| many.contains(pattern))
-                    .and_then(|pattern| changed.iter().find(|subject| *subject.pattern() == pattern)),
+        let many: HashMap<&Pattern, &Subject> = if changed.len() > FEW {
+            changed.iter().map(|subject| (subject.pattern(), subject)).collect()
+        } else {
+            HashMap::new()
+        };
+        for route in shared.stats.keys() {
+            let by = if many.is_empty() {
+                let matching = changed.iter().filter(|subject| subject.pattern().matches(&route));
+                matching.max_by_key(|subject| subject.pattern().exactness())
+            } else {
+                Pattern::candidates(&route).find_map(|pattern| many.get(&pattern).copied())
             };
             if let Some(subject) = by {
-                touched.0.insert(edge, subject.clone());
+                let ends = (route.caller_service().into(), route.callee_service().into());
+                touched.0.entry(ends).or_insert_with(|| subject.clone());
             }
         }
         touched
@@ -137,11 +132,4 @@ impl Touched {
             self.0.get(&ends).cloned()
         })
     }
-}
-
-fn may_match(pattern: &Pattern, route: &Route) -> bool {
-    let [caller, cluster, callee, _] = route.names();
-    let v1::Pattern { caller_service, caller_cluster, callee_service, .. } = pattern.into();
-    let part = |written: &str, name: &str| written == "*" || written == name;
-    part(&caller_service, caller) && part(&caller_cluster, cluster) && part(&callee_service, callee)
 }

@@ -97,7 +97,7 @@ fn services(bound: &v1::ChainBound) -> Vec<&str> {
 }
 
 fn has_chain(findings: &[v1::Finding]) -> bool {
-    findings.iter().any(|found| found.code == "chain_multiplies")
+    findings.iter().any(|found| found.code == "chain_above_limit")
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn write_that_raises_a_chain_above_the_limit_is_refused_unless_forced() {
 
     let written = put(&server, worse(), forced("sale")).await.unwrap();
     assert!(written.changed);
-    let found = written.findings.iter().find(|found| found.code == "chain_multiplies").unwrap();
+    let found = written.findings.iter().find(|found| found.code == "chain_above_limit").unwrap();
     assert_eq!(found.severity(), v1::Severity::Danger);
     assert!(!found.remedy.is_empty() && found.subject == "orders * stock stock.v1.Api/Get", "{found:?}");
 

@@ -141,7 +141,7 @@ codes! {
     GUARD_CUTS = "guard_cuts", Warning,
         "A guard allows less than the rule says, and cuts it where both match.",
         "Keep the rule within the guard, or ask the guard's owner.";
-    CHAIN_MULTIPLIES = "chain_multiplies", Danger,
+    CHAIN_ABOVE_LIMIT = "chain_above_limit", Danger,
         "By the edges seen in reports and the rules in force a chain through the rule's routes can send more than the server's limit.",
         "Allow fewer attempts on its hops, and repair those that multiply instead of adding up.";
     CLIENTS_LACK_FEATURE = "clients_lack_feature", Warning,
