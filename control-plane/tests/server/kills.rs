@@ -50,8 +50,8 @@ async fn listed(server: &Running) -> Vec<v1::KillSwitch> {
 
 async fn metric(server: &Running, name: &str) -> Option<String> {
     let metrics = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&format!("{name} ")).map(str::to_owned));
-    line
+    let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned);
+    metrics.lines().find_map(value)
 }
 
 fn in_whole_seconds(said: Option<prost_types::Duration>) -> i64 {
@@ -390,6 +390,37 @@ async fn kills_and_rules_that_are_written_at_once_arrive_together_and_whole() {
         waits = soon(killing) => waits,
     };
     println!("from the answer of a kill until the client has it, amid other writes: {waits:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_keeps_no_kill_from_the_others() {
+    let server = start().await;
+    let (mut shop, _) = connected(&server, hello("shop")).await;
+    let channel = tonic::transport::Endpoint::from_shared(server.url.clone())
+        .unwrap()
+        .initial_stream_window_size(1024)
+        .connect_lazy();
+    let mut stuck = hello("shop");
+    stuck.identity.as_mut().unwrap().instance = "stuck".to_owned();
+    let stuck = Agent::over(channel, stuck).await;
+    // Its window of 1 KiB is full after a few of these.
+    let mut revision = 0;
+    for n in 0..20 {
+        let name = "x".repeat(200);
+        revision = server
+            .put(crate::harness::rule(key("shop", "stock", &format!("{name}.S/M{n}")), 2))
+            .await
+            .revision;
+        while shop.delta().await.0.revision < revision {}
+    }
+    let killed = set(&server, kill(of_stock())).await.revision;
+    let (message, _) = shop.delta().await;
+    assert_eq!((message.revision, brought(&message)), (killed, Some(vec!["stock".to_owned()])));
+    shop.ack(&message, vec![]).await;
+    let behind = server.client_that(|client| client.identity.as_ref().unwrap().instance == "stuck").await;
+    assert!(behind.behind_since.is_some() && behind.acknowledged_revision < revision, "{behind:?}");
+    drop(stuck);
     server.stop().await;
 }
 

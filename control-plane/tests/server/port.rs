@@ -43,9 +43,13 @@ async fn reflection_names_the_services() {
         panic!("{answer:?}");
     };
     let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
-    for service in
-        ["damper.v1.Rules", "damper.v1.Fleet", "damper.v1.Distribution", "damper.v1.History", "damper.v1.Kills"]
-    {
+    for service in [
+        "damper.v1.Rules",
+        "damper.v1.Fleet",
+        "damper.v1.Distribution",
+        "damper.v1.History",
+        "damper.v1.Kills",
+    ] {
         assert!(names.contains(&service), "{service} is not among {names:?}");
     }
     server.stop().await;

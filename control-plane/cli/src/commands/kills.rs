@@ -162,13 +162,13 @@ pub(crate) fn obeys(client: &v1::Client) -> bool {
 
 /// How many of the connected clients that a kill concerns have acknowledged it.
 fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
-    let has_it = |client: &&v1::Client| {
+    let has_it = |client: &v1::Client| {
         client.acknowledged_revision >= kill.revision
             && obeys(client)
             && !client.refused.iter().any(|refusal| refusal.kill && refusal.key == kill.key)
     };
     let concerned: Vec<&v1::Client> = clients.iter().filter(|client| concerns(kill, client)).collect();
-    format!("{}/{}", concerned.iter().copied().filter(|client| has_it(&client)).count(), concerned.len())
+    format!("{}/{}", concerned.iter().filter(|client| has_it(client)).count(), concerned.len())
 }
 
 /// Warns on stderr where kills are in force, beside tables that look otherwise while they are.
