@@ -66,7 +66,11 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
 
 fn named(rule: &v1::Rule) -> String {
     let mode = mode_name(rule.policy.as_ref().map_or(0, |policy| policy.mode));
-    format!("{} ({mode}, revision {})", key::words(rule.key.as_ref()), rule.revision)
+    let owner = match rule.owner.as_str() {
+        "" => String::new(),
+        owner => format!(", owner {}", printable(owner)),
+    };
+    format!("{} ({mode}, revision {}{owner})", key::words(rule.key.as_ref()), rule.revision)
 }
 
 fn cut_in_words(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {

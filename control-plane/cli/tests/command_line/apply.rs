@@ -104,6 +104,8 @@ fn what_belongs_to_another_is_told_line_by_line() {
     assert_eq!([listed("team-b"), listed("team-a"), listed("")], [2, 0, 0]);
     let table = server.run(&["rules", "list"]).ok();
     assert!(table.contains("OWNER") && table.contains("team-b"), "{table}");
+    let explained = server.run(&["explain", "a", "x", "inventory", "inventory.v1.Inventory/Reserve"]).ok();
+    assert!(explained.contains("(enforce, revision 2, owner team-b)"), "{explained}");
     let history = server.run(&["history", "--owner", "team-a"]).ok();
     assert_eq!(history.lines().count(), 3, "created, and taken over: {history}");
     assert!(history.lines().next().unwrap().contains("OWNER"), "{history}");
