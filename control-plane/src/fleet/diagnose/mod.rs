@@ -179,3 +179,6 @@ fn many(count: usize, what: &str) -> String {
 fn percent(share: f64) -> String {
     format!("{:.1}%", share * 100.0)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+use std::time::Duration;
+
+use damper_core::Pattern;
+
+use super::*;
+use crate::store::{Entry, State};
+use crate::table::{StoredRule, Subject};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A picture with one rule in this mode that was written so long ago, and nobody connected.
+fn picture(mode: v1::Mode, ago: Duration) -> Picture {
+    let now = SystemTime::UNIX_EPOCH + 20_000 * DAY;
+    let pattern = Pattern::parse("shop", "*", "stock", "s.S/Get").unwrap();
+    let retry = v1::Retry { max_attempts: Some(3), ..Default::default() };
+    let policy = v1::Policy { mode: mode.into(), retry: Some(retry), ..Default::default() };
+    let rule = v1::Rule { policy: Some(policy), updated_at: Some((now - ago).into()), ..Default::default() };
+    let entry = Entry { revision: 1, value: StoredRule::value(&rule).into() };
+    let entries = [(Subject::Rule(pattern).key(), entry)].into();
+    let table = TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries });
+    let nobody = Vec::new();
+    Picture {
+        now,
+        table: Arc::new(table),
+        service: String::new(),
+        clients: nobody,
+        rows: Arc::new([]),
+        served: Vec::new(),
+    }
+}
+
+fn codes(picture: &Picture) -> Vec<String> {
+    picture.diagnosis().findings.into_iter().map(|finding| finding.code).collect()
+}
+
+fn client(service: &str, n: usize) -> v1::Client {
+    let identity = v1::Identity {
+        service: service.to_owned(),
+        cluster: "default".to_owned(),
+        instance: format!("{service}-{n}"),
+    };
+    v1::Client { identity: Some(identity), source: v1::Source::Live.into(), ..Default::default() }
+}
+
+#[test]
+fn a_rule_is_observed_for_long_after_a_week_and_only_in_observe() {
+    let long = |mode, ago| codes(&picture(mode, ago)).contains(&"observed_for_long".to_owned());
+    assert!(long(v1::Mode::Observe, 8 * DAY));
+    assert!(!long(v1::Mode::Observe, 6 * DAY));
+    assert!(!long(v1::Mode::Enforce, 8 * DAY));
+}
+
+#[test]
+fn a_store_that_is_away_is_the_first_thing_told() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let mut table = TableView::clone(&picture.table);
+    table.stale_since = Some(picture.now - Duration::from_secs(90));
+    picture.table = Arc::new(table);
+    let findings = picture.diagnosis().findings;
+    assert_eq!(findings[0].code, "store_stale");
+    assert!(findings[0].message.contains("90s"), "{findings:?}");
+}
+
+#[test]
+fn clients_that_do_not_run_on_live_rules_are_told_once_they_had_time() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let connected = |seconds| Some((picture.now - Duration::from_secs(seconds)).into());
+    let stale = |n, source: v1::Source, seconds| v1::Client {
+        source: source.into(),
+        connected_at: connected(seconds),
+        ..client("shop", n)
+    };
+    picture.clients = vec![
+        stale(1, v1::Source::LastKnownGood, 60),
+        stale(2, v1::Source::BuiltIn, 60),
+        stale(3, v1::Source::LastKnownGood, 5),
+        stale(4, v1::Source::Live, 60),
+    ];
+    let findings = picture.diagnosis().findings;
+    let found: Vec<_> = findings.iter().filter(|finding| finding.code == "not_live").collect();
+    assert_eq!(found.len(), 1);
+    let says = "2 processes, one of them shop-1: runs on the last known good rules";
+    assert!(found[0].message.starts_with(says), "{found:?}");
+}
+
+#[test]
+fn an_answer_is_bounded_and_says_what_was_left_out() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    picture.clients = (0..1500)
+        .map(|n| v1::Client { override_mode: v1::Mode::Off.into(), ..client(&format!("s{n}"), 1) })
+        .collect();
+    let findings = picture.diagnosis().findings;
+    assert_eq!(findings.len(), MAX_FINDINGS);
+    let last = findings.last().unwrap();
+    assert_eq!((last.code.as_str(), last.message.as_str()), ("more_findings", "and 501 more"));
+}
