@@ -40,6 +40,6 @@ mod written;
 
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
-    AmplificationOutOfRange, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS, MAX_RULES, MaxAmplification, RetentionTooShort, Settings,
-    StoreUrl,
+    AmplificationOutOfRange, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS, MAX_RULES,
+    MaxAmplification, RetentionTooShort, Settings, StoreUrl,
 };

@@ -20,7 +20,8 @@ pub const MAX_GUARDS: usize = 10_000;
 pub const CONVERGENCE_SHARE: RangeInclusive<f64> = 0.01..=1.0;
 
 /// How long can be waited for them; 30 s where nothing is said.
-pub const CONVERGENCE_WITHIN: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
+pub const CONVERGENCE_WITHIN: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(600);
 
 /// How long changes are kept: at least as long as the requests that made them are remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

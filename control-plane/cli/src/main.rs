@@ -33,8 +33,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, chain, clients, completion, diff, doctor, explain, export, guards, history, import, kill, kills, reference, rollback,
-    routes, rules, serve, stats, unkill, lint,
+    apply, audit, chain, clients, completion, diff, doctor, explain, export, guards, history, import, kill,
+    kills, lint, reference, rollback, routes, rules, serve, stats, unkill,
 };
 use crate::exit::Error;
 

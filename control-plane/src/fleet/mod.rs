@@ -3,8 +3,8 @@
 //! All figures come from [`crate::stats`] and [`crate::hub`]; this room only chooses and phrases.
 
 mod clients;
-mod diagnose;
 mod convergence;
+mod diagnose;
 mod routes;
 mod watch;
 

@@ -89,13 +89,7 @@ impl Story {
     }
 
     fn of(stage: Stage, scenes: Vec<Scene>) -> Self {
-        Self {
-            stage,
-            scenes,
-            played: Vec::new(),
-            governed: None,
-            origin: Instant::now(),
-        }
+        Self { stage, scenes, played: Vec::new(), governed: None, origin: Instant::now() }
     }
 
     /// Puts the first rules in force and begins the first stretch; the load may start then.

@@ -15,7 +15,7 @@ mod harness;
 mod history;
 mod init;
 mod kills;
-mod reporting;
 mod lint;
+mod reporting;
 mod serving;
 mod stats;

@@ -108,7 +108,9 @@ impl Picture {
     /// The routes that it is about: from and to the service.
     fn rows(&self) -> impl Iterator<Item = &Row> {
         let rows = self.rows.iter().map(|row| &**row);
-        rows.filter(|row| self.is_about(&row.route.caller_service) || self.is_about(&row.route.callee_service))
+        rows.filter(|row| {
+            self.is_about(&row.route.caller_service) || self.is_about(&row.route.callee_service)
+        })
     }
 
     /// The services that are connected.
@@ -126,11 +128,7 @@ impl Picture {
     }
 
     /// A finding for each service that has such clients, with how many there are and one of them.
-    fn by_service(
-        &self,
-        known: Known,
-        is_so: impl Fn(&v1::Client) -> Option<String>,
-    ) -> Vec<v1::Finding> {
+    fn by_service(&self, known: Known, is_so: impl Fn(&v1::Client) -> Option<String>) -> Vec<v1::Finding> {
         let mut services: BTreeMap<&str, (usize, String)> = BTreeMap::new();
         for client in self.clients() {
             if let Some(how) = is_so(client) {
