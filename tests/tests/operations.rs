@@ -51,7 +51,7 @@ impl Playground {
             [&key["caller_service"], &key["caller_cluster"], &key["callee_service"], &key["callee_method"]]
                 == ROUTE
         };
-        routes.as_array()?.iter().find(is_route).cloned()
+        routes["routes"].as_array()?.iter().find(is_route).cloned()
     }
 
     /// Waits until the route's amplification is in a range.

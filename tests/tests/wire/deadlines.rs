@@ -93,7 +93,7 @@ async fn a_call_that_would_have_no_time_is_not_sent() {
 async fn is_let_go_at_the_deadline(peer: &Peer) {
     let world = World::new(peer, "timeout: 150ms, retry: { max_attempts: 3 }").await;
     let started = Instant::now();
-    assert_eq!(world.call("one").await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(world.call("one").await.expect_err("no answer comes").code(), Code::DeadlineExceeded);
     let took = started.elapsed();
     assert!(took >= ms(145) && took < ms(150) + SLACK, "{took:?}");
     let seen = peer.until_all_are_over().await;

@@ -262,8 +262,7 @@ async fn a_goaway_that_includes_the_stream_and_then_no_answer_is_an_ordinary_fai
         let stream = first.request().await;
         first.go_away(stream, 0).await;
         drop(first);
-        let second = answering(&raw).await;
-        second
+        answering(&raw).await
     };
     let (answered, _connection) = tokio::join!(world.call("one"), serving);
     answered.unwrap();
