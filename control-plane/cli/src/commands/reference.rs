@@ -85,7 +85,7 @@ fn line(arg: &Arg) -> String {
         })
         .collect();
     if !choices.is_empty() {
-        let _ = write!(line, " One of {}.", choices.join(", "));
+        let _ = write!(line, "; one of {}", choices.join(", "));
     }
     let defaults: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     if !defaults.is_empty() && arg.get_action().takes_values() {
