@@ -4,7 +4,7 @@
 //! the connection but answers no ping loses it. A slow answer of a living server may take as long as the
 //! server itself allows a call. Lists are read to their last page.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use damper_proto::v1::fleet_client::FleetClient;
@@ -44,6 +44,8 @@ pub(crate) struct ServerArgs {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     address: String,
+    /// When the connection was there, which is when a command begins to act.
+    pub(crate) connected_at: Instant,
     pub(crate) rules: RulesClient<Channel>,
     pub(crate) guards: GuardsClient<Channel>,
     pub(crate) fleet: FleetClient<Channel>,
@@ -59,6 +61,7 @@ impl Client {
         let channel = endpoint.connect().await.map_err(|error| status::unreachable(&address, &error))?;
         Ok(Self {
             address,
+            connected_at: Instant::now(),
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             history: HistoryClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),

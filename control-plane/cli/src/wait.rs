@@ -51,7 +51,7 @@ impl WaitArgs {
                 return Err(Error::Undelivered(format!("{written}: {error}")));
             }
         };
-        report(&last, share)
+        report(&last, share, client.connected_at.elapsed())
     }
 
     /// The last message; those before it are shown as they come.
@@ -69,7 +69,8 @@ impl WaitArgs {
                 return Err(Error::Unavailable("the server has ended the stream".to_owned()));
             };
             if live {
-                let _ = write!(io::stderr(), "{AGAIN}{}", line(&state)).and_then(|()| io::stderr().flush());
+                let _ = write!(io::stderr(), "{AGAIN}{}", line(&state, client.connected_at.elapsed()))
+                    .and_then(|()| io::stderr().flush());
             }
             if state.done || state.timed_out {
                 if live {
@@ -82,14 +83,14 @@ impl WaitArgs {
 }
 
 /// Says how it ended; those who do not have it are named where they are too many.
-fn report(last: &v1::Convergence, share: f64) -> Result<(), Error> {
+fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Error> {
     let revision = last.revision;
     if last.affected == 0 && last.done {
         return Err(Error::Undelivered(format!(
             "revision {revision} is written, but concerns no connected client: it was delivered to nobody"
         )));
     }
-    message(line(last));
+    message(line(last, since));
     if last.done {
         return Ok(());
     }
@@ -108,14 +109,14 @@ fn report(last: &v1::Convergence, share: f64) -> Result<(), Error> {
     )))
 }
 
-fn line(state: &v1::Convergence) -> String {
+/// How far it is, so long after the command began to write.
+fn line(state: &v1::Convergence, since: Duration) -> String {
     let v1::Convergence { affected, acknowledged, refused, lacking_features, left, .. } = state;
-    let elapsed = state.elapsed.and_then(|elapsed| Duration::try_from(elapsed).ok()).unwrap_or_default();
     let within = if state.done { "within" } else { "after" };
     let others = [(refused, "refused it"), (lacking_features, "lack a feature"), (left, "left")];
     let others: String =
         others.iter().filter(|(n, _)| **n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
-    format!("acknowledged {acknowledged} of {affected} {within} {}{others}", time(elapsed))
+    format!("acknowledged {acknowledged} of {affected} {within} {}{others}", time(since))
 }
 
 fn time(elapsed: Duration) -> String {
@@ -187,20 +188,19 @@ mod tests {
 
     #[test]
     fn the_end_is_told_in_words() {
-        let elapsed = prost_types::Duration::try_from(Duration::from_micros(12_345)).ok();
-        let mut state =
-            v1::Convergence { revision: 7, affected: 4, acknowledged: 4, elapsed, ..Default::default() };
+        let since = Duration::from_micros(12_345);
+        let mut state = v1::Convergence { revision: 7, affected: 4, acknowledged: 4, ..Default::default() };
         state.done = true;
-        assert_eq!(line(&state), "acknowledged 4 of 4 within 12 ms");
-        assert!(report(&state, 1.0).is_ok());
+        assert_eq!(line(&state, since), "acknowledged 4 of 4 within 12 ms");
+        assert!(report(&state, 1.0, since).is_ok());
         state =
             v1::Convergence { acknowledged: 2, refused: 1, left: 1, done: false, timed_out: true, ..state };
-        assert_eq!(line(&state), "acknowledged 2 of 4 after 12 ms, 1 refused it, 1 left");
-        let error = report(&state, 0.995).unwrap_err();
+        assert_eq!(line(&state, since), "acknowledged 2 of 4 after 12 ms, 1 refused it, 1 left");
+        let error = report(&state, 0.995, since).unwrap_err();
         assert_eq!(error.code(), 1);
         assert!(error.to_string().contains("not delivered to 99.5%"), "{error}");
         let nobody = v1::Convergence { done: true, ..Default::default() };
-        assert!(report(&nobody, 1.0).unwrap_err().to_string().contains("nobody"));
+        assert!(report(&nobody, 1.0, since).unwrap_err().to_string().contains("nobody"));
     }
 
     #[test]
