@@ -83,7 +83,7 @@ fn the_incident_in_the_guide_is_found_stopped_explained_and_undone_by_its_comman
             .replace("damper demo fault", &format!("damper demo fault --control {}", playground.control));
         let printed = session.succeed(&playground.url, &line);
         println!("$ {command}   ({} ms)\n{printed}", begun.elapsed().as_millis());
-        said = said + &command + "\n" + &printed;
+        said += &printed;
         match command.as_str() {
             "damper demo fault 100%" => {
                 playground.until_amplification("the storm", |amplification| amplification > 5.0);
