@@ -151,6 +151,7 @@ impl Conversation<'_> {
     /// Speaks until the stream breaks, with the reason, or until the end.
     async fn hold(&mut self, mut inbox: Streaming<v1::ServerMessage>, stop: &mut Stop) -> Option<String> {
         let mut silent_at = Instant::now() + SILENCE;
+        let mut reported_at = Instant::now();
         let report = tokio::time::sleep(self.reporter.wait());
         tokio::pin!(report);
         loop {
@@ -167,16 +168,18 @@ impl Conversation<'_> {
                         Ok(Ok(Some(received))) => received,
                     };
                     silent_at = Instant::now() + SILENCE;
-                    let faster = matches!(received.kind, Some(Kind::ReportSettings(_)));
+                    let is_pace = matches!(received.kind, Some(Kind::ReportSettings(_)));
                     if let Err(problem) = self.obey(received).await {
                         return Some(problem);
                     }
-                    if faster {
-                        report.as_mut().reset(Instant::now() + self.reporter.wait());
+                    if is_pace {
+                        // From the last report on: a pace that changes all the time must not put the next one off.
+                        report.as_mut().reset(reported_at + self.reporter.wait());
                     }
                 }
                 () = &mut report => {
                     self.report();
+                    reported_at = Instant::now();
                     report.as_mut().reset(Instant::now() + self.reporter.wait());
                 }
             }

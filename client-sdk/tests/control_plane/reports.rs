@@ -126,6 +126,23 @@ async fn the_server_sets_how_often() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pace_that_changes_all_the_time_puts_no_report_off() {
+    let (_plane, damper, mut stream) = ruled().await;
+    attempts(&damper, "b").await;
+    let begun = Instant::now();
+    // Somebody looks at the figures every half second, and each look is over at once.
+    for look in 0..40 {
+        let interval = if look % 2 == 0 { Duration::from_secs(1) } else { Duration::from_secs(5) };
+        let interval = prost_types::Duration::try_from(interval).ok();
+        stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval })).await;
+        if tokio::time::timeout(Duration::from_millis(500), stream.report()).await.is_ok() {
+            break;
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(6), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_calls_are_reported_when_it_shuts_down() {
     let (_plane, damper, mut stream) = ruled().await;
     stream.report().await;
