@@ -10,6 +10,7 @@ mod class;
 mod connection;
 mod delivery;
 mod distribution;
+mod ending;
 mod errors;
 mod exposition;
 mod filter;

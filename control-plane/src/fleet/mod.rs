@@ -8,16 +8,13 @@ mod diagnose;
 mod routes;
 mod watch;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use damper_proto::v1;
-use futures_core::Stream;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::chain;
+use crate::ending::Answer;
 use crate::errors::within;
 use crate::shared::Shared;
 
@@ -34,8 +31,8 @@ impl Fleet {
 
 #[tonic::async_trait]
 impl v1::fleet_server::Fleet for Fleet {
-    type WatchConvergenceStream = Pin<Box<dyn Stream<Item = Result<v1::Convergence, Status>> + Send>>;
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<v1::WatchResponse, Status>> + Send>>;
+    type WatchConvergenceStream = Answer<v1::Convergence>;
+    type WatchStream = Answer<v1::WatchResponse>;
 
     async fn list_routes(
         &self,
@@ -53,9 +50,8 @@ impl v1::fleet_server::Fleet for Fleet {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let plan = watch::Plan::read(request.into_inner())?;
-        let (out, responses) = mpsc::channel(1);
-        tokio::spawn(watch::serve(self.shared.clone(), plan, out));
-        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+        let shared = self.shared.clone();
+        Ok(Response::new(Answer::of(&self.shared.stopping, 1, |out| watch::serve(shared, plan, out))))
     }
 
     async fn watch_convergence(
@@ -63,8 +59,7 @@ impl v1::fleet_server::Fleet for Fleet {
         request: Request<v1::WatchConvergenceRequest>,
     ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
         let plan = convergence::Plan::read(request.into_inner())?;
-        let messages = convergence::open(&self.shared, plan).await?;
-        Ok(Response::new(Box::pin(ReceiverStream::new(messages))))
+        Ok(Response::new(convergence::open(&self.shared, plan).await?))
     }
 
     async fn get_chain(

@@ -13,7 +13,6 @@ use damper_proto::v1;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tonic::Status;
 
 use crate::delivery::{Delivered, Delivery};
 use crate::errors::Error;
@@ -66,12 +65,12 @@ struct Told {
     rules: BTreeMap<Pattern, (Arc<StoredRule>, Delivered)>,
 }
 
-/// Serves one watcher to its end.
+/// Serves one watcher until it leaves.
 pub(super) async fn serve(
     shared: Arc<Shared>,
     plan: Plan,
-    out: mpsc::Sender<Result<v1::WatchResponse, Status>>,
-) {
+    out: mpsc::Sender<v1::WatchResponse>,
+) -> Result<(), Error> {
     let _watching = match &plan.route {
         Some(route) => Watching::caller(&shared, &route.caller_service, &route.caller_cluster),
         None => Watching::everything(&shared),
@@ -80,21 +79,16 @@ pub(super) async fn serve(
     let mut next = Instant::now();
     loop {
         tokio::select! {
-            () = shared.stopping.cancelled() => break,
-            () = out.closed() => return,
+            () = out.closed() => return Ok(()),
             () = sleep_until(next) => {}
         }
         for message in told.update(&shared, &plan) {
-            tokio::select! {
-                () = shared.stopping.cancelled() => break,
-                sent = out.send(Ok(message)) => if sent.is_err() { return },
+            if out.send(message).await.is_err() {
+                return Ok(());
             }
         }
         next = Instant::now() + plan.interval;
     }
-    let stopping = Err(Error::unavailable("the server is stopping").into());
-    // A watcher that does not even take the last word is told nothing.
-    let _ = tokio::time::timeout(Duration::from_secs(1), out.send(stopping)).await;
 }
 
 impl Told {

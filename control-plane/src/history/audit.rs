@@ -3,24 +3,25 @@
 //! It ends at the revision that is the newest when it begins. It goes as fast as it is read: no more than a page of
 //! changes is in memory.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use damper_proto::v1;
-use futures_core::Stream;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
 use super::filter::Changes;
 use super::object;
 use super::past::{changes, newest, oldest};
+use crate::ending::Answer;
 use crate::errors::Error;
 use crate::shared::Shared;
 
-type Exported = Pin<Box<dyn Stream<Item = Result<v1::Change, Status>> + Send>>;
+/// How many messages may wait for a reader.
+const AHEAD: usize = 16;
 
-pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportAuditRequest) -> Result<Exported, Error> {
+pub(super) async fn open(
+    shared: &Arc<Shared>,
+    request: v1::ExportAuditRequest,
+) -> Result<Answer<v1::Change>, Error> {
     let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
     let filter = Changes::read(request.filter)?;
     let oldest = oldest(&*shared.store).await?;
@@ -29,19 +30,10 @@ pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportAuditRequest) 
     }
     let after = oldest.max(filter.revisions.start() - 1);
     let upto = newest(shared).await?.min(*filter.revisions.end());
-    let (out, responses) = mpsc::channel(16);
-    let shared = shared.clone();
-    tokio::spawn(async move {
-        let ended = tokio::select! {
-            ended = export(&shared, &filter, after, upto, &out) => ended,
-            () = shared.stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
-        };
-        if let Err(error) = ended {
-            // Who does not even take the last word is told nothing.
-            let _ = out.try_send(Err(error.into()));
-        }
-    });
-    Ok(Box::pin(ReceiverStream::new(responses)))
+    let producer = shared.clone();
+    Ok(Answer::of(&shared.stopping, AHEAD, |out| async move {
+        export(&producer, &filter, after, upto, &out).await
+    }))
 }
 
 /// Sends the changes `after + 1 ..= upto`.
@@ -50,18 +42,20 @@ async fn export(
     filter: &Changes,
     after: u64,
     upto: u64,
-    out: &mpsc::Sender<Result<v1::Change, Status>>,
+    out: &mpsc::Sender<v1::Change>,
 ) -> Result<(), Error> {
     let mut reached = after;
     while reached < upto {
         let page = changes(&*shared.store, reached, upto).await?;
-        let Some(last) = page.last() else { return Ok(()) };
+        let Some(last) = page.last() else {
+            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+        };
         reached = last.revision;
         for change in page.iter().filter(|change| filter.accepts_change(change)) {
             let head = object::head(change);
             for object in object::objects(change, filter) {
                 let told = v1::Change { objects: vec![object], ..head.clone() };
-                if out.send(Ok(told)).await.is_err() {
+                if out.send(told).await.is_err() {
                     return Ok(());
                 }
             }

@@ -5,17 +5,14 @@
 //! the same ones give the same answer.
 
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use damper_proto::{convert, v1};
-use futures_core::Stream;
 use prost::Message as _;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
 use super::past::{self, Touched};
+use crate::ending::Answer;
 use crate::errors::{Current, Error};
 use crate::shared::Shared;
 use crate::store::Entry;
@@ -23,12 +20,15 @@ use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 
 /// A message ends with the object that makes it longer than this; one has at most 64 KiB.
 const MESSAGE_BYTES: usize = 512 << 10;
+/// How many messages may wait for a reader.
+const AHEAD: usize = 4;
 /// So many of those that can not be read are named.
 const MAX_NAMED: usize = 10;
 
-type Exported = Pin<Box<dyn Stream<Item = Result<v1::ExportResponse, Status>> + Send>>;
-
-pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportRequest) -> Result<Exported, Error> {
+pub(super) async fn open(
+    shared: &Arc<Shared>,
+    request: v1::ExportRequest,
+) -> Result<Answer<v1::ExportResponse>, Error> {
     let table = match request.revision {
         Some(revision) => past::table_at(shared, "revision", revision).await?,
         None => {
@@ -40,18 +40,7 @@ pub(super) async fn open(shared: &Arc<Shared>, request: v1::ExportRequest) -> Re
     let since = past::touched(&*shared.store, revision, table.revision(), is_exported).await?;
     let objects = objects(&table, since);
     check(&objects)?;
-    let (out, responses) = mpsc::channel(4);
-    let stopping = shared.stopping.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            () = send(revision, objects, &out) => {}
-            () = stopping.cancelled() => {
-                // Who does not even take the last word is told nothing.
-                let _ = out.try_send(Err(Error::unavailable("the server is stopping").into()));
-            }
-        }
-    });
-    Ok(Box::pin(ReceiverStream::new(responses)))
+    Ok(Answer::of(&shared.stopping, AHEAD, |out| send(revision, objects, out)))
 }
 
 /// A rule or guard as the table or the history has it.
@@ -86,17 +75,21 @@ fn objects(table: &TableView, since: BTreeMap<Subject, Touched>) -> BTreeMap<Sub
 
 /// Refuses to hand out what is not all there is.
 fn check(objects: &BTreeMap<Subject, Kept>) -> Result<(), Error> {
-    let unread = objects.iter().filter(|(subject, kept)| !is_read(subject, kept));
-    let mut unread: Vec<String> = unread.map(|(subject, _)| subject.to_string()).collect();
-    if unread.is_empty() {
+    let mut broken = objects.iter().filter(|(subject, kept)| !is_read(subject, kept)).peekable();
+    if broken.peek().is_none() {
         return Ok(());
     }
-    let rest = unread.len().saturating_sub(MAX_NAMED);
-    unread.truncate(MAX_NAMED);
+    Err(unread(broken.map(|(subject, _)| subject)))
+}
+
+fn unread<'a>(subjects: impl Iterator<Item = &'a Subject>) -> Error {
+    let mut named: Vec<String> = subjects.map(Subject::to_string).collect();
+    let rest = named.len().saturating_sub(MAX_NAMED);
+    named.truncate(MAX_NAMED);
     if rest > 0 {
-        unread.push(format!("and {rest} more"));
+        named.push(format!("and {rest} more"));
     }
-    Err(Error::Damaged(format!("can not be read by this control plane: {}", unread.join(", "))))
+    Error::Damaged(format!("can not be read by this control plane: {}", named.join(", ")))
 }
 
 fn is_read(subject: &Subject, kept: &Kept) -> bool {
@@ -114,28 +107,29 @@ fn is_read(subject: &Subject, kept: &Kept) -> bool {
 async fn send(
     revision: u64,
     objects: BTreeMap<Subject, Kept>,
-    out: &mpsc::Sender<Result<v1::ExportResponse, Status>>,
-) {
-    let message = || v1::ExportResponse { revision, objects: Vec::new() };
+    out: mpsc::Sender<v1::ExportResponse>,
+) -> Result<(), Error> {
+    let message = || v1::ExportResponse { revision, objects: Vec::new(), total: objects.len() as u64 };
     let (mut next, mut bytes) = (message(), 0);
-    for (subject, kept) in objects {
-        let Some(object) = object(&subject, kept) else { continue };
+    for (subject, kept) in &objects {
+        let object = object(subject, kept).ok_or_else(|| unread(std::iter::once(subject)))?;
         bytes += object.encoded_len();
         next.objects.push(object);
         if bytes > MESSAGE_BYTES {
             let full = std::mem::replace(&mut next, message());
             bytes = 0;
-            if out.send(Ok(full)).await.is_err() {
-                return;
+            if out.send(full).await.is_err() {
+                return Ok(());
             }
         }
     }
     // The last one also where it is empty: an answer says its revision.
-    let _ = out.send(Ok(next)).await;
+    let _ = out.send(next).await;
+    Ok(())
 }
 
 /// Without what the server set.
-fn object(subject: &Subject, kept: Kept) -> Option<v1::Object> {
+fn object(subject: &Subject, kept: &Kept) -> Option<v1::Object> {
     use v1::object::Kind;
     let of_rule = |rule: v1::Rule| {
         let v1::Rule { key, policy, owner, .. } = rule;
@@ -148,7 +142,7 @@ fn object(subject: &Subject, kept: Kept) -> Option<v1::Object> {
     let kind = match kept {
         Kept::Rule(stored) => of_rule(stored.wire.clone()),
         Kept::Guard(stored) => of_guard(stored.wire.clone()),
-        Kept::Entry(entry) => match Current::read(subject, entry)? {
+        Kept::Entry(entry) => match Current::read(subject, entry.clone())? {
             Current::Rule(rule) => of_rule(*rule),
             Current::Guard(guard) => of_guard(*guard),
             Current::Kill(_) => return None,

@@ -14,13 +14,12 @@ mod past;
 pub(crate) mod retention;
 mod rollback;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use damper_proto::v1;
-use futures_core::Stream;
 use tonic::{Request, Response, Status};
 
+use crate::ending::Answer;
 use crate::errors::within;
 use crate::shared::Shared;
 
@@ -37,8 +36,8 @@ impl History {
 
 #[tonic::async_trait]
 impl v1::history_server::History for History {
-    type ExportStream = Pin<Box<dyn Stream<Item = Result<v1::ExportResponse, Status>> + Send>>;
-    type ExportAuditStream = Pin<Box<dyn Stream<Item = Result<v1::Change, Status>> + Send>>;
+    type ExportStream = Answer<v1::ExportResponse>;
+    type ExportAuditStream = Answer<v1::Change>;
 
     async fn list_changes(
         &self,

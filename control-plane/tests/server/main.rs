@@ -7,6 +7,7 @@ mod chain;
 mod convergence;
 mod distribution;
 mod doctor;
+mod endings;
 mod fleet;
 mod guards;
 mod harness;

@@ -35,16 +35,17 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
     let client = Client::connect(&session.server).await?;
     let request = v1::ExportRequest { revision: args.revision };
     let mut messages = client.answer(client.history.clone().export(request)).await?;
-    let (mut revision, mut manifests) = (None, Vec::new());
+    let (mut said, mut manifests) = (None, Vec::new());
     while let Some(message) = messages.message().await.map_err(|status| client.failure(&status))? {
-        revision = Some(message.revision);
+        said = Some((message.revision, message.total));
         for object in message.objects {
             manifests.push(manifest_of(object)?);
         }
     }
-    let Some(revision) = revision else {
+    let Some((revision, total)) = said else {
         return Err(Error::Defect("the server ended the export before its first message".to_owned()));
     };
+    check_whole(manifests.len() as u64, total)?;
     let text = match session.format {
         Format::Json => manifest::to_json(&manifests) + "\n",
         Format::Table | Format::Yaml => HEADER.to_owned() + &manifest::to_yaml(&manifests),
@@ -55,6 +56,15 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
     }
     message(format_args!("revision {revision}: {} rules and guards", manifests.len()));
     Ok(())
+}
+
+/// Refuses a part, however well the stream ended. A server that does not tell how much there is says 0.
+fn check_whole(came: u64, total: u64) -> Result<(), Error> {
+    if total == 0 || came == total {
+        return Ok(());
+    }
+    let problem = format!("only {came} of {total} rules and guards came");
+    Err(Error::Unavailable(format!("the export broke off: {problem}; nothing was written")))
 }
 
 /// What is left out would be lost, so nothing is.
@@ -76,4 +86,16 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     new.as_file().sync_all()?;
     new.persist(file)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_an_export_is_no_backup() {
+        assert_eq!(check_whole(2, 3).unwrap_err().code(), 69);
+        assert!(check_whole(3, 3).is_ok() && check_whole(0, 0).is_ok());
+        assert!(check_whole(3, 0).is_ok(), "a server that does not tell");
+    }
 }

@@ -14,9 +14,9 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
-use tonic::Status;
 
 use self::census::Census;
+use crate::ending::Answer;
 use crate::errors::Error;
 use crate::settings::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use crate::shared::Shared;
@@ -28,7 +28,7 @@ const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
 const TAKE_EVERY: Duration = Duration::from_millis(5);
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-type Out = mpsc::Sender<Result<v1::Convergence, Status>>;
+type Out = mpsc::Sender<v1::Convergence>;
 
 /// What somebody waits for.
 pub(super) struct Plan {
@@ -59,16 +59,12 @@ impl Plan {
 }
 
 /// Opens the stream. A revision whose change is no longer kept is refused before.
-pub(super) async fn open(
-    shared: &Arc<Shared>,
-    plan: Plan,
-) -> Result<mpsc::Receiver<Result<v1::Convergence, Status>>, Error> {
+pub(super) async fn open(shared: &Arc<Shared>, plan: Plan) -> Result<Answer<v1::Convergence>, Error> {
     let table = shared.table();
     let subjects = match table.revision() >= plan.revision {
         true => Some(subjects(shared, &table, plan.revision).await?),
         false => None,
     };
-    let (out, messages) = mpsc::channel(1);
     let watcher = Watcher {
         shared: shared.clone(),
         tables: shared.table.clone(),
@@ -78,8 +74,7 @@ pub(super) async fn open(
         begun: Instant::now(),
         plan,
     };
-    tokio::spawn(watcher.serve(out));
-    Ok(messages)
+    Ok(Answer::of(&shared.stopping, 1, |out| watcher.serve(out)))
 }
 
 /// What the change of a revision was about, from memory or from the store.
@@ -113,38 +108,33 @@ struct Watcher {
 
 impl Watcher {
     /// Tells how far the change has come, until it has come or time is up.
-    async fn serve(mut self, out: Out) {
+    async fn serve(mut self, out: Out) -> Result<(), Error> {
         let deadline = self.begun + self.plan.within;
         let mut told = None;
         let mut next_telling = self.begun;
         loop {
             // Seen before the census: what happens during it wakes the watcher again.
             self.moves.mark_unchanged();
-            let mut state = match self.look().await {
-                Ok(state) => state,
-                Err(error) => return last_word(&out, Err(error.into())).await,
-            };
+            let mut state = self.look().await?;
             let now = Instant::now();
             state.timed_out = !state.done && now >= deadline;
             if state.done || state.timed_out {
-                return last_word(&out, Ok(state)).await;
+                // Who is gone is told nothing.
+                let _ = out.send(state).await;
+                return Ok(());
             }
             let news = told.as_ref() != Some(&without_time(&state));
             if news && now >= next_telling {
                 told = Some(without_time(&state));
                 next_telling = now + TELL_EVERY;
-                if out.send(Ok(state)).await.is_err() {
-                    return;
+                if out.send(state).await.is_err() {
+                    return Ok(());
                 }
             }
             let untold = news && now < next_telling;
             let wake = if untold { next_telling.min(deadline) } else { deadline };
-            let stopping = self.shared.stopping.clone();
             tokio::select! {
-                () = out.closed() => return,
-                () = stopping.cancelled() => {
-                    return last_word(&out, Err(Error::unavailable("the server is stopping").into())).await;
-                }
+                () = out.closed() => return Ok(()),
                 () = self.event(now + TAKE_EVERY) => {}
                 () = sleep_until(wake) => {}
             }
@@ -195,11 +185,6 @@ fn reaches(counted: &v1::Convergence, share: f64) -> bool {
 
 fn without_time(state: &v1::Convergence) -> v1::Convergence {
     v1::Convergence { elapsed: None, ..state.clone() }
-}
-
-async fn last_word(out: &Out, word: Result<v1::Convergence, Status>) {
-    // Who does not even take the last word is told nothing.
-    let _ = tokio::time::timeout(Duration::from_secs(1), out.send(word)).await;
 }
 
 #[cfg(test)]

@@ -1,0 +1,120 @@
+//! Streams of which the end is told: a reader that sees one end well has all of it.
+//!
+//! The items go through a channel that is full whenever the reader is slower than the server, so the last word has a
+//! way of its own and waits until they are read. A producer that ends without a word, because it panicked or because
+//! the server is going, has not finished, and its stream ends with an error. A reader that never reads on is cut off
+//! with its connection.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_core::Stream;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::errors::Error;
+
+/// What a producer sends, then how it ended.
+pub(crate) struct Answer<T> {
+    items: mpsc::Receiver<T>,
+    /// None once it was told.
+    end: Option<oneshot::Receiver<Result<(), Error>>>,
+}
+
+impl<T: Send + 'static> Answer<T> {
+    /// Starts a producer that may be `room` items ahead of its reader. It is dropped when the server stops.
+    pub(crate) fn of<F>(
+        stopping: &CancellationToken,
+        room: usize,
+        produce: impl FnOnce(mpsc::Sender<T>) -> F,
+    ) -> Self
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let (out, items) = mpsc::channel(room);
+        let (last_word, end) = oneshot::channel();
+        let (producer, stopping) = (produce(out), stopping.clone());
+        tokio::spawn(async move {
+            let ended = tokio::select! {
+                ended = producer => ended,
+                () = stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
+            };
+            // A reader that is gone is told nothing.
+            let _ = last_word.send(ended);
+        });
+        Self { items, end: Some(end) }
+    }
+}
+
+impl<T> Stream for Answer<T> {
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(item) = ready!(self.items.poll_recv(context)) {
+            return Poll::Ready(Some(Ok(item)));
+        }
+        let Some(end) = &mut self.end else { return Poll::Ready(None) };
+        let ended = ready!(Pin::new(end).poll(context));
+        self.end = None;
+        let ended = ended.unwrap_or_else(|_| Err(Error::unavailable("the answer broke off")));
+        Poll::Ready(ended.err().map(|error| Err(error.into())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt as _;
+    use tonic::Code;
+
+    /// Sends two numbers into a channel with room for one, then ends in its way.
+    async fn two(out: mpsc::Sender<u8>, ended: Result<(), Error>) -> Result<(), Error> {
+        for n in [1, 2] {
+            if out.send(n).await.is_err() {
+                return Ok(());
+            }
+        }
+        ended
+    }
+
+    async fn told(answer: Answer<u8>) -> (Vec<u8>, Option<Code>) {
+        let all: Vec<_> = answer.collect().await;
+        let items = all.iter().filter_map(|item| item.as_ref().ok().copied()).collect();
+        (items, all.last().and_then(|last| last.as_ref().err()).map(Status::code))
+    }
+
+    #[tokio::test]
+    async fn the_end_is_told_after_everything_that_was_sent() {
+        let stopping = CancellationToken::new();
+        let done = Answer::of(&stopping, 1, |out| two(out, Ok(())));
+        assert_eq!(told(done).await, (vec![1, 2], None));
+        let failed = Answer::of(&stopping, 1, |out| two(out, Err(Error::Damaged("x".to_owned()))));
+        assert_eq!(told(failed).await, (vec![1, 2], Some(Code::DataLoss)));
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_of_a_server_that_stops_is_told_that_there_was_more() {
+        let stopping = CancellationToken::new();
+        let answer = Answer::of(&stopping, 1, |out| two(out, Ok(())));
+        stopping.cancel();
+        // Full with the first number, and nobody reads while the server stops.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+        let (items, code) = told(answer).await;
+        assert!(items.len() < 2, "{items:?}");
+        assert_eq!(code, Some(Code::Unavailable));
+    }
+
+    #[tokio::test]
+    async fn a_producer_that_panics_has_not_finished() {
+        let stopping = CancellationToken::new();
+        let answer = Answer::of(&stopping, 1, |out: mpsc::Sender<u8>| async move {
+            let _ = out.send(1).await;
+            panic!("a defect")
+        });
+        assert_eq!(told(answer).await, (vec![1], Some(Code::Unavailable)));
+    }
+}

@@ -1,0 +1,48 @@
+//! Long answers end well only where all of them was sent, however slowly they are read.
+
+use damper_proto::v1;
+use damper_proto::v1::history_client::HistoryClient;
+use tonic::transport::Endpoint;
+use tonic::{Code, Status, Streaming};
+
+use crate::harness::{Running, header, key, put_change, rule, soon, start_with};
+
+/// So many rules of more than a kilobyte are far more than waits on the way to a reader.
+const RULES: usize = 6000;
+
+async fn fill(server: &Running) {
+    let long = |n: usize| {
+        let name = |first: char| format!("{first}{n:0>254}");
+        let key = v1::Pattern { caller_cluster: name('c'), ..key(&name('a'), &name('b'), "*") };
+        v1::Rule { owner: name('o'), ..rule(key, 2) }
+    };
+    let options = v1::WriteOptions::default();
+    let set: Vec<_> =
+        std::iter::once(header(options)).chain((0..RULES).map(|n| put_change(long(n)))).collect();
+    soon(server.rules().apply_rules(tokio_stream::iter(set))).await.unwrap();
+}
+
+/// Reads to the end and tells how it was.
+async fn end<T>(mut answer: Streaming<T>) -> Result<(), Status> {
+    while soon(answer.message()).await?.is_some() {}
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_or_audit_log_that_the_server_breaks_off_does_not_end_well() {
+    let mut server = start_with(|settings| settings.drain = std::time::Duration::from_secs(20)).await;
+    fill(&server).await;
+    let narrow = Endpoint::from_shared(server.url.clone()).unwrap().initial_stream_window_size(65_535);
+    let mut history = HistoryClient::new(narrow.connect_lazy());
+    let mut export = soon(history.export(v1::ExportRequest::default())).await.unwrap().into_inner();
+    let first = soon(export.message()).await.unwrap().unwrap();
+    assert_eq!(first.total, RULES as u64);
+    let audit = soon(history.export_audit(v1::ExportAuditRequest::default())).await.unwrap().into_inner();
+    let watch = soon(server.fleet().watch(v1::WatchRequest::default())).await.unwrap().into_inner();
+    server.tell_to_stop();
+    // Ends once the server is about to stop; the others have not been read on yet.
+    assert_eq!(end(watch).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(end(export).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(end(audit).await.unwrap_err().code(), Code::Unavailable);
+    server.stop().await;
+}
