@@ -42,12 +42,11 @@ impl Survey {
 
     fn told(&self, pattern: &Pattern, delivered: Delivered) -> v1::RuleReach {
         let routes = self.routes.iter().filter(|route| pattern.matches(route)).count();
-        let nobody = routes == 0 && delivered.clients == 0;
         v1::RuleReach {
             routes: u32::try_from(routes).unwrap_or(u32::MAX),
             clients: delivered.clients,
             clients_lacking_features: delivered.lacking,
-            nearest: if nobody { self.nearest(pattern) } else { Vec::new() },
+            nearest: if routes == 0 { self.nearest(pattern) } else { Vec::new() },
         }
     }
 

@@ -9,10 +9,11 @@ use damper_core::kill::{DEFAULT_TIME_TO_LIVE, check_time_to_live};
 use damper_core::{Faults, fault::Millis};
 use damper_proto::v1;
 
-use super::kills::{Selectors, in_words, options_of, until};
+use super::kills::{Selectors, in_words, list, options_of, stops, until};
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
+use crate::figures::remaining;
 use crate::output::{message, printable, show};
 use crate::write::{WriteArgs, warn, warnings};
 
@@ -37,6 +38,12 @@ pub(crate) struct KillArgs {
     /// Only where the kill is at this revision; 0 = only where there is none yet
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
+    /// Also where a kill that stops more, or longer, is in force with the same selection
+    #[arg(long)]
+    replace: bool,
+    /// Also where no known route matches but the names of others come near
+    #[arg(long)]
+    unseen: bool,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -61,13 +68,15 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
         options: Some(args.write.options()),
         expected_revision: args.expected_revision,
     };
-    let locate = |field: &str| match field {
-        "time_to_live" => "--ttl".to_owned(),
-        field => crate::status::as_is(field),
-    };
+    if !args.replace {
+        weakens_none(&client, &request, time_to_live).await?;
+    }
+    if !args.unseen {
+        is_no_slip(&client, &request).await?;
+    }
     let response = client.answer_in(client.kills.clone().kill(request), &locate).await?;
     warn(&warnings(&format!("kill {}", in_words(&pattern)), response.reach.as_ref(), &[]));
-    let text = || sentences(&response, &pattern, time_to_live);
+    let text = || sentences(&response, &pattern, time_to_live, args.write.dry_run);
     show(session.format, &response, text)?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     if args.write.dry_run {
@@ -79,16 +88,75 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
     args.write.delivered(&client, Some(response.revision)).await
 }
 
+/// Where in the command a field of the request was said.
+fn locate(field: &str) -> String {
+    match field {
+        "time_to_live" => "--ttl".to_owned(),
+        field => crate::status::as_is(field),
+    }
+}
+
+/// Whoever stops something must not by that let go what somebody else has stopped.
+async fn weakens_none(
+    client: &Client,
+    request: &v1::KillRequest,
+    time_to_live: Duration,
+) -> Result<(), Error> {
+    let Some(held) = list(client).await?.kills.into_iter().find(|kill| kill.key == request.key) else {
+        return Ok(());
+    };
+    let left = held.remaining.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default();
+    let what = printable(&format!(
+        "{} stopped for {} more ({}, {})",
+        stops(&held),
+        remaining(held.remaining.as_ref()),
+        held.reason,
+        held.updated_by
+    ));
+    if held.calls && !request.calls || time_to_live < left {
+        return Err(Error::Conflict(format!(
+            "a kill with this selection is in force: {what}; to stop less, or not so long: --replace"
+        )));
+    }
+    message(format_args!("this takes the place of a kill with the same selection: {what}"));
+    Ok(())
+}
+
+/// A kill of a name that nobody has stops nothing: what was meant may be a name like it.
+async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Error> {
+    let options = v1::WriteOptions { validate_only: true, ..request.options.clone().unwrap_or_default() };
+    let tried = v1::KillRequest { options: Some(options), ..request.clone() };
+    let tried = client.answer_in(client.kills.clone().kill(tried), &locate).await?;
+    let reach = tried.reach.unwrap_or_default();
+    if reach.routes > 0 || reach.nearest.is_empty() {
+        return Ok(());
+    }
+    Err(Error::Missing(printable(&format!(
+        "no known route matches, nothing is stopped; nearest: {}; to set it all the same: --unseen",
+        reach.nearest.join(", ")
+    ))))
+}
+
 /// What is done, whom it concerns, until when.
-fn sentences(response: &v1::KillResponse, pattern: &v1::Pattern, time_to_live: Duration) -> String {
+fn sentences(
+    response: &v1::KillResponse,
+    pattern: &v1::Pattern,
+    time_to_live: Duration,
+    dry_run: bool,
+) -> String {
     let kill = response.kill.clone().unwrap_or_default();
     let reach = response.reach.clone().unwrap_or_default();
     let stopped = if kill.calls { "every call" } else { "retries and hedges" };
     let count = |n: u32, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
-    let (routes, clients) = (count(reach.routes, "route"), count(reach.clients, "connected client"));
+    let where_now = match reach.routes {
+        0 => "on no known route".to_owned(),
+        routes => format!("on {}", count(routes, "known route")),
+    };
     printable(&format!(
-        "stopped: {stopped} {}, on {routes} of {clients}, until {} (for {})",
+        "{}stopped: {stopped} {}, {where_now}, told to {}, until {} (for {})",
+        if dry_run { "would be " } else { "" },
         in_words(pattern),
+        count(reach.clients, "connected client"),
         until(&kill),
         Millis(time_to_live)
     )) + "\n"
@@ -113,8 +181,9 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            sentences(&response, &pattern, Duration::from_secs(3600)),
-            "stopped: retries and hedges to stock, on 12 routes of 1 connected client, until 1970-01-02T00:00:00Z (for 1h)\n"
+            sentences(&response, &pattern, Duration::from_secs(3600), false),
+            "stopped: retries and hedges to stock, on 12 known routes, told to 1 connected client, until \
+             1970-01-02T00:00:00Z (for 1h)\n"
         );
     }
 }

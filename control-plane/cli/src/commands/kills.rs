@@ -144,7 +144,8 @@ pub(crate) fn until(kill: &v1::KillSwitch) -> String {
     kill.expires_at.map_or_else(String::new, |at| prost_types::Timestamp { nanos: 0, ..at }.to_string())
 }
 
-fn stops(kill: &v1::KillSwitch) -> &'static str {
+/// What the kill stops, in a word.
+pub(crate) fn stops(kill: &v1::KillSwitch) -> &'static str {
     if kill.calls { "calls" } else { "repeats" }
 }
 

@@ -3,7 +3,7 @@
 use clap::Args;
 use damper_proto::v1;
 
-use super::kills::{Selectors, in_words, list, options_of};
+use super::kills::{Selectors, in_words, list, options_of, warn_of};
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
@@ -15,6 +15,9 @@ use crate::write::WriteArgs;
 pub(crate) struct UnkillArgs {
     #[command(flatten)]
     selectors: Selectors,
+    /// End every kill in force, whatever its selection
+    #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster", "all", "expected_revision"])]
+    every: bool,
     /// Only where the kill is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
@@ -22,22 +25,47 @@ pub(crate) struct UnkillArgs {
     write: WriteArgs,
 }
 
-/// Ends the kill with just these selectors.
+/// Ends the kill with just these selectors, or all.
 pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), Error> {
-    let pattern = args.selectors.pattern()?;
+    if !args.every {
+        let pattern = args.selectors.pattern()?;
+        let client = Client::connect(&session.server).await?;
+        return end(session, &client, &args, pattern).await;
+    }
     let client = Client::connect(&session.server).await?;
+    let kills = list(&client).await?.kills;
+    if kills.is_empty() {
+        return Err(Error::Missing("no kill is in force".to_owned()));
+    }
+    for pattern in kills.into_iter().filter_map(|kill| kill.key) {
+        end(session, &client, &args, pattern).await?;
+    }
+    Ok(())
+}
+
+/// Ends one kill; what is still stopped then is told.
+async fn end(
+    session: &Session,
+    client: &Client,
+    args: &UnkillArgs,
+    pattern: v1::Pattern,
+) -> Result<(), Error> {
     let request = v1::UnkillRequest {
         key: Some(pattern.clone()),
         expected_revision: args.expected_revision,
         options: Some(args.write.options()),
     };
     let response = match client.answer(client.kills.clone().unkill(request)).await {
-        Err(Error::Missing(_)) => return Err(missing(&client, &pattern).await),
+        Err(Error::Missing(_)) => return Err(missing(client, &pattern).await),
         response => response?,
     };
     show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
-    args.write.delivered(&client, Some(response.revision)).await
+    args.write.delivered(client, Some(response.revision)).await?;
+    if !args.write.dry_run && !args.every {
+        warn_of(client).await;
+    }
+    Ok(())
 }
 
 /// There is no such kill; those that there are may be what was meant.

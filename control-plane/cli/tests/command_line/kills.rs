@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::harness::{KEY, Serving, manifest};
+use crate::reporting::{Reporting, report, until};
 
 const RULE: &str = "{ mode: enforce, retry: { max_attempts: 3 } }";
 
@@ -109,11 +110,9 @@ fn kill_says_what_it_does_until_when_and_how_to_undo_it() {
     let services = Services::of(&server);
     let _one = services.start("c-1", Answers::Everything);
     let tried = server.run(&kill(&["--dry-run", "--ttl", "5m"]));
-    assert!(
-        tried
-            .out
-            .contains("stopped: retries and hedges to inventory, on 0 routes of 1 connected client, until ")
-    );
+    assert!(tried.out.contains(
+        "would be stopped: retries and hedges to inventory, on no known route, told to 1 connected client"
+    ));
     assert!(tried.out.contains("(for 5m)") || tried.out.contains("(for 300s)"), "{tried:?}");
     assert!(tried.err.contains("dry run: nothing was changed"), "{tried:?}");
     tried.ok();
@@ -382,4 +381,52 @@ fn clients_tell_who_lags_and_why() {
     }
     following.kill().unwrap();
     following.wait().unwrap();
+}
+
+#[test]
+fn kill_lets_nothing_go_that_somebody_else_has_stopped_unless_told_to() {
+    let server = Serving::start();
+    server.run(&kill(&["--calls", "--ttl", "2h"])).ok();
+    for weaker in [&["--ttl", "3h"][..], &["--calls", "--ttl", "1m"]] {
+        let said = server.run(&kill(weaker)).failed(75);
+        assert!(said.contains("calls stopped for") && said.contains("--replace"), "{said}");
+    }
+    let longer = server.run(&kill(&["--calls", "--ttl", "3h"]));
+    assert!(
+        longer.err.contains("takes the place of a kill with the same selection: calls stopped"),
+        "{longer:?}"
+    );
+    longer.ok();
+    server.run(&kill(&["--ttl", "1m", "--replace"])).ok();
+    assert_eq!(server.run(&["kills", "-o", "json"]).json()["kills"][0]["calls"], serde_json::Value::Null);
+}
+
+#[test]
+fn kill_of_a_name_like_one_that_is_known_is_a_slip() {
+    let server = Serving::start();
+    let _shop = Reporting::new(&server, "shop", report("inventory.v1.Inventory/Get", |_| {}));
+    until("the route is known", || {
+        server.run(&["routes"]).ok().contains("inventory.v1.Inventory/Get").then_some(())
+    });
+    let slip = ["kill", "--callee", "inventroy", "--reason", "typing in a hurry"];
+    let said = server.run(&slip).failed(66);
+    assert!(said.contains("nearest: callee_service: inventory") && said.contains("--unseen"), "{said}");
+    assert!(server.run(&["kills"]).err.contains("no kill is in force"));
+    let set = server.run(&[&slip[..], &["--unseen"]].concat());
+    assert!(set.out.contains("on no known route"), "{set:?}");
+    set.ok();
+}
+
+#[test]
+fn unkill_tells_what_is_still_stopped_and_may_end_everything() {
+    let server = Serving::start();
+    server.run(&kill(&[])).ok();
+    server.run(&["kill", "--all", "--reason", "everything"]).ok();
+    let one = server.run(&["unkill", "--all"]);
+    assert!(one.err.contains("1 kill is in force: repeats stopped to inventory"), "{one:?}");
+    one.ok();
+    server.run(&["kill", "--all", "--reason", "everything"]).ok();
+    let every = server.run(&["unkill", "--every"]).ok();
+    assert!(every.contains("no longer stopped: everywhere") && every.contains("to inventory"), "{every}");
+    server.run(&["unkill", "--every"]).failed(66);
 }
