@@ -56,7 +56,8 @@ pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Err
 
 /// The connection could not be made or broke.
 pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Error {
-    let hint = "start it with `damper serve`, or name another with --server or DAMPER_SERVER";
+    let hint = "is this its address (--server, DAMPER_SERVER), and does `damper serve` run there? Services go on \
+                with the rules they have; DAMPER_MODE=off stops retries without it";
     Error::Unavailable(format!("{address} can not be reached: {}; {hint}", root_of(error)))
 }
 

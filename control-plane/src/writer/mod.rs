@@ -113,7 +113,7 @@ pub enum Refusal {
     },
     /// The store fell silent while the proposal was being written; it may be found written later. Repeating it
     /// with the same request id is safe and answers the question.
-    #[error("it is unknown whether this was written: {reason}")]
+    #[error("it is unknown whether this was written: {reason}; see what is stored, or say it again with the same request id")]
     Uncertain {
         /// What was tried and what came of it.
         reason: String,
