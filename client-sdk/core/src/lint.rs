@@ -21,7 +21,7 @@ mod waits;
 use std::fmt;
 
 use self::codes::Known;
-pub use self::methods::changes_something;
+pub use self::methods::only_reads;
 use crate::code::CodeSet;
 use crate::guard::{Excess, Guard};
 use crate::policy::{Mode, Policy};

@@ -117,6 +117,51 @@ impl Sends {
     }
 }
 
+/// What a request on a hop comes to at the end of the rest of the chain: [`Sends`] read from the end, so that one
+/// walk each way tells how bad the chains through every hop are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gain {
+    per_first: u64,
+    per_send: u64,
+}
+
+impl Gain {
+    /// Nothing follows: each send counts once.
+    pub const END: Self = Self { per_first: 0, per_send: 1 };
+
+    /// What requests come to that are made over this hop before; `loses` says that another way which is taken
+    /// together with it ([`Sends::or`]) loses the flag, so that all of them look like first sends.
+    #[must_use]
+    pub fn before(self, hop: Hop, loses: bool) -> Self {
+        let Self { per_first, per_send } = self;
+        let attempts = u64::from(hop.max_attempts);
+        let all = per_send.saturating_mul(attempts);
+        let (per_first, per_send, of_first) = match hop.flag {
+            Flag::Kept => (per_send.saturating_mul(attempts.saturating_sub(1)), per_send, per_first),
+            Flag::Ignored => (0, all, per_first),
+            Flag::Lost => return Self { per_first: 0, per_send: all.saturating_add(per_first) },
+        };
+        if loses {
+            Self { per_first, per_send: per_send.saturating_add(of_first) }
+        } else {
+            Self { per_first: per_first.saturating_add(of_first), per_send }
+        }
+    }
+
+    /// What so many requests come to at the end.
+    #[must_use]
+    pub fn of(self, sends: Sends) -> u64 {
+        let first = self.per_first.saturating_mul(sends.first);
+        first.saturating_add(self.per_send.saturating_mul(sends.all))
+    }
+
+    /// True if any requests come to at least as many as with the other.
+    #[must_use]
+    pub fn covers(self, other: Self) -> bool {
+        self.per_first >= other.per_first && self.per_send >= other.per_send
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -156,6 +201,31 @@ mod tests {
             let mut sends = 0;
             send_one_by_one(false, &hops, &mut sends);
             prop_assert_eq!(on_last(&hops), sends);
+        }
+
+        #[test]
+        fn gain_read_from_the_end_is_what_sends_come_to_from_the_start(
+            hops in prop::collection::vec(any_hop(), 1..=8), at: prop::sample::Index,
+        ) {
+            let (before, behind) = hops.split_at(at.index(hops.len()));
+            let gain = behind.iter().rev().fold(Gain::END, |gain, hop| gain.before(*hop, false));
+            let sends = before.iter().fold(Sends::ONE, |sends, hop| sends.over(*hop));
+            prop_assert_eq!(gain.of(sends), on_last(&hops));
+        }
+
+        #[test]
+        fn gain_over_ways_that_are_taken_together_is_that_of_the_worse(
+            ways in prop::collection::vec(any_hop(), 1..=3),
+            before in prop::collection::vec(any_hop(), 0..=3),
+            behind in prop::collection::vec(any_hop(), 0..=3),
+        ) {
+            let sends = before.iter().fold(Sends::ONE, |sends, hop| sends.over(*hop));
+            let together = ways.iter().fold(sends, |worst, hop| worst.or(sends.over(*hop)));
+            let end = behind.iter().fold(together, |sends, hop| sends.over(*hop)).all();
+            let gain = behind.iter().rev().fold(Gain::END, |gain, hop| gain.before(*hop, false));
+            let loses = ways.iter().any(|hop| hop.flag == Flag::Lost);
+            let worst = ways.iter().map(|hop| gain.before(*hop, loses).of(sends)).max().unwrap();
+            prop_assert_eq!(worst, end);
         }
 
         #[test]

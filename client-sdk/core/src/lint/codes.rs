@@ -70,6 +70,9 @@ codes! {
     NON_IDEMPOTENT_HEDGED = "non_idempotent_hedged", Warning,
         "The method's name says that it changes something, and hedges carry it out twice whenever it is slow.",
         "Leave out hedge, or set call_id and let the handler recognise repeats by it.";
+    UNNAMED_REPEATED = "unnamed_repeated", Warning,
+        "The rule repeats methods that it does not name after codes that can follow a success.",
+        "Retry only UNAVAILABLE there, and give methods that bear more a rule of their own.";
     CALL_ID_MISSING = "call_id_missing", Hint,
         "The method's name says that it changes something, and nothing tells its handler that a request is a repeat.",
         "Set call_id and let the handler recognise repeats by it; UNAVAILABLE can follow a success too.";

@@ -4,7 +4,7 @@ use super::methods::changes_something;
 use super::{Finding, Notes, codes, names};
 use crate::code::{Code, CodeSet};
 use crate::pattern::MethodPart;
-use crate::policy::Mode;
+use crate::policy::{Mode, Policy};
 use crate::table::Rule;
 
 /// Codes that a call can end with although it was carried out.
@@ -12,16 +12,31 @@ const AMBIGUOUS: CodeSet =
     CodeSet::of(&[Code::Cancelled, Code::Unknown, Code::DeadlineExceeded, Code::Aborted, Code::Internal]);
 
 pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
-    let MethodPart::Exact(method) = &rule.pattern().callee_method else { return };
     let policy = rule.policy();
-    if policy.call_id || !changes_something(method) {
+    if policy.call_id {
         return;
     }
     let mut notes = Notes { findings };
-    let name = method.rsplit('/').next().unwrap_or(method);
     let ambiguous = policy.retryable().intersection(AMBIGUOUS);
     let retried = policy.retry.is_some() && !ambiguous.is_empty();
-    if retried {
+    match &rule.pattern().callee_method {
+        MethodPart::Exact(method) if changes_something(method) => {
+            named(policy, method, retried.then_some(ambiguous), &mut notes);
+        }
+        MethodPart::Exact(_) => {}
+        methods if retried => notes.add(
+            codes::UNNAMED_REPEATED,
+            "retry.codes",
+            format!("whatever of {methods} ends with {} may have been carried out", names(ambiguous)),
+        ),
+        _ => {}
+    }
+}
+
+/// A method whose name says that it changes something; `ambiguous` are the codes that it is repeated after.
+fn named(policy: &Policy, method: &str, ambiguous: Option<CodeSet>, notes: &mut Notes<'_>) {
+    let name = method.rsplit('/').next().unwrap_or(method);
+    if let Some(ambiguous) = ambiguous {
         notes.add(
             codes::NON_IDEMPOTENT_REPEATED,
             "retry.codes",
@@ -37,7 +52,7 @@ pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
             ),
         );
     }
-    if !retried && policy.hedge.is_none() && policy.mode == Mode::Enforce {
+    if ambiguous.is_none() && policy.hedge.is_none() && policy.mode == Mode::Enforce {
         notes.add(codes::CALL_ID_MISSING, "call_id", format!("is false, and {name} is repeated"));
     }
 }

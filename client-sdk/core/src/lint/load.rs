@@ -1,17 +1,20 @@
 //! What a rule can add to the load: everything that bounds repeats, and whether it does.
 
+use std::time::Duration;
+
 use super::{Context, Finding, Notes, codes};
 use crate::fault::{Millis, Ratio};
 use crate::pattern::Part;
-use crate::policy::{BreakerMode, HedgeDelay, Policy, RetryBreaker};
+use crate::policy::{BreakerMode, HedgeDelay, Mode, Policy, RetryBreaker};
 use crate::table::Rule;
 
 /// From this ratio on a fault of the callee adds half of its traffic to it.
 const MUCH: Ratio = Ratio::from_bp(5_000);
 /// So many extra attempts per second and process are more than a minimum needs to be.
 const MANY_PER_SECOND: u32 = 100;
-/// So many failures in a window are not yet many where the traffic is not known.
+/// So many failures in a window, or in a second where the window is shorter, are not yet many.
 const FEW_FAILURES: u32 = 20;
+const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) fn check(rule: &Rule, context: &Context, findings: &mut Vec<Finding>) {
     let policy = rule.policy();
@@ -89,6 +92,7 @@ fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
     let (free, field) = free_failures(&breaker);
     let window = breaker.window.length();
     let per = Millis(window);
+    let per_second = u128::from(free) * 1_000 / window.as_millis().max(1);
     let message = match context.calls_per_s {
         Some(calls) => {
             let attempts = u128::from(calls).saturating_mul(u128::from(policy.max_attempts()));
@@ -100,6 +104,9 @@ fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
                 )
             })
         }
+        None if window < SECOND && per_second > u128::from(FEW_FAILURES) => Some(format!(
+            "{free} failures per {per}, process and route never stop retries: that is {per_second} per second"
+        )),
         None => (free > FEW_FAILURES)
             .then(|| format!("{free} failures per {per}, process and route never stop retries")),
     };
@@ -128,7 +135,9 @@ fn flags(policy: &Policy, notes: &mut Notes<'_>) {
 
 fn everybody(rule: &Rule, notes: &mut Notes<'_>) {
     let pattern = rule.pattern();
-    if pattern.caller_service == Part::Any && pattern.callee_service == Part::Any {
+    let is_for_all = pattern.caller_service == Part::Any && pattern.callee_service == Part::Any;
+    // To observe everybody is the way to begin.
+    if is_for_all && rule.policy().mode == Mode::Enforce {
         let field = if rule.policy().retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
         let attempts = rule.policy().max_attempts();
         notes.add(

@@ -1,22 +1,27 @@
-//! Methods whose name says that calling them twice is not calling them once.
+//! What the name of a method says: that calling it twice is not calling it once, or that it only reads.
 //!
-//! A guess from the first word, kept narrow: a false alarm teaches people to ignore findings. Left out on purpose
-//! are words that also begin names of reads (`Order`, `Book`, `Issue`, `Credit`), that replace a state (`Set`,
-//! `Put`, `Update`) or take it away for good (`Delete`, `Cancel`): a repeat of those leaves what the first call left.
+//! Both are guesses, and neither is the opposite of the other: a name that says nothing is of neither kind. For a
+//! finding the first word must be one that adds something each time, because a false alarm teaches people to ignore
+//! findings; words that replace a state (`Set`, `Put`, `Update`) or take it away for good (`Delete`, `Cancel`) are
+//! left out, since a repeat of those leaves what the first call left. For a proposal to repeat after any failure
+//! the name must say that it reads, because whoever takes the proposal may not think of what else it could do.
 
 /// First words of methods that add something each time they are called.
-const VERBS: [&str; 27] = [
+const VERBS: [&str; 33] = [
     "add",
     "append",
     "buy",
+    "capture",
     "charge",
     "consume",
     "create",
     "debit",
     "decrement",
     "deposit",
+    "dispatch",
     "emit",
     "enqueue",
+    "execute",
     "increment",
     "insert",
     "notify",
@@ -28,25 +33,82 @@ const VERBS: [&str; 27] = [
     "push",
     "redeem",
     "refund",
+    "register",
     "reserve",
     "send",
     "submit",
     "take",
     "transfer",
+    "trigger",
+    "withdraw",
 ];
+/// Those that are names of things, too: `BookRoom`, but `BookDetails`.
+const VERBS_OR_NOUNS: [&str; 4] = ["book", "credit", "issue", "order"];
+/// Words of reads about such a thing.
+const OF_READS: [&str; 12] = [
+    "by", "count", "details", "history", "info", "list", "price", "report", "state", "status", "summary",
+    "total",
+];
+/// What stands before the verb where it is done to several.
+const SEVERAL: [&str; 3] = ["batch", "bulk", "multi"];
+/// First words of methods that only read and answer at once. `Watch`, `Listen` and the like open streams.
+const READERS: [&str; 20] = [
+    "check", "compare", "count", "describe", "download", "exists", "fetch", "find", "get", "has", "head",
+    "is", "list", "lookup", "query", "read", "resolve", "search", "show", "view",
+];
+/// Words that make something else of a read: `GetOrCreate`, `FindAndModify`, `CheckIn`.
+const NO_READS: [&str; 8] = ["and", "in", "next", "or", "out", "then", "until", "watch"];
 
-/// True if the name of `package.Service/Method` begins with such a word.
+/// True if the name of `package.Service/Method` says that each call adds something.
+pub(super) fn changes_something(method: &str) -> bool {
+    let name = verb_on(method);
+    let begins = |verb: &&str| begins_with(name, verb);
+    VERBS.iter().any(|verb| begins(&verb))
+        || VERBS_OR_NOUNS.iter().any(|verb| begins(&verb))
+            && !words(name).any(|word| is_one_of(&OF_READS, word))
+}
+
+/// True if the name of `package.Service/Method` says that it only reads.
 #[must_use]
-pub fn changes_something(method: &str) -> bool {
+pub fn only_reads(method: &str) -> bool {
+    let name = verb_on(method);
+    READERS.iter().any(|verb| begins_with(name, verb))
+        && !words(name).any(|word| is_one_of(&NO_READS, word) || is_one_of(&VERBS, word))
+}
+
+/// The method's name from its verb on.
+fn verb_on(method: &str) -> &str {
     let name = method.rsplit('/').next().unwrap_or_default();
-    let is_first_word = |verb: &str| {
-        let (head, rest) = match (name.get(..verb.len()), name.get(verb.len()..)) {
-            (Some(head), Some(rest)) => (head, rest),
-            _ => return false,
-        };
-        head.eq_ignore_ascii_case(verb) && !rest.starts_with(|next: char| next.is_ascii_lowercase())
-    };
-    VERBS.into_iter().any(is_first_word)
+    let several = SEVERAL.into_iter().find(|several| begins_with(name, several));
+    let rest = several.and_then(|several| name.get(several.len()..)).unwrap_or(name).trim_start_matches('_');
+    if rest.is_empty() { name } else { rest }
+}
+
+/// True if this is the first word of a name, and not only the beginning of one.
+fn begins_with(name: &str, word: &str) -> bool {
+    let (Some(head), Some(rest)) = (name.get(..word.len()), name.get(word.len()..)) else { return false };
+    head.eq_ignore_ascii_case(word) && !rest.starts_with(|next: char| next.is_ascii_lowercase())
+}
+
+/// The words of `oneTwo`, `OneTwo` and `one_two`.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    let mut rest = name;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches('_');
+        let mut before = '_';
+        let end = rest.char_indices().find(|(_, c)| {
+            let begins = *c == '_' || c.is_ascii_uppercase() && !before.is_ascii_uppercase() && before != '_';
+            before = *c;
+            begins
+        });
+        let (word, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
+        rest = behind;
+        (!word.is_empty()).then_some(word)
+    })
+}
+
+fn is_one_of(list: &[&str], word: &str) -> bool {
+    list.iter().any(|other| other.eq_ignore_ascii_case(word))
 }
 
 #[cfg(test)]
@@ -62,6 +124,13 @@ mod tests {
             "a.B/sendMail",
             "a.B/Pay2",
             "a.B/PAY",
+            "a.B/Withdraw",
+            "a.B/BatchCreateOrders",
+            "a.B/bulk_insert",
+            "a.B/BookRoom",
+            "a.B/Order",
+            "a.B/IssueRefund",
+            "a.B/Execute",
         ] {
             assert!(changes_something(method), "{method}");
         }
@@ -76,9 +145,56 @@ mod tests {
             "a.B/ListAdd",
             "Create.Add/List",
             "a.B/Ad",
+            "a.B/OrderStatus",
+            "a.B/BookDetails",
+            "a.B/Orders",
+            "a.B/BatchGet",
+            "a.B/Registered",
+            "a.B/Batch",
             "a.B/\u{e4}dd",
         ] {
             assert!(!changes_something(method), "{method}");
+        }
+    }
+
+    #[test]
+    fn only_a_name_that_says_so_reads() {
+        for method in [
+            "a.B/Get",
+            "a.B/GetOrder",
+            "a.B/get_order",
+            "a.B/BatchGetOrders",
+            "a.B/MultiGet",
+            "a.B/ListOrders",
+            "a.B/LookUpName",
+            "a.B/IsThere",
+            "a.B/Exists",
+            "a.B/SearchByName",
+        ] {
+            assert!(only_reads(method), "{method}");
+        }
+        for method in [
+            "a.B/Withdraw",
+            "a.B/BatchCreateOrders",
+            "a.B/GetOrCreate",
+            "a.B/get_or_create",
+            "a.B/GetAndIncrement",
+            "a.B/FindThenDelete",
+            "a.B/CheckIn",
+            "a.B/Checkout",
+            "a.B/CheckOut",
+            "a.B/FetchNext",
+            "a.B/Watch",
+            "a.B/Listen",
+            "a.B/ListAndWatch",
+            "a.B/Process",
+            "a.B/Update",
+            "a.B/Getaway",
+            "a.B/Issue",
+            "a.B/",
+            "a.B/Batch",
+        ] {
+            assert!(!only_reads(method), "{method}");
         }
     }
 }

@@ -164,6 +164,8 @@ fn rule_of_everybody_is_told_and_one_of_a_service_is_not() {
     let codes = |words, policy| found_at(words, policy).iter().map(|found| found.code).collect::<Vec<_>>();
     assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_EVERYBODY.code]);
     assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_EVERYBODY.code]);
+    let observed = Policy { mode: Mode::Observe, ..retried() };
+    assert!(codes(["*", "*", "*", "*"], observed).is_empty(), "nothing is repeated yet");
     assert!(codes(["*", "*", "stock", "*"], retried()).is_empty());
     assert!(codes(["shop", "*", "*", "*"], retried()).is_empty());
 }
@@ -178,6 +180,34 @@ fn hedges_need_a_percentile_and_a_budget() {
 }
 
 #[test]
+fn methods_without_a_name_bear_only_repeats_after_unavailable() {
+    let with = |code| with_retry(|retry| retry.codes = CodeSet::of(&[Code::Unavailable, code]));
+    for code in [Code::DeadlineExceeded, Code::Internal, Code::Unknown, Code::Aborted, Code::Cancelled] {
+        for methods in ["*", "bank.v1.L/*"] {
+            fires(codes::UNNAMED_REPEATED, "retry.codes", methods, with(code));
+            silent(methods, Policy { call_id: true, ..with(code) });
+        }
+        silent(READ, with(code));
+    }
+    silent("bank.v1.L/*", with(Code::ResourceExhausted));
+}
+
+#[test]
+fn minimum_of_a_short_window_counts_by_the_second() {
+    let with = |min_failures, bucket, buckets| {
+        let window = WindowShape { buckets, bucket_length: ms(bucket) };
+        let breaker = RetryBreaker { min_failures, window, ..RetryBreaker::default() };
+        Policy { retry_breaker: Some(breaker), ..retried() }
+    };
+    fires(codes::MIN_FAILURES_HIGH, "retry_breaker.min_failures", READ, with(20, 100, 2));
+    fires(codes::MIN_FAILURES_HIGH, "retry_breaker.min_failures", READ, with(5, 100, 2));
+    silent(READ, with(4, 100, 2));
+    silent(READ, with(20, 500, 2));
+    let found = found_at(["shop", "*", "stock", READ], with(20, 100, 2));
+    assert!(found[0].message.ends_with("that is 100 per second"), "{found:?}");
+}
+
+#[test]
 fn method_that_changes_something_bears_only_repeats_it_can_recognise() {
     let with = |codes: &[Code]| with_retry(|retry| retry.codes = CodeSet::of(codes));
     use Code::{Aborted, Cancelled, DeadlineExceeded, Internal, ResourceExhausted, Unavailable, Unknown};
@@ -188,7 +218,7 @@ fn method_that_changes_something_bears_only_repeats_it_can_recognise() {
     }
     let only = (codes::CALL_ID_MISSING.code, "policy.call_id".to_owned());
     assert_eq!(found(CHANGE, with(&[Unavailable, ResourceExhausted])), [only]);
-    silent("stock.v1.Stock/*", with(&[Unknown]));
+    silent("stock.v1.Stock/Restock", with(&[Unknown]));
     fires(codes::NON_IDEMPOTENT_HEDGED, "hedge", CHANGE, hedged());
     silent(CHANGE, Policy { call_id: true, ..hedged() });
 }
