@@ -41,12 +41,19 @@ pub(super) async fn explain(
             .map(|stored| killed(stored, now))
             .into_iter()
             .chain(notes(&explanation, unread.as_ref(), &table, &route))
+            .chain(unheard_of(shared, &route))
             .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
         kill: kill.and_then(|stored| stored.shown(now)),
         chain: chain::bound_through(&graph, &route),
         findings: findings(shared, &explanation),
     })
+}
+
+/// A slip in a name explains a route that nobody has.
+fn unheard_of(shared: &Shared, route: &RouteKey) -> Option<String> {
+    let is_known = shared.stats.keys().iter().any(|known| **known == *route);
+    (!is_known).then(|| "no process has reported a call on this route: are its names right?".to_owned())
 }
 
 /// What deserves a look in the winner, as it is in force here.
