@@ -40,6 +40,8 @@ pub fn check_reason(reason: &str, faults: &mut Faults) {
     let length = u32::try_from(reason.len()).unwrap_or(u32::MAX);
     if !(REASON_BYTES.min..=REASON_BYTES.max).contains(&length) {
         faults.add("reason", format!("{length} bytes are not in {REASON_BYTES}"));
+    } else if reason.trim().is_empty() {
+        faults.add("reason", "is blank");
     }
 }
 
@@ -164,6 +166,8 @@ mod tests {
                 assert_eq!(faults.to_string(), format!("reason: {length} bytes are not in 1..=1024"));
             }
         }
+        let blank = Kill::new(any(), false, " \t\n".to_owned(), 1).unwrap_err();
+        assert_eq!(blank.to_string(), "reason: is blank");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! is safe because a delta from any revision up to the one held, to any later one, names all that differs.
 //!
 //! What cannot be read is refused alone, see [`entries`]. Refusals are named in every hello. Kills come beside a
-//! response, all of them at once, and are taken over with it, see [`kills`].
+//! response, all of them at once, and are taken over before it, also beside a page of a snapshot that is still
+//! coming in, see [`kills`].
 //!
 //! A server may send anything. What is held is bounded in number and bytes; text and numbers are checked where
 //! they are read, and nothing here panics on them.
@@ -42,6 +43,8 @@ pub(super) struct Applier {
     kills: Kills,
     /// Others are held than were last put in force.
     thrown: bool,
+    /// Kills came since the last answer, which names those that are refused.
+    kills_unanswered: bool,
     /// The pages so far of a snapshot that is still coming in.
     pages: Option<Pages>,
 }
@@ -94,8 +97,6 @@ struct Pages {
     position: Position,
     rules: Vec<Received<v1::DistributedRule>>,
     guards: Vec<Received<v1::DistributedGuard>>,
-    /// Beside a page before the last.
-    kills: Option<Told>,
     bytes: usize,
 }
 
@@ -119,6 +120,7 @@ impl Applier {
     /// Half a snapshot of the stream before is of no use to the next.
     pub(super) fn begin_stream(&mut self) {
         self.pages = None;
+        self.kills_unanswered = false;
     }
 
     /// The rules and guards in force.
@@ -145,15 +147,37 @@ impl Applier {
         std::mem::take(&mut self.thrown).then(|| self.kills.held().cloned().collect())
     }
 
-    /// Takes over a response, and the kills beside it; without them those held stay.
-    pub(super) fn apply(&mut self, position: Position, response: Response, kills: Option<Told>) -> Outcome {
-        if let Some(Err(problem)) = kills.as_ref().map(Told::check_size) {
-            return Outcome::OutOfStep(problem);
+    /// Takes over the kills beside a response, unless that is older than what is held or out of step; without
+    /// them those held stay.
+    ///
+    /// # Errors
+    /// They are more than there can be; nothing of such a message is of use.
+    pub(super) fn hear(
+        &mut self,
+        position: &Position,
+        response: &Response,
+        kills: Option<Told>,
+    ) -> Result<(), &'static str> {
+        let Some(told) = kills else { return Ok(()) };
+        told.check_size()?;
+        let follows = match response {
+            Response::Snapshot(_) => true,
+            Response::Delta(_) | Response::Bookmark => self.is_of_epoch(position),
+        };
+        if follows && !self.is_behind(position) {
+            self.kills.replace(told);
+            self.thrown = true;
+            self.kills_unanswered = true;
         }
+        Ok(())
+    }
+
+    /// Takes over a response, the kills beside it having been heard.
+    pub(super) fn take(&mut self, position: Position, response: Response) -> Outcome {
         match response {
-            Response::Snapshot(page) => self.snapshot(position, page, kills),
-            Response::Delta(delta) => self.delta(position, delta, kills),
-            Response::Bookmark => self.bookmark(position, kills),
+            Response::Snapshot(page) => self.take_page(position, page),
+            Response::Delta(delta) => self.take_delta(position, delta),
+            Response::Bookmark => self.take_bookmark(position),
         }
     }
 
@@ -174,7 +198,7 @@ impl Applier {
     }
 
     /// One page of a snapshot.
-    fn snapshot(&mut self, position: Position, page: v1::Snapshot, kills: Option<Told>) -> Outcome {
+    fn take_page(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
         let mut pages = match self.pages.take() {
             None if position.epoch.len() > MAX_EPOCH_BYTES => {
                 return Outcome::OutOfStep("the epoch is too long");
@@ -187,7 +211,6 @@ impl Applier {
         if let Err(problem) = pages.add(page) {
             return Outcome::OutOfStep(problem);
         }
-        pages.kills = kills.or(pages.kills);
         if !last {
             self.pages = Some(pages);
             return Outcome::Incomplete;
@@ -198,13 +221,13 @@ impl Applier {
         let mut refused = Vec::new();
         self.rules.replace(pages.rules, &mut refused);
         self.guards.replace(pages.guards, &mut refused);
-        self.throw(pages.kills, &mut refused);
+        self.answer_kills(&mut refused);
         self.position = Some(pages.position);
         Outcome::Applied { refused, whole: true }
     }
 
     /// What changed since a revision that this client held.
-    fn delta(&mut self, position: Position, delta: v1::Delta, kills: Option<Told>) -> Outcome {
+    fn take_delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
         if self.pages.is_some() {
             return Outcome::OutOfStep("a delta came before the snapshot ended");
         }
@@ -229,13 +252,13 @@ impl Applier {
         let mut refused = Vec::new();
         self.rules.change(changed.into_iter().map(Received::read).collect(), &mut refused);
         self.guards.change(changed_guards.into_iter().map(Received::read).collect(), &mut refused);
-        self.throw(kills, &mut refused);
+        self.answer_kills(&mut refused);
         self.position = Some(position);
         Outcome::Applied { refused, whole: false }
     }
 
     /// No rule or guard changed up to this position.
-    fn bookmark(&mut self, position: Position, kills: Option<Told>) -> Outcome {
+    fn take_bookmark(&mut self, position: Position) -> Outcome {
         let waiting = self.pages.is_some() || self.position.is_none();
         if waiting {
             return Outcome::Incomplete;
@@ -247,18 +270,18 @@ impl Applier {
             return Outcome::Stale;
         }
         self.position = Some(position);
-        if kills.is_none() {
+        if !self.kills_unanswered {
             return Outcome::Confirmed;
         }
         let mut refused = Vec::new();
-        self.throw(kills, &mut refused);
+        self.answer_kills(&mut refused);
         Outcome::Applied { refused, whole: false }
     }
 
-    fn throw(&mut self, kills: Option<Told>, refused: &mut Vec<v1::Refusal>) {
-        if let Some(told) = kills {
-            self.kills.replace(told, refused);
-            self.thrown = true;
+    /// Names the kills that are refused, if any came since the last answer.
+    fn answer_kills(&mut self, refused: &mut Vec<v1::Refusal>) {
+        if std::mem::take(&mut self.kills_unanswered) {
+            refused.extend(self.kills.refused().iter().cloned());
         }
     }
 
@@ -304,7 +327,7 @@ impl Applier {
 
 impl Pages {
     fn new(position: Position) -> Self {
-        Self { position, rules: Vec::new(), guards: Vec::new(), kills: None, bytes: 0 }
+        Self { position, rules: Vec::new(), guards: Vec::new(), bytes: 0 }
     }
 
     fn add(&mut self, page: v1::Snapshot) -> Result<(), &'static str> {

@@ -172,8 +172,11 @@ impl Shared {
     fn apply(&self, position: Position, response: Response, kills: Option<Told>) -> Outcome {
         let mut applier = self.applier();
         let is_about_rules = response.is_about_rules();
-        let outcome = applier.apply(position, response, kills);
+        if let Err(problem) = applier.hear(&position, &response, kills) {
+            return Outcome::OutOfStep(problem);
+        }
         self.throw(&mut applier);
+        let outcome = applier.take(position, response);
         match outcome {
             Outcome::Applied { .. } if is_about_rules => self.swap(&applier, Source::Live),
             Outcome::Applied { .. } | Outcome::Confirmed => self.show(&applier, Source::Live, None),

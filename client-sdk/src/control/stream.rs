@@ -207,7 +207,11 @@ impl Conversation<'_> {
             None => return Ok(()),
         };
         let kills = kills.map(|set| Told { set, at });
+        let throws = kills.is_some();
         let outcome = self.apply(Position { epoch, revision }, response, kills).await?;
+        if throws && outcome == Outcome::Incomplete && self.shared.place.is_some() {
+            self.shared.keeper.ask();
+        }
         let refused = self.follow_up(outcome, revision).await?;
         self.answer(nonce, refused).await
     }

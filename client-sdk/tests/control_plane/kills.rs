@@ -118,6 +118,18 @@ async fn a_kill_beside_any_response_is_in_force_before_it_is_acknowledged_and_go
     }
 }
 
+#[tokio::test]
+async fn a_kill_beside_a_page_does_not_wait_for_the_rest_of_the_snapshot() {
+    let (_plane, damper, mut stream) = connected(|options| options).await;
+    let (call, _attempts) = waiting(&damper).await;
+    let page = |last| Kind::Snapshot(v1::Snapshot { last, ..Default::default() });
+    stream.say_killing(8, 0, page(false), vec![kill("slow", false, 60)]).await;
+    soon(call).await.unwrap();
+    assert_eq!((ended(&damper, "slow", Fate::Killed), damper.status().rules), (1, 3));
+    stream.exchange(8, 2, page(true)).await;
+    assert_eq!((damper.status().kills, damper.status().rules), (1, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn first_sends_are_refused_also_without_a_rule_until_the_kill_is_lifted() {
     let (_plane, damper, mut stream) = connected(|options| options).await;
@@ -133,8 +145,9 @@ async fn first_sends_are_refused_also_without_a_rule_until_the_kill_is_lifted() 
 #[tokio::test(start_paused = true)]
 async fn a_kill_ends_by_itself_on_a_client_that_has_lost_the_control_plane() {
     let (plane, damper, mut stream) = connected(|options| options).await;
-    let arrived = Instant::now();
+    let sent = Instant::now();
     stream.exchange_killing(8, 2, delta(vec![], &[]), vec![kill("a", false, 20), kill("b", true, 40)]).await;
+    let arrived = Instant::now();
     drop(stream);
     plane.kill().await;
     until(&damper, |status| !status.connected).await;
@@ -143,9 +156,9 @@ async fn a_kill_ends_by_itself_on_a_client_that_has_lost_the_control_plane() {
         while attempts(&damper, callee).await < 3 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let took = arrived.elapsed();
         let due = Duration::from_secs(seconds);
-        assert!(took >= due && took < due + Duration::from_secs(1), "{callee}: {took:?}");
+        let (at_most, at_least) = (sent.elapsed(), arrived.elapsed());
+        assert!(at_most >= due && at_least < due + Duration::from_secs(10), "{callee}: {at_least:?}");
         over.push(damper.status().kills);
     }
     assert_eq!(over, [1, 0]);

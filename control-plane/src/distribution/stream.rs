@@ -130,6 +130,7 @@ async fn open(
         Some(base) => changed_since(shared, &at, base).await,
         None => None,
     };
+    let told_kills = ToldKills::none(&hello);
     let session = Session::new(hello, peer.map(|peer| peer.address), class, &at);
     let paces = shared.hub.pace();
     let mut stream = Stream {
@@ -142,7 +143,7 @@ async fn open(
         out: out.clone(),
         at: at.clone(),
         underway: None,
-        told_kills: ToldKills::default(),
+        told_kills,
         bookmark_due: false,
         waiting_since: None,
     };
@@ -347,13 +348,14 @@ impl Stream {
                 (server_message::Kind::Snapshot(page), last)
             }
         };
-        let message = message(&self.at, kind);
+        // A kill that was set meanwhile does not wait for the rest of a snapshot. The answer to its last page is
+        // the proof that those before it were obeyed.
+        let kills = self.told_kills.tell(&self.at, &self.tables.borrow(), &self.admitted.session.class);
+        let nonce = if last { nonce } else { 0 };
         if last {
             self.underway = None;
-            let kills = self.told_kills.tell(&self.at, &self.admitted.session.class);
-            return Some(v1::ServerMessage { nonce, kills, ..message });
         }
-        Some(message)
+        Some(v1::ServerMessage { nonce, kills, ..message(&self.at, kind) })
     }
 
     /// Makes the response that leads to a table, and moves there.

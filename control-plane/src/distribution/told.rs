@@ -1,8 +1,11 @@
 //! Which kills a stream's client was told, and what is to be told now.
 //!
 //! A client is always told all kills that concern it, so that it can never keep one that has ended. They are not
-//! shared between streams like other responses: what is left of a kill's time is reckoned when a message leaves.
+//! shared between streams like other responses: what is left of a kill's time is reckoned when a message leaves. That
+//! a kill's time is over is nothing to tell, because clients count down by themselves. A client that is ahead of this
+//! replica ignores what is older than what it holds, so that nothing counts as told before the replica has caught up.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Pattern;
@@ -11,57 +14,156 @@ use damper_proto::v1;
 use crate::class::Class;
 use crate::table::{StoredKill, TableView};
 
-/// The kills that a client was told last, each with its version; none before the first time.
-#[derive(Debug, Default)]
-pub(super) struct ToldKills(Option<Vec<(Pattern, u64)>>);
+/// The kills that a client was told last.
+#[derive(Debug)]
+pub(super) struct ToldKills {
+    /// How far the client was when it came; what is before that is stale to it.
+    client_at: (String, u64),
+    /// None before the first time.
+    last: Option<Told>,
+}
+
+/// All kills of a store that concern a client, each with its version.
+#[derive(Debug, PartialEq)]
+struct Told {
+    epoch: Arc<str>,
+    kills: Vec<(Pattern, u64)>,
+}
 
 impl ToldKills {
+    /// Nothing was told yet to the client of this hello.
+    pub(super) fn none(hello: &v1::Hello) -> Self {
+        Self { client_at: (hello.epoch.clone(), hello.revision), last: None }
+    }
+
     /// True if a response must go out for the sake of kills alone. `missed`: the client may hold kills of a
     /// revision before the view's, of which it must learn that they have ended.
     pub(super) fn want_response(&self, view: &TableView, class: &Class, missed: bool) -> bool {
-        if !class.knows_kills() {
+        if !class.knows_kills() || self.is_stale(view) {
             return false;
         }
-        let now = SystemTime::now();
-        match &self.0 {
-            None => missed || concerning(view, class, now).next().is_some(),
-            Some(told) => {
-                !told.iter().eq(concerning(view, class, now).map(version).collect::<Vec<_>>().iter())
-            }
+        match &self.last {
+            None => missed || in_force(view, class, SystemTime::now()).next().is_some(),
+            Some(last) => *last != Told::of(view, class),
         }
     }
 
     /// What goes beside the first message, where that is no response.
-    pub(super) fn tell_first(&mut self, view: &TableView, class: &Class) -> Option<v1::KillSet> {
-        if self.0.is_none() { self.tell(view, class) } else { None }
+    pub(super) fn tell_first(&mut self, at: &TableView, class: &Class) -> Option<v1::KillSet> {
+        if self.last.is_none() { self.tell(at, at, class) } else { None }
     }
 
-    /// What goes beside a response to this view: all kills, where they differ from what was told.
-    pub(super) fn tell(&mut self, view: &TableView, class: &Class) -> Option<v1::KillSet> {
-        if !class.knows_kills() {
+    /// What goes beside a part of the response that leads to `at`: all kills that there are by now, where they
+    /// differ from what was told.
+    pub(super) fn tell(&mut self, at: &TableView, latest: &TableView, class: &Class) -> Option<v1::KillSet> {
+        if !class.knows_kills() || self.is_stale(at) {
             return None;
         }
+        let view = if latest.epoch() == at.epoch() { latest } else { at };
+        let current = Told::of(view, class);
+        if self.last.as_ref() == Some(&current) {
+            return None;
+        }
+        self.last = Some(current);
         let now = SystemTime::now();
-        let current: Vec<_> = concerning(view, class, now).map(version).collect();
-        if self.0.as_ref() == Some(&current) {
-            return None;
-        }
-        self.0 = Some(current);
-        Some(v1::KillSet {
-            kills: concerning(view, class, now).filter_map(|stored| stored.sent(now)).collect(),
-        })
+        Some(v1::KillSet { kills: concerning(view, class).filter_map(|stored| stored.sent(now)).collect() })
+    }
+
+    fn is_stale(&self, at: &TableView) -> bool {
+        let (epoch, revision) = &self.client_at;
+        **at.epoch() == **epoch && at.revision() < *revision
     }
 }
 
-/// The kills in force for clients of a class, in order.
-fn concerning<'a>(
+impl Told {
+    fn of(view: &TableView, class: &Class) -> Self {
+        let version = |stored: &StoredKill| (stored.kill.pattern().clone(), stored.kill.revision());
+        Self { epoch: view.epoch().clone(), kills: concerning(view, class).map(version).collect() }
+    }
+}
+
+/// The kills for clients of a class, in order, those included that are over.
+fn concerning<'a>(view: &'a TableView, class: &'a Class) -> impl Iterator<Item = &'a StoredKill> {
+    view.kills().all().map(|stored| &**stored).filter(|stored| class.matches(stored.kill.pattern()))
+}
+
+fn in_force<'a>(
     view: &'a TableView,
     class: &'a Class,
     now: SystemTime,
 ) -> impl Iterator<Item = &'a StoredKill> {
-    view.kills().in_force(now).map(|stored| &**stored).filter(|stored| class.matches(stored.kill.pattern()))
+    concerning(view, class).filter(move |stored| stored.remaining(now).is_some())
 }
 
-fn version(stored: &StoredKill) -> (Pattern, u64) {
-    (stored.kill.pattern().clone(), stored.kill.revision())
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::{Entry, State};
+    use crate::table::Subject;
+
+    fn view(epoch: &str, revision: u64, kills: &[(&str, u64)]) -> TableView {
+        let entry = |(callee, revision): &(&str, u64)| {
+            let pattern = Pattern::parse("*", "*", callee, "*").unwrap();
+            let expires_at = Some((SystemTime::now() + Duration::from_secs(60)).into());
+            let updated_at = Some(SystemTime::now().into());
+            let kill =
+                v1::KillSwitch { reason: "r".to_owned(), expires_at, updated_at, ..Default::default() };
+            let value = StoredKill::value(&kill).into();
+            (Subject::Kill(pattern).key(), Entry { revision: *revision, value })
+        };
+        let entries = kills.iter().map(entry).collect();
+        TableView::of(&State { epoch: epoch.to_owned(), revision, entries })
+    }
+
+    fn shop() -> Class {
+        let features = damper_core::feature::ALL.iter().map(|&name| name.to_owned()).collect();
+        Class { service: "shop".to_owned(), cluster: "default".to_owned(), features }
+    }
+
+    fn from(epoch: &str, revision: u64) -> ToldKills {
+        ToldKills::none(&v1::Hello { epoch: epoch.to_owned(), revision, ..Default::default() })
+    }
+
+    /// How many kills are told.
+    fn told(kills: &mut ToldKills, at: &TableView, latest: &TableView) -> Option<usize> {
+        kills.tell(at, latest, &shop()).map(|set| set.kills.len())
+    }
+
+    #[test]
+    fn a_page_is_told_the_latest_kills_and_each_set_once() {
+        let mut kills = from("", 0);
+        let (at, killed) = (view("e", 5, &[]), view("e", 6, &[("stock", 6)]));
+        assert_eq!(told(&mut kills, &at, &at), Some(0));
+        assert_eq!(told(&mut kills, &at, &at), None);
+        assert_eq!(told(&mut kills, &at, &killed), Some(1), "while the snapshot is still of revision 5");
+        assert!(!kills.want_response(&killed, &shop(), false), "nothing more is to be said");
+        let ended = view("e", 7, &[]);
+        assert!(kills.want_response(&ended, &shop(), false));
+        assert_eq!(told(&mut kills, &ended, &ended), Some(0));
+    }
+
+    #[test]
+    fn another_store_with_the_same_kill_at_the_same_revision_is_told_anew() {
+        let mut kills = from("e", 1);
+        let (before, after) = (view("e", 5, &[("stock", 5)]), view("f", 5, &[("stock", 5)]));
+        assert_eq!(told(&mut kills, &before, &before), Some(1));
+        assert_eq!(told(&mut kills, &before, &after), None, "what is of another store comes with that store");
+        assert!(kills.want_response(&after, &shop(), false));
+        assert_eq!(told(&mut kills, &after, &after), Some(1));
+    }
+
+    #[test]
+    fn a_client_that_is_ahead_is_told_anew_once_the_replica_has_caught_up() {
+        let mut kills = from("e", 9);
+        let (behind, caught_up) = (view("e", 5, &[]), view("e", 10, &[]));
+        // It holds a kill of revision 9 that has ended at 10, and ignores what is older.
+        assert_eq!(told(&mut kills, &behind, &behind), None);
+        assert!(!kills.want_response(&behind, &shop(), true));
+        assert!(kills.want_response(&caught_up, &shop(), true));
+        assert_eq!(told(&mut kills, &caught_up, &caught_up), Some(0));
+        // In another epoch revisions are others.
+        assert_eq!(told(&mut from("d", 9), &behind, &behind), Some(0));
+    }
 }

@@ -62,8 +62,8 @@ impl Kills {
         &self.refused
     }
 
-    /// These are all there are now. Adds those that were refused.
-    pub(super) fn replace(&mut self, Told { set, at }: Told, refused: &mut Vec<v1::Refusal>) {
+    /// These are all there are now.
+    pub(super) fn replace(&mut self, Told { set, at }: Told) {
         let mut previous = std::mem::take(self);
         for sent in set.kills {
             match convert::active_kill(&sent) {
@@ -83,7 +83,6 @@ impl Kills {
                 }
             }
         }
-        refused.extend(self.refused.iter().cloned());
     }
 
     fn hold(&mut self, kill: Kill, until: Time) {

@@ -9,6 +9,27 @@ use super::*;
 
 mod kills;
 
+impl Applier {
+    fn apply(&mut self, position: Position, response: super::Response, kills: Option<Told>) -> Outcome {
+        match self.hear(&position, &response, kills) {
+            Ok(()) => self.take(position, response),
+            Err(problem) => Outcome::OutOfStep(problem),
+        }
+    }
+
+    fn snapshot(&mut self, position: Position, page: v1::Snapshot, kills: Option<Told>) -> Outcome {
+        self.apply(position, super::Response::Snapshot(page), kills)
+    }
+
+    fn delta(&mut self, position: Position, delta: v1::Delta, kills: Option<Told>) -> Outcome {
+        self.apply(position, super::Response::Delta(delta), kills)
+    }
+
+    fn bookmark(&mut self, position: Position, kills: Option<Told>) -> Outcome {
+        self.apply(position, super::Response::Bookmark, kills)
+    }
+}
+
 fn key(name: &str) -> v1::Pattern {
     (&Pattern::parse("orders", "*", name, "*").unwrap()).into()
 }

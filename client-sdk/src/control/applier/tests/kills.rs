@@ -59,17 +59,27 @@ fn a_set_names_all_there_are_and_without_one_they_stay() {
 }
 
 #[test]
-fn kills_beside_any_page_of_a_snapshot_are_taken_over_with_the_last() {
+fn kills_beside_a_page_are_thrown_at_once_and_answered_with_the_last() {
     let mut applier = Applier::default();
-    applier.snapshot(at(10), page(vec![], false), told(vec![kill("a", 1, 60)]));
-    assert_eq!(applier.thrown(), None);
-    applier.snapshot(at(10), page(vec![], true), None);
+    applier.snapshot(at(10), page(vec![], false), told(vec![kill("a", 1, 60), unreadable("b", 1)]));
+    assert_eq!(applier.thrown().map(|kills| kills.len()), Some(1));
     assert_eq!(held(&applier), [entry("a", 1, 60)]);
-    // Half a snapshot is of no use to the next stream, nor are the kills beside it.
-    applier.snapshot(at(20), page(vec![], false), told(vec![]));
+    let outcome = applier.snapshot(at(10), page(vec![], true), None);
+    let Outcome::Applied { refused, whole: true } = outcome else { panic!("{outcome:?}") };
+    assert_eq!(refused.iter().map(|refusal| refusal.key.clone()).collect::<Vec<_>>(), [Some(key("b"))]);
+    assert_eq!((held(&applier), applier.thrown()), (vec![entry("a", 1, 60)], None));
+    // Half a snapshot is of no use to the next stream; what it said of kills holds.
+    applier.snapshot(at(20), page(vec![], false), told(vec![unreadable("c", 20)]));
     applier.begin_stream();
-    applier.snapshot(at(20), page(vec![], true), None);
-    assert_eq!(held(&applier), [entry("a", 1, 60)]);
+    assert_eq!(held(&applier), []);
+    let outcome = applier.snapshot(at(20), page(vec![], true), None);
+    assert_eq!(outcome, Outcome::Applied { refused: vec![], whole: true });
+    // Of another store, too; but not what is older than what is held.
+    applier.snapshot(in_epoch("f", 1), page(vec![], false), told(vec![kill("d", 1, 60)]));
+    assert_eq!(held(&applier), [entry("d", 1, 60)]);
+    applier.begin_stream();
+    applier.snapshot(at(19), page(vec![], false), told(vec![]));
+    assert_eq!(held(&applier), [entry("d", 1, 60)]);
 }
 
 #[test]
