@@ -72,7 +72,7 @@ impl WaitArgs {
                 let _ = write!(io::stderr(), "{AGAIN}{}", line(&state, client.connected_at.elapsed()))
                     .and_then(|()| io::stderr().flush());
             }
-            if state.done || state.timed_out {
+            if state.done || state.timed_out || state.hopeless {
                 if live {
                     let _ = write!(io::stderr(), "{AGAIN}");
                 }
@@ -103,10 +103,15 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Err
     if all > named {
         message(format_args!("  and {} more", all - named));
     }
-    Err(Error::Undelivered(format!(
-        "revision {revision} is written, but was not delivered to {} of those whom it concerns in time",
-        percent(share)
-    )))
+    let share = percent(share);
+    Err(Error::Undelivered(match last.hopeless {
+        true => format!(
+            "revision {revision} is written, but can not be delivered to {share} of those whom it concerns: too many refuse it or lack a feature"
+        ),
+        false => format!(
+            "revision {revision} is written, but was not delivered to {share} of those whom it concerns in time"
+        ),
+    }))
 }
 
 /// How far it is, so long after the command began to write.
@@ -199,6 +204,9 @@ mod tests {
         let error = report(&state, 0.995, since).unwrap_err();
         assert_eq!(error.code(), 1);
         assert!(error.to_string().contains("not delivered to 99.5%"), "{error}");
+        state = v1::Convergence { timed_out: false, hopeless: true, ..state };
+        let error = report(&state, 0.995, since).unwrap_err();
+        assert!(error.to_string().contains("too many refuse it or lack a feature"), "{error}");
         let nobody = v1::Convergence { done: true, ..Default::default() };
         assert!(report(&nobody, 1.0, since).unwrap_err().to_string().contains("nobody"));
     }

@@ -34,13 +34,13 @@ async fn next_that(
         if is_so(&message) {
             return message;
         }
-        assert!(!message.done && !message.timed_out, "{message:?}");
+        assert!(!message.done && !message.timed_out && !message.hopeless, "{message:?}");
     }
 }
 
 /// The last message, which the end of the stream must follow.
 async fn last(stream: &mut Streaming<v1::Convergence>) -> v1::Convergence {
-    let last = next_that(stream, |message| message.done || message.timed_out).await;
+    let last = next_that(stream, |message| message.done || message.timed_out || message.hopeless).await;
     assert_eq!(soon(stream.message()).await.unwrap(), None);
     last
 }
@@ -151,6 +151,58 @@ async fn laggards_are_named_with_the_reason() {
     server.client_that(|client| client.identity.as_ref().unwrap().instance == "silent").await;
     let timed_out = last(&mut watch(&server, at_most(put, 100)).await).await;
     assert!(timed_out.timed_out && !timed_out.done, "{timed_out:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn of_two_streams_of_one_process_the_newer_speaks_for_it() {
+    let server = start().await;
+    // Half dead: the server has not noticed yet.
+    let _old = connected(&server, instance("shop-1")).await;
+    let mut new = connected(&server, instance("shop-1")).await;
+    let put = server.put(shop_rule(2)).await.revision;
+    let mut stream = watch(&server, until(put)).await;
+    assert_eq!(counts(&next(&mut stream).await), [0, 1, 0, 0, 0]);
+    let (message, _) = new.delta().await;
+    new.ack(&message, vec![]).await;
+    let done = last(&mut stream).await;
+    assert_eq!((done.done, counts(&done)), (true, [1, 0, 0, 0, 0]));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_rolling_restart_is_waited_through_and_who_does_not_return_holds_nothing_up() {
+    let server = start().await;
+    let before = connected(&server, instance("shop-before")).await;
+    let put = server.put(shop_rule(2)).await.revision;
+    let mut stream = watch(&server, until(put)).await;
+    assert_eq!(counts(&next(&mut stream).await), [0, 1, 0, 0, 0]);
+    drop(before);
+    let _after = connected(&server, instance("shop-after")).await;
+    let awaited = next_that(&mut stream, |state| counts(state) == [1, 0, 0, 0, 1]).await;
+    assert!(!awaited.done, "it may come back at once");
+    let done = last(&mut stream).await;
+    assert_eq!((done.done, counts(&done)), (true, [1, 0, 0, 0, 1]));
+    assert_eq!(reasons(&done), [("shop-before".to_owned(), Reason::Left, "")]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_can_not_be_reached_any_more_is_said_at_once() {
+    let server = start().await;
+    let _old = connected(&server, v1::Hello { features: vec![], ..instance("old") }).await;
+    let mut shop = connected(&server, instance("shop")).await;
+    let put = server.put(shop_rule(2)).await.revision;
+    let mut stream = watch(&server, until(put)).await;
+    let half = v1::WatchConvergenceRequest { share: Some(0.5), ..until(put) };
+    let mut half = watch(&server, half).await;
+    assert!(!next(&mut stream).await.hopeless, "somebody is waited for");
+    let (message, _) = shop.delta().await;
+    shop.ack(&message, vec![]).await;
+    let told = last(&mut stream).await;
+    assert!(told.hopeless && !told.done && !told.timed_out, "{told:?}");
+    assert_eq!(counts(&told), [1, 0, 0, 1, 0]);
+    assert!(last(&mut half).await.done, "for somebody else it is enough");
     server.stop().await;
 }
 

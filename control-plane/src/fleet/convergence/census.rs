@@ -2,14 +2,20 @@
 //!
 //! A change concerns the clients whose caller part one of its rules, guards or kills matches; a guard with a repeat
 //! limit, which its callee carries out, has every caller and so the callee too. What a change asks of a client depends
-//! on its class alone and is looked up once for each class and table. Between two looks clients come and go: who had
-//! the change when it left has it, and who was still waited for is remembered by its names until it comes back.
+//! on its class alone and is looked up once for each class and table. A client is a process: of several streams with
+//! the same names, one of which may be half dead, the newest speaks for it.
+//!
+//! Between two looks clients come and go: who had the change when it left has it, and who was still waited for is
+//! remembered by its names until it comes back. The share goes by it for [`GRACE`] only, because a process that has
+//! ended comes back under another name, if at all.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use damper_core::feature;
 use damper_proto::v1::{self, laggard::Reason};
+use tokio::time::Instant;
 
 use crate::class::Class;
 use crate::hub::{Hub, Session};
@@ -17,6 +23,8 @@ use crate::table::{Subject, TableView};
 
 /// So many of those who do not have it are named.
 const MAX_LAGGARDS: usize = 100;
+/// A client that lost its stream is most likely back by then.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The looks at one change.
 pub(super) struct Census {
@@ -26,7 +34,7 @@ pub(super) struct Census {
     asked_at: u64,
     asked: HashMap<Arc<Class>, Asked>,
     /// Those who are connected, as of the last look.
-    seen: HashMap<u64, Seen>,
+    seen: HashMap<Names, Seen>,
     /// Those who were connected, by their names.
     gone: HashMap<Names, Gone>,
 }
@@ -51,9 +59,16 @@ struct Names {
 
 type ServiceAndCluster = (String, String);
 
+/// How far the change has come.
+pub(super) struct Counted {
+    pub(super) told: v1::Convergence,
+    /// Of those who left, the ones that may still come back at once, and when the first of them no longer may.
+    pub(super) awaited: u32,
+    pub(super) awaited_until: Option<Instant>,
+}
+
 /// A connected client that the change concerns.
 struct Seen {
-    names: Names,
     acknowledged_revision: u64,
     state: State,
 }
@@ -69,7 +84,7 @@ enum State {
 /// A client that is no longer connected.
 enum Gone {
     WithIt,
-    Left { acknowledged_revision: u64 },
+    Left { acknowledged_revision: u64, at: Instant },
 }
 
 impl Census {
@@ -85,34 +100,34 @@ impl Census {
     }
 
     /// Looks at everybody who is connected, and counts.
-    pub(super) fn take(&mut self, hub: &Hub, view: &TableView) -> v1::Convergence {
+    pub(super) fn take(&mut self, hub: &Hub, view: &TableView, at: Instant) -> Counted {
         if self.asked_at != view.revision() {
             self.asked.clear();
             self.asked_at = view.revision();
         }
         let mut now = HashMap::with_capacity(self.seen.len());
-        for session in hub.all() {
+        for session in newest(&hub.all()) {
             let asked = self.asked_of(&session.class, view);
-            if let Some(seen) = self.look_at(&session, asked, view) {
-                now.insert(session.id(), seen);
+            if let Some(seen) = self.look_at(session, asked, view) {
+                now.insert(Names::of(session), seen);
             }
         }
         let before = std::mem::replace(&mut self.seen, now);
-        for (id, Seen { names, acknowledged_revision, state }) in before {
+        for (names, Seen { acknowledged_revision, state }) in before {
             let left = match state {
                 State::HasIt => Gone::WithIt,
-                State::Waiting => Gone::Left { acknowledged_revision },
+                State::Waiting => Gone::Left { acknowledged_revision, at },
                 // Nobody waits for these.
                 State::Refused(_) | State::Lacks(_) => continue,
             };
-            if !self.seen.contains_key(&id) {
+            if !self.seen.contains_key(&names) {
                 self.gone.insert(names, left);
             }
         }
-        for seen in self.seen.values() {
-            self.gone.remove(&seen.names);
+        for names in self.seen.keys() {
+            self.gone.remove(names);
         }
-        self.count()
+        self.count(at)
     }
 
     fn asked_of(&mut self, class: &Arc<Class>, view: &TableView) -> Asked {
@@ -152,15 +167,13 @@ impl Census {
                 State::Refused(format!("{subject}: {}", refusal.reason))
             }),
         };
-        let class = (session.class.service.clone(), session.class.cluster.clone());
-        let names = Names { class, instance: session.instance.clone() };
-        Some(Seen { names, acknowledged_revision, state })
+        Some(Seen { acknowledged_revision, state })
     }
 
-    fn count(&self) -> v1::Convergence {
+    fn count(&self, now: Instant) -> Counted {
         let mut sum = v1::Convergence { revision: self.revision, ..Default::default() };
         let mut laggards = Vec::new();
-        for Seen { names, acknowledged_revision, state } in self.seen.values() {
+        for (names, Seen { acknowledged_revision, state }) in &self.seen {
             let (count, lags) = match state {
                 State::HasIt => (&mut sum.acknowledged, None),
                 State::Waiting => (&mut sum.waiting, Some((Reason::Waiting, ""))),
@@ -170,11 +183,17 @@ impl Census {
             *count += 1;
             laggards.extend(lags.map(|(reason, detail)| (reason, names, *acknowledged_revision, detail)));
         }
+        let (mut awaited, mut awaited_until) = (0, None::<Instant>);
         for (names, gone) in &self.gone {
             match gone {
                 Gone::WithIt => sum.acknowledged += 1,
-                Gone::Left { acknowledged_revision } => {
+                Gone::Left { acknowledged_revision, at } => {
                     sum.left += 1;
+                    let until = *at + GRACE;
+                    if now < until {
+                        awaited += 1;
+                        awaited_until = Some(awaited_until.map_or(until, |first| first.min(until)));
+                    }
                     laggards.push((Reason::Left, names, *acknowledged_revision, ""));
                 }
             }
@@ -191,11 +210,48 @@ impl Census {
                 detail: detail.to_owned(),
             })
             .collect();
-        sum
+        Counted { told: sum, awaited, awaited_until }
+    }
+}
+
+/// Of each process the stream that it opened last.
+fn newest(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
+    let mut newest: HashMap<_, &Arc<Session>> = HashMap::with_capacity(sessions.len());
+    for session in sessions {
+        let names = (&session.class.service, &session.class.cluster, &session.instance);
+        let known = newest.entry(names).or_insert(session);
+        if known.id() < session.id() {
+            *known = session;
+        }
+    }
+    newest.into_values()
+}
+
+impl Counted {
+    /// True if so large a share of those concerned has the change; of nobody everybody has it. Who left for good is
+    /// not counted, as long as anybody has it.
+    pub(super) fn reaches(&self, share: f64) -> bool {
+        let v1::Convergence { affected, acknowledged, left, .. } = self.told;
+        let of = affected - (left - self.awaited);
+        let has_none = affected > 0 && acknowledged == 0;
+        // Shares are written in decimals; a count is whole, so a hair's breadth decides nothing else.
+        !has_none && f64::from(acknowledged) + 1e-6 >= share * f64::from(of)
+    }
+
+    /// True if nobody is waited for, and those who can not or will not have it are too many.
+    pub(super) fn is_hopeless(&self, share: f64) -> bool {
+        let v1::Convergence { waiting, refused, lacking_features, .. } = self.told;
+        let has_reason = refused + lacking_features > 0;
+        has_reason && waiting == 0 && self.awaited == 0 && !self.reaches(share)
     }
 }
 
 impl Names {
+    fn of(session: &Session) -> Self {
+        let class = (session.class.service.clone(), session.class.cluster.clone());
+        Self { class, instance: session.instance.clone() }
+    }
+
     fn identity(&self) -> v1::Identity {
         let (service, cluster) = self.class.clone();
         v1::Identity { service, cluster, instance: self.instance.clone() }
@@ -222,5 +278,47 @@ fn order(reason: Reason) -> u8 {
         Reason::LackingFeature => 1,
         Reason::Waiting | Reason::Unspecified => 2,
         Reason::Left => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(acknowledged: u32, others: u32, left: u32, awaited: u32) -> Counted {
+        let affected = acknowledged + others + left;
+        let told = v1::Convergence { affected, acknowledged, refused: others, left, ..Default::default() };
+        Counted { told, awaited, awaited_until: None }
+    }
+
+    #[test]
+    fn a_share_is_reached_by_whole_clients() {
+        for (acknowledged, affected, share, expected) in [
+            (0, 0, 1.0, true),
+            (0, 1, 0.01, false),
+            (99, 100, 0.99, true),
+            (98, 100, 0.99, false),
+            (989, 1000, 0.99, false),
+            (990, 1000, 0.99, true),
+            (7, 10, 0.7, true),
+            (9_999, 10_000, 1.0, false),
+        ] {
+            let counted = counted(acknowledged, affected - acknowledged, 0, 0);
+            assert_eq!(counted.reaches(share), expected, "{acknowledged}/{affected}");
+        }
+    }
+
+    #[test]
+    fn who_left_counts_only_as_long_as_it_may_come_back() {
+        for (counted, reaches, hopeless) in [
+            (counted(3, 0, 2, 0), true, false),
+            (counted(3, 0, 2, 1), false, false),
+            (counted(3, 1, 2, 1), false, false),
+            (counted(3, 1, 2, 0), false, true),
+            // Nobody has it: that all have left is no proof, and others may come.
+            (counted(0, 0, 2, 0), false, false),
+        ] {
+            assert_eq!((counted.reaches(1.0), counted.is_hopeless(1.0)), (reaches, hopeless));
+        }
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use damper_core::Faults;
 use damper_proto::v1;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use self::census::Census;
 use crate::ending::Answer;
@@ -60,9 +60,11 @@ impl Plan {
 
 /// Opens the stream. A revision whose change is no longer kept is refused before.
 pub(super) async fn open(shared: &Arc<Shared>, plan: Plan) -> Result<Answer<v1::Convergence>, Error> {
+    let begun = Instant::now();
     let table = shared.table();
     let subjects = match table.revision() >= plan.revision {
-        true => Some(subjects(shared, &table, plan.revision).await?),
+        // A store that does not answer is waited for as the change itself is.
+        true => timeout(plan.within, subjects(shared, &table, plan.revision)).await.ok().transpose()?,
         false => None,
     };
     let watcher = Watcher {
@@ -71,7 +73,7 @@ pub(super) async fn open(shared: &Arc<Shared>, plan: Plan) -> Result<Answer<v1::
         moves: shared.hub.moves(),
         epoch: table.epoch().clone(),
         census: subjects.map(|subjects| Census::new(plan.revision, subjects)),
-        begun: Instant::now(),
+        begun,
         plan,
     };
     Ok(Answer::of(&shared.stopping, 1, |out| watcher.serve(out)))
@@ -107,7 +109,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Tells how far the change has come, until it has come or time is up.
+    /// Tells how far the change has come, until it has come, can not come or time is up.
     async fn serve(mut self, out: Out) -> Result<(), Error> {
         let deadline = self.begun + self.plan.within;
         let mut told = None;
@@ -115,10 +117,13 @@ impl Watcher {
         loop {
             // Seen before the census: what happens during it wakes the watcher again.
             self.moves.mark_unchanged();
-            let mut state = self.look().await?;
+            let (mut state, look_again) = match timeout_at(deadline, self.look()).await {
+                Ok(looked) => looked?,
+                Err(_) => (self.unknown(), None),
+            };
             let now = Instant::now();
-            state.timed_out = !state.done && now >= deadline;
-            if state.done || state.timed_out {
+            state.timed_out = !(state.done || state.hopeless) && now >= deadline;
+            if state.done || state.hopeless || state.timed_out {
                 // Who is gone is told nothing.
                 let _ = out.send(state).await;
                 return Ok(());
@@ -133,6 +138,7 @@ impl Watcher {
             }
             let untold = news && now < next_telling;
             let wake = if untold { next_telling.min(deadline) } else { deadline };
+            let wake = look_again.map_or(wake, |again| wake.min(again));
             tokio::select! {
                 () = out.closed() => return Ok(()),
                 () = self.event(now + TAKE_EVERY) => {}
@@ -153,8 +159,8 @@ impl Watcher {
         sleep_until(earliest).await;
     }
 
-    /// How far the change has come now.
-    async fn look(&mut self) -> Result<v1::Convergence, Error> {
+    /// How far the change has come now, and when it may be otherwise without an event.
+    async fn look(&mut self) -> Result<(v1::Convergence, Option<Instant>), Error> {
         let table = self.tables.borrow_and_update().clone();
         if *table.epoch() != self.epoch {
             return Err(Error::unavailable("the store was replaced; its revisions are others now"));
@@ -163,24 +169,20 @@ impl Watcher {
             let subjects = subjects(&self.shared, &table, self.plan.revision).await?;
             self.census = Some(Census::new(self.plan.revision, subjects));
         }
-        let revision = self.plan.revision;
-        let mut state = match &mut self.census {
-            Some(census) => {
-                let counted = census.take(&self.shared.hub, &table);
-                let done = reaches(&counted, self.plan.share);
-                v1::Convergence { done, ..counted }
-            }
-            None => v1::Convergence { revision, ..Default::default() },
-        };
-        state.elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
-        Ok(state)
+        let unknown = self.unknown();
+        let Some(census) = &mut self.census else { return Ok((unknown, None)) };
+        let counted = census.take(&self.shared.hub, &table, Instant::now());
+        let share = self.plan.share;
+        let (done, hopeless) = (counted.reaches(share), counted.is_hopeless(share));
+        let state = v1::Convergence { done, hopeless, elapsed: unknown.elapsed, ..counted.told };
+        Ok((state, counted.awaited_until))
     }
-}
 
-/// True if so large a share of those concerned has the change; of nobody everybody has it.
-fn reaches(counted: &v1::Convergence, share: f64) -> bool {
-    // Shares are written in decimals; a count is whole, so a hair's breadth decides nothing else.
-    f64::from(counted.acknowledged) + 1e-6 >= share * f64::from(counted.affected)
+    /// What is known before it is known whom the change concerns.
+    fn unknown(&self) -> v1::Convergence {
+        let elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
+        v1::Convergence { revision: self.plan.revision, elapsed, ..Default::default() }
+    }
 }
 
 fn without_time(state: &v1::Convergence) -> v1::Convergence {
@@ -190,28 +192,6 @@ fn without_time(state: &v1::Convergence) -> v1::Convergence {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_share_is_reached_by_whole_clients() {
-        let counted =
-            |acknowledged, affected| v1::Convergence { acknowledged, affected, ..Default::default() };
-        for (acknowledged, affected, share, expected) in [
-            (0, 0, 1.0, true),
-            (0, 1, 0.01, false),
-            (99, 100, 0.99, true),
-            (98, 100, 0.99, false),
-            (989, 1000, 0.99, false),
-            (990, 1000, 0.99, true),
-            (7, 10, 0.7, true),
-            (9_999, 10_000, 1.0, false),
-        ] {
-            assert_eq!(
-                reaches(&counted(acknowledged, affected), share),
-                expected,
-                "{acknowledged}/{affected}"
-            );
-        }
-    }
 
     #[test]
     fn everything_wrong_with_a_question_is_told_at_once() {
