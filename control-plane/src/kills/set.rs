@@ -41,7 +41,7 @@ pub(super) async fn kill(shared: &Shared, request: v1::KillRequest) -> Result<v1
     }
     if table.kills().stored_count() >= bounds::MAX_KILLS {
         // What is over must not keep the place of what is needed.
-        expiry::clear(shared).await?;
+        expiry::make_room(shared).await?;
     }
     let value = Some(StoredKill::value(&wire).into());
     let edit = ProposedEdit { key: wanted.subject.key(), value, expected };

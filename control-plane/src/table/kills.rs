@@ -3,10 +3,15 @@
 //! A kill is over when its time is, by the wall clock and without a write: whoever reads kills says when "now" is
 //! and sees those in force. What is over lies in the store until it is cleared away (see [`crate::kills`]). A kill
 //! that this version can not read is left out, since nobody knows until when it would be in force.
+//!
+//! The clock that said when a kill ends is that of the replica which took it; another's may differ. To services a kill
+//! never has more time left than it was given. From when a replica holds a kill by its own steady clock is kept, so
+//! that none is cleared away by a clock that is ahead.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
+use damper_core::kill::TIME_TO_LIVE;
 use damper_core::{Kill, Pattern, RouteKey};
 use damper_proto::{convert, v1};
 use prost::Message as _;
@@ -19,13 +24,15 @@ pub(crate) struct Kills {
 }
 
 /// A kill as stored.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub(crate) struct StoredKill {
     /// With its revision, when and by whom it was set; what is left of its time is nobody's to store.
     pub(crate) wire: v1::KillSwitch,
     pub(crate) kill: Kill,
     /// By the clock of the server that took it.
     pub(crate) expires_at: SystemTime,
+    /// Since when this replica holds it.
+    held_since: Instant,
 }
 
 impl Kills {
@@ -95,7 +102,7 @@ impl StoredKill {
             let kill = kill.map_err(|faults| faults.to_string())?;
             let expires_at = wire.expires_at.and_then(|at| SystemTime::try_from(at).ok());
             let expires_at = expires_at.ok_or_else(|| "expires_at: is no time".to_owned())?;
-            Ok::<_, String>(Self { wire, kill, expires_at })
+            Ok::<_, String>(Self { wire, kill, expires_at, held_since: Instant::now() })
         };
         let warn = |problem: &String| {
             tracing::warn!(%pattern, revision, problem, "a stored kill can not be read; it is not in force");
@@ -113,6 +120,18 @@ impl StoredKill {
         self.expires_at.duration_since(now).ok().filter(|left| !left.is_zero())
     }
 
+    /// For how long it was set; the longest there is where that is not known.
+    pub(crate) fn time_to_live(&self) -> Duration {
+        let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
+        let said = set_at.and_then(|at| self.expires_at.duration_since(at).ok());
+        said.map_or(TIME_TO_LIVE.max, |said| said.min(TIME_TO_LIVE.max))
+    }
+
+    /// How long until this replica has held it for its whole time, by a clock that nobody can set.
+    pub(crate) fn still_to_hold(&self, now: Instant) -> Duration {
+        self.time_to_live().saturating_sub(now.saturating_duration_since(self.held_since))
+    }
+
     /// As operators see it; none once it is over.
     pub(crate) fn shown(&self, now: SystemTime) -> Option<v1::KillSwitch> {
         let remaining = self.remaining(now)?;
@@ -124,8 +143,41 @@ impl StoredKill {
 
     /// As services get it; none once it is over.
     pub(crate) fn sent(&self, now: SystemTime) -> Option<v1::ActiveKill> {
-        let remaining = self.remaining(now)?;
+        // More than its whole time is only left by a clock that is behind.
+        let remaining = self.remaining(now)?.min(self.time_to_live());
         let expires_at = Some(self.expires_at);
         Some((&convert::ActiveKill { kill: self.kill.clone(), remaining, expires_at }).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_are_told_no_more_time_than_a_kill_was_given() {
+        let set_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let at = |seconds: i64| match u64::try_from(seconds) {
+            Ok(seconds) => set_at + Duration::from_secs(seconds),
+            Err(_) => set_at - Duration::from_secs(seconds.unsigned_abs()),
+        };
+        let wire = v1::KillSwitch {
+            reason: "r".to_owned(),
+            updated_at: Some(set_at.into()),
+            expires_at: Some(at(60).into()),
+            ..Default::default()
+        };
+        let pattern = Pattern::parse("*", "*", "stock", "*").unwrap();
+        let stored = StoredKill::read(&pattern, &StoredKill::value(&wire), 1).unwrap();
+        // This replica's clock, in seconds ahead of when the other took it.
+        for (now, left) in [(-3_600, Some(60)), (0, Some(60)), (59, Some(1)), (60, None), (3_600, None)] {
+            let sent = stored.sent(at(now)).map(|sent| sent.remaining.unwrap().seconds);
+            assert_eq!(sent, left, "at {now}");
+        }
+        assert!(stored.still_to_hold(stored.held_since) == Duration::from_secs(60));
+        assert!(stored.still_to_hold(stored.held_since + Duration::from_secs(61)).is_zero());
+        let unknown = v1::KillSwitch { updated_at: None, ..wire };
+        let unknown = StoredKill::read(&pattern, &StoredKill::value(&unknown), 1).unwrap();
+        assert_eq!(unknown.time_to_live(), TIME_TO_LIVE.max);
     }
 }
