@@ -60,8 +60,9 @@ pub fn end_of(bucket: usize) -> Duration {
 /// counted. `counts` are pairs of bucket and count in ascending order of buckets.
 #[must_use]
 pub fn quantile(counts: impl Iterator<Item = (usize, u64)> + Clone, share_bp: u32) -> Option<Duration> {
-    let total: u64 = counts.clone().map(|(_, count)| count).sum();
-    let rank = (u128::from(total) * u128::from(share_bp)).div_ceil(10_000).max(1);
+    // Counts are what peers report, and there are at most as many as buckets: wide enough for any of them.
+    let total: u128 = counts.clone().map(|(_, count)| u128::from(count)).sum();
+    let rank = (total * u128::from(share_bp)).div_ceil(10_000).max(1);
     let mut seen = 0_u128;
     for (bucket, count) in counts {
         seen += u128::from(count);
@@ -310,5 +311,13 @@ mod tests {
         near(9_900, 99);
         near(0, 1);
         assert_eq!(quantile(Histogram::default().counts(), 5_000), None);
+    }
+
+    #[test]
+    fn a_quantile_of_the_largest_counts_is_still_their_rank() {
+        let counts = [(10, u64::MAX), (20, u64::MAX), (30, u64::MAX)];
+        for (share, bucket) in [(0, 10), (3_333, 10), (3_334, 20), (6_667, 30), (10_000, 30)] {
+            assert_eq!(quantile(counts.into_iter(), share), Some(middle_of(bucket)), "{share} bp");
+        }
     }
 }

@@ -28,15 +28,25 @@ impl Measured {
     /// What this share of the calls did not exceed, in ten-thousandths, where so many are known that at least
     /// ten lie beyond.
     pub(crate) fn quantile(&self, share_bp: u32) -> Option<Duration> {
-        let beyond = self.calls * u64::from(10_000_u32.saturating_sub(share_bp)) / 10_000;
+        let beyond = u128::from(self.calls) * u128::from(10_000_u32.saturating_sub(share_bp)) / 10_000;
         if beyond >= 10 { latency::quantile(self.latency.iter().copied(), share_bp) } else { None }
     }
 
     /// The share of the attempts that ended with this code.
     pub(crate) fn share(&self, code: Code) -> f64 {
-        let all: u64 = self.codes.values().sum();
+        let all: f64 = self.codes.values().map(|count| *count as f64).sum();
         let these = self.codes.get(&code).copied().unwrap_or_default();
-        if all > 0 { these as f64 / all as f64 } else { 0.0 }
+        if all > 0.0 { these as f64 / all } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+impl Measured {
+    /// Calls of one route that took so long.
+    pub(crate) fn drawn(calls: &[(Duration, u64)]) -> Self {
+        let latency = calls.iter().map(|(took, n)| (latency::bucket_of(*took), *n)).collect();
+        let calls = calls.iter().map(|(_, n)| n).sum();
+        Self { routes: 1, calls, latency, lately: true, ..Self::default() }
     }
 }
 
@@ -55,8 +65,9 @@ impl Stats {
             lately.routes += 1;
             let (sums, _): (Sums<COUNTERS>, f64) = book.window.sums(now, Over::Minute.length());
             for code in Code::ALL {
-                let part = sums.of(tally::code(code)).round();
-                *lately.codes.entry(code).or_default() += part as u64;
+                let part = sums.of(tally::code(code)).round() as u64;
+                let count = lately.codes.entry(code).or_default();
+                *count = count.saturating_add(part);
             }
             for (bucket, n) in book.window.latency(now, Over::Minute.length()) {
                 minute.add(u8::try_from(bucket).unwrap_or(u8::MAX), n);

@@ -12,6 +12,7 @@ mod fleet;
 mod guards;
 mod harness;
 mod history;
+mod hostile;
 mod kills;
 mod lint;
 mod monitoring;
