@@ -7,6 +7,7 @@ use std::time::Duration;
 use damper_core::{Code, Ending, Fate};
 use damper_proto::v1;
 
+use super::origin::{Origin, Origins};
 use super::tally::{self, Tally};
 use super::{Route, Served};
 use crate::hub::Session;
@@ -17,9 +18,9 @@ const SAME_REPORT_WITHIN: Duration = Duration::from_millis(200);
 /// Which process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InstanceId {
-    service: String,
+    pub(super) service: String,
     cluster: String,
-    instance: String,
+    pub(super) instance: String,
 }
 
 impl InstanceId {
@@ -47,6 +48,16 @@ pub(super) struct Reported {
     /// Where the rule's gates stand; none where the route has no rule.
     pub(super) state: Option<v1::RouteState>,
 }
+
+impl Reported {
+    /// How many bytes it takes in the process's map, names aside: all processes of a route share those.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<(Route, Self)>() + self.totals.counts.bytes() + self.totals.latency.bytes()
+    }
+}
+
+/// How many bytes a served method takes in the process's map.
+pub(super) const SERVED_BYTES: usize = size_of::<(Arc<str>, Served)>();
 
 impl Totals {
     /// Reads a report; answers also how many of its parts could not be read.
@@ -102,6 +113,7 @@ pub(super) struct Instance {
     fresh: bool,
     last_report: Option<Duration>,
     report_before: Option<Duration>,
+    origins: Origins,
 }
 
 impl Instance {
@@ -117,6 +129,7 @@ impl Instance {
             fresh,
             last_report: None,
             report_before: None,
+            origins: Origins::default(),
         }
     }
 
@@ -175,16 +188,38 @@ impl Instance {
         self.caller.get_or_insert_with(names).clone()
     }
 
-    /// When what a report adds began to be counted: at the last report, else when the counters began. None
-    /// where that is unknown; then the report only tells where to count from.
-    pub(super) fn counted_from(&self, now: Duration, since: Option<Duration>) -> Option<Duration> {
-        let began = since.map(|since| now.saturating_sub(since));
+    /// Whose report it is whose counters began at this time.
+    pub(super) fn origin(&self, now: Duration, start: Option<Duration>) -> Origin {
+        self.origins.of(now, start)
+    }
+
+    /// True if several processes report under the name.
+    pub(super) fn is_shared(&self, now: Duration) -> bool {
+        self.is_connected() && self.origins.are_several(now)
+    }
+
+    /// When what a report adds began to be counted: at the last report of the same process, else when the counters
+    /// began. None where that is unknown; then the report only tells where to count from.
+    pub(super) fn counted_from(
+        &self,
+        now: Duration,
+        start: Option<Duration>,
+        origin: Origin,
+    ) -> Option<Duration> {
+        if origin == Origin::Next {
+            return start;
+        }
         let last = if self.continues(now) { self.report_before } else { self.last_report };
-        last.or(began).or(self.fresh.then_some(self.since))
+        last.or(start).or(self.fresh.then_some(self.since))
     }
 
     pub(super) fn has_room_for(&self, route: &Route, limit: usize) -> bool {
         self.routes.len() < limit || self.routes.contains_key(route)
+    }
+
+    /// True if the totals of a route are less than they were.
+    pub(super) fn fell(&self, route: &Route, totals: &Totals) -> bool {
+        self.routes.get(route).is_some_and(|before| !totals.counts.covers(&before.totals.counts))
     }
 
     /// Moves a route on to what is reported of it; answers what that adds. Totals that fell are those of a
@@ -200,8 +235,25 @@ impl Instance {
         added
     }
 
-    pub(super) fn reported(&mut self, now: Duration) {
-        if !self.continues(now) {
+    /// Forgets the totals of the process before.
+    pub(super) fn begin_anew(&mut self) {
+        self.routes = HashMap::new();
+        self.served = HashMap::new();
+    }
+
+    /// How many bytes its totals take.
+    pub(super) fn bytes(&self) -> usize {
+        self.routes.values().map(Reported::bytes).sum::<usize>() + self.served.len() * SERVED_BYTES
+    }
+
+    /// Notes a report and whether totals in it fell.
+    pub(super) fn reported(&mut self, now: Duration, start: Option<Duration>, origin: Origin, fell: bool) {
+        if !self.origins.note(now, start, origin, fell) {
+            return;
+        }
+        if origin == Origin::Next {
+            self.report_before = start;
+        } else if !self.continues(now) {
             self.report_before = self.last_report;
         }
         self.last_report = Some(now);

@@ -2,7 +2,7 @@
 //!
 //! A report carries totals since its process started. The difference to the last report of the same process is
 //! spread evenly over the time between the two and put into the route's window; so a lost report loses nothing,
-//! a repeated one adds nothing, and a process that restarts (its totals fall) begins again at 0. The window that
+//! a repeated one adds nothing, and a process that restarts begins again at 0. The window that
 //! is read ends where every connected process of the route has reported, and is as long as whoever reads wants it.
 //!
 //! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
@@ -10,9 +10,11 @@
 
 mod instance;
 mod measured;
+mod origin;
 mod over;
 mod rows;
 mod served;
+mod taking;
 mod tally;
 mod window;
 
@@ -25,13 +27,15 @@ use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use self::instance::{Instance, InstanceId, Reported, Totals};
+use self::instance::{Instance, InstanceId};
 pub(crate) use self::measured::Measured;
+use self::origin::Origin;
 pub(crate) use self::over::Over;
 use self::rows::Memo;
-pub(crate) use self::rows::Row;
+pub(crate) use self::rows::{ENOUGH_CALLS, Row, WHOLE_COVERAGE};
 pub(crate) use self::served::{Method, Served};
 use self::served::{ServedBooks, ServedReport};
+use self::taking::RouteReports;
 use self::tally::Tally;
 use self::window::Window;
 use crate::hub::Session;
@@ -48,6 +52,13 @@ const TIDY_EVERY: Duration = Duration::from_secs(30);
 const MAX_ROUTES_PER_INSTANCE: usize = 2 * MAX_ROUTES;
 /// The most processes whose totals are kept.
 const MAX_INSTANCES: usize = 50_000;
+/// The most bytes that the totals of all processes may take, so that no number of processes and routes uses up the
+/// memory: those of 500,000 usual routes of a process (ten counters and twenty buckets, 640 bytes), or of 60,000 that
+/// fill every counter and bucket, as an honest process never does. What does not fit is left out and counted.
+const MAX_TOTALS_BYTES: usize = 320 << 20;
+/// With less than this part of it left, totals of processes that left make room.
+const SCARCE_PART: usize = 10;
+const MAKE_ROOM_EVERY: Duration = Duration::from_secs(1);
 
 /// A route as reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,6 +153,7 @@ impl Counted {
 /// The statistics of one server.
 pub(crate) struct Stats {
     max_routes: usize,
+    max_totals_bytes: usize,
     pace: watch::Receiver<Pace>,
     start: Instant,
     books: Mutex<Books>,
@@ -154,7 +166,10 @@ struct Books {
     instances: HashMap<InstanceId, Instance>,
     routes: HashMap<Route, RouteBook>,
     served: ServedBooks,
+    /// What the totals of all processes take.
+    totals_bytes: usize,
     tidied: Duration,
+    made_room: Duration,
 }
 
 /// What is known of one route.
@@ -168,7 +183,14 @@ struct RouteBook {
 
 impl Stats {
     pub(crate) fn new(max_routes: usize, pace: watch::Receiver<Pace>) -> Self {
-        Self { max_routes, pace, start: Instant::now(), books: Mutex::default(), memo: Mutex::default() }
+        Self {
+            max_routes,
+            max_totals_bytes: MAX_TOTALS_BYTES,
+            pace,
+            start: Instant::now(),
+            books: Mutex::default(),
+            memo: Mutex::default(),
+        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -187,6 +209,9 @@ impl Stats {
         let mut books = self.books();
         books.tidy(now);
         let id = InstanceId::of(session);
+        if books.instances.len() >= MAX_INSTANCES {
+            books.make_room(now);
+        }
         if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
             books
                 .instances
@@ -208,50 +233,61 @@ impl Stats {
     pub(crate) fn report(&self, session: &Session, report: v1::Report) -> u64 {
         let now = self.now();
         let since = report.since.and_then(|since| Duration::try_from(since).ok());
+        let start = since.map(|since| now.saturating_sub(since));
         let mut books = self.books();
         let books = &mut *books;
+        if books.totals_bytes > self.max_totals_bytes - self.max_totals_bytes / SCARCE_PART {
+            books.make_room(now);
+        }
         let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) else {
             return (report.routes.len() + report.served.len()) as u64;
         };
-        let from = instance.counted_from(now, since);
-        let (caller_service, caller_cluster) = instance.caller(session);
-        let mut left_out = 0;
-        for part in report.routes {
-            let route = Route {
-                caller_service: caller_service.clone(),
-                caller_cluster: caller_cluster.clone(),
-                callee_service: part.callee_service.as_str().into(),
-                callee_method: part.callee_method.as_str().into(),
-            };
-            let full = books.routes.len() >= self.max_routes && !books.routes.contains_key(&route);
-            if full || !acceptable(&part) || !instance.has_room_for(&route, MAX_ROUTES_PER_INSTANCE) {
-                left_out += 1;
-                continue;
-            }
-            let (totals, unknown) = Totals::read(&part);
-            left_out += unknown;
-            let added = instance.advance(&route, Reported { totals, state: part.state }, from.is_some());
-            let book = books.routes.entry(route).or_insert_with_key(|route| RouteBook {
-                key: route.key().map(Arc::new),
-                window: Window::new(from.unwrap_or(now)),
-                counted: Tally::default(),
-                active: now,
-            });
-            if let Some(Totals { counts, latency }) = added {
-                if counts.count(tally::CALLS) > 0 || counts.count(tally::ATTEMPTS) > 0 {
-                    book.active = now;
-                }
-                let moved: Vec<(u8, u64)> = counts.iter().collect();
-                book.window.add(from.unwrap_or(now), now, &moved, &latency);
-                book.counted.add_all(&counts);
-            }
+        let origin = instance.origin(now, start);
+        let from = instance.counted_from(now, start, origin);
+        if origin == Origin::Next {
+            books.totals_bytes -= instance.bytes();
+            instance.begin_anew();
         }
-        let mut by = ServedReport { service: &caller_service, before: instance.served_mut(), from, now };
+        let caller = instance.caller(session);
+        let service = caller.0.clone();
+        let falls_are_late = matches!(origin, Origin::Same | Origin::Doubtful);
+        let had = self.max_totals_bytes.saturating_sub(books.totals_bytes);
+        let (mut room, mut fell) = (had, false);
+        let mut routes = RouteReports {
+            instance,
+            caller,
+            books: &mut books.routes,
+            max_routes: self.max_routes,
+            room: &mut room,
+            falls_are_late,
+            fell: &mut fell,
+            from,
+            now,
+        };
+        let mut left_out: u64 = report.routes.iter().map(|part| routes.take(part)).sum();
+        let mut by = ServedReport {
+            service: &service,
+            before: instance.served_mut(),
+            room: &mut room,
+            falls_are_late,
+            fell: &mut fell,
+            from,
+            now,
+        };
         for part in &report.served {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
-        instance.reported(now);
+        books.totals_bytes = books.totals_bytes + had - room;
+        instance.reported(now, start, origin, fell);
         left_out
+    }
+
+    /// The instance ids that several connected processes report under, as service and instance.
+    pub(crate) fn shared_ids(&self) -> Vec<(String, String)> {
+        let now = self.now();
+        let books = self.books();
+        let shared = books.instances.iter().filter(|(_, instance)| instance.is_shared(now));
+        shared.map(|(id, _)| (id.service.clone(), id.instance.clone())).collect()
     }
 
     /// Routes and totals since this server first heard of them, for Prometheus.
@@ -269,17 +305,15 @@ impl Stats {
         self.books().served()
     }
 
+    /// True if no route is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.books().routes.is_empty()
+    }
+
     /// The keys of all routes that can have a rule.
     pub(crate) fn keys(&self) -> Vec<Arc<RouteKey>> {
         self.books().routes.values().filter_map(|book| book.key.clone()).collect()
     }
-}
-
-/// True if the names can be a route's.
-fn acceptable(part: &v1::RouteReport) -> bool {
-    let mut faults = Faults::none();
-    check_callee(&part.callee_service, &part.callee_method, &mut faults);
-    faults.is_empty()
 }
 
 fn check_callee(service: &str, method: &str, faults: &mut Faults) {
@@ -296,12 +330,31 @@ impl Books {
             return;
         }
         self.tidied = now;
-        self.instances.retain(|_, instance| {
+        self.keep_instances(|instance| {
             instance.gone_since().is_none_or(|gone| now.saturating_sub(gone) < FORGET_GONE_AFTER)
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
         self.routes.values_mut().for_each(|book| book.window.forget(now));
         self.served.tidy(now);
+    }
+
+    /// Forgets the processes that left, so that those that are there find room.
+    fn make_room(&mut self, now: Duration) {
+        if now.saturating_sub(self.made_room) >= MAKE_ROOM_EVERY {
+            self.made_room = now;
+            self.keep_instances(Instance::is_connected);
+        }
+    }
+
+    fn keep_instances(&mut self, is_kept: impl Fn(&Instance) -> bool) {
+        let totals_bytes = &mut self.totals_bytes;
+        self.instances.retain(|_, instance| {
+            let kept = is_kept(instance);
+            if !kept {
+                *totals_bytes -= instance.bytes();
+            }
+            kept
+        });
     }
 }
 

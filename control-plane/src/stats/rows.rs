@@ -16,6 +16,10 @@ use crate::table::TableView;
 
 /// Rows are shared by all who ask within this time.
 const FRESH_FOR: Duration = Duration::from_millis(200);
+/// So many calls in the window make a share of them mean something.
+pub(crate) const ENOUGH_CALLS: f64 = 20.0;
+/// Below this share of calls within requests a chain is not whole: flags are lost on the way.
+pub(crate) const WHOLE_COVERAGE: f64 = 0.99;
 
 /// One route and its figures.
 #[derive(Clone, Debug, PartialEq)]
@@ -267,7 +271,7 @@ impl RouteBook {
             p99: quantile(9_900),
             total_calls: total(tally::CALLS),
             total_attempts: total(tally::ATTEMPTS),
-            chain_coverage: coverage(sources),
+            chain_coverage: self.coverage(sources, end),
             hedges_per_s: rate(tally::HEDGES),
             total_hedges: total(tally::HEDGES),
             total_outer_loop_calls: total(tally::OUTER_LOOP_CALLS),
@@ -287,6 +291,27 @@ impl RouteBook {
     }
 }
 
+impl RouteBook {
+    /// The share of the last minute's calls that belong to a request, where the caller serves requests; else there
+    /// is no gap. With few calls in that minute it is that of all calls: one alone says nothing of the next ones.
+    fn coverage(&self, sources: &Sources, end: Duration) -> f64 {
+        let calls = sources.totals.count(tally::CALLS) as f64;
+        let serving = sources.serving_calls as f64;
+        if serving <= 0.0 {
+            return 1.0;
+        }
+        let (lately, _): (Sums<COUNTERS>, f64) = self.window.sums(end, Over::Minute.length());
+        // The window does not tell processes apart; those that do not serve have no calls outside of requests.
+        let of_serving = lately.of(tally::CALLS) * serving / calls;
+        let (without, of) = if of_serving >= ENOUGH_CALLS {
+            (lately.of(tally::NO_CONTEXT_CALLS), of_serving)
+        } else {
+            (sources.no_context_calls as f64, serving)
+        };
+        (1.0 - without / of).clamp(0.0, 1.0)
+    }
+}
+
 /// True if the application got an error that it did not cause by giving up.
 fn is_error(fate: Fate) -> bool {
     !fate.is_ok() && fate != Fate::Cancelled
@@ -294,12 +319,4 @@ fn is_error(fate: Fate) -> bool {
 
 fn share(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
-}
-
-/// The share of the calls that belong to a request, where the caller serves requests; else there is no gap.
-fn coverage(sources: &Sources) -> f64 {
-    if sources.serving_calls == 0 {
-        return 1.0;
-    }
-    (1.0 - sources.no_context_calls as f64 / sources.serving_calls as f64).max(0.0)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use damper_core::{Faults, OTHER_METHOD, key};
 use damper_proto::v1;
 
+use super::instance::SERVED_BYTES;
 use super::tally::Tally;
 use super::window::{Sums, Window};
 use super::{Books, FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE};
@@ -49,6 +50,12 @@ pub(super) struct ServedReport<'a> {
     pub(super) service: &'a Arc<str>,
     /// The process's totals, as it last reported them.
     pub(super) before: &'a mut HashMap<Arc<str>, Served>,
+    /// How many bytes there are left for the totals of all processes.
+    pub(super) room: &'a mut usize,
+    /// Totals that fell are out of date, and not those of a process that began anew.
+    pub(super) falls_are_late: bool,
+    /// Whether any fell.
+    pub(super) fell: &'a mut bool,
     /// None for a process that is new and counted from here on only.
     pub(super) from: Option<Duration>,
     pub(super) now: Duration,
@@ -102,24 +109,37 @@ impl ServedBooks {
         by: &mut ServedReport<'_>,
         limit: usize,
     ) -> bool {
-        let method: Arc<str> = part.method.as_str().into();
-        let key = (by.service.clone(), method.clone());
-        let full = self.methods.len() >= limit && !self.methods.contains_key(&key);
-        let no_room = by.before.len() >= MAX_ROUTES_PER_INSTANCE && !by.before.contains_key(&method);
-        if full || no_room || !acceptable(&part.method) {
+        if !acceptable(&part.method) {
             return false;
         }
+        let mut key: Method = (by.service.clone(), part.method.as_str().into());
+        match self.methods.get_key_value(&key) {
+            Some((known, _)) => key = known.clone(),
+            None if self.methods.len() >= limit => return false,
+            None => {}
+        }
         let totals = Served::read(part);
-        let added = match by.before.insert(method, totals) {
+        let more = match by.before.get(&key.1) {
             // Totals that fell are those of a process that began anew.
-            Some(before) => Some(totals.with(before, u64::checked_sub).unwrap_or(totals)),
-            None => by.from.map(|_| totals),
+            Some(before) => match totals.with(*before, u64::checked_sub) {
+                None if by.falls_are_late => {
+                    *by.fell = true;
+                    return false;
+                }
+                more => Some(more.unwrap_or(totals)),
+            },
+            None if by.before.len() >= MAX_ROUTES_PER_INSTANCE || *by.room < SERVED_BYTES => return false,
+            None => {
+                *by.room -= SERVED_BYTES;
+                by.from.map(|_| totals)
+            }
         };
+        by.before.insert(key.1.clone(), totals);
         let from = by.from.unwrap_or(by.now);
         let new = || MethodBook { sum: Served::default(), window: Window::new(from), active: by.now };
         let book = self.methods.entry(key).or_insert_with(new);
         book.active = by.now;
-        if let Some(added) = added {
+        if let Some(added) = more {
             let more = |a: u64, b: u64| Some(a.saturating_add(b));
             book.sum = book.sum.with(added, more).unwrap_or(book.sum);
             book.window.add(from, by.now, &added.moved(), &Tally::default());

@@ -67,6 +67,11 @@ impl Tally {
         self.0.iter().copied()
     }
 
+    /// How many bytes its counts take.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.len() * size_of::<(u8, u64)>()
+    }
+
     /// Gives back the room that growing has left.
     pub(super) fn pack(mut self) -> Self {
         self.0.shrink_to_fit();

@@ -453,3 +453,216 @@ fn a_route_takes_kilobytes_and_not_more_the_more_processes_report_it() {
     assert!(busy <= 24 << 10, "{busy} bytes");
     assert!(busier <= busy + 1024, "{busier} bytes, {busy} with 20 processes");
 }
+
+/// The largest number in every field of a report.
+fn largest() -> v1::Report {
+    const MOST: u64 = u64::MAX;
+    let route = v1::RouteReport {
+        callee_service: "stock".to_owned(),
+        callee_method: "p.S/M".to_owned(),
+        calls: MOST,
+        attempts: MOST,
+        retries: MOST,
+        transparent_resends: MOST,
+        fates: (-1..=v1::Fate::Killed as i32 + 1)
+            .flat_map(|fate| [false, true].map(|would| v1::FateCount { fate, would, count: MOST }))
+            .chain([v1::FateCount { fate: i32::MAX, would: true, count: MOST }])
+            .collect(),
+        codes: (-1..=17).chain([i32::MAX]).map(|code| v1::CodeCount { code, count: MOST }).collect(),
+        latency: (0..=256).chain([u32::MAX]).map(|bucket| v1::BucketCount { bucket, count: MOST }).collect(),
+        no_context_calls: MOST,
+        hedges: MOST,
+        would_hedges: MOST,
+        outer_loop_calls: MOST,
+        state: Some(v1::RouteState {
+            window_failures: MOST,
+            window_successes: MOST,
+            breaker_refuses: true,
+            budget_refuses: true,
+            circuit: i32::MAX,
+            killed: true,
+        }),
+    };
+    let served = v1::ServedReport {
+        method: "p.S/M".to_owned(),
+        first_sends: MOST,
+        damper_repeats: MOST,
+        grpc_repeats: MOST,
+        envoy_repeats: MOST,
+        shed_repeats: MOST,
+        would_shed_repeats: MOST,
+    };
+    v1::Report {
+        routes: vec![route],
+        no_context_calls: MOST,
+        governed_calls: MOST,
+        source: i32::MAX,
+        override_mode: i32::MAX,
+        since: Some(prost_types::Duration { seconds: i64::MAX, nanos: i32::MAX }),
+        served: vec![served],
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_largest_numbers_in_every_field_leave_all_figures_readable() {
+    let (stats, all) = (stats(), [session("one"), session("two")]);
+    let pattern = damper_core::Pattern::parse("*", "*", "stock", "p.S/M").unwrap();
+    all.iter().for_each(|session| stats.connected(session));
+    for _ in 0..3 {
+        pass(5).await;
+        for session in &all {
+            stats.report(session, v1::Report { since: None, ..report("p.S/M", 0, 0, 0) });
+            stats.report(session, largest());
+            stats.report(session, v1::Report { since: None, ..largest() });
+        }
+    }
+    let route = stats.rows_over(Over::default(), &table())[0].route.clone();
+    for window in [Over::Second, Over::FiveSeconds, Over::TenSeconds, Over::Minute] {
+        let row = over(&stats, window);
+        let figures = [row.calls_per_s, row.amplification, row.error_share, row.chain_coverage];
+        assert!(figures.into_iter().all(|figure| figure.is_finite() && figure >= 0.0), "{row:?}");
+        assert_eq!((row.total_calls, row.window_failures), (u64::MAX, u64::MAX));
+        assert!(row.p50.is_some() && row.p50 != row.p999, "every bucket counts the same: {row:?}");
+        assert!(stats.row(&route, window, WATCHED, &table()).is_some());
+    }
+    let measured = stats.measured(&pattern);
+    assert_eq!(measured.calls, u64::MAX);
+    assert!(measured.quantile(5_000) < measured.quantile(9_900) && measured.quantile(5_000).is_some());
+    let share = measured.share(Code::Unavailable);
+    assert!(about(share, 1.0 / Code::ALL.len() as f64), "{share}");
+    assert_eq!(stats.counted()[0].calls(), u64::MAX);
+    assert_eq!(stats.served()[0].2.first_sends, u64::MAX);
+    assert!(stats.served_rates(Over::Minute)[0].1.first_sends_per_s.is_finite());
+}
+
+/// A report of a process that began so long ago.
+fn aged(seconds: u64, report: v1::Report) -> v1::Report {
+    v1::Report { since: prost_types::Duration::try_from(Duration::from_secs(seconds)).ok(), ..report }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() {
+    // Began long one after the other, or together; counted much and little.
+    for (older, newer) in [(1000, 500), (1000, 998)] {
+        let (stats, one, two) = (stats(), session("one"), session("one"));
+        [&one, &two].into_iter().for_each(|session| stats.connected(session));
+        for n in 1..=12 {
+            pass(4).await;
+            stats.report(
+                &one,
+                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+            );
+            pass(1).await;
+            stats.report(&two, aged(newer + n * 5, report("p.S/M", n * 50, n * 50, 0)));
+            assert_eq!(!stats.shared_ids().is_empty(), n >= 2, "{n}: once is not enough");
+        }
+        let rate = over(&stats, Over::TenSeconds).calls_per_s;
+        assert!((9.0..=20.0).contains(&rate), "{rate}");
+        assert_eq!(stats.counted()[0].calls(), 1_000_600);
+        assert_eq!(stats.shared_ids(), [("shop".to_owned(), "one".to_owned())]);
+        stats.disconnected(&two);
+        for n in 13..=60 {
+            pass(5).await;
+            stats.report(
+                &one,
+                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+            );
+        }
+        assert!(stats.shared_ids().is_empty(), "it was some minutes ago");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_part_of_an_old_stream_adds_nothing() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    for (passed, age, calls) in [(5, 100, 1000), (5, 105, 1050), (1, 101, 1000), (4, 110, 1100)] {
+        pass(passed).await;
+        stats.report(&one, aged(age, report("p.S/M", calls, calls, 0)));
+    }
+    assert_eq!(stats.counted()[0].calls(), 1100);
+    assert!(about(over(&stats, Over::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
+    assert!(stats.shared_ids().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_process_of_a_name_counts_from_zero_over_its_own_time() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    pass(5).await;
+    stats.report(&one, aged(1000, report("p.S/M", 10_000, 10_000, 0)));
+    stats.report(&one, aged(1000, report("p.S/N", 10_000, 10_000, 0)));
+    pass(30).await;
+    stats.report(&one, aged(20, report("p.S/M", 20_000, 20_000, 0)));
+    let rows = stats.rows_over(Over::TenSeconds, &table());
+    let totals: Vec<_> = rows.iter().map(|row| (row.stats.total_calls, row.stats.clients)).collect();
+    assert_eq!(totals, [(20_000, 1), (0, 0)], "what the process before had is gone");
+    assert!(about(rows[0].stats.calls_per_s, 1000.0), "{}", rows[0].stats.calls_per_s);
+    assert!(stats.shared_ids().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_was_suspended_or_whose_clock_is_late_goes_on_counting() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    let mut age = 100;
+    for n in 1..=20 {
+        pass(5).await;
+        age += 5;
+        if n == 5 {
+            pass(60).await;
+        }
+        stats.report(&one, aged(age, report("p.S/M", n * 50, n * 50, 0)));
+    }
+    assert_eq!(stats.counted()[0].calls(), 1000);
+    assert!(stats.shared_ids().is_empty());
+    assert!(about(over(&stats, Over::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_goes_on_alone_under_a_shared_name_is_believed_in_the_end() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    pass(5).await;
+    stats.report(&one, aged(1000, report("p.S/M", 10_000, 10_000, 0)));
+    for n in 1..=6 {
+        pass(5).await;
+        stats.report(&one, aged(500 + n * 5, report("p.S/M", n * 50, n * 50, 0)));
+    }
+    assert_eq!(over(&stats, Over::TenSeconds).total_calls, 300);
+    assert_eq!(stats.counted()[0].calls(), 10_300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
+    let all: Vec<_> = (0..40).map(|n| session(&format!("{n}"))).collect();
+    let most = 64 << 10;
+    let stats = Stats { max_routes: 100, max_totals_bytes: most, ..stats() };
+    all.iter().for_each(|session| stats.connected(session));
+    pass(5).await;
+    for session in &all {
+        for n in 0..20 {
+            let mut report = largest();
+            report.routes[0].callee_method = format!("p.S/M{n}");
+            report.served[0].method = format!("p.S/M{n}");
+            stats.report(session, v1::Report { since: None, ..report });
+        }
+    }
+    let bytes = || {
+        let books = stats.books();
+        let truth: usize = books.instances.values().map(Instance::bytes).sum();
+        assert_eq!(books.totals_bytes, truth, "the account is that of what is kept");
+        truth
+    };
+    assert!(bytes() <= most && bytes() > most / 2, "{}", bytes());
+    let usual = |n| stats.report(&all[39], report(&format!("p.S/U{n}"), 10, 10, 0));
+    assert!((0..40).map(usual).sum::<u64>() > 0, "what does not fit is counted");
+    assert!(bytes() <= most, "{}", bytes());
+    // Whoever left makes room for those that come.
+    all.iter().for_each(|session| stats.disconnected(session));
+    let new = session("new");
+    stats.connected(&new);
+    pass(5).await;
+    assert_eq!(stats.report(&new, report("p.S/M1", 10, 10, 0)), 0);
+    assert!(bytes() < 2048, "{}", bytes());
+}

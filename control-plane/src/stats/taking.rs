@@ -1,0 +1,100 @@
+//! One report about routes while it is taken, part by part.
+//!
+//! A part is taken as a whole or left out: for a name that no route can have, for totals that are out of date, or for
+//! want of room in one of the three bounds (routes in all, routes of one process, bytes of all totals).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_core::Faults;
+use damper_proto::v1;
+
+use super::instance::{Instance, Reported, Totals};
+use super::window::Window;
+use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteBook, Tally, check_callee, tally};
+
+/// Whose report it is, and the time that it covers.
+pub(super) struct RouteReports<'a> {
+    pub(super) instance: &'a mut Instance,
+    pub(super) caller: (Arc<str>, Arc<str>),
+    pub(super) books: &'a mut HashMap<Route, RouteBook>,
+    pub(super) max_routes: usize,
+    /// How many bytes there are left for the totals of all processes.
+    pub(super) room: &'a mut usize,
+    /// Totals that fell are out of date, and not those of a process that began anew.
+    pub(super) falls_are_late: bool,
+    /// Whether any fell.
+    pub(super) fell: &'a mut bool,
+    /// None for a process that is new and counted from here on only.
+    pub(super) from: Option<Duration>,
+    pub(super) now: Duration,
+}
+
+impl RouteReports<'_> {
+    /// Takes what is said of one route; answers how much of it was left out.
+    pub(super) fn take(&mut self, part: &v1::RouteReport) -> u64 {
+        let Some(route) = self.route(part) else { return 1 };
+        let (totals, unknown) = Totals::read(part);
+        if self.falls_are_late && self.instance.fell(&route, &totals) {
+            *self.fell = true;
+            return 1;
+        }
+        let reported = Reported { totals, state: part.state };
+        let space = *self.room + self.instance.route(&route).map_or(0, Reported::bytes);
+        let Some(left) = space.checked_sub(reported.bytes()) else { return 1 };
+        *self.room = left;
+        let added = self.instance.advance(&route, reported, self.from.is_some());
+        let (from, now) = (self.from.unwrap_or(self.now), self.now);
+        let book = self.books.entry(route).or_insert_with_key(|route| RouteBook::new(route, from, now));
+        if let Some(added) = added {
+            book.add(&added, from, now);
+        }
+        unknown
+    }
+
+    /// The route of a part, by the names that all processes share; none where there can be none.
+    fn route(&self, part: &v1::RouteReport) -> Option<Route> {
+        let (caller_service, caller_cluster) = self.caller.clone();
+        let route = Route {
+            caller_service,
+            caller_cluster,
+            callee_service: part.callee_service.as_str().into(),
+            callee_method: part.callee_method.as_str().into(),
+        };
+        let route = match self.books.get_key_value(&route) {
+            Some((known, _)) => known.clone(),
+            None if self.books.len() >= self.max_routes || !acceptable(part) => return None,
+            None => route,
+        };
+        self.instance.has_room_for(&route, MAX_ROUTES_PER_INSTANCE).then_some(route)
+    }
+}
+
+impl RouteBook {
+    fn new(route: &Route, began: Duration, now: Duration) -> Self {
+        Self {
+            key: route.key().map(Arc::new),
+            window: Window::new(began),
+            counted: Tally::default(),
+            active: now,
+        }
+    }
+
+    /// Adds what was counted between two times.
+    fn add(&mut self, Totals { counts, latency }: &Totals, from: Duration, now: Duration) {
+        if counts.count(tally::CALLS) > 0 || counts.count(tally::ATTEMPTS) > 0 {
+            self.active = now;
+        }
+        let moved: Vec<(u8, u64)> = counts.iter().collect();
+        self.window.add(from, now, &moved, latency);
+        self.counted.add_all(counts);
+    }
+}
+
+/// True if the names can be a route's.
+fn acceptable(part: &v1::RouteReport) -> bool {
+    let mut faults = Faults::none();
+    check_callee(&part.callee_service, &part.callee_method, &mut faults);
+    faults.is_empty()
+}
