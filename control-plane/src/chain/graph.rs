@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use damper_core::chain::bound::{Flag, Hop, Sends};
+use damper_core::chain::bound::{Flag, Gain, Hop, Sends};
 use damper_core::{OTHER_METHOD, RouteKey};
 use damper_proto::v1;
 
 use crate::shared::Shared;
-use crate::stats::{Over, Route, Row};
+use crate::stats::{Over, Route, Row, WHOLE_COVERAGE};
 use crate::table::TableView;
 
 /// Who calls whom.
@@ -49,6 +49,23 @@ pub(super) struct Figures {
     pub(super) routes_without_rule: u32,
 }
 
+/// What is known of calls and services at one moment.
+pub(super) struct Seen {
+    rows: Arc<[Arc<Row>]>,
+    connected: Connected,
+}
+
+impl Seen {
+    pub(super) fn of(shared: &Shared, over: Over, table: &Arc<TableView>) -> Self {
+        Self { rows: shared.stats.rows_over(over, table), connected: Connected::of(shared) }
+    }
+
+    /// The graph with the rules of a table.
+    pub(super) fn graph(&self, rules: &TableView) -> Graph {
+        Graph::made(&self.rows, &self.connected, rules, None)
+    }
+}
+
 /// The services that are connected, and those of them that serve with our server layer.
 struct Connected {
     all: HashSet<String>,
@@ -64,8 +81,7 @@ impl Graph {
         rules: &TableView,
         also: Option<&RouteKey>,
     ) -> Self {
-        let rows = shared.stats.rows_over(over, seen);
-        let connected = Connected::of(shared);
+        let Seen { rows, connected } = Seen::of(shared, over, seen);
         Self::made(&rows, &connected, rules, also)
     }
 
@@ -80,7 +96,7 @@ impl Graph {
         for row in rows {
             let Route { caller_service, callee_service, .. } = &row.route;
             let (hops, figures) = edges.entry((caller_service.clone(), callee_service.clone())).or_default();
-            let in_context = row.stats.chain_coverage >= 1.0 && !loses_flags(caller_service);
+            let in_context = row.stats.chain_coverage >= WHOLE_COVERAGE && !loses_flags(caller_service);
             hops.add(hop(rules, &row.route, in_context));
             figures.add(&row.stats);
         }
@@ -180,12 +196,20 @@ impl Hops {
         self.ignored > 0 || self.lost > 0
     }
 
+    fn each(self) -> impl Iterator<Item = Hop> {
+        let each = [(self.kept, Flag::Kept), (self.ignored, Flag::Ignored), (self.lost, Flag::Lost)];
+        let there = each.into_iter().filter(|(max_attempts, _)| *max_attempts > 0);
+        there.map(|(max_attempts, flag)| Hop { max_attempts, flag })
+    }
+
     /// The requests behind the edge, by the worst of its routes.
     pub(super) fn carry(self, sends: Sends) -> Sends {
-        let each = [(self.kept, Flag::Kept), (self.ignored, Flag::Ignored), (self.lost, Flag::Lost)];
-        each.into_iter()
-            .filter(|(max_attempts, _)| *max_attempts > 0)
-            .fold(sends, |worst, (max_attempts, flag)| worst.or(sends.over(Hop { max_attempts, flag })))
+        self.each().fold(sends, |worst, hop| worst.or(sends.over(hop)))
+    }
+
+    /// What requests before the edge can come to, from what those behind it come to.
+    pub(super) fn gains(self, behind: Gain) -> impl Iterator<Item = Gain> {
+        self.each().map(move |hop| behind.before(hop, self.lost > 0))
     }
 }
 

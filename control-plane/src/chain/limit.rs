@@ -1,11 +1,12 @@
-//! The limit along the chain: a write that raises the worst chain above it is refused, unless it is forced.
+//! The limit along the chain: a write that raises a chain above it is refused, unless it is forced.
 //!
-//! Judged is the table as it would be. Only the routes that a changed pattern is for can change, so the work is
-//! small where none of them has been seen. The worst chain through their edges is compared with what it is now: a
-//! write that does not raise it is never refused, however bad it is already, since it may be the repair. Routes
-//! that nobody has reported yet, or that are not counted one by one, are not judged; nor are two writes at the same
-//! moment judged together.
+//! Judged is the table as it would be, by every edge: where the worst chain through one is above the limit and worse
+//! than it is now, the write raises it. A write that raises nothing is never refused, however bad it is already,
+//! since it may be the repair; one that repairs a chain may not make another one worse. Routes that nobody has
+//! reported yet, or that are not counted one by one, are not judged; nor are two writes at the same moment judged
+//! together. Only the routes that a changed pattern is for can change, so nothing is done where none has been seen.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,10 +14,13 @@ use damper_core::chain::bound::Sends;
 use damper_core::lint::codes::CHAIN_ABOVE_LIMIT;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
+use prost::Message as _;
 
-use super::graph::Graph;
+use super::graph::{Graph, Seen};
 use super::search::worst;
+use super::through::through;
 use super::told;
+use crate::errors::Error;
 use crate::judgement;
 use crate::shared::Shared;
 use crate::stats::Over;
@@ -25,13 +29,15 @@ use crate::writer::ProposedEdit;
 
 /// More patterns than this are looked up by what can match a route, not one by one.
 const FEW: usize = 24;
+/// So many chains are told of one write.
+const CHAINS: usize = 8;
 
 /// What a write comes to along the chain.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
-    /// The chain is above the limit, and this rule or guard, changed by the write, has to do with it.
-    pub(crate) above: Option<(Subject, v1::Finding)>,
-    /// The write raises it there.
+    /// Chains above the limit, each with a rule or guard, changed by the write, that has to do with it.
+    above: Vec<(Subject, v1::Finding)>,
+    /// The write raises them there.
     raised: bool,
 }
 
@@ -41,46 +47,98 @@ impl Judged {
     pub(crate) fn permit(
         &self,
         options: &v1::WriteOptions,
-        path: impl FnOnce(&Subject) -> String,
+        path: impl Fn(&Subject) -> String,
     ) -> Result<(), Faults> {
         let mut faults = Faults::none();
-        if let Some((subject, finding)) = self.above.as_ref().filter(|_| self.raised && !options.force) {
-            let problem = format!("{}; to write it all the same force it, with a reason", finding.message);
-            faults.add(path(subject), problem);
+        if self.raised && !options.force {
+            for (subject, finding) in &self.above {
+                let problem =
+                    format!("{}; to write it all the same force it, with a reason", finding.message);
+                faults.add(path(subject), problem);
+            }
         }
         faults.or(())
     }
 
-    /// The finding, where it is about this rule or guard.
-    pub(crate) fn finding_of(&self, subject: &Subject) -> Option<v1::Finding> {
-        self.above.as_ref().filter(|(about, _)| about == subject).map(|(_, finding)| finding.clone())
+    /// The findings that are about this rule or guard.
+    pub(crate) fn findings_of(&self, subject: &Subject) -> Vec<v1::Finding> {
+        let about = self.above.iter().filter(|(about, _)| about == subject);
+        about.map(|(_, finding)| finding.clone()).collect()
     }
 }
 
 /// Judges edits by the table that they would make.
-pub(crate) fn judge(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedEdit]) -> Judged {
+pub(crate) async fn judge(
+    shared: &Arc<Shared>,
+    before: &Arc<TableView>,
+    edits: &[ProposedEdit],
+) -> Result<Judged, Error> {
+    if shared.stats.is_empty() || edits.iter().all(raises_nothing) {
+        return Ok(Judged::default());
+    }
+    let (shared, before, edits) = (shared.clone(), before.clone(), edits.to_vec());
+    // Thousands of routes are looked up; that is no work for the threads that serve streams.
+    let judged = tokio::task::spawn_blocking(move || judged(&shared, &before, &edits));
+    judged.await.map_err(|_| Error::unavailable("the server is stopping"))
+}
+
+/// True where it is plain without a look at any route: what is stored repeats nothing, or is no rule or guard.
+fn raises_nothing(edit: &ProposedEdit) -> bool {
+    let Some(Subject::Rule(_)) = Subject::of_key(&edit.key) else {
+        return matches!(Subject::of_key(&edit.key), None | Some(Subject::Kill(_)));
+    };
+    let rule = edit.value.as_ref().and_then(|value| v1::Rule::decode(value.clone()).ok());
+    rule.and_then(|rule| rule.policy).is_some_and(|policy| policy.mode() != v1::Mode::Enforce)
+}
+
+fn judged(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedEdit]) -> Judged {
     let changed = edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
     let changed: Vec<Subject> = changed.filter(|subject| !matches!(subject, Subject::Kill(_))).collect();
     let touched = Touched::of(shared, &changed);
     if touched.0.is_empty() {
         return Judged::default();
     }
-    let after = before.tried(edits);
-    let over = Over::default();
-    let now = Graph::of(shared, over, before, &after, None);
-    let Some((sends, bound)) = touched.worst_in(&now) else { return Judged::default() };
     let limit = u64::from(shared.settings.max_amplification.sends());
-    if sends <= limit {
+    let seen = Seen::of(shared, Over::default(), before);
+    let now = seen.graph(&before.tried(edits));
+    let after = through(&now);
+    if after.iter().all(|sends| *sends <= limit) {
         return Judged::default();
     }
-    let then = Graph::of(shared, over, before, before, None);
-    let raised = touched.worst_in(&then).is_none_or(|(before, _)| sends > before);
-    let message =
-        format!("{}, more than the limit of {limit}{}", told::in_words(&bound), told::multiplying(&bound));
-    let subject = touched.to_blame(&bound).unwrap_or_else(|| changed[0].clone());
-    let field = if matches!(subject, Subject::Guard(_)) { "ceiling" } else { "policy" };
-    let finding = judgement::finding(CHAIN_ABOVE_LIMIT, &subject.pattern().to_string(), field, message);
-    Judged { above: Some((subject, finding)), raised }
+    // The same routes make the same edges in the same order, whatever the rules are.
+    let earlier = through(&seen.graph(before));
+    let raised = raised(&after, &earlier, limit);
+    let is_raised = !raised.is_empty();
+    let chains: Vec<v1::ChainBound> = if is_raised {
+        chains_of(&now, raised)
+    } else {
+        touched.worst_in(&now).into_iter().filter(|bound| bound.sends > limit).collect()
+    };
+    let above = chains.iter().map(|bound| touched.finding(bound, limit, &changed[0])).collect();
+    Judged { above, raised: is_raised }
+}
+
+/// The edges through which a chain is above the limit and worse than before, the worst first.
+fn raised(after: &[u64], before: &[u64], limit: u64) -> Vec<usize> {
+    let mut raised: Vec<usize> =
+        (0..after.len()).filter(|edge| after[*edge] > limit && after[*edge] > before[*edge]).collect();
+    raised.sort_by_key(|edge| Reverse(after[*edge]));
+    raised
+}
+
+/// The worst chains through these edges, each edge in one of them.
+fn chains_of(graph: &Graph, edges: Vec<usize>) -> Vec<v1::ChainBound> {
+    let mut told = vec![false; graph.edges.len()];
+    let mut chains = Vec::new();
+    for edge in edges {
+        if told[edge] || chains.len() == CHAINS {
+            continue;
+        }
+        let Some(found) = worst::<Sends>(graph, &|other| other == edge) else { continue };
+        found.path.iter().for_each(|edge| told[*edge] = true);
+        chains.push(told::bound(graph, &found));
+    }
+    chains
 }
 
 /// Caller and callee.
@@ -113,14 +171,23 @@ impl Touched {
     }
 
     /// The worst chain through a touched edge that repeats at all.
-    fn worst_in(&self, graph: &Graph) -> Option<(u64, v1::ChainBound)> {
+    fn worst_in(&self, graph: &Graph) -> Option<v1::ChainBound> {
         let wanted = |edge: usize| {
             let edge = &graph.edges[edge];
             let ends = (graph.services[edge.caller].clone(), graph.services[edge.callee].clone());
             edge.hops.max_attempts() > 1 && self.0.contains_key(&ends)
         };
-        let found = worst::<Sends>(graph, &wanted)?;
-        Some((found.burden.all(), told::bound(graph, &found)))
+        worst::<Sends>(graph, &wanted).map(|found| told::bound(graph, &found))
+    }
+
+    /// A chain above the limit; `any` is what it is about where no touched edge is on it.
+    fn finding(&self, bound: &v1::ChainBound, limit: u64, any: &Subject) -> (Subject, v1::Finding) {
+        let words = (told::in_words(bound), told::multiplying(bound));
+        let message = format!("{}, more than the limit of {limit}{}", words.0, words.1);
+        let subject = self.to_blame(bound).unwrap_or_else(|| any.clone());
+        let field = if matches!(subject, Subject::Guard(_)) { "ceiling" } else { "policy" };
+        let finding = judgement::finding(CHAIN_ABOVE_LIMIT, &subject.pattern().to_string(), field, message);
+        (subject, finding)
     }
 
     /// What was changed on the chain, the hop with most attempts first, of several the last.

@@ -4,13 +4,14 @@
 //! rules in force on its routes allow, guards included; the formula along a path is the engine's
 //! ([`damper_core::chain::bound`]). The graph is made for each question: a table that is only tried has its own.
 //!
-//! - `graph`: edges with figures and bounds. - `search`: the worst path. - `limit`: refuses writes that raise it
+//! - `graph`: edges with figures and bounds. - `search`: the worst path. - `through`: the worst of every edge. - `limit`: refuses writes that raise it
 //!   above the server's limit. - `get`: `Fleet.GetChain`. - `told`: paths on the wire and in words.
 
 mod get;
 mod graph;
 mod limit;
 mod search;
+mod through;
 mod told;
 
 pub(crate) use self::get::get;

@@ -2,9 +2,10 @@
 //!
 //! Without circles it is found exactly in one walk in the order of the calls. What arrives at a service is kept as
 //! long as no other arrival is at least as much in every respect, because more at the start never means less at
-//! the end. Where services call each other in a circle each is followed once per path; the worst of such paths can
-//! only be found by trying them, which is done for so many steps; if they do not suffice, the edges that close
-//! circles are left out instead. The work is bounded on any graph.
+//! the end. Where services call each other in a circle, or themselves, each is followed once per path, and a path
+//! ends where it comes back to a service: that call is its last hop. The worst of such paths can only be found by
+//! trying them, which is done for so many steps; if they do not suffice, edges that close circles are only taken
+//! as last hops. The work is bounded on any graph.
 
 use std::cmp::Ordering;
 
@@ -86,34 +87,27 @@ impl<B: Burden> Found<B> {
 pub(super) fn worst<B: Burden>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) -> Option<Found<B>> {
     let order = Order::of(graph);
     let in_order = walk(graph, &order, wanted);
-    if order.closing.iter().all(|closes| !closes) {
+    if !order.has_circle() {
         return in_order;
     }
-    let mut trial = Trial {
-        graph,
-        wanted,
-        steps: STEPS,
-        visited: vec![false; graph.services.len()],
-        path: Vec::new(),
-        best: None,
-    };
-    for service in 0..graph.services.len() {
-        trial.follow(service, B::START, false);
-    }
-    match (trial.best, in_order) {
+    match (Trial::of(graph, wanted).best, in_order) {
         (Some(tried), Some(walked)) if walked.is_worse_than(&tried) => Some(walked),
         (tried, walked) => tried.or(walked),
     }
 }
 
 /// The services in an order in which callers come before callees, but for the edges that close a circle.
-struct Order {
-    services: Vec<usize>,
-    closing: Vec<bool>,
+pub(super) struct Order {
+    pub(super) services: Vec<usize>,
+    pub(super) closing: Vec<bool>,
 }
 
 impl Order {
-    fn of(graph: &Graph) -> Self {
+    pub(super) fn has_circle(&self) -> bool {
+        self.closing.contains(&true)
+    }
+
+    pub(super) fn of(graph: &Graph) -> Self {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
             New,
@@ -175,22 +169,22 @@ fn walk<B: Burden>(graph: &Graph, order: &Order, wanted: &dyn Fn(usize) -> bool)
     // Arrivals are never taken out, so that they can be named by their number; those that count are in `at`.
     let mut all = vec![top];
     let mut at: Vec<Vec<usize>> = vec![vec![0]; graph.services.len()];
+    // What comes back to where it came from goes no further.
+    let mut closed = Vec::new();
     for service in &order.services {
         for edge in &graph.leaving[*service] {
-            if order.closing[*edge] {
-                continue;
-            }
             let callee = graph.edges[*edge].callee;
             for before in at[*service].clone() {
                 let Arrival { burden, length, passed, .. } = all[before];
                 let Some(burden) = burden.over(&graph.edges[*edge]) else { continue };
                 let passed = passed || wanted(*edge);
                 let arrival = Arrival { burden, length: length + 1, passed, by: Some((*edge, before)) };
-                arrive(&mut all, &mut at[callee], arrival);
+                let here = if order.closing[*edge] { &mut closed } else { &mut at[callee] };
+                arrive(&mut all, here, arrival);
             }
         }
     }
-    let ends = at.iter().flatten().copied().filter(|end| all[*end].passed);
+    let ends = at.iter().flatten().chain(&closed).copied().filter(|end| all[*end].passed);
     let worst = ends.max_by(|a, b| {
         let (a, b) = (&all[*a], &all[*b]);
         a.burden.compare(b.burden).then(a.length.cmp(&b.length))
@@ -223,44 +217,79 @@ fn way<B: Copy>(all: &[Arrival<B>], end: usize) -> Vec<usize> {
     path
 }
 
-/// Paths tried one by one, each service once.
-struct Trial<'a, B> {
+/// Paths tried one by one, each service once but for where the path ends.
+pub(super) struct Trial<'a, B> {
     graph: &'a Graph,
     wanted: &'a dyn Fn(usize) -> bool,
     steps: usize,
     visited: Vec<bool>,
     path: Vec<usize>,
     best: Option<Found<B>>,
+    /// The worst end of a path that leads over the edge, for each.
+    pub(super) through: Vec<Option<B>>,
+}
+
+impl<'a, B: Burden> Trial<'a, B> {
+    pub(super) fn of(graph: &'a Graph, wanted: &'a dyn Fn(usize) -> bool) -> Self {
+        let mut trial = Self {
+            graph,
+            wanted,
+            steps: STEPS,
+            visited: vec![false; graph.services.len()],
+            path: Vec::new(),
+            best: None,
+            through: vec![None; graph.edges.len()],
+        };
+        for service in 0..graph.services.len() {
+            trial.follow(service, B::START, false);
+        }
+        trial
+    }
+}
+
+fn worse<B: Burden>(one: B, other: B) -> B {
+    if one.compare(other).is_ge() { one } else { other }
 }
 
 impl<B: Burden> Trial<'_, B> {
-    fn follow(&mut self, service: usize, burden: B, passed: bool) {
+    /// Follows all paths on from a service; answers the worst end of them.
+    fn follow(&mut self, service: usize, burden: B, passed: bool) -> B {
+        self.end(burden, passed);
+        let mut worst_end = burden;
+        if self.path.len() == DEPTH {
+            return worst_end;
+        }
+        self.visited[service] = true;
+        for edge in &self.graph.leaving[service] {
+            if self.steps == 0 {
+                break;
+            }
+            self.steps -= 1;
+            let Some(burden) = burden.over(&self.graph.edges[*edge]) else { continue };
+            let next = self.graph.edges[*edge].callee;
+            let passed = passed || (self.wanted)(*edge);
+            self.path.push(*edge);
+            let end = if self.visited[next] {
+                self.end(burden, passed);
+                burden
+            } else {
+                self.follow(next, burden, passed)
+            };
+            self.path.pop();
+            self.through[*edge] = Some(self.through[*edge].map_or(end, |before| worse(end, before)));
+            worst_end = worse(worst_end, end);
+        }
+        self.visited[service] = false;
+        worst_end
+    }
+
+    fn end(&mut self, burden: B, passed: bool) {
         if passed {
             let found = Found { path: self.path.clone(), burden };
             if self.best.as_ref().is_none_or(|best| found.is_worse_than(best)) {
                 self.best = Some(found);
             }
         }
-        if self.path.len() == DEPTH {
-            return;
-        }
-        self.visited[service] = true;
-        for edge in &self.graph.leaving[service] {
-            let next = self.graph.edges[*edge].callee;
-            if self.visited[next] {
-                continue;
-            }
-            if self.steps == 0 {
-                break;
-            }
-            self.steps -= 1;
-            if let Some(burden) = burden.over(&self.graph.edges[*edge]) {
-                self.path.push(*edge);
-                self.follow(next, burden, passed || (self.wanted)(*edge));
-                self.path.pop();
-            }
-        }
-        self.visited[service] = false;
     }
 }
 
@@ -320,17 +349,18 @@ mod tests {
     }
 
     #[test]
-    fn each_service_of_a_circle_is_followed_once() {
+    fn each_service_of_a_circle_is_followed_once_and_the_call_back_is_the_last_hop() {
         let circle = [("a", "b", kept(3)), ("b", "c", kept(3)), ("c", "a", kept(3))];
         let edges: Vec<_> =
             circle.iter().map(|(caller, callee, hop)| (*caller, *callee, *hop, 1.0)).collect();
         let graph = Graph::drawn(&edges);
         let found = worst::<Sends>(&graph, &|_| true).unwrap();
-        assert_eq!((found.path.len(), found.burden.all()), (2, 5));
+        assert_eq!((found.path.len(), found.burden.all()), (3, 7), "the call back is the last hop");
         assert!((0..3).all(|service| graph.returns_to(service)));
         // The walk that leaves closing edges out would begin at a; the worst path goes over the edge that closes.
         check(&[("a", "b", kept(2)), ("b", "a", lost(4)), ("a", "c", lost(5))], "b a c", 20);
-        check(&[("a", "a", kept(9)), ("a", "b", kept(2))], "a b", 2);
+        check(&[("a", "a", kept(9)), ("a", "b", kept(2))], "a a", 9);
+        check(&[("x", "a", kept(2)), ("a", "a", kept(3))], "x a a", 4);
     }
 
     #[test]

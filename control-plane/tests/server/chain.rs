@@ -148,7 +148,7 @@ async fn edges_and_the_worst_paths_are_told_as_measured_and_as_possible() {
 #[tokio::test]
 async fn attempts_multiply_where_the_flag_is_ignored_or_lost() {
     let server = start().await;
-    let outside = Calls { outside: 1, ..calls("b", "c", 100) };
+    let outside = Calls { outside: 5, ..calls("b", "c", 100) };
     let no_layer = Calls { serves: false, ..calls("x", "c", 100) };
     let reported = [calls("a", "b", 100), outside, calls("a", "x", 100), no_layer, calls("b", "d", 100)];
     let _agents = fleet(&server, &reported).await;
@@ -254,12 +254,67 @@ async fn sets_rollbacks_and_deletions_are_judged_as_they_would_leave_the_table()
 }
 
 #[tokio::test]
-async fn circle_is_told_and_followed_once() {
+async fn circle_is_told_and_ends_where_it_comes_back() {
     let server = start().await;
     let circle = [calls("a", "b", 100), calls("b", "c", 100), calls("c", "a", 100)];
     let _agents = fleet(&server, &circle).await;
     server.put(rule(key("*", "*", "*"), 3)).await;
     let bound = chain(&server, "").await.worst_possible.unwrap();
-    assert!(bound.has_circle && bound.sends == 5 && bound.hops.len() == 2, "{bound:?}");
+    assert!(bound.has_circle && bound.sends == 7 && bound.hops.len() == 3, "{bound:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn no_chain_is_raised_in_the_shade_of_one_that_is_worse_already() {
+    let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
+    let reported = [("shop", "orders"), ("orders", "stock"), ("web", "cart"), ("cart", "till")];
+    let reported = reported.map(|(caller, callee)| calls(caller, callee, 100));
+    let _agents = fleet(&server, &reported).await;
+    put(&server, hop_rule("shop", "orders", 5), forced("sale")).await.unwrap();
+    put(&server, hop_rule("orders", "stock", 5), forced("sale")).await.unwrap();
+    put(&server, hop_rule("cart", "till", 3), Default::default()).await.unwrap();
+    let apply = async |rules: Vec<v1::Rule>| {
+        let changes = rules.into_iter().map(put_change);
+        let requests: Vec<_> = std::iter::once(header(v1::WriteOptions::default())).chain(changes).collect();
+        soon(server.rules().apply_rules(tokio_stream::iter(requests))).await.map(tonic::Response::into_inner)
+    };
+    let beside = ignoring(rule(key("orders", "stock", "stock.v1.Api/Other"), 2));
+    for rules in [vec![hop_rule("web", "cart", 7)], vec![beside.clone(), hop_rule("web", "cart", 7)]] {
+        let (field, problem) = refused(apply(rules.clone()).await);
+        assert_eq!(field, format!("changes[{}].put.policy", rules.len() - 1));
+        assert!(problem.starts_with("web -> cart -> till: at most 9 sends"), "{problem}");
+    }
+    let wide = refused(put(&server, rule(key("*", "*", "*"), 7), Default::default()).await);
+    assert!(wide.1.starts_with("web -> cart -> till: at most 9 sends"), "{}", wide.1);
+    // A repair of one chain does not pay for another one either.
+    let repair = vec![hop_rule("orders", "stock", 2), hop_rule("web", "cart", 7)];
+    assert_eq!(refused(apply(repair).await).0, "changes[1].put.policy");
+    assert!(
+        apply(vec![beside]).await.unwrap().revision > 0,
+        "nothing is raised by a route that nobody calls"
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn service_that_calls_itself_is_held_to_the_limit_too() {
+    let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
+    let _agents = fleet(&server, &[calls("tree", "tree", 100), calls("shop", "tree", 100)]).await;
+    put(&server, hop_rule("shop", "tree", 3), Default::default()).await.unwrap();
+    let (_, problem) = refused(put(&server, hop_rule("tree", "tree", 3), Default::default()).await);
+    assert!(problem.starts_with("shop -> tree -> tree: at most 5 sends"), "{problem}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn few_calls_outside_of_requests_do_not_make_a_hop_multiply() {
+    let server = start().await;
+    let most_inside = Calls { calls: 1_000, outside: 9, ..calls("b", "c", 1_000) };
+    let _agents = fleet(&server, &[calls("a", "b", 100), most_inside]).await;
+    for (caller, callee) in [("a", "b"), ("b", "c")] {
+        server.put(hop_rule(caller, callee, 3)).await;
+    }
+    let bound = chain(&server, "").await.worst_possible.unwrap();
+    assert_eq!((bound.sends, bound.hops.iter().any(|hop| hop.multiplies)), (5, false), "{bound:?}");
     server.stop().await;
 }
