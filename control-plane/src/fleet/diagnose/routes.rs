@@ -2,15 +2,12 @@
 
 use damper_proto::v1;
 
-use super::{Check, Picture, codes, finding, many, percent};
-use crate::stats::{Over, Row};
+use super::{Check, Picture, codes, finding};
+use crate::figures::{many, percent};
+use crate::stats::{ENOUGH_CALLS, Over, Row, WHOLE_COVERAGE};
 
-/// So many calls in the window make a share of them mean something.
-const ENOUGH_CALLS: f64 = 20.0;
 /// From so many attempts per call on a route is stormed.
 const STORM: f64 = 1.5;
-/// Below this share of calls within requests a chain is not whole.
-const WHOLE: f64 = 0.99;
 /// From this share of failed calls on they are told.
 const FAILING: f64 = 0.01;
 
@@ -137,9 +134,9 @@ fn shed(picture: &Picture) -> Vec<v1::Finding> {
 fn lost_contexts(picture: &Picture) -> Vec<v1::Finding> {
     each(picture, codes::CONTEXT_LOST, |stats| {
         let lost = 1.0 - stats.chain_coverage;
-        (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE).then(|| {
-            format!("{} of the calls since the processes started belong to no request", percent(lost))
-        })
+        let since = if enough(stats) { "of the last minute" } else { "since the processes started" };
+        (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE_COVERAGE)
+            .then(|| format!("{} of the calls {since} belong to no request", percent(lost)))
     })
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use damper_core::{Mode, Part, Pattern, Rule};
 use damper_proto::v1;
 
-use super::{Check, Picture, codes, finding, many};
+use super::{Check, Picture, codes, finding};
+use crate::figures::many;
 use crate::stats::Row;
 use crate::table::StoredRule;
 
