@@ -2,9 +2,9 @@
 //!
 //! The aim is a rule that an operator can put in `observe` without a thought and read every value's reason beside
 //! it. Where too little is known the setting is left out, so that the engine's default holds, and the reason says so.
-//! Times are rounded up to figures that people use. A method whose name says that it changes something is only
-//! repeated after UNAVAILABLE and has no time per attempt, because a call that is given up may have been carried
-//! out; methods that the key does not name get no times at all, since there may be streams among them.
+//! Times are rounded up to figures that people use. Only a method whose name says that it reads is repeated after
+//! more than UNAVAILABLE and has a time per attempt, because a call that is given up may have been carried out;
+//! methods that the key does not name get no times at all, since there may be streams among them.
 
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use damper_core::policy::{Growth, Retry, TIMEOUT, Waits};
 use damper_core::{Backoff, Code, MethodPart, Pattern, lint};
 use damper_proto::v1;
 
+use crate::figures::{many, percent};
 use crate::stats::Measured;
 
 /// A pause of the callee's process, or one lost packet, is no reason to give an attempt up.
@@ -73,9 +74,9 @@ impl Values {
                     "only UNAVAILABLE ({unavailable} of the attempts): the methods are not named and may change something"
                 )
             }
-            Some(method) if lint::changes_something(method) => format!(
-                "only UNAVAILABLE ({unavailable} of the attempts): by its name the method changes something, and other \
-                 failures can follow a success"
+            Some(method) if !lint::only_reads(method) => format!(
+                "only UNAVAILABLE ({unavailable} of the attempts): the method's name does not say that it only reads, and \
+                 other failures can follow a success"
             ),
             Some(_) => {
                 codes.push(Code::DeadlineExceeded);
@@ -120,18 +121,30 @@ impl Values {
             return self.say("timeout", why.to_owned());
         };
         let Some(slowest) = measured.quantile(9_990) else {
-            let why = format!("none: {} calls are too few to know the slowest ones", measured.calls);
+            let why = format!(
+                "none: {} are too few to know the slowest ones",
+                many(measured.calls as usize, "call")
+            );
             return self.say("timeout", why);
         };
-        let attempt = rounded(slowest * HEADROOM).max(LEAST_ATTEMPT).min(TIMEOUT.max);
+        let attempt = rounded(slowest.saturating_mul(HEADROOM)).max(LEAST_ATTEMPT).min(TIMEOUT.max);
         let attempts = retry.max_attempts.unwrap_or_default();
         let waits = longest_waits(retry, attempts);
         let call = rounded(attempt * attempts + waits).min(TIMEOUT.max);
         let slowest = Millis(shown(slowest));
-        if lint::changes_something(method) {
+        if !lint::only_reads(method) {
             self.say(
                 "retry.per_attempt_timeout",
                 "none: an attempt that is given up may have been carried out".to_owned(),
+            );
+        } else if attempt * attempts + waits > TIMEOUT.max {
+            self.say(
+                "retry.per_attempt_timeout",
+                format!(
+                    "none: {attempts} attempts of {} do not fit into {}, the longest timeout",
+                    Millis(attempt),
+                    Millis(TIMEOUT.max)
+                ),
             );
         } else {
             retry.per_attempt_timeout = wire(attempt);
@@ -168,7 +181,7 @@ impl Values {
     /// Only in words: whether a callee bears hedges is not to be seen in its latency.
     fn hedge(&mut self, method: Option<&str>, measured: &Measured) {
         let (Some(median), Some(slow)) = (measured.quantile(5_000), measured.quantile(9_900)) else { return };
-        let may_repeat = method.is_some_and(|method| !lint::changes_something(method));
+        let may_repeat = method.is_some_and(lint::only_reads);
         if may_repeat && slow >= median * LONG_TAIL {
             self.say(
                 "hedge",
@@ -188,9 +201,16 @@ fn basis(measured: &Measured) -> String {
     let Measured { routes, calls, lately, .. } = measured;
     match (routes, calls) {
         (0, _) => "no process reports a route that the key matches: the values are the defaults".to_owned(),
+        (1, 0) => "the route has no calls yet: the values are the defaults".to_owned(),
         (_, 0) => format!("the {routes} routes have no calls yet: the values are the defaults"),
-        _ if *lately => format!("made from {calls} calls of the last minute on {routes} routes"),
-        _ => format!("made from {calls} calls on {routes} routes since their processes started"),
+        _ => {
+            let (calls, routes) = (many(*calls as usize, "call"), many(*routes, "route"));
+            if *lately {
+                format!("made from {calls} of the last minute on {routes}")
+            } else {
+                format!("made from {calls} on {routes} since their processes started")
+            }
+        }
     }
 }
 
@@ -235,13 +255,67 @@ fn shown(duration: Duration) -> Duration {
     }
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
-}
-
 #[cfg(test)]
 mod tests {
+    use damper_core::lint::{Context, Severity};
+    use damper_proto::convert;
+
     use super::*;
+
+    const METHODS: [&str; 8] =
+        ["Get", "Withdraw", "BatchCreateOrders", "ListOrders", "Process", "Take", "*", ""];
+
+    /// A proposal for calls that take so long; the finding that it has, but for hints.
+    fn proposed(callers: [&str; 3], method: &str, usual_ms: u64, slow_ms: u64, calls: u64) -> v1::Policy {
+        let pattern = Pattern::parse(callers[0], callers[1], callers[2], method).unwrap();
+        let measured = Measured::drawn(&[
+            (Duration::from_millis(usual_ms), calls - calls / 50),
+            (Duration::from_millis(slow_ms), calls / 50),
+        ]);
+        let Values { policy, .. } = Values::of(&pattern, &measured);
+        let rule = v1::Rule { key: Some((&pattern).into()), policy: Some(policy), ..Default::default() };
+        let found = lint::findings(&convert::rule(&rule).unwrap(), &Context::default());
+        let grave: Vec<_> = found.iter().filter(|found| found.severity > Severity::Hint).collect();
+        assert!(grave.is_empty(), "{pattern}, {usual_ms} ms, {slow_ms} ms, {calls} calls: {grave:?}");
+        rule.policy.unwrap()
+    }
+
+    #[test]
+    fn no_proposal_has_a_finding_worth_a_warning() {
+        let latencies = [1, 7, 20, 400, 5_000, 60_000, 590_000, 600_000, 2_000_000, 4_000_000, 40_000_000];
+        for callers in [["shop", "*", "stock"], ["*", "*", "*"], ["*", "online", "stock"], ["shop", "*", "*"]]
+        {
+            for method in METHODS {
+                let method = match method {
+                    "*" => "*".to_owned(),
+                    "" => "s.v1.S/*".to_owned(),
+                    name => format!("s.v1.S/{name}"),
+                };
+                for usual in latencies {
+                    for slow in latencies.into_iter().filter(|slow| *slow >= usual) {
+                        for calls in [0, 12, 5_000, 1_000_000] {
+                            proposed(callers, &method, usual, slow, calls);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_reads_is_repeated_after_more_than_unavailable() {
+        for method in METHODS.into_iter().filter(|name| name.len() > 1) {
+            let policy = proposed(["shop", "*", "stock"], &format!("s.v1.S/{method}"), 20, 400, 100_000);
+            let retry = policy.retry.unwrap();
+            let Some(v1::codes::Kind::Allow(codes)) = retry.codes.unwrap().kind else { panic!() };
+            let reads = method.starts_with("Get") || method.starts_with("List");
+            assert_eq!(
+                (codes.codes.len() > 1, retry.per_attempt_timeout.is_some()),
+                (reads, reads),
+                "{method}"
+            );
+        }
+    }
 
     #[test]
     fn times_are_rounded_up_to_figures_that_people_use() {
