@@ -123,8 +123,21 @@ pub(crate) fn amplification(value: f64) -> String {
     if value > 0.0 { format!("{value:.2}") } else { String::new() }
 }
 
+/// In percent; what is less than everything never reads as everything.
 pub(crate) fn share(value: f64) -> String {
-    format!("{:.1}%", value * 100.0)
+    let tenths = (value * 1_000.0).round();
+    let tenths = if value < 1.0 { tenths.min(999.0) } else { tenths };
+    format!("{:.1}%", tenths / 10.0)
+}
+
+/// A number of things: `1 route`, `2 routes`.
+pub(crate) fn many(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// A number of rules and guards together.
+pub(crate) fn rules_and_guards(count: usize) -> String {
+    if count == 1 { "1 rule or guard".to_owned() } else { format!("{count} rules and guards") }
 }
 
 pub(crate) fn time(wire: Option<&prost_types::Duration>) -> String {
@@ -184,6 +197,21 @@ mod tests {
         }
         assert_eq!(time(None), "");
         assert_eq!(time(Some(&prost_types::Duration { seconds: -1, nanos: 0 })), "");
+    }
+
+    #[test]
+    fn less_than_everything_never_reads_as_everything() {
+        let table =
+            [(1.0, "100.0%"), (0.99999, "99.9%"), (0.9994, "99.9%"), (0.1234, "12.3%"), (0.0, "0.0%")];
+        for (value, shown) in table {
+            assert_eq!(share(value), shown);
+        }
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        assert_eq!([many(0, "hint"), many(1, "hint"), many(2, "hint")], ["0 hints", "1 hint", "2 hints"]);
+        assert_eq!([rules_and_guards(1), rules_and_guards(0)], ["1 rule or guard", "0 rules and guards"]);
     }
 
     #[test]

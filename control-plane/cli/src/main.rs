@@ -19,6 +19,7 @@ mod difference;
 mod exit;
 mod figures;
 mod filter;
+mod findings;
 mod key;
 mod output;
 mod portrait;

@@ -1,12 +1,12 @@
 //! What is said with every write, and what the answer to one says about whom it concerns.
 
 use clap::Args;
-use damper_core::lint::Severity;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::v1;
 
 use crate::client::Client;
 use crate::exit::Error;
+use crate::findings;
 use crate::output::{message, printable};
 use crate::wait::WaitArgs;
 
@@ -102,33 +102,15 @@ pub(crate) fn warn(warnings: &[String]) {
 
 /// What deserves a look of one rule or guard: that it concerns nobody, or somebody who can not carry it out, and
 /// what the server found.
-pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, findings: &[v1::Finding]) -> Vec<String> {
+pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, found: &[v1::Finding]) -> Vec<String> {
     let reached = reach.map_or_else(Vec::new, |reach| {
         // A finding says the same, with a remedy.
-        let told = findings.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
+        let told = found.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
         let lacking = if told { 0 } else { reach.clients_lacking_features };
         of_reach(words, &v1::RuleReach { clients_lacking_features: lacking, ..reach.clone() })
     });
     let reached = reached.into_iter().map(|warning| format!("warning: {warning}"));
-    reached.chain(findings.iter().map(in_words)).collect()
-}
-
-/// A finding with its severity, code and remedy.
-pub(crate) fn in_words(finding: &v1::Finding) -> String {
-    let v1::Finding { code, subject, field, message, remedy, .. } = finding;
-    let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
-    let what = about.chain([printable(message)]).collect::<Vec<_>>().join(": ");
-    let code = if code.is_empty() { String::new() } else { format!(" [{}]", printable(code)) };
-    let remedy = if remedy.is_empty() { String::new() } else { format!("\n  -> {}", printable(remedy)) };
-    format!("{}: {what}{code}{remedy}", severity_name(finding.severity()))
-}
-
-pub(crate) fn severity_name(severity: v1::Severity) -> &'static str {
-    match severity {
-        v1::Severity::Danger => Severity::Danger.name(),
-        v1::Severity::Hint => Severity::Hint.name(),
-        v1::Severity::Warning | v1::Severity::Unspecified => Severity::Warning.name(),
-    }
+    reached.chain(found.iter().map(findings::of_server)).collect()
 }
 
 fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
@@ -191,7 +173,7 @@ mod tests {
         let code = CLIENTS_LACK_FEATURE.code.to_owned();
         let found = v1::Finding { code, message: "2 of 3".into(), ..Default::default() };
         let told = warnings("KEY", Some(&reach), &[found]);
-        assert_eq!(told, ["warning: 2 of 3 [clients_lack_feature]"]);
+        assert_eq!(told, ["warning clients_lack_feature: 2 of 3"]);
     }
 
     #[test]
@@ -207,10 +189,7 @@ mod tests {
         let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
         assert_eq!(
             warnings("KEY", None, &[found, rest]),
-            [
-                "danger: a * b *: policy.hedge: is forbidden\\u{1b} [guard_cuts]\n  -> Ask.",
-                "warning: and 7 more"
-            ]
+            ["danger guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask.", "warning: and 7 more"]
         );
     }
 }

@@ -8,6 +8,7 @@ mod diagnose;
 mod routes;
 mod watch;
 
+pub use self::diagnose::diagnosis_codes;
 use std::sync::Arc;
 
 use damper_proto::v1;

@@ -1,7 +1,7 @@
 //! `damper doctor`: what is not as it should be in the fleet, and what to do about it.
 //!
-//! Without findings it says what was looked at. It ends with 79 where anything is a warning or worse, so that a
-//! script or a pipeline can ask.
+//! Without findings it says what was looked at. It ends with 79 where anything is a warning or worse, or what else
+//! is asked for, so that a script or a pipeline can ask.
 
 use clap::Args;
 use damper_proto::v1;
@@ -9,16 +9,20 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
+use crate::figures::many;
+use crate::findings::{self, Minded};
 use crate::output::{Format, message, printable, show};
 
 /// Arguments of `damper doctor`.
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 nothing is a warning or worse, 79 something is.\n\
+#[command(after_help = "Exit status: 0 nothing at or above the severity, 79 findings.\n\
     docs/findings.md says more of each code.")]
 pub(crate) struct DoctorArgs {
     /// Only this service: its processes, its routes from and to others, its rules
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
     service: String,
+    #[command(flatten)]
+    minded: Minded,
     /// List everything that was looked at, not only what was found
     #[arg(short, long)]
     verbose: bool,
@@ -26,42 +30,27 @@ pub(crate) struct DoctorArgs {
 
 /// Shows what is found.
 pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), Error> {
+    args.minded.check(&damper_control_plane::diagnosis_codes().collect::<Vec<_>>())?;
     let client = Client::connect(&session.server).await?;
     let request = v1::DiagnoseRequest { service: args.service };
-    let response = client.answer(client.fleet.clone().diagnose(request)).await?;
+    let mut response = client.answer(client.fleet.clone().diagnose(request)).await?;
+    response.findings.retain(|found| !args.minded.allows(&found.code));
     show(session.format, &response, || text(&response, args.verbose))?;
-    let count = |severity| response.findings.iter().filter(|found| found.severity() == severity).count();
-    let (dangers, warnings, hints) =
-        (count(v1::Severity::Danger), count(v1::Severity::Warning), count(v1::Severity::Hint));
+    let severities = || response.findings.iter().map(|found| findings::severity(found.severity()));
     if session.format == Format::Table {
-        let looked = response.checked.len();
-        message(format_args!(
-            "{looked} things were looked at: {dangers} dangers, {warnings} warnings, {hints} hints"
-        ));
+        let looked = many(response.checked.len(), "thing");
+        let were = if response.checked.len() == 1 { "was" } else { "were" };
+        message(format_args!("{looked} {were} looked at: {}", findings::count(severities())));
     }
-    if dangers + warnings > 0 { Err(Error::Findings) } else { Ok(()) }
+    if severities().any(|severity| args.minded.minds(severity)) { Err(Error::Findings) } else { Ok(()) }
 }
 
 fn text(response: &v1::DiagnoseResponse, verbose: bool) -> String {
-    let mut text: String = response.findings.iter().map(finding).collect();
+    let mut text: String = response.findings.iter().map(|found| findings::of_server(found) + "\n").collect();
     if verbose || response.findings.is_empty() {
         text.extend(response.checked.iter().map(|line| format!("looked at: {}\n", printable(line))));
     }
     text
-}
-
-/// Two lines: what is so and what to do.
-fn finding(found: &v1::Finding) -> String {
-    let v1::Finding { code, subject, field, message, remedy, .. } = found;
-    let severity = match found.severity() {
-        v1::Severity::Danger => "danger",
-        v1::Severity::Warning => "warning",
-        v1::Severity::Hint => "hint",
-        v1::Severity::Unspecified => "finding",
-    };
-    let about = [subject, field].map(|part| printable(part)).into_iter().filter(|part| !part.is_empty());
-    let about: String = about.map(|part| format!(" {part}:")).collect();
-    format!("{severity} {}{about} {}\n    {}\n", printable(code), printable(message), printable(remedy))
 }
 
 #[cfg(test)]
@@ -82,7 +71,7 @@ mod tests {
             v1::DiagnoseResponse { findings: vec![found], checked: vec!["rules (1): nothing found".into()] };
         assert_eq!(
             text(&response, false),
-            "danger retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n    Stop it.\n"
+            "danger retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n  -> Stop it.\n"
         );
         assert!(text(&response, true).ends_with("looked at: rules (1): nothing found\n"));
         response.findings.clear();

@@ -8,9 +8,9 @@ use crate::client::Client;
 use crate::commands::chain;
 use crate::exit::Error;
 use crate::filter::mode_name;
+use crate::findings;
 use crate::key::{self, Route};
 use crate::output::{printable, show};
-use crate::write;
 
 /// Arguments of `damper explain`.
 #[derive(Args, Debug)]
@@ -52,7 +52,7 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         text.push_str(&format!("note    {}\n", printable(note)));
     }
     for found in &response.findings {
-        text.push_str(&format!("found   {}\n", write::in_words(found).replace('\n', "\n        ")));
+        text.push_str(&format!("found   {}\n", findings::of_server(found).replace('\n', "\n        ")));
     }
     if let Some(policy) = &response.effective {
         let as_left = if response.cuts.is_empty() { "" } else { ", as the guards leave it" };

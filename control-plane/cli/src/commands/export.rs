@@ -13,6 +13,7 @@ use damper_proto::v1::{self, object};
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
+use crate::figures::rules_and_guards;
 use crate::output::{Format, data, message};
 
 /// Opens the YAML; JSON has no comments.
@@ -54,7 +55,7 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
         None => data(&text)?,
         Some(file) => replace(file, &text).map_err(Error::io(file.display()))?,
     }
-    message(format_args!("revision {revision}: {} rules and guards", manifests.len()));
+    message(format_args!("revision {revision}: {}", rules_and_guards(manifests.len())));
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use damper_core::lint::{self, Context, Finding, Severity, codes};
 use damper_core::{Guard, Rule};
 use damper_proto::convert;
@@ -15,7 +15,9 @@ use serde::{Serialize, Serializer};
 
 use crate::Session;
 use crate::exit::Error;
-use crate::output::{message, printable, show};
+use crate::figures::rules_and_guards;
+use crate::findings::{self, Minded, Told};
+use crate::output::{message, show};
 use crate::sources::{self, FileArgs, Item, Manifest};
 
 /// Arguments of `damper lint`.
@@ -25,35 +27,8 @@ use crate::sources::{self, FileArgs, Item, Manifest};
 pub(crate) struct LintArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Findings from this severity on end the command with 79
-    #[arg(long, value_name = "SEVERITY", default_value = "warning")]
-    min_severity: Least,
-    /// Leave findings of this code out; repeatable
-    #[arg(long = "allow", value_name = "CODE", value_parser = code)]
-    allowed: Vec<String>,
-}
-
-/// A severity as it is typed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Least {
-    Hint,
-    Warning,
-    Danger,
-}
-
-impl From<Least> for Severity {
-    fn from(least: Least) -> Self {
-        match least {
-            Least::Hint => Self::Hint,
-            Least::Warning => Self::Warning,
-            Least::Danger => Self::Danger,
-        }
-    }
-}
-
-fn code(text: &str) -> Result<String, String> {
-    let known = codes::ALL.iter().any(|known| known.code == text);
-    if known { Ok(text.to_owned()) } else { Err("is no code of docs/findings.md".to_owned()) }
+    #[command(flatten)]
+    minded: Minded,
 }
 
 /// A finding and where it is.
@@ -78,19 +53,19 @@ struct Set {
 
 /// Reads, checks and lints.
 pub(crate) fn run(session: &Session, args: &LintArgs) -> Result<(), Error> {
+    args.minded.check(&lint_codes().collect::<Vec<_>>())?;
     let (manifests, lines) = sources::read_with_lines(&args.files)?;
     let set = Set::read(&manifests)?;
     let mut all = Vec::new();
     for ((manifest, item), lines) in manifests.iter().zip(&set.items).zip(&lines) {
         let mut findings = set.findings(item);
-        findings.retain(|finding| !args.allowed.iter().any(|allowed| allowed == finding.code));
+        findings.retain(|finding| !args.minded.allows(finding.code));
         findings.sort_by_key(|finding| Reverse(finding.severity));
         all.extend(findings.into_iter().map(|finding| Found::at(manifest, item, lines, finding)));
     }
     show(session.format, &all, || all.iter().map(ToString::to_string).collect())?;
     message(summary(&all, manifests.len()));
-    let least = Severity::from(args.min_severity);
-    if all.iter().any(|found| found.severity >= least) { Err(Error::Findings) } else { Ok(()) }
+    if all.iter().any(|found| args.minded.minds(found.severity)) { Err(Error::Findings) } else { Ok(()) }
 }
 
 impl Set {
@@ -147,16 +122,23 @@ impl Found {
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { origin, severity, code, kind, subject, field, message, remedy } = self;
-        let kind = if *kind == "rule" { String::new() } else { format!("{kind} ") };
-        let line = format!("{origin}: {severity} {code} {kind}{subject} {field}: {message}");
-        writeln!(f, "{}\n  -> {remedy}", printable(&line))
+        let subject = if *kind == "rule" { subject.clone() } else { format!("{kind} {subject}") };
+        let (severity, subject) = (*severity, subject.as_str());
+        writeln!(
+            f,
+            "{}",
+            findings::in_words(&Told { origin, severity, code, subject, field, message, remedy })
+        )
     }
 }
 
 fn summary(all: &[Found], manifests: usize) -> String {
-    let count = |severity| all.iter().filter(|found| found.severity == severity).count();
-    let [dangers, warnings, hints] = [Severity::Danger, Severity::Warning, Severity::Hint].map(count);
-    format!("{manifests} rules and guards: {dangers} dangers, {warnings} warnings, {hints} hints")
+    format!("{}: {}", rules_and_guards(manifests), findings::count(all.iter().map(|found| found.severity)))
+}
+
+/// What can be found without a server.
+fn lint_codes() -> impl Iterator<Item = &'static str> {
+    codes::ALL.iter().map(|known| known.code)
 }
 
 fn name<S: Serializer>(severity: &Severity, serializer: S) -> Result<S::Ok, S::Error> {

@@ -10,7 +10,7 @@ fn findings_end_with_79_and_say_what_to_do() {
     let server = Serving::start();
     let nobody = server.run(&["doctor"]);
     assert!(nobody.out.contains("warning nobody_connected"), "{nobody:?}");
-    assert!(nobody.out.contains("    Give `Damper::connect`"), "{nobody:?}");
+    assert!(nobody.out.contains("\n  -> Give `Damper::connect`"), "{nobody:?}");
     nobody.failed(79);
 
     let looping = report(METHOD, |route| {
@@ -28,7 +28,15 @@ fn findings_end_with_79_and_say_what_to_do() {
         "{found:?}"
     );
     assert!(found.out.contains(&format!("warning outer_loop {route}: checkout calls again")), "{found:?}");
-    assert!(found.err.contains("1 dangers"), "{found:?}");
+    assert!(found.err.contains("1 danger,"), "{found:?}");
+    let allowed =
+        server.run(&["doctor", "--service", "checkout", "--allow", "outer_loop", "--min-severity", "danger"]);
+    assert!(!allowed.out.contains("outer_loop") && allowed.out.contains("retry_storm"), "{allowed:?}");
+    allowed.failed(79);
+    let storm = ["--allow", "retry_storm", "--min-severity", "danger"];
+    server.run(&[&["doctor", "--service", "checkout"], &storm[..]].concat()).ok();
+    let unknown = server.run(&["doctor", "--allow", "breaker_off"]).failed(64);
+    assert!(unknown.contains("breaker_off: is no code") && unknown.contains("retry_storm"), "{unknown}");
     let json = server.run(&["doctor", "-o", "json"]);
     let parsed: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(parsed["findings"][0]["code"], "retry_storm");

@@ -133,7 +133,7 @@ fn explain_tells_what_a_guard_cut_and_whose_it_is() {
     let file = server.file("guard.yaml", guard("{ max_attempts: 3 }"));
     let put = server.run(&["guards", "put", "-f", text(&file)]);
     let rule = "checkout * inventory inventory.v1.Inventory/Reserve";
-    let warning = format!("warning: {rule}: policy.retry.max_attempts: {CEILING_5}; cut everywhere");
+    let warning = format!("warning guard_cuts {rule} policy.retry.max_attempts: {CEILING_5}; cut everywhere");
     assert!(put.err.contains(&warning), "{put:?}");
     put.ok();
     let route = ["explain", "checkout", "online", "inventory", "inventory.v1.Inventory/Reserve"];

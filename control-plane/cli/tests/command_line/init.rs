@@ -57,7 +57,7 @@ fn promotion_says_what_the_rule_would_have_done() {
     server.run_with(&["apply", "-f", "-"], proposed(&server).as_bytes()).ok();
     let promoted = server.run(&["rules", "promote", "checkout", "*", "inventory", METHOD]);
     assert!(
-        promoted.err.contains("it would have sent ") && promoted.err.contains("on 1 routes"),
+        promoted.err.contains("it would have sent ") && promoted.err.contains("on 1 route"),
         "{promoted:?}"
     );
     assert!(promoted.err.contains("amplification 1.09 at least, now 1.00"), "{promoted:?}");

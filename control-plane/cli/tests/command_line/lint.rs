@@ -24,7 +24,7 @@ const UNBOUNDED: &str =
 fn manifests_without_findings_end_well() {
     let clean = manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }");
     let ended = lint(&["-f", "-"], &clean);
-    assert!(ended.err.contains("1 rules and guards: 0 dangers, 0 warnings, 0 hints"), "{ended:?}");
+    assert!(ended.err.contains("1 rule or guard: 0 dangers, 0 warnings, 0 hints"), "{ended:?}");
     assert_eq!(ended.ok(), "");
 }
 
@@ -90,7 +90,7 @@ fn bad_data_and_bad_usage_are_told_apart_from_findings() {
     assert!(said.contains("key.caller_service"), "{said}");
     lint(&["-f", "/no/such/file.yaml"], "").failed(66);
     let said = lint(&["-f", "-", "--allow", "braker_off"], "").failed(64);
-    assert!(said.contains("is no code of docs/findings.md"), "{said}");
+    assert!(said.contains("is no code that this command finds"), "{said}");
     run(damper().arg("lint")).failed(64);
 }
 
@@ -160,19 +160,12 @@ fn every_example_of_the_findings_has_the_finding_that_it_is_for() {
 fn writes_tell_severity_code_and_remedy() {
     let server = Serving::start();
     let put = server.run_with(&["rules", "put", "-f", "-"], manifest("checkout", UNBOUNDED).as_bytes());
-    let danger =
-        "danger: checkout * inventory inventory.v1.Inventory/Reserve: policy.retry_breaker.enabled: is false";
+    let danger = "danger breaker_off checkout * inventory inventory.v1.Inventory/Reserve policy.retry_breaker.enabled: is false";
     assert!(put.err.contains(danger), "{put:?}");
-    assert!(
-        put.err.contains("[breaker_off]\n  -> Leave the retry breaker on, or set a budget.\n"),
-        "{put:?}"
-    );
+    assert!(put.err.contains("\n  -> Leave the retry breaker on, or set a budget.\n"), "{put:?}");
     put.ok();
     let tried = server.run_with(&["apply", "--dry-run", "-f", "-"], manifest("till", UNBOUNDED).as_bytes());
-    assert!(
-        tried.err.contains("danger: till * inventory") && tried.err.contains("[breaker_off]"),
-        "{tried:?}"
-    );
+    assert!(tried.err.contains("danger breaker_off till * inventory"), "{tried:?}");
     let said = server.run_with(&["apply", "--force", "-f", "-"], b"").failed(64);
     assert!(said.contains("--reason"), "{said}");
     server

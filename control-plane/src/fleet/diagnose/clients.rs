@@ -7,8 +7,8 @@ use damper_core::fault::Millis;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::{convert, v1};
 
-use super::{Check, Picture, codes, finding, many, service_of};
-use crate::hub::LAGS_AFTER;
+use super::{Check, Picture, codes, finding, service_of};
+use crate::figures::many;
 
 /// A client is on its way to live rules for so long after it connected.
 const LIVE_WITHIN: Duration = Duration::from_secs(15);
@@ -25,6 +25,11 @@ pub(super) const CHECKS: &[Check] = &[
         find: features,
     },
     Check { what: "clients run the same SDK", scope: Picture::count_of_clients, find: versions },
+    Check {
+        what: "processes have instance ids of their own",
+        scope: Picture::count_of_clients,
+        find: duplicates,
+    },
     Check { what: "modes are not overridden", scope: Picture::count_of_clients, find: overrides },
     Check { what: "clients run on live rules", scope: Picture::count_of_clients, find: not_live },
     Check {
@@ -88,7 +93,7 @@ fn lagging(picture: &Picture) -> Vec<v1::Finding> {
     picture.by_service(codes::CLIENT_LAGS, |client| {
         let since = SystemTime::try_from(client.behind_since?).ok()?;
         let lag = picture.now.duration_since(since).unwrap_or_default();
-        (lag >= LAGS_AFTER).then(|| {
+        (lag >= picture.lags_after).then(|| {
             format!(
                 "confirmed revision {} and was sent {} {} ago",
                 client.acknowledged_revision,
@@ -137,6 +142,25 @@ fn versions(picture: &Picture) -> Vec<v1::Finding> {
 fn version(text: &str) -> Option<[u64; 3]> {
     let numbers = text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
     numbers.collect::<Option<Vec<u64>>>()?.try_into().ok()
+}
+
+/// One finding for each service.
+fn duplicates(picture: &Picture) -> Vec<v1::Finding> {
+    let mut services: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (service, instance) in picture.shared_ids.iter().filter(|(service, _)| picture.is_about(service)) {
+        services.entry(service).or_default().push(instance);
+    }
+    let told = services.into_iter().map(|(service, mut ids)| {
+        ids.sort_unstable();
+        let (example, others) = (ids[0], ids.len() - 1);
+        let others = if others > 0 { format!(", and {others} more so") } else { String::new() };
+        finding(
+            codes::DUPLICATE_INSTANCE,
+            service,
+            format!("{example}: several processes report under this id{others}"),
+        )
+    });
+    told.collect()
 }
 
 fn overrides(picture: &Picture) -> Vec<v1::Finding> {

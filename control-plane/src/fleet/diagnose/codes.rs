@@ -14,7 +14,6 @@ macro_rules! codes {
         )*
 
         /// All of them, in the order of docs/findings.md.
-        #[cfg(test)]
         pub(super) const ALL: &[Known] = &[$($name),*];
     };
 }
@@ -41,6 +40,9 @@ codes! {
     OLD_SDK = "old_sdk", Hint,
         "Processes run an older SDK than others do.",
         "Update it when the service is released next.";
+    DUPLICATE_INSTANCE = "duplicate_instance", Warning,
+        "Several processes report under one instance id; figures are those of one of them.",
+        "Give each process its own instance id, or leave service.instance.id out.";
     MODE_OVERRIDDEN = "mode_overridden", Warning,
         "A process's mode is overridden where it runs, so that rules do less there than they say.",
         "Take DAMPER_MODE or the override file away when it has done its duty.";

@@ -12,20 +12,24 @@ mod rules;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use damper_core::lint::Severity;
-use damper_core::lint::codes::{Known, MORE_FINDINGS};
+use damper_core::lint::codes::{CLIENTS_LACK_FEATURE, GUARD_CUTS, Known, MORE_FINDINGS};
 use damper_core::{Faults, key};
 use damper_proto::v1;
 
 use crate::errors::Error;
+use crate::figures::many;
+use crate::judgement::{self, Findings};
 use crate::shared::Shared;
 use crate::stats::{Method, Over, Row};
 use crate::table::TableView;
 
-/// The most findings in one answer.
-const MAX_FINDINGS: usize = 1000;
+/// The codes of all findings that a diagnosis can have.
+pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
+    let beside = [GUARD_CUTS, CLIENTS_LACK_FEATURE, MORE_FINDINGS];
+    codes::ALL.iter().copied().chain(beside).map(|known| known.code)
+}
 
 /// Everything that is known at one moment.
 struct Picture {
@@ -38,6 +42,10 @@ struct Picture {
     /// All routes.
     rows: Arc<[Arc<Row>]>,
     served: Vec<(Method, v1::ServedRates)>,
+    /// Instance ids that several processes report under, with their services.
+    shared_ids: Vec<(String, String)>,
+    /// How late a client may be to confirm what it was sent.
+    lags_after: Duration,
 }
 
 /// One thing that is looked at.
@@ -64,6 +72,8 @@ pub(super) async fn diagnose(
         clients: shared.hub.clients("", "", &table),
         rows: shared.stats.rows_over(Over::Minute, &table),
         served: shared.stats.served_rates(Over::Minute),
+        shared_ids: shared.stats.shared_ids(),
+        lags_after: shared.settings.lags_after,
         service: request.service,
         table,
     };
@@ -78,8 +88,7 @@ impl Picture {
             let found = (check.find)(self);
             let result = match found.len() {
                 0 => "nothing found".to_owned(),
-                1 => "1 finding".to_owned(),
-                n => format!("{n} findings"),
+                n => many(n, "finding"),
             };
             checked.push(format!("{} ({}): {result}", check.what, (check.scope)(self)));
             findings.extend(found);
@@ -88,12 +97,7 @@ impl Picture {
             let rank = |finding: &v1::Finding| Reverse(finding.severity);
             (rank(a), &a.code, &a.subject).cmp(&(rank(b), &b.code, &b.subject))
         });
-        if findings.len() > MAX_FINDINGS {
-            let rest = findings.len() - (MAX_FINDINGS - 1);
-            findings.truncate(MAX_FINDINGS - 1);
-            findings.push(finding(MORE_FINDINGS, "", format!("and {rest} more")));
-        }
-        v1::DiagnoseResponse { findings, checked }
+        v1::DiagnoseResponse { findings: Findings::all(findings), checked }
     }
 
     fn is_about(&self, service: &str) -> bool {
@@ -154,28 +158,7 @@ fn service_of(client: &v1::Client) -> &str {
 }
 
 fn finding(known: Known, subject: &str, message: String) -> v1::Finding {
-    let severity = match known.severity {
-        Severity::Hint => v1::Severity::Hint,
-        Severity::Warning => v1::Severity::Warning,
-        Severity::Danger => v1::Severity::Danger,
-    };
-    v1::Finding {
-        code: known.code.to_owned(),
-        subject: subject.to_owned(),
-        field: String::new(),
-        message,
-        severity: severity.into(),
-        remedy: known.remedy.to_owned(),
-    }
-}
-
-/// A number of things, in words.
-fn many(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+    judgement::finding(known, subject, "", message)
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
-use crate::figures::rate;
+use crate::figures::{many, rate};
 use crate::filter::{Mode, mode_name};
 use crate::key::{self, Key};
 use crate::output::message;
@@ -79,12 +79,12 @@ fn summary(routes: &[v1::RouteStats]) -> String {
     let (retries, hedges) = (would(v1::Fate::Retry), sum(|route| route.would_hedges_per_s));
     let held_back: f64 = [v1::Fate::RetryBreaker, v1::Fate::Budget].map(would).iter().sum();
     format!(
-        "in the last minute it would have sent {} retries/s and {} hedges/s for {} calls/s on {} routes: amplification \
+        "in the last minute it would have sent {} retries/s and {} hedges/s for {} calls/s on {}: amplification \
          {:.2} at least, now {:.2}; breaker and budget would have held back {}/s",
         rate(retries),
         rate(hedges),
         rate(calls),
-        routes.len(),
+        many(routes.len(), "route"),
         (attempts + retries + hedges) / calls,
         attempts / calls,
         rate(held_back)

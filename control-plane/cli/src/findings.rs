@@ -1,0 +1,150 @@
+//! Findings as all commands print them, and which of them a command is to mind.
+//!
+//! One form, whoever found it: `file:line: severity code subject field: message` with the remedy on the next line,
+//! so that what is learned or grepped in one place holds in the others. Only what is read from files has a file and
+//! a line. What others wrote is shown with its control characters escaped.
+
+use clap::{Args, ValueEnum};
+use damper_core::lint::Severity;
+use damper_proto::v1;
+
+use crate::figures::many;
+use crate::output::printable;
+
+/// What of the findings is to be minded.
+#[derive(Args, Debug)]
+pub(crate) struct Minded {
+    /// Findings from this severity on end the command with 79
+    #[arg(long, value_name = "SEVERITY", default_value = "warning")]
+    min_severity: Least,
+    /// Leave findings of this code out; repeatable
+    #[arg(long = "allow", value_name = "CODE")]
+    allowed: Vec<String>,
+}
+
+/// A severity as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Least {
+    Hint,
+    Warning,
+    Danger,
+}
+
+impl Minded {
+    /// Refuses codes that the command does not know.
+    pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::exit::Error> {
+        let unknown: Vec<&str> =
+            self.allowed.iter().map(String::as_str).filter(|code| !known.contains(code)).collect();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        Err(crate::exit::Error::Usage(format!(
+            "--allow {}: is no code that this command finds; it finds {}",
+            unknown.join(", "),
+            known.join(", ")
+        )))
+    }
+
+    pub(crate) fn allows(&self, code: &str) -> bool {
+        self.allowed.iter().any(|allowed| allowed == code)
+    }
+
+    /// True if this ends the command with 79.
+    pub(crate) fn minds(&self, severity: Severity) -> bool {
+        let least = match self.min_severity {
+            Least::Hint => Severity::Hint,
+            Least::Warning => Severity::Warning,
+            Least::Danger => Severity::Danger,
+        };
+        severity >= least
+    }
+}
+
+/// A finding and where it was found.
+pub(crate) struct Told<'a> {
+    /// The file and line; "" = in no file.
+    pub(crate) origin: &'a str,
+    pub(crate) severity: Severity,
+    pub(crate) code: &'a str,
+    pub(crate) subject: &'a str,
+    pub(crate) field: &'a str,
+    pub(crate) message: &'a str,
+    pub(crate) remedy: &'a str,
+}
+
+/// The one form.
+pub(crate) fn in_words(
+    Told { origin, severity, code, subject, field, message, remedy }: &Told<'_>,
+) -> String {
+    let origin = if origin.is_empty() { String::new() } else { format!("{}: ", printable(origin)) };
+    let about = [severity.name(), code, subject, field].map(printable);
+    let about: Vec<String> = about.into_iter().filter(|part| !part.is_empty()).collect();
+    let remedy = if remedy.is_empty() { String::new() } else { format!("\n  -> {}", printable(remedy)) };
+    format!("{origin}{}: {}{remedy}", about.join(" "), printable(message))
+}
+
+/// A finding of the server.
+pub(crate) fn of_server(finding: &v1::Finding) -> String {
+    let v1::Finding { code, subject, field, message, remedy, .. } = finding;
+    in_words(&Told {
+        origin: "",
+        severity: severity(finding.severity()),
+        code,
+        subject,
+        field,
+        message,
+        remedy,
+    })
+}
+
+/// One that this program does not know yet is taken for a warning.
+pub(crate) fn severity(wire: v1::Severity) -> Severity {
+    match wire {
+        v1::Severity::Danger => Severity::Danger,
+        v1::Severity::Hint => Severity::Hint,
+        v1::Severity::Warning | v1::Severity::Unspecified => Severity::Warning,
+    }
+}
+
+/// How many there are of each severity.
+pub(crate) fn count(severities: impl IntoIterator<Item = Severity>) -> String {
+    let mut counts = [0_usize; 3];
+    for severity in severities {
+        counts[severity as usize] += 1;
+    }
+    let [hints, warnings, dangers] = counts;
+    [many(dangers, "danger"), many(warnings, "warning"), many(hints, "hint")].join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_finding_has_one_form_and_can_not_steer_the_terminal() {
+        let mut found = v1::Finding {
+            code: "guard_cuts".into(),
+            subject: "a * b *".into(),
+            field: "policy.hedge".into(),
+            message: "is forbidden\x1b".into(),
+            severity: v1::Severity::Danger.into(),
+            remedy: "Ask.".into(),
+        };
+        assert_eq!(
+            of_server(&found),
+            "danger guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask."
+        );
+        found.field.clear();
+        found.remedy.clear();
+        assert_eq!(of_server(&found), "danger guard_cuts a * b *: is forbidden\\u{1b}");
+        let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
+        assert_eq!(of_server(&rest), "warning: and 7 more");
+    }
+
+    #[test]
+    fn findings_are_counted_in_words() {
+        use Severity::{Danger, Hint, Warning};
+        assert_eq!(count([Hint, Danger, Hint]), "1 danger, 0 warnings, 2 hints");
+        assert_eq!(count([Warning]), "0 dangers, 1 warning, 0 hints");
+    }
+}
