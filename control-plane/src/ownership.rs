@@ -13,19 +13,20 @@ use crate::written::{WrittenGuard, WrittenRule};
 /// The finding of a rule that is put by hand.
 pub(crate) fn of_rule(table: &TableView, rule: &WrittenRule, said: &str) -> Option<v1::Finding> {
     let changed = rule.unchanged(table).is_none();
-    changed.then(|| finding(table, &rule.subject(), &[said, &rule.wire.owner])).flatten()
+    changed.then(|| finding(table, &rule.subject(), said)).flatten()
 }
 
 /// The finding of a guard that is put by hand.
 pub(crate) fn of_guard(table: &TableView, guard: &WrittenGuard, said: &str) -> Option<v1::Finding> {
     let changed = guard.unchanged(table).is_none();
-    changed.then(|| finding(table, &guard.subject(), &[said, &guard.wire.owner])).flatten()
+    changed.then(|| finding(table, &guard.subject(), said)).flatten()
 }
 
-/// That what is changed or removed belongs to somebody whom the author does not name.
-pub(crate) fn finding(table: &TableView, subject: &Subject, said: &[&str]) -> Option<v1::Finding> {
+/// That what is changed or removed belongs to somebody whom the author does not name. What the new rule or guard says
+/// does not count: who writes back what was read names its owner without having thought of it.
+pub(crate) fn finding(table: &TableView, subject: &Subject, said: &str) -> Option<v1::Finding> {
     let owner = table.owner_of(subject);
-    if owner.is_empty() || said.contains(&owner) {
+    if owner.is_empty() || owner == said {
         return None;
     }
     let kind = if matches!(subject, Subject::Guard(_)) { "guard" } else { "rule" };

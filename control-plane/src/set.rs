@@ -13,6 +13,7 @@ use damper_proto::v1::{self, rule_result};
 use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings, Traffic};
+use crate::ownership;
 use crate::reach::Survey;
 use crate::requests::{check_expected, too_many};
 use crate::shared::Shared;
@@ -35,6 +36,8 @@ pub(crate) struct CameTo<'a> {
     /// What went without having been named.
     pub(crate) pruned: &'a [Subject],
     pub(crate) chain: &'a Judged,
+    /// Whom the author of a change by hand names as the owner; none = ownership was settled before.
+    pub(crate) by_hand: Option<&'a str>,
 }
 
 /// What becomes of one rule or guard.
@@ -185,7 +188,7 @@ impl Set {
         guards: &Guards,
         came_to: &CameTo<'_>,
     ) -> v1::ApplyRulesResponse {
-        let CameTo { revision, changes: outcome, pruned, chain } = *came_to;
+        let CameTo { revision, changes: outcome, pruned, chain, by_hand } = *came_to;
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
@@ -204,7 +207,9 @@ impl Set {
                 Written::Rule(written) => survey.reach(&written.rule),
                 Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
             });
-            let mut found: Vec<v1::Finding> = chain.finding_of(&change.subject).into_iter().collect();
+            let mut found = chain.findings_of(&change.subject);
+            let said = by_hand.filter(|_| *result != rule_result::Change::Unchanged);
+            found.extend(said.and_then(|said| ownership::finding(before, &change.subject, said)));
             match (&change.put, &reach) {
                 (Some(Written::Rule(written)), Some(reach)) => {
                     found.extend(judgement::of_rule(guards, &written.rule, &traffic, reach));

@@ -225,8 +225,11 @@ async fn tells_a_change_by_hand(server: &ControlPlane) {
     let told = ["the rule belonged to team-a, whose next apply undoes this change"];
     let named = |owner: &str| Some(v1::WriteOptions { owner: owner.to_owned(), ..Default::default() });
     let table = [
-        (rule("shop", "team-a", 4), None, false),
-        (rule("shop", "", 5), named("team-a"), false),
+        // Who writes back what was read has not said who is asking.
+        (rule("shop", "team-a", 4), None, true),
+        (rule("shop", "team-a", 5), named("team-b"), true),
+        (rule("shop", "team-a", 5), None, false),
+        (rule("shop", "team-a", 6), named("team-a"), false),
         (rule("till", "", 4), None, true),
     ];
     for (rule, options, is_told) in table {
@@ -257,6 +260,46 @@ async fn tells_a_change_by_hand(server: &ControlPlane) {
         let gone = server.rules().delete_rule(request).await.unwrap().into_inner();
         assert_eq!(!codes(&gone.findings).is_empty(), is_told, "{owner}");
     }
+}
+
+/// A rollback takes back what the owner has applied, as any change by hand does.
+async fn tells_a_rollback(server: &ControlPlane) {
+    for attempts in [2, 3] {
+        let set = [put(rule("shop", "team-a", attempts)), put(rule("till", "team-b", attempts))];
+        server.write(v1::WriteOptions::default(), set).await.unwrap();
+    }
+    let told = |response: &v1::ApplyRulesResponse| -> Vec<(String, bool)> {
+        let told = |result: &v1::RuleResult| {
+            let told = result.findings.iter().any(|finding| finding.code == "owned_by_another");
+            (result.key.as_ref().unwrap().caller_service.clone(), told)
+        };
+        response.results.iter().map(told).collect()
+    };
+    let of = |caller: &str| v1::ObjectKey { kind: Some(v1::object_key::Kind::Rule(key(caller))) };
+    for (owner, is_told) in [("", true), ("team-b", true), ("team-a", false)] {
+        let options = v1::WriteOptions {
+            owner: owner.to_owned(),
+            reason: "it was better".to_owned(),
+            validate_only: true,
+            ..Default::default()
+        };
+        let one = v1::RollbackRequest {
+            key: Some(of("shop")),
+            to_revision: Some(1),
+            options: Some(options.clone()),
+            ..Default::default()
+        };
+        let one = server.history().rollback(one).await.unwrap().into_inner();
+        assert_eq!(told(&one), [("shop".to_owned(), is_told)], "{owner:?}");
+        let all =
+            v1::RollbackAllRequest { to_revision: Some(1), options: Some(options), ..Default::default() };
+        let all = server.history().rollback_all(all).await.unwrap().into_inner();
+        let till = ("till".to_owned(), owner != "team-b");
+        assert_eq!(told(&all), [("shop".to_owned(), is_told), till], "{owner:?}");
+    }
+    let nothing = v1::RollbackRequest { key: Some(of("shop")), to_revision: Some(2), ..Default::default() };
+    let nothing = server.history().rollback(nothing).await.unwrap().into_inner();
+    assert_eq!(told(&nothing), [("shop".to_owned(), false)], "nothing was changed");
 }
 
 /// A rule passes from one owner to another while the first one prunes it. Whoever is first, it is there afterwards
@@ -344,6 +387,11 @@ async fn a_claim_without_an_owner_or_beyond_its_own_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_by_hand_of_what_belongs_to_another_is_told() {
     tells_a_change_by_hand(&ControlPlane::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollback_of_what_belongs_to_another_is_told() {
+    tells_a_rollback(&ControlPlane::start().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
