@@ -13,6 +13,7 @@ mod distribution;
 mod ending;
 mod errors;
 mod exposition;
+mod figures;
 mod filter;
 mod fleet;
 mod follow;
@@ -26,6 +27,7 @@ mod metrics;
 mod ownership;
 mod paging;
 mod reach;
+mod removal;
 mod requests;
 mod rules;
 mod server;
@@ -39,6 +41,7 @@ mod watching;
 pub mod writer;
 mod written;
 
+pub use fleet::diagnosis_codes;
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
     AmplificationOutOfRange, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS, MAX_RULES,

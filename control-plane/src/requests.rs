@@ -8,12 +8,15 @@ use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
+use tonic::Request;
 
+use crate::connection::Peer;
 use crate::errors::{Current, Error};
+use crate::history;
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
-use crate::writer::{Committed, Judge, Proposal, ProposedEdit};
+use crate::writer::{Committed, Proposal, ProposedEdit};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
@@ -69,63 +72,90 @@ pub(crate) fn all_or<T>(parts: Result<T, Error>, options: Faults) -> Result<T, E
     }
 }
 
-/// Has edits written and waits until the table shows them.
-pub(crate) async fn write(
-    shared: &Shared,
-    options: &v1::WriteOptions,
+/// A write as it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) options: v1::WriteOptions,
     digest: Digest,
-    at: SystemTime,
-    edits: Vec<ProposedEdit>,
-) -> Result<(Committed, Arc<TableView>), Error> {
-    write_at(shared, options, digest, at, None, edits).await
+    /// The address that asked; empty = the server itself.
+    peer: String,
 }
 
-/// The same, where a judge chooses the edits at the moment of writing; `edits` are what it would choose now.
-pub(crate) async fn write_judged(
-    shared: &Shared,
-    options: &v1::WriteOptions,
-    digest: Digest,
-    at: SystemTime,
-    edits: Vec<ProposedEdit>,
-    judge: Arc<dyn Judge>,
-) -> Result<(Committed, Arc<TableView>), Error> {
-    let judge = Some(judge);
-    commit(shared, Proposal { judge, ..proposal(options, digest, at, edits) }).await
-}
+impl Asked {
+    /// Takes a request apart. `operation` and the request together make it recognisable.
+    pub(crate) fn read<T: prost::Message>(
+        operation: &str,
+        request: Request<T>,
+        options: impl FnOnce(&mut T) -> Option<v1::WriteOptions>,
+    ) -> (Self, T) {
+        let peer = peer(&request);
+        let mut request = request.into_inner();
+        let mut digest = Digest::new();
+        digest.add(operation.as_bytes());
+        digest.add(&request.encode_to_vec());
+        let options = options(&mut request).unwrap_or_default();
+        (Self { options, digest, peer }, request)
+    }
 
-/// The same, where the store must be at a revision.
-pub(crate) async fn write_at(
-    shared: &Shared,
-    options: &v1::WriteOptions,
-    digest: Digest,
-    at: SystemTime,
-    expected_head: Option<u64>,
-    edits: Vec<ProposedEdit>,
-) -> Result<(Committed, Arc<TableView>), Error> {
-    commit(shared, Proposal { expected_head, ..proposal(options, digest, at, edits) }).await
-}
+    /// The same of a request that came in parts.
+    pub(crate) fn of_parts(options: v1::WriteOptions, digest: Digest, peer: String) -> Self {
+        Self { options, digest, peer }
+    }
 
-fn proposal(
-    options: &v1::WriteOptions,
-    digest: Digest,
-    at: SystemTime,
-    edits: Vec<ProposedEdit>,
-) -> Proposal {
-    Proposal {
-        author: options.author.clone(),
-        reason: options.reason.clone(),
-        request_id: options.request_id.clone(),
-        request_digest: digest.value(),
-        at,
-        expected_head: None,
-        edits,
-        judge: None,
+    /// What the server does by itself.
+    pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
+        Self { options, digest: Digest::new(), peer: String::new() }
+    }
+
+    /// The proposal of edits; at any revision of the store, unless one is said.
+    pub(crate) fn proposal(&self, at: SystemTime, edits: Vec<ProposedEdit>) -> Proposal {
+        Proposal {
+            author: self.options.author.clone(),
+            reason: self.options.reason.clone(),
+            peer: self.peer.clone(),
+            request_id: self.options.request_id.clone(),
+            request_digest: self.digest.value(),
+            at,
+            expected_head: None,
+            edits,
+            judge: None,
+        }
     }
 }
 
-async fn commit(shared: &Shared, proposal: Proposal) -> Result<(Committed, Arc<TableView>), Error> {
+/// The address a request came from; empty = unknown.
+pub(crate) fn peer<T>(request: &Request<T>) -> String {
+    request.extensions().get::<Peer>().map(|peer| peer.address.to_string()).unwrap_or_default()
+}
+
+/// A write that was carried out, now or when it was first asked for.
+pub(crate) struct Done {
+    pub(crate) committed: Committed,
+    /// What it was decided over: of a repeated request what was there right before it.
+    pub(crate) before: Arc<TableView>,
+    /// What was there right after it, or a little later; of a repeated request never later.
+    pub(crate) after: Arc<TableView>,
+}
+
+/// Has edits written that were decided over a table, and waits until the table of this replica shows them.
+pub(crate) async fn write(
+    shared: &Shared,
+    asked: &Asked,
+    before: &Arc<TableView>,
+    at: SystemTime,
+    edits: Vec<ProposedEdit>,
+) -> Result<Done, Error> {
+    commit(shared, before, asked.proposal(at, edits)).await
+}
+
+/// The same for any proposal.
+pub(crate) async fn commit(
+    shared: &Shared,
+    before: &Arc<TableView>,
+    proposal: Proposal,
+) -> Result<Done, Error> {
     let committed = shared.writer.propose(proposal).await?;
-    let table = match shared.table_at(committed.revision, REACHED_WITHIN).await {
+    let after = match shared.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,
         Err(error) => {
             // It is durable: to say anything else than yes would be wrong.
@@ -133,23 +163,26 @@ async fn commit(shared: &Shared, proposal: Proposal) -> Result<(Committed, Arc<T
             shared.table()
         }
     };
-    Ok((committed, table))
+    if !committed.repeated {
+        return Ok(Done { committed, before: before.clone(), after });
+    }
+    let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
+    let before = history::as_it_was(shared, &after, found).await?;
+    let after = history::as_it_was(shared, &after, committed.revision).await?;
+    Ok(Done { committed, before, after })
 }
 
-/// The first answer to a request that is repeated; none where it is new, and then nothing is written. For requests
-/// that were acceptable once and are no longer.
-pub(crate) async fn first_answer(
-    shared: &Shared,
-    options: &v1::WriteOptions,
-    digest: Digest,
-) -> Result<Option<(Committed, Arc<TableView>)>, Error> {
-    if options.request_id.is_empty() || options.validate_only {
+/// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
+/// the request is judged: it may have been acceptable then and be so no longer.
+pub(crate) async fn first_answer(shared: &Shared, asked: &Asked) -> Result<Option<Done>, Error> {
+    if asked.options.request_id.is_empty() || asked.options.validate_only {
         return Ok(None);
     }
     // The store is never at this revision: only what was written before can be answered.
     let never = Some(u64::MAX);
-    match write_at(shared, options, digest, SystemTime::now(), never, Vec::new()).await {
-        Ok(answer) => Ok(Some(answer)),
+    let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
+    match commit(shared, &shared.table(), proposal).await {
+        Ok(done) => Ok(Some(done)),
         Err(Error::Moved { .. }) => Ok(None),
         Err(error) => Err(error),
     }
@@ -171,12 +204,4 @@ pub(crate) fn check_expected(
 /// There would be more rules or guards than are allowed.
 pub(crate) fn too_many(what: &str, count: usize, limit: usize) -> Error {
     Error::TooLarge(format!("{count} {what} would be more than the limit of {limit}"))
-}
-
-/// Stands for the request, to tell a repetition from another one with the same id.
-pub(crate) fn digest_of(operation: &str, request: &impl prost::Message) -> Digest {
-    let mut digest = Digest::new();
-    digest.add(operation.as_bytes());
-    digest.add(&request.encode_to_vec());
-    digest
 }

@@ -8,6 +8,7 @@ use damper_proto::manifest;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
+use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use tokio::sync::oneshot;
@@ -72,6 +73,11 @@ impl ControlPlane {
     /// Its history.
     pub fn history(&self) -> HistoryClient<Channel> {
         HistoryClient::new(self.channel.clone())
+    }
+
+    /// Its kills.
+    pub fn kills(&self) -> KillsClient<Channel> {
+        KillsClient::new(self.channel.clone())
     }
 
     /// Who is connected to it, and how calls go.

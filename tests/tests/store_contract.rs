@@ -118,6 +118,7 @@ fn change(revision: u64, edits: Vec<Edit>) -> Change {
         at: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_000 + revision),
         author: format!("author {revision}"),
         reason: "because".to_owned(),
+        peer: format!("[::1]:{revision}"),
         request_id: format!("request {revision}"),
         request_digest: u64::MAX - revision,
         edits,

@@ -17,6 +17,7 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
     Proposal {
         author: "ann".to_owned(),
         reason: String::new(),
+        peer: String::new(),
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),

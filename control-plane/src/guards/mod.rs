@@ -44,7 +44,7 @@ impl v1::guards_server::Guards for Guards {
         &self,
         request: Request<v1::PutGuardRequest>,
     ) -> Result<Response<v1::PutGuardResponse>, Status> {
-        let work = put::put(&self.shared, request.into_inner());
+        let work = put::put(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("put_guard", answer)
     }
@@ -53,7 +53,7 @@ impl v1::guards_server::Guards for Guards {
         &self,
         request: Request<v1::DeleteGuardRequest>,
     ) -> Result<Response<v1::DeleteGuardResponse>, Status> {
-        let work = delete::delete(&self.shared, request.into_inner());
+        let work = delete::delete(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("delete_guard", answer)
     }

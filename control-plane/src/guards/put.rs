@@ -8,58 +8,80 @@ use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1;
+use tonic::Request;
 
 use crate::chain::{self, Judged};
 use crate::errors::Error;
 use crate::judgement::{self, Findings};
 use crate::ownership;
 use crate::reach::Survey;
-use crate::requests::{all_or, check_expected, check_options, digest_of, first_answer, too_many, write};
+use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, too_many, write};
 use crate::shared::Shared;
 use crate::table::{Guards, TableView};
-use crate::writer::{Committed, ProposedEdit};
+use crate::writer::ProposedEdit;
 use crate::written::WrittenGuard;
 
 pub(super) async fn put(
-    shared: &Shared,
-    request: v1::PutGuardRequest,
+    shared: &Arc<Shared>,
+    request: Request<v1::PutGuardRequest>,
 ) -> Result<v1::PutGuardResponse, Error> {
-    let digest = digest_of("put guard", &request);
-    let options = request.options.unwrap_or_default();
+    let (asked, request) = Asked::read("put guard", request, |request| request.options.take());
     let mut faults = Faults::none();
-    check_options("options", &options, &mut faults);
+    check_options("options", &asked.options, &mut faults);
     let written = all_or(WrittenGuard::read("guard", request.guard), faults)?;
-    let before = shared.table();
-    let of_another = ownership::of_guard(&before, &written, &options.owner);
     let at = SystemTime::now();
-    let edit = ProposedEdit {
+    let edit = |before: &TableView| ProposedEdit {
         key: written.subject().key(),
-        value: Some(written.value(&before, &options.author, at)),
+        value: Some(written.value(before, &asked.options.author, at)),
         expected: request.expected_revision,
     };
-    let chain = chain::judge(shared, &before, std::slice::from_ref(&edit));
-    if let Err(refused) = chain.permit(&options, |_| "guard.ceiling".to_owned()) {
-        return match first_answer(shared, &options, digest).await? {
-            Some((committed, table)) => {
-                Ok(response(shared, &written, &committed, &table, of_another, &chain))
-            }
-            None => Err(Error::Faults(refused)),
-        };
+    let again = async |first: Done| {
+        let edit = edit(&first.before);
+        let beside = Beside::of(shared, &asked, &written, &first.before, &edit).await?;
+        Ok(response(shared, &written, &first, beside))
+    };
+    if let Some(first) = first_answer(shared, &asked).await? {
+        return again(first).await;
     }
-    if options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision, of_another, &chain);
+    let before = shared.table();
+    let edit = edit(&before);
+    let beside = Beside::of(shared, &asked, &written, &before, &edit).await?;
+    beside.chain.permit(&asked.options, |_| "guard.ceiling".to_owned()).map_err(Error::Faults)?;
+    if asked.options.validate_only {
+        return try_out(shared, &before, &written, request.expected_revision, beside);
     }
-    let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
-    Ok(response(shared, &written, &committed, &table, of_another, &chain))
+    let done = write(shared, &asked, &before, at, vec![edit]).await?;
+    if done.committed.repeated {
+        return again(done).await;
+    }
+    Ok(response(shared, &written, &done, beside))
+}
+
+/// What is found where a guard is put, besides what it says.
+struct Beside {
+    of_another: Option<v1::Finding>,
+    chain: Judged,
+}
+
+impl Beside {
+    async fn of(
+        shared: &Arc<Shared>,
+        asked: &Asked,
+        written: &WrittenGuard,
+        before: &Arc<TableView>,
+        edit: &ProposedEdit,
+    ) -> Result<Self, Error> {
+        let of_another = ownership::of_guard(before, written, &asked.options.owner);
+        let chain = chain::judge(shared, before, std::slice::from_ref(edit)).await?;
+        Ok(Self { of_another, chain })
+    }
 }
 
 fn response(
     shared: &Shared,
     written: &WrittenGuard,
-    committed: &Committed,
-    table: &TableView,
-    of_another: Option<v1::Finding>,
-    chain: &Judged,
+    Done { committed, after: table, .. }: &Done,
+    beside: Beside,
 ) -> v1::PutGuardResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.guards().stored(written.guard.pattern());
@@ -70,7 +92,7 @@ fn response(
     v1::PutGuardResponse {
         guard: Some(guard),
         revision: committed.revision,
-        findings: findings(table, written, of_another, chain, &reach),
+        findings: findings(table, written, beside, &reach),
         changed: !committed.unchanged,
         reach: Some(reach),
     }
@@ -82,8 +104,7 @@ fn try_out(
     table: &TableView,
     written: &WrittenGuard,
     expected: Option<u64>,
-    of_another: Option<v1::Finding>,
-    chain: &Judged,
+    beside: Beside,
 ) -> Result<v1::PutGuardResponse, Error> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -96,7 +117,7 @@ fn try_out(
     Ok(v1::PutGuardResponse {
         guard: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
-        findings: findings(table, written, of_another, chain, &reach),
+        findings: findings(table, written, beside, &reach),
         changed: same.is_none(),
         reach: Some(reach),
     })
@@ -106,13 +127,12 @@ fn try_out(
 fn findings(
     table: &TableView,
     written: &WrittenGuard,
-    of_another: Option<v1::Finding>,
-    chain: &Judged,
+    Beside { of_another, chain }: Beside,
     reach: &v1::RuleReach,
 ) -> Vec<v1::Finding> {
     let guards = Guards::only(Arc::new(written.stored()));
     let rules = table.iter().filter_map(|(_, stored)| stored.rule.as_deref());
     let cuts = rules.flat_map(|rule| judgement::cuts(&guards, rule));
-    let beside = chain.finding_of(&written.subject()).into_iter().chain(of_another);
+    let beside = chain.findings_of(&written.subject()).into_iter().chain(of_another);
     Findings::all(beside.chain(judgement::of_guard(&written.guard, reach)).chain(cuts))
 }

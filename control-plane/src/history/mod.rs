@@ -14,6 +14,8 @@ mod past;
 pub(crate) mod retention;
 mod rollback;
 
+pub(crate) use self::past::as_it_was;
+
 use std::sync::Arc;
 
 use damper_proto::v1;
@@ -64,7 +66,7 @@ impl v1::history_server::History for History {
         &self,
         request: Request<v1::RollbackRequest>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = rollback::one(&self.shared, request.into_inner());
+        let work = rollback::one(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("rollback", answer)
     }
@@ -73,7 +75,7 @@ impl v1::history_server::History for History {
         &self,
         request: Request<v1::RollbackAllRequest>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = rollback::all(&self.shared, request.into_inner());
+        let work = rollback::all(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("rollback_all", answer)
     }

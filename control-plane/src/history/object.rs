@@ -90,7 +90,7 @@ pub(super) fn head(change: &Change) -> v1::Change {
         request_id: change.request_id.clone(),
         objects: Vec::new(),
         object_count: u32::try_from(objects).unwrap_or(u32::MAX),
-        peer: String::new(),
+        peer: change.peer.clone(),
     }
 }
 

@@ -51,6 +51,22 @@ pub(super) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Resu
     shared.table_at(revision, shared.settings.unary_deadline / 2).await
 }
 
+/// A table as it was at an earlier revision; where the history no longer reaches that far, as it is.
+pub(crate) async fn as_it_was(
+    shared: &Shared,
+    table: &Arc<TableView>,
+    revision: u64,
+) -> Result<Arc<TableView>, Error> {
+    match touched(&*shared.store, revision, table.revision(), |_| true).await {
+        Ok(touched) => {
+            let before = touched.into_iter().map(|(subject, Touched { before, .. })| (subject, before));
+            Ok(Arc::new(table.rewound(revision, before)))
+        }
+        Err(Error::NoLongerKept { .. }) => Ok(table.clone()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The first changes of `after + 1 ..= upto`, in order and without a gap; none only where there are none.
 pub(super) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
     match store.changes(after, upto.min(after.saturating_add(PAGE))).await {

@@ -79,6 +79,7 @@ mod tests {
             at: SystemTime::UNIX_EPOCH + DAY * day,
             author: String::new(),
             reason: String::new(),
+            peer: String::new(),
             request_id: String::new(),
             request_digest: 0,
             edits: Vec::new(),

@@ -11,17 +11,17 @@ use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
+use tonic::Request;
 
 use super::object;
 use super::past::{self, Touched};
-use crate::chain::{self, Judged};
+use crate::chain;
 use crate::errors::{Current, Error};
-use crate::paging::Digest;
-use crate::requests::{all_or, check_options, digest_of, first_answer, write_at};
+use crate::requests::{Asked, Done, all_or, check_options, commit, first_answer};
 use crate::set::{CameTo, Change, Set, Written};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
-use crate::writer::Committed;
+use crate::writer::Proposal;
 use crate::written::{WrittenGuard, WrittenRule};
 
 /// How often everything is rolled back from anew because somebody wrote meanwhile, unless a revision was said.
@@ -29,16 +29,15 @@ const TRIES: usize = 8;
 
 /// Makes one rule or guard what it was.
 pub(super) async fn one(
-    shared: &Shared,
-    request: v1::RollbackRequest,
+    shared: &Arc<Shared>,
+    request: Request<v1::RollbackRequest>,
 ) -> Result<v1::ApplyRulesResponse, Error> {
-    let digest = digest_of("rollback", &request);
-    let v1::RollbackRequest { key, to_revision, expected_revision, options } = request;
-    let mut options = options.unwrap_or_default();
+    let (mut asked, request) = Asked::read("rollback", request, |request| request.options.take());
+    let v1::RollbackRequest { key, to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
-    let to = check(to_revision, &mut options, &mut faults);
+    let to = check(to_revision, &mut asked.options, &mut faults);
     let subject = all_or(object::subject(key).and_then(no_kill).map_err(Error::Faults), faults)?;
-    Rollback { of: Some(subject), to, expected: expected_revision, options, digest }.carry_out(shared).await
+    Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
 }
 
 /// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason.
@@ -55,19 +54,18 @@ fn no_kill(subject: Subject) -> Result<Subject, Faults> {
 
 /// Makes all rules and guards what they were; kills are left alone.
 pub(super) async fn all(
-    shared: &Shared,
-    request: v1::RollbackAllRequest,
+    shared: &Arc<Shared>,
+    request: Request<v1::RollbackAllRequest>,
 ) -> Result<v1::ApplyRulesResponse, Error> {
-    let digest = digest_of("rollback all", &request);
-    let v1::RollbackAllRequest { to_revision, expected_revision, options } = request;
-    let mut options = options.unwrap_or_default();
+    let (mut asked, request) = Asked::read("rollback all", request, |request| request.options.take());
+    let v1::RollbackAllRequest { to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
-    if options.reason.is_empty() {
+    if asked.options.reason.is_empty() {
         faults.add("options.reason", "must be given");
     }
-    let to = check(to_revision, &mut options, &mut faults);
+    let to = check(to_revision, &mut asked.options, &mut faults);
     faults.or(()).map_err(Error::Faults)?;
-    Rollback { of: None, to, expected: expected_revision, options, digest }.carry_out(shared).await
+    Rollback { of: None, to, expected: expected_revision, asked }.carry_out(shared).await
 }
 
 /// Notes what is wrong; a rollback without a reason says itself what it is.
@@ -89,8 +87,7 @@ struct Rollback {
     to: u64,
     /// The revision of the rule or guard; of the store where everything is rolled back.
     expected: Option<u64>,
-    options: v1::WriteOptions,
-    digest: Digest,
+    asked: Asked,
 }
 
 /// A rule or guard then and now.
@@ -107,9 +104,9 @@ struct Plan {
 }
 
 impl Rollback {
-    async fn carry_out(&self, shared: &Shared) -> Result<v1::ApplyRulesResponse, Error> {
-        if let Some((committed, table)) = first_answer(shared, &self.options, self.digest).await? {
-            return self.again(shared, &committed, &table).await;
+    async fn carry_out(&self, shared: &Arc<Shared>) -> Result<v1::ApplyRulesResponse, Error> {
+        if let Some(first) = first_answer(shared, &self.asked).await? {
+            return self.again(shared, &first).await;
         }
         let mut tries = 1;
         loop {
@@ -131,7 +128,7 @@ impl Rollback {
     /// Rolls back from a table, whether the store is still there or not.
     async fn attempt(
         &self,
-        shared: &Shared,
+        shared: &Arc<Shared>,
         table: &Arc<TableView>,
     ) -> Result<v1::ApplyRulesResponse, Error> {
         let revision = table.revision();
@@ -144,53 +141,54 @@ impl Rollback {
             set.judge(&guards, &outcome).map_err(Error::Faults)?;
         }
         let at = SystemTime::now();
-        let edits = set.edits(&outcome, table, &self.options.author, at);
-        let chain = chain::judge(shared, table, &edits);
-        chain.permit(&self.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
-        if self.options.validate_only {
+        let edits = set.edits(&outcome, table, &self.asked.options.author, at);
+        let chain = chain::judge(shared, table, &edits).await?;
+        chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+        if self.asked.options.validate_only {
             set.try_out(shared, table, &outcome, &[])?;
             return Ok(set.response(
                 shared,
                 table,
                 &guards,
-                &CameTo { revision, changes: &outcome, pruned: &[], chain: &chain },
+                &CameTo {
+                    revision,
+                    changes: &outcome,
+                    pruned: &[],
+                    chain: &chain,
+                    by_hand: Some(&self.asked.options.owner),
+                },
             ));
         }
-        let head = self.of.is_none().then_some(revision);
-        let (committed, _) = write_at(shared, &self.options, self.digest, at, head, edits).await?;
-        Ok(set.response(
-            shared,
-            table,
-            &guards,
-            &CameTo { revision: committed.revision, changes: &outcome, pruned: &[], chain: &chain },
-        ))
+        let expected_head = self.of.is_none().then_some(revision);
+        let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
+        let done = commit(shared, table, proposal).await?;
+        if done.committed.repeated {
+            return self.again(shared, &done).await;
+        }
+        let revision = done.committed.revision;
+        let by_hand = Some(&*self.asked.options.owner);
+        let came_to = CameTo { revision, changes: &outcome, pruned: &[], chain: &chain, by_hand };
+        Ok(set.response(shared, table, &guards, &came_to))
     }
 
     /// The answer to a request that was carried out before.
     async fn again(
         &self,
-        shared: &Shared,
-        committed: &Committed,
-        table: &TableView,
+        shared: &Arc<Shared>,
+        Done { committed, before, .. }: &Done,
     ) -> Result<v1::ApplyRulesResponse, Error> {
-        let upto = if committed.unchanged { committed.revision } else { committed.revision - 1 };
-        let Plan { set, outcome } = match self.plan(shared, table, upto).await {
+        let Plan { set, outcome } = match self.plan(shared, before, before.revision()).await {
             // It is done; only what it did can no longer be told.
             Err(Error::NoLongerKept { .. }) => Plan { set: Set(Vec::new()), outcome: Vec::new() },
             plan => plan?,
         };
-        let guards = set.guards_after(table, &[]);
-        Ok(set.response(
-            shared,
-            table,
-            &guards,
-            &CameTo {
-                revision: committed.revision,
-                changes: &outcome,
-                pruned: &[],
-                chain: &Judged::default(),
-            },
-        ))
+        let guards = set.guards_after(before, &[]);
+        let edits = set.edits(&outcome, before, &self.asked.options.author, SystemTime::now());
+        let chain = chain::judge(shared, before, &edits).await?;
+        let by_hand = Some(&*self.asked.options.owner);
+        let came_to =
+            CameTo { revision: committed.revision, changes: &outcome, pruned: &[], chain: &chain, by_hand };
+        Ok(set.response(shared, before, &guards, &came_to))
     }
 
     fn expected_head(&self) -> Option<u64> {

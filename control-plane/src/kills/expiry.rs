@@ -14,8 +14,7 @@ use damper_proto::v1;
 use tokio::time::{sleep, timeout};
 
 use crate::errors::Error;
-use crate::paging::Digest;
-use crate::requests::write;
+use crate::requests::{Asked, Done, write};
 use crate::shared::Shared;
 use crate::table::{Kills, StoredKill, Subject};
 use crate::writer::ProposedEdit;
@@ -96,8 +95,8 @@ async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, Now) -> bool) -> R
     });
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(shared, &options, Digest::new(), now.wall, edits.collect()).await {
-        Ok((committed, _)) => {
+    match write(shared, &Asked::by_itself(options), &table, now.wall, edits.collect()).await {
+        Ok(Done { committed, .. }) => {
             for stored in over {
                 let kill = stored.kill.pattern();
                 tracing::warn!(%kill, reason = stored.kill.reason(), committed.revision, "a kill has expired");

@@ -40,7 +40,7 @@ impl v1::kills_server::Kills for Kills {
     }
 
     async fn kill(&self, request: Request<v1::KillRequest>) -> Result<Response<v1::KillResponse>, Status> {
-        let work = set::kill(&self.shared, request.into_inner());
+        let work = set::kill(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("kill", answer)
     }
@@ -49,7 +49,7 @@ impl v1::kills_server::Kills for Kills {
         &self,
         request: Request<v1::UnkillRequest>,
     ) -> Result<Response<v1::UnkillResponse>, Status> {
-        let work = unkill::unkill(&self.shared, request.into_inner());
+        let work = unkill::unkill(&self.shared, request);
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("unkill", answer)
     }

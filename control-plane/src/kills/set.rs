@@ -7,11 +7,14 @@ use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern, kill as bounds};
 use damper_proto::v1;
+use tonic::Request;
 
 use super::expiry;
 use crate::errors::Error;
 use crate::reach::Survey;
-use crate::requests::{all_or, check_expected, check_options, digest_of, read_key, too_many, write};
+use crate::requests::{
+    Asked, Done, all_or, check_expected, check_options, first_answer, read_key, too_many, write,
+};
 use crate::shared::Shared;
 use crate::table::{StoredKill, Subject, TableView};
 use crate::writer::{Committed, ProposedEdit};
@@ -24,12 +27,18 @@ struct Wanted {
     options: v1::WriteOptions,
 }
 
-pub(super) async fn kill(shared: &Shared, request: v1::KillRequest) -> Result<v1::KillResponse, Error> {
-    let digest = digest_of("kill", &request);
+pub(super) async fn kill(
+    shared: &Shared,
+    request: Request<v1::KillRequest>,
+) -> Result<v1::KillResponse, Error> {
+    let (asked, request) = Asked::read("kill", request, |request| request.options.clone());
     let said = request.expected_revision;
     let wanted = Wanted::read(request)?;
     let at = SystemTime::now();
     let wire = wanted.wire(at);
+    if let Some(first) = first_answer(shared, &asked).await? {
+        return Ok(carried_out(shared, &wanted, wire, &first));
+    }
     let table = shared.table();
     let expected = expected(&table, &wanted.subject, said, at);
     if wanted.options.validate_only {
@@ -45,14 +54,13 @@ pub(super) async fn kill(shared: &Shared, request: v1::KillRequest) -> Result<v1
     }
     let value = Some(StoredKill::value(&wire).into());
     let edit = ProposedEdit { key: wanted.subject.key(), value, expected };
-    let (committed, table) = write(shared, &wanted.options, digest, at, vec![edit]).await?;
-    let kill = written(&committed, &table, wire, wanted.subject.pattern());
-    if !committed.repeated {
+    let done = write(shared, &asked, &table, at, vec![edit]).await?;
+    if !done.committed.repeated {
         let Wanted { subject, calls, time_to_live, options } = &wanted;
         let v1::WriteOptions { reason, author, .. } = options;
-        tracing::warn!(%subject, calls, ?time_to_live, reason, author, committed.revision, "set");
+        tracing::warn!(%subject, calls, ?time_to_live, reason, author, done.committed.revision, "set");
     }
-    Ok(response(shared, kill, committed.revision, &wanted))
+    Ok(carried_out(shared, &wanted, wire, &done))
 }
 
 impl Wanted {
@@ -133,6 +141,16 @@ fn written(
         None if committed.repeated => v1::KillSwitch { revision, expires_at: None, updated_at: None, ..wire },
         None => v1::KillSwitch { revision, ..wire },
     }
+}
+
+fn carried_out(
+    shared: &Shared,
+    wanted: &Wanted,
+    wire: v1::KillSwitch,
+    Done { committed, after, .. }: &Done,
+) -> v1::KillResponse {
+    let kill = written(committed, after, wire, wanted.subject.pattern());
+    response(shared, kill, committed.revision, wanted)
 }
 
 fn response(shared: &Shared, kill: v1::KillSwitch, revision: u64, wanted: &Wanted) -> v1::KillResponse {

@@ -46,7 +46,7 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<v1::PutRuleRequest>,
     ) -> Result<Response<v1::PutRuleResponse>, Status> {
-        let work = put::put(&self.shared, request.into_inner());
+        let work = put::put(&self.shared, request);
         self.shared.metrics.written("put", within(self.shared.settings.unary_deadline, work).await)
     }
 
@@ -54,7 +54,7 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<v1::DeleteRuleRequest>,
     ) -> Result<Response<v1::DeleteRuleResponse>, Status> {
-        let work = delete::delete(&self.shared, request.into_inner());
+        let work = delete::delete(&self.shared, request);
         self.shared.metrics.written("delete", within(self.shared.settings.unary_deadline, work).await)
     }
 
@@ -62,7 +62,7 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<Streaming<v1::ApplyRulesRequest>>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = apply::apply(&self.shared, request.into_inner());
+        let work = apply::apply(&self.shared, request);
         self.shared.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
     }
 

@@ -1,54 +1,77 @@
 //! Creates or replaces one rule.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_core::Faults;
 use damper_proto::v1;
+use tonic::Request;
 
 use crate::chain::{self, Judged};
 use crate::errors::Error;
 use crate::judgement::{self, Findings, Traffic};
 use crate::ownership;
 use crate::reach::Survey;
-use crate::requests::{all_or, check_expected, check_options, digest_of, first_answer, too_many, write};
+use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, too_many, write};
 use crate::shared::Shared;
 use crate::table::{Guards, TableView};
-use crate::writer::{Committed, ProposedEdit};
+use crate::writer::ProposedEdit;
 use crate::written::WrittenRule;
 
-pub(super) async fn put(shared: &Shared, request: v1::PutRuleRequest) -> Result<v1::PutRuleResponse, Error> {
-    let digest = digest_of("put", &request);
-    let options = request.options.unwrap_or_default();
+pub(super) async fn put(
+    shared: &Arc<Shared>,
+    request: Request<v1::PutRuleRequest>,
+) -> Result<v1::PutRuleResponse, Error> {
+    let (asked, request) = Asked::read("put", request, |request| request.options.take());
     let mut faults = Faults::none();
-    check_options("options", &options, &mut faults);
+    check_options("options", &asked.options, &mut faults);
     let written = all_or(WrittenRule::read("rule", request.rule), faults)?;
-    let before = shared.table();
-    let of_another = ownership::of_rule(&before, &written, &options.owner);
     let at = SystemTime::now();
-    let edit = ProposedEdit {
+    let edit = |before: &TableView| ProposedEdit {
         key: written.subject().key(),
-        value: Some(written.value(&before, &options.author, at)),
+        value: Some(written.value(before, &asked.options.author, at)),
         expected: request.expected_revision,
     };
-    let chain = chain::judge(shared, &before, std::slice::from_ref(&edit));
-    let beside = Beside { of_another, chain };
-    if let Err(refused) = permit(&written, &before, &beside.chain, &options) {
-        return match first_answer(shared, &options, digest).await? {
-            Some((committed, table)) => Ok(response(shared, &written, &committed, &table, beside)),
-            None => Err(Error::at("rule", refused)),
-        };
+    let again = async |first: Done| {
+        let edit = edit(&first.before);
+        let beside = Beside::of(shared, &asked, &written, &first.before, &edit).await?;
+        Ok(response(shared, &written, &first, beside))
+    };
+    if let Some(first) = first_answer(shared, &asked).await? {
+        return again(first).await;
     }
-    if options.validate_only {
+    let before = shared.table();
+    let edit = edit(&before);
+    let beside = Beside::of(shared, &asked, &written, &before, &edit).await?;
+    permit(&written, &before, &beside.chain, &asked.options).map_err(|refused| Error::at("rule", refused))?;
+    if asked.options.validate_only {
         return try_out(shared, &before, &written, request.expected_revision, beside);
     }
-    let (committed, table) = write(shared, &options, digest, at, vec![edit]).await?;
-    Ok(response(shared, &written, &committed, &table, beside))
+    let done = write(shared, &asked, &before, at, vec![edit]).await?;
+    if done.committed.repeated {
+        return again(done).await;
+    }
+    Ok(response(shared, &written, &done, beside))
 }
 
 /// What is found where a rule is put, besides what it says.
 struct Beside {
     of_another: Option<v1::Finding>,
     chain: Judged,
+}
+
+impl Beside {
+    async fn of(
+        shared: &Arc<Shared>,
+        asked: &Asked,
+        written: &WrittenRule,
+        before: &Arc<TableView>,
+        edit: &ProposedEdit,
+    ) -> Result<Self, Error> {
+        let of_another = ownership::of_rule(before, written, &asked.options.owner);
+        let chain = chain::judge(shared, before, std::slice::from_ref(edit)).await?;
+        Ok(Self { of_another, chain })
+    }
 }
 
 /// Refuses a rule that guards do not allow, or that lets a chain send too much.
@@ -75,8 +98,7 @@ fn permit(
 fn response(
     shared: &Shared,
     written: &WrittenRule,
-    committed: &Committed,
-    table: &TableView,
+    Done { committed, after: table, .. }: &Done,
     beside: Beside,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
@@ -127,7 +149,7 @@ fn found(
 ) -> (v1::RuleReach, Vec<v1::Finding>) {
     let reach = Survey::of(shared).reach(&written.rule);
     let of_rule = judgement::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
-    let beside = chain.finding_of(&written.subject()).into_iter().chain(of_another);
+    let beside = chain.findings_of(&written.subject()).into_iter().chain(of_another);
     let findings = Findings::all(beside.chain(of_rule));
     (reach, findings)
 }

@@ -68,6 +68,9 @@ struct Body {
     request_digest: u64,
     #[prost(message, repeated, tag = "7")]
     edits: Vec<EditRecord>,
+    /// Absent in records of versions that did not keep it.
+    #[prost(string, tag = "8")]
+    peer: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -193,6 +196,7 @@ pub(super) fn encode(change: &Change, commit: u64, inline_bytes: usize) -> Encod
         at_nanos: at.subsec_nanos(),
         author: change.author.clone(),
         reason: change.reason.clone(),
+        peer: change.peer.clone(),
         request_id: change.request_id.clone(),
         request_digest: change.request_digest,
         edits: edits.collect(),
@@ -235,6 +239,7 @@ pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> 
         at: UNIX_EPOCH.checked_add(at).unwrap_or(SystemTime::UNIX_EPOCH),
         author: body.author,
         reason: body.reason,
+        peer: body.peer,
         request_id: body.request_id,
         request_digest: body.request_digest,
         edits: body.edits.into_iter().map(edit).collect(),
@@ -341,6 +346,7 @@ mod tests {
             at: UNIX_EPOCH + Duration::new(5, 6),
             author: "ann".to_owned(),
             reason: "why".to_owned(),
+            peer: "127.0.0.1:5".to_owned(),
             request_id: "id".to_owned(),
             request_digest: 8,
             edits: vec![
@@ -368,6 +374,24 @@ mod tests {
             assert_eq!(record.parts as usize, encoded.parts.len());
             assert_eq!(decode_change(7, &record, &encoded.parts).unwrap(), written);
         }
+    }
+
+    #[test]
+    fn a_record_from_before_addresses_were_kept_is_read() {
+        #[derive(Clone, PartialEq, Message)]
+        struct Earlier {
+            #[prost(uint64, tag = "1")]
+            at_seconds: u64,
+            #[prost(string, tag = "3")]
+            author: String,
+            #[prost(string, tag = "5")]
+            request_id: String,
+        }
+        let earlier = Earlier { at_seconds: 5, author: "ann".to_owned(), request_id: "id".to_owned() };
+        let body = Bytes::from(earlier.encode_to_vec());
+        let record = Record { commit: 9, bytes: body.len() as u64, body, parts: 0 };
+        let read = decode_change(7, &record, &[]).unwrap();
+        assert_eq!((&*read.author, &*read.peer, &*read.request_id), ("ann", "", "id"));
     }
 
     #[test]

@@ -31,6 +31,7 @@ fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
         at: SystemTime::UNIX_EPOCH,
         author: String::new(),
         reason: String::new(),
+        peer: String::new(),
         request_id: String::new(),
         request_digest: 0,
         edits: edits.into_iter().map(edit).collect(),

@@ -1,8 +1,11 @@
-//! A table as edits would make it, for writes that are judged before they are made.
+//! A table as edits would make it, for writes that are judged before they are made, and as it was, for those that are
+//! asked for again.
 
 use damper_core::{Policy, RouteKey};
+use rpds::RedBlackTreeMapSync;
 
 use super::{Subject, TableView};
+use crate::store::Entry;
 use crate::writer::ProposedEdit;
 
 impl TableView {
@@ -17,6 +20,25 @@ impl TableView {
             }
         }
         tried
+    }
+
+    /// This table at an earlier revision, with what its entries were then where they were others.
+    pub(crate) fn rewound(
+        &self,
+        revision: u64,
+        entries: impl IntoIterator<Item = (Subject, Option<Entry>)>,
+    ) -> Self {
+        let mut then = self.clone();
+        for (subject, entry) in entries {
+            match entry {
+                Some(entry) => then.set(&subject, &entry.value, entry.revision),
+                None => then.remove(&subject),
+            }
+        }
+        then.revision = revision;
+        then.recent = RedBlackTreeMapSync::new_sync();
+        then.recent_subjects = 0;
+        then
     }
 
     /// What is in force on a route: the winner's policy as the guards leave it; none where nothing is, or where

@@ -187,6 +187,7 @@ fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
         at: proposal.at,
         author: proposal.author.clone(),
         reason: proposal.reason.clone(),
+        peer: proposal.peer.clone(),
         request_id: proposal.request_id.clone(),
         request_digest: proposal.request_digest,
         edits,
@@ -204,7 +205,7 @@ fn adjust(limits: &[EntryLimit], counts: &mut [usize], key: &str, before: bool, 
 impl Proposal {
     /// What this proposal adds to a transaction, to decide how many go together.
     pub(super) fn weight(&self) -> (usize, usize) {
-        let overhead = self.author.len() + self.reason.len() + self.request_id.len();
+        let overhead = self.author.len() + self.reason.len() + self.peer.len() + self.request_id.len();
         (self.edits.len() + 1, overhead + 2 * self.bytes())
     }
 }

@@ -36,6 +36,8 @@ pub struct Proposal {
     pub author: String,
     /// Why; may be empty.
     pub reason: String,
+    /// The address that asks; empty = unknown, or the server itself.
+    pub peer: String,
     /// What makes the request recognisable when it is repeated; empty = nothing.
     pub request_id: String,
     /// The digest of the request's body, to tell a repetition from another request with the same id.
@@ -113,7 +115,9 @@ pub enum Refusal {
     },
     /// The store fell silent while the proposal was being written; it may be found written later. Repeating it
     /// with the same request id is safe and answers the question.
-    #[error("it is unknown whether this was written: {reason}; see what is stored, or say it again with the same request id")]
+    #[error(
+        "it is unknown whether this was written: {reason}; see what is stored, or say it again with the same request id"
+    )]
     Uncertain {
         /// What was tried and what came of it.
         reason: String,

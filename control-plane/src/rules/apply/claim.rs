@@ -124,7 +124,7 @@ impl Claim {
 }
 
 /// A set with its claim, for the writer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct AtCommit {
     pub(super) set: Arc<Set>,
     pub(super) claim: Claim,

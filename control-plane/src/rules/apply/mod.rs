@@ -11,65 +11,72 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_proto::v1;
+use tonic::Request;
 
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
 use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
-use crate::paging::Digest;
-use crate::requests::{first_answer, write_judged};
+use crate::requests::{Asked, Done, commit, first_answer};
 use crate::set::{CameTo, Set};
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
-use crate::writer::Committed;
+use crate::table::Subject;
+use crate::writer::Proposal;
 
 /// An apply as it was read.
 struct Apply {
-    options: v1::WriteOptions,
+    asked: Asked,
     claim: Claim,
     set: Set,
-    digest: Digest,
 }
 
-pub(super) async fn apply(shared: &Arc<Shared>, requests: Requests) -> Result<v1::ApplyRulesResponse, Error> {
-    let Apply { options, claim, set, digest } = tokio::select! {
-        apply = read::read(shared, requests) => apply?,
+pub(super) async fn apply(
+    shared: &Arc<Shared>,
+    request: Request<Requests>,
+) -> Result<v1::ApplyRulesResponse, Error> {
+    let Apply { asked, claim, set } = tokio::select! {
+        apply = read::read(shared, request) => apply?,
         () = shared.stopping.cancelled() => return Err(Error::unavailable("the server is stopping")),
     };
-    let before = shared.table();
-    let set = Arc::new(set);
-    let at_commit = AtCommit {
-        set: set.clone(),
-        claim,
-        table: before.clone(),
-        author: options.author.clone(),
-        at: SystemTime::now(),
-    };
-    match permitted(shared, &options, &at_commit) {
-        Err(refused) => match first_answer(shared, &options, digest).await? {
-            Some((committed, _)) => Ok(response(shared, &set, &before, &committed, &Judged::default())),
-            None => Err(refused),
-        },
-        Ok((Settled { outcome, pruned }, chain)) if options.validate_only => {
-            set.try_out(shared, &before, &outcome, &pruned)?;
-            let guards = set.guards_after(&before, &pruned);
-            Ok(set.response(
-                shared,
-                &before,
-                &guards,
-                &CameTo { revision: before.revision(), changes: &outcome, pruned: &pruned, chain: &chain },
-            ))
-        }
-        Ok((settled, chain)) => {
-            let committed = write(shared, &options, digest, at_commit, &settled).await?;
-            Ok(response(shared, &set, &before, &committed, &chain))
-        }
+    let at = SystemTime::now();
+    let author = asked.options.author.clone();
+    let over = AtCommit { set: Arc::new(set), claim, table: shared.table(), author, at };
+    if let Some(first) = first_answer(shared, &asked).await? {
+        return again(shared, over, &first).await;
     }
+    let (Settled { outcome, pruned }, chain) = permitted(shared, &asked.options, &over).await?;
+    let AtCommit { set, table: before, .. } = &over;
+    if asked.options.validate_only {
+        if asked.options.expected_head.is_some_and(|head| head != before.revision()) {
+            return Err(Error::Moved { head: before.revision() });
+        }
+        set.try_out(shared, before, &outcome, &pruned)?;
+        let guards = set.guards_after(before, &pruned);
+        let revision = before.revision();
+        let came_to = CameTo { revision, changes: &outcome, pruned: &pruned, chain: &chain, by_hand: None };
+        return Ok(set.response(shared, before, &guards, &came_to));
+    }
+    let done = write(shared, &asked, &over, &Settled { outcome, pruned }).await?;
+    if done.committed.repeated {
+        return again(shared, over, &done).await;
+    }
+    Ok(response(shared, set, &done, &chain))
+}
+
+/// The answer to a request that was carried out before: what the set came to over what was there then.
+async fn again(shared: &Arc<Shared>, over: AtCommit, first: &Done) -> Result<v1::ApplyRulesResponse, Error> {
+    let over = AtCommit { table: first.before.clone(), ..over };
+    let chain = match over.claim.settle(&over.set, &over.table) {
+        Ok(settled) => chain::judge(shared, &over.table, &over.edits_over(&over.table, &settled)).await?,
+        // What was there then is no longer known.
+        Err(_) => Judged::default(),
+    };
+    Ok(response(shared, &over.set, first, &chain))
 }
 
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
-fn permitted(
-    shared: &Shared,
+async fn permitted(
+    shared: &Arc<Shared>,
     options: &v1::WriteOptions,
     at_commit: &AtCommit,
 ) -> Result<(Settled, Judged), Error> {
@@ -79,49 +86,41 @@ fn permitted(
     if !claim.is_everything() {
         set.judge(&guards, &settled.outcome).map_err(Error::Faults)?;
     }
-    let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled));
+    let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled)).await?;
     chain.permit(options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
     Ok((settled, chain))
 }
 
-async fn write(
-    shared: &Shared,
-    options: &v1::WriteOptions,
-    digest: Digest,
-    judge: AtCommit,
-    settled: &Settled,
-) -> Result<Committed, Error> {
-    let (set, at) = (judge.set.clone(), judge.at);
-    let edits = judge.edits_over(&judge.table, settled);
-    let written = write_judged(shared, options, digest, at, edits, Arc::new(judge)).await;
-    match written {
-        Ok((committed, _)) => Ok(committed),
+async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settled) -> Result<Done, Error> {
+    let edits = over.edits_over(&over.table, settled);
+    let proposal = Proposal {
+        expected_head: asked.options.expected_head,
+        judge: Some(Arc::new(over.clone())),
+        ..asked.proposal(over.at, edits)
+    };
+    match commit(shared, &over.table, proposal).await {
         Err(Error::Judged(entries)) => {
             let there = entries.into_iter().filter_map(|(key, entry)| {
                 let subject = Subject::of_key(&key)?;
                 let current = entry.and_then(|entry| Current::read(&subject, entry));
                 Some((subject, current))
             });
-            Err(conflict::owned(&set, there))
+            Err(conflict::owned(&over.set, there))
         }
-        Err(error) => Err(error),
+        done => done,
     }
 }
 
 fn response(
     shared: &Shared,
     set: &Set,
-    before: &TableView,
-    committed: &Committed,
+    Done { committed, before, .. }: &Done,
     chain: &Judged,
 ) -> v1::ApplyRulesResponse {
     let outcome = set.outcome(before, committed);
     let pruned = set.not_named(committed);
     let guards = set.guards_after(before, &pruned);
-    set.response(
-        shared,
-        before,
-        &guards,
-        &CameTo { revision: committed.revision, changes: &outcome, pruned: &pruned, chain },
-    )
+    let revision = committed.revision;
+    let came_to = CameTo { revision, changes: &outcome, pruned: &pruned, chain, by_hand: None };
+    set.response(shared, before, &guards, &came_to)
 }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use damper_core::Faults;
 use damper_proto::v1::{self, apply_rules_request, rule_change};
 use prost::Message as _;
-use tonic::Streaming;
+use tonic::{Request, Streaming};
 
 use super::Apply;
 use super::claim::Claim;
 use crate::errors::Error;
 use crate::paging::Digest;
-use crate::requests::{check_options, read_key};
+use crate::requests::{Asked, check_options, peer, read_key};
 use crate::set::{Change, Set, Written};
 use crate::shared::Shared;
 use crate::table::Subject;
@@ -29,7 +29,9 @@ const MAX_FAULTS: usize = 1000;
 pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
-pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Apply, Error> {
+pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<Apply, Error> {
+    let peer = peer(&request);
+    let mut requests = request.into_inner();
     let first = next(&mut requests).await?;
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
         return Err(Error::fault("header", "must be the first message"));
@@ -69,7 +71,7 @@ pub(super) async fn read(shared: &Shared, mut requests: Requests) -> Result<Appl
     }
     match reading.too_large {
         Some(error) => Err(error),
-        None => Ok(Apply { options, claim, set: Set(changes), digest }),
+        None => Ok(Apply { asked: Asked::of_parts(options, digest, peer), claim, set: Set(changes) }),
     }
 }
 

@@ -1,0 +1,93 @@
+//! Removes one rule or guard by hand: the same for both.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::{Faults, Pattern};
+use damper_proto::v1;
+
+use crate::chain;
+use crate::errors::Error;
+use crate::ownership;
+use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, read_key, write};
+use crate::shared::Shared;
+use crate::table::{Subject, TableView};
+use crate::writer::ProposedEdit;
+
+/// What a removal came to.
+pub(crate) struct Removed {
+    pub(crate) revision: u64,
+    pub(crate) findings: Vec<v1::Finding>,
+}
+
+/// Removes what has this key; `kind` says what that is.
+pub(crate) async fn remove(
+    shared: &Arc<Shared>,
+    asked: &Asked,
+    key: Option<&v1::Pattern>,
+    expected: Option<u64>,
+    kind: fn(Pattern) -> Subject,
+) -> Result<Removed, Error> {
+    let mut faults = Faults::none();
+    check_options("options", &asked.options, &mut faults);
+    let subject = kind(all_or(read_key("key", key).map_err(Error::Faults), faults)?);
+    let removal = Removal { shared, asked, subject, expected };
+    if let Some(first) = first_answer(shared, asked).await? {
+        return removal.again(&first).await;
+    }
+    removal.carry_out().await
+}
+
+struct Removal<'a> {
+    shared: &'a Arc<Shared>,
+    asked: &'a Asked,
+    subject: Subject,
+    expected: Option<u64>,
+}
+
+impl Removal<'_> {
+    async fn carry_out(&self) -> Result<Removed, Error> {
+        let Self { shared, asked, subject, expected } = self;
+        let table = shared.table();
+        let (chain, findings) = self.judge(&table).await?;
+        chain.permit(&asked.options, |_| "key".to_owned()).map_err(Error::Faults)?;
+        if asked.options.validate_only {
+            check_expected(&table, subject, *expected)?;
+            table.revision_of(subject).ok_or_else(|| self.missing())?;
+            return Ok(Removed { revision: table.revision(), findings });
+        }
+        let done = write(shared, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
+        if done.committed.repeated {
+            return self.again(&done).await;
+        }
+        self.done(&done, findings)
+    }
+
+    /// The answer to a request that was carried out before.
+    async fn again(&self, first: &Done) -> Result<Removed, Error> {
+        let (_, findings) = self.judge(&first.before).await?;
+        self.done(first, findings)
+    }
+
+    fn done(&self, Done { committed, .. }: &Done, findings: Vec<v1::Finding>) -> Result<Removed, Error> {
+        if committed.unchanged {
+            return Err(self.missing());
+        }
+        Ok(Removed { revision: committed.revision, findings })
+    }
+
+    async fn judge(&self, table: &Arc<TableView>) -> Result<(chain::Judged, Vec<v1::Finding>), Error> {
+        let chain = chain::judge(self.shared, table, std::slice::from_ref(&self.edit())).await?;
+        let of_another = ownership::finding(table, &self.subject, &self.asked.options.owner);
+        let findings = chain.findings_of(&self.subject).into_iter().chain(of_another).collect();
+        Ok((chain, findings))
+    }
+
+    fn edit(&self) -> ProposedEdit {
+        ProposedEdit { key: self.subject.key(), value: None, expected: self.expected }
+    }
+
+    fn missing(&self) -> Error {
+        Error::NotFound(format!("there is no {}", self.subject))
+    }
+}
