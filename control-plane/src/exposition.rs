@@ -1,32 +1,69 @@
 //! The figures of routes and of served methods as Prometheus reads them.
 //!
-//! They are written straight from the statistics, whose number of routes is bounded; the labels are a route's four
-//! names and words from fixed lists. Counters are what this server counted and never fall while it runs. Gauges are
-//! what the processes said last.
+//! The labels are a route's four names and words from fixed lists, and the number of routes that are told one by one
+//! is bounded: the others are one more route whose names are all `_OTHER`. Counters are what this server counted and
+//! never fall while it runs. Gauges are what the processes said last. The text is made aside from the threads that
+//! serve streams, and at most once a second for all who ask.
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use damper_core::Code;
+use axum::body::Bytes;
+use damper_core::{Code, OTHER_METHOD};
 use damper_proto::v1;
+use tokio::time::Instant;
 
 use crate::class::Class;
-use crate::hub::LAGS_AFTER;
 use crate::shared::Shared;
-use crate::stats::{Over, Row};
+use crate::stats::{Busiest, Counted, Method, Over, Route, Row, Served, Told};
 
-/// Everything about routes and served methods.
-pub(crate) fn write(text: &mut String, shared: &Shared) {
-    write_counters(text, shared);
-    write_gauges(text, &shared.stats.rows_over(Over::Minute, &shared.table()));
-    write_served(text, shared);
-    write_clients(text, shared);
+/// The most routes, and the most served methods, that are told one by one. A route has up to 75 series, so that this
+/// is what a Prometheus of usual size takes from one target; the alerts and dashboards go by sums and maxima.
+const MAX_TOLD: usize = 1000;
+/// One text is for all who ask within this time.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// The text made last, and what the next one goes on from.
+#[derive(Default)]
+pub(crate) struct Exposition {
+    /// Locked while the next one is made, so that those who ask meanwhile get that.
+    last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    busiest: Mutex<Busiest>,
+}
+
+/// Everything there is to scrape; none where making it failed.
+pub(crate) async fn text(shared: &Arc<Shared>) -> Option<Bytes> {
+    let mut last = shared.exposition.last.lock().await;
+    if let Some((at, text)) = &*last
+        && at.elapsed() < FRESH_FOR
+    {
+        return Some(text.clone());
+    }
+    let making = shared.clone();
+    let made = tokio::task::spawn_blocking(move || make(&making)).await;
+    let text = made.inspect_err(|error| tracing::error!(%error, "/metrics could not be made")).ok()?;
+    *last = Some((Instant::now(), text.clone()));
+    Some(text)
+}
+
+fn make(shared: &Shared) -> Bytes {
+    let mut text = shared.metrics.render();
+    let (routes, served) = {
+        let mut busiest = shared.exposition.busiest.lock().expect("no holder of the lock panics");
+        (busiest.routes(&shared.stats, MAX_TOLD), busiest.served(&shared.stats, MAX_TOLD))
+    };
+    write_counters(&mut text, &routes);
+    write_gauges(&mut text, &shared.stats.rows_over(Over::Minute, &shared.table()), &routes);
+    write_served(&mut text, &served);
+    write_clients(&mut text, shared);
+    crate::kills::write_figures(&mut text, shared);
+    text.into()
 }
 
 /// The counters of routes, as this server counted them.
-fn write_counters(text: &mut String, shared: &Shared) {
+fn write_counters(text: &mut String, routes: &Told<Counted, Counted>) {
     let mut families = [
         ("damper_calls_total", "Calls reported by services."),
         ("damper_attempts_total", "Sends reported by services, first ones included."),
@@ -44,7 +81,7 @@ fn write_counters(text: &mut String, shared: &Shared) {
     .map(Family::counter);
     let [calls, attempts, retries, hedges, would_hedges, outer_loops, no_context, fates, codes] =
         &mut families;
-    for counted in shared.stats.counted() {
+    for counted in routes.each.iter().chain(&routes.others) {
         let labels = route_labels(counted.route.names());
         calls.add(&labels, counted.calls());
         attempts.add(&labels, counted.attempts());
@@ -64,19 +101,39 @@ fn write_counters(text: &mut String, shared: &Shared) {
 }
 
 /// Where the gates of routes stand, how long their calls take, and what applies to them.
-fn write_gauges(text: &mut String, rows: &[Arc<Row>]) {
+fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Counted>) {
     let mut families = [
         ("damper_route_clients", "Connected processes that report the route."),
         ("damper_breaker_refuses", "Processes whose retry breaker refuses retries of the route."),
         ("damper_budget_refuses", "Processes whose budget refuses what is repeated of the route."),
         ("damper_circuit_open", "Processes whose circuit breaker is not closed for the route."),
         ("damper_route_killed", "Processes where a kill stops what is repeated of the route."),
-        ("damper_route_mode", "1 for the mode of the rule that applies to the route; none has no rule."),
+        (
+            "damper_route_mode",
+            "1 for the mode of the rule that applies to the route, none without one; of _OTHER how many have it.",
+        ),
         ("damper_call_seconds", "How long calls took that ended within the last minute, by quantile."),
     ]
     .map(Family::gauge);
     let [clients, breaker, budget, circuit, killed, mode, seconds] = &mut families;
-    for Row { route, stats } in rows.iter().map(|row| &**row) {
+    let told = routes.names(|counted| &counted.route);
+    let (each, others): (Vec<&Row>, Vec<&Row>) =
+        rows.iter().map(|row| &**row).partition(|row| told.contains(&row.route));
+    if !others.is_empty() {
+        let labels = route_labels(Route::others().names());
+        let sum =
+            |of: fn(&v1::RouteStats) -> u32| others.iter().map(|row| u64::from(of(&row.stats))).sum::<u64>();
+        clients.add(&labels, sum(|stats| stats.clients));
+        breaker.add(&labels, sum(|stats| stats.breaker_refuses));
+        budget.add(&labels, sum(|stats| stats.budget_refuses));
+        circuit.add(&labels, sum(|stats| stats.circuit_open));
+        killed.add(&labels, sum(|stats| stats.killed));
+        for name in MODES {
+            let count = others.iter().filter(|row| mode_name(&row.stats) == name).count();
+            mode.add(&format!("{labels},mode=\"{name}\""), count);
+        }
+    }
+    for Row { route, stats } in each {
         let labels = route_labels(route.names());
         clients.add(&labels, stats.clients);
         breaker.add(&labels, stats.breaker_refuses);
@@ -94,6 +151,8 @@ fn write_gauges(text: &mut String, rows: &[Arc<Row>]) {
     text.extend(families.map(|family| family.text));
 }
 
+const MODES: [&str; 4] = ["none", "off", "observe", "enforce"];
+
 fn mode_name(stats: &v1::RouteStats) -> &'static str {
     match stats.mode() {
         v1::Mode::Unspecified => "none",
@@ -104,7 +163,7 @@ fn mode_name(stats: &v1::RouteStats) -> &'static str {
 }
 
 /// The counters of what services serve.
-fn write_served(text: &mut String, shared: &Shared) {
+fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
     let mut families = [
         ("damper_served_requests_total", "Requests that services received, by who repeated them."),
         ("damper_shed_repeats_total", "Repeats that a repeat limit refused."),
@@ -112,8 +171,10 @@ fn write_served(text: &mut String, shared: &Shared) {
     ]
     .map(Family::counter);
     let [requests, shed, would_shed] = &mut families;
-    for (service, method, served) in shared.stats.served() {
-        let labels = format!("service=\"{}\",method=\"{}\"", escaped(&service), escaped(&method));
+    let others = told.others.as_ref().map(|served| ((OTHER_METHOD, OTHER_METHOD), served));
+    let each = told.each.iter().map(|((service, method), served)| ((&**service, &**method), served));
+    for ((service, method), served) in each.chain(others) {
+        let labels = format!("service=\"{}\",method=\"{}\"", escaped(service), escaped(method));
         for (by, count) in [
             ("none", served.first_sends),
             ("damper", served.damper_repeats),
@@ -137,7 +198,11 @@ fn write_clients(text: &mut String, shared: &Shared) {
     }
     text.push_str(&clients.text);
     for (name, help, value) in [
-        ("damper_clients_behind", "Clients that have not confirmed for 10 s what they were sent.", behind),
+        (
+            "damper_clients_behind",
+            "Clients that are late to confirm what they were sent, by 10 s unless set.",
+            behind,
+        ),
         ("damper_clients_refusing", "Clients that refuse a rule or guard in force.", refusing),
         ("damper_clients_lacking_features", "Clients that lack a feature that a rule needs.", lacking),
         ("damper_clients_overridden", "Clients whose mode is overridden where they run.", overridden),
@@ -161,7 +226,8 @@ impl Census {
     fn of(shared: &Shared) -> Self {
         let table = shared.table();
         let now = SystemTime::now();
-        let lags = |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= LAGS_AFTER);
+        let lags =
+            |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= shared.settings.lags_after);
         let sessions = shared.hub.all();
         // Once per class: it is a look at every rule.
         let mut lacking: HashMap<&Class, bool> = HashMap::new();

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::IntoResponse;
 use axum::routing::get;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
 use crate::exposition;
@@ -37,11 +38,9 @@ async fn readiness(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static s
     }
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> ([(HeaderName, &'static str); 1], String) {
-    let mut text = shared.metrics.render();
-    exposition::write(&mut text, &shared);
-    crate::kills::write_figures(&mut text, &shared);
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+async fn metrics(State(shared): State<Arc<Shared>>) -> Result<impl IntoResponse, StatusCode> {
+    let text = exposition::text(&shared).await.ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
 
 /// The page, for every path that nothing else answers.

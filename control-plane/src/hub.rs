@@ -21,8 +21,6 @@ use crate::watching::Pace;
 /// The most refusals kept of one client.
 const MAX_REFUSALS: usize = 1000;
 const MAX_REASON_BYTES: usize = 512;
-/// A client may take so long to confirm what it was sent.
-pub(crate) const LAGS_AFTER: Duration = Duration::from_secs(10);
 /// Of so many responses that are not answered yet it is remembered when they were made.
 const MAX_UNANSWERED: usize = 64;
 

@@ -30,6 +30,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::connection::incoming;
 use crate::distribution::{Distribution, pace};
+use crate::exposition::Exposition;
 use crate::fleet::Fleet;
 use crate::follow::{Follower, LOAD_WITHIN};
 use crate::guards::Guards;
@@ -317,7 +318,20 @@ fn start(
     let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
     let stats = Stats::new(settings.max_routes, hub.pace());
     let stopping = CancellationToken::new();
-    let shared = Shared { settings, store, writer, table, distributed, ahead, hub, stats, metrics, stopping };
+    let exposition = Exposition::default();
+    let shared = Shared {
+        settings,
+        store,
+        writer,
+        table,
+        distributed,
+        ahead,
+        hub,
+        stats,
+        metrics,
+        exposition,
+        stopping,
+    };
     let shared = Arc::new(shared);
     let clearing = expiry::run(shared.clone());
     tasks.spawn(async move {

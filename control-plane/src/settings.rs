@@ -125,6 +125,8 @@ pub struct Settings {
     pub bookmark_interval: Duration,
     /// How long a stream may leave a response unread before it is closed. Default 30 s.
     pub slow_consumer_after: Duration,
+    /// How long a client may take to confirm what it was sent before it is said to lag. Default 10 s.
+    pub lags_after: Duration,
     /// How long a stream lives before the server ends it, with up to a tenth more or less. Default 30 min.
     pub stream_age: Duration,
     /// How long a unary call may take. Default 30 s.
@@ -153,6 +155,7 @@ impl Settings {
             report_interval: Duration::from_secs(5),
             watched_report_interval: Duration::from_secs(1),
             bookmark_interval: Duration::from_secs(15),
+            lags_after: Duration::from_secs(10),
             slow_consumer_after: Duration::from_secs(30),
             stream_age: Duration::from_secs(30 * 60),
             unary_deadline: Duration::from_secs(30),

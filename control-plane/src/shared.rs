@@ -7,6 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::errors::Error;
+use crate::exposition::Exposition;
 use crate::hub::Hub;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) hub: Hub,
     pub(crate) stats: Stats,
     pub(crate) metrics: Metrics,
+    pub(crate) exposition: Exposition,
     /// Cancelled when streams must end.
     pub(crate) stopping: CancellationToken,
 }

@@ -8,6 +8,7 @@
 //! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
 //! ending was real or what would have been. Amplification = attempts / calls.
 
+mod busiest;
 mod instance;
 mod measured;
 mod origin;
@@ -27,6 +28,7 @@ use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub(crate) use self::busiest::{Busiest, Told};
 use self::instance::{Instance, InstanceId};
 pub(crate) use self::measured::Measured;
 use self::origin::Origin;
@@ -74,6 +76,13 @@ impl Route {
     pub(crate) fn key(&self) -> Option<RouteKey> {
         RouteKey::new(&self.caller_service, &self.caller_cluster, &self.callee_service, &self.callee_method)
             .ok()
+    }
+
+    /// In the place of all routes that are not told one by one.
+    pub(crate) fn others() -> Self {
+        let [caller_service, caller_cluster, callee_service, callee_method] =
+            [OTHER_METHOD; 4].map(Arc::from);
+        Self { caller_service, caller_cluster, callee_service, callee_method }
     }
 
     pub(crate) fn wire(&self) -> v1::RouteKey {

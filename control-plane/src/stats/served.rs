@@ -88,6 +88,15 @@ impl Served {
         (0..).zip(counts).filter(|(_, n)| *n > 0).collect()
     }
 
+    /// The difference to lesser counts; none where one of them is greater.
+    pub(super) fn less(self, before: Self) -> Option<Self> {
+        self.with(before, u64::checked_sub)
+    }
+
+    pub(super) fn plus(self, more: Self) -> Self {
+        self.with(more, |a, b| Some(a.saturating_add(b))).unwrap_or(self)
+    }
+
     /// Joins two sets of counts; none where that is not possible for one of them.
     fn with(self, other: Self, join: fn(u64, u64) -> Option<u64>) -> Option<Self> {
         Some(Self {
@@ -121,7 +130,7 @@ impl ServedBooks {
         let totals = Served::read(part);
         let more = match by.before.get(&key.1) {
             // Totals that fell are those of a process that began anew.
-            Some(before) => match totals.with(*before, u64::checked_sub) {
+            Some(before) => match totals.less(*before) {
                 None if by.falls_are_late => {
                     *by.fell = true;
                     return false;
@@ -140,8 +149,7 @@ impl ServedBooks {
         let book = self.methods.entry(key).or_insert_with(new);
         book.active = by.now;
         if let Some(added) = more {
-            let more = |a: u64, b: u64| Some(a.saturating_add(b));
-            book.sum = book.sum.with(added, more).unwrap_or(book.sum);
+            book.sum = book.sum.plus(added);
             book.window.add(from, by.now, &added.moved(), &Tally::default());
         }
         true

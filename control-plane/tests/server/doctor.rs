@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_proto::v1;
 
-use crate::harness::{Agent, Running, hello, key, rule, shop_rule, soon, start};
+use crate::harness::{Agent, Running, hello, key, rule, shop_rule, soon, start, start_with};
 
 const TAKE: &str = "stock.v1.Stock/Take";
 
@@ -178,7 +178,7 @@ async fn what_is_odd_about_clients_is_found_for_their_service() {
 
 #[tokio::test]
 async fn refusals_and_a_lack_of_confirmation_are_found() {
-    let server = start().await;
+    let server = start_with(|settings| settings.lags_after = Duration::from_millis(50)).await;
     let mut shop = Agent::connect(&server, serving("shop")).await;
     let (snapshot, _) = shop.snapshot().await;
     shop.ack(&snapshot, vec![]).await;
@@ -242,5 +242,31 @@ async fn a_kill_in_force_is_found_with_its_reason() {
     let finding = found(&server, "stock", "kill_in_force").await;
     assert!(finding.message.contains("stock is down") && finding.message.contains("kim"), "{finding:?}");
     assert_eq!(finding.subject, "* * stock *");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn two_processes_under_one_instance_id_are_found() {
+    let (server, shop, _stock) = fleet(|_| {}).await;
+    let mut other = Agent::connect(&server, serving("shop")).await;
+    other.snapshot().await;
+    let since = prost_types::Duration::try_from(Duration::from_secs(3600)).ok();
+    let mut few = report(|route| route.calls = 1);
+    few.since = since;
+    let finding = soon(async {
+        for n in 1001.. {
+            shop.report(report(|route| route.calls = n)).await;
+            other.report(few.clone()).await;
+            let findings = diagnosis(&server, "shop").await.findings;
+            if let Some(finding) = findings.into_iter().find(|finding| finding.code == "duplicate_instance") {
+                return finding;
+            }
+        }
+        unreachable!()
+    })
+    .await;
+    assert_eq!((finding.subject.as_str(), finding.severity()), ("shop", v1::Severity::Warning));
+    assert!(finding.message.contains("shop-1"), "{finding:?}");
+    assert!(diagnosis(&server, "stock").await.findings.iter().all(|other| other.code != finding.code));
     server.stop().await;
 }

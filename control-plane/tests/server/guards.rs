@@ -534,8 +534,8 @@ async fn what_services_serve_and_hedge_is_counted() {
     .await;
     let listed = server.fleet().list_routes(v1::ListRoutesRequest::default()).await.unwrap().into_inner();
     assert_eq!((listed.routes[0].total_hedges, listed.routes[0].total_outer_loop_calls), (6, 4));
-    // A process that began anew counts from 0 again.
-    stock.report(report(1)).await;
+    // A process that began anew counts from 0 again; one that does not say when it began is known by what fell.
+    stock.report(v1::Report { since: None, ..report(1) }).await;
     soon(async {
         loop {
             let metrics = server.get(server.metrics, "GET /metrics HTTP/1.1").await;

@@ -77,3 +77,45 @@ async fn the_largest_numbers_in_a_report_stop_no_answer_and_no_other_client() {
     assert_eq!((rows.len(), rows[0].total_calls), (1, u64::MAX));
     server.stop().await;
 }
+
+#[tokio::test]
+async fn metrics_tell_a_thousand_routes_one_by_one_and_the_others_in_sum() {
+    let server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    let (snapshot, _) = shop.snapshot().await;
+    shop.ack(&snapshot, vec![]).await;
+    let route = |n: u64| v1::RouteReport {
+        callee_service: "stock".to_owned(),
+        callee_method: format!("stock.v1.Stock/Take{n}"),
+        calls: n,
+        attempts: n,
+        ..Default::default()
+    };
+    shop.report(v1::Report { routes: (1..=1200).map(route).collect(), ..Default::default() }).await;
+    let scraped = soon(async {
+        loop {
+            let scraped = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
+            if scraped.contains("callee_method=\"_OTHER\"") {
+                return scraped;
+            }
+        }
+    })
+    .await;
+    let calls: Vec<(&str, u64)> = scraped
+        .lines()
+        .filter(|line| line.starts_with("damper_calls_total{"))
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(labels, value)| (labels, value.parse().unwrap()))
+        .collect();
+    assert_eq!(calls.len(), 1001);
+    assert_eq!(calls.iter().map(|(_, calls)| calls).sum::<u64>(), 1200 * 1201 / 2, "nothing is lost");
+    let others = "damper_calls_total{caller_service=\"_OTHER\",caller_cluster=\"_OTHER\",\
+                  callee_service=\"_OTHER\",callee_method=\"_OTHER\"}";
+    assert!(calls.contains(&(others, 200 * 201 / 2)), "the busiest are told");
+    let clients = scraped.lines().filter(|line| line.starts_with("damper_route_clients{"));
+    assert_eq!(clients.count(), 1001);
+    let modes =
+        scraped.lines().find(|line| line.contains("_OTHER") && line.contains("mode=\"none\"")).unwrap();
+    assert!(modes.ends_with(" 200"), "{modes}");
+    server.stop().await;
+}
