@@ -270,12 +270,19 @@ fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), Error> {
 }
 
 /// How many documents a text holds, by its outer marks alone: never more than there are, and all of them in the
-/// usual forms (documents behind `---`, the items of a list, a JSON array).
+/// usual forms (documents behind `---`, the items of a list, a JSON array, JSON objects).
 fn documents(bytes: &[u8]) -> usize {
     if bytes.trim_ascii_start().starts_with(b"[")
         && let Ok(items) = serde_json::from_slice::<Vec<IgnoredAny>>(bytes)
     {
         return items.len();
+    }
+    if bytes.trim_ascii_start().starts_with(b"{") {
+        let objects = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
+        let count = objects.take_while(Result::is_ok).count();
+        if count > 1 {
+            return count;
+        }
     }
     let (mut documents, mut begun, mut list) = (0, false, false);
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -468,6 +475,7 @@ mod tests {
             ("----\n---x\n-x\n", 1),
             (" [{\"kind\": \"Rule\"}, {\"kind\": \"Rule\"}]\n", 2),
             ("[{]", 1),
+            ("{\"kind\": \"Rule\"}\n{\"kind\": \"Rule\"}\n", 2),
         ];
         for (text, count) in table {
             assert_eq!(documents(text.as_bytes()), count, "{text:?}");
@@ -480,6 +488,7 @@ mod tests {
             [RULE; 3].join("---\n"),
             format!("[{}]", [r#"{"kind":"Rule"}"#; 3].join(",")),
             format!("---\n{RULE}---\n# none\n"),
+            [r#"{"kind":"Rule"}"#; 3].join("\n"),
         ];
         for text in texts {
             let read = match manifest::parse(&text) {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A document is a rule or a guard (`kind: Guard`, with `ceiling` and `owner`). A text holds any number of them
-//! (separated by `---`, or a list of documents). The same forms serve every
+//! (separated by `---`, a list of documents, or JSON objects one after the other). The same forms serve every
 //! other message of the package where it is printed: all of them are `Serialize`. Fields, enums and oneofs
 //! have the names of the .proto files; unknown fields are refused.
 //!

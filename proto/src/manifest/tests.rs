@@ -52,6 +52,33 @@ fn json_is_read_with_tabs_too() {
 }
 
 #[test]
+fn json_objects_may_follow_each_other_as_programs_print_them() {
+    let one = |callee: &str| {
+        format!(
+            r#"{{"kind":"Rule","key":{{"caller_service":"a","caller_cluster":"*","callee_service":"{callee}",
+            "callee_method":"*"}},"policy":{{"mode":"off"}}}}"#
+        )
+    };
+    for between in ["\n", " ", "", "\n\n\t"] {
+        let text = format!("\n{}{between}{}\n", one("b"), one("c"));
+        let documents = parse(&text).unwrap();
+        let lines = between.bytes().filter(|byte| *byte == b'\n').count() as u64;
+        let stand: Vec<_> = documents.iter().map(|document| (document.number, document.line)).collect();
+        assert_eq!(stand, [(1, 2), (2, 3 + lines)], "{between:?}");
+    }
+    let wrong = format!("{}\n{}\n", one("b"), one("c").replace("off", "on"));
+    let error = refused(&wrong);
+    let found: Vec<_> = error.problems.iter().map(|p| (p.document, p.line, p.path.as_str())).collect();
+    assert_eq!(found, [(Some(2), Some(4), "policy.mode")]);
+    let broken = refused(&format!("{}\n{}", one("b"), r#"{"kind": "Rule","#));
+    assert_eq!(broken.problems[0].document, Some(2));
+    assert!(broken.problems[0].line >= Some(3), "{broken}");
+    for no_json in ["{kind: Rule}\n{kind: Rule}", "{}\n---\n{}", "{}\u{c}", "{\"a\": 1}, {}", "{}\n[]"] {
+        refused(no_json);
+    }
+}
+
+#[test]
 fn wrong_policies_are_refused_by_field_value_and_bound() {
     check_policy("{}", &[("policy.mode", "must be said: off, observe or enforce")]);
     check_policy("{mode: on}", &[("policy.mode", r#""on" is not known: off, observe, enforce"#)]);

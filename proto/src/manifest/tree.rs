@@ -1,14 +1,15 @@
 //! Text to plain values, and where each of them stands.
 //!
 //! Documents are read one by one into a tree that keeps lines, because what is wrong with a field is often
-//! found only later, when the line is no longer known. JSON is read as the YAML that it is. Duplicate keys are
-//! refused; anchors work, but what they may unfold to is bounded.
+//! found only later, when the line is no longer known. JSON is read as the YAML that it is; only that several JSON
+//! objects may follow each other, as programs print them, is no YAML, so there each is a text. Duplicate keys are refused; anchors work, but what they may unfold to is bounded.
 
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{NonFiniteFloatPolicy, Spanned};
 
@@ -45,14 +46,53 @@ pub(super) struct SyntaxError {
 }
 
 /// The documents of a text in their order, read as they are asked for. A list of documents counts as so many.
-pub(super) fn documents<'a>(text: &'a mut &[u8]) -> impl Iterator<Item = Result<Tree, SyntaxError>> + 'a {
-    serde_saphyr::read_with_options::<_, Spanned<Node>>(text, options()).flat_map(|document| match document {
-        Err(error) => vec![Err(syntax_error(&error))],
+pub(super) fn documents<'a>(text: &'a mut &[u8]) -> Box<dyn Iterator<Item = Result<Tree, SyntaxError>> + 'a> {
+    let Some(objects) = json_objects(text) else { return Box::new(yaml_documents(text, 0)) };
+    let text = *text;
+    let (mut counted, mut lines) = (0, 0);
+    Box::new(objects.into_iter().flat_map(move |object| {
+        lines += text[counted..object.start].iter().filter(|byte| **byte == b'\n').count() as u64;
+        counted = object.start;
+        yaml_documents(&mut &text[object], lines).collect::<Vec<_>>()
+    }))
+}
+
+/// The documents of a text that begins so many lines further down.
+fn yaml_documents<'a>(
+    text: &'a mut &[u8],
+    lines_before: u64,
+) -> impl Iterator<Item = Result<Tree, SyntaxError>> + 'a {
+    let read = serde_saphyr::read_with_options::<_, Spanned<Node>>(text, options());
+    read.flat_map(move |document| match document {
+        Err(error) => vec![Err(syntax_error(&error, lines_before))],
         Ok(Spanned { value: Node::List(documents), .. }) => {
-            documents.into_iter().map(|document| Ok(tree(document))).collect()
+            documents.into_iter().map(|document| Ok(tree(document, lines_before))).collect()
         }
-        Ok(document) => vec![Ok(tree(document))],
+        Ok(document) => vec![Ok(tree(document, lines_before))],
     })
+}
+
+/// Where the objects of a text stand that is several JSON objects and nothing else; none of any other text. The last
+/// one may be broken.
+fn json_objects(text: &[u8]) -> Option<Vec<Range<usize>>> {
+    if !text.trim_ascii_start().starts_with(b"{") {
+        return None;
+    }
+    let mut values = serde_json::Deserializer::from_slice(text).into_iter::<IgnoredAny>();
+    let (mut objects, mut begin) = (Vec::new(), 0);
+    while let Some(value) = values.next() {
+        begin += text[begin..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        let end = if value.is_ok() { values.byte_offset() } else { text.len() };
+        if text.get(begin) != Some(&b'{') {
+            return None;
+        }
+        objects.push(begin..end);
+        begin = end;
+        if value.is_err() {
+            break;
+        }
+    }
+    (objects.len() > 1).then_some(objects)
 }
 
 /// Far above what 100,000 rules need, far below what would exhaust memory.
@@ -74,16 +114,17 @@ fn options() -> serde_saphyr::Options {
     }
 }
 
-fn syntax_error(error: &serde_saphyr::Error) -> SyntaxError {
+fn syntax_error(error: &serde_saphyr::Error, lines_before: u64) -> SyntaxError {
     let error = error.without_snippet();
     let text = error.to_string();
     let problem = text.split(" at line ").next().unwrap_or(&text).trim_start_matches("error: ").to_owned();
-    SyntaxError { line: error.location().map(|location| location.line()), problem }
+    SyntaxError { line: error.location().map(|location| lines_before + location.line()), problem }
 }
 
-fn tree(document: Spanned<Node>) -> Tree {
+fn tree(document: Spanned<Node>, lines_before: u64) -> Tree {
     let mut lines = Lines::default();
     let value = plain(document, String::new(), &mut lines);
+    lines.0.values_mut().for_each(|line| *line += lines_before);
     Tree { value, lines }
 }
 
