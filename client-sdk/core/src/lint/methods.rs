@@ -62,10 +62,9 @@ const NO_READS: [&str; 8] = ["and", "in", "next", "or", "out", "then", "until", 
 /// True if the name of `package.Service/Method` says that each call adds something.
 pub(super) fn changes_something(method: &str) -> bool {
     let name = verb_on(method);
-    let begins = |verb: &&str| begins_with(name, verb);
-    VERBS.iter().any(|verb| begins(&verb))
-        || VERBS_OR_NOUNS.iter().any(|verb| begins(&verb))
-            && !words(name).any(|word| is_one_of(&OF_READS, word))
+    let reads = || words(name).any(|word| is_one_of(&OF_READS, word));
+    VERBS.iter().any(|verb| begins_with(name, verb))
+        || VERBS_OR_NOUNS.iter().any(|verb| begins_with(name, verb)) && !reads()
 }
 
 /// True if the name of `package.Service/Method` says that it only reads.

@@ -8,6 +8,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
+use crate::figures::share;
 use crate::output::{Align, Table, printable, show};
 
 /// Arguments of `damper chain`.
@@ -67,10 +68,10 @@ fn edges(edges: &[v1::Edge]) -> Table {
             format!("{:.1}", edge.attempts_per_s),
             if measured { format!("{:.2}", edge.amplification) } else { String::new() },
             edge.max_attempts.to_string(),
-            format!("{:.1}%", edge.error_share * 100.0),
+            share(edge.error_share),
             edge.routes.to_string(),
             edge.routes_without_rule.to_string(),
-            format!("{:.1}%", edge.chain_coverage * 100.0),
+            share(edge.chain_coverage),
         ]);
     }
     table

@@ -177,7 +177,7 @@ fn writes_tell_severity_code_and_remedy() {
 
     let route = ["checkout", "default", "inventory", "inventory.v1.Inventory/Reserve"];
     let explained = server.run(&[&["explain"], &route[..]].concat()).ok();
-    assert!(explained.contains("found   danger: "), "{explained}");
+    assert!(explained.contains("found   danger breaker_off "), "{explained}");
     let chain = "chain   checkout -> inventory: at most 1 send on the last hop for one request at checkout\n";
     assert!(explained.contains(chain), "observe repeats nothing: {explained}");
 }
