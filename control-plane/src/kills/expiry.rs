@@ -155,7 +155,7 @@ mod tests {
         let kills = kills(&[("a", 60)]);
         let left = |wall: u64, held: u64| {
             let (wall, steady) = (START + Duration::from_secs(wall), held_from + Duration::from_secs(held));
-            due(&kills, Now { wall, steady }).unwrap().as_secs_f64().ceil()
+            due(&kills, Now { wall, steady }).unwrap().as_secs_f64().round()
         };
         const DAY: u64 = 24 * 3600;
         // Seconds by this replica's wall clock since the kill was set, for how long it has held it, what is left.

@@ -182,6 +182,39 @@ async fn a_kill_does_not_wait_for_the_rest_of_a_snapshot() {
 }
 
 #[tokio::test]
+async fn a_diagnosis_names_who_does_not_obey() {
+    let server = start().await;
+    let (mut shop, _) = connected(&server, hello("shop")).await;
+    let (_cart, _) = connected(&server, old("cart")).await;
+    let (_stock, _) = connected(&server, hello("stock")).await;
+    let revision = set(&server, kill(of_stock())).await.revision;
+    let diagnose = || async {
+        let request = v1::DiagnoseRequest::default();
+        soon(server.fleet().diagnose(request)).await.unwrap().into_inner().findings
+    };
+    let found = |findings: &[v1::Finding], code: &str| -> Vec<(String, String)> {
+        let found = findings.iter().filter(|finding| finding.code == code);
+        found.map(|finding| (finding.subject.clone(), finding.message.clone())).collect()
+    };
+    let subject = "kill * * stock *".to_owned();
+    let lacks = (subject.clone(), "cart cart-1: its SDK lacks the feature kill_switch".to_owned());
+    assert_eq!(found(&diagnose().await, "kill_not_obeyed"), [lacks]);
+    let (message, _) = shop.delta().await;
+    let reason = "remaining: is no time".to_owned();
+    let refusal = v1::Refusal { key: Some(of_stock()), revision, reason, kill: true, ..Default::default() };
+    shop.ack(&message, vec![refusal]).await;
+    server.client_that(|client| !client.refused.is_empty()).await;
+    let findings = diagnose().await;
+    let [(_, says)] = &found(&findings, "kill_not_obeyed")[..] else { panic!("{findings:?}") };
+    assert!(says.starts_with("2 processes, one of them cart cart-1: "), "{says}");
+    let refused = found(&findings, "entry_refused");
+    assert_eq!(refused, [(subject, "refused by 1 process: remaining: is no time".to_owned())]);
+    unkill(&server, of_stock()).await.unwrap();
+    assert!(found(&diagnose().await, "kill_not_obeyed").is_empty());
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn who_connects_again_gets_the_kills_in_force_also_after_a_restart() {
     let server = start().await;
     let (shop, first) = connected(&server, hello("shop")).await;

@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use damper_core::fault::Millis;
+use damper_core::feature;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::{convert, v1};
 
 use super::{Check, Picture, codes, finding, service_of};
+use crate::class::Class;
 use crate::figures::many;
+use crate::table::StoredKill;
 
 /// A client is on its way to live rules for so long after it connected.
 const LIVE_WITHIN: Duration = Duration::from_secs(15);
@@ -16,9 +19,14 @@ const LIVE_WITHIN: Duration = Duration::from_secs(15);
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
     Check { what: "kill switches in force", scope: kills_scope, find: kills },
+    Check { what: "clients obey the kills in force", scope: kills_scope, find: disobedient },
     Check { what: "processes are connected", scope: Picture::count_of_clients, find: nobody },
     Check { what: "clients confirm what they are sent", scope: Picture::count_of_clients, find: lagging },
-    Check { what: "clients accept rules and guards", scope: Picture::count_of_clients, find: refusals },
+    Check {
+        what: "clients accept rules, guards and kills",
+        scope: Picture::count_of_clients,
+        find: refusals,
+    },
     Check {
         what: "clients have the features that rules need",
         scope: Picture::count_of_clients,
@@ -71,6 +79,42 @@ fn kills(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
+/// One finding for each kill that some of those whom it concerns lack the feature for, or refuse.
+fn disobedient(picture: &Picture) -> Vec<v1::Finding> {
+    let mut found = Vec::new();
+    for stored in picture.table.kills().in_force(picture.now) {
+        let disobeying = picture.clients().filter_map(|client| Some((client, disobeys(client, stored)?)));
+        let all: Vec<_> = disobeying.collect();
+        let Some((first, why)) = all.first() else { continue };
+        let v1::Identity { service, instance, .. } = first.identity.clone().unwrap_or_default();
+        let others = match all.len() {
+            1 => String::new(),
+            count => format!("{count} processes, one of them "),
+        };
+        let subject = format!("kill {}", stored.kill.pattern());
+        let message = format!("{others}{service} {instance}: {why}");
+        found.push(finding(codes::KILL_NOT_OBEYED, &subject, message));
+    }
+    found
+}
+
+/// Why a client does not obey a kill that concerns it.
+fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
+    let v1::Identity { service, cluster, .. } = client.identity.clone()?;
+    let class = Class { service, cluster, features: client.features.iter().cloned().collect() };
+    if !class.matches(stored.kill.pattern()) {
+        return None;
+    }
+    if !class.knows_kills() {
+        return Some(format!("its SDK lacks the feature {}", feature::KILL_SWITCH));
+    }
+    let refused = client.refused.iter().find(|refusal| {
+        let key = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok());
+        refusal.kill && key.as_ref() == Some(stored.kill.pattern())
+    });
+    refused.map(|refusal| format!("refuses it: {}", refusal.reason))
+}
+
 fn nobody(picture: &Picture) -> Vec<v1::Finding> {
     if picture.clients().next().is_some() {
         return Vec::new();
@@ -104,13 +148,17 @@ fn lagging(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-/// One finding for each rule or guard that is refused.
+/// One finding for each rule, guard or kill that is refused.
 fn refusals(picture: &Picture) -> Vec<v1::Finding> {
     let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for client in picture.clients() {
-        for v1::Refusal { key, reason, guard, .. } in &client.refused {
+        for v1::Refusal { key, reason, guard, kill, .. } in &client.refused {
             let Some(Ok(pattern)) = key.as_ref().map(convert::pattern) else { continue };
-            let subject = if *guard { format!("guard {pattern}") } else { pattern.to_string() };
+            let subject = match (guard, kill) {
+                (_, true) => format!("kill {pattern}"),
+                (true, false) => format!("guard {pattern}"),
+                (false, false) => pattern.to_string(),
+            };
             refused.entry(subject).or_insert_with(|| (0, reason.clone())).0 += 1;
         }
     }

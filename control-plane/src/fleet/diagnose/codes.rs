@@ -26,6 +26,9 @@ codes! {
     KILL_IN_FORCE = "kill_in_force", Warning,
         "A kill switch stops what is repeated, or calls altogether.",
         "End it with `damper unkill` when the incident is over, or let it expire.";
+    KILL_NOT_OBEYED = "kill_not_obeyed", Danger,
+        "Connected processes do not obey a kill switch in force: they lack the feature, or refuse it.",
+        "Update the SDK there; until then DAMPER_MODE=off or the override file stops them.";
 
     // Clients.
     NOBODY_CONNECTED = "nobody_connected", Warning,
@@ -35,7 +38,7 @@ codes! {
         "A client has not confirmed for long what was sent to it.",
         "Look whether the process has time to run and its network is well; its stream is closed if it never reads.";
     ENTRY_REFUSED = "entry_refused", Warning,
-        "Clients refuse a rule or guard and keep the version before it.",
+        "Clients refuse a rule, guard or kill and keep the version before it.",
         "Repair what the reason names, or update the SDK there.";
     OLD_SDK = "old_sdk", Hint,
         "Processes run an older SDK than others do.",
@@ -60,6 +63,9 @@ codes! {
     BREAKER_REFUSES = "breaker_refuses", Warning,
         "A retry breaker refuses retries: the callee fails too often for retries to help.",
         "Repair the callee; retries come back by themselves when it answers.";
+    TIME_RUNS_OUT = "time_runs_out", Warning,
+        "Calls run out of time: their deadline, or the rule's timeout, is shorter than the callee takes.",
+        "Compare p99 with the rule's timeout and the callers' deadlines: give calls more time, or repair the callee.";
     BUDGET_USED_UP = "budget_used_up", Warning,
         "The budget of what may be repeated is used up.",
         "Repair the callee, or raise the budget if it bears more.";
