@@ -17,6 +17,8 @@ const RULES: usize = 100;
 /// Races for each, one after the other.
 const ROUNDS: u32 = 100;
 const RACERS: u32 = 3;
+/// A server that gives no answer so often, each after seconds, is broken.
+const MAX_REPEATS: usize = 10;
 
 fn key(rule: usize) -> v1::Pattern {
     v1::Pattern {
@@ -46,18 +48,34 @@ fn current(lost: &Status) -> v1::Rule {
     v1::Rule::decode(packed.value.as_slice()).unwrap()
 }
 
+/// The answer to a write. Where a busy disk lets it wait too long it is asked for again, under the same request id.
+async fn answered(
+    client: &mut RulesClient<Channel>,
+    request: v1::PutRuleRequest,
+) -> Result<tonic::Response<v1::PutRuleResponse>, Status> {
+    for _ in 0..MAX_REPEATS {
+        match client.put_rule(request.clone()).await {
+            Err(status) if status.code() == Code::Unavailable => {}
+            answer => return answer,
+        }
+    }
+    client.put_rule(request).await
+}
+
 /// All races for one rule, each over the revision that the one before left.
 async fn race(clients: &[RulesClient<Channel>], rule: usize) {
     let mut at = 0;
     for round in 0..ROUNDS {
         let puts = (0..RACERS).map(|racer| {
             let mut client = clients[racer as usize % clients.len()].clone();
+            let request_id = format!("{rule}-{round}-{racer}");
+            let options = v1::WriteOptions { request_id, ..Default::default() };
             let request = v1::PutRuleRequest {
                 rule: Some(version(rule, round, racer)),
                 expected_revision: Some(at),
-                options: None,
+                options: Some(options),
             };
-            async move { client.put_rule(request).await }
+            async move { answered(&mut client, request).await }
         });
         let (mut won, mut lost) = (Vec::new(), Vec::new());
         for answer in join_all(puts).await {

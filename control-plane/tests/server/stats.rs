@@ -1,6 +1,6 @@
 //! Windows of rates, the watch of one route, and what Prometheus reads of it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use damper_proto::v1::{self, server_message};
 use tonic::Code;
@@ -38,6 +38,13 @@ fn report(calls: u64) -> v1::Report {
     v1::Report { routes: vec![route], since, ..Default::default() }
 }
 
+/// What a process has counted that makes ten calls a second and began 20 s before this.
+fn steady(connected: Instant) -> v1::Report {
+    let age = Duration::from_secs(20) + connected.elapsed();
+    let since = prost_types::Duration::try_from(age).ok();
+    v1::Report { since, ..report(age.as_millis() as u64 / 100) }
+}
+
 fn seconds(seconds: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: 0 })
 }
@@ -51,20 +58,20 @@ async fn routes_are_listed_over_the_window_that_was_asked_for() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
-    shop.report(report(200)).await;
+    let connected = Instant::now();
     for length in [5, 10, 60] {
         let request = v1::ListRoutesRequest { window: seconds(length), ..Default::default() };
         let row = soon(async {
             loop {
+                // The window ends at the last report, and is empty once that is older than it.
+                shop.report(steady(connected)).await;
                 let rows = listed(&server, request.clone()).await;
                 if let Some(row) = rows.into_iter().find(|row| row.calls_per_s > 0.0) {
                     return row;
                 }
-                tokio::task::yield_now().await;
             }
         })
         .await;
-        // 200 calls in the 20 s before the report.
         assert!((9.0..=11.0).contains(&row.calls_per_s), "{length}: {}", row.calls_per_s);
         assert!((4.5..=5.5).contains(&row.retries_per_s), "{length}: {}", row.retries_per_s);
         assert!([row.p50, row.p90, row.p99, row.p999].iter().all(Option::is_some), "{row:?}");

@@ -20,7 +20,8 @@ fn a_proposal_goes_through_the_pipe_unchanged_and_lint_has_nothing_to_warn_of() 
     let server = Serving::start();
     let _checkout = Reporting::new(&server, "checkout", report(METHOD, |_| {}));
     let text = proposed(&server);
-    assert!(text.starts_with("# made from 20000 calls of the last minute"), "{text}");
+    let made_from = text.strip_prefix("# made from ").and_then(|rest| rest.split(' ').next()).unwrap();
+    assert!(made_from.parse::<u64>().unwrap() >= 20_000, "{text}");
     for setting in ["mode: observe", "max_attempts: 3", "per_attempt_timeout: ", "timeout: ", "UNAVAILABLE"] {
         assert!(text.contains(setting), "{setting}: {text}");
     }

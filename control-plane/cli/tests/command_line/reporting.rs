@@ -11,13 +11,17 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::harness::Serving;
 
+/// For so long a service did what its first report says.
+const BEFORE: Duration = Duration::from_secs(20);
+
 /// A connected service; gone when it is dropped.
 pub(crate) struct Reporting {
     _runtime: Runtime,
 }
 
 impl Reporting {
-    /// Connects, and makes one report of what it did in the 20 s before.
+    /// Connects and reports every second: first what it did in the [`BEFORE`] that came before, then as much again
+    /// for every such time, so that every window has the same rates however long a test takes.
     pub(crate) fn new(server: &Serving, service: &str, report: v1::Report) -> Self {
         let runtime = Runtime::new().unwrap();
         let hello = v1::Hello {
@@ -32,8 +36,7 @@ impl Reporting {
             serves: true,
             ..Default::default()
         };
-        let since = prost_types::Duration::try_from(Duration::from_secs(20)).ok();
-        let report = v1::Report { since, source: v1::Source::Live.into(), ..report };
+        let report = v1::Report { source: v1::Source::Live.into(), ..report };
         runtime.spawn(live(server.address.clone(), hello, report));
         Self { _runtime: runtime }
     }
@@ -43,10 +46,24 @@ async fn live(address: String, hello: v1::Hello, report: v1::Report) {
     let said = |kind| v1::ClientMessage { kind: Some(kind) };
     let (requests, outgoing) = mpsc::channel(16);
     requests.send(said(client_message::Kind::Hello(hello))).await.unwrap();
-    requests.send(said(client_message::Kind::Report(report))).await.unwrap();
     let mut client = DistributionClient::connect(address).await.unwrap();
     let mut responses = client.subscribe(ReceiverStream::new(outgoing)).await.unwrap().into_inner();
-    while let Ok(Some(message)) = responses.message().await {
+    let started = tokio::time::Instant::now();
+    let mut due = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        let message = tokio::select! {
+            message = responses.message() => match message {
+                Ok(Some(message)) => message,
+                _ => return,
+            },
+            _ = due.tick() => {
+                let report = said(client_message::Kind::Report(after(started.elapsed(), &report)));
+                if requests.send(report).await.is_err() {
+                    return;
+                }
+                continue;
+            }
+        };
         if matches!(&message.kind, Some(server_message::Kind::Snapshot(page)) if !page.last) {
             continue;
         }
@@ -58,6 +75,28 @@ async fn live(address: String, hello: v1::Hello, report: v1::Report) {
             }
         }
     }
+}
+
+/// The report once so much time has passed.
+fn after(passed: Duration, report: &v1::Report) -> v1::Report {
+    let mut report = report.clone();
+    let age = BEFORE + passed;
+    let grow = |count: &mut u64| *count = *count * age.as_millis() as u64 / BEFORE.as_millis() as u64;
+    for route in &mut report.routes {
+        let v1::RouteReport { calls, attempts, retries, hedges, would_hedges, .. } = route;
+        [calls, attempts, retries, hedges, would_hedges].into_iter().for_each(grow);
+        [&mut route.outer_loop_calls, &mut route.no_context_calls].into_iter().for_each(grow);
+        route.fates.iter_mut().for_each(|fate| grow(&mut fate.count));
+        route.codes.iter_mut().for_each(|code| grow(&mut code.count));
+        route.latency.iter_mut().for_each(|bucket| grow(&mut bucket.count));
+    }
+    for served in &mut report.served {
+        let v1::ServedReport { first_sends, damper_repeats, grpc_repeats, envoy_repeats, .. } = served;
+        [first_sends, damper_repeats, grpc_repeats, envoy_repeats].into_iter().for_each(grow);
+        [&mut served.shed_repeats, &mut served.would_shed_repeats].into_iter().for_each(grow);
+    }
+    report.since = prost_types::Duration::try_from(age).ok();
+    report
 }
 
 /// 20,000 calls of `checkout` to a method of `inventory`, a tenth of which failed, nearly all of 20 ms.
