@@ -90,7 +90,8 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
         route.no_context_calls = 500;
         route.fates = vec![
             v1::FateCount { fate: v1::Fate::Ok.into(), would: false, count: 900 },
-            v1::FateCount { fate: v1::Fate::PolicyOff.into(), would: false, count: 100 },
+            v1::FateCount { fate: v1::Fate::PolicyOff.into(), would: false, count: 40 },
+            v1::FateCount { fate: v1::Fate::Deadline.into(), would: false, count: 60 },
         ];
         route.state = Some(v1::RouteState {
             breaker_refuses: true,
@@ -115,6 +116,7 @@ async fn what_routes_measure_is_found_with_who_and_how_much() {
     for (code, subject, says) in [
         ("retry_storm", &*route, "2.00 attempts per call"),
         ("breaker_refuses", &*route, "at 1 of 1 process"),
+        ("time_runs_out", &*route, "run out of time; p50 "),
         ("budget_used_up", &*route, "at 1 of 1 process"),
         ("circuit_not_closed", &*route, "at 1 of 1 process"),
         ("outer_loop", &*route, "shop calls again"),

@@ -1,5 +1,8 @@
 //! What routes measure: who repeats, what refuses, where chains end.
 
+use std::time::Duration;
+
+use damper_core::fault::Millis;
 use damper_proto::v1;
 
 use super::{Check, Picture, codes, finding};
@@ -11,9 +14,13 @@ const STORM: f64 = 1.5;
 /// From this share of failed calls on they are told.
 const FAILING: f64 = 0.01;
 
+/// From this share of calls that run out of time on they are told.
+const LATE: f64 = 0.05;
+
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "amplification is below 1.5", scope: Picture::count_of_routes, find: storms },
     Check { what: "retry breakers allow retries", scope: Picture::count_of_routes, find: breakers },
+    Check { what: "calls have the time they need", scope: Picture::count_of_routes, find: deadlines },
     Check { what: "budgets are not used up", scope: Picture::count_of_routes, find: budgets },
     Check { what: "circuit breakers are closed", scope: Picture::count_of_routes, find: circuits },
     Check { what: "nobody loops around Damper's calls", scope: Picture::count_of_routes, find: outer_loops },
@@ -61,6 +68,21 @@ fn breakers(picture: &Picture) -> Vec<v1::Finding> {
                  in all windows",
                 many(*clients as usize, "process")
             )
+        })
+    })
+}
+
+fn deadlines(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::TIME_RUNS_OUT, |stats| {
+        let out = stats.fates.iter().filter(|ended| ended.fate() == v1::Fate::Deadline && !ended.would);
+        let out: f64 = out.map(|ended| ended.per_s).sum();
+        (enough(stats) && out > LATE * stats.calls_per_s).then(|| {
+            let time = |quantile: &Option<prost_types::Duration>| {
+                let known = quantile.and_then(|quantile| Duration::try_from(quantile).ok());
+                known.map_or_else(|| "unknown".to_owned(), |time| Millis(time).to_string())
+            };
+            let (all, p50, p99) = (stats.calls_per_s, time(&stats.p50), time(&stats.p99));
+            format!("{out:.1} of {all:.1} calls/s run out of time; p50 {p50}, p99 {p99} of those that ended")
         })
     })
 }
