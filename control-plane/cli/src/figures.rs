@@ -158,9 +158,17 @@ fn small_rate(per_s: f64) -> String {
     if per_s < 0.05 { format!("{per_s:.3}") } else { rate(per_s) }
 }
 
-/// What is left of a time, in the greatest unit.
+/// What is left of a time, to the nearest of the greatest unit: an hour of which a second has passed is 60m.
 pub(crate) fn remaining(wire: Option<&prost_types::Duration>) -> String {
-    wire.map_or_else(String::new, |left| in_greatest_unit(left.seconds + i64::from(left.nanos > 0)))
+    let Some(left) = wire else { return String::new() };
+    let seconds = left.seconds + i64::from(left.nanos > 0);
+    let nearest = |unit: i64| (seconds + unit / 2) / unit * unit;
+    in_greatest_unit(match seconds {
+        ..120 => seconds,
+        120..7_200 => nearest(60),
+        7_200..172_800 => nearest(3_600),
+        _ => nearest(86_400),
+    })
 }
 
 /// The time now, as the wire says it.
@@ -223,6 +231,24 @@ mod tests {
             assert_eq!(age(Some(&at(1_000_000 - ago)), 1_000_000), shown);
         }
         assert_eq!(age(None, 0), "");
+    }
+
+    #[test]
+    fn what_is_left_is_told_to_the_nearest() {
+        let left = |seconds, nanos| remaining(Some(&prost_types::Duration { seconds, nanos }));
+        for (seconds, nanos, shown) in [
+            (3_600, 0, "60m"),
+            (3_598, 5, "60m"),
+            (3_569, 0, "59m"),
+            (86_399, 0, "24h"),
+            (7_199, 0, "2h"),
+            (119, 0, "119s"),
+            (0, 1, "1s"),
+            (-1, 0, "0s"),
+        ] {
+            assert_eq!(left(seconds, nanos), shown, "{seconds}");
+        }
+        assert_eq!(remaining(None), "");
     }
 
     #[test]

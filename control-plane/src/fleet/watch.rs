@@ -117,7 +117,7 @@ impl Told {
         let mut room = MESSAGE_BYTES;
         let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
             if size > room {
-                messages.push(head.clone());
+                messages.push(v1::WatchResponse { continued: true, kills: Vec::new(), ..head.clone() });
                 room = MESSAGE_BYTES;
             }
             room = room.saturating_sub(size);

@@ -48,7 +48,7 @@ export function fold(before: Fleet | undefined, message: WatchResponse): Fleet |
     window: message.window,
     routes,
     rules,
-    kills: message.kills,
+    kills: message.continued && base ? base.kills : message.kills,
     changed: message.reset ? [] : message.rules.map((rule) => keyText(rule.rule?.key)),
   };
 }

@@ -219,9 +219,9 @@ fn tables_warn_of_kills_in_force() {
     server.run(&kill(&[])).ok();
     for table in [&["routes"][..], &["stats"], &["rules", "list"]] {
         let told = server.run(table);
-        let warning =
-            "warning: 1 kill is in force: repeats stopped to inventory for 60m more (INC-7: overload)";
+        let warning = "warning: 1 kill is in force: repeats stopped to inventory for ";
         assert!(told.err.contains(warning), "{table:?}: {told:?}");
+        assert!(told.err.contains("m more (INC-7: overload)"), "{table:?}: {told:?}");
         told.ok();
     }
     // Programs read what they asked for and nothing else.
@@ -285,19 +285,19 @@ fn laggards_are_named_and_the_write_stands() {
     let _refusing = services.start("refusing", Answers::Refuses);
     let _old = services.start_with("old", Answers::Everything, &["guards"]);
     let file = server.file("rule.yaml", manifest("checkout", RULE));
-    let apply = ["apply", "-f", crate::harness::text(&file), "--wait", "--timeout", "1s"];
+    let apply = ["apply", "-f", crate::harness::text(&file), "--wait", "--timeout", "10s"];
     let late = server.run(&apply);
     assert!(late.out.contains("created"), "{late:?}");
     let said = late.failed(1);
     for part in [
-        "acknowledged 1 of 4 after 1000 ms, 1 refused it, 1 lack a feature",
+        "acknowledged 1 of 4 after 10 s, 1 refused it, 1 lack a feature",
         "checkout default refusing: refuses rule checkout * inventory inventory.v1.Inventory/Reserve: policy.retry",
         "checkout default old: can not carry it out: it lacks base",
         "checkout default silent: has not answered, it is at revision 0",
         "error: revision 1 is written, but was not delivered to 100% of those whom it concerns in time",
     ] {
         // The elapsed time may be a little more than the time to wait.
-        let part = part.replace("1000 ms, ", "");
+        let part = part.replace("10 s, ", "");
         let (before, after) = part.split_once("after ").unwrap_or((&part, ""));
         assert!(said.contains(before) && said.contains(after), "{part}: {said}");
     }
@@ -317,7 +317,7 @@ fn delivery_to_nobody_and_a_client_that_leaves_are_failures() {
     let said = nobody.failed(1);
     assert!(said.contains("revision 1 is written, but concerns no connected client"), "{said}");
     let leaving = services.start("leaving", Answers::Nothing);
-    let mut waiting = server.command(&["unkill", "--callee", "inventory", "--wait", "--timeout", "2s"]);
+    let mut waiting = server.command(&["unkill", "--callee", "inventory", "--wait", "--timeout", "20s"]);
     let waiting =
         waiting.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     // Written, then left.
