@@ -302,18 +302,44 @@ async fn tells_a_rollback(server: &ControlPlane) {
     assert_eq!(told(&nothing), [("shop".to_owned(), false)], "nothing was changed");
 }
 
+/// A set that is for one revision of the store is written at that one only.
+async fn writes_nothing_at_another_revision(one: &ControlPlane, two: &ControlPlane) {
+    let for_head =
+        |head| v1::WriteOptions { expected_head: Some(head), ..options("", v1::Prune::Everything) };
+    let between =
+        one.write(v1::WriteOptions::default(), [put(rule("between", "", 3))]).await.unwrap().revision;
+    // The other replica may not have seen it yet; the store has.
+    for validate_only in [false, true] {
+        let options = v1::WriteOptions { validate_only, ..for_head(between - 1) };
+        if validate_only {
+            all(two, between).await;
+        }
+        let refused = two.write(options, [put(rule("all", "", 3))]).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Aborted, "{refused:?}");
+    }
+    assert_eq!(all(two, between).await, [("between".to_owned(), String::new())]);
+    let done = two.write(for_head(between), [put(rule("all", "", 3))]).await.unwrap();
+    assert_eq!(counts(&done), [1, 0, 0, 1]);
+}
+
 /// A rule passes from one owner to another while the first one prunes it. Whoever is first, it is there afterwards
 /// and the other's: a prune never removes what it did not see change hands.
 async fn never_removes_what_another_puts(one: &ControlPlane, two: &ControlPlane) {
     let kept = || put(rule("kept", "", 3));
-    let mut pruned_first = 0;
     for round in 0..ROUNDS {
         let contested = rule("contested", "team-a", 2 + round % 2);
         one.write(owned("team-a"), [kept(), put(contested)]).await.unwrap();
         let (mut rules, theirs) = (two.rules(), put_request(rule("contested", "team-b", 4 + round % 2)));
-        let (pruned, done) = tokio::join!(one.write(owned("team-a"), [kept()]), rules.put_rule(theirs));
+        let prune = one.write(owned("team-a"), [kept()]);
+        // In the first round nothing races: the prune is there before the put begins.
+        let (pruned, done) = if round == 0 {
+            let pruned = prune.await;
+            assert_eq!(pruned.as_ref().unwrap().deleted, 1);
+            (pruned, rules.put_rule(theirs).await)
+        } else {
+            tokio::join!(prune, rules.put_rule(theirs))
+        };
         let (pruned, done) = (pruned.unwrap(), done.unwrap().into_inner());
-        pruned_first += u32::from(pruned.deleted == 1);
         assert_eq!(pruned.deleted == 1, done.revision > pruned.revision, "round {round}: {pruned:?}");
         let at = done.revision.max(pruned.revision);
         let request = v1::GetRuleRequest { key: Some(key("contested")), min_revision: at };
@@ -322,7 +348,6 @@ async fn never_removes_what_another_puts(one: &ControlPlane, two: &ControlPlane)
         let gone = v1::DeleteRuleRequest { key: Some(key("contested")), ..Default::default() };
         one.rules().delete_rule(gone).await.unwrap();
     }
-    assert!(pruned_first > 0, "the put was always first: nothing raced");
 }
 
 /// While others write without a pause a prune is written all the same.
@@ -387,6 +412,20 @@ async fn a_claim_without_an_owner_or_beyond_its_own_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_by_hand_of_what_belongs_to_another_is_told() {
     tells_a_change_by_hand(&ControlPlane::start().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sled_a_set_for_one_revision_is_written_at_no_other() {
+    let server = ControlPlane::start().await;
+    writes_nothing_at_another_revision(&server, &server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_a_set_for_one_revision_is_written_at_no_other() {
+    let etcd = Etcd::start().await;
+    let place = format!("etcd://{}", etcd.endpoint());
+    let (one, two) = (ControlPlane::on(&place).await, ControlPlane::on(&place).await);
+    writes_nothing_at_another_revision(&one, &two).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

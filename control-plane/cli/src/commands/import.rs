@@ -37,29 +37,83 @@ pub(crate) async fn run(session: &Session, args: ImportArgs) -> Result<(), Error
     }
     let set = Set::whatever(sources::read_set(&args.files, args.allow_empty)?);
     let client = Client::connect(&session.server).await?;
-    if !args.replace {
-        refuse_unless_empty(&client).await?;
-    }
-    let options = v1::WriteOptions {
-        take_over: args.replace,
-        prune: v1::Prune::Everything.into(),
-        force: true,
-        ..args.write.options()
-    };
-    let response = set.send(&client, options).await?;
+    let empty_at = if args.replace { None } else { Some(empty_at(&client).await?) };
+    let response = set.send(&client, args.options(empty_at)).await.map_err(with_advice)?;
     report(session, &response, args.write.suffix())?;
     args.write.delivered(&client, written(&response)).await
 }
 
-async fn refuse_unless_empty(client: &Client) -> Result<(), Error> {
+impl ImportArgs {
+    /// How the set is written; `empty_at` is the revision at which there was nothing, where that is needed.
+    fn options(&self, empty_at: Option<u64>) -> v1::WriteOptions {
+        v1::WriteOptions {
+            take_over: self.replace,
+            prune: v1::Prune::Everything.into(),
+            expected_head: empty_at,
+            ..self.write.options()
+        }
+    }
+}
+
+/// Says how to write what is refused for the amplification that it allows.
+fn with_advice(error: Error) -> Error {
+    match error {
+        Error::Data(mut faults) if faults.iter().any(|fault| fault.contains("force it, with a reason")) => {
+            faults.push(
+                "an import is refused as any write is; to take these rules as they are say --force"
+                    .to_owned(),
+            );
+            Error::Data(faults)
+        }
+        error => error,
+    }
+}
+
+/// The revision at which there is no rule and no guard. The import is for that one, so that what somebody puts before
+/// it comes is a conflict and not removed.
+async fn empty_at(client: &Client) -> Result<u64, Error> {
     let rules = v1::ListRulesRequest { page_size: 1, ..Default::default() };
-    let rules = client.answer(client.rules.clone().list_rules(rules)).await?.total;
+    let v1::ListRulesResponse { revision, total: rules, .. } =
+        client.answer(client.rules.clone().list_rules(rules)).await?;
     let guards = v1::ListGuardsRequest { page_size: 1, ..Default::default() };
     let guards = client.answer(client.guards.clone().list_guards(guards)).await?.total;
     if rules + guards == 0 {
-        return Ok(());
+        return Ok(revision);
     }
     Err(Error::Conflict(format!(
         "there are {rules} rules and {guards} guards; an import makes the manifests all there is: say --replace"
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        import: ImportArgs,
+    }
+
+    fn options(more: &[&str]) -> v1::WriteOptions {
+        let line = ["import", "-f", "all.yaml", "--reason", "restore"].iter().chain(more);
+        Line::parse_from(line).import.options(Some(7))
+    }
+
+    #[test]
+    fn an_import_forces_nothing_unless_that_is_said() {
+        assert!(!options(&[]).force);
+        assert!(options(&["--force"]).force);
+        assert_eq!(options(&[]).expected_head, Some(7));
+    }
+
+    #[test]
+    fn a_refusal_for_its_amplification_says_how_to_write_it() {
+        let limit = "policy: 27 sends; to write it all the same force it, with a reason".to_owned();
+        assert!(with_advice(Error::Data(vec![limit])).to_string().ends_with("say --force"));
+        let other = "policy.mode: must be said".to_owned();
+        assert!(!with_advice(Error::Data(vec![other])).to_string().contains("--force"));
+    }
 }
