@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::{Fate, latency};
 use damper_proto::v1;
@@ -54,7 +54,6 @@ struct Gates {
     breaker_refuses: u32,
     budget_refuses: u32,
     circuit_open: u32,
-    killed: u32,
     window_failures: u64,
     window_successes: u64,
 }
@@ -218,7 +217,6 @@ impl Gates {
         self.breaker_refuses += u32::from(state.breaker_refuses);
         self.budget_refuses += u32::from(state.budget_refuses);
         self.circuit_open += u32::from(is_open);
-        self.killed += u32::from(state.killed);
         self.window_failures = self.window_failures.saturating_add(state.window_failures);
         self.window_successes = self.window_successes.saturating_add(state.window_successes);
     }
@@ -283,7 +281,7 @@ impl RouteBook {
             breaker_refuses: gates.breaker_refuses,
             budget_refuses: gates.budget_refuses,
             circuit_open: gates.circuit_open,
-            killed: gates.killed,
+            killed: if self.is_killed(table) { sources.connected } else { 0 },
             served,
             window_failures: gates.window_failures,
             window_successes: gates.window_successes,
@@ -292,6 +290,12 @@ impl RouteBook {
 }
 
 impl RouteBook {
+    /// True if a kill is in force. It is told from the table and not from the reports, which are seconds behind it;
+    /// who does not obey is told with the clients.
+    fn is_killed(&self, table: &TableView) -> bool {
+        self.key.as_ref().is_some_and(|key| table.kills().of_route(key, SystemTime::now()).is_some())
+    }
+
     /// The share of the last minute's calls that belong to a request, where the caller serves requests; else there
     /// is no gap. With few calls in that minute it is that of all calls: one alone says nothing of the next ones.
     fn coverage(&self, sources: &Sources, end: Duration) -> f64 {
