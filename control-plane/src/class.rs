@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use damper_core::{Pattern, Policy, Rule, feature};
 
-use crate::table::{Guards, TableView, UNREAD};
+use crate::table::{Guards, Subject, TableView, UNREAD};
 
 /// Clients that are sent the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +59,19 @@ impl Class {
         feature::lacking(policy, |feature| self.features.contains(feature))
     }
 
+    /// What keeps the client from carrying out what is there now; what is gone asks nothing of anybody.
+    pub(crate) fn lacks(&self, subject: &Subject, view: &TableView) -> Option<&'static str> {
+        view.revision_of(subject)?;
+        match subject {
+            Subject::Rule(pattern) => {
+                let rule = view.stored(pattern).and_then(|stored| stored.rule.as_deref());
+                self.off_because(view.guards(), pattern, rule)
+            }
+            Subject::Guard(_) => (!self.knows_guards()).then_some(feature::GUARDS),
+            Subject::Kill(_) => (!self.knows_kills()).then_some(feature::KILL_SWITCH),
+        }
+    }
+
     /// The features of this server's engine that the client does not have.
     pub(crate) fn features_lacking(&self) -> impl Iterator<Item = &'static str> {
         feature::ALL.iter().copied().filter(|feature| !self.features.contains(*feature))
@@ -71,12 +84,21 @@ impl Class {
 
     /// The patterns of rules that are off at these clients.
     pub(crate) fn withheld(&self, view: &TableView) -> Vec<Pattern> {
+        self.off(view).cloned().collect()
+    }
+
+    /// True if a rule is off at these clients for want of a feature.
+    pub(crate) fn is_behind_rules(&self, view: &TableView) -> bool {
+        !self.has_all_features() && self.off(view).next().is_some()
+    }
+
+    fn off<'a>(&'a self, view: &'a TableView) -> impl Iterator<Item = &'a Pattern> {
         let all_but_unread = self.has_all_features() && view.guards().all_read();
-        let rules = view.iter().filter(|(_, stored)| !all_but_unread || stored.rule.is_none());
-        let rules = rules.filter(|(pattern, stored)| {
+        let rules = view.iter().filter(move |(_, stored)| !all_but_unread || stored.rule.is_none());
+        let rules = rules.filter(move |(pattern, stored)| {
             self.matches(pattern)
                 && self.off_because(view.guards(), pattern, stored.rule.as_deref()).is_some()
         });
-        rules.map(|(pattern, _)| pattern.clone()).collect()
+        rules.map(|(pattern, _)| pattern)
     }
 }

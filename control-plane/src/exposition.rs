@@ -191,7 +191,7 @@ fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
 
 /// What the connected clients run on, and what is amiss with how many.
 fn write_clients(text: &mut String, shared: &Shared) {
-    let Census { by_source, behind, refusing, lacking, overridden } = Census::of(shared);
+    let ClientFigures { by_source, behind, refusing, lacking, overridden } = ClientFigures::of(shared);
     let mut clients = Family::gauge(("damper_clients", "Connected clients, by what they run on."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
         clients.add(&format!("source=\"{source}\""), count);
@@ -213,7 +213,7 @@ fn write_clients(text: &mut String, shared: &Shared) {
 
 /// How many clients are what.
 #[derive(Default)]
-struct Census {
+struct ClientFigures {
     /// By the number of the source on the wire.
     by_source: [usize; 4],
     behind: usize,
@@ -222,7 +222,7 @@ struct Census {
     overridden: usize,
 }
 
-impl Census {
+impl ClientFigures {
     fn of(shared: &Shared) -> Self {
         let table = shared.table();
         let now = SystemTime::now();
@@ -231,24 +231,22 @@ impl Census {
         let sessions = shared.hub.all();
         // Once per class: it is a look at every rule.
         let mut lacking: HashMap<&Class, bool> = HashMap::new();
-        let mut census = Self::default();
+        let mut figures = Self::default();
         for session in &sessions {
             let progress = session.progress();
             let source = usize::try_from(progress.source()).unwrap_or_default();
-            if let Some(count) = census.by_source.get_mut(source) {
+            if let Some(count) = figures.by_source.get_mut(source) {
                 *count += 1;
             }
-            census.behind += usize::from(progress.behind_since().is_some_and(lags));
-            census.refusing += usize::from(progress.refuses(&table).next().is_some());
-            census.overridden += usize::from(progress.override_mode() != 0);
+            figures.behind += usize::from(progress.behind_since().is_some_and(lags));
+            figures.refusing += usize::from(progress.refuses(&table).next().is_some());
+            figures.overridden += usize::from(progress.override_mode() != 0);
             drop(progress);
             let class = &*session.class;
-            let lacks = lacking
-                .entry(class)
-                .or_insert_with(|| !class.has_all_features() && !class.withheld(&table).is_empty());
-            census.lacking += usize::from(*lacks);
+            let lacks = lacking.entry(class).or_insert_with(|| class.is_behind_rules(&table));
+            figures.lacking += usize::from(*lacks);
         }
-        census
+        figures
     }
 }
 

@@ -329,3 +329,82 @@ async fn a_client_says_since_when_it_is_behind_and_what_it_lacks() {
     server.client_that(|client| client.behind_since.is_none() && client.acknowledged_revision == 2).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn of_classes_that_differ_in_their_cluster_each_is_asked_for_what_concerns_it() {
+    let server = start().await;
+    let of = |cluster: &str, features: Option<&str>| {
+        let mut hello = instance("shop-1");
+        hello.identity.as_mut().unwrap().cluster = cluster.to_owned();
+        if let Some(feature) = features {
+            hello.features = vec![feature.to_owned()];
+        }
+        hello
+    };
+    // One instance id, but two processes: names count within their cluster.
+    let mut eu = connected(&server, of("eu", None)).await;
+    let mut us = connected(&server, of("us", None)).await;
+    let mut narrow = shop_rule(2);
+    narrow.key.as_mut().unwrap().caller_cluster = "eu".to_owned();
+    let put = server.put(narrow).await.revision;
+    let mut stream = watch(&server, until(put)).await;
+    let first = next(&mut stream).await;
+    assert_eq!(
+        (counts(&first), first.laggards[0].identity.clone().unwrap().cluster.as_str()),
+        ([0, 1, 0, 0, 0], "eu")
+    );
+    let (message, _) = eu.delta().await;
+    eu.ack(&message, vec![]).await;
+    assert_eq!(counts(&last(&mut stream).await), [1, 0, 0, 0, 0]);
+    let wide = server.put(shop_rule(3)).await.revision;
+    let mut stream = watch(&server, until(wide)).await;
+    assert_eq!(counts(&next(&mut stream).await), [0, 2, 0, 0, 0]);
+    for agent in [&mut us, &mut eu] {
+        let (message, _) = agent.delta().await;
+        agent.ack(&message, vec![]).await;
+    }
+    assert_eq!(counts(&last(&mut stream).await), [2, 0, 0, 0, 0]);
+    // What the class of one cluster lacks is nothing to the other.
+    drop(us);
+    server.client_that(|client| client.identity.as_ref().unwrap().cluster == "eu").await;
+    let _old = connected(&server, of("us", Some("base"))).await;
+    let guard = v1::Guard {
+        key: Some(key("shop", "stock", "*")),
+        ceiling: Some(v1::Ceiling { max_attempts: Some(2), ..Default::default() }),
+        ..Default::default()
+    };
+    let request = v1::PutGuardRequest { guard: Some(guard), ..Default::default() };
+    let guarded = server.guards().put_guard(request).await.unwrap().into_inner().revision;
+    let mut stream = watch(&server, until(guarded)).await;
+    let (message, _) = eu.delta().await;
+    eu.ack(&message, vec![]).await;
+    let state = next_that(&mut stream, |state| state.acknowledged == 1).await;
+    assert_eq!((state.waiting, state.lacking_features), (0, 1), "{state:?}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn another_epoch_ends_a_watch_with_the_reason() {
+    let server = start().await;
+    let mut one = connected(&server, instance("shop-1")).await;
+    let put = server.put(shop_rule(2)).await.revision;
+    let mut stream = watch(&server, until(put)).await;
+    assert_eq!(counts(&next(&mut stream).await), [0, 1, 0, 0, 0]);
+    let (message, _) = one.delta().await;
+    // Somebody was further than this store, so that it is another one: a backup, say.
+    let ahead = v1::Hello { epoch: message.epoch.clone(), revision: put + 100, ..hello("cart") };
+    let _ahead = Agent::connect(&server, ahead).await;
+    let ended = soon(async {
+        loop {
+            if let Err(ended) = stream.message().await {
+                return ended;
+            }
+        }
+    })
+    .await;
+    assert_eq!(ended.code(), Code::Unavailable);
+    assert!(ended.message().contains("the store was replaced"), "{ended:?}");
+    let (snapshot, _) = one.snapshot().await;
+    assert_ne!(snapshot.epoch, message.epoch);
+    server.stop().await;
+}

@@ -13,7 +13,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::feature;
 use damper_proto::v1::{self, laggard::Reason};
 use tokio::time::Instant;
 
@@ -143,7 +142,7 @@ impl Census {
         let mut asked = Asked::Nothing;
         for subject in self.subjects.iter().filter(|subject| class.matches(subject.pattern())) {
             asked = Asked::ToHaveIt;
-            if let Some(lacks) = lacks(subject, class, view) {
+            if let Some(lacks) = class.lacks(subject, view) {
                 return Asked::TooMuch(lacks);
             }
         }
@@ -255,19 +254,6 @@ impl Names {
     fn identity(&self) -> v1::Identity {
         let (service, cluster) = self.class.clone();
         v1::Identity { service, cluster, instance: self.instance.clone() }
-    }
-}
-
-/// What keeps clients of a class from carrying out what is there now; what is gone asks nothing of anybody.
-fn lacks(subject: &Subject, class: &Class, view: &TableView) -> Option<&'static str> {
-    view.revision_of(subject)?;
-    match subject {
-        Subject::Rule(pattern) => {
-            let rule = view.stored(pattern).and_then(|stored| stored.rule.as_deref());
-            class.off_because(view.guards(), pattern, rule)
-        }
-        Subject::Guard(_) => (!class.knows_guards()).then_some(feature::GUARDS),
-        Subject::Kill(_) => (!class.knows_kills()).then_some(feature::KILL_SWITCH),
     }
 }
 
