@@ -15,6 +15,7 @@ mod metrics;
 mod peer;
 mod repeats;
 mod spans;
+mod transport;
 mod wire;
 
 use std::sync::Arc;
