@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -13,6 +14,7 @@ use damper_tests::etcd::Etcd;
 use damper_tests::{binary, sled};
 use futures_util::StreamExt as _;
 use prost::Message as _;
+use prost_reflect::{DescriptorPool, DynamicMessage, Kind, MessageDescriptor, Value};
 use tonic::Code;
 
 /// Every part of a policy and of a guard, once.
@@ -100,6 +102,52 @@ fn exported(server: &ControlPlane, format: &str) -> Vec<u8> {
 fn imported(server: &ControlPlane, file: &Path) {
     let file = file.to_str().unwrap();
     tokio::task::block_in_place(|| damper(server, &["import", "-f", file, "--reason", "restore"]));
+}
+
+/// The fields that a message has, and those that its parts have.
+fn said(message: &DynamicMessage, found: &mut BTreeSet<String>) {
+    for (field, value) in message.fields() {
+        found.insert(field.full_name().to_owned());
+        match value {
+            Value::Message(part) => said(part, found),
+            Value::List(parts) => {
+                parts.iter().filter_map(Value::as_message).for_each(|part| said(part, found))
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The fields that a message and its parts can have.
+fn fields(of: &MessageDescriptor, found: &mut BTreeSet<String>) {
+    for field in of.fields() {
+        let new = found.insert(field.full_name().to_owned());
+        if let Kind::Message(part) = field.kind()
+            && new
+            && !part.full_name().starts_with("google.")
+        {
+            fields(&part, found);
+        }
+    }
+}
+
+#[test]
+fn everything_that_a_policy_and_a_ceiling_can_say_is_exported_here() {
+    let pool = DescriptorPool::decode(damper_proto::DESCRIPTORS).unwrap();
+    let of = |name: &str| pool.get_message_by_name(name).unwrap();
+    let (mut can, mut is) = (BTreeSet::new(), BTreeSet::new());
+    fields(&of("damper.v1.Policy"), &mut can);
+    fields(&of("damper.v1.Ceiling"), &mut can);
+    for change in puts(EVERYTHING) {
+        let (name, bytes) = match change {
+            rule_change::Kind::Put(rule) => ("damper.v1.Rule", rule.encode_to_vec()),
+            rule_change::Kind::PutGuard(guard) => ("damper.v1.Guard", guard.encode_to_vec()),
+            other => panic!("{other:?}"),
+        };
+        said(&DynamicMessage::decode(of(name), bytes.as_slice()).unwrap(), &mut is);
+    }
+    let missing: Vec<_> = can.difference(&is).collect();
+    assert!(missing.is_empty(), "export/everything.yaml lacks {missing:?}");
 }
 
 /// Fills a store, in several revisions and by several owners.
