@@ -10,6 +10,8 @@
 //!   extra attempts that were decided on never exceed the budget in any window (by a list of our own, while
 //!   clock and rule go on evenly).
 
+mod ledger;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,10 +19,11 @@ use arbitrary::{Result, Unstructured};
 use damper_core::breaker::{self, Evidence, Word};
 use damper_core::kill::InForce;
 use damper_core::{
-    Answer, Budget, Call, CallStart, Code, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route,
-    Send, SendKind, Step, Time, Verdict, WindowShape,
+    Answer, Call, CallStart, Code, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route, Send,
+    SendKind, Step, Time, Verdict,
 };
 
+use self::ledger::Ledger;
 use crate::any;
 
 const METHOD: &str = "a.B/C";
@@ -52,15 +55,6 @@ struct Open {
     failed: Option<(Time, Evidence)>,
     succeeded: bool,
     finish: Option<Finish>,
-}
-
-/// What the budget is about, in plain lists.
-#[derive(Default)]
-struct Ledger {
-    calls: Vec<Time>,
-    extra: Vec<Time>,
-    /// The clock went back, or the rule changed: the lists do not tell any more.
-    uneven: bool,
 }
 
 /// Runs one case.
@@ -370,24 +364,6 @@ impl Open {
         let Ending { fate, would } = finish.ending;
         assert!(!would && matches!(fate, Fate::Cancelled | Fate::Deadline), "{fate:?}");
         self.finishes(finish, now);
-    }
-}
-
-impl Ledger {
-    /// At every decision there was room for all that had been decided on in the window.
-    fn check(&self, cap: &Budget, shape: WindowShape) {
-        let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let bucket = |time: &Time| time.as_micros() / us(shape.bucket_length);
-        for at in &self.extra {
-            let last = bucket(at);
-            let first = (last + 1).saturating_sub(u64::from(shape.buckets));
-            let in_window = |time: &&Time| *time <= at && (first..=last).contains(&bucket(time));
-            let extra = self.extra.iter().filter(in_window).count() as u128;
-            let calls = self.calls.iter().filter(in_window).count() as u128;
-            let by_ratio = calls * u128::from(cap.ratio.bp()) * 1_000_000;
-            let by_time = u128::from(cap.min_per_second) * u128::from(us(shape.length())) * 10_000;
-            assert!(extra * 10_000_000_000 <= by_ratio + by_time, "{extra} extra attempts of {calls} calls");
-        }
     }
 }
 
