@@ -43,6 +43,7 @@ fn owned(request_id: &str) -> v1::WriteOptions {
 
 /// What a request answers, in one type for all.
 #[derive(Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "a few of them, in a test")]
 enum Answer {
     Set(v1::ApplyRulesResponse),
     Rule(v1::PutRuleResponse),
