@@ -66,6 +66,7 @@ async fn write(replica: &ControlPlane) {
         author: "ann".to_owned(),
         reason: "peak season".to_owned(),
         request_id: "g-1".to_owned(),
+        owner: "team".to_owned(),
         ..Default::default()
     };
     let request =

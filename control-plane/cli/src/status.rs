@@ -198,7 +198,7 @@ mod tests {
         let error = failure("http://server", &Status::from_error(Box::new(refused)), &as_is);
         assert_eq!(error.code(), 69);
         let text = error.to_string();
-        assert!(text.starts_with("http://server can not be reached: refused; start it"), "{text}");
+        assert!(text.starts_with("http://server can not be reached: refused; is this its address"), "{text}");
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn a_change_by_hand_of_what_belongs_to_another_is_warned_about() {
     let file = server.file("rule.yaml", manifest("checkout", OBSERVE));
     server.run(&["apply", "-f", text(&file), "--owner", "team-a"]).ok();
     let promoted = server.run_key(&["rules", "promote"]);
-    assert!(!promoted.err.contains("belonged to"), "what was read says its owner: {promoted:?}");
+    assert!(promoted.err.contains("owned_by_another"), "its owner does not know of it: {promoted:?}");
     promoted.ok();
     let put = server.run(&["rules", "put", "-f", text(&file)]);
     assert!(put.err.contains("the rule belonged to team-a, whose next apply undoes this change"), "{put:?}");
