@@ -36,6 +36,13 @@ test("a rule that a later message brings is marked as changed", () => {
   expect(after?.changed).toEqual([keyText(rule("orders", 8n).rule?.key)]);
 });
 
+test("kills are said once an interval and hold for its further messages", () => {
+  const told = fold(undefined, message({ reset: true, kills: [kill("stock")] }));
+  const further = fold(told, message({ continued: true, routes: [route("orders")] }));
+  expect(further?.kills).toHaveLength(1);
+  expect(fold(further, message({}))?.kills).toHaveLength(0);
+});
+
 test("the state before a fold is left alone", () => {
   const before = fold(undefined, start);
   fold(before, message({ removedRoutes: [route("gateway").key] }));
