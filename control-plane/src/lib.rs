@@ -5,6 +5,7 @@
 //! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
+mod by_hand;
 mod chain;
 mod class;
 mod connection;

@@ -8,19 +8,6 @@ use damper_proto::v1;
 
 use crate::judgement;
 use crate::table::{Subject, TableView};
-use crate::written::{WrittenGuard, WrittenRule};
-
-/// The finding of a rule that is put by hand.
-pub(crate) fn of_rule(table: &TableView, rule: &WrittenRule, said: &str) -> Option<v1::Finding> {
-    let changed = rule.unchanged(table).is_none();
-    changed.then(|| finding(table, &rule.subject(), said)).flatten()
-}
-
-/// The finding of a guard that is put by hand.
-pub(crate) fn of_guard(table: &TableView, guard: &WrittenGuard, said: &str) -> Option<v1::Finding> {
-    let changed = guard.unchanged(table).is_none();
-    changed.then(|| finding(table, &guard.subject(), said)).flatten()
-}
 
 /// That what is changed or removed belongs to somebody whom the author does not name. What the new rule or guard says
 /// does not count: who writes back what was read names its owner without having thought of it.

@@ -6,9 +6,8 @@ use std::time::SystemTime;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 
-use crate::chain;
+use crate::by_hand::Beside;
 use crate::errors::Error;
-use crate::ownership;
 use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, read_key, write};
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
@@ -49,8 +48,9 @@ impl Removal<'_> {
     async fn carry_out(&self) -> Result<Removed, Error> {
         let Self { shared, asked, subject, expected } = self;
         let table = shared.table();
-        let (chain, findings) = self.judge(&table).await?;
-        chain.permit(&asked.options, |_| "key".to_owned()).map_err(Error::Faults)?;
+        let beside = self.judge(&table).await?;
+        beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(Error::Faults)?;
+        let findings = beside.findings(subject).collect();
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
@@ -65,8 +65,8 @@ impl Removal<'_> {
 
     /// The answer to a request that was carried out before.
     async fn again(&self, first: &Done) -> Result<Removed, Error> {
-        let (_, findings) = self.judge(&first.before).await?;
-        self.done(first, findings)
+        let beside = self.judge(&first.before).await?;
+        self.done(first, beside.findings(&self.subject).collect())
     }
 
     fn done(&self, Done { committed, .. }: &Done, findings: Vec<v1::Finding>) -> Result<Removed, Error> {
@@ -76,11 +76,8 @@ impl Removal<'_> {
         Ok(Removed { revision: committed.revision, findings })
     }
 
-    async fn judge(&self, table: &Arc<TableView>) -> Result<(chain::Judged, Vec<v1::Finding>), Error> {
-        let chain = chain::judge(self.shared, table, std::slice::from_ref(&self.edit())).await?;
-        let of_another = ownership::finding(table, &self.subject, &self.asked.options.owner);
-        let findings = chain.findings_of(&self.subject).into_iter().chain(of_another).collect();
-        Ok((chain, findings))
+    async fn judge(&self, table: &Arc<TableView>) -> Result<Beside, Error> {
+        Beside::of(self.shared, self.asked, table, (&self.subject, true), &self.edit()).await
     }
 
     fn edit(&self) -> ProposedEdit {

@@ -10,15 +10,14 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tonic::Request;
 
-use crate::chain::{self, Judged};
+use crate::by_hand::{self, Beside, Outcome, Put};
+use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings};
-use crate::ownership;
 use crate::reach::Survey;
-use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, too_many, write};
+use crate::requests::{Asked, Done, all_or, check_expected, check_options, too_many};
 use crate::shared::Shared;
-use crate::table::{Guards, TableView};
-use crate::writer::ProposedEdit;
+use crate::table::{Guards, Subject, TableView};
 use crate::written::WrittenGuard;
 
 pub(super) async fn put(
@@ -29,51 +28,27 @@ pub(super) async fn put(
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let written = all_or(WrittenGuard::read("guard", request.guard), faults)?;
-    let at = SystemTime::now();
-    let edit = |before: &TableView| ProposedEdit {
-        key: written.subject().key(),
-        value: Some(written.value(before, &asked.options.author, at)),
-        expected: request.expected_revision,
-    };
-    let again = async |first: Done| {
-        let edit = edit(&first.before);
-        let beside = Beside::of(shared, &asked, &written, &first.before, &edit).await?;
-        Ok(response(shared, &written, &first, beside))
-    };
-    if let Some(first) = first_answer(shared, &asked).await? {
-        return again(first).await;
+    match by_hand::put(shared, &asked, &written, request.expected_revision).await? {
+        Outcome::Tried(table, beside) => try_out(shared, &table, &written, request.expected_revision, beside),
+        Outcome::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
     }
-    let before = shared.table();
-    let edit = edit(&before);
-    let beside = Beside::of(shared, &asked, &written, &before, &edit).await?;
-    beside.chain.permit(&asked.options, |_| "guard.ceiling".to_owned()).map_err(Error::Faults)?;
-    if asked.options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision, beside);
-    }
-    let done = write(shared, &asked, &before, at, vec![edit]).await?;
-    if done.committed.repeated {
-        return again(done).await;
-    }
-    Ok(response(shared, &written, &done, beside))
 }
 
-/// What is found where a guard is put, besides what it says.
-struct Beside {
-    of_another: Option<v1::Finding>,
-    chain: Judged,
-}
+impl Put for WrittenGuard {
+    fn subject(&self) -> Subject {
+        self.subject()
+    }
 
-impl Beside {
-    async fn of(
-        shared: &Arc<Shared>,
-        asked: &Asked,
-        written: &WrittenGuard,
-        before: &Arc<TableView>,
-        edit: &ProposedEdit,
-    ) -> Result<Self, Error> {
-        let of_another = ownership::of_guard(before, written, &asked.options.owner);
-        let chain = chain::judge(shared, before, std::slice::from_ref(edit)).await?;
-        Ok(Self { of_another, chain })
+    fn changes(&self, table: &TableView) -> bool {
+        self.unchanged(table).is_none()
+    }
+
+    fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+        self.value(table, author, at)
+    }
+
+    fn permit(&self, _: &TableView, chain: &Judged, options: &v1::WriteOptions) -> Result<(), Error> {
+        chain.permit(options, |_| "guard.ceiling".to_owned()).map_err(Error::Faults)
     }
 }
 
@@ -127,12 +102,12 @@ fn try_out(
 fn findings(
     table: &TableView,
     written: &WrittenGuard,
-    Beside { of_another, chain }: Beside,
+    beside: Beside,
     reach: &v1::RuleReach,
 ) -> Vec<v1::Finding> {
     let guards = Guards::only(Arc::new(written.stored()));
     let rules = table.iter().filter_map(|(_, stored)| stored.rule.as_deref());
     let cuts = rules.flat_map(|rule| judgement::cuts(&guards, rule));
-    let beside = chain.findings_of(&written.subject()).into_iter().chain(of_another);
+    let beside = beside.findings(&written.subject());
     Findings::all(beside.chain(judgement::of_guard(&written.guard, reach)).chain(cuts))
 }

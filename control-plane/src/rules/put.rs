@@ -7,15 +7,14 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tonic::Request;
 
-use crate::chain::{self, Judged};
+use crate::by_hand::{self, Beside, Outcome, Put};
+use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings, Traffic};
-use crate::ownership;
 use crate::reach::Survey;
-use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, too_many, write};
+use crate::requests::{Asked, Done, all_or, check_expected, check_options, too_many};
 use crate::shared::Shared;
-use crate::table::{Guards, TableView};
-use crate::writer::ProposedEdit;
+use crate::table::{Guards, Subject, TableView};
 use crate::written::WrittenRule;
 
 pub(super) async fn put(
@@ -26,73 +25,38 @@ pub(super) async fn put(
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let written = all_or(WrittenRule::read("rule", request.rule), faults)?;
-    let at = SystemTime::now();
-    let edit = |before: &TableView| ProposedEdit {
-        key: written.subject().key(),
-        value: Some(written.value(before, &asked.options.author, at)),
-        expected: request.expected_revision,
-    };
-    let again = async |first: Done| {
-        let edit = edit(&first.before);
-        let beside = Beside::of(shared, &asked, &written, &first.before, &edit).await?;
-        Ok(response(shared, &written, &first, beside))
-    };
-    if let Some(first) = first_answer(shared, &asked).await? {
-        return again(first).await;
-    }
-    let before = shared.table();
-    let edit = edit(&before);
-    let beside = Beside::of(shared, &asked, &written, &before, &edit).await?;
-    permit(&written, &before, &beside.chain, &asked.options).map_err(|refused| Error::at("rule", refused))?;
-    if asked.options.validate_only {
-        return try_out(shared, &before, &written, request.expected_revision, beside);
-    }
-    let done = write(shared, &asked, &before, at, vec![edit]).await?;
-    if done.committed.repeated {
-        return again(done).await;
-    }
-    Ok(response(shared, &written, &done, beside))
-}
-
-/// What is found where a rule is put, besides what it says.
-struct Beside {
-    of_another: Option<v1::Finding>,
-    chain: Judged,
-}
-
-impl Beside {
-    async fn of(
-        shared: &Arc<Shared>,
-        asked: &Asked,
-        written: &WrittenRule,
-        before: &Arc<TableView>,
-        edit: &ProposedEdit,
-    ) -> Result<Self, Error> {
-        let of_another = ownership::of_rule(before, written, &asked.options.owner);
-        let chain = chain::judge(shared, before, std::slice::from_ref(edit)).await?;
-        Ok(Self { of_another, chain })
+    match by_hand::put(shared, &asked, &written, request.expected_revision).await? {
+        Outcome::Tried(table, beside) => try_out(shared, &table, &written, request.expected_revision, beside),
+        Outcome::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
     }
 }
 
-/// Refuses a rule that guards do not allow, or that lets a chain send too much.
-fn permit(
-    written: &WrittenRule,
-    before: &TableView,
-    chain: &Judged,
-    options: &v1::WriteOptions,
-) -> Result<(), Faults> {
-    if written.unchanged(before).is_some() {
-        return Ok(());
+impl Put for WrittenRule {
+    fn subject(&self) -> Subject {
+        self.subject()
     }
-    let mut faults = Faults::none();
-    for refused in
-        [judgement::refuse(before.guards(), &written.rule), chain.permit(options, |_| "policy".to_owned())]
-    {
-        if let Err(refused) = refused {
+
+    fn changes(&self, table: &TableView) -> bool {
+        self.unchanged(table).is_none()
+    }
+
+    fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+        self.value(table, author, at)
+    }
+
+    /// A rule that guards do not allow, or that lets a chain send too much, is refused unless it is there already.
+    fn permit(&self, before: &TableView, chain: &Judged, options: &v1::WriteOptions) -> Result<(), Error> {
+        if self.unchanged(before).is_some() {
+            return Ok(());
+        }
+        let mut faults = Faults::none();
+        let refusals =
+            [judgement::refuse(before.guards(), &self.rule), chain.permit(options, |_| "policy".to_owned())];
+        for refused in refusals.into_iter().filter_map(Result::err) {
             faults.nest("", refused);
         }
+        faults.or(()).map_err(|refused| Error::at("rule", refused))
     }
-    faults.or(())
 }
 
 fn response(
@@ -145,11 +109,11 @@ fn found(
     shared: &Shared,
     guards: &Guards,
     written: &WrittenRule,
-    Beside { of_another, chain }: Beside,
+    beside: Beside,
 ) -> (v1::RuleReach, Vec<v1::Finding>) {
     let reach = Survey::of(shared).reach(&written.rule);
     let of_rule = judgement::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
-    let beside = chain.findings_of(&written.subject()).into_iter().chain(of_another);
+    let beside = beside.findings(&written.subject());
     let findings = Findings::all(beside.chain(of_rule));
     (reach, findings)
 }
