@@ -12,7 +12,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto};
 use tonic_prost_build::Builder;
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     "damper/v1/policy.proto",
     "damper/v1/admin.proto",
     "damper/v1/guards.proto",
@@ -21,6 +21,8 @@ const FILES: [&str; 8] = [
     "damper/v1/distribution.proto",
     "damper/v1/fleet.proto",
     "damper/v1/history.proto",
+    "damper/v1/tokens.proto",
+    "damper/v1/replicas.proto",
 ];
 const PACKAGE: &str = ".damper.v1";
 const FORM: &str = "crate::manifest::form";

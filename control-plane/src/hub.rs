@@ -236,6 +236,7 @@ impl Session {
             behind_since: progress.behind_since().map(Into::into),
             features_lacking: self.class.features_lacking().map(str::to_owned).collect(),
             serves: self.serves,
+            replica: String::new(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
+mod access;
 mod by_hand;
 mod chain;
 mod class;
@@ -29,6 +30,7 @@ mod ownership;
 mod paging;
 mod reach;
 mod removal;
+mod replicas;
 mod requests;
 mod rules;
 mod server;
@@ -38,6 +40,7 @@ mod shared;
 mod stats;
 pub mod store;
 mod table;
+mod tokens;
 mod watching;
 pub mod writer;
 mod written;

@@ -10,6 +10,7 @@ use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
 use tonic::Request;
 
+use crate::access::Caller;
 use crate::connection::Peer;
 use crate::errors::{Current, Error};
 use crate::history;
@@ -77,8 +78,28 @@ pub(crate) fn all_or<T>(parts: Result<T, Error>, options: Faults) -> Result<T, E
 pub(crate) struct Asked {
     pub(crate) options: v1::WriteOptions,
     digest: Digest,
-    /// The address that asked; empty = the server itself.
-    peer: String,
+    by: Asker,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    pub(crate) caller: Caller,
+    /// The address; empty = unknown, or the server itself.
+    pub(crate) address: String,
+}
+
+impl Asker {
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        let peer = request.extensions().get::<Peer>();
+        let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+        Self { caller: Caller::of(request), address }
+    }
+
+    /// The server itself.
+    fn itself() -> Self {
+        Self { caller: Caller::Anybody, address: String::new() }
+    }
 }
 
 impl Asked {
@@ -88,23 +109,23 @@ impl Asked {
         request: Request<T>,
         options: impl FnOnce(&mut T) -> Option<v1::WriteOptions>,
     ) -> (Self, T) {
-        let peer = peer(&request);
+        let by = Asker::of(&request);
         let mut request = request.into_inner();
         let mut digest = Digest::new();
         digest.add(operation.as_bytes());
         digest.add(&request.encode_to_vec());
         let options = options(&mut request).unwrap_or_default();
-        (Self { options, digest, peer }, request)
+        (Self { options, digest, by }, request)
     }
 
     /// The same of a request that came in parts.
-    pub(crate) fn of_parts(options: v1::WriteOptions, digest: Digest, peer: String) -> Self {
-        Self { options, digest, peer }
+    pub(crate) fn of_parts(options: v1::WriteOptions, digest: Digest, by: Asker) -> Self {
+        Self { options, digest, by }
     }
 
     /// What the server does by itself.
     pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
-        Self { options, digest: Digest::new(), peer: String::new() }
+        Self { options, digest: Digest::new(), by: Asker::itself() }
     }
 
     /// The proposal of edits; at any revision of the store, unless one is said.
@@ -112,7 +133,8 @@ impl Asked {
         Proposal {
             author: self.options.author.clone(),
             reason: self.options.reason.clone(),
-            peer: self.peer.clone(),
+            peer: self.by.address.clone(),
+            principal: self.by.caller.principal(),
             request_id: self.options.request_id.clone(),
             request_digest: self.digest.value(),
             at,
@@ -121,11 +143,6 @@ impl Asked {
             judge: None,
         }
     }
-}
-
-/// The address a request came from; empty = unknown.
-pub(crate) fn peer<T>(request: &Request<T>) -> String {
-    request.extensions().get::<Peer>().map(|peer| peer.address.to_string()).unwrap_or_default()
 }
 
 /// A write that was carried out, now or when it was first asked for.

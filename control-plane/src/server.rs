@@ -18,7 +18,9 @@ use damper_proto::v1::fleet_server::FleetServer;
 use damper_proto::v1::guards_server::GuardsServer;
 use damper_proto::v1::history_server::HistoryServer;
 use damper_proto::v1::kills_server::KillsServer;
+use damper_proto::v1::replicas_server::ReplicasServer;
 use damper_proto::v1::rules_server::RulesServer;
+use damper_proto::v1::tokens_server::TokensServer;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -38,12 +40,14 @@ use crate::history::{History, retention};
 use crate::hub::Hub;
 use crate::kills::{Kills, expiry};
 use crate::metrics::Metrics;
+use crate::replicas::Replicas;
 use crate::rules::Rules;
 use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::table::{GUARDS, KILLS, RULES, TableView};
+use crate::tokens::Tokens;
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{http, table};
 
@@ -362,6 +366,8 @@ fn routes(
     let history =
         HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let replicas = ReplicasServer::new(Replicas::new(shared.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -373,6 +379,8 @@ fn routes(
         .add_service(fleet)
         .add_service(history)
         .add_service(kills)
+        .add_service(tokens)
+        .add_service(replicas)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()
@@ -383,7 +391,10 @@ fn routes(
 
 /// Tells health of the server and of each service.
 async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
-    use v1::{distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server};
+    use v1::{
+        distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server,
+        tokens_server,
+    };
     for service in [
         "",
         rules_server::SERVICE_NAME,
@@ -392,6 +403,7 @@ async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
         fleet_server::SERVICE_NAME,
         history_server::SERVICE_NAME,
         kills_server::SERVICE_NAME,
+        tokens_server::SERVICE_NAME,
     ] {
         reporter.set_service_status(service, status).await;
     }

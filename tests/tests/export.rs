@@ -278,6 +278,7 @@ async fn what_can_not_be_read_is_named_and_nothing_is_exported() {
         author: "a newer version".to_owned(),
         reason: String::new(),
         peer: String::new(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         edits: vec![edit("rules", "b", unread.encode_to_vec()), edit("guards", "c", vec![0xff])],

@@ -119,6 +119,7 @@ fn change(revision: u64, edits: Vec<Edit>) -> Change {
         author: format!("author {revision}"),
         reason: "because".to_owned(),
         peer: format!("[::1]:{revision}"),
+        principal: format!("token ci ({revision})"),
         request_id: format!("request {revision}"),
         request_digest: u64::MAX - revision,
         edits,

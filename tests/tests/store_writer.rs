@@ -18,6 +18,7 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
         author: "ann".to_owned(),
         reason: String::new(),
         peer: String::new(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),

@@ -130,7 +130,7 @@ fn owner(change: &v1::ObjectChange) -> &str {
     match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
-        Some(object::Kind::Kill(_)) | None => "",
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
     }
 }
 
@@ -139,6 +139,7 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
         Some(object_key::Kind::Rule(key)) => ("rule", Some(key)),
         Some(object_key::Kind::Guard(key)) => ("guard", Some(key)),
         Some(object_key::Kind::Kill(key)) => ("kill", Some(key)),
+        Some(object_key::Kind::Token(_)) => ("token", None),
         None => ("", None),
     }
 }
@@ -148,7 +149,7 @@ pub(crate) fn item(object: v1::Object) -> Option<Item> {
     Some(match object.kind? {
         object::Kind::Rule(rule) => Item::Rule(rule),
         object::Kind::Guard(guard) => Item::Guard(guard),
-        object::Kind::Kill(_) => return None,
+        object::Kind::Kill(_) | object::Kind::Token(_) => return None,
     })
 }
 

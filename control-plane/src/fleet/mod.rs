@@ -77,4 +77,11 @@ impl v1::fleet_server::Fleet for Fleet {
         within(self.shared.settings.unary_deadline, diagnose::diagnose(&self.shared, request.into_inner()))
             .await
     }
+
+    async fn list_replicas(
+        &self,
+        _request: Request<v1::ListReplicasRequest>,
+    ) -> Result<Response<v1::ListReplicasResponse>, Status> {
+        Err(Status::unimplemented("not built yet"))
+    }
 }

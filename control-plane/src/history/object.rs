@@ -36,7 +36,7 @@ pub(super) fn subject(key: Option<v1::ObjectKey>) -> Result<Subject, Faults> {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
         Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(Subject::Kill),
-        None => {
+        Some(object_key::Kind::Token(_)) | None => {
             let mut faults = Faults::none();
             faults.add("key", "must be given: rule, guard or kill");
             Err(faults)
@@ -75,7 +75,7 @@ fn owner(object: &v1::Object) -> &str {
     match &object.kind {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
-        Some(object::Kind::Kill(_)) | None => "",
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
     }
 }
 
@@ -91,6 +91,7 @@ pub(super) fn head(change: &Change) -> v1::Change {
         objects: Vec::new(),
         object_count: u32::try_from(objects).unwrap_or(u32::MAX),
         peer: change.peer.clone(),
+        principal: change.principal.clone(),
     }
 }
 

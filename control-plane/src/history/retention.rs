@@ -80,6 +80,7 @@ mod tests {
             author: String::new(),
             reason: String::new(),
             peer: String::new(),
+            principal: String::new(),
             request_id: String::new(),
             request_digest: 0,
             edits: Vec::new(),

@@ -266,7 +266,9 @@ impl Rollback {
                 let written = WrittenGuard::read(&path, Some(guard))?;
                 Change::put(Written::Guard(Box::new(written)), path)
             }
-            Some(v1::object::Kind::Kill(_)) | None => Change::delete(subject, path),
+            Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_)) | None => {
+                Change::delete(subject, path)
+            }
         };
         let expected = self.expected.filter(|_| self.of.is_some());
         Ok(Change { expected, ..change })

@@ -70,6 +70,8 @@ pub struct Change {
     pub reason: String,
     /// The address that asked for it, as the server saw it; empty = unknown, or the server itself.
     pub peer: String,
+    /// Who it was proven to be; empty = nobody was asked to prove anything, or the server itself.
+    pub principal: String,
     /// What makes the request recognisable when it is repeated; empty = nothing.
     pub request_id: String,
     /// The digest of the request's body, to tell a repetition from another request with the same id.

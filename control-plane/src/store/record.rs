@@ -71,6 +71,9 @@ struct Body {
     /// Absent in records of versions that did not keep it.
     #[prost(string, tag = "8")]
     peer: String,
+    /// Absent where nobody was asked, and in records of versions that did not keep it.
+    #[prost(string, tag = "9")]
+    principal: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -197,6 +200,7 @@ pub(super) fn encode(change: &Change, commit: u64, inline_bytes: usize) -> Encod
         author: change.author.clone(),
         reason: change.reason.clone(),
         peer: change.peer.clone(),
+        principal: change.principal.clone(),
         request_id: change.request_id.clone(),
         request_digest: change.request_digest,
         edits: edits.collect(),
@@ -240,6 +244,7 @@ pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> 
         author: body.author,
         reason: body.reason,
         peer: body.peer,
+        principal: body.principal,
         request_id: body.request_id,
         request_digest: body.request_digest,
         edits: body.edits.into_iter().map(edit).collect(),
@@ -347,6 +352,7 @@ mod tests {
             author: "ann".to_owned(),
             reason: "why".to_owned(),
             peer: "127.0.0.1:5".to_owned(),
+            principal: "token ci (a1)".to_owned(),
             request_id: "id".to_owned(),
             request_digest: 8,
             edits: vec![

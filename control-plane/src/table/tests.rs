@@ -32,6 +32,7 @@ fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
         author: String::new(),
         reason: String::new(),
         peer: String::new(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         edits: edits.into_iter().map(edit).collect(),

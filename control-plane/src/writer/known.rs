@@ -188,6 +188,7 @@ fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
         author: proposal.author.clone(),
         reason: proposal.reason.clone(),
         peer: proposal.peer.clone(),
+        principal: proposal.principal.clone(),
         request_id: proposal.request_id.clone(),
         request_digest: proposal.request_digest,
         edits,

@@ -38,6 +38,8 @@ pub struct Proposal {
     pub reason: String,
     /// The address that asks; empty = unknown, or the server itself.
     pub peer: String,
+    /// Who that was proven to be; empty = nobody was asked to prove anything, or the server itself.
+    pub principal: String,
     /// What makes the request recognisable when it is repeated; empty = nothing.
     pub request_id: String,
     /// The digest of the request's body, to tell a repetition from another request with the same id.

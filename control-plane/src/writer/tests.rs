@@ -42,6 +42,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         author: "ann".to_owned(),
         reason: "because".to_owned(),
         peer: "127.0.0.1:1".to_owned(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),

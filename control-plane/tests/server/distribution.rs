@@ -94,6 +94,7 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
         author: String::new(),
         reason: String::new(),
         peer: String::new(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         edits: vec![Edit { key: "notes/n".to_owned(), value: Some(vec![1].into()), before: None }],

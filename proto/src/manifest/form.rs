@@ -58,6 +58,7 @@ named! {
     v1::RetryBreakerMode, "RETRY_BREAKER_MODE_", false;
     v1::HedgeCeiling, "HEDGE_CEILING_", false;
     v1::ObjectKind, "OBJECT_KIND_", false;
+    v1::Role, "ROLE_", false;
     v1::Code, "CODE_", true;
     v1::Fate, "FATE_", false;
     v1::Source, "SOURCE_", false;

@@ -62,6 +62,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
         author: "victim".to_owned(),
         reason: String::new(),
         peer: String::new(),
+        principal: String::new(),
         request_id: String::new(),
         request_digest: 0,
         at: SystemTime::now(),

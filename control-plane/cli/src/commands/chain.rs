@@ -147,6 +147,7 @@ mod tests {
             worst_measured: Some(path),
             worst_possible: None,
             window: None,
+            missing_replicas: Vec::new(),
         };
         let text = text(&response);
         assert!(text.contains("b\\u{1b}") && text.contains("100.0%"), "{text}");

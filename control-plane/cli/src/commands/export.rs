@@ -73,7 +73,7 @@ fn manifest_of(object: v1::Object) -> Result<Manifest, Error> {
     match object.kind {
         Some(object::Kind::Rule(rule)) => Ok(rule.into()),
         Some(object::Kind::Guard(guard)) => Ok(guard.into()),
-        Some(object::Kind::Kill(_)) | None => {
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => {
             Err(Error::Defect("the server exports something that is neither a rule nor a guard".to_owned()))
         }
     }

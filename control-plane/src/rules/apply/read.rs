@@ -15,7 +15,7 @@ use super::Apply;
 use super::claim::Claim;
 use crate::errors::Error;
 use crate::paging::Digest;
-use crate::requests::{Asked, check_options, peer, read_key};
+use crate::requests::{Asked, Asker, check_options, read_key};
 use crate::set::{Change, Set, Written};
 use crate::shared::Shared;
 use crate::table::Subject;
@@ -30,7 +30,7 @@ pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
 pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<Apply, Error> {
-    let peer = peer(&request);
+    let by = Asker::of(&request);
     let mut requests = request.into_inner();
     let first = next(&mut requests).await?;
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
@@ -71,7 +71,7 @@ pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<
     }
     match reading.too_large {
         Some(error) => Err(error),
-        None => Ok(Apply { asked: Asked::of_parts(options, digest, peer), claim, set: Set(changes) }),
+        None => Ok(Apply { asked: Asked::of_parts(options, digest, by), claim, set: Set(changes) }),
     }
 }
 
