@@ -2,7 +2,8 @@ import "./style/page.css";
 import { mount } from "svelte";
 import App from "./App.svelte";
 import { openFeed } from "./feed/open";
+import { overHttp } from "./session";
 
 const target = document.getElementById("page");
 if (target === null) throw new Error("index.html has no #page");
-mount(App, { target, props: { open: openFeed } });
+mount(App, { target, props: { open: openFeed, session: overHttp() } });

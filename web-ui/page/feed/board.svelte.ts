@@ -1,5 +1,5 @@
 // The stream as the components see it: the fleet, whether it is live, and the last two minutes.
-import type { Open } from "./open";
+import type { Feed, Open } from "./open";
 import type { Event } from "./link";
 import type { Fleet, Load } from "./state";
 import { fold, load } from "./state";
@@ -10,7 +10,7 @@ export interface Sample {
   readonly amplification: number | undefined;
 }
 
-export type Liveness = "loading" | "live" | "late" | "down";
+export type Liveness = "loading" | "live" | "late" | "down" | "locked";
 
 // Two messages missed: worth a mark, not yet an alarm.
 const LATE_AFTER_MS = 3_500;
@@ -24,29 +24,44 @@ export class Board {
   samples = $state.raw<readonly Sample[]>([]);
   // Why there is no stream; undefined = there is one, or the first is being opened.
   downReason = $state<string>();
+  // The server wants to know who is asking.
+  locked = $state(false);
   // Of the data shown; undefined = there is none.
   ageMs = $state<number>();
   // Rules changed within the last seconds.
   marked = $state.raw<ReadonlyMap<string, number>>(new Map());
   liveness = $derived.by((): Liveness => {
+    if (this.locked) return "locked";
     if (this.downReason !== undefined) return "down";
     if (this.ageMs === undefined) return "loading";
     return this.ageMs > LATE_AFTER_MS ? "late" : "live";
   });
 
   #heardAt: number | undefined;
+  #feed: Feed | undefined;
 
   // Returns what ends it.
   start(open: Open): () => void {
-    const close = open((event) => { this.take(event); });
+    const feed = open((event) => { this.take(event); });
+    this.#feed = feed;
     const clock = setInterval(() => { this.#tick(); }, 500);
     return () => {
       clearInterval(clock);
-      close();
+      feed.close();
     };
   }
 
+  // Who asks has changed.
+  again(): void {
+    this.#feed?.again();
+  }
+
   take(event: Event): void {
+    this.locked = event.kind === "locked";
+    if (event.kind === "locked") {
+      this.#forget();
+      return;
+    }
     if (event.kind === "down") {
       this.downReason = event.reason;
       this.#tick();
@@ -65,6 +80,15 @@ export class Board {
       this.marked = marked;
     }
     this.#tick();
+  }
+
+  #forget(): void {
+    this.fleet = undefined;
+    this.samples = [];
+    this.downReason = undefined;
+    this.ageMs = undefined;
+    this.marked = new Map();
+    this.#heardAt = undefined;
   }
 
   #sample(): void {

@@ -10,7 +10,9 @@ import type { WatchResponse } from "$wire/fleet_pb";
 export type Event =
   | { readonly kind: "message"; readonly message: WatchResponse }
   // The stream has ended; a new one is opened after the wait.
-  | { readonly kind: "down"; readonly reason: string; readonly waitMs: number };
+  | { readonly kind: "down"; readonly reason: string; readonly waitMs: number }
+  // The server wants to know who is asking; what was shown before is not for whoever sits here now.
+  | { readonly kind: "locked" };
 
 export type Listener = (event: Event) => void;
 
@@ -19,6 +21,15 @@ const INTERVAL_S = 1n;
 const SILENCE_LIMIT_MS = 10_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
+// Somebody may have signed in through another window.
+const LOCKED_WAIT_MS = 15_000;
+
+// Ends a wait, and with `again` the stream too: who asks has changed.
+export class Wake extends EventTarget {
+  again(): void {
+    this.dispatchEvent(new Event("again"));
+  }
+}
 
 // Half of the wait is sure, half is chance.
 export function waitMs(failures: number, random: number): number {
@@ -27,17 +38,38 @@ export function waitMs(failures: number, random: number): number {
 }
 
 // Runs until the signal; returns only then.
-export async function keepOpen(transport: Transport, listener: Listener, signal: AbortSignal): Promise<void> {
+export async function keepOpen(
+  transport: Transport,
+  listener: Listener,
+  signal: AbortSignal,
+  wake: Wake = new Wake(),
+): Promise<void> {
   let failures = 0;
   while (!signal.aborted) {
     const heard = { any: false };
-    const reason = await readStream(transport, listener, signal, heard);
+    const end = await readStream(transport, listener, signal, wake, heard);
     if (signal.aborted) return;
+    if (end.kind === "again") continue;
+    if (end.kind === "locked") {
+      listener({ kind: "locked" });
+      await pause(LOCKED_WAIT_MS, signal, wake);
+      continue;
+    }
     failures = heard.any ? 1 : failures + 1;
     const wait = waitMs(failures, Math.random());
-    listener({ kind: "down", reason, waitMs: wait });
-    await pause(wait, signal);
+    listener({ kind: "down", reason: end.reason, waitMs: wait });
+    await pause(wait, signal, wake);
   }
+}
+
+// Why a stream ended.
+type End =
+  | { readonly kind: "again" }
+  | { readonly kind: "locked" }
+  | { readonly kind: "broken"; readonly reason: string };
+
+function broken(reason: string): End {
+  return { kind: "broken", reason };
 }
 
 // Reads one stream to its end and says why it ended.
@@ -45,11 +77,18 @@ async function readStream(
   transport: Transport,
   listener: Listener,
   signal: AbortSignal,
+  wake: Wake,
   heard: { any: boolean },
-): Promise<string> {
+): Promise<End> {
   const attempt = new AbortController();
   const stop = () => { attempt.abort(); };
+  let again = false;
+  const beginAgain = () => {
+    again = true;
+    attempt.abort();
+  };
   signal.addEventListener("abort", stop);
+  wake.addEventListener("again", beginAgain);
   let silent = false;
   const giveUp = () => {
     silent = true;
@@ -65,13 +104,16 @@ async function readStream(
       heard.any = true;
       listener({ kind: "message", message });
     }
-    return "the server ended the stream";
+    return broken("the server ended the stream");
   } catch (error) {
-    if (silent) return `nothing was heard for ${SILENCE_LIMIT_MS / 1000} s`;
-    return inWords(ConnectError.from(error));
+    if (again) return { kind: "again" };
+    if (silent) return broken(`nothing was heard for ${SILENCE_LIMIT_MS / 1000} s`);
+    const said = ConnectError.from(error);
+    return said.code === Code.Unauthenticated ? { kind: "locked" } : broken(inWords(said));
   } finally {
     clearTimeout(watchdog);
     signal.removeEventListener("abort", stop);
+    wake.removeEventListener("again", beginAgain);
     attempt.abort();
   }
 }
@@ -82,17 +124,19 @@ function inWords(error: ConnectError): string {
   return `${Code[error.code]}: ${error.rawMessage}`;
 }
 
-// Ends early when the browser is online again or the signal comes.
-function pause(ms: number, signal: AbortSignal): Promise<void> {
+// Ends early when the browser is online again, when it is woken, or when the signal comes.
+function pause(ms: number, signal: AbortSignal, wake: Wake): Promise<void> {
   return new Promise((resolve) => {
     const done = () => {
       clearTimeout(timer);
       globalThis.removeEventListener("online", done);
+      wake.removeEventListener("again", done);
       signal.removeEventListener("abort", done);
       resolve();
     };
     const timer = setTimeout(done, ms);
     globalThis.addEventListener("online", done);
+    wake.addEventListener("again", done);
     signal.addEventListener("abort", done);
   });
 }

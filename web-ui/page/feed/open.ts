@@ -1,29 +1,42 @@
 // Brings the stream into this tab: through the shared worker, or by a stream of its own where the browser
 // has no shared workers or refuses this one.
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
-import { keepOpen } from "./link";
+import { keepOpen, Wake } from "./link";
 import type { Event, Listener } from "./link";
 
-export type Open = (listener: Listener) => () => void;
+// The stream as a tab holds it.
+export interface Feed {
+  readonly close: () => void;
+  // Who asks has changed: the stream begins anew, for all tabs.
+  readonly again: () => void;
+}
+
+export type Open = (listener: Listener) => Feed;
 
 export const openFeed: Open = (listener) => {
   if (typeof SharedWorker === "undefined") return openOwn(listener);
-  let close = () => {};
   let closed = false;
   const worker = new SharedWorker(new URL("./worker.ts", import.meta.url), { type: "module", name: "damper" });
   worker.onerror = () => {
-    if (!closed) close = openOwn(listener);
+    if (!closed) feed = openOwn(listener);
   };
   worker.port.onmessage = ({ data }: MessageEvent<Event>) => { listener(data); };
-  close = () => { worker.port.postMessage("bye"); };
-  return () => {
-    closed = true;
-    close();
+  let feed: Feed = {
+    close: () => { worker.port.postMessage("bye"); },
+    again: () => { worker.port.postMessage("again"); },
+  };
+  return {
+    close: () => {
+      closed = true;
+      feed.close();
+    },
+    again: () => { feed.again(); },
   };
 };
 
-function openOwn(listener: Listener): () => void {
+function openOwn(listener: Listener): Feed {
   const end = new AbortController();
-  void keepOpen(createGrpcWebTransport({ baseUrl: location.origin }), listener, end.signal);
-  return () => { end.abort(); };
+  const wake = new Wake();
+  void keepOpen(createGrpcWebTransport({ baseUrl: location.origin }), listener, end.signal, wake);
+  return { close: () => { end.abort(); }, again: () => { wake.again(); } };
 }

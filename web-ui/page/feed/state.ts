@@ -19,6 +19,8 @@ export interface Fleet {
   readonly rules: ReadonlyMap<string, RuleView>;
   // All that are in force.
   readonly kills: readonly KillSwitch[];
+  // Whose clients' figures are missing.
+  readonly missingReplicas: readonly string[];
   // Rules whose setting or delivery the last message changed; none after a reset.
   readonly changed: readonly string[];
 }
@@ -49,6 +51,7 @@ export function fold(before: Fleet | undefined, message: WatchResponse): Fleet |
     routes,
     rules,
     kills: message.continued && base ? base.kills : message.kills,
+    missingReplicas: message.missingReplicas,
     changed: message.reset ? [] : message.rules.map((rule) => keyText(rule.rule?.key)),
   };
 }
@@ -63,6 +66,7 @@ export function asReset(fleet: Fleet): WatchResponse {
     routes: [...fleet.routes.values()],
     rules: [...fleet.rules.values()],
     kills: [...fleet.kills],
+    missingReplicas: [...fleet.missingReplicas],
   });
   if (fleet.asOf) message.asOf = fleet.asOf;
   if (fleet.staleSince) message.staleSince = fleet.staleSince;

@@ -4,11 +4,11 @@
 // seventh. A tab that joins late is told everything first. Messages are plain objects and cross as they are.
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import type { Event } from "./link";
-import { keepOpen } from "./link";
+import { keepOpen, Wake } from "./link";
 import type { Fleet } from "./state";
 import { asReset, fold } from "./state";
 
-// A tab says "bye" when it goes; a port does not tell by itself.
+// A tab says "bye" when it goes, because a port does not tell by itself, and "again" when who asks has changed.
 
 interface PortEvent extends globalThis.Event {
   readonly ports: readonly MessagePort[];
@@ -16,7 +16,9 @@ interface PortEvent extends globalThis.Event {
 
 const tabs = new Set<MessagePort>();
 let fleet: Fleet | undefined;
-let down: Event | undefined;
+// Why there is no stream, where there is none.
+let absent: Event | undefined;
+const wake = new Wake();
 let stream: AbortController | undefined;
 
 addEventListener("connect", (event) => {
@@ -24,6 +26,7 @@ addEventListener("connect", (event) => {
   if (tab === undefined) return;
   tab.onmessage = ({ data }) => {
     if (data === "bye") leave(tab);
+    if (data === "again") wake.again();
   };
   tabs.add(tab);
   if (stream === undefined) open();
@@ -33,17 +36,18 @@ addEventListener("connect", (event) => {
 function open(): void {
   stream = new AbortController();
   const transport = createGrpcWebTransport({ baseUrl: location.origin });
-  void keepOpen(transport, relay, stream.signal);
+  void keepOpen(transport, relay, stream.signal, wake);
 }
 
 function greet(tab: MessagePort): void {
   if (fleet !== undefined) tab.postMessage({ kind: "message", message: asReset(fleet) } satisfies Event);
-  if (down !== undefined) tab.postMessage(down);
+  if (absent !== undefined) tab.postMessage(absent);
 }
 
 function relay(event: Event): void {
   if (event.kind === "message") fleet = fold(fleet, event.message);
-  down = event.kind === "down" ? event : undefined;
+  if (event.kind === "locked") fleet = undefined;
+  absent = event.kind === "message" ? undefined : event;
   for (const tab of tabs) tab.postMessage(event);
 }
 
@@ -54,5 +58,5 @@ function leave(tab: MessagePort): void {
   stream?.abort();
   stream = undefined;
   fleet = undefined;
-  down = undefined;
+  absent = undefined;
 }

@@ -1,0 +1,37 @@
+// Who looks at this page: signed in with a token, known by a cookie that scripts can not read.
+import { createClient } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { Tokens } from "$wire/tokens_pb";
+import type { WhoAmIResponse } from "$wire/tokens_pb";
+
+export interface Session {
+  // Undefined = signed in; else why not, in words.
+  readonly signIn: (token: string) => Promise<string | undefined>;
+  // The same.
+  readonly signOut: () => Promise<string | undefined>;
+  readonly who: () => Promise<WhoAmIResponse>;
+}
+
+const ANSWER_WITHIN_MS = 10_000;
+
+export function overHttp(): Session {
+  const tokens = createClient(Tokens, createGrpcWebTransport({ baseUrl: location.origin }));
+  return {
+    signIn: (token) => ask("POST", { authorization: `Bearer ${token}` }),
+    signOut: () => ask("DELETE", {}),
+    who: () => tokens.whoAmI({}, { timeoutMs: ANSWER_WITHIN_MS }),
+  };
+}
+
+// The token goes in a header, which neither the address bar nor a log holds.
+async function ask(method: "POST" | "DELETE", headers: Record<string, string>): Promise<string | undefined> {
+  try {
+    const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
+    const answer = await fetch("/session", { method, headers, signal, credentials: "same-origin" });
+    if (answer.ok) return undefined;
+    const said = (await answer.text()).trim().slice(0, 300);
+    return said === "" ? `The server answers ${answer.status}.` : said;
+  } catch {
+    return "The server does not answer.";
+  }
+}
