@@ -48,6 +48,6 @@ mod written;
 pub use fleet::diagnosis_codes;
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
-    AmplificationOutOfRange, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS, MAX_RULES,
-    MaxAmplification, RetentionTooShort, Settings, StoreUrl,
+    AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
+    MAX_RULES, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
 };

@@ -90,6 +90,16 @@ impl TryFrom<u32> for MaxAmplification {
     }
 }
 
+/// Whom a server answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auth {
+    /// Everybody, whatever they ask for.
+    #[default]
+    None,
+    /// Whoever shows a token, a session or a client certificate, as far as its role goes.
+    Tokens,
+}
+
 /// How a server runs. [`Settings::new`] fills in everything but the store.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -101,6 +111,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Where metrics and health are served besides. Default: only on `listen`.
     pub metrics_listen: Option<SocketAddr>,
+    /// Whom it answers. Default everybody.
+    pub auth: Auth,
     /// Listen beyond loopback although neither TLS nor tokens guard the port. Default false.
     pub allow_insecure: bool,
     /// The most rules there may be. Default [`MAX_RULES`].
@@ -144,6 +156,7 @@ impl Settings {
             etcd_password: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7600)),
             metrics_listen: None,
+            auth: Auth::None,
             allow_insecure: false,
             max_rules: MAX_RULES,
             max_guards: MAX_GUARDS,

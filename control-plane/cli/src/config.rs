@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl};
+use damper_control_plane::{
+    AmplificationOutOfRange, Auth, HistoryRetention, MaxAmplification, Settings, StoreUrl,
+};
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -50,12 +52,32 @@ pub(crate) struct ServeArgs {
     /// A file with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
+    /// Whom the server answers [env: DAMPER_AUTH] [default: none]
+    #[arg(long, value_name = "WHOM")]
+    auth: Option<Authentication>,
     /// Listen beyond loopback although nothing guards the port [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
     #[arg(long)]
     insecure_allow_plaintext: bool,
     /// A YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+}
+
+/// Whom the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Authentication {
+    /// Everybody
+    None,
+    /// Whoever shows a token, a session of the page or a client certificate
+    Tokens,
+}
+
+impl FromStr for Authentication {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither none nor tokens".to_owned())
+    }
 }
 
 /// How logs are written.
@@ -87,6 +109,7 @@ struct File {
     log: Option<String>,
     log_level: Option<String>,
     etcd_password_file: Option<String>,
+    auth: Option<String>,
     insecure_allow_plaintext: Option<bool>,
 }
 
@@ -121,6 +144,7 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let log = layers.pick("log", args.log, file.log);
     let level = layers.pick("log_level", args.log_level, file.log_level);
     let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
+    let auth = layers.pick("auth", args.auth, file.auth);
     let insecure = layers.pick(
         "insecure_allow_plaintext",
         args.insecure_allow_plaintext.then_some(true),
@@ -137,6 +161,11 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     server.metrics_listen = metrics.map(|Address(listen)| listen);
     server.history_retention = retention.map_or(server.history_retention, |Retention(kept)| kept);
     server.max_amplification = amplification.map_or(server.max_amplification, |Amplification(most)| most);
+    server.auth = match auth {
+        Some(Authentication::Tokens) => Auth::Tokens,
+        Some(Authentication::None) => Auth::None,
+        None => server.auth,
+    };
     server.allow_insecure = insecure.unwrap_or(server.allow_insecure);
     server.etcd_password = etcd_password;
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
