@@ -15,6 +15,8 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
 use crate::exposition;
+use crate::limits::Limit;
+use crate::limits::layer::TRAILER;
 use crate::shared::Shared;
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; \
@@ -112,6 +114,8 @@ pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
     let status = response.headers_mut().get_mut("grpc-status");
     if let Some(status) = status.filter(|status| status.as_bytes() == OUT_OF_RANGE) {
         *status = HeaderValue::from_static("8");
+        let limit = HeaderValue::from_static(Limit::MessageBytes.name());
+        response.headers_mut().insert(TRAILER, limit);
     }
     response
 }

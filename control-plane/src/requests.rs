@@ -14,6 +14,7 @@ use crate::access::Caller;
 use crate::connection::Peer;
 use crate::errors::{Current, Error};
 use crate::history;
+use crate::limits::Limit;
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
@@ -219,6 +220,7 @@ pub(crate) fn check_expected(
 }
 
 /// There would be more rules or guards than are allowed.
-pub(crate) fn too_many(what: &str, count: usize, limit: usize) -> Error {
-    Error::TooLarge(format!("{count} {what} would be more than the limit of {limit}"))
+pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> Error {
+    let what = limit.name();
+    Error::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
 }

@@ -30,7 +30,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::connection::incoming;
+use crate::connection::Port;
 use crate::distribution::{Distribution, pace};
 use crate::exposition::Exposition;
 use crate::fleet::Fleet;
@@ -39,6 +39,7 @@ use crate::guards::Guards;
 use crate::history::{History, retention};
 use crate::hub::Hub;
 use crate::kills::{Kills, expiry};
+use crate::limits::{Limiter, layer};
 use crate::metrics::Metrics;
 use crate::replicas::Replicas;
 use crate::rules::Rules;
@@ -47,16 +48,13 @@ use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::table::{GUARDS, KILLS, RULES, TableView};
+use crate::tls::Keychain;
 use crate::tokens::Tokens;
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{http, table};
 
-/// The largest message. A little over 1 MiB, so that a name of that length is still answered by its field.
-const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
-const MAX_HEADER_BYTES: u32 = 16 << 10;
-const STREAMS_PER_CONNECTION: u32 = 1024;
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+/// What a message may have above the limit, so that a name of that length is still answered by its field.
+const MESSAGE_SPARE_BYTES: usize = 64 << 10;
 const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 const LOCK_TRIES: u32 = 5;
 const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -96,23 +94,17 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// The address is open to others and nothing guards it.
-    #[error(
-        "{address} can be reached from other machines, and neither TLS nor tokens guard it: listen on a loopback \
-         address, or allow plaintext expressly"
-    )]
-    Insecure {
-        /// Which.
-        address: SocketAddr,
-    },
+    /// An address is open to others and not guarded enough; each problem with the ways out of it.
+    #[error("{}", .0.join("; "))]
+    Insecure(Vec<String>),
+    /// The certificate, the key or the authorities of clients can not be used; all that is wrong.
+    #[error("{}", .0.join("; "))]
+    Tls(Vec<String>),
 }
 
 /// Why a server stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port failed.
-    #[error("serving failed")]
-    Transport(#[from] tonic::transport::Error),
     /// A task that must not end has ended; its failure was logged.
     #[error("the {0} has stopped")]
     TaskEnded(&'static str),
@@ -140,11 +132,13 @@ impl Server {
     /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
     /// the store.
     pub async fn bind(settings: Settings) -> Result<Self, StartError> {
-        for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
-            if !settings.allow_insecure && !address.ip().is_loopback() {
-                return Err(StartError::Insecure { address });
-            }
+        let open_doors = settings.open_doors();
+        if !settings.allow_insecure && !open_doors.is_empty() {
+            return Err(StartError::Insecure(open_doors));
         }
+        let own = Metrics::new();
+        let tls = settings.tls.clone().map(|tls| Keychain::open(tls, own.clone()).map(Arc::new));
+        let tls = tls.transpose().map_err(StartError::Tls)?;
         let (listener, local) = listen(settings.listen).await?;
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -152,7 +146,7 @@ impl Server {
         };
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
-        let (shared, tasks) = start(settings, store, view);
+        let (shared, tasks) = start(settings, tls, own, store, view);
         Ok(Self { shared, listener, local, metrics, tasks })
     }
 
@@ -178,37 +172,27 @@ impl Server {
         report_health(&reporter, ServingStatus::Serving).await;
         let cut = CancellationToken::new();
         let routes = routes(&shared, health);
-        let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
         let stopping = shared.stopping.clone();
-        let mut serving = Box::pin(
-            tonic::transport::Server::builder()
-                .accept_http1(true)
-                .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-                .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
-                .http2_max_header_list_size(MAX_HEADER_BYTES)
-                .max_concurrent_streams(STREAMS_PER_CONNECTION)
-                .add_routes(routes)
-                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned()),
-        );
+        let port = |routes, tls| Port {
+            routes,
+            tls,
+            limiter: shared.limiter.clone(),
+            metrics: shared.metrics.clone(),
+            stopping: stopping.clone(),
+            cut: cut.clone(),
+        };
+        let mut serving = Box::pin(port(routes, shared.tls.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
-            let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
-            let serve = tonic::transport::Server::builder()
-                .accept_http1(true)
-                .http2_max_header_list_size(MAX_HEADER_BYTES)
-                .add_routes(http::operations(shared.clone()).into())
-                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned());
+            let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
+            let serving = port(http::operations(shared.clone()), tls).serve(listener);
             tasks.spawn(async move {
-                if let Err(error) = serve.await {
-                    tracing::error!(%error, "the metrics port failed");
-                }
+                serving.await;
                 "metrics port"
             });
         }
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            ended = &mut serving => {
-                Err(ended.map_or_else(ServeError::from, |()| ServeError::TaskEnded("port")))
-            }
+            () = &mut serving => Err(ServeError::TaskEnded("port")),
             Some(ended) = tasks.join_next() => Err(ServeError::TaskEnded(ended.unwrap_or("task behind the port"))),
         };
         report_health(&reporter, ServingStatus::NotServing).await;
@@ -287,11 +271,12 @@ async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartErr
 /// Starts the tasks behind the services.
 fn start(
     settings: Settings,
+    tls: Option<Arc<Keychain>>,
+    metrics: Metrics,
     store: Arc<dyn Store>,
     view: table::TableView,
 ) -> (Arc<Shared>, JoinSet<&'static str>) {
     let mut tasks = JoinSet::new();
-    let metrics = Metrics::new();
     metrics.table(&view);
     let view = Arc::new(view);
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
@@ -321,6 +306,13 @@ fn start(
     });
     let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
     let stats = Stats::new(settings.max_routes, hub.pace());
+    if let Some(tls) = tls.clone() {
+        tasks.spawn(async move {
+            tls.follow().await;
+            "certificate"
+        });
+    }
+    let limiter = Limiter::new(settings.limits.clone(), metrics.clone());
     let stopping = CancellationToken::new();
     let exposition = Exposition::default();
     let shared = Shared {
@@ -333,6 +325,8 @@ fn start(
         hub,
         stats,
         metrics,
+        limiter,
+        tls,
         exposition,
         stopping,
     };
@@ -357,16 +351,16 @@ async fn ended(task: tokio::task::JoinHandle<()>, name: &'static str) -> &'stati
 fn routes(
     shared: &Arc<Shared>,
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
-) -> Routes {
-    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let distribution = DistributionServer::new(Distribution::new(shared.clone()))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let history =
-        HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+) -> Router {
+    let most = shared.settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
+    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(most);
+    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(most);
+    let distribution =
+        DistributionServer::new(Distribution::new(shared.clone())).max_decoding_message_size(most);
+    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(most);
+    let history = HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(most);
+    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(most);
+    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(most);
     let replicas = ReplicasServer::new(Replicas::new(shared.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
@@ -385,8 +379,9 @@ fn routes(
         .add_service(reflection)
         .into_axum_router()
         .layer(tower::util::MapResponseLayer::new(http::correct_code))
+        .layer(axum::middleware::from_fn_with_state(shared.clone(), layer::answer))
         .layer(tonic_web::GrpcWebLayer::new());
-    api.merge(http::operations(shared.clone())).fallback(http::page).into()
+    api.merge(http::operations(shared.clone())).fallback(http::page)
 }
 
 /// Tells health of the server and of each service.

@@ -7,7 +7,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::exposure;
+use crate::limits::Limits;
 pub use crate::store::Location as StoreUrl;
+use crate::tls::Tls;
 use crate::writer::REMEMBER_REQUESTS;
 
 /// The most rules there may be, unless a server is told otherwise.
@@ -113,8 +116,15 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// Whom it answers. Default everybody.
     pub auth: Auth,
+    /// TLS on `listen` and, unless `metrics_plaintext`, on `metrics_listen`. Default none.
+    pub tls: Option<Tls>,
+    /// No TLS on `metrics_listen` although there is a certificate, and no objection to anybody's reading there. Default
+    /// false.
+    pub metrics_plaintext: bool,
     /// Listen beyond loopback although neither TLS nor tokens guard the port. Default false.
     pub allow_insecure: bool,
+    /// What connections and requests may take.
+    pub limits: Limits,
     /// The most rules there may be. Default [`MAX_RULES`].
     pub max_rules: usize,
     /// The most guards there may be. Default [`MAX_GUARDS`].
@@ -148,6 +158,13 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The addresses that would be open to other machines without a guard, each with the ways to guard it. A server
+    /// does not start with any, unless `allow_insecure`.
+    #[must_use]
+    pub fn open_doors(&self) -> Vec<String> {
+        exposure::problems(self)
+    }
+
     /// The defaults, with this store.
     #[must_use]
     pub fn new(store: StoreUrl) -> Self {
@@ -157,7 +174,10 @@ impl Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7600)),
             metrics_listen: None,
             auth: Auth::None,
+            tls: None,
+            metrics_plaintext: false,
             allow_insecure: false,
+            limits: Limits::default(),
             max_rules: MAX_RULES,
             max_guards: MAX_GUARDS,
             max_apply_bytes: 256 << 20,

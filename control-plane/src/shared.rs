@@ -9,11 +9,13 @@ use tokio_util::sync::CancellationToken;
 use crate::errors::Error;
 use crate::exposition::Exposition;
 use crate::hub::Hub;
+use crate::limits::Limiter;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::table::TableView;
+use crate::tls::Keychain;
 use crate::writer::Writer;
 
 /// One server's state; every service holds it by `Arc`.
@@ -30,6 +32,9 @@ pub(crate) struct Shared {
     pub(crate) hub: Hub,
     pub(crate) stats: Stats,
     pub(crate) metrics: Metrics,
+    pub(crate) limiter: Limiter,
+    /// None = no TLS.
+    pub(crate) tls: Option<Arc<Keychain>>,
     pub(crate) exposition: Exposition,
     /// Cancelled when streams must end.
     pub(crate) stopping: CancellationToken,

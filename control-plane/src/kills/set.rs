@@ -11,6 +11,7 @@ use tonic::Request;
 
 use super::expiry;
 use crate::errors::Error;
+use crate::limits::Limit;
 use crate::reach::Survey;
 use crate::requests::{
     Asked, Done, all_or, check_expected, check_options, first_answer, read_key, too_many, write,
@@ -122,7 +123,7 @@ fn expected(table: &TableView, subject: &Subject, said: Option<u64>, now: System
 fn check_count(table: &TableView, subject: &Subject, now: SystemTime) -> Result<(), Error> {
     let others = table.kills().in_force(now).filter(|stored| stored.kill.pattern() != subject.pattern());
     match others.count() {
-        others if others >= bounds::MAX_KILLS => Err(too_many("kills", others + 1, bounds::MAX_KILLS)),
+        others if others >= bounds::MAX_KILLS => Err(too_many(Limit::Kills, others + 1, bounds::MAX_KILLS)),
         _ => Ok(()),
     }
 }

@@ -45,10 +45,8 @@ fn start_logging(log: Log, filter: EnvFilter) {
 
 /// What was allowed expressly is still said loudly.
 fn warn_of_open_doors(settings: &Settings) {
-    for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
-        if !address.ip().is_loopback() && settings.allow_insecure {
-            tracing::warn!(%address, "open to other machines without TLS or tokens: anybody there can change rules");
-        }
+    for problem in settings.open_doors().iter().filter(|_| settings.allow_insecure) {
+        tracing::warn!("insecure, as was allowed: {problem}");
     }
 }
 
@@ -68,7 +66,11 @@ fn announce(server: &Server, log: Log) {
 fn not_started(error: &StartError) -> Error {
     let text = with_causes(error);
     match error {
-        StartError::Insecure { .. } => Error::Config(vec![format!("{text} with --insecure-allow-plaintext")]),
+        StartError::Insecure(problems) => {
+            let anyhow = "to serve like that all the same: --insecure-allow-plaintext".to_owned();
+            Error::Config(problems.iter().cloned().chain([anyhow]).collect())
+        }
+        StartError::Tls(faults) => Error::Config(faults.clone()),
         StartError::StoreUnusable(_) => Error::Config(vec![text]),
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
