@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     pub(crate) reports: Counter,
     /// Parts of reports that could not be read or were over a limit.
     pub(crate) report_faults: Counter,
+    /// Parts of what other replicas said that could not be read or were over a limit.
+    pub(crate) follow_faults: Counter,
     pub(crate) connections: Gauge,
     /// When the certificate in use is over, in seconds since 1970; 0 = no TLS.
     pub(crate) tls_certificate_expires_at: Gauge,
@@ -35,6 +37,7 @@ pub(crate) struct Metrics {
     stale: Gauge,
 }
 
+const DENIALS: &str = "damper_denied_total";
 const LIMIT_HITS: &str = "damper_limit_hits_total";
 const HANDSHAKE_FAILURES: &str = "damper_tls_handshake_failures_total";
 const ORIGIN: Metadata<'static> = Metadata::new("damper", Level::INFO, None);
@@ -57,6 +60,7 @@ impl Metrics {
             "Writes by operation and gRPC code.".into(),
         );
         for (name, help) in [
+            (DENIALS, "Requests that were denied, by why: who asks was not known, or may not."),
             (LIMIT_HITS, "How often a limit was hit; the operator's guide says what each is."),
             (HANDSHAKE_FAILURES, "Connections to a TLS port that came to nothing, by why."),
         ] {
@@ -71,11 +75,15 @@ impl Metrics {
         }
         recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
         Self {
-            streams: gauge("damper_streams", "Connected distribution streams."),
+            streams: gauge("damper_streams", "Distribution streams connected to this replica."),
             refusals: counter("damper_nacks_total", "Responses that a client refused, in part or whole."),
             slow_consumers: counter("damper_slow_consumers_closed_total", "Streams closed for not reading."),
-            reports: counter("damper_reports_total", "Reports received."),
+            reports: counter("damper_reports_total", "Reports received from clients of this replica."),
             report_faults: counter("damper_report_faults_total", "Parts of reports that were left out."),
+            follow_faults: counter(
+                "damper_follow_faults_total",
+                "Parts of what other replicas told that were left out.",
+            ),
             connections: gauge("damper_connections", "Open connections."),
             tls_certificate_expires_at: gauge(
                 "damper_tls_certificate_expires_at_seconds",
@@ -114,6 +122,12 @@ impl Metrics {
     /// A limit was hit.
     pub(crate) fn limit_hit(&self, limit: Limit) {
         self.recorder.register_counter(&limit_key(limit), &ORIGIN).increment(1);
+    }
+
+    /// A request was denied; `reason` is from a fixed list.
+    pub(crate) fn denied(&self, reason: &'static str) {
+        let key = Key::from_parts(DENIALS, &[("reason", reason)]);
+        self.recorder.register_counter(&key, &ORIGIN).increment(1);
     }
 
     /// A connection to a TLS port is not served.

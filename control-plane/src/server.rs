@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use damper_core::kill::MAX_KILLS;
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::DistributionServer;
@@ -30,6 +31,7 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::access::{self, Access, BootstrapError, ending, session};
 use crate::connection::Port;
 use crate::distribution::{Distribution, pace};
 use crate::exposition::Exposition;
@@ -41,15 +43,15 @@ use crate::hub::Hub;
 use crate::kills::{Kills, expiry};
 use crate::limits::{Limiter, layer};
 use crate::metrics::Metrics;
-use crate::replicas::Replicas;
+use crate::replicas::{self, Peers, Replicas};
 use crate::rules::Rules;
 use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::store::{self, OpenError, Store};
-use crate::table::{GUARDS, KILLS, RULES, TableView};
+use crate::store::{self, OpenError, Presence, Store};
+use crate::table::{GUARDS, KILLS, RULES, TOKENS, TableView};
 use crate::tls::Keychain;
-use crate::tokens::Tokens;
+use crate::tokens::{self, Tokens};
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{http, table};
 
@@ -85,6 +87,15 @@ pub enum StartError {
         /// Which.
         address: SocketAddr,
     },
+    /// Other replicas can not be told where this one is.
+    #[error(
+        "{listen} is every address of this machine, and other replicas over the same etcd must be told one: name it \
+         with --advertise URL"
+    )]
+    NoAddress {
+        /// Where it listens.
+        listen: SocketAddr,
+    },
     /// The address can not be listened on.
     #[error("can not listen on {address}")]
     Listen {
@@ -97,6 +108,9 @@ pub enum StartError {
     /// An address is open to others and not guarded enough; each problem with the ways out of it.
     #[error("{}", .0.join("; "))]
     Insecure(Vec<String>),
+    /// Tokens are asked for, and the first one could not be made.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
     /// The certificate, the key or the authorities of clients can not be used; all that is wrong.
     #[error("{}", .0.join("; "))]
     Tls(Vec<String>),
@@ -117,6 +131,7 @@ pub struct Server {
     local: SocketAddr,
     metrics: Option<(TcpListener, SocketAddr)>,
     tasks: JoinSet<&'static str>,
+    presence: Option<Presence>,
 }
 
 impl std::fmt::Debug for Server {
@@ -146,8 +161,13 @@ impl Server {
         };
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
-        let (shared, tasks) = start(settings, tls, own, store, view);
-        Ok(Self { shared, listener, local, metrics, tasks })
+        let address = replicas::address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
+        let (shared, mut tasks) = start(settings, tls, own, address, store, view);
+        if shared.access.required {
+            access::ensure(&shared).await?;
+        }
+        let presence = replicas::join(&shared, &mut tasks).await;
+        Ok(Self { shared, listener, local, metrics, tasks, presence })
     }
 
     /// Where gRPC, gRPC-Web and the page are served.
@@ -167,7 +187,7 @@ impl Server {
     /// # Errors
     /// The port failed, or a task behind it.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let Self { shared, listener, metrics, mut tasks, .. } = self;
+        let Self { shared, listener, metrics, mut tasks, presence, .. } = self;
         let (reporter, health) = tonic_health::server::health_reporter();
         report_health(&reporter, ServingStatus::Serving).await;
         let cut = CancellationToken::new();
@@ -184,7 +204,7 @@ impl Server {
         let mut serving = Box::pin(port(routes, shared.tls.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
             let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
-            let serving = port(http::operations(shared.clone()), tls).serve(listener);
+            let serving = port(http::operations(shared.clone(), http::Readers::Everybody), tls).serve(listener);
             tasks.spawn(async move {
                 serving.await;
                 "metrics port"
@@ -197,9 +217,13 @@ impl Server {
         };
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
-        if outcome.is_ok() && timeout(shared.settings.drain, &mut serving).await.is_err() {
-            tracing::warn!("connections that did not end in time are cut");
+        if outcome.is_ok() {
+            let leaving = async { tokio::join!(replicas::leave(&shared, presence), &mut serving) };
+            if timeout(shared.settings.drain, leaving).await.is_err() {
+                tracing::warn!("connections that did not end in time are cut");
+            }
         }
+        shared.ended.cancel();
         cut.cancel();
         drop(serving);
         tasks.shutdown().await;
@@ -273,6 +297,7 @@ fn start(
     settings: Settings,
     tls: Option<Arc<Keychain>>,
     metrics: Metrics,
+    address: String,
     store: Arc<dyn Store>,
     view: table::TableView,
 ) -> (Arc<Shared>, JoinSet<&'static str>) {
@@ -281,7 +306,12 @@ fn start(
     let view = Arc::new(view);
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
     let limits =
-        vec![limit(RULES, settings.max_rules), limit(GUARDS, settings.max_guards), limit(KILLS, MAX_KILLS)];
+        vec![
+            limit(RULES, settings.max_rules),
+            limit(GUARDS, settings.max_guards),
+            limit(KILLS, MAX_KILLS),
+            limit(TOKENS, settings.max_tokens),
+        ];
     let writing = writer::Settings { limits, ..Default::default() };
     let (writer, writing) = Writer::spawn(store.clone(), writing);
     tasks.spawn(ended(writing, "writer"));
@@ -304,7 +334,8 @@ fn start(
         paced.await;
         "distribution"
     });
-    let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
+    let replicas = Peers::new(address);
+    let hub = Hub::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let stats = Stats::new(settings.max_routes, hub.pace());
     if let Some(tls) = tls.clone() {
         tasks.spawn(async move {
@@ -316,6 +347,7 @@ fn start(
     let stopping = CancellationToken::new();
     let exposition = Exposition::default();
     let shared = Shared {
+        access: Access::new(&settings),
         settings,
         store,
         writer,
@@ -328,13 +360,25 @@ fn start(
         limiter,
         tls,
         exposition,
+        replicas,
         stopping,
+        ended: CancellationToken::new(),
     };
     let shared = Arc::new(shared);
     let clearing = expiry::run(shared.clone());
     tasks.spawn(async move {
         clearing.await;
         "kills"
+    });
+    let clearing = tokens::expiry::run(shared.clone());
+    tasks.spawn(async move {
+        clearing.await;
+        "tokens"
+    });
+    let ending = ending::run(shared.clone());
+    tasks.spawn(async move {
+        ending.await;
+        "access"
     });
     (shared, tasks)
 }
@@ -379,9 +423,14 @@ fn routes(
         .add_service(reflection)
         .into_axum_router()
         .layer(tower::util::MapResponseLayer::new(http::correct_code))
-        .layer(axum::middleware::from_fn_with_state(shared.clone(), layer::answer))
+        .layer(from_fn_with_state(shared.clone(), layer::answer))
+        .layer(from_fn_with_state(shared.clone(), access::layer::api))
         .layer(tonic_web::GrpcWebLayer::new());
-    api.merge(http::operations(shared.clone())).fallback(http::page)
+    let operations = http::operations(shared.clone(), http::Readers::Viewers);
+    api.merge(operations)
+        .merge(session::routes(shared.clone()))
+        .fallback(http::page)
+        .layer(from_fn_with_state(shared.clone(), access::own_site_only))
 }
 
 /// Tells health of the server and of each service.

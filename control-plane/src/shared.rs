@@ -6,11 +6,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::errors::Error;
 use crate::exposition::Exposition;
 use crate::hub::Hub;
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
+use crate::replicas::Peers;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::Store;
@@ -21,6 +23,7 @@ use crate::writer::Writer;
 /// One server's state; every service holds it by `Arc`.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    pub(crate) access: Access,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) writer: Writer,
     /// The table as soon as it changes.
@@ -36,8 +39,12 @@ pub(crate) struct Shared {
     /// None = no TLS.
     pub(crate) tls: Option<Arc<Keychain>>,
     pub(crate) exposition: Exposition,
+    /// This replica and the others.
+    pub(crate) replicas: Peers,
     /// Cancelled when streams must end.
     pub(crate) stopping: CancellationToken,
+    /// Cancelled when the other replicas, too, need not be told any more.
+    pub(crate) ended: CancellationToken,
 }
 
 impl Shared {

@@ -111,6 +111,7 @@ impl Told {
             stale_since: table.stale_since.map(Into::into),
             kills: table.kills().shown(SystemTime::now()),
             window: plan.over.wire(),
+            missing_replicas: shared.replicas.missing(),
             ..Default::default()
         };
         let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];

@@ -20,10 +20,12 @@ use futures_core::Stream;
 
 pub mod etcd;
 mod location;
+mod presence;
 mod record;
 pub mod sled;
 
 pub use location::{Location, LocationError, OpenError};
+pub use presence::{Known, LEASE, Presence};
 
 /// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
 pub const MAX_CHANGES_PER_COMMIT: usize = 64;
@@ -184,6 +186,10 @@ pub trait Store: Send + Sync + 'static {
     /// starts anew; for a backup that was restored under the epoch of its original. Answers the epoch now in
     /// force, which is another's where somebody else was faster.
     async fn renew_epoch(&self, current: &str) -> Result<String, Error>;
+
+    /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
+    /// kept. `value` is what it says of itself. None where a store has one server only.
+    fn join(&self, id: &str, value: Bytes) -> Option<Presence>;
 }
 
 /// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.

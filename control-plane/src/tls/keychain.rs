@@ -53,14 +53,12 @@ impl Keychain {
     }
 
     /// The certificate in use and its key, as PEM: what this server shows where it is a client itself.
-    #[expect(dead_code, reason = "for the streams between replicas")]
     pub(crate) fn own_pem(&self) -> (Vec<u8>, Vec<u8>) {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         (current.material.certificate.clone(), current.material.key.clone())
     }
 
     /// The authorities of clients, as PEM.
-    #[expect(dead_code, reason = "for the streams between replicas")]
     pub(crate) fn client_ca_pem(&self) -> Option<Vec<u8>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).material.client_ca.clone()
     }
