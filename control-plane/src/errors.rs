@@ -15,10 +15,11 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
+use crate::access::Denied;
 use crate::limits::Limit;
 use crate::limits::layer::TRAILER;
 use crate::store::{self, Entry};
-use crate::table::{GUARDS, KILLS, Subject, TableView};
+use crate::table::{GUARDS, KILLS, Subject, TOKENS, TableView};
 use crate::writer::Refusal;
 
 /// What is offered in details at most, in bytes before encoding.
@@ -33,6 +34,12 @@ pub(crate) enum Error {
     Faults(Faults),
     #[error("{0}")]
     NotFound(String),
+    /// Who asks may not.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// What must be so first is not.
+    #[error("{0}")]
+    Unmet(String),
     #[error("{subject} {}", conflict(.current.as_ref()))]
     Conflict { subject: String, current: Option<Current> },
     /// A set would change what belongs to others.
@@ -214,6 +221,7 @@ impl From<Refusal> for Error {
                 let limit = match prefix.as_str() {
                     GUARDS => Limit::Guards,
                     KILLS => Limit::Kills,
+                    TOKENS => Limit::Tokens,
                     _ => Limit::Rules,
                 };
                 Self::too_large(limit, text)
@@ -233,6 +241,8 @@ impl From<Error> for Status {
                 Self::with_error_details(Code::InvalidArgument, text, details)
             }
             Error::NotFound(_) => Self::not_found(text),
+            Error::Denied(denied) => denied.status(),
+            Error::Unmet(_) => Self::failed_precondition(text),
             Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
             Error::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
             Error::Judged(_) => aborted(text, Vec::new()),

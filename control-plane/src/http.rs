@@ -9,11 +9,13 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
+use crate::access;
 use crate::exposition;
 use crate::limits::Limit;
 use crate::limits::layer::TRAILER;
@@ -24,12 +26,24 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 const INDEX: &str = "index.html";
 
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    Everybody,
+    Viewers,
+}
+
 /// Health and metrics.
-pub(crate) fn operations(shared: Arc<Shared>) -> Router {
+pub(crate) fn operations(shared: Arc<Shared>, readers: Readers) -> Router {
+    let metrics = get(metrics);
+    let metrics = match readers {
+        Readers::Everybody => metrics,
+        Readers::Viewers => metrics.layer(from_fn_with_state(shared.clone(), access::layer::metrics)),
+    };
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
-        .route("/metrics", get(metrics))
+        .route("/metrics", metrics)
         .with_state(shared)
 }
 

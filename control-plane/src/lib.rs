@@ -48,11 +48,12 @@ mod watching;
 pub mod writer;
 mod written;
 
+pub use access::{BootstrapError, ClientIdentity, ClientIdentityError, PageOrigin, PageOriginError};
 pub use fleet::diagnosis_codes;
 pub use limits::{Limits, Rate};
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
     AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
-    MAX_RULES, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
+    MAX_RULES, MAX_TOKENS, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
 };
 pub use tls::{ClientCertificates, Pem, Tls};

@@ -32,9 +32,10 @@ pub(super) async fn kill(
     shared: &Shared,
     request: Request<v1::KillRequest>,
 ) -> Result<v1::KillResponse, Error> {
-    let (asked, request) = Asked::read("kill", request, |request| request.options.clone());
+    let (asked, request) = Asked::read("kill", request, |request| request.options.take());
     let said = request.expected_revision;
-    let wanted = Wanted::read(request)?;
+    let wanted = Wanted::read(request, asked.options.clone())?;
+    asked.permit([&wanted.subject])?;
     let at = SystemTime::now();
     let wire = wanted.wire(at);
     if let Some(first) = first_answer(shared, &asked).await? {
@@ -65,9 +66,8 @@ pub(super) async fn kill(
 }
 
 impl Wanted {
-    fn read(request: v1::KillRequest) -> Result<Self, Error> {
-        let v1::KillRequest { key, calls, time_to_live, options, expected_revision: _ } = request;
-        let options = options.unwrap_or_default();
+    fn read(request: v1::KillRequest, options: v1::WriteOptions) -> Result<Self, Error> {
+        let v1::KillRequest { key, calls, time_to_live, options: _, expected_revision: _ } = request;
         let mut faults = Faults::none();
         let time_to_live = read_time_to_live(time_to_live, &mut faults);
         let v1::WriteOptions { reason, .. } = &options;

@@ -87,12 +87,13 @@ pub(crate) enum Limit {
     Rules,
     Guards,
     Kills,
+    Tokens,
     Reads,
     Writes,
 }
 
 impl Limit {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
@@ -106,6 +107,7 @@ impl Limit {
         Self::Rules,
         Self::Guards,
         Self::Kills,
+        Self::Tokens,
         Self::Reads,
         Self::Writes,
     ];
@@ -125,6 +127,7 @@ impl Limit {
             Self::Rules => "rules",
             Self::Guards => "guards",
             Self::Kills => "kills",
+            Self::Tokens => "tokens",
             Self::Reads => "reads",
             Self::Writes => "writes",
         }
