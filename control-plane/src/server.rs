@@ -141,19 +141,25 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
+    /// Judges what can be judged of the settings without opening the store or a port: what they leave unguarded, and the
+    /// files of TLS.
+    ///
+    /// # Errors
+    /// What would keep the server from starting.
+    pub fn check(settings: &Settings) -> Result<(), StartError> {
+        let tls = keychain(settings, &Metrics::new())?;
+        let address = replicas::address(settings, settings.listen);
+        address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
+    }
+
     /// Opens and reads the store and takes the ports; port 0 takes any free one.
     ///
     /// # Errors
     /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
     /// the store.
     pub async fn bind(settings: Settings) -> Result<Self, StartError> {
-        let open_doors = settings.open_doors();
-        if !settings.allow_insecure && !open_doors.is_empty() {
-            return Err(StartError::Insecure(open_doors));
-        }
         let own = Metrics::new();
-        let tls = settings.tls.clone().map(|tls| Keychain::open(tls, own.clone()).map(Arc::new));
-        let tls = tls.transpose().map_err(StartError::Tls)?;
+        let tls = keychain(&settings, &own)?;
         let (listener, local) = listen(settings.listen).await?;
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -232,6 +238,16 @@ impl Server {
         released(store).await;
         outcome
     }
+}
+
+/// What TLS begins with, if there is to be any; nothing unguarded may be open to others.
+fn keychain(settings: &Settings, metrics: &Metrics) -> Result<Option<Arc<Keychain>>, StartError> {
+    let open_doors = settings.open_doors();
+    if !settings.allow_insecure && !open_doors.is_empty() {
+        return Err(StartError::Insecure(open_doors));
+    }
+    let tls = settings.tls.clone().map(|tls| Keychain::open(tls, metrics.clone()).map(Arc::new));
+    tls.transpose().map_err(StartError::Tls)
 }
 
 /// Waits until nobody holds the store: whoever starts the next server on it must not find it locked. Connections
