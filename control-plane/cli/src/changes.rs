@@ -21,7 +21,7 @@ pub(crate) struct ChangesArgs {
     key: Vec<String>,
     #[command(flatten)]
     names: NameArgs,
-    /// Only changes of rules, of guards or of kills
+    /// Only changes of rules, of guards, of kills or of tokens
     #[arg(long)]
     kind: Option<Kind>,
     /// Only changes made by this author
@@ -50,6 +50,8 @@ pub(crate) enum Kind {
     Guard,
     /// Kills
     Kill,
+    /// Tokens
+    Token,
 }
 
 impl ChangesArgs {
@@ -70,6 +72,7 @@ impl ChangesArgs {
             Some(Kind::Rule) => v1::ObjectKind::Rule,
             Some(Kind::Guard) => v1::ObjectKind::Guard,
             Some(Kind::Kill) => v1::ObjectKind::Kill,
+            Some(Kind::Token) => v1::ObjectKind::Token,
         };
         Ok(v1::ChangeFilter {
             names: Some(names),
@@ -98,6 +101,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         ("REVISION", Right),
         ("AGE", Right),
         ("BY", Left),
+        ("PROVEN", Left),
         ("CHANGE", Left),
         ("KIND", Left),
         ("CALLER", Left),
@@ -116,7 +120,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
                 (_, None) => "deleted",
                 _ => "updated",
             };
-            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
+            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone(), change.principal.clone()];
             let what = [done.to_owned(), kind.to_owned()];
             let columns = head.into_iter().chain(what).chain(key::columns(key));
             table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
@@ -130,7 +134,8 @@ fn owner(change: &v1::ObjectChange) -> &str {
     match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
+        Some(object::Kind::Token(token)) => &token.name,
+        Some(object::Kind::Kill(_)) | None => "",
     }
 }
 

@@ -3,7 +3,7 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
-use damper_control_plane::{Server, Settings, StartError};
+use damper_control_plane::{BootstrapError, Server, Settings, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
@@ -16,7 +16,13 @@ const INTERRUPTED: i32 = 130;
 
 /// Serves.
 pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
+    let only_check = args.check;
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
+    if only_check {
+        Server::check(&settings).map_err(|error| not_started(&error))?;
+        message("the settings are good");
+        return Ok(());
+    }
     start_logging(log, log_level);
     warn_of_open_doors(&settings);
     let mut signals = Signals::listen()?;
@@ -71,7 +77,8 @@ fn not_started(error: &StartError) -> Error {
             Error::Config(problems.iter().cloned().chain([anyhow]).collect())
         }
         StartError::Tls(faults) => Error::Config(faults.clone()),
-        StartError::StoreUnusable(_) => Error::Config(vec![text]),
+        StartError::Bootstrap(BootstrapError::Store(_)) => Error::Unavailable(text),
+        StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => Error::Config(vec![text]),
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
         | StartError::StoreUnreachable { .. }
