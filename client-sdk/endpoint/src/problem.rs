@@ -74,6 +74,8 @@ mod tls {
 
     const AUTHORITY: &str = "the server's certificate is of an unknown authority: it was not issued by one trusted here; \
                              name the file of its authority (DAMPER_CA_FILE)";
+    const SAME_NAME: &str = "the server's certificate is of an unknown authority: one of the same name is trusted here, but \
+                             has another key; name the file of its authority (DAMPER_CA_FILE)";
     const REQUIRED: &str = "the server requires a client certificate (DAMPER_CERT_FILE and DAMPER_KEY_FILE)";
 
     pub(super) fn in_words(error: &(dyn Error + 'static)) -> Option<String> {
@@ -128,6 +130,8 @@ mod tls {
     fn certificate(problem: &CertificateError) -> String {
         match problem {
             CertificateError::UnknownIssuer => AUTHORITY.to_owned(),
+            // A name is matched first: so it is where an authority was made anew.
+            CertificateError::BadSignature => SAME_NAME.to_owned(),
             CertificateError::NotValidForName => "the server's certificate is for another name".to_owned(),
             CertificateError::NotValidForNameContext { expected, presented } => {
                 let expected = expected.to_str();
@@ -190,7 +194,8 @@ mod tests {
             (CertificateError::NotValidForName, "another name"),
             (CertificateError::Expired, "has expired"),
             (CertificateError::NotValidYet, "not valid yet"),
-            (CertificateError::BadSignature, "of no use"),
+            (CertificateError::BadSignature, "of the same name"),
+            (CertificateError::InvalidPurpose, "of no use"),
         ];
         for (error, words) in table {
             let said = said(Tls::InvalidCertificate(error));

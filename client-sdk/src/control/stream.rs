@@ -121,7 +121,7 @@ impl Following<'_> {
             Err(trouble) => return Some(Ended::Missed(trouble)),
         };
         tracing::info!(%replica, "connected to the control plane");
-        self.shared.status.send_modify(|status| status.connected = true);
+        self.shared.status.send_modify(|status| (status.connected, status.denied) = (true, false));
         let begun = Instant::now();
         let (shared, opener) = (self.shared, &self.opener);
         let mut conversation =

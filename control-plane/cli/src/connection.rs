@@ -111,8 +111,13 @@ fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Ve
     let access = Access::resolve(said, Speaker::CommandLine, &servers, env, &mut faults);
     match faults.is_empty() {
         true => Ok((servers.into_iter().map(|(_, uri)| uri).collect(), access)),
-        false => Err(Error::Usage(faults.to_string())),
+        false => Err(Error::Usage(lines(&faults))),
     }
+}
+
+fn lines(faults: &Faults) -> String {
+    let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    lines.join("\n")
 }
 
 fn addresses(said: Option<&str>) -> Vec<String> {
