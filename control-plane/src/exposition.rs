@@ -194,7 +194,8 @@ fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
 /// What the connected clients run on, and what is amiss with how many.
 fn write_clients(text: &mut String, shared: &Shared) {
     let ClientFigures { by_source, behind, refusing, lacking, overridden } = ClientFigures::of(shared);
-    let mut clients = Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
+    let mut clients =
+        Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
         clients.add(&format!("source=\"{source}\""), count);
     }
@@ -205,9 +206,21 @@ fn write_clients(text: &mut String, shared: &Shared) {
             "Clients of this replica that are late to confirm what they were sent, by 10 s unless set.",
             behind,
         ),
-        ("damper_clients_refusing", "Clients of this replica that refuse a rule or guard in force.", refusing),
-        ("damper_clients_lacking_features", "Clients of this replica that lack a feature that a rule needs.", lacking),
-        ("damper_clients_overridden", "Clients of this replica whose mode is overridden where they run.", overridden),
+        (
+            "damper_clients_refusing",
+            "Clients of this replica that refuse a rule or guard in force.",
+            refusing,
+        ),
+        (
+            "damper_clients_lacking_features",
+            "Clients of this replica that lack a feature that a rule needs.",
+            lacking,
+        ),
+        (
+            "damper_clients_overridden",
+            "Clients of this replica whose mode is overridden where they run.",
+            overridden,
+        ),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
@@ -256,7 +269,11 @@ impl ClientFigures {
 fn write_replicas(text: &mut String, shared: &Shared) {
     let (others, missing) = (shared.replicas.all_others().len(), shared.replicas.missing());
     for (name, help, value) in [
-        ("damper_replicas", "Replicas of the control plane that this one knows of, itself included.", others + 1),
+        (
+            "damper_replicas",
+            "Replicas of the control plane that this one knows of, itself included.",
+            others + 1,
+        ),
         (
             "damper_replicas_unheard",
             "Those of them that it does not hear, so that their clients' figures are missing in its own.",
@@ -265,7 +282,8 @@ fn write_replicas(text: &mut String, shared: &Shared) {
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
-    let mut unheard = Family::gauge(("damper_replica_unheard", "1 for each replica that is not heard, by its id."));
+    let mut unheard =
+        Family::gauge(("damper_replica_unheard", "1 for each replica that is not heard, by its id."));
     missing.iter().for_each(|id| unheard.add(&format!("replica=\"{}\"", escaped(id)), 1));
     text.push_str(&unheard.text);
 }

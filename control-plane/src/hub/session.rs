@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// A client of another replica, as that tells of it.
-    pub(super) fn mirrored(
+    pub(crate) fn mirrored(
         mut told: v1::FollowedClient,
         class: Class,
         replica: Arc<str>,
@@ -288,7 +288,8 @@ impl Session {
         Self { id, ..self }
     }
 
-    pub(super) fn supersede(&self, is_so: bool) {
+    /// Marks it as left, or as not.
+    pub(crate) fn supersede(&self, is_so: bool) {
         self.superseded.store(is_so, Ordering::Relaxed);
     }
 

@@ -456,7 +456,7 @@ fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
     for n in 1..=24_u64 {
         for process in 0..processes as u64 {
             let to = Duration::from_millis(n * 5_000 + process * 5_000 / processes as u64);
-            window.add(to - Duration::from_secs(5), to, &counts, &latency);
+            window.add((to - Duration::from_secs(5), to), to, &counts, &latency);
         }
     }
     window.bytes()
@@ -569,7 +569,7 @@ async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() 
             pass(4).await;
             stats.report(
                 &one,
-                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+                &aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
             );
             pass(1).await;
             stats.report(&two, &aged(newer + n * 5, report("p.S/M", n * 50, n * 50, 0)));
@@ -584,7 +584,7 @@ async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() 
             pass(5).await;
             stats.report(
                 &one,
-                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+                &aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
             );
         }
         assert!(stats.shared_ids().is_empty(), "it was some minutes ago");
@@ -684,4 +684,69 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
     pass(5).await;
     assert_eq!(stats.report(&new, &report("p.S/M1", 10, 10, 0)), 0);
     assert!(bytes() < 2048, "{}", bytes());
+}
+
+/// A client of another replica.
+fn mirrored(instance: &str) -> Session {
+    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
+    let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
+    let told = v1::FollowedClient { number: 7, hello: Some(hello), ..Default::default() };
+    Session::mirrored(told, class, "other".into(), &table())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_moves_from_another_replica_is_counted_once_whatever_comes_late() {
+    // With and without word of when the counters began, which older processes do not say.
+    for since in [Some(1000), None] {
+        let (stats, there, here) = (stats(), mirrored("one"), session("one"));
+        let told = |calls| match since {
+            Some(since) => aged(since, report("p.S/M", calls, calls, 0)),
+            None => report("p.S/M", calls, calls, 0),
+        };
+        stats.connected(&there);
+        stats.report_of(&there, &told(100), Duration::from_millis(40));
+        stats.report_of(&there, &told(200), Duration::from_millis(40));
+        stats.connected(&here);
+        there.supersede(true);
+        stats.report(&here, &told(300));
+        // Was under way from the other replica meanwhile.
+        stats.report_of(&there, &told(250), Duration::from_millis(80));
+        stats.disconnected(&there);
+        stats.report(&here, &told(350));
+        let row = only(&stats);
+        assert_eq!((row.total_calls, row.clients), (350, 1));
+        assert_eq!(stats.counted()[0].calls(), 150, "the counters of this replica are of its own clients");
+        assert!(stats.shared_ids().is_empty());
+        stats.disconnected(&here);
+        pass(1).await;
+        assert_eq!(only(&stats).clients, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_totals_of_a_process_are_told_as_it_reported_them() {
+    let (told, heard, here, there) = (stats(), stats(), session("one"), mirrored("one"));
+    told.connected(&here);
+    let state = v1::RouteState { window_failures: 3, breaker_refuses: true, ..Default::default() };
+    let since = prost_types::Duration::try_from(Duration::from_secs(60)).ok();
+    let mut first = report("p.S/M", 600, 900, 60);
+    first.routes[0].state = Some(state);
+    first.served = vec![v1::ServedReport { method: "q.S/N".to_owned(), first_sends: 9, ..Default::default() }];
+    told.report(&here, &v1::Report { since, ..first });
+    pass(4).await;
+    let (reports, age) = told.totals(&here);
+    assert_eq!(age.as_secs(), 4);
+    heard.connected(&there);
+    assert!(!reports.is_empty());
+    for report in &reports {
+        assert_eq!(heard.report_of(&there, report, age), 0);
+    }
+    pass(10).await;
+    let (a, b) = (only(&told), only(&heard));
+    assert_eq!((a.total_calls, a.total_attempts, a.total_hedges), (600, 900, 300));
+    assert_eq!((&a.fates, a.p99, a.breaker_refuses), (&b.fates, b.p99, 1));
+    assert_eq!(a, b, "what one replica tells of its clients is what another one knows of them");
+    assert_eq!((heard.counted()[0].calls(), told.counted()[0].calls()), (0, 600));
+    assert_eq!(told.totals(&session("nobody")).0.len(), 0);
 }
