@@ -91,7 +91,8 @@ impl Doors {
             (None, None) => {
                 let needless = client_ca.is_some() || shown == Some(Shown::Required);
                 if needless {
-                    layers.fault("tls_client_ca: client certificates need TLS: give tls_cert and tls_key too");
+                    layers
+                        .fault("tls_client_ca: client certificates need TLS: give tls_cert and tls_key too");
                 }
                 None
             }
@@ -140,5 +141,84 @@ impl Layers<'_> {
 
     fn fault(&mut self, text: impl Display) {
         self.faults.push(text.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, ServeArgs, settle};
+    use super::*;
+    use crate::exit::Error;
+
+    fn settled(env: &[(&str, &str)], file: &str) -> Result<Config, Error> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damper.yaml");
+        std::fs::write(&path, file).unwrap();
+        let env =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        settle(ServeArgs { config: Some(path), ..ServeArgs::default() }, &env)
+    }
+
+    #[test]
+    fn certificates_come_from_files_or_as_text_from_the_environment() {
+        let file = "tls_cert: /c.pem\ntls_key: /k.pem\ntls_client_ca: /ca.pem\ntls_client_certs: required\n\
+                    metrics_plaintext: true\ndrain: 25s\n";
+        let server = settled(&[], file).unwrap().server;
+        let tls = server.tls.unwrap();
+        assert_eq!(tls.certificate, Pem::File("/c.pem".into()));
+        assert_eq!(tls.key, Pem::File("/k.pem".into()));
+        assert_eq!(tls.client_ca, Some(Pem::File("/ca.pem".into())));
+        assert_eq!(tls.client_certificates, ClientCertificates::Required);
+        assert!(server.metrics_plaintext);
+        assert_eq!(server.drain.as_secs(), 25);
+
+        let env = [("DAMPER_TLS_CERT_PEM", "cert"), ("DAMPER_TLS_KEY_PEM", "hidden")];
+        let config = settled(&env, "").unwrap();
+        assert!(!format!("{config:?}").contains("hidden"), "{config:?}");
+        assert_eq!(config.server.tls.unwrap().key, Pem::Text("hidden".to_owned()));
+    }
+
+    #[test]
+    fn what_of_a_certificate_is_missing_is_told() {
+        for (env, problem) in [
+            (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: must be given with tls_cert"),
+            (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: must be given with tls_key"),
+            (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates need TLS"),
+            (
+                &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_KEY", "k"), ("DAMPER_TLS_CLIENT_CERTS", "required")],
+                "none can be required without tls_client_ca",
+            ),
+            (
+                &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_CERT_PEM", "c"), ("DAMPER_TLS_KEY", "k")],
+                "DAMPER_TLS_CERT_PEM: a file is named by tls_cert as well",
+            ),
+        ] {
+            let error = settled(env, "").unwrap_err();
+            assert_eq!(error.code(), 78);
+            assert!(error.to_string().contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_limit_can_be_set_and_an_unknown_one_is_told_with_those_there_are() {
+        let file = "limits:\n  first_byte_within: 1s\n  max_connections: 7\n  max_message_bytes: 2MiB\n  reads_burst: 5\n";
+        let env = [("DAMPER_LIMITS_MAX_CONNECTIONS", "8"), ("DAMPER_LIMITS_UNARY_DEADLINE", "1m")];
+        let server = settled(&env, file).unwrap().server;
+        assert_eq!(server.limits.first_byte_within.as_secs(), 1);
+        assert_eq!(server.limits.max_connections, 8);
+        assert_eq!(server.limits.max_message_bytes, 2 << 20);
+        assert_eq!(server.limits.reads.burst.get(), 5);
+        assert_eq!(server.unary_deadline.as_secs(), 60);
+
+        let file = "limits: { max_conections: 7, handshake_within: 0s, writes_burst: 0 }\ndrain: 2h\n";
+        let text = settled(&[], file).unwrap_err().to_string();
+        for part in [
+            "damper.yaml: limits.max_conections: is not one of first_byte_within, ",
+            "damper.yaml: limits.handshake_within: \"0s\": is not in 100ms..=24h",
+            "damper.yaml: limits.writes_burst: \"0\": is not in 1..=4294967295",
+            "damper.yaml: drain: \"2h\": is longer than 1h",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
     }
 }

@@ -119,7 +119,8 @@ mod tests {
         for (text, size) in [("65536", 65536), ("64KiB", 65536), ("1MiB", 1 << 20), ("1 GiB", 1 << 30)] {
             assert_eq!(bytes(text), Ok(size), "{text}");
         }
-        for text in ["", "1", "63KiB", "2GiB", "1MB", "-1", "99999999999999999999", "18446744073709551615GiB"] {
+        for text in ["", "1", "63KiB", "2GiB", "1MB", "-1", "99999999999999999999", "18446744073709551615GiB"]
+        {
             assert!(bytes(text).is_err(), "{text}");
         }
     }
