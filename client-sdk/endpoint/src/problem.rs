@@ -135,7 +135,8 @@ mod tls {
             CertificateError::NotValidForName => "the server's certificate is for another name".to_owned(),
             CertificateError::NotValidForNameContext { expected, presented } => {
                 let expected = expected.to_str();
-                let mut presented = presented.join(", ");
+                let names: Vec<_> = presented.iter().map(|name| bare(name)).collect();
+                let mut presented = names.join(", ");
                 if presented.is_empty() {
                     presented.push_str("no name");
                 }
@@ -154,6 +155,12 @@ mod tls {
             CertificateError::BadEncoding => "the server's certificate can not be read".to_owned(),
             other => format!("the server's certificate is of no use: {other}"),
         }
+    }
+
+    /// `damper` of `DnsName("damper")`, as rustls writes names.
+    fn bare(name: &str) -> &str {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.map_or(name, |inner| inner.trim_matches('"'))
     }
 
     fn told(alert: AlertDescription) -> String {
