@@ -97,8 +97,9 @@ impl Hub {
         self.outboxes.reported(session, report);
     }
 
-    /// What a replica that follows this one is to be told: at first of everybody who is connected here.
-    pub(crate) fn followed(&self) -> Arc<Outbox> {
+    /// What a replica that follows this one is to be told: at first of everybody who is connected here. None where too
+    /// many follow.
+    pub(crate) fn followed(&self) -> Option<Arc<Outbox>> {
         // Locked, so that nobody comes or goes meanwhile unnoticed.
         let register = self.register();
         self.outboxes.open(register.sessions.values().filter(|session| session.is_own()))

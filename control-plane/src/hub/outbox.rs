@@ -20,6 +20,9 @@ const MAX_BYTES: usize = 16 << 20;
 /// The most clients that wait for it, those included that left.
 const MAX_CLIENTS: usize = 200_000;
 
+/// The most followers at a time: replicas, and what is left of their streams before.
+const MAX_FOLLOWERS: usize = 256;
+
 /// The outboxes of all followers.
 #[derive(Default)]
 pub(super) struct Outboxes(Mutex<Vec<Weak<Outbox>>>);
@@ -64,7 +67,12 @@ impl Outboxes {
         }
     }
 
-    pub(super) fn open<'a>(&self, sessions: impl Iterator<Item = &'a Arc<Session>>) -> Arc<Outbox> {
+    /// None where there are too many.
+    pub(super) fn open<'a>(&self, sessions: impl Iterator<Item = &'a Arc<Session>>) -> Option<Arc<Outbox>> {
+        self.each().retain(|other| other.strong_count() > 0);
+        if self.each().len() >= MAX_FOLLOWERS {
+            return None;
+        }
         let outbox = Outbox::default();
         let mut waiting = outbox.waiting();
         for session in sessions {
@@ -74,10 +82,8 @@ impl Outboxes {
         drop(waiting);
         outbox.news.notify_one();
         let outbox = Arc::new(outbox);
-        let mut each = self.each();
-        each.retain(|other| other.strong_count() > 0);
-        each.push(Arc::downgrade(&outbox));
-        outbox
+        self.each().push(Arc::downgrade(&outbox));
+        Some(outbox)
     }
 
     pub(super) fn came(&self, session: &Arc<Session>) {

@@ -141,8 +141,9 @@ impl Progress {
         }
     }
 
-    /// Takes what another replica says of its client.
-    fn follow(&mut self, told: v1::FollowedClient) {
+    /// Takes what another replica says of its client, which is of this epoch.
+    fn follow(&mut self, told: v1::FollowedClient, epoch: &Arc<str>) {
+        self.epoch = epoch.clone();
         self.sent_revision = told.sent_revision;
         self.acknowledged_revision = told.acknowledged_revision;
         // What is acknowledged there is told, and not known by nonces here.
@@ -212,13 +213,13 @@ impl Session {
         let address = told.address.parse().ok();
         let connected_at = told.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
         let session = Self::new(hello, address, class, view);
-        session.progress().follow(told);
+        session.progress().follow(told, view.epoch());
         Self { replica: Some(replica), connected_at, ..session }
     }
 
     /// Takes what another replica says of its client.
-    pub(crate) fn follow(&self, told: v1::FollowedClient) {
-        self.progress().follow(told);
+    pub(crate) fn follow(&self, told: v1::FollowedClient, epoch: &Arc<str>) {
+        self.progress().follow(told, epoch);
     }
 
     /// The client as other replicas are told of it; `whole`: also what never changes.

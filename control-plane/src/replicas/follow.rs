@@ -4,7 +4,7 @@
 //! replica whose key is gone is followed on as long as it is heard: an outage of the store makes nobody forget anybody.
 //! One that is not heard keeps its clients here for [`KEPT_FOR`], because most likely it was the connection that ended.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,22 +35,41 @@ const KEPT_FOR: Duration = Duration::from_secs(2);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The most replicas that are followed.
 const MAX_FOLLOWED: usize = 64;
+const MAX_ADDRESS_BYTES: usize = 2048;
+/// How long after a polite end of its stream a replica's key may stay before it is said not to be heard.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Follows everybody who is in the store, for ever.
 pub(crate) async fn run(shared: Arc<Shared>, mut known: watch::Receiver<Known>) {
     let mut followed: HashMap<String, tokio::task::AbortHandle> = HashMap::new();
+    let mut unfollowed: BTreeSet<String> = BTreeSet::new();
     let mut tasks = JoinSet::new();
     loop {
         let all = known.borrow_and_update().clone();
+        unfollowed.retain(|id| {
+            let is_there = all.contains_key(id);
+            if !is_there {
+                shared.replicas.forget(id);
+            }
+            is_there
+        });
         for (id, value) in all.iter() {
-            if **id == **shared.replicas.id() || followed.contains_key(id) {
+            let is_known = followed.contains_key(id) || unfollowed.contains(id);
+            if **id == **shared.replicas.id() || is_known || !is_id(id) {
                 continue;
             }
-            let Some(told) = read(id, value) else { continue };
-            if followed.len() >= MAX_FOLLOWED {
-                tracing::error!(id, "more than {MAX_FOLLOWED} replicas; this one is not followed");
-                continue;
-            }
+            let told = match read(id, value) {
+                Ok(told) if followed.len() < MAX_FOLLOWED => told,
+                told => {
+                    // It is there all the same: what its clients do is missing.
+                    let problem = told.err().unwrap_or("there are too many replicas to follow them all");
+                    shared.replicas.found(v1::Replica { id: id.clone(), ..v1::Replica::default() });
+                    shared.replicas.unheard(id, problem.to_owned());
+                    tracing::error!(replica = id, problem, "a replica can not be followed");
+                    unfollowed.insert(id.clone());
+                    continue;
+                }
+            };
             shared.replicas.found(told.clone());
             let following = Following::of(shared.clone(), told, known.clone());
             followed.insert(id.clone(), tasks.spawn(following.run()));
@@ -77,16 +96,19 @@ pub(crate) async fn run(shared: Arc<Shared>, mut known: watch::Receiver<Known>) 
     }
 }
 
-/// What a replica said of itself in the store; none where that can not be a replica's.
-fn read(id: &str, value: &[u8]) -> Option<v1::Replica> {
-    let told = v1::Replica::decode(value).ok().filter(|told| told.id == id);
+/// True if a replica can have this id.
+fn is_id(id: &str) -> bool {
     let mut faults = Faults::none();
     key::check_name("id", id, &mut faults);
-    let told = told.filter(|told| faults.is_empty() && told.version.len() <= key::MAX_NAME_BYTES);
-    if told.is_none() {
-        tracing::warn!(id, "what is in the store about a replica can not be read");
-    }
-    told
+    faults.is_empty()
+}
+
+/// What a replica said of itself in the store.
+fn read(id: &str, value: &[u8]) -> Result<v1::Replica, &'static str> {
+    let told = v1::Replica::decode(value).ok().filter(|told| {
+        told.id == id && told.version.len() <= key::MAX_NAME_BYTES && told.address.len() <= MAX_ADDRESS_BYTES
+    });
+    told.ok_or("what is in the store about it can not be read")
 }
 
 /// One replica that is followed.
@@ -106,6 +128,13 @@ struct Opened {
     paces: watch::Receiver<Pace>,
 }
 
+/// Why a stream has ended.
+enum Ended {
+    /// Politely: the replica stops, most likely.
+    Leaving,
+    Lost(String),
+}
+
 impl Following {
     fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Known>) -> Self {
         let mirror = Mirror::of(shared.clone(), told.id.as_str().into());
@@ -122,7 +151,11 @@ impl Following {
                     pause = PAUSE.0;
                     let ended = self.hear(opened).await;
                     kept_until = Instant::now() + KEPT_FOR;
-                    ended
+                    match ended {
+                        Ended::Leaving if self.goes().await => break,
+                        Ended::Leaving => "it ended the stream".to_owned(),
+                        Ended::Lost(problem) => problem,
+                    }
                 }
                 Err(problem) => problem,
             };
@@ -134,6 +167,13 @@ impl Following {
             pause = (pause * 2).min(PAUSE.1);
         }
         self.told.id
+    }
+
+    /// True if the replica's key goes, as it does where a replica stops in order.
+    async fn goes(&self) -> bool {
+        let mut known = self.known.clone();
+        let gone = known.wait_for(|known| !known.contains_key(&self.told.id));
+        matches!(timeout(GONE_WITHIN, gone).await, Ok(Ok(_)))
     }
 
     fn is_known(&self) -> bool {
@@ -177,8 +217,8 @@ impl Following {
         }
     }
 
-    /// Mirrors what is told until the stream ends; answers why it did.
-    async fn hear(&mut self, mut opened: Opened) -> String {
+    /// Mirrors what is told until the stream ends.
+    async fn hear(&mut self, mut opened: Opened) -> Ended {
         self.mirror.begin();
         self.take(opened.first);
         loop {
@@ -186,7 +226,7 @@ impl Following {
                 message = timeout(SILENT_FOR, opened.said.message()) => message,
                 changed = opened.paces.changed() => {
                     if changed.is_err() {
-                        return "this replica is stopping".to_owned();
+                        return Ended::Lost("this replica is stopping".to_owned());
                     }
                     let watched = Some(opened.paces.borrow_and_update().told());
                     opened.say.send_if_modified(|said| {
@@ -199,12 +239,14 @@ impl Following {
             };
             match message {
                 Ok(Ok(Some(_))) if *self.shared.table().epoch() != opened.epoch => {
-                    return "the store was replaced".to_owned();
+                    return Ended::Lost("the store was replaced".to_owned());
                 }
                 Ok(Ok(Some(message))) => self.take(message),
-                Ok(Ok(None)) => return "it is stopping".to_owned(),
-                Ok(Err(status)) => return told_in(&status),
-                Err(_) => return format!("it has been silent for {} s", SILENT_FOR.as_secs()),
+                Ok(Ok(None)) => return Ended::Leaving,
+                Ok(Err(status)) => return Ended::Lost(told_in(&status)),
+                Err(_) => {
+                    return Ended::Lost(format!("it has been silent for {} s", SILENT_FOR.as_secs()));
+                }
             }
         }
     }

@@ -65,7 +65,7 @@ impl Mirror {
     /// False where it can not be a client, or there is no room for it.
     fn client(&mut self, told: v1::FollowedClient) -> bool {
         if let Some((admitted, is_told)) = self.clients.get_mut(&told.number) {
-            admitted.session.follow(told);
+            admitted.session.follow(told, self.shared.table().epoch());
             *is_told = true;
             return true;
         }

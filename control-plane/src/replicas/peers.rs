@@ -20,8 +20,8 @@ pub(crate) struct Peers {
 /// What is known of another replica.
 struct Peer {
     told: v1::Replica,
-    /// Since when its table and this one's have been at other revisions, and where it was last.
-    apart_since: Option<SystemTime>,
+    /// A revision that one of the two tables has come to and the other has not, and since when.
+    apart: Option<(u64, SystemTime)>,
     is_heard: bool,
 }
 
@@ -74,7 +74,7 @@ impl Peers {
             unheard_since: Some(SystemTime::now().into()),
             ..told
         };
-        self.others().insert(told.id.clone(), Peer { told, apart_since: None, is_heard: false });
+        self.others().insert(told.id.clone(), Peer { told, apart: None, is_heard: false });
     }
 
     /// Another one is gone.
@@ -98,18 +98,21 @@ impl Peers {
         let was_heard = std::mem::replace(&mut peer.is_heard, false);
         peer.told.problem = problem;
         peer.told.unheard_since.get_or_insert_with(|| SystemTime::now().into());
-        peer.apart_since = None;
+        peer.apart = None;
         was_heard
     }
 
-    /// Where another one's table is, while this one's is elsewhere or there too.
+    /// Where another one's table is, and this one's. While there are writes the two are seldom at the same revision:
+    /// one is behind as long as it has not come to where the other was.
     pub(super) fn is_at(&self, id: &str, revision: u64, own: u64) {
-        if let Some(peer) = self.others().get_mut(id) {
-            peer.told.revision = revision;
-            match revision == own {
-                true => peer.apart_since = None,
-                false => drop(peer.apart_since.get_or_insert_with(SystemTime::now)),
-            }
+        let mut others = self.others();
+        let Some(peer) = others.get_mut(id) else { return };
+        peer.told.revision = revision;
+        if peer.apart.is_some_and(|(awaited, _)| revision.min(own) >= awaited) {
+            peer.apart = None;
+        }
+        if revision != own && peer.apart.is_none() {
+            peer.apart = Some((revision.max(own), SystemTime::now()));
         }
     }
 
@@ -128,7 +131,7 @@ impl Peers {
     pub(crate) fn apart(&self) -> Vec<Apart> {
         let others = self.others();
         let apart = others.values().filter_map(|peer| {
-            let since = peer.apart_since?;
+            let (_, since) = peer.apart?;
             Some(Apart { id: peer.told.id.clone(), revision: peer.told.revision, since })
         });
         apart.collect()
@@ -144,4 +147,47 @@ fn drawn_id() -> String {
     let host: String = host.trim().chars().filter(|c| plain(*c)).take(64).collect();
     let host = if host.is_empty() { "replica".to_owned() } else { host };
     format!("{host}-{:08x}", fastrand::u32(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers() -> Peers {
+        let peers = Peers::new("http://a:1".to_owned());
+        peers.found(v1::Replica { id: "b".to_owned(), ..v1::Replica::default() });
+        peers
+    }
+
+    #[test]
+    fn a_replica_is_missing_until_it_has_told_everything_and_after_it_was_lost() {
+        let peers = peers();
+        assert_eq!(peers.missing(), ["b"]);
+        peers.heard("b");
+        assert!(peers.missing().is_empty() && peers.all_others()[0].problem.is_empty());
+        assert!(peers.unheard("b", "it is silent".to_owned()));
+        assert!(!peers.unheard("b", "connection refused".to_owned()), "it was not heard any more");
+        assert_eq!(
+            (peers.missing(), &*peers.all_others()[0].problem),
+            (vec!["b".to_owned()], "connection refused")
+        );
+        peers.forget("b");
+        assert!(peers.missing().is_empty() && peers.all_others().is_empty());
+    }
+
+    #[test]
+    fn under_steady_writes_no_replica_is_behind_that_keeps_coming_to_where_the_other_was() {
+        let peers = peers();
+        let apart = |there, here| {
+            peers.is_at("b", there, here);
+            peers.apart().first().map(|apart| apart.since)
+        };
+        assert_eq!(apart(5, 5), None);
+        let since = apart(5, 8);
+        assert!(since.is_some() && apart(7, 9) == since, "it has not come to 8 yet");
+        assert_ne!(apart(8, 12), since);
+        assert_eq!(apart(12, 12), None);
+        let since = apart(20, 12);
+        assert!(apart(21, 19) == since && apart(21, 21).is_none(), "the one that asks can be behind, too");
+    }
 }

@@ -68,7 +68,8 @@ async fn tell(
     let following = format!("{}/{:016x}", first.replica, fastrand::u64(..));
     let elsewhere = WatchingElsewhere::nothing(&shared, following.into());
     elsewhere.is(first.watched.unwrap_or_default());
-    let outbox = shared.hub.followed();
+    let outbox =
+        shared.hub.followed().ok_or_else(|| Status::resource_exhausted("too many follow this replica"))?;
     let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), shared: shared.clone() };
     let telling = teller.tell();
     tokio::pin!(telling);
