@@ -25,6 +25,8 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
     }
     start_logging(log, log_level);
     warn_of_open_doors(&settings);
+    #[cfg(unix)]
+    take_descriptors();
     let mut signals = Signals::listen()?;
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
@@ -46,6 +48,16 @@ fn start_logging(log: Log, filter: EnvFilter) {
     match log {
         Log::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
         Log::Json => builder.json().init(),
+    }
+}
+
+/// Every connection is a descriptor, and the soft limit that processes begin with, often 1,024, is for programs that
+/// use select(2): takes what the hard limit allows.
+#[cfg(unix)]
+fn take_descriptors() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::debug!(limit, "open files"),
+        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
     }
 }
 
