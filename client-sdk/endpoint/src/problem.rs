@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     fn said(error: Tls) -> String {
-        of(&io::Error::new(io::ErrorKind::InvalidData, error)).unwrap()
+        of(&io::Error::new(io::ErrorKind::InvalidData, error)).expect("it is about TLS")
     }
 
     #[test]
