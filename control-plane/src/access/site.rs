@@ -135,7 +135,8 @@ fn of(parts: &Parts, access: &Access) -> Result<Site, Foreign> {
     if !is_tls && *version < Version::HTTP_2 && page.is_none() && !is_probe && !is_of_no_site(&host) {
         return Err(Foreign::Host);
     }
-    let own = format!("{}://{host}", if is_tls { "https" } else { "http" });
+    let here = || format!("{}://{host}", if is_tls { "https" } else { "http" });
+    let own = page.map_or_else(here, |page| page.0.clone());
     let is_secure = |page: Option<&PageOrigin>| is_tls || page.is_some_and(PageOrigin::is_secure);
     if let Some(origin) = single(headers, header::ORIGIN)? {
         let origin = origin.to_ascii_lowercase();

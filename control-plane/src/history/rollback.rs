@@ -37,6 +37,7 @@ pub(super) async fn one(
     let mut faults = Faults::none();
     let to = check(to_revision, &mut asked.options, &mut faults);
     let subject = all_or(object::named(key).and_then(rolled_back).map_err(Error::Faults), faults)?;
+    asked.permit([&subject])?;
     Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
 }
 

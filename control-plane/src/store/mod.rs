@@ -12,6 +12,7 @@
 //! A commit that was acknowledged survives kill -9 and power loss.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::Pin;
 use std::time::SystemTime;
 
@@ -50,8 +51,8 @@ pub struct State {
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// One key's current value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One key's current value. It does not say it in `Debug`, since some values are secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The revision of the change that set it.
     pub revision: u64,
@@ -82,8 +83,8 @@ pub struct Change {
     pub edits: Vec<Edit>,
 }
 
-/// One key's part in a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One key's part in a change. It does not say the values in `Debug`, since some are secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Edit {
     /// Segments joined by `/`, each percent-encoded by [`key`], so that no name can escape its place.
     pub key: String,
@@ -92,6 +93,20 @@ pub struct Edit {
     /// The entry as it was, or none where there was none. Kept with the change, so that what a key was before
     /// can be told also where the change that had set it is no longer kept.
     pub before: Option<Entry>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.len();
+        f.debug_struct("Entry").field("revision", &self.revision).field("bytes", &bytes).finish()
+    }
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Bytes::len);
+        f.debug_struct("Edit").field("key", &self.key).field("bytes", &bytes).field("before", &self.before).finish()
+    }
 }
 
 /// What a watch yields: every change after the revision it was opened at, in order, none twice.

@@ -161,6 +161,8 @@ fn described(id: &TokenId, token: v1::Token, revision: u64) -> v1::Token {
 mod tests {
     use super::*;
     use crate::access::Bearer;
+    use crate::store::Entry;
+    use crate::writer::ProposedEdit;
 
     #[test]
     fn a_token_is_kept_by_its_hash_and_never_says_it() {
@@ -172,7 +174,9 @@ mod tests {
         assert_eq!((stored.wire.id.as_str(), stored.wire.revision), (bearer.id.as_str(), 7));
         assert_eq!(description(&bearer.id, &value, 7), stored.wire);
         let kept = Kept::decode(value.clone()).unwrap();
-        let told = format!("{stored:?} {kept:?}");
+        let edit = ProposedEdit { key: token_key(&bearer.id), value: Some(value.clone()), expected: None };
+        let entry = Entry { revision: 7, value };
+        let told = format!("{stored:?} {kept:?} {edit:?} {entry:?}");
         assert!(told.contains("ci") && told.contains("Hash(hidden)"), "{told}");
         assert!(
             !told.contains(&format!("{:?}", kept.hash))

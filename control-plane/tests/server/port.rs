@@ -88,7 +88,7 @@ async fn browsers_call_the_api_over_http_1() {
     let answer = {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
-        let request = format!("{head}\r\nhost: damper\r\nconnection: close\r\n\r\n{body}");
+        let request = format!("{head}\r\nhost: localhost\r\nconnection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         soon(stream.read_to_end(&mut answer)).await.unwrap();
