@@ -5,6 +5,7 @@
 
 mod crowd;
 mod fleet;
+mod hostile;
 mod once;
 mod proxy;
 mod rolling;
