@@ -11,6 +11,7 @@ use tonic::transport::Endpoint;
 
 /// What was said about TLS.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "no address asks for TLS then"))]
 pub(crate) struct Files {
     pub(crate) ca_file: Option<PathBuf>,
     /// The certificate and its key.
