@@ -84,7 +84,7 @@ async fn measure(plan: &Plan, clients: usize, rules: usize) -> Result<String> {
     write_rules(&server.door, rules).await?;
     let begun = Instant::now();
     let fleet = connect(&server.door, clients).await?;
-    let connected = begun.elapsed();
+    let connected = if clients == 0 { "-".to_owned() } else { format!("{:.1?}", begun.elapsed()) };
     tokio::time::sleep(SETTLE).await;
     let before = server.figures()?;
     tokio::time::sleep(Duration::from_secs(plan.seconds)).await;
@@ -94,7 +94,7 @@ async fn measure(plan: &Plan, clients: usize, rules: usize) -> Result<String> {
     let share = after.processor_since(&before).as_secs_f64() / plan.seconds as f64;
     let Figures { memory, peak, .. } = after;
     Ok(format!(
-        "| {clients} | {rules} | {memory} MiB | {peak} MiB | {share:.3} cores | {connected:.1?} | {arrival} |"
+        "| {clients} | {rules} | {memory} MiB | {peak} MiB | {share:.3} cores | {connected} | {arrival} |"
     ))
 }
 
