@@ -267,6 +267,7 @@ impl From<Error> for Status {
             Error::Unread(status) if status.code() == Code::OutOfRange => {
                 over(Limit::MessageBytes, text, None)
             }
+            Error::Unread(status) if status.code() == Code::Internal => Self::invalid_argument(text),
             Error::Unread(status) => status,
         }
     }

@@ -119,17 +119,21 @@ fn guard(headers: &mut HeaderMap) {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }
 
-/// Corrects the code of an answer to a message over the limit; that answer has no details, others of the code do.
+/// Corrects the code of an answer to a message over the limit, or one that can not be read; such an answer has no
+/// details, others of the first code do, and no service says the second.
 pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
     const OUT_OF_RANGE: &[u8] = b"11";
+    const INTERNAL: &[u8] = b"13";
     if response.headers().contains_key("grpc-status-details-bin") {
         return response;
     }
-    let status = response.headers_mut().get_mut("grpc-status");
-    if let Some(status) = status.filter(|status| status.as_bytes() == OUT_OF_RANGE) {
-        *status = HeaderValue::from_static("8");
-        let limit = HeaderValue::from_static(Limit::MessageBytes.name());
-        response.headers_mut().insert(TRAILER, limit);
+    let headers = response.headers_mut();
+    let status = headers.get("grpc-status").map(HeaderValue::as_bytes);
+    if status == Some(OUT_OF_RANGE) {
+        headers.insert("grpc-status", HeaderValue::from_static("8"));
+        headers.insert(TRAILER, HeaderValue::from_static(Limit::MessageBytes.name()));
+    } else if status == Some(INTERNAL) {
+        headers.insert("grpc-status", HeaderValue::from_static("3"));
     }
     response
 }
