@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::certificates::Authority;
-use crate::harness::{livez, soon, start, with_pair};
+use crate::harness::{HOUSE, livez, soon, start_alone, with_pair};
 
 const EACH: usize = 2000;
 
@@ -26,8 +26,9 @@ async fn linger(address: std::net::SocketAddr, said: &'static [u8]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_half_open_handshakes_and_two_thousand_slow_heads_keep_nobody_waiting() {
+    let _alone = HOUSE.write().await;
     let ours = Authority::new("ours");
-    let server = start(|settings| {
+    let server = start_alone(|settings| {
         settings.tls = Some(with_pair(&ours.server("localhost")));
         settings.limits.handshake_within = Duration::from_secs(8);
         settings.limits.request_head_within = Duration::from_secs(8);

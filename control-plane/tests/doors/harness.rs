@@ -11,7 +11,7 @@ use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -25,6 +25,9 @@ pub(crate) async fn soon<T>(event: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(90), event).await.expect("it did not happen in time")
 }
 
+/// Held by every server, and alone by tests that count what the process has.
+pub(crate) static HOUSE: RwLock<()> = RwLock::const_new(());
+
 /// Runs until it is dropped with its runtime.
 pub(crate) struct Running {
     pub(crate) address: SocketAddr,
@@ -33,13 +36,21 @@ pub(crate) struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), ServeError>>,
     _folder: TempDir,
+    _in_the_house: Option<RwLockReadGuard<'static, ()>>,
 }
 
 pub(crate) fn with_pair(pair: &Pair) -> Tls {
     Tls::new(Pem::Text(pair.certificate.clone()), Pem::Text(pair.key.clone()))
 }
 
+/// Starts a server beside those of other tests; one at a time in each test.
 pub(crate) async fn start(adjust: impl FnOnce(&mut Settings)) -> Running {
+    let house = HOUSE.read().await;
+    Running { _in_the_house: Some(house), ..start_alone(adjust).await }
+}
+
+/// The same for who has the house alone.
+pub(crate) async fn start_alone(adjust: impl FnOnce(&mut Settings)) -> Running {
     let folder = TempDir::new().unwrap();
     let store: StoreUrl = format!("sled:{}", folder.path().join("store").display()).parse().unwrap();
     let mut settings = Settings::new(store);
@@ -53,7 +64,7 @@ pub(crate) async fn start(adjust: impl FnOnce(&mut Settings)) -> Running {
     let task = tokio::spawn(server.run(async {
         let _ = stopped.await;
     }));
-    Running { address, metrics, stop, task, _folder: folder }
+    Running { address, metrics, stop, task, _folder: folder, _in_the_house: None }
 }
 
 impl Running {

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::rustls::ClientConfig;
 
 use crate::certificates::{Authority, Pair};
-use crate::harness::{Running, exchange, livez, shake, start, with_pair};
+use crate::harness::{HOUSE, Running, exchange, livez, shake, start_alone, with_pair};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const ROUNDS: usize = 60;
@@ -143,11 +143,11 @@ async fn everything(plain: &Running, tls: &Running, config: &Arc<ClientConfig>) 
 }
 
 async fn two(ours: &Authority, pair: &Pair) -> (Running, Running, Arc<ClientConfig>) {
-    let tls = start(|settings| {
+    let tls = start_alone(|settings| {
         settings.tls = Some(with_pair(pair));
         settings.metrics_plaintext = false;
     });
-    (start(|_| {}).await, tls.await, ours.trusting(None, b""))
+    (start_alone(|_| {}).await, tls.await, ours.trusting(None, b""))
 }
 
 /// Of this process: the server is in it.
@@ -159,6 +159,7 @@ fn resident() -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_input_is_refused_everywhere_and_leaves_no_memory_behind() {
+    let _alone = HOUSE.write().await;
     let ours = Authority::new("ours");
     let (plain, tls, config) = two(&ours, &ours.server("localhost")).await;
     for _ in 0..3 {
@@ -193,6 +194,7 @@ impl io::Write for Log {
 
 #[tokio::test]
 async fn the_most_talkative_log_holds_no_key() {
+    let _alone = HOUSE.write().await;
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
