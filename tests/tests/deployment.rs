@@ -3,6 +3,8 @@
 //!
 //! That the manifests are good Kubernetes is checked by deploy/check; here is what they mean.
 
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -2,6 +2,8 @@
 //!
 //! The certificate is made here and not by the guide's `openssl`, which not every machine has.
 
+#![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
+
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
