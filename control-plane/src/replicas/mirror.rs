@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use damper_proto::v1;
 
 use crate::class::Class;
 use crate::hub::Admitted;
 use crate::shared::Shared;
+use crate::stats::length;
 
 /// The most clients of one replica.
 const MAX_CLIENTS: usize = 100_000;
@@ -80,7 +80,7 @@ impl Mirror {
     fn report(&mut self, told: v1::FollowedReport) -> u64 {
         let Some((admitted, _)) = self.clients.get(&told.number) else { return 1 };
         let Some(report) = told.report else { return 1 };
-        let age = told.age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default();
+        let age = told.age.and_then(length).unwrap_or_default();
         admitted.session.reported(report.source, report.override_mode);
         self.shared.stats.report_of(&admitted.session, &report, age)
     }
