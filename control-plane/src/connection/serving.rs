@@ -91,8 +91,8 @@ pub(super) async fn serve(
         }
     });
     tokio::select! {
-        ended = &mut connection => return told(ended),
-        () = cut.cancelled() => return,
+        ended = &mut connection => told(ended),
+        () = cut.cancelled() => {}
         limit = &mut told_to_go => {
             connection.as_mut().graceful_shutdown();
             let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection));
