@@ -97,11 +97,11 @@ fn moment(text: &str) -> Result<SystemTime, String> {
 /// A row for each rule or guard that was changed.
 pub(crate) fn table(changes: &[v1::Change]) -> Table {
     use Align::{Left, Right};
-    let mut table = Table::new(&[
-        ("REVISION", Right),
-        ("AGE", Right),
-        ("BY", Left),
-        ("PROVEN", Left),
+    let is_proven = changes.iter().any(|change| !change.principal.is_empty());
+    let mut columns = vec![("REVISION", Right), ("AGE", Right), ("BY", Left)];
+    // Where nobody is asked who they are it would be a column of dashes.
+    columns.extend(is_proven.then_some(("PROVEN", Left)));
+    columns.extend([
         ("CHANGE", Left),
         ("KIND", Left),
         ("CALLER", Left),
@@ -111,6 +111,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         ("OWNER", Left),
         ("REASON", Left),
     ]);
+    let mut table = Table::new(&columns);
     let now = now();
     for change in changes {
         for object in &change.objects {
@@ -120,9 +121,10 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
                 (_, None) => "deleted",
                 _ => "updated",
             };
-            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone(), change.principal.clone()];
+            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
             let what = [done.to_owned(), kind.to_owned()];
-            let columns = head.into_iter().chain(what).chain(key::columns(key));
+            let proven = is_proven.then(|| change.principal.clone());
+            let columns = head.into_iter().chain(proven).chain(what).chain(key::columns(key));
             table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
         }
     }

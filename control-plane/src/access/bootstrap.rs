@@ -181,7 +181,9 @@ fn found(file: &Path) -> Result<Option<Bearer>, BootstrapError> {
             bearer.map(Some).ok_or_else(|| BootstrapError::NoToken(file.to_owned()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(BootstrapError::NoToken(file.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(BootstrapError::NoToken(file.to_owned()))
+        }
         Err(source) => Err(BootstrapError::File { file: file.to_owned(), source }),
     }
 }

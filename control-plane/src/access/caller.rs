@@ -121,7 +121,9 @@ impl Caller {
         };
         self.permit_role(needed)?;
         match self {
-            Self::Token(shown) if shown.token.role != Role::Admin && !shown.token.scope.holds(subject.pattern()) => {
+            Self::Token(shown)
+                if shown.token.role != Role::Admin && !shown.token.scope.holds(subject.pattern()) =>
+            {
                 Err(self.outside(&subject.to_string()))
             }
             _ => Ok(()),
@@ -207,9 +209,10 @@ impl Caller {
 /// Whether a scope makes sense for a role, in words where it does not.
 pub(crate) fn misplaced(role: Role, scope: &Scope) -> Option<(&'static str, &'static str)> {
     match role {
-        Role::Viewer | Role::Admin if scope.is_limited() => {
-            Some(("scope", "is for editors, operators and agents only: what is read, and who makes tokens, is not limited"))
-        }
+        Role::Viewer | Role::Admin if scope.is_limited() => Some((
+            "scope",
+            "is for editors, operators and agents only: what is read, and who makes tokens, is not limited",
+        )),
         Role::Agent if scope.names_callees() => {
             Some(("scope.callees", "are not for agents: an agent is limited by the callers that it may be"))
         }

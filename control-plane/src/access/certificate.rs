@@ -111,7 +111,9 @@ impl Certificate {
         let ids = certificate.uris.iter().filter(|uri| uri.starts_with(SPIFFE));
         let names: Vec<&String> = ids.chain(&certificate.dns).filter(|name| !name.contains('*')).collect();
         let service_of = |name: &String| match templates {
-            [] if name.starts_with(SPIFFE) => name.rsplit('/').next().filter(|last| !last.is_empty()).map(str::to_owned),
+            [] if name.starts_with(SPIFFE) => {
+                name.rsplit('/').next().filter(|last| !last.is_empty()).map(str::to_owned)
+            }
             [] => Some(name.clone()),
             templates => templates.iter().find_map(|template| template.service(name)).map(str::to_owned),
         };
@@ -147,7 +149,8 @@ mod tests {
     use super::*;
 
     fn services(templates: &[&str], names: &[&str]) -> Vec<String> {
-        let templates: Vec<ClientIdentity> = templates.iter().map(|template| template.parse().unwrap()).collect();
+        let templates: Vec<ClientIdentity> =
+            templates.iter().map(|template| template.parse().unwrap()).collect();
         let (uris, dns) = names.iter().map(|name| (*name).to_owned()).partition(|name| name.contains("://"));
         let names = ClientNames { uris, dns, expires_at: None };
         Certificate::read(&names, &templates).map_or_else(Vec::new, |certificate| certificate.services)
@@ -173,7 +176,10 @@ mod tests {
 
     #[test]
     fn without_templates_it_is_the_last_segment_or_the_whole_dns_name() {
-        assert_eq!(services(&[], &["spiffe://example.org/ns/shop/sa/cart", "cart.example.org"]), ["cart", "cart.example.org"]);
+        assert_eq!(
+            services(&[], &["spiffe://example.org/ns/shop/sa/cart", "cart.example.org"]),
+            ["cart", "cart.example.org"]
+        );
         for nobody in [&[][..], &["*.example.org"], &["https://example.org/cart"]] {
             assert!(services(&[], nobody).is_empty(), "{nobody:?}");
         }

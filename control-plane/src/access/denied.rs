@@ -86,7 +86,8 @@ impl Denied {
         if self.is_unknown() {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        *answer.status_mut() = if self.is_unknown() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+        *answer.status_mut() =
+            if self.is_unknown() { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
         answer
     }
 }

@@ -78,7 +78,9 @@ impl Lives {
     /// The life of what a caller showed; none where that has no end.
     fn of(&self, caller: &Caller) -> Option<Arc<Life>> {
         let key = Key::of(caller)?;
-        let new = || Arc::new(Life { caller: caller.clone(), over: CancellationToken::new(), held: Mutex::default() });
+        let new = || {
+            Arc::new(Life { caller: caller.clone(), over: CancellationToken::new(), held: Mutex::default() })
+        };
         Some(self.open().entry(key).or_insert_with(new).clone())
     }
 

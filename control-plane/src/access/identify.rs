@@ -17,7 +17,12 @@ use crate::table::{StoredToken, TableView};
 
 /// Who it is. Nobody where nothing was shown; what was shown and is not good is an error, also where something else
 /// would have been enough.
-pub(super) fn caller(access: &Access, parts: &Parts, table: &TableView, now: SystemTime) -> Result<Caller, Denied> {
+pub(super) fn caller(
+    access: &Access,
+    parts: &Parts,
+    table: &TableView,
+    now: SystemTime,
+) -> Result<Caller, Denied> {
     if !access.required {
         return Ok(Caller::Anybody);
     }
@@ -51,7 +56,11 @@ pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Denied> {
         (Some(one), None) => {
             let (kind, token) =
                 one.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Denied::TokenInvalid)?;
-            if kind.eq_ignore_ascii_case("bearer") { Ok(Some(token.trim())) } else { Err(Denied::TokenInvalid) }
+            if kind.eq_ignore_ascii_case("bearer") {
+                Ok(Some(token.trim()))
+            } else {
+                Err(Denied::TokenInvalid)
+            }
         }
         (Some(_), Some(_)) => Err(Denied::TokenInvalid),
     }

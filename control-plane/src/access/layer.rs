@@ -30,7 +30,11 @@ pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, nex
 }
 
 /// Around the metrics where they are on the API's port.
-pub(crate) async fn metrics(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn metrics(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     match admitted(&shared, request, Need::Role(Role::Viewer)) {
         Ok((request, _)) => next.run(request).await,
         Err(denied) => denied.plain(),
@@ -63,7 +67,8 @@ async fn carried_out(
     next: Next,
 ) -> Response<Body> {
     let peer = request.extensions().get::<Peer>().cloned();
-    let until_over = |body: Body, way: Way| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
+    let until_over =
+        |body: Body, way: Way| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
     let request = match method.long_request {
         true => request.map(|body| until_over(body, Way::Request)),
         false => request,

@@ -146,7 +146,10 @@ mod tests {
         }
         for (service, methods) in METHODS {
             for (method, _) in *methods {
-                assert!(served.contains(&((*service).to_owned(), (*method).to_owned())), "{service}/{method}");
+                assert!(
+                    served.contains(&((*service).to_owned(), (*method).to_owned())),
+                    "{service}/{method}"
+                );
             }
         }
         assert!(served.len() > 30, "{served:?}");
@@ -154,7 +157,12 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_is_open_to_nobody() {
-        for path in ["/damper.v1.Rules/Other", "/damper.v1.Other/GetRule", "/damper.v1.Rules", "/damper.v1.Rules/GetRule/"] {
+        for path in [
+            "/damper.v1.Rules/Other",
+            "/damper.v1.Other/GetRule",
+            "/damper.v1.Rules",
+            "/damper.v1.Rules/GetRule/",
+        ] {
             assert_eq!(of_path(path).need, Need::Never, "{path}");
         }
         assert_eq!(of_path("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").need, Need::Known);

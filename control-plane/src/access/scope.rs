@@ -117,7 +117,11 @@ mod tests {
             (&["shop"], &["stock", "pay*"], "cart", "payments", false),
             (&["shop"], &["stock", "pay*"], "shop", "mail", false),
         ] {
-            assert_eq!(holds(callers, callees, caller, callee), expected, "{callers:?} {callees:?} {caller} {callee}");
+            assert_eq!(
+                holds(callers, callees, caller, callee),
+                expected,
+                "{callers:?} {callees:?} {caller} {callee}"
+            );
         }
     }
 

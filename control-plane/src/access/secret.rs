@@ -176,7 +176,8 @@ fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
         _ => None,
     };
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
-    let bytes: Option<Vec<u8>> = pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
     bytes?.try_into().ok()
 }
 

@@ -52,7 +52,9 @@ async fn sign_in(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             shared.metrics.denied(denied.reason());
             denied.plain()
         }
-        Err(SignIn::NobodyIsAsked) => answered(StatusCode::NOT_FOUND, "this server asks for no tokens\n", None),
+        Err(SignIn::NobodyIsAsked) => {
+            answered(StatusCode::NOT_FOUND, "this server asks for no tokens\n", None)
+        }
         Err(SignIn::NoKey) => {
             answered(StatusCode::SERVICE_UNAVAILABLE, "the store has no key to sign sessions with\n", None)
         }
@@ -191,7 +193,9 @@ mod tests {
         let made = signed(&key, PLAIN, &session, at(100));
         let (name, value) = made.name_value();
         let good = format!("other=1; {name}={value}");
-        let see = |cookie: &str, site, key: &Arc<ClusterKey>, now| shown(&headers(cookie), site, Some(key), at(now));
+        let see = |cookie: &str, site, key: &Arc<ClusterKey>, now| {
+            shown(&headers(cookie), site, Some(key), at(now))
+        };
         assert_eq!(see(&good, PLAIN, &key, 199), Ok(Some(session)));
         assert_eq!(see(&good, PLAIN, &key, 200), Err(Denied::SessionOver));
         assert_eq!(see(&good, Site { is_own: false, ..PLAIN }, &key, 100), Ok(None));

@@ -30,7 +30,9 @@ pub struct PageOrigin(String);
 
 /// That is no origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not an origin such as https://damper.example.com: http or https, a host, perhaps a port, and nothing else")]
+#[error(
+    "is not an origin such as https://damper.example.com: http or https, a host, perhaps a port, and nothing else"
+)]
 pub struct PageOriginError;
 
 impl FromStr for PageOrigin {
@@ -45,7 +47,8 @@ impl FromStr for PageOrigin {
             _ => return Err(PageOriginError),
         };
         let uri: Uri = text.parse().map_err(|_| PageOriginError)?;
-        let is_whole = uri.authority().is_some_and(|read| read.as_str() == authority && !authority.contains('@'));
+        let is_whole =
+            uri.authority().is_some_and(|read| read.as_str() == authority && !authority.contains('@'));
         if !is_whole {
             return Err(PageOriginError);
         }
@@ -120,7 +123,11 @@ pub(crate) async fn own_site_only(
         }
         Err(foreign) => {
             shared.metrics.denied(foreign.reason());
-            tracing::warn!(reason = foreign.reason(), path = parts.uri.path(), "a browser's request was refused");
+            tracing::warn!(
+                reason = foreign.reason(),
+                path = parts.uri.path(),
+                "a browser's request was refused"
+            );
             foreign.answer()
         }
     }
@@ -240,7 +247,8 @@ mod tests {
         ] {
             assert_eq!(posted(&[("host", host), ("origin", origin)]), expected, "{host} {origin}");
         }
-        let twice = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")];
+        let twice =
+            [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")];
         assert_eq!(posted(&twice), Err(Foreign::Origin));
     }
 
@@ -309,7 +317,9 @@ mod tests {
         let read = |text: &str| text.parse::<PageOrigin>().map(|origin| origin.0);
         assert_eq!(read("https://Damper.example.com:443/"), Ok("https://damper.example.com".to_owned()));
         assert_eq!(read("http://[::1]:7600"), Ok("http://[::1]:7600".to_owned()));
-        for bad in ["", "damper.example.com", "ftp://x", "https://", "https://x/page", "https://a@x", "https://x?y"] {
+        for bad in
+            ["", "damper.example.com", "ftp://x", "https://", "https://x/page", "https://a@x", "https://x?y"]
+        {
             assert_eq!(read(bad), Err(PageOriginError), "{bad}");
         }
     }

@@ -71,7 +71,9 @@ pub(super) fn named(key: Option<v1::ObjectKey>) -> Result<Named, Faults> {
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
         Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(Subject::Kill),
         Some(object_key::Kind::Token(id)) => {
-            return TokenId::parse(&id).map(Named::Token).ok_or_else(|| fault("key.token", "is not the id of a token"));
+            return TokenId::parse(&id)
+                .map(Named::Token)
+                .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
         None => Err(fault("key", "must be given: rule, guard, kill or token")),
     };

@@ -49,7 +49,11 @@ pub(super) async fn create(
         if count >= limit {
             return Err(too_many(Limit::Tokens, count + 1, limit));
         }
-        return Ok(v1::CreateTokenResponse { token: Some(token), secret: String::new(), revision: table.revision() });
+        return Ok(v1::CreateTokenResponse {
+            token: Some(token),
+            secret: String::new(),
+            revision: table.revision(),
+        });
     }
     let bearer = Bearer::draw();
     let value = Some(StoredToken::value(&token, &bearer.hash()));
@@ -60,7 +64,11 @@ pub(super) async fn create(
     }
     let (id, revision) = (bearer.id.to_string(), done.committed.revision);
     tracing::warn!(id, name = token.name, role = wanted.role.name(), revision, "a token was made");
-    Ok(v1::CreateTokenResponse { token: Some(v1::Token { id, revision, ..token }), secret: bearer.text(), revision })
+    Ok(v1::CreateTokenResponse {
+        token: Some(v1::Token { id, revision, ..token }),
+        secret: bearer.text(),
+        revision,
+    })
 }
 
 impl Wanted {
@@ -114,7 +122,10 @@ fn read_time_to_live(
     let (seconds, nanos) = (said.seconds, said.nanos);
     let read = Duration::try_from(said).ok().filter(|said| TIME_TO_LIVE.contains(said));
     if read.is_none() {
-        faults.add("time_to_live", format!("{seconds} s and {nanos} ns is not in 1 min..=10 years (3650 days)"));
+        faults.add(
+            "time_to_live",
+            format!("{seconds} s and {nanos} ns is not in 1 min..=10 years (3650 days)"),
+        );
     }
     read
 }

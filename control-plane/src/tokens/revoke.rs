@@ -84,6 +84,10 @@ impl Judge for Revocation {
             token.is_lasting_admin().then_some(token.id)
         });
         let lasting: Vec<TokenId> = lasting.collect();
-        if lasting == [self.id.clone()] { Err(vec![self.edit.key.clone()]) } else { Ok(vec![self.edit.clone()]) }
+        if lasting == [self.id.clone()] {
+            Err(vec![self.edit.key.clone()])
+        } else {
+            Ok(vec![self.edit.clone()])
+        }
     }
 }

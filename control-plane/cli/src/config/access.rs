@@ -110,7 +110,8 @@ mod tests {
     use crate::config::{ServeArgs, settle};
 
     fn said(env: &[(&str, &str)]) -> Result<Settings, String> {
-        let env = |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        let env =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         settle(ServeArgs::default(), &env).map(|config| config.server).map_err(|error| error.to_string())
     }
 

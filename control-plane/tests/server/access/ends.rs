@@ -69,7 +69,11 @@ impl Streams {
         let Self { subscription, watch, convergence, audit, _messages } = self;
         let ends = [end(subscription).await, end(watch).await, end(convergence).await, end(audit).await];
         for (n, (status, at)) in ends.into_iter().enumerate() {
-            assert_eq!((status.code(), reason(&status).as_str()), (Code::Unauthenticated, "CREDENTIAL_ENDED"), "{n}");
+            assert_eq!(
+                (status.code(), reason(&status).as_str()),
+                (Code::Unauthenticated, "CREDENTIAL_ENDED"),
+                "{n}"
+            );
             let after = at.saturating_duration_since(since);
             assert!(after < AT_MOST, "{n}: {after:?}");
         }

@@ -40,12 +40,14 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
             let key = Some(named);
             one(v1::DeleteRuleRequest { key, expected_revision: wrong_revision, options }.encode_to_vec())
         }
-        "Rules/ApplyRules" => vec![
-            header(options.unwrap()).encode_to_vec(),
-            put_change(rule(named, 2)).encode_to_vec(),
-        ],
+        "Rules/ApplyRules" => {
+            vec![header(options.unwrap()).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
+        }
         "Guards/PutGuard" => {
-            let guard = Some(v1::Guard { ceiling: Some(v1::Ceiling { max_attempts: Some(2), ..Default::default() }), ..guard });
+            let guard = Some(v1::Guard {
+                ceiling: Some(v1::Ceiling { max_attempts: Some(2), ..Default::default() }),
+                ..guard
+            });
             one(v1::PutGuardRequest { guard, expected_revision: wrong_revision, options }.encode_to_vec())
         }
         "Guards/DeleteGuard" => {
@@ -62,7 +64,8 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
         }
         "History/Rollback" => {
             let key = Some(v1::ObjectKey { kind: Some(v1::object_key::Kind::Rule(named)) });
-            one(v1::RollbackRequest { key, to_revision: Some(0), options, ..Default::default() }.encode_to_vec())
+            one(v1::RollbackRequest { key, to_revision: Some(0), options, ..Default::default() }
+                .encode_to_vec())
         }
         "Distribution/Subscribe" => one(said(client_message::Kind::Hello(hello(caller))).encode_to_vec()),
         _ => one(Vec::new()),
@@ -115,7 +118,11 @@ async fn each_role_may_call_what_the_table_says_in_and_out_of_its_scope() {
             let anywhere = ask(method, Some(&unscoped), "other", "other").await;
             assert_eq!(admitted(&anywhere), cell != "no", "{told}: {anywhere:?}");
             if let ("no", Err(status)) = (cell, &anywhere) {
-                assert_eq!((status.code(), reason(status).as_str()), (Code::PermissionDenied, "ROLE"), "{told}");
+                assert_eq!(
+                    (status.code(), reason(status).as_str()),
+                    (Code::PermissionDenied, "ROLE"),
+                    "{told}"
+                );
             }
             let Some(scoped) = &scoped else { continue };
             let within = ask(method, Some(scoped), "shop", "stock2").await;
@@ -124,12 +131,19 @@ async fn each_role_may_call_what_the_table_says_in_and_out_of_its_scope() {
             if role != "agent" {
                 outside.extend([("shop", "other"), ("shop", "*"), ("*", "*")]);
             }
-            for (caller, callee) in outside.into_iter().filter(|_| method != "Distribution/Subscribe" || role == "agent") {
-                let caller = if method == "Distribution/Subscribe" && caller == "*" { "shop2" } else { caller };
+            for (caller, callee) in
+                outside.into_iter().filter(|_| method != "Distribution/Subscribe" || role == "agent")
+            {
+                let caller =
+                    if method == "Distribution/Subscribe" && caller == "*" { "shop2" } else { caller };
                 let without = ask(method, Some(scoped), caller, callee).await;
                 assert_eq!(admitted(&without), cell == "yes", "{told} {caller} {callee}: {without:?}");
                 if let ("scope" | "unscoped", Err(status)) = (cell, &without) {
-                    assert_eq!((status.code(), reason(status).as_str()), (Code::PermissionDenied, "SCOPE"), "{told}");
+                    assert_eq!(
+                        (status.code(), reason(status).as_str()),
+                        (Code::PermissionDenied, "SCOPE"),
+                        "{told}"
+                    );
                 }
             }
         }
@@ -146,7 +160,8 @@ async fn without_a_good_credential_every_method_is_unauthenticated() {
     let bad = [None, Some("x"), Some(wrong.as_str()), Some(&forged), Some("damper-replica_0")];
     for (method, _) in table() {
         for token in bad {
-            let answer = call(server.server.channel(), &format!("/damper.v1.{method}"), token, vec![vec![]]).await;
+            let answer =
+                call(server.server.channel(), &format!("/damper.v1.{method}"), token, vec![vec![]]).await;
             let status = answer.unwrap_err();
             assert_eq!(status.code(), Code::Unauthenticated, "{method} {token:?}");
             let expected = if token.is_some() { "TOKEN_INVALID" } else { "CREDENTIAL_MISSING" };

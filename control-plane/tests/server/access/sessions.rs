@@ -46,7 +46,10 @@ impl Guarded {
 }
 
 fn cookie(answer: &str) -> (String, String) {
-    let line = answer.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap_or_else(|| panic!("{answer}"));
+    let line = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("set-cookie: "))
+        .unwrap_or_else(|| panic!("{answer}"));
     let (pair, flags) = line.split_once("; ").unwrap();
     (pair.to_owned(), flags.to_owned())
 }
@@ -65,7 +68,11 @@ async fn who_signs_in_is_known_by_a_cookie_until_they_sign_out_or_the_token_is_r
     let who = server.who(&cookie_pair, &server.origin()).await;
     assert!(who.contains(&format!("token a ROLE_VIEWER ({id})")) && who.contains("grpc-status:0"), "{who}");
 
-    let out = format!("DELETE /session HTTP/1.1\r\nhost: {}\r\norigin: {}\r\ncookie: {cookie_pair}", server.server.address, server.origin());
+    let out = format!(
+        "DELETE /session HTTP/1.1\r\nhost: {}\r\norigin: {}\r\ncookie: {cookie_pair}",
+        server.server.address,
+        server.origin()
+    );
     let (gone, flags) = cookie(&http(server.server.address, &out, b"").await);
     assert!(gone.ends_with('=') && flags.contains("Max-Age=0"), "{gone}; {flags}");
 

@@ -42,7 +42,8 @@ async fn another_site_changes_nothing_on_an_open_server() {
     }
     // A form can say three content types; none is one of ours.
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
-        let head = format!("POST /damper.v1.Rules/PutRule HTTP/1.1\r\nhost: {address}\r\ncontent-type: {kind}");
+        let head =
+            format!("POST /damper.v1.Rules/PutRule HTTP/1.1\r\nhost: {address}\r\ncontent-type: {kind}");
         let answer = http(server.address, &head, &put_rule()).await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{kind}: {answer}");
     }
@@ -90,9 +91,12 @@ async fn a_link_to_the_page_from_elsewhere_can_be_followed() {
             server.address
         )
     };
-    for (dest, path, status) in
-        [("document", "/", "200"), ("iframe", "/", "403"), ("document", "/metrics", "403"), ("script", "/", "403")]
-    {
+    for (dest, path, status) in [
+        ("document", "/", "200"),
+        ("iframe", "/", "403"),
+        ("document", "/metrics", "403"),
+        ("script", "/", "403"),
+    ] {
         let answer = http(server.address, &link(dest, path), b"").await;
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{dest} {path}: {answer}");
     }

@@ -11,11 +11,17 @@ use crate::harness::{header, settings_in, shop_rule, soon};
 use damper_control_plane::{Auth, Server, StartError};
 
 fn options(request_id: &str) -> Option<v1::WriteOptions> {
-    Some(v1::WriteOptions { request_id: request_id.to_owned(), reason: "test".to_owned(), ..Default::default() })
+    Some(v1::WriteOptions {
+        request_id: request_id.to_owned(),
+        reason: "test".to_owned(),
+        ..Default::default()
+    })
 }
 
 impl Guarded {
-    fn history(&self) -> HistoryClient<tonic::codegen::InterceptedService<tonic::transport::Channel, super::Bearer>> {
+    fn history(
+        &self,
+    ) -> HistoryClient<tonic::codegen::InterceptedService<tonic::transport::Channel, super::Bearer>> {
         HistoryClient::with_interceptor(self.server.channel(), bearer(&self.admin))
     }
 
@@ -27,7 +33,8 @@ impl Guarded {
 #[tokio::test]
 async fn a_token_is_told_once_and_lasts_ninety_days() {
     let server = Guarded::start().await;
-    let request = v1::CreateTokenRequest { options: options("once"), ..wanted(v1::Role::Editor, &["shop"], &["st*"]) };
+    let request =
+        v1::CreateTokenRequest { options: options("once"), ..wanted(v1::Role::Editor, &["shop"], &["st*"]) };
     let first = server.try_make(request.clone()).await.unwrap();
     let token = first.token.clone().unwrap();
     assert!(first.secret.starts_with(&format!("damper_{}_", token.id)));
@@ -42,9 +49,13 @@ async fn a_token_is_told_once_and_lasts_ninety_days() {
     let tried = server.try_make(v1::CreateTokenRequest { options: Some(tried), ..request }).await.unwrap();
     assert_eq!((tried.secret.as_str(), tried.token.unwrap().id.as_str()), ("", ""));
     assert_eq!(server.listed().await.len(), 2);
-    let who = soon(server.tokens_as(&first.secret).who_am_i(v1::WhoAmIRequest {})).await.unwrap().into_inner();
+    let who =
+        soon(server.tokens_as(&first.secret).who_am_i(v1::WhoAmIRequest {})).await.unwrap().into_inner();
     let role = who.role();
-    assert_eq!((who.principal, role, who.scope), (format!("token {} ({})", token.name, token.id), v1::Role::Editor, token.scope));
+    assert_eq!(
+        (who.principal, role, who.scope),
+        (format!("token {} ({})", token.name, token.id), v1::Role::Editor, token.scope)
+    );
     assert!(who.tokens_required && !who.session && who.expires_at == token.expires_at);
     server.server.stop().await;
 }
@@ -55,10 +66,19 @@ async fn all_that_is_wrong_with_a_token_is_told_at_once() {
     let of = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
     let good = wanted(v1::Role::Viewer, &[], &[]);
     for (request, fields) in [
-        (v1::CreateTokenRequest { time_to_live: of(1), ..Default::default() }, vec!["name", "role", "time_to_live"]),
+        (
+            v1::CreateTokenRequest { time_to_live: of(1), ..Default::default() },
+            vec!["name", "role", "time_to_live"],
+        ),
         (v1::CreateTokenRequest { time_to_live: of(59), ..good.clone() }, vec!["time_to_live"]),
-        (v1::CreateTokenRequest { time_to_live: of(3650 * 86_400 + 1), ..good.clone() }, vec!["time_to_live"]),
-        (v1::CreateTokenRequest { time_to_live: of(60), never_expires: true, ..good.clone() }, vec!["time_to_live"]),
+        (
+            v1::CreateTokenRequest { time_to_live: of(3650 * 86_400 + 1), ..good.clone() },
+            vec!["time_to_live"],
+        ),
+        (
+            v1::CreateTokenRequest { time_to_live: of(60), never_expires: true, ..good.clone() },
+            vec!["time_to_live"],
+        ),
         (v1::CreateTokenRequest { role: 99, name: "x".repeat(256), ..good.clone() }, vec!["name", "role"]),
         (wanted(v1::Role::Viewer, &["shop"], &[]), vec!["scope"]),
         (wanted(v1::Role::Admin, &[], &["stock"]), vec!["scope"]),
@@ -113,9 +133,14 @@ async fn history_shows_who_made_which_token_and_nothing_that_opens_anything() {
     let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(&secret));
     let put = v1::PutRuleRequest { rule: Some(shop_rule(2)), ..Default::default() };
     let put = soon(rules.put_rule(put)).await.unwrap().into_inner();
-    assert_eq!(put.rule.unwrap().updated_by, "a ROLE_EDITOR", "the author is the token's name unless it is said");
+    assert_eq!(
+        put.rule.unwrap().updated_by,
+        "a ROLE_EDITOR",
+        "the author is the token's name unless it is said"
+    );
     server.revoke(&id).await.unwrap();
-    let changes = soon(server.history().list_changes(v1::ListChangesRequest::default())).await.unwrap().into_inner();
+    let changes =
+        soon(server.history().list_changes(v1::ListChangesRequest::default())).await.unwrap().into_inner();
     let [revoked, written, made, first] = changes.changes.as_slice() else { panic!("{changes:?}") };
     assert_eq!(written.principal, format!("token a ROLE_EDITOR ({id})"));
     for change in [revoked, made, first] {
@@ -163,13 +188,15 @@ async fn writes_of_everything_leave_tokens_alone() {
         reason: "test".to_owned(),
         ..Default::default()
     };
-    let pruned = soon(rules.apply_rules(tokio_stream::iter([header(everything)]))).await.unwrap().into_inner();
+    let pruned =
+        soon(rules.apply_rules(tokio_stream::iter([header(everything)]))).await.unwrap().into_inner();
     assert_eq!(pruned.deleted, 1);
     let back = v1::RollbackAllRequest { to_revision: Some(0), options: options(""), ..Default::default() };
     soon(server.history().rollback_all(back)).await.unwrap();
     assert!(server.listed().await.iter().any(|token| token.id == id));
     soon(server.tokens_as(&secret).who_am_i(v1::WhoAmIRequest {})).await.unwrap();
-    let mut exported = soon(server.history().export(v1::ExportRequest::default())).await.unwrap().into_inner();
+    let mut exported =
+        soon(server.history().export(v1::ExportRequest::default())).await.unwrap().into_inner();
     let exported = soon(exported.message()).await.unwrap().unwrap();
     assert_eq!((exported.total, exported.objects.len()), (0, 0));
     server.server.stop().await;
@@ -218,7 +245,8 @@ async fn what_takes_an_operator_or_no_scope_is_refused_to_others_also_where_it_i
     let put = v1::PutRuleRequest { rule: Some(owned), ..Default::default() };
     soon(rules.put_rule(put)).await.unwrap();
     let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(&scoped));
-    let prune = v1::WriteOptions { owner: "team".to_owned(), prune: v1::Prune::Owned.into(), ..Default::default() };
+    let prune =
+        v1::WriteOptions { owner: "team".to_owned(), prune: v1::Prune::Owned.into(), ..Default::default() };
     let refused = soon(rules.apply_rules(tokio_stream::iter([header(prune)]))).await.unwrap_err();
     assert_eq!(super::reason(&refused), "SCOPE");
     server.server.stop().await;
@@ -255,7 +283,10 @@ async fn the_first_token_is_written_once_for_its_owner_or_taken_from_its_file() 
     };
     let folder = TempDir::new().unwrap();
     let refused = Server::bind(guarded(&folder, None)).await;
-    assert!(matches!(refused, Err(StartError::Bootstrap(damper_control_plane::BootstrapError::NoAdmin))), "{refused:?}");
+    assert!(
+        matches!(refused, Err(StartError::Bootstrap(damper_control_plane::BootstrapError::NoAdmin))),
+        "{refused:?}"
+    );
     let path = folder.path().join("first");
     for bad in ["", "damper_x_y", "\u{0}"] {
         std::fs::write(&path, bad).unwrap();
@@ -281,7 +312,8 @@ async fn the_first_token_is_written_once_for_its_owner_or_taken_from_its_file() 
         use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o600);
     }
-    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 2, "the store and the token, and nothing unfinished: {names:?}");
     let before = std::fs::read(&made).unwrap();
     drop(Server::bind(guarded(&folder, Some("new"))).await.unwrap());

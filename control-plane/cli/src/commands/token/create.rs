@@ -53,7 +53,8 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
         TimeToLive::For(time) => Some(
-            prost_types::Duration::try_from(time).map_err(|_| Error::data("--ttl: is longer than can be said"))?,
+            prost_types::Duration::try_from(time)
+                .map_err(|_| Error::data("--ttl: is longer than can be said"))?,
         ),
     };
     let request = v1::CreateTokenRequest {

@@ -67,7 +67,8 @@ mod tests {
         };
         let later = now() + 86_400;
         let shown = table(&[token("a", None), token("b", Some(1)), token("c", Some(later))]).to_string();
-        let ends: Vec<&str> = shown.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
+        let ends: Vec<&str> =
+            shown.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
         let later = prost_types::Timestamp { seconds: later, nanos: 0 }.to_string();
         assert_eq!(ends, ["never", "over", later.as_str()]);
         assert!(shown.contains("shop,cart*"), "{shown}");
