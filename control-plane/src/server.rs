@@ -210,7 +210,8 @@ impl Server {
         let mut serving = Box::pin(port(routes, shared.tls.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
             let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
-            let serving = port(http::operations(shared.clone(), http::Readers::Everybody), tls).serve(listener);
+            let serving =
+                port(http::operations(shared.clone(), http::Readers::Everybody), tls).serve(listener);
             tasks.spawn(async move {
                 serving.await;
                 "metrics port"
@@ -321,13 +322,12 @@ fn start(
     metrics.table(&view);
     let view = Arc::new(view);
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
-    let limits =
-        vec![
-            limit(RULES, settings.max_rules),
-            limit(GUARDS, settings.max_guards),
-            limit(KILLS, MAX_KILLS),
-            limit(TOKENS, settings.max_tokens),
-        ];
+    let limits = vec![
+        limit(RULES, settings.max_rules),
+        limit(GUARDS, settings.max_guards),
+        limit(KILLS, MAX_KILLS),
+        limit(TOKENS, settings.max_tokens),
+    ];
     let writing = writer::Settings { limits, ..Default::default() };
     let (writer, writing) = Writer::spawn(store.clone(), writing);
     tasks.spawn(ended(writing, "writer"));

@@ -14,7 +14,11 @@ pub(crate) fn write_figures(text: &mut String, shared: &Shared) {
     let concerned = Delivery::here(&shared.hub, &table).killed(&patterns);
     for (name, help, value) in [
         ("damper_kills", "Kills in force.", patterns.len()),
-        ("damper_killed_clients", "Clients connected to this replica that a kill concerns.", concerned.clients as usize),
+        (
+            "damper_killed_clients",
+            "Clients connected to this replica that a kill concerns.",
+            concerned.clients as usize,
+        ),
         (
             "damper_killed_clients_lacking_feature",
             "Those of them that know nothing of kills and do not obey.",

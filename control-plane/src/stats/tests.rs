@@ -732,7 +732,8 @@ async fn the_totals_of_a_process_are_told_as_it_reported_them() {
     let since = prost_types::Duration::try_from(Duration::from_secs(60)).ok();
     let mut first = report("p.S/M", 600, 900, 60);
     first.routes[0].state = Some(state);
-    first.served = vec![v1::ServedReport { method: "q.S/N".to_owned(), first_sends: 9, ..Default::default() }];
+    first.served =
+        vec![v1::ServedReport { method: "q.S/N".to_owned(), first_sends: 9, ..Default::default() }];
     told.report(&here, &v1::Report { since, ..first });
     pass(4).await;
     let (reports, age) = told.totals(&here);

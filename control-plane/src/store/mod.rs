@@ -105,7 +105,11 @@ impl fmt::Debug for Entry {
 impl fmt::Debug for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.value.as_ref().map(Bytes::len);
-        f.debug_struct("Edit").field("key", &self.key).field("bytes", &bytes).field("before", &self.before).finish()
+        f.debug_struct("Edit")
+            .field("key", &self.key)
+            .field("bytes", &bytes)
+            .field("before", &self.before)
+            .finish()
     }
 }
 

@@ -175,8 +175,7 @@ impl Watcher {
         let share = self.plan.share;
         // Of the clients of a replica that is not heard nothing is known, so nothing is said for certain.
         let all_heard = unknown.missing_replicas.is_empty();
-        let (done, hopeless) =
-            (all_heard && counted.reaches(share), all_heard && counted.is_hopeless(share));
+        let (done, hopeless) = (all_heard && counted.reaches(share), all_heard && counted.is_hopeless(share));
         let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
         let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.told };
         Ok((state, counted.awaited_until))

@@ -91,7 +91,8 @@ impl Picture {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
-        for check in clients::CHECKS.iter().chain(replicas::CHECKS).chain(routes::CHECKS).chain(rules::CHECKS) {
+        for check in clients::CHECKS.iter().chain(replicas::CHECKS).chain(routes::CHECKS).chain(rules::CHECKS)
+        {
             let found = (check.find)(self);
             let result = match found.len() {
                 0 => "nothing found".to_owned(),
