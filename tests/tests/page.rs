@@ -116,5 +116,5 @@ fn the_page_shows_the_demo_in_a_real_browser() {
         ("DAMPER_GUARDED_URL", guarded.url.as_str()),
         ("DAMPER_GUARDED_TOKEN", guarded.token.as_str()),
     ];
-    npm(&["run", "--silent", "e2e", "--", "--project", "open", "--output", &output], &servers);
+    npm(&["run", "--silent", "e2e", "--", "--output", &output], &servers);
 }

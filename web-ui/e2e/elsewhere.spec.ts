@@ -7,7 +7,7 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test } from "@playwright/test";
-import type { BrowserContext } from "@playwright/test";
+import type { BrowserContext, Page } from "@playwright/test";
 import { createServer } from "node:http";
 import type { Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -76,24 +76,31 @@ async function attack(context: BrowserContext, from: string, target: string): Pr
     },
     { url: `${target}${PATH}`, bytes: frame(), session: `${target}/session` },
   );
-  // A form leaves the page, which is what a hidden one in a frame would do.
   for (const enctype of ["text/plain", "multipart/form-data", "application/x-www-form-urlencoded"]) {
-    await page.goto(from);
-    const answered = page.waitForResponse((response) => response.url() === `${target}${PATH}`);
-    await page.evaluate(
-      ({ url, enctype }) => {
-        const form = document.createElement("form");
-        Object.assign(form, { action: url, method: "POST", enctype });
-        form.append(Object.assign(document.createElement("input"), { name: "x", value: "y" }));
-        document.body.append(form);
-        form.submit();
-      },
-      { url: `${target}${PATH}`, enctype },
-    );
-    told.push(`form ${enctype}: ${String((await answered).status())}`);
+    told.push(`form ${enctype}: ${String(await submit(page, from, `${target}${PATH}`, enctype))}`);
   }
   await page.close();
   return told;
+}
+
+// A form leaves its page.
+async function submit(page: Page, from: string, url: string, enctype: string): Promise<number> {
+  await page.goto(from);
+  const answered = page.waitForResponse((response) => response.url() === url && response.request().isNavigationRequest());
+  await page.evaluate(
+    ({ url, enctype }) => {
+      const form = document.createElement("form");
+      Object.assign(form, { action: url, method: "POST", enctype });
+      form.append(Object.assign(document.createElement("input"), { name: "x", value: "y" }));
+      document.body.append(form);
+      // Once this script is through, which the navigation would otherwise cut off.
+      setTimeout(() => { form.submit(); });
+    },
+    { url, enctype },
+  );
+  const status = (await answered).status();
+  await page.waitForURL(url);
+  return status;
 }
 
 async function rules(target: string, headers: Record<string, string> = {}) {
