@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern, kill as bounds};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tonic::Request;
 
 use super::expiry;
@@ -98,12 +98,12 @@ impl Wanted {
 
 fn read_time_to_live(said: Option<prost_types::Duration>, faults: &mut Faults) -> Duration {
     let Some(said) = said else { return bounds::DEFAULT_TIME_TO_LIVE };
-    match Duration::try_from(said) {
-        Ok(time_to_live) => {
+    match convert::length(said) {
+        Some(time_to_live) => {
             bounds::check_time_to_live(time_to_live, faults);
             time_to_live
         }
-        Err(_) => {
+        None => {
             let v1_words = format!("{} seconds with {} nanos", said.seconds, said.nanos);
             faults.add("time_to_live", format!("{v1_words} is not in {}", bounds::TIME_TO_LIVE));
             bounds::DEFAULT_TIME_TO_LIVE

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use damper_proto::convert::length;
 use damper_proto::v1;
 
 use crate::class::Class;
 use crate::hub::Admitted;
 use crate::shared::Shared;
-use crate::stats::length;
 
 /// The most clients of one replica.
 const MAX_CLIENTS: usize = 100_000;
@@ -21,17 +21,21 @@ const MAX_CLIENTS: usize = 100_000;
 pub(super) struct Mirror {
     shared: Arc<Shared>,
     replica: Arc<str>,
+    /// The store's identity that the present stream was opened under: what it tells is of that one.
+    epoch: Arc<str>,
     /// By number; false: the present stream has not told of it yet.
     clients: HashMap<u64, (Admitted, bool)>,
 }
 
 impl Mirror {
     pub(super) fn of(shared: Arc<Shared>, replica: Arc<str>) -> Self {
-        Self { shared, replica, clients: HashMap::new() }
+        let epoch = shared.table().epoch().clone();
+        Self { shared, replica, epoch, clients: HashMap::new() }
     }
 
-    /// A new stream begins.
-    pub(super) fn begin(&mut self) {
+    /// A new stream begins, of this epoch.
+    pub(super) fn begin(&mut self, epoch: Arc<str>) {
+        self.epoch = epoch;
         self.clients.values_mut().for_each(|(_, is_told)| *is_told = false);
     }
 
@@ -65,14 +69,14 @@ impl Mirror {
     /// False where it can not be a client, or there is no room for it.
     fn client(&mut self, told: v1::FollowedClient) -> bool {
         if let Some((admitted, is_told)) = self.clients.get_mut(&told.number) {
-            admitted.session.follow(told, self.shared.table().epoch());
+            admitted.session.follow(told, &self.epoch);
             *is_told = true;
             return true;
         }
         let class = told.hello.as_ref().and_then(|hello| Class::read(hello).ok());
         let Some(class) = class.filter(|_| self.clients.len() < MAX_CLIENTS) else { return false };
         let number = told.number;
-        let admitted = Admitted::mirrored(&self.shared, told, class, self.replica.clone());
+        let admitted = Admitted::mirrored(&self.shared, told, class, self.replica.clone(), &self.epoch);
         self.clients.insert(number, (admitted, true));
         true
     }

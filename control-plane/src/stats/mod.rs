@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use damper_core::{Code, Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -254,7 +254,7 @@ impl Stats {
         let now = self.now();
         let at = now.saturating_sub(age.min(OLDEST_REPORT));
         let is_left = session.is_superseded();
-        let since = report.since.and_then(length);
+        let since = report.since.and_then(convert::length);
         let start = since.map(|since| at.saturating_sub(since));
         let mut books = self.books();
         let books = &mut *books;
@@ -341,13 +341,6 @@ impl Stats {
     pub(crate) fn keys(&self) -> Vec<Arc<RouteKey>> {
         self.books().routes.values().filter_map(|book| book.key.clone()).collect()
     }
-}
-
-/// A time as others tell it; none where it is negative or no time at all.
-pub(crate) fn length(wire: prost_types::Duration) -> Option<Duration> {
-    // Looked at before it is converted: the conversion itself can not bear every number.
-    let nanos = u32::try_from(wire.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
-    Some(Duration::new(u64::try_from(wire.seconds).ok()?, nanos))
 }
 
 fn check_callee(service: &str, method: &str, faults: &mut Faults) {

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
 use damper_core::Faults;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tonic::Request;
 
 use crate::access::{Bearer, Role, Scope, misplaced};
@@ -120,7 +120,7 @@ fn read_time_to_live(
         faults.add("time_to_live", "is not for a token that never expires");
     }
     let (seconds, nanos) = (said.seconds, said.nanos);
-    let read = Duration::try_from(said).ok().filter(|said| TIME_TO_LIVE.contains(said));
+    let read = convert::length(said).filter(|said| TIME_TO_LIVE.contains(said));
     if read.is_none() {
         faults.add(
             "time_to_live",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::Faults;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -48,8 +48,8 @@ impl Plan {
         if !CONVERGENCE_SHARE.contains(&share) {
             faults.add("share", format!("{share} is not in 0.01..=1"));
         }
-        let within = within.map_or(Ok(DEFAULT_WITHIN), Duration::try_from);
-        let within = within.ok().filter(|within| CONVERGENCE_WITHIN.contains(within));
+        let within = within.map_or(Some(DEFAULT_WITHIN), convert::length);
+        let within = within.filter(|within| CONVERGENCE_WITHIN.contains(within));
         if within.is_none() {
             faults.add("within", "is not in 100ms..=10m");
         }
