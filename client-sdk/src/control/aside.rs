@@ -1,8 +1,9 @@
 //! Work that takes the processor for long, away from the runtime.
 //!
 //! A table of 100,000 rules takes tenths of a second to read and to put in force. On the runtime, which is the
-//! application's and may have one thread, calls would wait for it. So does looking up a name, and reading files. tokio's threads for blocking work are the
-//! application's too and may all be busy, just when rules matter; so this is a thread of its own.
+//! application's and may have one thread, calls would wait for it. So does looking up a name, and reading files.
+//! tokio's threads for blocking work are the application's too and may all be busy, just when rules matter; so
+//! this is a thread of its own.
 
 use std::thread;
 use std::time::Duration;
