@@ -260,7 +260,7 @@ async fn supervise(
     shared: Arc<Shared>,
     mut stop: Stop,
 ) {
-    let mut waits = reconnect::Waits::new();
+    let mut waits = reconnect::Waits::up_to(reconnect::LONGEST);
     loop {
         let ended = tokio::spawn(run(Arc::clone(&shared), stop.clone())).await;
         let Err(error) = ended else { return };

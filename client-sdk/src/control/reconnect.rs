@@ -6,13 +6,11 @@
 //! it the wait is uniform in [0, d], d = 0.5 s doubling to 30 s ("full jitter", M. Brooker, Exponential Backoff And
 //! Jitter, AWS Architecture Blog).
 //!
-//! A stream that brought rules and ended, politely or not, is no failure: replicas are restarted and balanced. The
-//! next one is asked within 0.5 s, and d is 0.5 s again, however often that happened before. But a server that
-//! lets streams begin and ends them soon must not be hammered. So a stream that lasted less than 5 s costs what is
-//! missing, out of a minute that is saved up by those that lasted longer: restarts 5 s apart cost nothing, twelve at
-//! any pace are paid in advance. Who can not pay waits as after a round without success, until a stream lasts. Short
-//! streams and waiting earn nothing, so against a server that always says goodbye at once the waits grow to the
-//! longest and stay there.
+//! A stream that brought rules and ended, politely or not, is no failure: replicas are restarted and balanced, and
+//! two promises hold whatever they do. While any of them serves, a client is back on a stream within 10 s: the wait
+//! after a stream grows to 4 s at most, and one address that swallows connections costs 5 s. And a server that ends
+//! every stream is not hammered: the wait grows as long as streams last less than 4 s, so that a stream and the wait
+//! after it take 2 s on average. It has a growth of its own, and each stream with rules begins the other anew.
 //!
 //! Who is not let in waits the longest from the first time on: only a person can change that.
 
@@ -24,11 +22,11 @@ use damper_endpoint::address;
 use tonic::transport::Uri;
 
 const SHORTEST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(30);
-/// A stream that lasted this long costs nothing.
-const FREE_AFTER: Duration = Duration::from_secs(5);
-/// What can be saved up: twelve streams that end at once.
-const MOST_SAVED: Duration = Duration::from_secs(60);
+/// After a round without success.
+pub(super) const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST_AFTER_STREAM: Duration = Duration::from_secs(4);
+/// A stream that lasted this long is no sign of a server that ends all of them.
+const LASTING: Duration = Duration::from_secs(4);
 /// Of a name with more addresses only so many are asked in a round.
 const MAX_ADDRESSES: usize = 32;
 
@@ -42,9 +40,8 @@ pub(super) struct Replicas {
     to_ask: Vec<Replica>,
     /// Whom to ask last in the next round.
     left: Option<Replica>,
-    waits: Waits,
-    /// What longer streams lasted beyond what is free, and shorter ones have not cost yet.
-    saved: Duration,
+    after_rounds: Waits,
+    after_streams: Waits,
 }
 
 /// One address of an endpoint.
@@ -62,10 +59,11 @@ pub(super) enum Turn {
     Ask(Replica),
 }
 
-/// Growing waits.
+/// Waits that grow to the longest.
 #[derive(Debug)]
 pub(super) struct Waits {
     ceiling: Duration,
+    longest: Duration,
 }
 
 impl Replicas {
@@ -75,8 +73,8 @@ impl Replicas {
             to_look_up: Vec::new(),
             to_ask: Vec::new(),
             left: None,
-            waits: Waits::new(),
-            saved: MOST_SAVED,
+            after_rounds: Waits::up_to(LONGEST),
+            after_streams: Waits::up_to(LONGEST_AFTER_STREAM),
         };
         replicas.begin_round();
         replicas
@@ -109,24 +107,24 @@ impl Replicas {
 
     /// The wait after one that could not be reached, or that brought nothing: none while the round is not over.
     pub(super) fn after_miss(&mut self) -> Duration {
-        if self.is_round_over() { self.waits.next() } else { Duration::ZERO }
+        if self.is_round_over() { self.after_rounds.next() } else { Duration::ZERO }
     }
 
     /// The wait after a stream that lasted this long and brought rules.
     pub(super) fn after_stream(&mut self, lasted: Duration) -> Duration {
         self.begin_round();
-        let costs = FREE_AFTER.saturating_sub(lasted);
-        let Some(rest) = self.saved.checked_sub(costs) else { return self.waits.next() };
-        self.saved = (rest + lasted.saturating_sub(FREE_AFTER)).min(MOST_SAVED);
-        self.waits = Waits::new();
-        jittered(SHORTEST)
+        self.after_rounds = Waits::up_to(LONGEST);
+        if lasted >= LASTING {
+            self.after_streams = Waits::up_to(LONGEST_AFTER_STREAM);
+        }
+        self.after_streams.next()
     }
 
     /// The wait after one that did not let us in.
     pub(super) fn after_denial(&mut self) -> Duration {
         self.begin_round();
-        self.waits.ceiling = LONGEST;
-        self.waits.next()
+        self.after_rounds.ceiling = LONGEST;
+        self.after_rounds.next()
     }
 
     fn is_round_over(&self) -> bool {
@@ -144,13 +142,13 @@ impl Replicas {
 }
 
 impl Waits {
-    pub(super) fn new() -> Self {
-        Self { ceiling: SHORTEST }
+    pub(super) fn up_to(longest: Duration) -> Self {
+        Self { ceiling: SHORTEST, longest }
     }
 
     pub(super) fn next(&mut self) -> Duration {
         let wait = jittered(self.ceiling);
-        self.ceiling = (self.ceiling * 2).min(LONGEST);
+        self.ceiling = (self.ceiling * 2).min(self.longest);
         wait
     }
 }

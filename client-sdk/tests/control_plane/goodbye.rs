@@ -30,16 +30,17 @@ async fn two() -> (Damper, ControlPlane, ControlPlane, Stream) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rolling_restarts_send_it_to_the_other_replica_at_once_however_often() {
+async fn rolling_restarts_send_it_to_the_other_replica_soon_however_often() {
     let (_damper, mut one, mut other, mut stream) = two().await;
     for restart in 0..20 {
         stream.exchange(7, 1, snapshot(vec![])).await;
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        // Now sooner after one another, now later.
+        tokio::time::sleep(Duration::from_millis(500 * (restart % 10))).await;
         stream.say(7, 0, goodbye()).await;
         let since = Instant::now();
         stream = other.accept().await;
-        // At most 0.5 s, and what a busy machine makes of it while the clock is paced.
-        assert!(since.elapsed() < Duration::from_secs(5), "restart {restart}: {:?}", since.elapsed());
+        // At most 4 s, and what a busy machine makes of it while the clock is paced.
+        assert!(since.elapsed() < Duration::from_secs(9), "restart {restart}: {:?}", since.elapsed());
         assert_eq!(stream.hello.revision, 7);
         std::mem::swap(&mut one, &mut other);
     }
@@ -77,8 +78,8 @@ async fn a_server_that_always_says_goodbye_at_once_is_not_hammered() {
         stream.say(7, 0, goodbye()).await;
         streams += 1;
     }
-    // Twelve and a few are paid in advance; then the waits come to 0.25, 0.5, 1, 2, 4, 8, 15, 15 ... s on average.
-    assert!((10..=45).contains(&streams), "{streams} streams in two minutes");
+    // The waits come to 0.25, 0.5, 1, 2, 2 ... s on average: about 62 streams.
+    assert!((35..=85).contains(&streams), "{streams} streams in two minutes");
 }
 
 #[tokio::test(start_paused = true)]

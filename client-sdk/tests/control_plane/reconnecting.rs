@@ -132,6 +132,6 @@ async fn a_server_that_drops_every_stream_is_not_hammered() {
         drop(stream);
         streams += 1;
     }
-    // The waits come to 0.25, 0.5, 1, 2, 4, 8, 15, 15 ... s on average: about 13 streams.
-    assert!((5..=40).contains(&streams), "{streams} streams in two minutes");
+    // The waits come to 0.25, 0.5, 1, 2, 2 ... s on average, where the rules come before the end.
+    assert!((5..=85).contains(&streams), "{streams} streams in two minutes");
 }

@@ -1,5 +1,7 @@
 //! Rounds, what ends a wait's growth, and what keeps a server from being hammered.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn uri(text: &str) -> Uri {
@@ -83,14 +85,14 @@ fn a_round_of_misses_waits_once_at_its_end() {
         let ceiling = (SHORTEST * 2_u32.pow(round.min(10))).min(LONGEST);
         assert!(replicas.after_miss() <= ceiling);
     }
-    assert_eq!(replicas.waits.ceiling, LONGEST);
+    assert_eq!(replicas.after_rounds.ceiling, LONGEST);
 }
 
 #[test]
 fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
     let most = |round: usize| {
         let draws = (0..300).map(|_| {
-            let mut waits = Waits::new();
+            let mut waits = Waits::up_to(LONGEST);
             for _ in 0..round {
                 waits.next();
             }
@@ -103,53 +105,119 @@ fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
     assert!((LONGEST.mul_f64(0.9)..=LONGEST).contains(&most(40)));
 }
 
-#[test]
-fn rolling_restarts_never_lengthen_the_wait() {
-    // However often: each stream before lasted long enough.
-    let mut replicas = of(["http://a:1", "http://b:1"]);
-    for _ in 0..1000 {
-        next(&mut replicas);
-        assert!(replicas.after_stream(FREE_AFTER) <= SHORTEST);
-        // The other one is not up yet, nor is the first any more.
-        next(&mut replicas);
-        next(&mut replicas);
-        assert!(replicas.after_miss() <= SHORTEST);
+/// One client's life on a clock of the test's own.
+struct Life {
+    replicas: Replicas,
+    now: Duration,
+}
+
+impl Life {
+    /// Tries until one of the replicas serves, which is when that was.
+    fn open(&mut self, serves: impl Fn(u8, Duration) -> bool) -> (u8, Duration) {
+        loop {
+            self.now += Duration::from_millis(1);
+            let replica = next(&mut self.replicas).address;
+            let SocketAddr::V4(address) = replica else { unreachable!("all are of version 4") };
+            let name = address.ip().octets()[3];
+            if serves(name, self.now) {
+                return (name, self.now);
+            }
+            self.now += self.replicas.after_miss();
+        }
     }
-    // Twenty of them 2 s apart are paid by what was saved up.
-    let mut replicas = of(["http://a:1", "http://b:1"]);
+
+    fn wait_after(&mut self, lasted: Duration) {
+        self.now += lasted;
+        self.now += self.replicas.after_stream(lasted);
+    }
+}
+
+fn life<const N: usize>(endpoints: [&str; N]) -> Life {
+    Life { replicas: of(endpoints), now: Duration::ZERO }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Replicas are restarted in turn, one at a time, a hundred times: each is away for a part of its time.
+    #[test]
+    fn while_any_replica_serves_a_client_is_back_within_ten_seconds(
+        every in 100..20_000_u64,
+        away in 0.0..0.99_f64,
+        pace in 0.5..2.0_f64,
+    ) {
+        // Restarts grow closer together, or farther apart, over the course of it.
+        let restarts: Vec<Duration> = (0..100_i32)
+            .scan(Duration::ZERO, |at, n| {
+                *at += Duration::from_millis(every).mul_f64(pace.powf(f64::from(n) / 50.0));
+                Some(*at)
+            })
+            .collect();
+        let away = |n: usize| {
+            let until = restarts.get(n + 1).map_or(restarts[n] * 2, |next| *next);
+            restarts[n]..restarts[n] + (until - restarts[n]).mul_f64(away)
+        };
+        let serves = |name: u8, at: Duration| {
+            let last = restarts.partition_point(|restart| *restart <= at);
+            last == 0 || name != [b'a', b'b'][(last - 1) % 2] || !away(last - 1).contains(&at)
+        };
+        let mut client = life(["http://a:1", "http://b:1"]);
+        let mut left = Duration::ZERO;
+        loop {
+            let (name, opened) = client.open(serves);
+            let without = opened - left;
+            prop_assert!(without <= Duration::from_secs(6), "{without:?} without a stream at {left:?}");
+            let first = restarts.partition_point(|restart| *restart <= opened);
+            let Some(end) = (first..restarts.len()).find(|n| name == [b'a', b'b'][n % 2]) else { break };
+            left = restarts[end];
+            client.wait_after(left - opened);
+        }
+    }
+
+    /// Whatever a server does to its streams, as long as it ends them, and whatever lies between.
+    #[test]
+    fn a_server_that_ends_every_stream_sees_a_client_every_two_seconds(
+        lasting in prop::collection::vec(0..8_000_u64, 1..20),
+    ) {
+        let mut client = life(["http://a:1"]);
+        let streams = 2_000_u32;
+        for n in 0..streams as usize {
+            client.open(|_, _| true);
+            client.wait_after(Duration::from_millis(lasting[n % lasting.len()]));
+        }
+        prop_assert!(client.now / streams >= Duration::from_millis(1_700), "{:?}", client.now / streams);
+    }
+}
+
+#[test]
+fn a_server_that_ends_every_stream_at_once_is_soon_asked_every_two_seconds() {
+    let mut waits = Vec::new();
+    for _ in 0..300 {
+        let mut replicas = of(["http://a:1"]);
+        waits.extend((0..10).map(|_| replicas.after_stream(Duration::ZERO)).skip(3));
+        // Once one lasts, all is well again.
+        assert!(replicas.after_stream(LASTING) <= SHORTEST);
+    }
+    let count = u32::try_from(waits.len()).unwrap();
+    let (average, longest) = (waits.iter().sum::<Duration>() / count, waits.iter().max().unwrap());
+    assert!((1_850..2_150).contains(&average.as_millis()), "{average:?}");
+    assert!((LONGEST_AFTER_STREAM.mul_f64(0.9)..=LONGEST_AFTER_STREAM).contains(longest), "{longest:?}");
+}
+
+#[test]
+fn streams_and_rounds_do_not_lengthen_each_others_waits() {
+    let mut replicas = of(["http://a:1"]);
     for _ in 0..20 {
         next(&mut replicas);
-        assert!(replicas.after_stream(Duration::from_secs(2)) <= SHORTEST);
+        replicas.after_miss();
     }
-}
-
-#[test]
-fn a_server_that_ends_every_stream_at_once_is_asked_ever_more_rarely() {
-    let mut replicas = of(["http://a:1"]);
-    let mut waits = Vec::new();
-    for _ in 0..40 {
-        next(&mut replicas);
-        waits.push(replicas.after_stream(Duration::ZERO));
+    assert_eq!(replicas.after_rounds.ceiling, LONGEST);
+    assert!(replicas.after_stream(Duration::ZERO) <= SHORTEST);
+    for _ in 0..20 {
+        replicas.after_stream(Duration::ZERO);
     }
-    assert_eq!(replicas.waits.ceiling, LONGEST);
-    let short = waits.iter().filter(|wait| **wait <= SHORTEST).count();
-    // Twelve are paid in advance; of the others only few draws are as short.
-    assert!((12..=20).contains(&short), "{short} of {waits:?}");
-    // Once one lasts, all is well again.
-    assert!(replicas.after_stream(Duration::from_secs(10)) <= SHORTEST);
-    assert_eq!(replicas.waits.ceiling, SHORTEST);
-}
-
-#[test]
-fn streams_that_do_not_last_earn_nothing() {
-    let mut replicas = of(["http://a:1"]);
-    for _ in 0..100 {
-        replicas.after_stream(Duration::from_secs(1));
-    }
-    assert_eq!((replicas.waits.ceiling, replicas.saved < FREE_AFTER), (LONGEST, true));
-    // Longer ones do, up to the most.
-    replicas.after_stream(Duration::from_secs(3600));
-    assert_eq!(replicas.saved, MOST_SAVED);
+    next(&mut replicas);
+    assert!(replicas.after_miss() <= SHORTEST);
 }
 
 #[test]
