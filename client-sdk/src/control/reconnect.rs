@@ -1,18 +1,14 @@
 //! Which replica next, and when. Without I/O and clock.
 //!
 //! A replica is one address of an endpoint: a name may have several. A round asks each of them once, in an order
-//! drawn anew, so that clients spread; an endpoint's name is looked up when its turn comes. The one that was left
-//! last comes last, so that a client which is sent away goes to another one. Within a round there is no wait; after
-//! it the wait is uniform in [0, d], d = 0.5 s doubling to 30 s ("full jitter", M. Brooker, Exponential Backoff And
-//! Jitter, AWS Architecture Blog).
+//! drawn anew, the one that was left last; an endpoint's name is looked up when its turn comes. After a round the
+//! wait is uniform in [0, d], d = 0.5 s doubling to 30 s ("full jitter", M. Brooker, Exponential Backoff And Jitter,
+//! AWS Architecture Blog). Where all deny us it is of the longest at once: only a person can change that.
 //!
-//! A stream that brought rules and ended, politely or not, is no failure: replicas are restarted and balanced, and
-//! two promises hold whatever they do. While any of them serves, a client is back on a stream within 10 s: the wait
-//! after a stream grows to 4 s at most, and one address that swallows connections costs 5 s. And a server that ends
-//! every stream is not hammered: the wait grows as long as streams last less than 4 s, so that a stream and the wait
-//! after it take 2 s on average. It has a growth of its own, and each stream with rules begins the other anew.
-//!
-//! Who is not let in waits the longest from the first time on: only a person can change that.
+//! A stream that brought rules and ended is no failure: replicas are restarted and balanced. While any of them serves,
+//! a client is back within 10 s: the wait after a stream grows to 4 s, and an address that swallows connections costs
+//! 5 s. A server that ends every stream is not hammered: while streams last less than 4 s the wait grows, so that a
+//! stream and the wait after it take 2 s on average. Each stream with rules begins the waits after rounds anew.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -40,6 +36,8 @@ pub(super) struct Replicas {
     to_ask: Vec<Replica>,
     /// Whom to ask last in the next round.
     left: Option<Replica>,
+    /// Nobody in this round did anything else than deny us.
+    all_denied: bool,
     after_rounds: Waits,
     after_streams: Waits,
 }
@@ -73,6 +71,7 @@ impl Replicas {
             to_look_up: Vec::new(),
             to_ask: Vec::new(),
             left: None,
+            all_denied: true,
             after_rounds: Waits::up_to(LONGEST),
             after_streams: Waits::up_to(LONGEST_AFTER_STREAM),
         };
@@ -107,7 +106,13 @@ impl Replicas {
 
     /// The wait after one that could not be reached, or that brought nothing: none while the round is not over.
     pub(super) fn after_miss(&mut self) -> Duration {
-        if self.is_round_over() { self.after_rounds.next() } else { Duration::ZERO }
+        self.all_denied = false;
+        self.after_turn()
+    }
+
+    /// The wait after one that did not let us in: none while the round is not over, another one may.
+    pub(super) fn after_denial(&mut self) -> Duration {
+        self.after_turn()
     }
 
     /// The wait after a stream that lasted this long and brought rules.
@@ -120,11 +125,12 @@ impl Replicas {
         self.after_streams.next()
     }
 
-    /// The wait after one that did not let us in.
-    pub(super) fn after_denial(&mut self) -> Duration {
-        self.begin_round();
-        self.after_rounds.ceiling = LONGEST;
-        self.after_rounds.next()
+    fn after_turn(&mut self) -> Duration {
+        match (self.is_round_over(), self.all_denied) {
+            (false, _) => Duration::ZERO,
+            (true, false) => self.after_rounds.next(),
+            (true, true) => jittered(LONGEST),
+        }
     }
 
     fn is_round_over(&self) -> bool {
@@ -138,6 +144,7 @@ impl Replicas {
         endpoints.sort_by_key(|endpoint| Some(endpoint) != left);
         self.to_look_up = endpoints;
         self.to_ask.clear();
+        self.all_denied = true;
     }
 }
 

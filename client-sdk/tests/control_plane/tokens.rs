@@ -114,6 +114,31 @@ async fn a_token_that_is_over_in_the_middle_of_a_stream_is_read_anew_at_once() {
     assert_eq!(attempts(&damper, "a").await, 3, "what is held stays in force");
 }
 
+#[tokio::test(start_paused = true)]
+async fn where_one_replica_denies_us_the_other_is_asked_at_once() {
+    for _ in 0..10 {
+        let (mut one, mut other) = (ControlPlane::start().await, ControlPlane::start().await);
+        let damper = Damper::connect(options([one.url(), other.url()])).unwrap();
+        let mut stream = tokio::select! {
+            stream = one.accept() => stream,
+            stream = other.accept() => {
+                std::mem::swap(&mut one, &mut other);
+                stream
+            }
+        };
+        stream.exchange(7, 1, snapshot(vec![])).await;
+        // One that lags behind, or has other settings, and comes first in the next round.
+        *other.asks_for.lock().unwrap() = Some(SECRET.to_owned());
+        stream.end_with(tonic::Status::unavailable("restarting")).await;
+        let since = Instant::now();
+        one.accept().await;
+        // At most 0.5 s, and what a busy machine makes of it while the clock is paced.
+        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+        assert_eq!(other.refused(), 1);
+        until(&damper, |status| status.connected && !status.denied).await;
+    }
+}
+
 #[tokio::test]
 async fn nothing_secret_is_logged_at_any_level() {
     let (logged, _guard) = Logged::begin();

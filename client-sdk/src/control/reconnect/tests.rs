@@ -112,7 +112,7 @@ struct Life {
 }
 
 impl Life {
-    /// Tries until one of the replicas serves, which is when that was.
+    /// Tries until one of the replicas serves: which one, and when that was. Who is called c denies us.
     fn open(&mut self, serves: impl Fn(u8, Duration) -> bool) -> (u8, Duration) {
         loop {
             self.now += Duration::from_millis(1);
@@ -122,7 +122,10 @@ impl Life {
             if serves(name, self.now) {
                 return (name, self.now);
             }
-            self.now += self.replicas.after_miss();
+            self.now += match name {
+                b'c' => self.replicas.after_denial(),
+                _ => self.replicas.after_miss(),
+            };
         }
     }
 
@@ -139,7 +142,8 @@ fn life<const N: usize>(endpoints: [&str; N]) -> Life {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Replicas are restarted in turn, one at a time, a hundred times: each is away for a part of its time.
+    /// Two are restarted in turn, one at a time, a hundred times: each is away for a part of its time. The third has
+    /// other settings, and lets nobody in.
     #[test]
     fn while_any_replica_serves_a_client_is_back_within_ten_seconds(
         every in 100..20_000_u64,
@@ -159,9 +163,9 @@ proptest! {
         };
         let serves = |name: u8, at: Duration| {
             let last = restarts.partition_point(|restart| *restart <= at);
-            last == 0 || name != [b'a', b'b'][(last - 1) % 2] || !away(last - 1).contains(&at)
+            name != b'c' && (last == 0 || name != [b'a', b'b'][(last - 1) % 2] || !away(last - 1).contains(&at))
         };
-        let mut client = life(["http://a:1", "http://b:1"]);
+        let mut client = life(["http://a:1", "http://b:1", "http://c:1"]);
         let mut left = Duration::ZERO;
         loop {
             let (name, opened) = client.open(serves);
@@ -221,9 +225,35 @@ fn streams_and_rounds_do_not_lengthen_each_others_waits() {
 }
 
 #[test]
-fn who_is_not_let_in_waits_the_longest_at_once() {
-    let longest = (0..300).map(|_| of(["http://a:1"]).after_denial()).max().unwrap();
-    assert!(longest > LONGEST.mul_f64(0.9), "{longest:?}");
+fn who_is_let_in_by_nobody_waits_the_longest_at_once() {
+    let longest = |denials: usize| {
+        let draws = (0..300).map(|_| {
+            let mut replicas = of(["http://a:1", "http://b:1"]);
+            let misses = 2 - denials;
+            let waits: Vec<_> = (0..2)
+                .map(|turn| {
+                    next(&mut replicas);
+                    if turn < misses { replicas.after_miss() } else { replicas.after_denial() }
+                })
+                .collect();
+            assert_eq!(waits[0], Duration::ZERO, "the other one may let us in");
+            waits[1]
+        });
+        draws.max().unwrap()
+    };
+    assert!(longest(2) > LONGEST.mul_f64(0.9), "{:?}", longest(2));
+    assert!(longest(1) <= SHORTEST, "the other one was not reached, and may be back soon");
+}
+
+#[test]
+fn once_somebody_denies_us_no_more_the_waits_are_those_of_rounds() {
+    let mut replicas = of(["http://a:1"]);
+    for _ in 0..20 {
+        next(&mut replicas);
+        replicas.after_denial();
+    }
+    next(&mut replicas);
+    assert!(replicas.after_miss() <= SHORTEST);
 }
 
 #[test]
