@@ -5,8 +5,15 @@ export default defineConfig({
   root: "page",
   // No svelte.config.js: the page needs no preprocessor beyond what Svelte does with TypeScript itself.
   plugins: [svelte({ configFile: false })],
-  resolve: { alias: { $wire: new URL("gen/damper/v1", import.meta.url).pathname } },
+  resolve: {
+    alias: {
+      $wire: new URL("gen/damper/v1", import.meta.url).pathname,
+      $gen: new URL("gen", import.meta.url).pathname,
+    },
+  },
   worker: { format: "es" },
+  // `npx vite` shows the page as it is edited, on the data of a running server.
+  server: { proxy: { "^/(damper\\.v1\\.|session$)": process.env["DAMPER_URL"] ?? "http://127.0.0.1:7600" } },
   build: {
     outDir: "../dist",
     emptyOutDir: true,

@@ -7,6 +7,7 @@ import { Fleet } from "$wire/fleet_pb";
 import type { WatchRequest, WatchResponse } from "$wire/fleet_pb";
 import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { api } from "./api";
 import App from "./App.svelte";
 import { keepOpen, Wake } from "./feed/link";
 import type { Open } from "./feed/open";
@@ -45,7 +46,7 @@ const nobody: Session = {
 };
 
 function shown(open: Open, session: Session = nobody) {
-  return render(App, { open, session });
+  return render(App, { open, session, api: api(createRouterTransport(() => {})) });
 }
 
 // Says these, then stays open.

@@ -1,0 +1,29 @@
+// Every page, by its path.
+import type { Component } from "svelte";
+import Clients from "../clients/Clients.svelte";
+import type { Fleet } from "../feed/state";
+import Overview from "../overview/Overview.svelte";
+import RulesPage from "../rules/Rules.svelte";
+
+export interface Page {
+  readonly path: string;
+  // In the list of pages.
+  readonly name: string;
+  readonly title: string;
+  // What the filter asks for; none = there is nothing to filter.
+  readonly filter?: string;
+  readonly View: Component<{ fleet: Fleet }>;
+}
+
+export const PAGES: readonly Page[] = [
+  { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
+  { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
+  { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
+];
+
+// Pages about one thing; reached from others.
+const DETAILS: readonly Page[] = [];
+
+export function pageAt(path: string): Page | undefined {
+  return [...PAGES, ...DETAILS].find((page) => page.path === path);
+}
