@@ -3,6 +3,7 @@ import type { Component } from "svelte";
 import Clients from "../clients/Clients.svelte";
 import type { Fleet } from "../feed/state";
 import Overview from "../overview/Overview.svelte";
+import RulePage from "../rules/Rule.svelte";
 import RulesPage from "../rules/Rules.svelte";
 
 export interface Page {
@@ -22,7 +23,9 @@ export const PAGES: readonly Page[] = [
 ];
 
 // Pages about one thing; reached from others.
-const DETAILS: readonly Page[] = [];
+const DETAILS: readonly Page[] = [
+  { path: "/rule", name: "Rules", title: "Rule", View: RulePage },
+];
 
 export function pageAt(path: string): Page | undefined {
   return [...PAGES, ...DETAILS].find((page) => page.path === path);
