@@ -1,4 +1,9 @@
 // Who says to make a change, where the server does not know it from a token. Kept in this browser.
+export interface Saying {
+  readonly author: string;
+  readonly reason: string;
+}
+
 const KEY = "damper.author";
 
 export function author(): string {

@@ -11,17 +11,13 @@ import type { Rule } from "$wire/rules_pb";
 import type { Names } from "../address.svelte";
 import { currentRule, problemOf } from "../api";
 import type { Api, Problem } from "../api";
+import type { Saying } from "../parts/author";
 import { changes, merged } from "./changes";
 import type { Change } from "./changes";
 import { draftOf, policyOf } from "./draft";
 import type { Draft } from "./draft";
 
 const SETTLED_AFTER_MS = 300;
-
-export interface Said {
-  readonly author: string;
-  readonly reason: string;
-}
 
 export class Editing {
   // As the server had it when the editing began; undefined = there was none.
@@ -114,7 +110,7 @@ export class Editing {
   }
 
   // Undefined = it is written at this revision; else why not is in `problem`, `faults` or `theirs`.
-  async save({ author, reason }: Said): Promise<bigint | undefined> {
+  async save({ author, reason }: Saying): Promise<bigint | undefined> {
     const rule = this.#rule();
     if (rule === undefined) return undefined;
     try {
@@ -131,7 +127,7 @@ export class Editing {
     }
   }
 
-  async remove({ author, reason }: Said): Promise<bigint | undefined> {
+  async remove({ author, reason }: Saying): Promise<bigint | undefined> {
     if (this.base === undefined) return undefined;
     try {
       const { key = create(PatternSchema), revision, owner } = this.base;

@@ -2,6 +2,7 @@
 import type { Component } from "svelte";
 import Clients from "../clients/Clients.svelte";
 import type { Fleet } from "../feed/state";
+import KillSwitch from "../kill/KillSwitch.svelte";
 import Overview from "../overview/Overview.svelte";
 import RulePage from "../rules/Rule.svelte";
 import RulesPage from "../rules/Rules.svelte";
@@ -20,6 +21,7 @@ export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
   { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
+  { path: "/kill", name: "Kill switch", title: "Kill switch", View: KillSwitch },
 ];
 
 // Pages about one thing; reached from others.
