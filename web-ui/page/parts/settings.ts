@@ -3,11 +3,10 @@
 // They are named and written as in a manifest ("policy.retry.max_attempts", "250ms", "UNAVAILABLE"), found by walking
 // the message's own description, so that a new field of the wire shows up by itself. What the server sets (revision,
 // time, author) is no setting. Compared is what was said: leaving out a default and saying it are two versions.
-import { ScalarType } from "@bufbuild/protobuf";
 import type { DescField, DescMessage } from "@bufbuild/protobuf";
 import { reflect } from "@bufbuild/protobuf/reflect";
 import type { ReflectMessage } from "@bufbuild/protobuf/reflect";
-import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { comments } from "$gen/comments";
 import { GuardSchema } from "$wire/guards_pb";
 import type { Guard } from "$wire/guards_pb";
@@ -17,6 +16,8 @@ import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { TokenSchema } from "$wire/tokens_pb";
 import type { Token } from "$wire/tokens_pb";
+import { when } from "../words";
+import { isBareList, isLeaf, leaf, scalar } from "./manifest";
 
 export type Settable = Rule | Guard | KillSwitch | Token;
 
@@ -117,23 +118,26 @@ function walk(message: ReflectMessage, before: string, found: Setting[], without
         break;
       case "list": {
         const items = [...message.get(field)];
-        if (field.listKind === "message" && !isDuration(field.message)) {
+        if (field.message !== undefined && !isLeaf(field.message)) {
           items.forEach((item, at) => { nested(item as ReflectMessage, `${path}[${at}]`, about, found); });
         } else {
-          found.push({ path, about, value: `[${items.map((item) => scalar(field, item)).join(", ")}]` });
+          const words = items.map((item) => (field.message === undefined ? scalar(field, item) : leaf(item as ReflectMessage)));
+          found.push({ path, about, value: `[${words.join(", ")}]` });
         }
         break;
       }
       default:
-        found.push({ path, about, value: scalar(field, message.get(field)) });
+        found.push({ path, about, value: String(scalar(field, message.get(field))) });
     }
   }
 }
 
 function nested(value: ReflectMessage, path: string, about: string, found: Setting[]): void {
   const { desc } = value;
-  if (isDuration(desc) || isTime(desc)) {
-    found.push({ path, about, value: isTime(desc) ? moment(value.message as Timestamp) : exact(value.message as Duration) });
+  if (isLeaf(desc)) {
+    // A time is read here, not copied into a manifest.
+    const isTime = desc.typeName === "google.protobuf.Timestamp";
+    found.push({ path, about, value: isTime ? when(value.message as Timestamp) : leaf(value) });
     return;
   }
   const size = found.length;
@@ -145,40 +149,4 @@ function nested(value: ReflectMessage, path: string, about: string, found: Setti
 function pathOf(desc: DescMessage, field: DescField, before: string): string {
   if (isBareList(desc)) return before;
   return before === "" ? field.name : `${before}.${field.name}`;
-}
-
-function isBareList({ typeName }: DescMessage): boolean {
-  return typeName === "damper.v1.CodeList";
-}
-
-function isDuration({ typeName }: DescMessage): boolean {
-  return typeName === "google.protobuf.Duration";
-}
-
-function isTime({ typeName }: DescMessage): boolean {
-  return typeName === "google.protobuf.Timestamp";
-}
-
-function scalar(field: DescField, value: unknown): string {
-  if (field.enum !== undefined) {
-    const name = field.enum.value[value as number]?.localName ?? String(value);
-    return field.enum.typeName === "damper.v1.Code" ? name : name.toLowerCase();
-  }
-  if (field.scalar === ScalarType.STRING) return value === "" ? '""' : String(value);
-  if (field.message !== undefined) return exact((value as ReflectMessage).message as Duration);
-  return String(value);
-}
-
-// A duration as a manifest writes it: nothing is rounded.
-function exact({ seconds, nanos }: Duration): string {
-  const us = seconds * 1_000_000n + BigInt(Math.trunc(nanos / 1000));
-  if (us === 0n) return "0ms";
-  for (const [unit, length] of [["h", 3_600_000_000n], ["s", 1_000_000n], ["ms", 1000n]] as const) {
-    if (us % length === 0n) return `${us / length}${unit}`;
-  }
-  return `${us}us`;
-}
-
-function moment({ seconds }: Timestamp): string {
-  return new Date(Number(seconds) * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" });
 }
