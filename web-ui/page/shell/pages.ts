@@ -1,8 +1,10 @@
 // Every page, by its path.
 import type { Component } from "svelte";
+import Chain from "../chain/Chain.svelte";
 import Clients from "../clients/Clients.svelte";
 import type { Fleet } from "../feed/state";
 import KillSwitch from "../kill/KillSwitch.svelte";
+import History from "../history/History.svelte";
 import Overview from "../overview/Overview.svelte";
 import RulePage from "../rules/Rule.svelte";
 import RulesPage from "../rules/Rules.svelte";
@@ -20,8 +22,10 @@ export interface Page {
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
+  { path: "/chain", name: "Chain", title: "Chain", filter: "Filter edges by name", View: Chain },
   { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
   { path: "/kill", name: "Kill switch", title: "Kill switch", View: KillSwitch },
+  { path: "/history", name: "History", title: "History", filter: "Filter changes by name", View: History },
 ];
 
 // Pages about one thing; reached from others.
