@@ -18,12 +18,18 @@ export class Address {
 
   // What is undefined or empty is left out.
   set(changes: Record<string, string | undefined>, step: "push" | "replace" = "push"): void {
-    const url = new URL(location.href);
+    this.#move(new URL(this.with(changes), location.href), step);
+  }
+
+  // This page's address, changed so.
+  with(changes: Record<string, string | undefined>): string {
+    const params = new URLSearchParams(this.#params);
     for (const [name, value] of Object.entries(changes)) {
-      if (value === undefined || value === "") url.searchParams.delete(name);
-      else url.searchParams.set(name, value);
+      if (value === undefined || value === "") params.delete(name);
+      else params.set(name, value);
     }
-    this.#move(url, step);
+    const said = params.toString();
+    return said === "" ? this.path : `${this.path}?${said}`;
   }
 
   // To another page of this site.

@@ -72,7 +72,8 @@ export function yaml(value: Plain, indent = ""): string {
     .map(([name, inner]) => {
       if (typeof inner !== "object") return `${indent}${name}: ${word(inner)}\n`;
       const empty = Array.isArray(inner) ? "[]" : "{}";
-      return Object.keys(inner).length === 0 ? `${indent}${name}: ${empty}\n` : `${indent}${name}:\n${yaml(inner, `${indent}  `)}`;
+      if (Object.keys(inner).length === 0) return `${indent}${name}: ${empty}\n`;
+      return `${indent}${name}:\n${yaml(inner, Array.isArray(inner) ? indent : `${indent}  `)}`;
     })
     .join("");
 }
