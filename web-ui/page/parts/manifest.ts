@@ -81,6 +81,6 @@ export function yaml(value: Plain, indent = ""): string {
 // In quotes unless it can be nothing but text.
 function word(value: string | number | boolean): string {
   if (typeof value !== "string") return String(value);
-  const isPlain = /^[A-Za-z0-9][\w./ -]*$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n|[\d._+-]+(e[\d+-]+)?|0[xo].*)$/i.test(value) && value === value.trim();
+  const isPlain = /^(?:[A-Za-z0-9]|-(?=[A-Za-z]))[\w./ *-]*$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n|[\d._+-]+(e[\d+-]+)?|0[xo].*)$/i.test(value) && value === value.trim();
   return isPlain ? value : JSON.stringify(value);
 }

@@ -13,7 +13,7 @@ import type { Field, Kind, Variants } from "./form";
 export type Draft = Readonly<Record<string, string>>;
 
 // Said of a section that is there.
-const ON = "on";
+export const ON = "on";
 // A variant that the form does not know.
 export const OTHER = "other";
 
@@ -88,7 +88,7 @@ function chosen(variants: Variants, json: JsonObject): string | undefined {
   return variants.of.some((one) => one.name === name) ? name : OTHER;
 }
 
-const FORMS: Record<Kind, string> = {
+export const FORMS: Record<Kind, string> = {
   duration: "a time such as 250ms, 1.5s or 2min",
   durations: "a list of times such as 50ms, 100ms, 1s",
   number: "a number",
@@ -97,7 +97,7 @@ const FORMS: Record<Kind, string> = {
   codes: "a list of codes",
 };
 
-function shown(kind: Kind, value: JsonValue): string {
+export function shown(kind: Kind, value: JsonValue): string {
   switch (kind) {
     case "duration":
       return shownTime(value);
@@ -110,7 +110,7 @@ function shown(kind: Kind, value: JsonValue): string {
   }
 }
 
-function typed(kind: Kind, text: string): JsonValue | undefined {
+export function typed(kind: Kind, text: string): JsonValue | undefined {
   switch (kind) {
     case "duration":
       return time(text);
@@ -169,7 +169,7 @@ export function time(text: string): string | undefined {
   return `${(whole / 1e6).toFixed(6).replace(/\.?0+$/, "")}s`;
 }
 
-function at(json: JsonObject, path: string): JsonValue | undefined {
+export function at(json: JsonObject, path: string): JsonValue | undefined {
   let value: JsonValue | undefined = json;
   for (const name of path.split(".")) {
     if (value === null || typeof value !== "object" || Array.isArray(value)) return undefined;
@@ -178,7 +178,7 @@ function at(json: JsonObject, path: string): JsonValue | undefined {
   return value;
 }
 
-function place(json: JsonObject, path: string, value: JsonValue): void {
+export function place(json: JsonObject, path: string, value: JsonValue): void {
   const names = path.split(".");
   const last = names.pop() ?? "";
   let into = json;

@@ -47,21 +47,21 @@ export interface Section {
   readonly variants?: Variants;
 }
 
-function help(name: string): string {
+export function help(name: string): string {
   return comments[`damper.v1.${name}`] ?? "";
 }
 
 // Fields that say nothing of their own: what their kind says.
 const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
 
-function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
+export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
   const name = path.slice(path.lastIndexOf(".") + 1);
   const plain = { path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "" };
   return choices === undefined ? plain : { ...plain, choices };
 }
 
 // The names of an enum as choices; what stands for "not said" is the empty one.
-function choices(names: Record<number, string>, prefix: string, unsaid: string): Choice[] {
+export function choices(names: Record<number, string>, prefix: string, unsaid: string): Choice[] {
   const said = Object.values(names).filter((name): name is string => typeof name === "string");
   return said.map((name) =>
     name === "UNSPECIFIED"

@@ -6,8 +6,10 @@ import type { Fleet } from "../feed/state";
 import KillSwitch from "../kill/KillSwitch.svelte";
 import History from "../history/History.svelte";
 import Overview from "../overview/Overview.svelte";
+import RoutePage from "../route/Route.svelte";
 import RulePage from "../rules/Rule.svelte";
 import RulesPage from "../rules/Rules.svelte";
+import Uncovered from "../uncovered/Uncovered.svelte";
 
 export interface Page {
   readonly path: string;
@@ -22,6 +24,7 @@ export interface Page {
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
+  { path: "/uncovered", name: "Without rules", title: "Routes without rules", filter: "Filter routes by name", View: Uncovered },
   { path: "/chain", name: "Chain", title: "Chain", filter: "Filter edges by name", View: Chain },
   { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
   { path: "/kill", name: "Kill switch", title: "Kill switch", View: KillSwitch },
@@ -30,6 +33,7 @@ export const PAGES: readonly Page[] = [
 
 // Pages about one thing; reached from others.
 const DETAILS: readonly Page[] = [
+  { path: "/route", name: "Overview", title: "Route", View: RoutePage },
   { path: "/rule", name: "Rules", title: "Rule", View: RulePage },
 ];
 
