@@ -1,6 +1,7 @@
 // The stream as the components see it: the fleet, whether it is live, and the last two minutes.
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
+import { Past } from "./past";
 import type { Fleet } from "./state";
 import { fold, totals } from "./state";
 
@@ -22,6 +23,8 @@ const MARK_MS = 5_000;
 export class Board {
   fleet = $state.raw<Fleet>();
   samples = $state.raw<readonly Sample[]>([]);
+  // Of single routes, for whoever opens one.
+  readonly past = new Past();
   // Why there is no stream; undefined = there is one, or the first is being opened.
   downReason = $state<string>();
   // The server wants to know who is asking.
@@ -84,6 +87,7 @@ export class Board {
   #forget(): void {
     this.fleet = undefined;
     this.samples = [];
+    this.past.forget();
     this.downReason = undefined;
     this.ageMs = undefined;
     this.marked = new Map();
@@ -94,6 +98,7 @@ export class Board {
     const at = Date.now() / 1000;
     const kept = this.samples.filter((sample) => sample.at > at - KEPT_S && sample.at < at);
     this.samples = [...kept, { at, ...totals(fleet.routes.values()) }];
+    this.past.take(fleet.routes, at);
   }
 
   #tick(): void {

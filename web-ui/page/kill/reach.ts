@@ -19,7 +19,7 @@ export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
   };
 }
 
-export function matchesRoute(names: Names, { key }: RouteStats): boolean {
+export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {
   if (key === undefined) return false;
   const same = (wanted: string, is: string) => wanted === "*" || wanted === is;
   const method = names.calleeMethod.endsWith("/*")

@@ -4,6 +4,8 @@ import Chain from "../chain/Chain.svelte";
 import Clients from "../clients/Clients.svelte";
 import type { Fleet } from "../feed/state";
 import KillSwitch from "../kill/KillSwitch.svelte";
+import GuardPage from "../guards/Guard.svelte";
+import Guards from "../guards/Guards.svelte";
 import History from "../history/History.svelte";
 import Overview from "../overview/Overview.svelte";
 import RoutePage from "../route/Route.svelte";
@@ -24,6 +26,7 @@ export interface Page {
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
   { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
+  { path: "/guards", name: "Guards", title: "Guards", filter: "Filter guards by name or owner", View: Guards },
   { path: "/uncovered", name: "Without rules", title: "Routes without rules", filter: "Filter routes by name", View: Uncovered },
   { path: "/chain", name: "Chain", title: "Chain", filter: "Filter edges by name", View: Chain },
   { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
@@ -33,6 +36,7 @@ export const PAGES: readonly Page[] = [
 
 // Pages about one thing; reached from others.
 const DETAILS: readonly Page[] = [
+  { path: "/guard", name: "Guards", title: "Guard", View: GuardPage },
   { path: "/route", name: "Overview", title: "Route", View: RoutePage },
   { path: "/rule", name: "Rules", title: "Rule", View: RulePage },
 ];
