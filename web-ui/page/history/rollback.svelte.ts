@@ -9,6 +9,7 @@ import { RuleResult_Change as Outcome } from "$wire/rules_pb";
 import type { ApplyRulesResponse, RuleResult } from "$wire/rules_pb";
 import { problemOf } from "../api";
 import type { Api, Problem } from "../api";
+import type { Saying } from "../parts/author";
 import type { Settable } from "../parts/settings";
 import { settable } from "./objects";
 
@@ -18,11 +19,6 @@ export interface Wish {
   readonly to: bigint;
   // What it is about, to begin a sentence with.
   readonly words: string;
-}
-
-export interface Said {
-  readonly author: string;
-  readonly reason: string;
 }
 
 export class Rollback {
@@ -71,7 +67,7 @@ export class Rollback {
   }
 
   // The revision that it made. What it throws is told where it was asked for.
-  async carryOut(said: Said): Promise<bigint> {
+  async carryOut(said: Saying): Promise<bigint> {
     try {
       return (await this.#send(said, false)).revision;
     } catch (thrown) {
@@ -99,7 +95,7 @@ export class Rollback {
     }
   }
 
-  #send({ author, reason }: Said, validateOnly: boolean): Promise<ApplyRulesResponse> {
+  #send({ author, reason }: Saying, validateOnly: boolean): Promise<ApplyRulesResponse> {
     const { key, to } = this.wish;
     const options = {
       author,

@@ -1,0 +1,24 @@
+// Ceilings in words.
+import type { Codes } from "$wire/policy_pb";
+import { Code, Mode } from "$wire/policy_pb";
+import { HedgeCeiling } from "$wire/guards_pb";
+import type { Ceiling } from "$wire/guards_pb";
+import { modeName, NONE } from "../words";
+
+export function codes(said: Codes | undefined): string {
+  if (said?.kind.case === undefined) return NONE;
+  const names = said.kind.value.codes.map((code) => Code[code] ?? String(code)).join(", ");
+  if (said.kind.case === "deny") return names === "" ? NONE : `not ${names}`;
+  return names === "" ? "none" : names;
+}
+
+export function hedges(ceiling: Ceiling | undefined): string {
+  return ceiling?.hedge === HedgeCeiling.FORBID ? "forbidden" : NONE;
+}
+
+export function repeats(ceiling: Ceiling | undefined): string {
+  const limit = ceiling?.repeatLimit;
+  if (limit === undefined) return NONE;
+  const mode = modeName(limit.mode === Mode.UNSPECIFIED ? Mode.OBSERVE : limit.mode);
+  return `${limit.ratio ?? "default"} per first send, ${mode}`;
+}
