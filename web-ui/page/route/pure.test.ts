@@ -12,7 +12,8 @@ import { marksOf, touching } from "./touching";
 
 const key = route("orders").key;
 const pattern = (callerService: string, calleeService: string, calleeMethod = "*") => ({ callerService, callerCluster: "*", calleeService, calleeMethod });
-const change = (fields: MessageInitShape<typeof ChangeSchema>) => create(ChangeSchema, { at: { seconds: 1_000n }, author: "ann", ...fields });
+const change = (fields: object) =>
+  create(ChangeSchema, { at: { seconds: 1_000n }, author: "ann", ...fields } as MessageInitShape<typeof ChangeSchema>);
 const rule = (key: ReturnType<typeof pattern>) => ({ key: { kind: { case: "rule" as const, value: key } }, before: { kind: { case: "rule" as const, value: { key } } },
   after: { kind: { case: "rule" as const, value: { key } } } });
 const kill = (key: ReturnType<typeof pattern>) => ({ key: { kind: { case: "kill" as const, value: key } }, after: { kind: { case: "kill" as const, value: { key } } } });
