@@ -6,6 +6,8 @@ import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
+import { Guards } from "../gen/damper/v1/guards_pb";
+import { History } from "../gen/damper/v1/history_pb";
 import { Kills } from "../gen/damper/v1/kills_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
 
@@ -16,6 +18,8 @@ const server: string = url;
 const transport = createGrpcWebTransport({ baseUrl: server });
 export const rules = createClient(Rules, transport);
 export const kills = createClient(Kills, transport);
+export const guards = createClient(Guards, transport);
+export const changes = createClient(History, transport);
 
 export { expect };
 
