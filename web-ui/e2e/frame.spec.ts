@@ -2,7 +2,8 @@
 import { AxeBuilder } from "@axe-core/playwright";
 import { expect, live, opened, test } from "./world";
 
-const PAGES = ["/", "/rules", "/rule?new=1", "/clients", "/kill?callee=stock"];
+const PAGES = ["/", "/rules", "/rule?new=1", "/clients", "/kill?callee=stock", "/chain",
+  "/route?caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace"];
 
 for (const path of PAGES) {
   for (const colorScheme of ["light", "dark"] as const) {
