@@ -13,7 +13,10 @@ export default defineConfig({
   },
   worker: { format: "es" },
   // `npx vite` shows the page as it is edited, on the data of a running server.
-  server: { proxy: { "^/(damper\\.v1\\.|session$)": process.env["DAMPER_URL"] ?? "http://127.0.0.1:7600" } },
+  // The host stays what the browser says, or the server would take each call for one of another site.
+  server: {
+    proxy: { "^/(damper\\.v1\\.|session$)": { target: process.env["DAMPER_URL"] ?? "http://127.0.0.1:7600", changeOrigin: false } },
+  },
   build: {
     outDir: "../dist",
     emptyOutDir: true,
