@@ -4,7 +4,7 @@
 import type { Box, Line, Placed, Point } from "./layout";
 
 // How far along the line; the middle is best.
-const ALONG = [0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78, 0.14, 0.86];
+const ALONG = [0.5, 0.45, 0.55, 0.4, 0.6, 0.35, 0.65, 0.3, 0.7, 0.25, 0.75, 0.2, 0.8, 0.15, 0.85];
 
 // The middle of each line's word, for words that take such a box. Where no place is free it lies in the middle of the
 // line all the same: of many lines few are labelled at once.

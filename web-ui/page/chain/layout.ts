@@ -50,7 +50,7 @@ export interface Layout<A extends Arc = Arc> {
 
 export const NODE = { width: 148, height: 40 } as const;
 // Between layers there is room for a label, beside nodes for a line.
-const GAP = { right: { main: 112, cross: 16 }, down: { main: 64, cross: 16 } } as const;
+const GAP = { right: { main: 144, cross: 18 }, down: { main: 64, cross: 16 } } as const;
 // A line that passes through a layer needs less room than a service.
 const LANE = 12;
 const MARGIN = 26;
