@@ -27,6 +27,12 @@ export function nameOf(key: ObjectKey | undefined): string {
   return typeof value === "string" ? value : keyText(value);
 }
 
+// A token is known by its name; the key has its id only.
+export function titleOf({ key, before, after }: ObjectChange): string {
+  const token = [after, before].map((object) => object?.kind).find((kind) => kind?.case === "token")?.value;
+  return token === undefined ? nameOf(key) : `${token.name} (${token.id})`;
+}
+
 export function patternOf(key: ObjectKey | undefined): Pattern | undefined {
   const value = key?.kind.value;
   return typeof value === "string" ? undefined : value;
