@@ -55,7 +55,7 @@ test("the list says what each guard allows, and what it does not limit", async (
   const ceiling = { maxAttempts: 2, hedge: HedgeCeiling.FORBID, codes: { kind: { case: "allow", value: { codes: [] } } }, repeatLimit: { ratio: 0.2 } };
   shown("/guards", { now: () => guard(ceiling, 7n) });
   const row = (await screen.findByText("team-stock")).closest("tr");
-  expect(row?.textContent).toMatch(/stock.*2.*forbidden.*none.*–.*–.*0\.2 per first send, observe.*team-stock.*7/s);
+  expect(row?.textContent).toMatch(/stock.*2.*no hedges.*none.*–.*–.*0\.2 per first send, observe.*team-stock.*7/s);
 });
 
 test("the guard says which rules it cuts as it is typed", async () => {

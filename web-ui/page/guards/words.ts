@@ -1,8 +1,10 @@
 // Ceilings in words.
+import { comments } from "$gen/comments";
 import type { Codes } from "$wire/policy_pb";
 import { Code, Mode } from "$wire/policy_pb";
 import { HedgeCeiling } from "$wire/guards_pb";
 import type { Ceiling } from "$wire/guards_pb";
+import { unsetMeans } from "../parts/settings";
 import { modeName, NONE } from "../words";
 
 export function codes(said: Codes | undefined): string {
@@ -12,13 +14,14 @@ export function codes(said: Codes | undefined): string {
   return names === "" ? "none" : names;
 }
 
-export function hedges(ceiling: Ceiling | undefined): string {
-  return ceiling?.hedge === HedgeCeiling.FORBID ? "forbidden" : NONE;
+export function forbidsHedges(ceiling: Ceiling | undefined): boolean {
+  return ceiling?.hedge === HedgeCeiling.FORBID;
 }
 
 export function repeats(ceiling: Ceiling | undefined): string {
   const limit = ceiling?.repeatLimit;
   if (limit === undefined) return NONE;
   const mode = modeName(limit.mode === Mode.UNSPECIFIED ? Mode.OBSERVE : limit.mode);
-  return `${limit.ratio ?? "default"} per first send, ${mode}`;
+  const ratio = limit.ratio ?? unsetMeans(comments["damper.v1.RepeatLimit.ratio"] ?? "");
+  return `${ratio} per first send, ${mode}`;
 }
