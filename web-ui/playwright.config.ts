@@ -9,6 +9,11 @@ export default defineConfig({
   // The tests share one server, and one of them writes.
   workers: 1,
   reporter: "list",
+  // On the demo, which asks nobody; and on a server that asks for tokens.
+  projects: [
+    { name: "open", testIgnore: "guarded/**" },
+    { name: "guarded", testMatch: "guarded/**", use: { baseURL: process.env["DAMPER_GUARDED_URL"], ignoreHTTPSErrors: true } },
+  ],
   use: {
     baseURL: process.env["DAMPER_URL"],
     launchOptions: {

@@ -30,6 +30,9 @@
 //!
 //! - [`Damper::connect`] never waits. Without a control plane a service works as if Damper were not there, or
 //!   by the last rules it knew.
+//! - A control plane elsewhere is reached by TLS and shown a token: `https://` endpoints (cargo feature `tls`, on unless
+//!   turned off) with [`Options::ca_file`] and [`Options::token_file`], or the same by variables, see [`Options`].
+//!   Of several replicas another one is asked as soon as one ends the stream or can not be reached.
 //! - [`ClientLayer`] sends, repeats and ends calls as the rules say, counts what became of them, and gives the
 //!   application its own answer, unchanged. Where no rule applies it costs no allocation and keeps nothing.
 //! - [`ServerLayer`] gives each request a [`Context`]: calls made in serving it keep within its deadline, are

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use damper_core::{Faults, Mode};
+use damper_endpoint::{Access, Speaker, address};
 use tonic::transport::Uri;
 
 use crate::control::overrides;
@@ -21,6 +22,10 @@ type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// What a service says when it connects.
 ///
+/// A control plane beyond this machine is reached by TLS, and shown a token or a client certificate. Their files are
+/// read again at every connection, so that renewed ones are used without a restart; one that is missing or of no use
+/// is a problem of that connection, told in [`Status`](crate::Status) and the log, and no fault of `connect`.
+///
 /// ```no_run
 /// # async fn start() -> Result<(), damper_sdk::Faults> {
 /// use damper_sdk::{Damper, Options};
@@ -32,10 +37,26 @@ type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// ```no_run
+/// # async fn start() -> Result<(), damper_sdk::Faults> {
+/// use damper_sdk::{Damper, Options};
+///
+/// let options = Options::new(["https://damper-1:7600", "https://damper-2:7600"])
+///     .service("orders")
+///     .ca_file("/etc/damper/ca.pem")
+///     .token_file("/run/secrets/damper-token");
+/// let damper = Damper::connect(options)?;
+/// // The same, from DAMPER_SERVER, DAMPER_SERVICE, DAMPER_CA_FILE and DAMPER_TOKEN_FILE:
+/// let damper = Damper::connect(Options::from_env())?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Options {
     endpoints: Vec<String>,
     said: Said,
+    access: damper_endpoint::Said,
     state_dir: Option<PathBuf>,
     override_file: Option<PathBuf>,
     detail: Detail,
@@ -47,6 +68,7 @@ pub struct Options {
 pub(crate) struct Settings {
     pub(crate) identity: Identity,
     pub(crate) endpoints: Vec<Uri>,
+    pub(crate) access: Access,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) override_file: Option<PathBuf>,
     /// What `DAMPER_MODE` says.
@@ -55,18 +77,25 @@ pub(crate) struct Settings {
 }
 
 impl Options {
-    /// Replicas of the control plane, as `http://host:port`. With none `DAMPER_SERVER` names them, separated
-    /// by commas.
+    /// Replicas of the control plane, as `https://host:port` (with the feature `tls`) or `http://host:port`. With
+    /// none `DAMPER_SERVER` names them, separated by commas. Each address of a name is a replica.
     #[must_use]
     pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> Self {
         Self {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             said: Said::default(),
+            access: damper_endpoint::Said::default(),
             state_dir: None,
             override_file: None,
             detail: Detail::default(),
             environment: Arc::new(|name| std::env::var(name).ok()),
         }
+    }
+
+    /// Everything from variables: the replicas from `DAMPER_SERVER`, and all else as its setter says.
+    #[must_use]
+    pub fn from_env() -> Self {
+        Self::new(std::iter::empty::<String>())
     }
 
     /// The name of this service. Unless said: `DAMPER_SERVICE`, `OTEL_SERVICE_NAME`, or `service.name` in
@@ -109,6 +138,55 @@ impl Options {
         self
     }
 
+    /// A PEM file with the authorities that may have issued the control plane's certificate; no others are trusted
+    /// then. Unless said: `DAMPER_CA_FILE`, else those of the system.
+    #[must_use]
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.access.ca_file = Some(path.into());
+        self
+    }
+
+    /// PEM files with this process's certificate (and those between it and its authority) and its private key,
+    /// unencrypted; shown to a control plane that asks for one. Unless said: `DAMPER_CERT_FILE` and
+    /// `DAMPER_KEY_FILE`, else none.
+    #[must_use]
+    pub fn client_certificate(mut self, cert_file: impl Into<PathBuf>, key_file: impl Into<PathBuf>) -> Self {
+        self.access.cert_file = Some(cert_file.into());
+        self.access.key_file = Some(key_file.into());
+        self
+    }
+
+    /// The name that the control plane's certificate must be for, where that is not the host it is reached by.
+    /// Unless said: `DAMPER_SERVER_NAME`, else the host.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.access.server_name = Some(name.into());
+        self
+    }
+
+    /// The token to show; nothing prints it. A [file](Self::token_file) can be renewed without a restart. Unless
+    /// said: `DAMPER_TOKEN` or `DAMPER_TOKEN_FILE`, else none.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.access.token = Some(token.into());
+        self
+    }
+
+    /// A file with the token to show. Unless said: see [`token`](Self::token).
+    #[must_use]
+    pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.access.token_file = Some(path.into());
+        self
+    }
+
+    /// Lets the token go over `http://` to other machines, where everybody on the way can read it: only where the
+    /// network itself encrypts. Unless said: `DAMPER_INSECURE_ALLOW_PLAINTEXT=true`, else that is a fault.
+    #[must_use]
+    pub fn allow_plaintext(mut self) -> Self {
+        self.access.allow_plaintext = true;
+        self
+    }
+
     /// Histograms of each route, in place of those of each callee; see [`metrics`](crate::metrics). Unless said
     /// those of callees.
     #[cfg(feature = "metrics")]
@@ -133,6 +211,8 @@ impl Options {
         let mut faults = Faults::none();
         let env = |name: &str| (self.environment)(name).filter(|value| !value.is_empty());
         let endpoints = endpoints(&self.endpoints, env(SERVER_VARIABLE), &mut faults);
+        let access = Access::resolve(self.access, Speaker::Code, &endpoints, &env, &mut faults);
+        let endpoints = endpoints.into_iter().map(|(_, uri)| uri).collect();
         let identity = Identity::resolve(&self.said, &env, &mut faults);
         let mode = overrides::parse(&env(overrides::MODE_VARIABLE).unwrap_or_default());
         let mode = mode.unwrap_or_else(|problem| {
@@ -141,16 +221,17 @@ impl Options {
         });
         let override_file = self.override_file.or_else(|| env(overrides::FILE_VARIABLE).map(PathBuf::from));
         let (state_dir, detail) = (self.state_dir, self.detail);
-        faults.or(Settings { identity, endpoints, state_dir, override_file, mode, detail })
+        faults.or(Settings { identity, endpoints, access, state_dir, override_file, mode, detail })
     }
 }
 
 impl fmt::Debug for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { endpoints, said, state_dir, override_file, detail, environment: _ } = self;
+        let Self { endpoints, said, access, state_dir, override_file, detail, environment: _ } = self;
         f.debug_struct("Options")
             .field("endpoints", endpoints)
             .field("said", said)
+            .field("access", access)
             .field("state_dir", state_dir)
             .field("override_file", override_file)
             .field("detail", detail)
@@ -158,7 +239,7 @@ impl fmt::Debug for Options {
     }
 }
 
-fn endpoints(said: &[String], variable: Option<String>, faults: &mut Faults) -> Vec<Uri> {
+fn endpoints(said: &[String], variable: Option<String>, faults: &mut Faults) -> Vec<(String, Uri)> {
     let listed: Vec<(String, String)> = if said.is_empty() {
         let variable = variable.unwrap_or_default();
         let all = variable.split(',').map(str::trim).filter(|url| !url.is_empty());
@@ -172,30 +253,12 @@ fn endpoints(said: &[String], variable: Option<String>, faults: &mut Faults) -> 
     }
     let mut uris = Vec::with_capacity(listed.len());
     for (path, url) in listed {
-        match endpoint(&url) {
-            Ok(uri) => uris.push(uri),
+        match address::parse(&url) {
+            Ok(uri) => uris.push((path, uri)),
             Err(problem) => faults.add(path, problem),
         }
     }
     uris
-}
-
-fn endpoint(url: &str) -> Result<Uri, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => {
-            return Err(format!("{url:?} asks for TLS, which this SDK cannot speak yet; use http://"));
-        }
-        _ => return Err(format!("{url:?} does not begin with http://")),
-    }
-    if uri.host().is_none_or(str::is_empty) {
-        return Err(format!("{url:?} names no host"));
-    }
-    if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-        return Err(format!("{url:?} has a path; only http://host:port is understood"));
-    }
-    Ok(uri)
 }
 
 #[cfg(test)]
@@ -212,9 +275,9 @@ mod tests {
 
     #[test]
     fn all_faults_come_out_at_once() {
-        let bad = ["127.0.0.1:7600", "https://a:1", "http://a:1/path", "http://", "http://ok:7600", "no url"];
-        let options =
-            Options::new(bad).service("two words").instance_id("").environment(env(&[("DAMPER_MODE", "of")]));
+        let bad = ["127.0.0.1:7600", "ftp://a:1", "http://a:1/path", "http://", "http://ok:7600", "no url"];
+        let variables = &[("DAMPER_MODE", "of"), ("DAMPER_TOKEN", "two words"), ("DAMPER_KEY_FILE", "k")];
+        let options = Options::new(bad).service("two words").instance_id("").environment(env(variables));
         let faults = options.resolve().unwrap_err();
         assert_eq!(
             paths(&faults),
@@ -224,6 +287,9 @@ mod tests {
                 "endpoints[2]",
                 "endpoints[3]",
                 "endpoints[5]",
+                "DAMPER_TOKEN",
+                "endpoints[4]",
+                "DAMPER_CERT_FILE",
                 "service",
                 "instance_id",
                 "DAMPER_MODE"
@@ -248,6 +314,35 @@ mod tests {
             Options::new(["http://c:3"]).override_file("here").environment(env(pairs)).resolve().unwrap();
         assert_eq!(said.endpoints, ["http://c:3/"]);
         assert_eq!(said.override_file, Some(PathBuf::from("here")));
+    }
+
+    #[test]
+    fn everything_can_come_from_variables() {
+        let pairs = &[
+            ("DAMPER_SERVER", "http://127.0.0.1:1"),
+            ("DAMPER_SERVICE", "orders"),
+            ("DAMPER_TOKEN_FILE", "/run/token"),
+            ("DAMPER_CA_FILE", "/run/ca"),
+        ];
+        let settings = Options::from_env().environment(env(pairs)).resolve().unwrap();
+        assert!(settings.access.has_token());
+        assert!(!settings.access.has_certificate());
+    }
+
+    #[test]
+    fn a_token_is_not_printed() {
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").token("verysecret");
+        let shown = format!("{options:?} {:?}", options.clone().resolve().unwrap());
+        assert!(!shown.contains("verysecret"), "{shown}");
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_that_is_not_built_in_is_a_fault_that_names_the_feature() {
+        let faults =
+            Options::new(["https://a:1"]).service("orders").environment(env(&[])).resolve().unwrap_err();
+        assert_eq!(paths(&faults), ["endpoints[0]"]);
+        assert!(faults.to_string().contains("feature `tls`"));
     }
 
     #[test]

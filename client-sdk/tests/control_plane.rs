@@ -6,8 +6,13 @@
 
 #[path = "control_plane/callee.rs"]
 mod callee;
+#[cfg(feature = "tls")]
+#[path = "control_plane/certificates.rs"]
+mod certificates;
 #[path = "control_plane/disk.rs"]
 mod disk;
+#[path = "control_plane/goodbye.rs"]
+mod goodbye;
 #[path = "control_plane/guards.rs"]
 mod guards;
 #[path = "control_plane/handle.rs"]
@@ -26,3 +31,8 @@ mod reports;
 mod rules;
 #[path = "control_plane/server.rs"]
 mod server;
+#[cfg(feature = "tls")]
+#[path = "control_plane/tls.rs"]
+mod tls;
+#[path = "control_plane/tokens.rs"]
+mod tokens;

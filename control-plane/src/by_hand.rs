@@ -69,6 +69,7 @@ pub(crate) async fn put(
     expected: Option<u64>,
 ) -> Result<Outcome, Error> {
     let (at, subject) = (SystemTime::now(), wanted.subject());
+    asked.permit([&subject])?;
     let edit = |before: &TableView| {
         let value = Some(wanted.value(before, &asked.options.author, at));
         ProposedEdit { key: subject.key(), value, expected }

@@ -5,9 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use damper_core::{Pattern, Policy, Rule, feature};
+use damper_core::{Faults, Pattern, Policy, Rule, feature, key};
+use damper_proto::v1;
 
 use crate::table::{Guards, Subject, TableView, UNREAD};
+
+/// The most features that a client may list.
+const MAX_FEATURES: usize = 256;
 
 /// Clients that are sent the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +22,33 @@ pub(crate) struct Class {
 }
 
 impl Class {
+    /// Who says hello, for the choice of rules.
+    pub(crate) fn read(hello: &v1::Hello) -> Result<Self, Faults> {
+        let mut faults = Faults::none();
+        let Some(identity) = &hello.identity else {
+            faults.add("identity", "must be given");
+            return Err(faults);
+        };
+        key::check_name("identity.service", &identity.service, &mut faults);
+        key::check_name("identity.cluster", &identity.cluster, &mut faults);
+        key::check_name("identity.instance", &identity.instance, &mut faults);
+        if hello.features.len() > MAX_FEATURES {
+            let listed = hello.features.len();
+            faults.add("features", format!("{listed} are listed, at most {MAX_FEATURES} may be"));
+        }
+        for (n, feature) in hello.features.iter().enumerate().take(MAX_FEATURES) {
+            key::check_name(&format!("features[{n}]"), feature, &mut faults);
+        }
+        if hello.sdk_version.len() > key::MAX_NAME_BYTES {
+            faults.add("sdk_version", format!("is longer than {} bytes", key::MAX_NAME_BYTES));
+        }
+        faults.or(Self {
+            service: identity.service.clone(),
+            cluster: identity.cluster.clone(),
+            features: hello.features.iter().cloned().collect(),
+        })
+    }
+
     /// True if rules and guards with this pattern concern the client. A guard with a repeat limit, which its
     /// callee carries out, is for all callers and so for the callee too.
     pub(crate) fn matches(&self, pattern: &Pattern) -> bool {

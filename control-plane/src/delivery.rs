@@ -9,7 +9,7 @@ use std::sync::Arc;
 use damper_core::{Pattern, Rule};
 
 use crate::class::Class;
-use crate::hub::Hub;
+use crate::hub::{Hub, Session};
 use crate::table::{Guards, Subject, TableView};
 
 /// How far rules have come, for all clients at one moment.
@@ -36,11 +36,20 @@ pub(crate) struct Delivered {
 }
 
 impl Delivery {
-    /// A picture of all sessions.
+    /// A picture of all sessions of the fleet.
     pub(crate) fn of(hub: &Hub, view: &TableView) -> Self {
+        Self::among(hub.all(), view)
+    }
+
+    /// A picture of the sessions of this replica.
+    pub(crate) fn here(hub: &Hub, view: &TableView) -> Self {
+        Self::among(hub.own(), view)
+    }
+
+    fn among(sessions: Vec<Arc<Session>>, view: &TableView) -> Self {
         let mut groups: HashMap<Arc<Class>, Vec<u64>> = HashMap::new();
         let mut refusals: HashMap<Pattern, Vec<u64>> = HashMap::new();
-        for session in hub.all() {
+        for session in sessions {
             let progress = session.progress();
             let same_store = progress.epoch == *view.epoch();
             let acknowledged = if same_store { progress.acknowledged_revision() } else { 0 };

@@ -11,11 +11,15 @@ use std::time::Duration;
 use damper_core::Faults;
 use damper_proto::v1;
 use prost::Message as _;
+use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
+use crate::access::Denied;
+use crate::limits::Limit;
+use crate::limits::layer::TRAILER;
 use crate::store::{self, Entry};
-use crate::table::{Subject, TableView};
+use crate::table::{GUARDS, KILLS, Subject, TOKENS, TableView};
 use crate::writer::Refusal;
 
 /// What is offered in details at most, in bytes before encoding.
@@ -30,6 +34,12 @@ pub(crate) enum Error {
     Faults(Faults),
     #[error("{0}")]
     NotFound(String),
+    /// Who asks may not.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// What must be so first is not.
+    #[error("{0}")]
+    Unmet(String),
     #[error("{subject} {}", conflict(.current.as_ref()))]
     Conflict { subject: String, current: Option<Current> },
     /// A set would change what belongs to others.
@@ -45,8 +55,8 @@ pub(crate) enum Error {
     NoLongerKept { asked: u64, oldest: u64 },
     #[error("request id {0:?} was used for another request within the last 24 h")]
     RequestIdReused(String),
-    #[error("{0}")]
-    TooLarge(String),
+    #[error("{text}")]
+    TooMuch { limit: Limit, text: String, again_after: Option<Duration> },
     #[error("{reason}")]
     Unavailable { reason: String, outcome_known: bool },
     #[error("not answered within {} s", .0.as_secs())]
@@ -161,6 +171,11 @@ impl Error {
         Self::Unavailable { reason: reason.into(), outcome_known: true }
     }
 
+    /// A set or a part of it is too large.
+    pub(crate) fn too_large(limit: Limit, text: impl Into<String>) -> Self {
+        Self::TooMuch { limit, text: text.into(), again_after: None }
+    }
+
     /// One fault.
     pub(crate) fn fault(path: &str, problem: impl Into<String>) -> Self {
         let mut faults = Faults::none();
@@ -201,7 +216,16 @@ impl From<Refusal> for Error {
             Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
             Refusal::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
             Refusal::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
-            Refusal::TooLarge { .. } | Refusal::TooManyEntries { .. } => Self::TooLarge(text),
+            Refusal::TooLarge { .. } => Self::too_large(Limit::ApplyBytes, text),
+            Refusal::TooManyEntries { prefix, .. } => {
+                let limit = match prefix.as_str() {
+                    GUARDS => Limit::Guards,
+                    KILLS => Limit::Kills,
+                    TOKENS => Limit::Tokens,
+                    _ => Limit::Rules,
+                };
+                Self::too_large(limit, text)
+            }
             Refusal::Invalid { reason } => Self::fault("", reason),
             Refusal::Damaged { .. } => Self::Damaged(text),
         }
@@ -217,6 +241,8 @@ impl From<Error> for Status {
                 Self::with_error_details(Code::InvalidArgument, text, details)
             }
             Error::NotFound(_) => Self::not_found(text),
+            Error::Denied(denied) => denied.status(),
+            Error::Unmet(_) => Self::failed_precondition(text),
             Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
             Error::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
             Error::Judged(_) => aborted(text, Vec::new()),
@@ -227,7 +253,7 @@ impl From<Error> for Status {
                 Self::with_error_details(Code::OutOfRange, text, details)
             }
             Error::RequestIdReused(_) => Self::already_exists(text),
-            Error::TooLarge(_) => Self::resource_exhausted(text),
+            Error::TooMuch { limit, again_after, .. } => over(limit, text, again_after),
             Error::Unavailable { outcome_known, .. } => {
                 let mut details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
                 if !outcome_known {
@@ -236,12 +262,33 @@ impl From<Error> for Status {
                 }
                 Self::with_error_details(Code::Unavailable, text, details)
             }
-            Error::TooLate(_) => Self::deadline_exceeded(text),
+            Error::TooLate(_) => naming(Limit::UnaryDeadline, Self::deadline_exceeded(text)),
             Error::Damaged(_) => Self::data_loss(text),
-            Error::Unread(status) if status.code() == Code::OutOfRange => Self::resource_exhausted(text),
+            Error::Unread(status) if status.code() == Code::OutOfRange => {
+                over(Limit::MessageBytes, text, None)
+            }
+            Error::Unread(status) if status.code() == Code::Internal => Self::invalid_argument(text),
             Error::Unread(status) => status,
         }
     }
+}
+
+/// RESOURCE_EXHAUSTED, and when to ask again where that helps.
+fn over(limit: Limit, text: String, again_after: Option<Duration>) -> Status {
+    let status = match again_after {
+        None => Status::resource_exhausted(text),
+        Some(_) => {
+            let details = ErrorDetails::with_retry_info(again_after);
+            Status::with_error_details(Code::ResourceExhausted, text, details)
+        }
+    };
+    naming(limit, status)
+}
+
+/// Names the limit in the trailers.
+fn naming(limit: Limit, mut status: Status) -> Status {
+    status.metadata_mut().insert(TRAILER, MetadataValue::from_static(limit.name()));
+    status
 }
 
 fn violations(faults: &Faults) -> Vec<FieldViolation> {

@@ -1,8 +1,9 @@
 //! The figures of routes and of served methods as Prometheus reads them.
 //!
 //! The labels are a route's four names and words from fixed lists, and the number of routes that are told one by one
-//! is bounded: the others are one more route whose names are all `_OTHER`. Counters are what this server counted and
-//! never fall while it runs. Gauges are what the processes said last. The text is made aside from the threads that
+//! is bounded: the others are one more route whose names are all `_OTHER`. Counters are what the clients of this replica
+//! counted, so that the sum over all replicas is the fleet's; they never fall while it runs. Gauges of clients are of
+//! this replica's, too; those of routes are the fleet's, the same at each replica: what the processes said last. The text is made aside from the threads that
 //! serve streams, and at most once a second for all who ask.
 
 use std::collections::HashMap;
@@ -58,6 +59,7 @@ fn make(shared: &Shared) -> Bytes {
     write_gauges(&mut text, &shared.stats.rows_over(Over::Minute, &shared.table()), &routes);
     write_served(&mut text, &served);
     write_clients(&mut text, shared);
+    write_replicas(&mut text, shared);
     crate::kills::write_figures(&mut text, shared);
     text.into()
 }
@@ -65,8 +67,8 @@ fn make(shared: &Shared) -> Bytes {
 /// The counters of routes, as this server counted them.
 fn write_counters(text: &mut String, routes: &Told<Counted, Counted>) {
     let mut families = [
-        ("damper_calls_total", "Calls reported by services."),
-        ("damper_attempts_total", "Sends reported by services, first ones included."),
+        ("damper_calls_total", "Calls reported by services to this replica."),
+        ("damper_attempts_total", "Sends reported by services to this replica, first ones included."),
         ("damper_retries_total", "Retries among the sends."),
         ("damper_hedges_total", "Hedges among the sends."),
         ("damper_would_hedges_total", "Hedges that would have been sent."),
@@ -103,7 +105,7 @@ fn write_counters(text: &mut String, routes: &Told<Counted, Counted>) {
 /// Where the gates of routes stand, how long their calls take, and what applies to them.
 fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Counted>) {
     let mut families = [
-        ("damper_route_clients", "Connected processes that report the route."),
+        ("damper_route_clients", "Processes connected to any replica that report the route."),
         ("damper_breaker_refuses", "Processes whose retry breaker refuses retries of the route."),
         ("damper_budget_refuses", "Processes whose budget refuses what is repeated of the route."),
         ("damper_circuit_open", "Processes whose circuit breaker is not closed for the route."),
@@ -192,7 +194,8 @@ fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
 /// What the connected clients run on, and what is amiss with how many.
 fn write_clients(text: &mut String, shared: &Shared) {
     let ClientFigures { by_source, behind, refusing, lacking, overridden } = ClientFigures::of(shared);
-    let mut clients = Family::gauge(("damper_clients", "Connected clients, by what they run on."));
+    let mut clients =
+        Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
         clients.add(&format!("source=\"{source}\""), count);
     }
@@ -200,12 +203,24 @@ fn write_clients(text: &mut String, shared: &Shared) {
     for (name, help, value) in [
         (
             "damper_clients_behind",
-            "Clients that are late to confirm what they were sent, by 10 s unless set.",
+            "Clients of this replica that are late to confirm what they were sent, by 10 s unless set.",
             behind,
         ),
-        ("damper_clients_refusing", "Clients that refuse a rule or guard in force.", refusing),
-        ("damper_clients_lacking_features", "Clients that lack a feature that a rule needs.", lacking),
-        ("damper_clients_overridden", "Clients whose mode is overridden where they run.", overridden),
+        (
+            "damper_clients_refusing",
+            "Clients of this replica that refuse a rule or guard in force.",
+            refusing,
+        ),
+        (
+            "damper_clients_lacking_features",
+            "Clients of this replica that lack a feature that a rule needs.",
+            lacking,
+        ),
+        (
+            "damper_clients_overridden",
+            "Clients of this replica whose mode is overridden where they run.",
+            overridden,
+        ),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
@@ -228,7 +243,7 @@ impl ClientFigures {
         let now = SystemTime::now();
         let lags =
             |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= shared.settings.lags_after);
-        let sessions = shared.hub.all();
+        let sessions = shared.hub.own();
         // Once per class: it is a look at every rule.
         let mut lacking: HashMap<&Class, bool> = HashMap::new();
         let mut figures = Self::default();
@@ -248,6 +263,29 @@ impl ClientFigures {
         }
         figures
     }
+}
+
+/// The replicas that this one knows of, itself included, and which of them it does not hear.
+fn write_replicas(text: &mut String, shared: &Shared) {
+    let (others, missing) = (shared.replicas.all_others().len(), shared.replicas.missing());
+    for (name, help, value) in [
+        (
+            "damper_replicas",
+            "Replicas of the control plane that this one knows of, itself included.",
+            others + 1,
+        ),
+        (
+            "damper_replicas_unheard",
+            "Those of them that it does not hear, so that their clients' figures are missing in its own.",
+            missing.len(),
+        ),
+    ] {
+        text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
+    }
+    let mut unheard =
+        Family::gauge(("damper_replica_unheard", "1 for each replica that is not heard, by its id."));
+    missing.iter().for_each(|id| unheard.add(&format!("replica=\"{}\"", escaped(id)), 1));
+    text.push_str(&unheard.text);
 }
 
 fn route_labels(names: [&str; 4]) -> String {

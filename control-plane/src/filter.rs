@@ -49,6 +49,21 @@ impl Filter {
         self.accepts(names, stats.mode) && (self.wire.owner.is_none() || owned())
     }
 
+    /// Whether something is listed that has no names of services, only an id.
+    pub(crate) fn accepts_id(&self, id: &str) -> bool {
+        let v1::RuleFilter {
+            caller_service,
+            caller_cluster,
+            callee_service,
+            callee_method,
+            mode,
+            text,
+            owner: _,
+        } = &self.wire;
+        let parts = [caller_service, caller_cluster, callee_service, callee_method];
+        parts.iter().all(|part| part.is_none()) && mode.is_none() && id.contains(text.as_str())
+    }
+
     /// Whether something with these names and this mode is listed, whoever its owner is.
     pub(crate) fn accepts(&self, names: [&str; 4], mode: i32) -> bool {
         let v1::RuleFilter {

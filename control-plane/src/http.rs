@@ -9,12 +9,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
+use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
+use crate::access;
 use crate::exposition;
+use crate::limits::Limit;
+use crate::limits::layer::TRAILER;
 use crate::shared::Shared;
 
 const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; object-src 'none'; \
@@ -22,12 +26,24 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 const INDEX: &str = "index.html";
 
+/// Who may read the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    Everybody,
+    Viewers,
+}
+
 /// Health and metrics.
-pub(crate) fn operations(shared: Arc<Shared>) -> Router {
+pub(crate) fn operations(shared: Arc<Shared>, readers: Readers) -> Router {
+    let metrics = get(metrics);
+    let metrics = match readers {
+        Readers::Everybody => metrics,
+        Readers::Viewers => metrics.layer(from_fn_with_state(shared.clone(), access::layer::metrics)),
+    };
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
-        .route("/metrics", get(metrics))
+        .route("/metrics", metrics)
         .with_state(shared)
 }
 
@@ -103,15 +119,21 @@ fn guard(headers: &mut HeaderMap) {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
 }
 
-/// Corrects the code of an answer to a message over the limit; that answer has no details, others of the code do.
+/// Corrects the code of an answer to a message over the limit, or one that can not be read; such an answer has no
+/// details, others of the first code do, and no service says the second.
 pub(crate) fn correct_code(mut response: Response<Body>) -> Response<Body> {
     const OUT_OF_RANGE: &[u8] = b"11";
+    const INTERNAL: &[u8] = b"13";
     if response.headers().contains_key("grpc-status-details-bin") {
         return response;
     }
-    let status = response.headers_mut().get_mut("grpc-status");
-    if let Some(status) = status.filter(|status| status.as_bytes() == OUT_OF_RANGE) {
-        *status = HeaderValue::from_static("8");
+    let headers = response.headers_mut();
+    let status = headers.get("grpc-status").map(HeaderValue::as_bytes);
+    if status == Some(OUT_OF_RANGE) {
+        headers.insert("grpc-status", HeaderValue::from_static("8"));
+        headers.insert(TRAILER, HeaderValue::from_static(Limit::MessageBytes.name()));
+    } else if status == Some(INTERNAL) {
+        headers.insert("grpc-status", HeaderValue::from_static("3"));
     }
     response
 }

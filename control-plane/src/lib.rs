@@ -15,6 +15,7 @@ mod distribution;
 mod ending;
 mod errors;
 mod exposition;
+mod exposure;
 mod figures;
 mod filter;
 mod fleet;
@@ -25,6 +26,7 @@ mod http;
 mod hub;
 mod judgement;
 mod kills;
+mod limits;
 mod metrics;
 mod ownership;
 mod paging;
@@ -40,14 +42,18 @@ mod shared;
 mod stats;
 pub mod store;
 mod table;
+mod tls;
 mod tokens;
 mod watching;
 pub mod writer;
 mod written;
 
+pub use access::{BootstrapError, ClientIdentity, ClientIdentityError, PageOrigin, PageOriginError};
 pub use fleet::diagnosis_codes;
+pub use limits::{Limits, Rate};
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
     AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
-    MAX_RULES, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
+    MAX_RULES, MAX_TOKENS, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
 };
+pub use tls::{ClientCertificates, Pem, Tls};

@@ -10,7 +10,9 @@ use ::metrics::{Counter, Gauge, Key, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tonic::{Code, Status};
 
+use crate::limits::Limit;
 use crate::table::TableView;
+use crate::tls::HandshakeFailure;
 
 /// Handles to what is counted; clones share it.
 #[derive(Clone)]
@@ -23,13 +25,21 @@ pub(crate) struct Metrics {
     pub(crate) reports: Counter,
     /// Parts of reports that could not be read or were over a limit.
     pub(crate) report_faults: Counter,
+    /// Parts of what other replicas said that could not be read or were over a limit.
+    pub(crate) follow_faults: Counter,
     pub(crate) connections: Gauge,
+    /// When the certificate in use is over, in seconds since 1970; 0 = no TLS.
+    pub(crate) tls_certificate_expires_at: Gauge,
+    pub(crate) tls_reload_failing: Gauge,
     revision: Gauge,
     rules: Gauge,
     guards: Gauge,
     stale: Gauge,
 }
 
+const DENIALS: &str = "damper_denied_total";
+const LIMIT_HITS: &str = "damper_limit_hits_total";
+const HANDSHAKE_FAILURES: &str = "damper_tls_handshake_failures_total";
 const ORIGIN: Metadata<'static> = Metadata::new("damper", Level::INFO, None);
 
 impl Metrics {
@@ -49,14 +59,40 @@ impl Metrics {
             None,
             "Writes by operation and gRPC code.".into(),
         );
+        for (name, help) in [
+            (DENIALS, "Requests that were denied, by why: who asks was not known, or may not."),
+            (LIMIT_HITS, "How often a limit was hit; the operator's guide says what each is."),
+            (HANDSHAKE_FAILURES, "Connections to a TLS port that came to nothing, by why."),
+        ] {
+            recorder.describe_counter(name.into(), None, help.into());
+        }
+        // Every label is there from the start: what is not yet counted is 0, not unknown.
+        for limit in Limit::ALL {
+            let _ = recorder.register_counter(&limit_key(limit), &ORIGIN);
+        }
+        for why in HandshakeFailure::ALL {
+            let _ = recorder.register_counter(&failure_key(why), &ORIGIN);
+        }
         recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
         Self {
-            streams: gauge("damper_streams", "Connected distribution streams."),
+            streams: gauge("damper_streams", "Distribution streams connected to this replica."),
             refusals: counter("damper_nacks_total", "Responses that a client refused, in part or whole."),
             slow_consumers: counter("damper_slow_consumers_closed_total", "Streams closed for not reading."),
-            reports: counter("damper_reports_total", "Reports received."),
+            reports: counter("damper_reports_total", "Reports received from clients of this replica."),
             report_faults: counter("damper_report_faults_total", "Parts of reports that were left out."),
+            follow_faults: counter(
+                "damper_follow_faults_total",
+                "Parts of what other replicas told that were left out.",
+            ),
             connections: gauge("damper_connections", "Open connections."),
+            tls_certificate_expires_at: gauge(
+                "damper_tls_certificate_expires_at_seconds",
+                "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
+            ),
+            tls_reload_failing: gauge(
+                "damper_tls_reload_failing",
+                "1 while the certificate's files can not be used; what was read before is.",
+            ),
             revision: gauge("damper_table_revision", "The revision this replica has reached."),
             rules: gauge("damper_rules", "Rules in the table."),
             guards: gauge("damper_guards", "Guards in the table."),
@@ -83,6 +119,22 @@ impl Metrics {
         answer
     }
 
+    /// A limit was hit.
+    pub(crate) fn limit_hit(&self, limit: Limit) {
+        self.recorder.register_counter(&limit_key(limit), &ORIGIN).increment(1);
+    }
+
+    /// A request was denied; `reason` is from a fixed list.
+    pub(crate) fn denied(&self, reason: &'static str) {
+        let key = Key::from_parts(DENIALS, &[("reason", reason)]);
+        self.recorder.register_counter(&key, &ORIGIN).increment(1);
+    }
+
+    /// A connection to a TLS port is not served.
+    pub(crate) fn handshake_failed(&self, why: HandshakeFailure) {
+        self.recorder.register_counter(&failure_key(why), &ORIGIN).increment(1);
+    }
+
     /// A stream was handed a message.
     pub(crate) fn sent(&self, kind: &'static str) {
         let key = Key::from_parts("damper_responses_total", &[("kind", kind)]);
@@ -93,4 +145,12 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         self.handle.render()
     }
+}
+
+fn limit_key(limit: Limit) -> Key {
+    Key::from_parts(LIMIT_HITS, &[("limit", limit.name())])
+}
+
+fn failure_key(why: HandshakeFailure) -> Key {
+    Key::from_parts(HANDSHAKE_FAILURES, &[("reason", why.name())])
 }

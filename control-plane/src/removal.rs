@@ -30,6 +30,7 @@ pub(crate) async fn remove(
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let subject = kind(all_or(read_key("key", key).map_err(Error::Faults), faults)?);
+    asked.permit([&subject])?;
     let removal = Removal { shared, asked, subject, expected };
     if let Some(first) = first_answer(shared, asked).await? {
         return removal.again(&first).await;

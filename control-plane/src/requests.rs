@@ -10,14 +10,15 @@ use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
 use tonic::Request;
 
-use crate::access::Caller;
+use crate::access::{Caller, Denied, Role};
 use crate::connection::Peer;
 use crate::errors::{Current, Error};
 use crate::history;
+use crate::limits::Limit;
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
-use crate::writer::{Committed, Proposal, ProposedEdit};
+use crate::writer::{Committed, Entries, Judge, Proposal, ProposedEdit, Refusal};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
@@ -115,17 +116,51 @@ impl Asked {
         digest.add(operation.as_bytes());
         digest.add(&request.encode_to_vec());
         let options = options(&mut request).unwrap_or_default();
-        (Self { options, digest, by }, request)
+        (Self::of_parts(options, digest, by), request)
     }
 
     /// The same of a request that came in parts.
-    pub(crate) fn of_parts(options: v1::WriteOptions, digest: Digest, by: Asker) -> Self {
+    pub(crate) fn of_parts(mut options: v1::WriteOptions, digest: Digest, by: Asker) -> Self {
+        if options.author.is_empty() {
+            by.caller.name().clone_into(&mut options.author);
+        }
         Self { options, digest, by }
     }
 
     /// What the server does by itself.
     pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
         Self { options, digest: Digest::new(), by: Asker::itself() }
+    }
+
+    /// Who asks, as far as it was proven.
+    pub(crate) fn principal(&self) -> String {
+        self.by.caller.principal()
+    }
+
+    /// Whether who asks may change these, in the way that was asked for. It is looked at again when it is written; what
+    /// is only tried is looked at here alone.
+    pub(crate) fn permit<'s>(&self, subjects: impl IntoIterator<Item = &'s Subject>) -> Result<(), Error> {
+        self.permit_options()?;
+        subjects.into_iter().try_for_each(|subject| self.by.caller.permit_write(subject))?;
+        Ok(())
+    }
+
+    fn permit_options(&self) -> Result<(), Denied> {
+        let v1::WriteOptions { force, take_over, prune, .. } = &self.options;
+        let is_everything = *prune == i32::from(v1::Prune::Everything);
+        if *force || *take_over || is_everything {
+            self.by.caller.permit_role(Role::Operator)?;
+        }
+        if is_everything { self.by.caller.permit_everything("what is not in the set") } else { Ok(()) }
+    }
+
+    /// The same of keys of the store. What is no rule, guard or kill is asked for by methods that are for admins.
+    fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), Error> {
+        if matches!(self.by.caller, Caller::Anybody) {
+            return Ok(());
+        }
+        let subjects: Vec<Subject> = keys.into_iter().filter_map(Subject::of_key).collect();
+        self.permit(&subjects)
     }
 
     /// The proposal of edits; at any revision of the store, unless one is said.
@@ -162,16 +197,28 @@ pub(crate) async fn write(
     at: SystemTime,
     edits: Vec<ProposedEdit>,
 ) -> Result<Done, Error> {
-    commit(shared, before, asked.proposal(at, edits)).await
+    commit(shared, asked, before, asked.proposal(at, edits)).await
 }
 
 /// The same for any proposal.
 pub(crate) async fn commit(
     shared: &Shared,
+    asked: &Asked,
     before: &Arc<TableView>,
-    proposal: Proposal,
+    mut proposal: Proposal,
 ) -> Result<Done, Error> {
-    let committed = shared.writer.propose(proposal).await?;
+    asked.by.caller.check_in_force(&shared.table(), SystemTime::now())?;
+    asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
+    if let Some(judge) = proposal.judge.take() {
+        proposal.judge = Some(Arc::new(Permitted { judge, asked: asked.clone() }));
+    }
+    let committed = match shared.writer.propose(proposal).await {
+        Err(Refusal::Judged { entries }) => {
+            asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
+            return Err(Error::Judged(entries));
+        }
+        done => done?,
+    };
     let after = match shared.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,
         Err(error) => {
@@ -189,6 +236,23 @@ pub(crate) async fn commit(
     Ok(Done { committed, before, after })
 }
 
+/// A judge who may add edits, but only such as who asks may make.
+#[derive(Debug)]
+struct Permitted {
+    judge: Arc<dyn Judge>,
+    asked: Asked,
+}
+
+impl Judge for Permitted {
+    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+        let edits = self.judge.edits(entries)?;
+        let keys = edits.iter().map(|edit| edit.key.as_str());
+        let denied: Vec<String> =
+            keys.filter(|key| self.asked.permit_keys([*key]).is_err()).map(str::to_owned).collect();
+        if denied.is_empty() { Ok(edits) } else { Err(denied) }
+    }
+}
+
 /// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
 /// the request is judged: it may have been acceptable then and be so no longer.
 pub(crate) async fn first_answer(shared: &Shared, asked: &Asked) -> Result<Option<Done>, Error> {
@@ -198,7 +262,7 @@ pub(crate) async fn first_answer(shared: &Shared, asked: &Asked) -> Result<Optio
     // The store is never at this revision: only what was written before can be answered.
     let never = Some(u64::MAX);
     let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
-    match commit(shared, &shared.table(), proposal).await {
+    match commit(shared, asked, &shared.table(), proposal).await {
         Ok(done) => Ok(Some(done)),
         Err(Error::Moved { .. }) => Ok(None),
         Err(error) => Err(error),
@@ -219,6 +283,7 @@ pub(crate) fn check_expected(
 }
 
 /// There would be more rules or guards than are allowed.
-pub(crate) fn too_many(what: &str, count: usize, limit: usize) -> Error {
-    Error::TooLarge(format!("{count} {what} would be more than the limit of {limit}"))
+pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> Error {
+    let what = limit.name();
+    Error::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
 }

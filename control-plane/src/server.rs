@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use damper_core::kill::MAX_KILLS;
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::DistributionServer;
@@ -30,7 +31,8 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::connection::incoming;
+use crate::access::{self, Access, BootstrapError, ending, session};
+use crate::connection::Port;
 use crate::distribution::{Distribution, pace};
 use crate::exposition::Exposition;
 use crate::fleet::Fleet;
@@ -39,24 +41,22 @@ use crate::guards::Guards;
 use crate::history::{History, retention};
 use crate::hub::Hub;
 use crate::kills::{Kills, expiry};
+use crate::limits::{Limiter, layer};
 use crate::metrics::Metrics;
-use crate::replicas::Replicas;
+use crate::replicas::{self, Peers, Replicas};
 use crate::rules::Rules;
 use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::stats::Stats;
-use crate::store::{self, OpenError, Store};
-use crate::table::{GUARDS, KILLS, RULES, TableView};
-use crate::tokens::Tokens;
+use crate::store::{self, OpenError, Presence, Store};
+use crate::table::{GUARDS, KILLS, RULES, TOKENS, TableView};
+use crate::tls::Keychain;
+use crate::tokens::{self, Tokens};
 use crate::writer::{self, EntryLimit, Writer};
 use crate::{http, table};
 
-/// The largest message. A little over 1 MiB, so that a name of that length is still answered by its field.
-const MAX_MESSAGE_BYTES: usize = (1 << 20) + (64 << 10);
-const MAX_HEADER_BYTES: u32 = 16 << 10;
-const STREAMS_PER_CONNECTION: u32 = 1024;
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
-const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+/// What a message may have above the limit, so that a name of that length is still answered by its field.
+const MESSAGE_SPARE_BYTES: usize = 64 << 10;
 const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 const LOCK_TRIES: u32 = 5;
 const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -87,6 +87,15 @@ pub enum StartError {
         /// Which.
         address: SocketAddr,
     },
+    /// Other replicas can not be told where this one is.
+    #[error(
+        "{listen} is every address of this machine, and other replicas over the same etcd must be told one: name it \
+         with --advertise URL"
+    )]
+    NoAddress {
+        /// Where it listens.
+        listen: SocketAddr,
+    },
     /// The address can not be listened on.
     #[error("can not listen on {address}")]
     Listen {
@@ -96,23 +105,20 @@ pub enum StartError {
         #[source]
         source: io::Error,
     },
-    /// The address is open to others and nothing guards it.
-    #[error(
-        "{address} can be reached from other machines, and neither TLS nor tokens guard it: listen on a loopback \
-         address, or allow plaintext expressly"
-    )]
-    Insecure {
-        /// Which.
-        address: SocketAddr,
-    },
+    /// An address is open to others and not guarded enough; each problem with the ways out of it.
+    #[error("{}", .0.join("; "))]
+    Insecure(Vec<String>),
+    /// Tokens are asked for, and the first one could not be made.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// The certificate, the key or the authorities of clients can not be used; all that is wrong.
+    #[error("{}", .0.join("; "))]
+    Tls(Vec<String>),
 }
 
 /// Why a server stopped by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The port failed.
-    #[error("serving failed")]
-    Transport(#[from] tonic::transport::Error),
     /// A task that must not end has ended; its failure was logged.
     #[error("the {0} has stopped")]
     TaskEnded(&'static str),
@@ -125,6 +131,7 @@ pub struct Server {
     local: SocketAddr,
     metrics: Option<(TcpListener, SocketAddr)>,
     tasks: JoinSet<&'static str>,
+    presence: Option<Presence>,
 }
 
 impl std::fmt::Debug for Server {
@@ -134,17 +141,25 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
+    /// Judges what can be judged of the settings without opening the store or a port: what they leave unguarded, and the
+    /// files of TLS.
+    ///
+    /// # Errors
+    /// What would keep the server from starting.
+    pub fn check(settings: &Settings) -> Result<(), StartError> {
+        let tls = keychain(settings, &Metrics::new())?;
+        let address = replicas::address(settings, settings.listen);
+        address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
+    }
+
     /// Opens and reads the store and takes the ports; port 0 takes any free one.
     ///
     /// # Errors
     /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
     /// the store.
     pub async fn bind(settings: Settings) -> Result<Self, StartError> {
-        for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
-            if !settings.allow_insecure && !address.ip().is_loopback() {
-                return Err(StartError::Insecure { address });
-            }
-        }
+        let own = Metrics::new();
+        let tls = keychain(&settings, &own)?;
         let (listener, local) = listen(settings.listen).await?;
         let metrics = match settings.metrics_listen {
             Some(address) => Some(listen(address).await?),
@@ -152,8 +167,13 @@ impl Server {
         };
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
-        let (shared, tasks) = start(settings, store, view);
-        Ok(Self { shared, listener, local, metrics, tasks })
+        let address = replicas::address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
+        let (shared, mut tasks) = start(settings, tls, own, address, store, view);
+        if shared.access.required {
+            access::ensure(&shared).await?;
+        }
+        let presence = replicas::join(&shared, &mut tasks).await;
+        Ok(Self { shared, listener, local, metrics, tasks, presence })
     }
 
     /// Where gRPC, gRPC-Web and the page are served.
@@ -173,49 +193,44 @@ impl Server {
     /// # Errors
     /// The port failed, or a task behind it.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let Self { shared, listener, metrics, mut tasks, .. } = self;
+        let Self { shared, listener, metrics, mut tasks, presence, .. } = self;
         let (reporter, health) = tonic_health::server::health_reporter();
         report_health(&reporter, ServingStatus::Serving).await;
         let cut = CancellationToken::new();
         let routes = routes(&shared, health);
-        let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
         let stopping = shared.stopping.clone();
-        let mut serving = Box::pin(
-            tonic::transport::Server::builder()
-                .accept_http1(true)
-                .http2_keepalive_interval(Some(KEEPALIVE_EVERY))
-                .http2_keepalive_timeout(Some(KEEPALIVE_WITHIN))
-                .http2_max_header_list_size(MAX_HEADER_BYTES)
-                .max_concurrent_streams(STREAMS_PER_CONNECTION)
-                .add_routes(routes)
-                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned()),
-        );
+        let port = |routes, tls| Port {
+            routes,
+            tls,
+            limiter: shared.limiter.clone(),
+            metrics: shared.metrics.clone(),
+            stopping: stopping.clone(),
+            cut: cut.clone(),
+        };
+        let mut serving = Box::pin(port(routes, shared.tls.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
-            let connections = incoming(listener, cut.clone(), shared.metrics.connections.clone());
-            let serve = tonic::transport::Server::builder()
-                .accept_http1(true)
-                .http2_max_header_list_size(MAX_HEADER_BYTES)
-                .add_routes(http::operations(shared.clone()).into())
-                .serve_with_incoming_shutdown(connections, stopping.clone().cancelled_owned());
+            let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
+            let serving =
+                port(http::operations(shared.clone(), http::Readers::Everybody), tls).serve(listener);
             tasks.spawn(async move {
-                if let Err(error) = serve.await {
-                    tracing::error!(%error, "the metrics port failed");
-                }
+                serving.await;
                 "metrics port"
             });
         }
         let outcome = tokio::select! {
             () = shutdown => Ok(()),
-            ended = &mut serving => {
-                Err(ended.map_or_else(ServeError::from, |()| ServeError::TaskEnded("port")))
-            }
+            () = &mut serving => Err(ServeError::TaskEnded("port")),
             Some(ended) = tasks.join_next() => Err(ServeError::TaskEnded(ended.unwrap_or("task behind the port"))),
         };
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
-        if outcome.is_ok() && timeout(shared.settings.drain, &mut serving).await.is_err() {
-            tracing::warn!("connections that did not end in time are cut");
+        if outcome.is_ok() {
+            let leaving = async { tokio::join!(replicas::leave(&shared, presence), &mut serving) };
+            if timeout(shared.settings.drain, leaving).await.is_err() {
+                tracing::warn!("connections that did not end in time are cut");
+            }
         }
+        shared.ended.cancel();
         cut.cancel();
         drop(serving);
         tasks.shutdown().await;
@@ -224,6 +239,16 @@ impl Server {
         released(store).await;
         outcome
     }
+}
+
+/// What TLS begins with, if there is to be any; nothing unguarded may be open to others.
+fn keychain(settings: &Settings, metrics: &Metrics) -> Result<Option<Arc<Keychain>>, StartError> {
+    let open_doors = settings.open_doors();
+    if !settings.allow_insecure && !open_doors.is_empty() {
+        return Err(StartError::Insecure(open_doors));
+    }
+    let tls = settings.tls.clone().map(|tls| Keychain::open(tls, metrics.clone()).map(Arc::new));
+    tls.transpose().map_err(StartError::Tls)
 }
 
 /// Waits until nobody holds the store: whoever starts the next server on it must not find it locked. Connections
@@ -287,16 +312,22 @@ async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartErr
 /// Starts the tasks behind the services.
 fn start(
     settings: Settings,
+    tls: Option<Arc<Keychain>>,
+    metrics: Metrics,
+    address: String,
     store: Arc<dyn Store>,
     view: table::TableView,
 ) -> (Arc<Shared>, JoinSet<&'static str>) {
     let mut tasks = JoinSet::new();
-    let metrics = Metrics::new();
     metrics.table(&view);
     let view = Arc::new(view);
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
-    let limits =
-        vec![limit(RULES, settings.max_rules), limit(GUARDS, settings.max_guards), limit(KILLS, MAX_KILLS)];
+    let limits = vec![
+        limit(RULES, settings.max_rules),
+        limit(GUARDS, settings.max_guards),
+        limit(KILLS, MAX_KILLS),
+        limit(TOKENS, settings.max_tokens),
+    ];
     let writing = writer::Settings { limits, ..Default::default() };
     let (writer, writing) = Writer::spawn(store.clone(), writing);
     tasks.spawn(ended(writing, "writer"));
@@ -319,11 +350,20 @@ fn start(
         paced.await;
         "distribution"
     });
-    let hub = Hub::new(settings.report_interval, settings.watched_report_interval);
+    let replicas = Peers::new(address);
+    let hub = Hub::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let stats = Stats::new(settings.max_routes, hub.pace());
+    if let Some(tls) = tls.clone() {
+        tasks.spawn(async move {
+            tls.follow().await;
+            "certificate"
+        });
+    }
+    let limiter = Limiter::new(settings.limits.clone(), metrics.clone());
     let stopping = CancellationToken::new();
     let exposition = Exposition::default();
     let shared = Shared {
+        access: Access::new(&settings),
         settings,
         store,
         writer,
@@ -333,14 +373,28 @@ fn start(
         hub,
         stats,
         metrics,
+        limiter,
+        tls,
         exposition,
+        replicas,
         stopping,
+        ended: CancellationToken::new(),
     };
     let shared = Arc::new(shared);
     let clearing = expiry::run(shared.clone());
     tasks.spawn(async move {
         clearing.await;
         "kills"
+    });
+    let clearing = tokens::expiry::run(shared.clone());
+    tasks.spawn(async move {
+        clearing.await;
+        "tokens"
+    });
+    let ending = ending::run(shared.clone());
+    tasks.spawn(async move {
+        ending.await;
+        "access"
     });
     (shared, tasks)
 }
@@ -357,16 +411,16 @@ async fn ended(task: tokio::task::JoinHandle<()>, name: &'static str) -> &'stati
 fn routes(
     shared: &Arc<Shared>,
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
-) -> Routes {
-    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let distribution = DistributionServer::new(Distribution::new(shared.clone()))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let history =
-        HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(MAX_MESSAGE_BYTES);
+) -> Router {
+    let most = shared.settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
+    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(most);
+    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(most);
+    let distribution =
+        DistributionServer::new(Distribution::new(shared.clone())).max_decoding_message_size(most);
+    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(most);
+    let history = HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(most);
+    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(most);
+    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(most);
     let replicas = ReplicasServer::new(Replicas::new(shared.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
@@ -385,8 +439,14 @@ fn routes(
         .add_service(reflection)
         .into_axum_router()
         .layer(tower::util::MapResponseLayer::new(http::correct_code))
+        .layer(from_fn_with_state(shared.clone(), layer::answer))
+        .layer(from_fn_with_state(shared.clone(), access::layer::api))
         .layer(tonic_web::GrpcWebLayer::new());
-    api.merge(http::operations(shared.clone())).fallback(http::page).into()
+    let operations = http::operations(shared.clone(), http::Readers::Viewers);
+    api.merge(operations)
+        .merge(session::routes(shared.clone()))
+        .fallback(http::page)
+        .layer(from_fn_with_state(shared.clone(), access::own_site_only))
 }
 
 /// Tells health of the server and of each service.

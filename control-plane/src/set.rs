@@ -13,6 +13,7 @@ use damper_proto::v1::{self, rule_result};
 use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings, Traffic};
+use crate::limits::Limit;
 use crate::ownership;
 use crate::reach::Survey;
 use crate::requests::{check_expected, too_many};
@@ -133,11 +134,11 @@ impl Set {
             check_expected(table, &change.subject, change.expected)?;
         }
         let limits = [
-            ("rules", before.0, rules, shared.settings.max_rules),
-            ("guards", before.1, guards, shared.settings.max_guards),
+            (Limit::Rules, before.0, rules, shared.settings.max_rules),
+            (Limit::Guards, before.1, guards, shared.settings.max_guards),
         ];
-        match limits.into_iter().find(|(_, before, after, limit)| after > limit && after > before) {
-            Some((what, _, after, limit)) => Err(too_many(what, after, limit)),
+        match limits.into_iter().find(|(_, before, after, most)| after > most && after > before) {
+            Some((limit, _, after, most)) => Err(too_many(limit, after, most)),
             None => Ok(()),
         }
     }

@@ -5,9 +5,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::access::{ClientIdentity, PageOrigin};
+use crate::exposure;
+use crate::limits::Limits;
 pub use crate::store::Location as StoreUrl;
+use crate::tls::Tls;
 use crate::writer::REMEMBER_REQUESTS;
 
 /// The most rules there may be, unless a server is told otherwise.
@@ -15,6 +20,9 @@ pub const MAX_RULES: usize = 100_000;
 
 /// The most guards there may be, unless a server is told otherwise.
 pub const MAX_GUARDS: usize = 10_000;
+
+/// The most tokens there may be, unless a server is told otherwise.
+pub const MAX_TOKENS: usize = 10_000;
 
 /// Which share of those whom a change concerns can be waited for.
 pub const CONVERGENCE_SHARE: RangeInclusive<f64> = 0.01..=1.0;
@@ -113,12 +121,35 @@ pub struct Settings {
     pub metrics_listen: Option<SocketAddr>,
     /// Whom it answers. Default everybody.
     pub auth: Auth,
+    /// TLS on `listen` and, unless `metrics_plaintext`, on `metrics_listen`. Default none.
+    pub tls: Option<Tls>,
+    /// No TLS on `metrics_listen` although there is a certificate, and no objection to anybody's reading there. Default
+    /// false.
+    pub metrics_plaintext: bool,
+    /// Where the first admin token is, or is written where the store has none. Default: nowhere.
+    pub bootstrap_token_file: Option<PathBuf>,
+    /// Where the page is, where that is not what requests call this server: behind a proxy. Default: nowhere else.
+    pub page_origins: Vec<PageOrigin>,
+    /// Where a service's name is in the names of its client certificate. Default: a SPIFFE id's last segment, or a whole
+    /// DNS name.
+    pub client_identities: Vec<ClientIdentity>,
     /// Listen beyond loopback although neither TLS nor tokens guard the port. Default false.
     pub allow_insecure: bool,
+    /// What connections and requests may take.
+    pub limits: Limits,
+    /// Where other replicas over the same store reach this one: `http://HOST:PORT` or `https://...`. Default: `listen`,
+    /// which can not be every address of the machine then.
+    pub advertise: Option<String>,
+    /// The authorities that sign the other replicas' certificates. Default: those of clients, else the system's.
+    pub peer_ca: Option<PathBuf>,
+    /// The name in the other replicas' certificates. Default: the host of the address where each is reached.
+    pub peer_name: Option<String>,
     /// The most rules there may be. Default [`MAX_RULES`].
     pub max_rules: usize,
     /// The most guards there may be. Default [`MAX_GUARDS`].
     pub max_guards: usize,
+    /// The most tokens there may be. Default [`MAX_TOKENS`].
+    pub max_tokens: usize,
     /// The most bytes of one apply. Default 256 MiB.
     pub max_apply_bytes: usize,
     /// The most routes whose figures are kept. Default 10,000.
@@ -148,6 +179,13 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The addresses that would be open to other machines without a guard, each with the ways to guard it. A server
+    /// does not start with any, unless `allow_insecure`.
+    #[must_use]
+    pub fn open_doors(&self) -> Vec<String> {
+        exposure::problems(self)
+    }
+
     /// The defaults, with this store.
     #[must_use]
     pub fn new(store: StoreUrl) -> Self {
@@ -157,9 +195,19 @@ impl Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7600)),
             metrics_listen: None,
             auth: Auth::None,
+            bootstrap_token_file: None,
+            page_origins: Vec::new(),
+            client_identities: Vec::new(),
+            tls: None,
+            metrics_plaintext: false,
             allow_insecure: false,
+            advertise: None,
+            peer_ca: None,
+            peer_name: None,
+            limits: Limits::default(),
             max_rules: MAX_RULES,
             max_guards: MAX_GUARDS,
+            max_tokens: MAX_TOKENS,
             max_apply_bytes: 256 << 20,
             max_routes: 10_000,
             max_amplification: MaxAmplification::default(),

@@ -6,19 +6,24 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::access::Access;
 use crate::errors::Error;
 use crate::exposition::Exposition;
 use crate::hub::Hub;
+use crate::limits::Limiter;
 use crate::metrics::Metrics;
+use crate::replicas::Peers;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::table::TableView;
+use crate::tls::Keychain;
 use crate::writer::Writer;
 
 /// One server's state; every service holds it by `Arc`.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
+    pub(crate) access: Access,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) writer: Writer,
     /// The table as soon as it changes.
@@ -30,9 +35,16 @@ pub(crate) struct Shared {
     pub(crate) hub: Hub,
     pub(crate) stats: Stats,
     pub(crate) metrics: Metrics,
+    pub(crate) limiter: Limiter,
+    /// None = no TLS.
+    pub(crate) tls: Option<Arc<Keychain>>,
     pub(crate) exposition: Exposition,
+    /// This replica and the others.
+    pub(crate) replicas: Peers,
     /// Cancelled when streams must end.
     pub(crate) stopping: CancellationToken,
+    /// Cancelled when the other replicas, too, need not be told any more.
+    pub(crate) ended: CancellationToken,
 }
 
 impl Shared {

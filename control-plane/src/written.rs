@@ -8,6 +8,7 @@ use damper_proto::{convert, v1};
 use prost::Message as _;
 
 use crate::errors::Error;
+use crate::limits::Limit;
 use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 
 /// The largest rule or guard.
@@ -104,5 +105,5 @@ fn check_size(path: &str, what: &str, size: usize) -> Result<(), Error> {
         return Ok(());
     }
     let limit = format!("at most {MAX_ENTRY_BYTES} are allowed");
-    Err(Error::TooLarge(format!("{path}: the {what} has {size} bytes, {limit}")))
+    Err(Error::too_large(Limit::EntryBytes, format!("{path}: the {what} has {size} bytes, {limit}")))
 }

@@ -46,8 +46,14 @@ impl Served {
 
     /// Starts a server on an address and waits until it says that it listens.
     pub fn start_on(listen: &str, store: &str) -> Self {
+        Self::start_with(&["--listen", listen, "--store", store])
+    }
+
+    /// Starts a server with these arguments and waits until it says that it listens.
+    pub fn start_with(arguments: &[&str]) -> Self {
         let mut child = Command::new(damper())
-            .args(["serve", "--listen", listen, "--store", store])
+            .arg("serve")
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -60,7 +66,7 @@ impl Served {
             let Some(Ok(line)) = lines.next() else { panic!("damper serve ended: {}", said.join("\n")) };
             if let Some((_, listening)) = line.split_once("listening on ") {
                 let address = listening.split([',', ' ']).next().unwrap_or_default();
-                break format!("http://{address}");
+                break if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
             }
             said.push(line);
         };
@@ -76,7 +82,16 @@ impl Served {
 
     /// The address without the scheme.
     pub fn address(&self) -> &str {
-        self.url.trim_start_matches("http://")
+        self.url.trim_start_matches("http://").trim_start_matches("https://")
+    }
+
+    /// SIGTERM, and waits until it has ended well.
+    pub fn terminate(&mut self) {
+        let process = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &process]).status().expect("kill can be started");
+        assert!(sent.success(), "SIGTERM was not delivered");
+        let ended = self.child.wait().expect("a child can be waited for");
+        assert!(ended.success(), "{ended}");
     }
 
     /// SIGKILL, and waits until it is gone.

@@ -37,8 +37,13 @@ impl ControlPlane {
     /// Starts one on a store, `sled:PATH` or `etcd://HOST:PORT`; each is a replica of its own.
     pub async fn on(store: &str) -> Self {
         let store = store.parse().expect("a store's address");
+        Self::with(Settings::new(store)).await
+    }
+
+    /// Starts one with these settings, on a free port of loopback.
+    pub async fn with(settings: Settings) -> Self {
         let listen = "127.0.0.1:0".parse().expect("an address");
-        let settings = Settings { listen, ..Settings::new(store) };
+        let settings = Settings { listen, ..settings };
         let server = Server::bind(settings).await.expect("the server starts");
         let url = format!("http://{}", server.local_addr());
         let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();

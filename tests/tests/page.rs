@@ -43,16 +43,56 @@ impl Drop for Demo {
     }
 }
 
+/// A server that asks for tokens.
+struct Guarded {
+    child: Child,
+    url: String,
+    token: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Guarded {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let store = format!("sled:{}", folder.path().join("store").display());
+        let first = folder.path().join("first-token");
+        let mut child = Command::new(binary::damper())
+            .args(["serve", "--listen", "127.0.0.1:0", "--store", &store, "--auth", "tokens"])
+            .arg("--bootstrap-token-file")
+            .arg(&first)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("damper can be started");
+        let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
+        let address = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| line.split_once("listening on ").map(|(_, address)| address.trim().to_owned()))
+            .expect("the server says where it listens");
+        std::thread::spawn(move || lines.for_each(drop));
+        let token = std::fs::read_to_string(first).expect("the first token").trim().to_owned();
+        Self { child, url: format!("http://{address}"), token, _folder: folder }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn web_ui() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../web-ui")
 }
 
 #[track_caller]
-fn npm(arguments: &[&str], url: &str) {
+fn npm(arguments: &[&str], servers: &[(&str, &str)]) {
     let status = Command::new("npm")
         .args(arguments)
         .current_dir(web_ui())
-        .env("DAMPER_URL", url)
+        .envs(servers.iter().copied())
         .stdin(Stdio::null())
         .status()
         .expect("npm can be started");
@@ -62,13 +102,19 @@ fn npm(arguments: &[&str], url: &str) {
 #[test]
 fn the_page_shows_the_demo_in_a_real_browser() {
     if !web_ui().join("node_modules/@playwright").exists() {
-        npm(&["ci", "--ignore-scripts", "--no-audit", "--no-fund"], "");
+        npm(&["ci", "--ignore-scripts", "--no-audit", "--no-fund"], &[]);
     }
     if !web_ui().join("gen").exists() {
-        npm(&["run", "--silent", "generate"], "");
+        npm(&["run", "--silent", "generate"], &[]);
     }
     let demo = Demo::start();
     let output = tempfile::tempdir().expect("a temporary folder");
     let output = output.path().to_string_lossy().into_owned();
-    npm(&["run", "--silent", "e2e", "--", "--output", &output], &demo.url);
+    let guarded = Guarded::start();
+    let servers = [
+        ("DAMPER_URL", demo.url.as_str()),
+        ("DAMPER_GUARDED_URL", guarded.url.as_str()),
+        ("DAMPER_GUARDED_TOKEN", guarded.token.as_str()),
+    ];
+    npm(&["run", "--silent", "e2e", "--", "--output", &output], &servers);
 }

@@ -102,7 +102,31 @@ contract!(
     hostile_names_stay_in_their_place,
     what_can_not_be_stored_is_refused_and_leaves_nothing,
     the_entries_are_what_the_changes_make,
+    who_serves_from_the_store_is_no_part_of_its_state,
 );
+
+async fn who_serves_from_the_store_is_no_part_of_its_state(place: Place) {
+    let store = place.open().await;
+    let before = store.load().await.unwrap();
+    let beside = place.beside(&store).await;
+    let others = (store.join("a/b", Bytes::from_static(b"1")), beside.join("c", Bytes::from_static(b"2")));
+    let (mut one, mut other) = match (others, &place) {
+        ((Some(one), Some(other)), Place::Etcd(_)) => (one, other),
+        ((None, None), Place::Sled(_)) => return,
+        (others, _) => panic!("{others:?}"),
+    };
+    assert!(one.settled("c", PATIENCE).await && other.settled("a/b", PATIENCE).await);
+    assert_eq!(one.known().borrow()["c"], Bytes::from_static(b"2"));
+    assert_eq!(store.load().await.unwrap(), before);
+    store.commit(0, &[change(1, vec![edit("rules/a", "1")])]).await.unwrap();
+    assert_eq!(beside.load().await.unwrap().entries.len(), 1);
+    let reserved = change(2, vec![edit("replicas/x", "1")]);
+    assert!(matches!(store.commit(1, &[reserved]).await, Err(Error::Invalid { .. })));
+    one.leave().await;
+    let mut known = other.known();
+    let gone = known.wait_for(|known| known.len() == 1 && known.contains_key("c"));
+    tokio::time::timeout(PATIENCE, gone).await.unwrap().unwrap();
+}
 
 fn edit(key: &str, value: &str) -> Edit {
     Edit { key: key.to_owned(), value: Some(Bytes::copy_from_slice(value.as_bytes())), before: None }

@@ -5,9 +5,11 @@
 //! skipped: what can neither be found nor installed is an error that names the packages.
 
 mod command;
+mod deployment;
 mod docs;
 mod fuzz;
 mod picture;
+mod release;
 mod tests;
 mod tools;
 
@@ -23,6 +25,9 @@ tasks:
   demo [ARGS]   the main job: control plane, page and a chain of four services under faults
                 (ARGS go to `damper demo`; see `cargo xtask demo --help`)
   test          every check and test, as CI runs them
+  release       the static binary that is installed, for this machine's architecture
+  measure [ARGS]  what that binary needs to serve many clients: memory, processor time
+                (ARGS go to the load; see tests/src/bin/load/main.rs)
   docs          writes docs/api.md and docs/commands.md, which are made from the code
   fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
@@ -45,6 +50,8 @@ fn run() -> Result<()> {
     match task.as_deref() {
         Some("demo") => demo(&rest),
         Some("test") if rest.is_empty() => tests::run(),
+        Some("release") if rest.is_empty() => release::run(),
+        Some("measure") => release::measure(&rest),
         Some("docs") if rest.is_empty() => docs::write(),
         Some("fuzz") if rest.len() < 2 => fuzz::run(rest.first()),
         Some("picture") if rest.len() < 2 => picture(rest.first()),

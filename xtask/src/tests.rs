@@ -7,15 +7,16 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::command::Command;
-use crate::{docs, tools};
+use crate::{deployment, docs, tools};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     ("format", format),
     ("clippy", clippy),
     ("licences and sources of dependencies", deny),
     ("page: types, lint, unit tests", page),
+    ("manifests for Kubernetes", deployment::check),
     ("tests", tests),
     ("references made from the code", docs::check),
     ("documentation", documentation),

@@ -73,6 +73,18 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     installed_by_cargo("cargo-deny", CARGO_DENY)
 }
 
+/// What building for musl needs: Rust's library for it, and a C compiler.
+pub(crate) fn musl(target: &str) -> Result<()> {
+    let libraries = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    if !Path::new(libraries.trim()).exists() {
+        Command::new("rustup").args(["target", "add", target]).run()?;
+    }
+    if on_path("musl-gcc").is_some() || (debian_install(&["musl-tools"]) && on_path("musl-gcc").is_some()) {
+        return Ok(());
+    }
+    bail!("a static binary needs musl-gcc: install the Debian package musl-tools, or your system's musl")
+}
+
 /// The compiler that the fuzzer needs.
 pub(crate) fn nightly() -> Result<()> {
     if Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).succeeds() {

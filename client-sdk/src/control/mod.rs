@@ -16,6 +16,7 @@ mod channel;
 pub mod fuzzing;
 mod keep;
 mod last_known_good;
+mod opening;
 pub(crate) mod overrides;
 #[cfg(feature = "metrics")]
 mod publish;

@@ -14,7 +14,7 @@ use damper_core::chain::Repeater;
 use damper_core::circuit::Phase;
 use damper_core::repeat_limit::Served;
 use damper_core::{Code, Ending, Route, Standing, Time};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
 use super::Shared;
 use crate::routes::Engine;
@@ -45,7 +45,7 @@ impl Reporter {
 
     /// Takes over the server's settings; false if they make no sense.
     pub(super) fn set(&mut self, settings: &v1::ReportSettings) -> bool {
-        let interval = settings.interval.and_then(|interval| Duration::try_from(interval).ok());
+        let interval = settings.interval.and_then(convert::length);
         let Some(interval) = interval.filter(|interval| ACCEPTED.contains(interval)) else {
             return false;
         };

@@ -26,6 +26,9 @@ pub struct Status {
     pub override_mode: Option<Mode>,
     /// True while the control plane's stream is open.
     pub connected: bool,
+    /// True while the control plane does not let this process in: its token or client certificate is missing, is
+    /// not valid or is for another service, see `last_problem`.
+    pub denied: bool,
     /// Why there is no stream, or why the last one ended.
     pub last_problem: Option<String>,
 }

@@ -9,36 +9,28 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::feature;
+use damper_endpoint::Token;
 use damper_proto::v1;
 use damper_proto::v1::client_message::Kind as FromUs;
-use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::server_message::Kind;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::transport::{Endpoint, Uri};
+use tonic::{Code, Streaming};
 
 use super::applier::{Outcome, Position, Response, Told};
 use super::aside::aside;
-use super::channel::SafeChannel;
-use super::reconnect::Replicas;
+use super::opening::{Opener, Trouble};
+use super::reconnect::{Replica, Replicas, Turn};
 use super::report::Reporter;
-use super::{SDK_VERSION, Shared, Stop, mode_to_wire};
+use super::{Shared, Stop};
 
 /// Three bookmarks.
 const SILENCE: Duration = Duration::from_secs(45);
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// Connecting, the hello, and the answer's headers.
-const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// A server that does not take an answer for so long is not reading.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A polite goodbye must not hold up the end of the process.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
-/// Messages that wait for a server that is not reading.
-const OUTBOX: usize = 16;
 /// A hello or an answer stays below the control plane's limit of 1 MiB per message.
 const MAX_REFUSALS: usize = 300;
 const MAX_REFUSAL_BYTES: usize = 768 << 10;
@@ -49,25 +41,26 @@ const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Follows one replica after another until the end.
 pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
-    let mut replicas = Replicas::shuffled(shared.settings.endpoints.clone());
-    while let Some(replica) = replicas.next() {
-        let ended = follow(shared, &replica, &mut stop).await;
-        shared.status.send_modify(|status| status.connected = false);
-        let (problem, wait) = match ended {
-            Ended::Stopped => return,
-            Ended::Unreached(problem) => (problem, replicas.after_miss()),
-            Ended::Broken { problem, lasted, brought_rules } => {
-                (problem, replicas.after_stream(lasted, brought_rules))
-            }
+    let mut following = Following {
+        shared,
+        replicas: Replicas::new(shared.settings.endpoints.clone()),
+        opener: Opener::default(),
+        denied: None,
+    };
+    loop {
+        let turn = tokio::select! {
+            turn = following.next() => turn,
+            () = stop.stopped() => return,
         };
-        let problem = Short(&problem).to_string();
-        let source = shared.status.borrow().source;
-        if wait.is_zero() {
-            tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
-        } else {
-            tracing::warn!(%replica, %problem, ?wait, rules = %source, "no stream from the control plane; calls go on, connecting again");
-        }
-        shared.status.send_modify(|status| status.last_problem = Some(format!("{replica}: {problem}")));
+        let (replica, ended) = match turn {
+            None => return,
+            Some(Err(unknown)) => unknown,
+            Some(Ok(replica)) => match following.follow(&replica, &mut stop).await {
+                None => return,
+                Some(ended) => (replica.to_string(), ended),
+            },
+        };
+        let wait = following.note(&replica, ended);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.stopped() => return,
@@ -75,73 +68,116 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
     }
 }
 
-/// How a stream ended.
+/// How a try ended.
 #[derive(Debug)]
 enum Ended {
-    Stopped,
-    Unreached(String),
-    Broken { problem: String, lasted: Duration, brought_rules: bool },
+    /// There was no stream, or it brought nothing.
+    Missed(Trouble),
+    /// The stream had brought rules.
+    Over { trouble: Trouble, lasted: Duration },
 }
 
-async fn follow(shared: &Arc<Shared>, replica: &Uri, stop: &mut Stop) -> Ended {
-    shared.applier().begin_stream();
-    let opened = tokio::select! {
-        opened = tokio::time::timeout(OPEN_WITHIN, open(shared, replica)) => opened,
-        () = stop.stopped() => return Ended::Stopped,
-    };
-    let (outbox, inbox) = match opened {
-        Ok(Ok(ends)) => ends,
-        Ok(Err(problem)) => return Ended::Unreached(problem),
-        Err(_) => return Ended::Unreached(format!("no answer within {OPEN_WITHIN:?}")),
-    };
-    tracing::info!(%replica, "connected to the control plane");
-    shared.status.send_modify(|status| status.connected = true);
-    let begun = Instant::now();
-    let mut conversation = Conversation { shared, outbox, reporter: Reporter::new(), brought_rules: false };
-    match conversation.hold(inbox, stop).await {
-        None => Ended::Stopped,
-        Some(problem) => {
-            Ended::Broken { problem, lasted: begun.elapsed(), brought_rules: conversation.brought_rules }
+/// What lasts from one stream to the next.
+struct Following<'a> {
+    shared: &'a Arc<Shared>,
+    replicas: Replicas,
+    opener: Opener,
+    /// What was shown when we were not let in, and how that was said: it is warned of once.
+    denied: Option<(Code, Option<Token>)>,
+}
+
+impl Following<'_> {
+    /// The replica to try now, or the endpoint that names none at present; nothing if there are no endpoints.
+    async fn next(&mut self) -> Option<Result<Replica, (String, Ended)>> {
+        loop {
+            let endpoint = match self.replicas.turn()? {
+                Turn::Ask(replica) => return Some(Ok(replica)),
+                Turn::LookUp(endpoint) => endpoint,
+            };
+            let found = self.opener.look_up(&endpoint).await;
+            let found = found.and_then(|addresses| match addresses.is_empty() {
+                true => Err("the name has no address".to_owned()),
+                false => Ok(addresses),
+            });
+            match found {
+                Ok(addresses) => self.replicas.found(&endpoint, addresses),
+                Err(problem) => {
+                    let name = endpoint.to_string();
+                    return Some(Err((name, Ended::Missed(Trouble::Failed(problem)))));
+                }
+            }
         }
     }
-}
 
-type Ends = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::ServerMessage>);
+    /// One stream, until it breaks; nothing if it was ended here.
+    async fn follow(&mut self, replica: &Replica, stop: &mut Stop) -> Option<Ended> {
+        self.shared.applier().begin_stream();
+        let opened = tokio::select! {
+            opened = self.opener.open(self.shared, replica) => opened,
+            () = stop.stopped() => return None,
+        };
+        let (outbox, inbox) = match opened {
+            Ok(ends) => ends,
+            Err(trouble) => return Some(Ended::Missed(trouble)),
+        };
+        tracing::info!(%replica, "connected to the control plane");
+        self.shared.status.send_modify(|status| (status.connected, status.denied) = (true, false));
+        let begun = Instant::now();
+        let (shared, opener) = (self.shared, &self.opener);
+        let mut conversation =
+            Conversation { shared, opener, outbox, reporter: Reporter::new(), brought_rules: false };
+        let trouble = conversation.hold(inbox, stop).await?;
+        Some(match conversation.brought_rules {
+            true => Ended::Over { trouble, lasted: begun.elapsed() },
+            false => Ended::Missed(trouble),
+        })
+    }
 
-async fn open(shared: &Shared, replica: &Uri) -> Result<Ends, String> {
-    let endpoint = Endpoint::from(replica.clone()).connect_timeout(CONNECT_WITHIN);
-    let channel = endpoint.connect().await.map_err(|error| with_sources(&error))?;
-    let (outbox, messages) = mpsc::channel(OUTBOX);
-    let hello = message(FromUs::Hello(hello(shared)));
-    outbox.try_send(hello).map_err(|error| error.to_string())?;
-    let mut client = DistributionClient::new(SafeChannel(channel));
-    let answer = client.subscribe(ReceiverStream::new(messages)).await;
-    let inbox = answer.map_err(|status| said(&status))?.into_inner();
-    Ok((outbox, inbox))
-}
-
-fn hello(shared: &Shared) -> v1::Hello {
-    let status = shared.status.borrow().clone();
-    let (position, refused) = {
-        let applier = shared.applier();
-        (applier.position().cloned(), at_most(applier.refused(), applier.refused_count()))
-    };
-    let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
-    v1::Hello {
-        identity: Some((&shared.settings.identity).into()),
-        sdk_version: SDK_VERSION.to_owned(),
-        features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
-        epoch,
-        revision,
-        refused,
-        source: v1::Source::from(status.source).into(),
-        serves: shared.engine.serves(),
-        override_mode: mode_to_wire(status.override_mode),
+    /// Says why there is no stream, in the status and the log; how long to wait.
+    fn note(&mut self, replica: &str, ended: Ended) -> Duration {
+        let (trouble, wait) = match ended {
+            Ended::Over { trouble, lasted } => {
+                self.denied = None;
+                (trouble, self.replicas.after_stream(lasted))
+            }
+            Ended::Missed(trouble @ Trouble::Denied(..)) => (trouble, self.replicas.after_denial()),
+            Ended::Missed(trouble) => (trouble, self.replicas.after_miss()),
+        };
+        let rules = self.shared.status.borrow().source;
+        let (denied, problem) = match trouble {
+            Trouble::Denied(code, problem) => (Some((code, self.opener.shown().cloned())), problem),
+            Trouble::Failed(problem) => (None, self.opener.hide(&problem)),
+        };
+        let problem = Short(&problem).to_string();
+        match &denied {
+            Some(_) if denied == self.denied => {
+                tracing::debug!(%replica, %problem, ?wait, "still not let in");
+            }
+            Some(_) => {
+                tracing::warn!(%replica, %problem, ?wait, %rules, "not let in; calls go on, trying again");
+            }
+            None if wait.is_zero() => {
+                tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
+            }
+            None => {
+                tracing::warn!(%replica, %problem, ?wait, %rules, "no stream from the control plane; calls go on, connecting again");
+            }
+        }
+        self.shared.status.send_modify(|status| {
+            status.connected = false;
+            status.denied = denied.is_some();
+            status.last_problem = Some(format!("{replica}: {problem}"));
+        });
+        if denied.is_some() {
+            self.denied = denied;
+        }
+        wait
     }
 }
 
 struct Conversation<'a> {
     shared: &'a Arc<Shared>,
+    opener: &'a Opener,
     outbox: mpsc::Sender<v1::ClientMessage>,
     reporter: Reporter,
     brought_rules: bool,
@@ -149,7 +185,7 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     /// Speaks until the stream breaks, with the reason, or until the end.
-    async fn hold(&mut self, mut inbox: Streaming<v1::ServerMessage>, stop: &mut Stop) -> Option<String> {
+    async fn hold(&mut self, mut inbox: Streaming<v1::ServerMessage>, stop: &mut Stop) -> Option<Trouble> {
         let mut silent_at = Instant::now() + SILENCE;
         let mut reported_at = Instant::now();
         let report = tokio::time::sleep(self.reporter.wait());
@@ -162,15 +198,15 @@ impl Conversation<'_> {
                 }
                 received = tokio::time::timeout_at(silent_at, inbox.message()) => {
                     let received = match received {
-                        Err(_) => return Some(format!("nothing heard for {SILENCE:?}")),
-                        Ok(Err(status)) => return Some(said(&status)),
-                        Ok(Ok(None)) => return Some("the server ended the stream".to_owned()),
+                        Err(_) => return Some(format!("nothing heard for {SILENCE:?}").into()),
+                        Ok(Err(status)) => return Some(self.opener.said(&status)),
+                        Ok(Ok(None)) => return Some("the server ended the stream".to_owned().into()),
                         Ok(Ok(Some(received))) => received,
                     };
                     silent_at = Instant::now() + SILENCE;
                     let is_pace = matches!(received.kind, Some(Kind::ReportSettings(_)));
                     if let Err(problem) = self.obey(received).await {
-                        return Some(problem);
+                        return Some(problem.into());
                     }
                     if is_pace {
                         // From the last report on: a pace that changes all the time must not put the next one off.
@@ -288,12 +324,15 @@ impl Conversation<'_> {
     }
 }
 
-fn message(kind: FromUs) -> v1::ClientMessage {
+pub(super) fn message(kind: FromUs) -> v1::ClientMessage {
     v1::ClientMessage { kind: Some(kind) }
 }
 
 /// With more the server would refuse the message and learn of none.
-fn at_most<'a>(refused: impl IntoIterator<Item = &'a v1::Refusal>, count: usize) -> Vec<v1::Refusal> {
+pub(super) fn at_most<'a>(
+    refused: impl IntoIterator<Item = &'a v1::Refusal>,
+    count: usize,
+) -> Vec<v1::Refusal> {
     let mut bytes = 0;
     let fits = |refusal: &&v1::Refusal| {
         bytes += refusal.encoded_len();
@@ -322,19 +361,4 @@ impl fmt::Display for Short<'_> {
             None => f.write_str(self.0),
         }
     }
-}
-
-fn said(status: &tonic::Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }

@@ -12,10 +12,10 @@ use damper_sdk::Damper;
 use crate::callee::{REPEAT, attempts, served};
 use crate::server::*;
 
-static PANICS: AtomicU32 = AtomicU32::new(0);
+pub(crate) static PANICS: AtomicU32 = AtomicU32::new(0);
 
 /// Counts every panic of the process from now on but those of a test's own assertions.
-fn count_panics() {
+pub(crate) fn count_panics() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let report = std::panic::take_hook();

@@ -4,6 +4,8 @@
 //! is sent through it. Nothing here decides, so that a test shows the whole conversation.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use damper_core::{Backoff, Mode, Pattern, Policy, Retry, Waits};
@@ -16,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Streaming};
 
@@ -26,15 +29,27 @@ pub(crate) struct ControlPlane {
     pub(crate) address: SocketAddr,
     streams: mpsc::Receiver<Stream>,
     serving: JoinHandle<()>,
+    /// The token that must be shown; none = nobody is asked.
+    pub(crate) asks_for: Arc<Mutex<Option<String>>>,
+    refused: Arc<AtomicUsize>,
+    scheme: &'static str,
 }
 
 pub(crate) struct Stream {
     pub(crate) hello: v1::Hello,
+    /// What was shown as `authorization`.
+    pub(crate) shown: Option<String>,
+    /// The certificate of the connection.
+    pub(crate) certificate: Option<Vec<u8>>,
     from_client: Streaming<v1::ClientMessage>,
     to_client: mpsc::Sender<Result<v1::ServerMessage, tonic::Status>>,
 }
 
-struct Service(mpsc::Sender<Stream>);
+struct Service {
+    accepted: mpsc::Sender<Stream>,
+    asks_for: Arc<Mutex<Option<String>>>,
+    refused: Arc<AtomicUsize>,
+}
 
 #[tonic::async_trait]
 impl Distribution for Service {
@@ -44,14 +59,25 @@ impl Distribution for Service {
         &self,
         request: Request<Streaming<v1::ClientMessage>>,
     ) -> Result<Response<Self::SubscribeStream>, tonic::Status> {
+        let shown = request.metadata().get("authorization");
+        let shown = shown.map(|value| value.to_str().unwrap().to_owned());
+        let asked = self.asks_for.lock().unwrap().clone();
+        if let Some(token) = asked.filter(|token| shown != Some(format!("Bearer {token}"))) {
+            self.refused.fetch_add(1, Ordering::SeqCst);
+            drop(token);
+            // A server that is careless with what it was shown.
+            return Err(tonic::Status::unauthenticated(format!("{shown:?} is not known here")));
+        }
+        let certificates = request.peer_certs();
+        let certificate = certificates.and_then(|all| all.first().map(|first| first.to_vec()));
         let mut from_client = request.into_inner();
         let first = from_client.message().await?.and_then(|message| message.kind);
         let Some(FromClient::Hello(hello)) = first else {
             return Err(tonic::Status::invalid_argument("the first message is no hello"));
         };
         let (to_client, answers) = mpsc::channel(64);
-        let stream = Stream { hello, from_client, to_client };
-        self.0.send(stream).await.map_err(|_| tonic::Status::unavailable("the test is over"))?;
+        let stream = Stream { hello, shown, certificate, from_client, to_client };
+        self.accepted.send(stream).await.map_err(|_| tonic::Status::unavailable("the test is over"))?;
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 }
@@ -63,18 +89,35 @@ impl ControlPlane {
 
     pub(crate) fn listen(listener: TcpListener) -> Self {
         pace_the_clock();
+        Self::serve(listener, tonic::transport::Server::builder(), "http")
+    }
+
+    /// Over TLS, and by the real clock: handshakes and files take theirs.
+    pub(crate) async fn start_tls(config: ServerTlsConfig) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = tonic::transport::Server::builder().tls_config(config).unwrap();
+        Self::serve(listener, server, "https")
+    }
+
+    fn serve(listener: TcpListener, mut server: tonic::transport::Server, scheme: &'static str) -> Self {
         let address = listener.local_addr().unwrap();
         let (accepted, streams) = mpsc::channel(16);
-        let service = DistributionServer::new(Service(accepted));
-        let server = tonic::transport::Server::builder().add_service(service);
+        let (asks_for, refused) = <(Arc<Mutex<_>>, Arc<AtomicUsize>)>::default();
+        let service = Service { accepted, asks_for: Arc::clone(&asks_for), refused: Arc::clone(&refused) };
+        let server = server.add_service(DistributionServer::new(service));
         let serving = tokio::spawn(async move {
             server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap();
         });
-        Self { address, streams, serving }
+        Self { address, streams, serving, asks_for, refused, scheme }
+    }
+
+    /// How often somebody was not let in.
+    pub(crate) fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// Options of a service `orders` that knows only this control plane and no environment.

@@ -21,7 +21,7 @@ pub(crate) struct ChangesArgs {
     key: Vec<String>,
     #[command(flatten)]
     names: NameArgs,
-    /// Only changes of rules, of guards or of kills
+    /// Only changes of rules, of guards, of kills or of tokens
     #[arg(long)]
     kind: Option<Kind>,
     /// Only changes made by this author
@@ -50,6 +50,8 @@ pub(crate) enum Kind {
     Guard,
     /// Kills
     Kill,
+    /// Tokens
+    Token,
 }
 
 impl ChangesArgs {
@@ -70,6 +72,7 @@ impl ChangesArgs {
             Some(Kind::Rule) => v1::ObjectKind::Rule,
             Some(Kind::Guard) => v1::ObjectKind::Guard,
             Some(Kind::Kill) => v1::ObjectKind::Kill,
+            Some(Kind::Token) => v1::ObjectKind::Token,
         };
         Ok(v1::ChangeFilter {
             names: Some(names),
@@ -94,10 +97,11 @@ fn moment(text: &str) -> Result<SystemTime, String> {
 /// A row for each rule or guard that was changed.
 pub(crate) fn table(changes: &[v1::Change]) -> Table {
     use Align::{Left, Right};
-    let mut table = Table::new(&[
-        ("REVISION", Right),
-        ("AGE", Right),
-        ("BY", Left),
+    let is_proven = changes.iter().any(|change| !change.principal.is_empty());
+    let mut columns = vec![("REVISION", Right), ("AGE", Right), ("BY", Left)];
+    // Where nobody is asked who they are it would be a column of dashes.
+    columns.extend(is_proven.then_some(("PROVEN", Left)));
+    columns.extend([
         ("CHANGE", Left),
         ("KIND", Left),
         ("CALLER", Left),
@@ -107,6 +111,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
         ("OWNER", Left),
         ("REASON", Left),
     ]);
+    let mut table = Table::new(&columns);
     let now = now();
     for change in changes {
         for object in &change.objects {
@@ -118,7 +123,8 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
             };
             let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
             let what = [done.to_owned(), kind.to_owned()];
-            let columns = head.into_iter().chain(what).chain(key::columns(key));
+            let proven = is_proven.then(|| change.principal.clone());
+            let columns = head.into_iter().chain(proven).chain(what).chain(key::columns(key));
             table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
         }
     }
@@ -130,7 +136,8 @@ fn owner(change: &v1::ObjectChange) -> &str {
     match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
         Some(object::Kind::Rule(rule)) => &rule.owner,
         Some(object::Kind::Guard(guard)) => &guard.owner,
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
+        Some(object::Kind::Token(token)) => &token.name,
+        Some(object::Kind::Kill(_)) | None => "",
     }
 }
 

@@ -1,30 +1,25 @@
-//! The connection to a control plane, and its calls as the commands need them.
+//! The calls of a control plane as the commands need them.
 //!
-//! A server that is not there is found out within five seconds: connecting has a limit, and a peer that took
-//! the connection but answers no ping loses it. A slow answer of a living server may take as long as the
-//! server itself allows a call. Lists are read to their last page.
+//! A slow answer of a living server may take as long as the server itself allows a call. Lists are read to their
+//! last page.
 
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
 use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
+use damper_proto::v1::tokens_client::TokensClient;
 use damper_proto::v1::{self, RuleFilter};
 use futures_util::Stream;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
+pub(crate) use crate::connection::ServerArgs;
+use crate::connection::{self, Line};
 use crate::exit::Error;
-use crate::status::{self, Locate, as_is};
+use crate::status::{self, Locate, Peer, as_is};
 
-const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// A ping after so much silence, and so long to answer it: together below five seconds.
-const PING_AFTER: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);
 /// A page of 1000 rules of 64 KiB.
@@ -32,52 +27,44 @@ const MAX_ANSWER_BYTES: usize = 80 << 20;
 /// The longest page the server gives.
 const PAGE: u32 = 1000;
 
-/// Which control plane to talk to.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct ServerArgs {
-    /// The control plane's address [default: http://127.0.0.1:7600]
-    #[arg(long, global = true, value_name = "URL", env = "DAMPER_SERVER", hide_env_values = true)]
-    pub(crate) server: Option<String>,
-}
-
 /// A connected control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    address: String,
+    peer: Peer,
     /// When the connection was there, which is when a command begins to act.
     pub(crate) connected_at: Instant,
-    pub(crate) rules: RulesClient<Channel>,
-    pub(crate) guards: GuardsClient<Channel>,
-    pub(crate) fleet: FleetClient<Channel>,
-    pub(crate) history: HistoryClient<Channel>,
-    pub(crate) kills: KillsClient<Channel>,
+    pub(crate) rules: RulesClient<Line>,
+    pub(crate) guards: GuardsClient<Line>,
+    pub(crate) fleet: FleetClient<Line>,
+    pub(crate) history: HistoryClient<Line>,
+    pub(crate) kills: KillsClient<Line>,
+    pub(crate) tokens: TokensClient<Line>,
 }
 
 impl Client {
     /// Connects, or says why not within five seconds.
     pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, Error> {
-        let address = address(args.server.as_deref());
-        let endpoint = endpoint(&address)?;
-        let channel = endpoint.connect().await.map_err(|error| status::unreachable(&address, &error))?;
+        let (peer, channel) = connection::connect(args, &|name| std::env::var(name).ok()).await?;
         Ok(Self {
-            address,
+            peer,
             connected_at: Instant::now(),
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             history: HistoryClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             kills: KillsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
+            tokens: TokensClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             fleet: FleetClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES),
         })
     }
 
     /// The failure behind an answer.
     pub(crate) fn failure(&self, status: &Status) -> Error {
-        status::failure(&self.address, status, &as_is)
+        status::failure(&self.peer, status, &as_is)
     }
 
     /// The same with fields in the words of whoever wrote them.
     pub(crate) fn failure_in(&self, status: &Status, locate: Locate<'_>) -> Error {
-        status::failure(&self.address, status, locate)
+        status::failure(&self.peer, status, locate)
     }
 
     /// Waits for an answer, but not for ever.
@@ -99,7 +86,7 @@ impl Client {
             Ok(Err(status)) => Err(self.failure_in(&status, locate)),
             Err(_) => {
                 let after = CALL_TIMEOUT.as_secs();
-                Err(Error::Unavailable(format!("{} did not answer within {after}s", self.address)))
+                Err(Error::Unavailable(format!("{} did not answer within {after}s", self.peer.address)))
             }
         }
     }
@@ -186,62 +173,18 @@ impl Client {
     }
 }
 
-fn address(said: Option<&str>) -> String {
-    let said = said.map(str::trim).filter(|said| !said.is_empty()).unwrap_or(DEFAULT_SERVER);
-    if said.contains("://") { said.to_owned() } else { format!("http://{said}") }
-}
-
-fn endpoint(address: &str) -> Result<Endpoint, Error> {
-    let usage = |problem: &dyn std::fmt::Display| {
-        Error::Usage(format!("--server: {address:?} is not the address of a control plane: {problem}"))
-    };
-    let uri: http::Uri = address.parse().map_err(|error| usage(&error))?;
-    if uri.scheme_str() != Some("http") {
-        return Err(usage(&"it must begin with http://"));
-    }
-    let Some(authority) = uri.authority().filter(|authority| !authority.host().is_empty()) else {
-        return Err(usage(&"it has no host"));
-    };
-    if authority.port_u16().is_none() && !authority.as_str().ends_with(authority.host()) {
-        return Err(usage(&"its port is no number up to 65535"));
-    }
-    Endpoint::from(uri)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(PING_AFTER)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .tcp_nodelay(true)
-        .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
-        .map_err(|error| usage(&error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn address_needs_no_scheme_and_has_a_default() {
-        assert_eq!(address(None), DEFAULT_SERVER);
-        assert_eq!(address(Some(" ")), DEFAULT_SERVER);
-        assert_eq!(address(Some("host:7600")), "http://host:7600");
-        assert_eq!(address(Some("http://host")), "http://host");
-    }
-
-    #[test]
-    fn what_is_no_address_is_a_usage_error() {
-        for bad in ["https://host", "ftp://host", "http://", "http://a b", "http://host:port"] {
-            let error = endpoint(bad).unwrap_err();
-            assert_eq!(error.code(), 64, "{bad}: {error}");
-            assert!(error.to_string().contains(bad), "{error}");
-        }
-        assert!(endpoint("http://[::1]:7600").is_ok());
-    }
 
     #[tokio::test]
     async fn server_that_answers_nothing_is_found_out_within_five_seconds() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = listener.local_addr().unwrap().to_string();
         let begun = std::time::Instant::now();
-        let client = Client::connect(&ServerArgs { server: Some(server.clone()) }).await.unwrap();
+        let client = Client::connect(&ServerArgs { server: Some(server.clone()), ..ServerArgs::default() })
+            .await
+            .unwrap();
         let error = client.rule(v1::Pattern::default()).await.unwrap_err();
         assert_eq!(error.code(), 69, "{error}");
         assert!(error.to_string().contains(&server), "{error}");

@@ -5,6 +5,10 @@
 //! each with the flag, variable or file and key that it stands in. Secrets come from a file or the environment
 //! and never from a flag, which everybody on the machine can read.
 
+mod access;
+mod doors;
+mod limits;
+
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,11 +16,13 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use damper_control_plane::{
-    AmplificationOutOfRange, Auth, HistoryRetention, MaxAmplification, Settings, StoreUrl,
+    AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl,
 };
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
+use self::access::{Access, AccessArgs};
+use self::doors::{DoorArgs, Doors};
 use crate::exit::Error;
 
 const DEFAULT_STORE: &str = "sled:./damper-data";
@@ -52,32 +58,30 @@ pub(crate) struct ServeArgs {
     /// A file with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
-    /// Whom the server answers [env: DAMPER_AUTH] [default: none]
-    #[arg(long, value_name = "WHOM")]
-    auth: Option<Authentication>,
+    #[command(flatten)]
+    access: AccessArgs,
+    #[command(flatten)]
+    doors: DoorArgs,
     /// Listen beyond loopback although nothing guards the port [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
     #[arg(long)]
     insecure_allow_plaintext: bool,
+    /// Where other replicas over the same etcd reach this one: http://HOST:PORT or https://HOST:PORT
+    /// [env: DAMPER_ADVERTISE] [default: from --listen, which must be one address then]
+    #[arg(long, value_name = "URL")]
+    advertise: Option<Advertised>,
+    /// The authorities of the other replicas' certificates [env: DAMPER_PEER_CA] [default: --tls-client-ca, else the
+    /// system's]
+    #[arg(long, value_name = "FILE")]
+    peer_ca: Option<PathBuf>,
+    /// The name in the other replicas' certificates [env: DAMPER_PEER_NAME] [default: the host each is reached at]
+    #[arg(long, value_name = "NAME")]
+    peer_name: Option<String>,
     /// A YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-}
-
-/// Whom the server answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Authentication {
-    /// Everybody
-    None,
-    /// Whoever shows a token, a session of the page or a client certificate
-    Tokens,
-}
-
-impl FromStr for Authentication {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither none nor tokens".to_owned())
-    }
+    /// Only judge the settings and the files that they name: 0 or 78; opens neither the store nor a port
+    #[arg(long)]
+    pub(crate) check: bool,
 }
 
 /// How logs are written.
@@ -110,7 +114,20 @@ struct File {
     log_level: Option<String>,
     etcd_password_file: Option<String>,
     auth: Option<String>,
+    bootstrap_token_file: Option<String>,
+    page_origin: Option<Vec<String>>,
+    client_identity: Option<Vec<String>>,
     insecure_allow_plaintext: Option<bool>,
+    tls_cert: Option<String>,
+    tls_key: Option<String>,
+    tls_client_ca: Option<String>,
+    tls_client_certs: Option<String>,
+    metrics_plaintext: Option<bool>,
+    drain: Option<String>,
+    limits: limits::Limits,
+    advertise: Option<String>,
+    peer_ca: Option<String>,
+    peer_name: Option<String>,
 }
 
 /// What the command line, the environment and the file come to.
@@ -125,11 +142,13 @@ pub(crate) struct Config {
 pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Error> {
     let env = |name: &str| env(name).filter(|value| !value.is_empty());
     let path = args.config.or_else(|| env("DAMPER_CONFIG").map(PathBuf::from));
-    let (file, name) = match &path {
+    let (mut file, name) = match &path {
         Some(path) => (File::read(path)?, path.display().to_string()),
         None => (File::default(), String::new()),
     };
     let mut layers = Layers { env: &env, file: &name, faults: Vec::new() };
+    let access = Access::pick(&mut layers, args.access, &mut file);
+    let doors = Doors::pick(&mut layers, args.doors, &mut file);
     let store = layers.pick("store", args.store, file.store);
     let listen = layers.pick::<Address>("listen", args.listen.map(Address), file.listen);
     let metrics =
@@ -144,31 +163,55 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let log = layers.pick("log", args.log, file.log);
     let level = layers.pick("log_level", args.log_level, file.log_level);
     let password = layers.pick("etcd_password_file", args.etcd_password_file, file.etcd_password_file);
-    let auth = layers.pick("auth", args.auth, file.auth);
     let insecure = layers.pick(
         "insecure_allow_plaintext",
         args.insecure_allow_plaintext.then_some(true),
         file.insecure_allow_plaintext.map(|said| said.to_string()),
     );
+    let advertise = layers.pick("advertise", args.advertise, file.advertise);
+    let peer_ca = layers.pick("peer_ca", args.peer_ca, file.peer_ca);
+    let peer_name = layers.pick("peer_name", args.peer_name, file.peer_name);
     let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
     let etcd_password = layers.password(password);
     let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
-    let (Some(store), Some(log_level), []) = (store, log_level, layers.faults.as_slice()) else {
+    let mut server = store.map(Settings::new);
+    if let Some(server) = &mut server {
+        limits::put_all(&mut layers, file.limits, server);
+    }
+    let (Some(mut server), Some(log_level), []) = (server, log_level, layers.faults.as_slice()) else {
         return Err(Error::Config(layers.faults));
     };
-    let mut server = Settings::new(store);
+    access.put(&mut server);
+    doors.put(&mut server);
     server.listen = listen.map_or(server.listen, |Address(listen)| listen);
     server.metrics_listen = metrics.map(|Address(listen)| listen);
     server.history_retention = retention.map_or(server.history_retention, |Retention(kept)| kept);
     server.max_amplification = amplification.map_or(server.max_amplification, |Amplification(most)| most);
-    server.auth = match auth {
-        Some(Authentication::Tokens) => Auth::Tokens,
-        Some(Authentication::None) => Auth::None,
-        None => server.auth,
-    };
     server.allow_insecure = insecure.unwrap_or(server.allow_insecure);
     server.etcd_password = etcd_password;
+    server.advertise = advertise.map(|Advertised(url)| url);
+    server.peer_ca = peer_ca;
+    server.peer_name = peer_name;
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
+}
+
+/// A replica's address.
+#[derive(Clone, Debug)]
+struct Advertised(String);
+
+impl FromStr for Advertised {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+        let is_good = parts.and_then(|rest| rest.trim_end_matches('/').rsplit_once(':')).is_some_and(
+            |(host, port)| !host.is_empty() && !host.contains(['/', '@', ' ']) && port.parse::<u16>().is_ok(),
+        );
+        if !is_good {
+            return Err("is neither http://HOST:PORT nor https://HOST:PORT".to_owned());
+        }
+        Ok(Self(text.trim_end_matches('/').to_owned()))
+    }
 }
 
 impl File {

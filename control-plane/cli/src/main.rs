@@ -1,7 +1,7 @@
 //! The `damper` command: the server, its administration, the demo.
 //!
-//! One command, one file in `commands`; what they share is beside this file: the connection (`client`), the
-//! manifests (`sources`), what is printed (`output`, `figures`,
+//! One command, one file in `commands`; what they share is beside this file: the connection (`connection`,
+//! `client`), the manifests (`sources`), what is printed (`output`, `figures`,
 //! `difference`) and what a failure ends with (`exit`, `status`).
 //! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
 //! again.
@@ -14,6 +14,7 @@ mod changes;
 mod client;
 mod commands;
 mod config;
+mod connection;
 mod demo;
 mod difference;
 mod exit;
@@ -35,7 +36,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, audit, chain, clients, completion, diff, doctor, explain, export, guards, history, import, kill,
-    kills, lint, reference, rollback, routes, rules, serve, stats, unkill,
+    kills, lint, reference, replicas, rollback, routes, rules, serve, stats, token, unkill, whoami,
 };
 use crate::exit::Error;
 
@@ -112,10 +113,17 @@ enum Command {
     Lint(lint::LintArgs),
     /// Show who is connected and which rules have arrived there
     Clients(clients::ClientsArgs),
+    /// Show the servers of the control plane, and whether they hear each other
+    Replicas(replicas::ReplicasArgs),
     /// Show how calls go
     Stats(stats::StatsArgs),
     /// Look for what is not as it should be, and tell what to do about it
     Doctor(doctor::DoctorArgs),
+    /// Make, show and revoke tokens: who may do what
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Show whom the server takes this command for, and what that allows
+    Whoami(whoami::WhoAmIArgs),
     /// Print a shell's completion script
     Completion(completion::CompletionArgs),
     /// Print the reference of all commands as Markdown
@@ -161,8 +169,11 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Chain(args) => chain::run(&session, args).await,
         Command::Lint(args) => lint::run(&session, &args),
         Command::Clients(args) => clients::run(&session, args).await,
+        Command::Replicas(args) => replicas::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,
         Command::Doctor(args) => doctor::run(&session, args).await,
+        Command::Token(command) => token::run(&session, command).await,
+        Command::Whoami(args) => whoami::run(&session, args).await,
         Command::Completion(args) => completion::run(&args),
         Command::Reference => reference::run(),
     }

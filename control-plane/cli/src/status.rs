@@ -2,11 +2,12 @@
 //! gRPC's codes.
 //!
 //! A status that carries a source was made on this side of the wire: the connection failed, whatever its code
-//! says. All others are the server's own, with `google.rpc` details: field violations (one line each, put in
+//! says; what was wrong with a certificate is told in words. All others are the server's own, with `google.rpc` details: field violations (one line each, put in
 //! the words of the file they came from by a [`Locate`]) and, in a conflict, the rule or guard as it is now.
 
 use std::error::Error as _;
 
+use damper_endpoint::problem;
 use damper_proto::v1;
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -28,11 +29,20 @@ pub(crate) fn as_is(field: &str) -> String {
     }
 }
 
-/// The failure behind an answer of the server at `address`.
-pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Error {
+/// Whom we asked, and what we showed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    pub(crate) address: String,
+    pub(crate) has_token: bool,
+    pub(crate) has_certificate: bool,
+}
+
+/// The failure behind an answer of the server.
+pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> Error {
     if status.source().is_some() {
-        return unreachable(address, status);
+        return unreachable(&[not_connected(peer, status)]);
     }
+    let address = &peer.address;
     let message = words(status);
     match status.code() {
         Code::InvalidArgument | Code::OutOfRange => Error::Data(faults(status, locate)),
@@ -42,7 +52,7 @@ pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Err
         Code::ResourceExhausted => Error::Unavailable(format!("{address} is at a limit: {message}")),
         Code::NotFound => Error::Missing(message),
         Code::Aborted | Code::AlreadyExists | Code::FailedPrecondition => Error::Conflict(conflict(status)),
-        Code::PermissionDenied | Code::Unauthenticated => Error::Denied(message),
+        Code::PermissionDenied | Code::Unauthenticated => Error::Denied(denied(peer, status)),
         Code::Unavailable => Error::Unavailable(format!("{address} can not do this now: {message}")),
         Code::DeadlineExceeded | Code::Cancelled => {
             Error::Unavailable(format!("{address} did not finish in time: {message}"))
@@ -54,11 +64,45 @@ pub(crate) fn failure(address: &str, status: &Status, locate: Locate<'_>) -> Err
     }
 }
 
-/// The connection could not be made or broke.
-pub(crate) fn unreachable(address: &str, error: &dyn std::error::Error) -> Error {
+/// Why the connection could not be made, or what broke it: one line.
+pub(crate) fn not_connected(peer: &Peer, error: &(dyn std::error::Error + 'static)) -> String {
+    let Peer { address, has_certificate, .. } = peer;
+    let plain = || {
+        let lost = address.starts_with("https:").then(|| problem::after_handshake(error, *has_certificate));
+        let hint = lost.flatten().map_or_else(String::new, |hint| format!("; {hint}"));
+        format!("{}{hint}", root_of(error))
+    };
+    format!("{address} can not be reached: {}", problem::of(error).unwrap_or_else(plain))
+}
+
+/// No server can be reached; a line for each.
+pub(crate) fn unreachable(problems: &[String]) -> Error {
     let hint = "is this its address (--server, DAMPER_SERVER), and does `damper serve` run there? Services go on \
                 with the rules they have; DAMPER_MODE=off stops retries without it";
-    Error::Unavailable(format!("{address} can not be reached: {}; {hint}", root_of(error)))
+    Error::Unavailable(format!("{}; {hint}", problems.join("\n")))
+}
+
+/// The server does not let us: what it says, and what to do about it.
+fn denied(peer: &Peer, status: &Status) -> String {
+    let reason = status.get_details_error_info().map(|info| info.reason);
+    let advice = match (status.code(), reason.as_deref()) {
+        (Code::Unauthenticated, _) if peer.has_token => {
+            "the token shown is not valid there: it may be mistyped, revoked, or over; ask an administrator for another \
+             (`damper token create`)"
+        }
+        (Code::Unauthenticated, _) => {
+            "show a token: --token-file FILE, DAMPER_TOKEN_FILE or DAMPER_TOKEN; an administrator makes one with \
+             `damper token create`"
+        }
+        (_, Some("ROLE")) => {
+            "ask an administrator for a token with that role; `damper whoami` tells what yours is"
+        }
+        (_, Some("SCOPE")) => {
+            "ask an administrator for a token with that scope; `damper whoami` tells what yours covers"
+        }
+        _ => "`damper whoami` tells who you are there",
+    };
+    format!("{} does not allow this: {}; {advice}", peer.address, words(status))
 }
 
 /// The innermost cause, which says what happened ("Connection refused") without the layers around it.
@@ -163,8 +207,12 @@ mod tests {
 
     use super::*;
 
+    fn peer() -> Peer {
+        Peer { address: "http://server".to_owned(), ..Peer::default() }
+    }
+
     fn code_of(code: Code) -> u8 {
-        failure("http://server", &Status::new(code, "said"), &as_is).code()
+        failure(&peer(), &Status::new(code, "said"), &as_is).code()
     }
 
     #[test]
@@ -195,10 +243,27 @@ mod tests {
     #[test]
     fn broken_connection_is_unavailable_and_names_the_address_and_the_cause() {
         let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "refused");
-        let error = failure("http://server", &Status::from_error(Box::new(refused)), &as_is);
+        let error = failure(&peer(), &Status::from_error(Box::new(refused)), &as_is);
         assert_eq!(error.code(), 69);
         let text = error.to_string();
         assert!(text.starts_with("http://server can not be reached: refused; is this its address"), "{text}");
+    }
+
+    #[test]
+    fn who_is_not_let_in_is_told_what_to_do() {
+        let said = |code, reason: &str, has_token| {
+            let details =
+                ErrorDetails::with_error_info(reason, "damper.v1", [("role".to_owned(), "x".to_owned())]);
+            let status = Status::with_error_details(code, "needs the role operator", details);
+            let error = failure(&Peer { has_token, ..peer() }, &status, &as_is);
+            assert_eq!(error.code(), 77);
+            error.to_string()
+        };
+        assert!(said(Code::Unauthenticated, "", false).contains("--token-file"));
+        assert!(said(Code::Unauthenticated, "", true).contains("revoked"));
+        let role = said(Code::PermissionDenied, "ROLE", true);
+        assert!(role.contains("needs the role operator") && role.contains("with that role"), "{role}");
+        assert!(said(Code::PermissionDenied, "SCOPE", true).contains("with that scope"));
     }
 
     #[test]
@@ -208,7 +273,7 @@ mod tests {
             FieldViolation::new("", "too much"),
         ]);
         let status = Status::with_error_details(Code::InvalidArgument, "2 faults", details);
-        let error = failure("http://server", &status, &|field| field.replace("changes[0].put", "a.yaml"));
+        let error = failure(&peer(), &status, &|field| field.replace("changes[0].put", "a.yaml"));
         assert_eq!(error.to_string(), "a.yaml.policy.mode: must be said\ntoo much");
     }
 
@@ -231,7 +296,7 @@ mod tests {
         };
         let details = tonic_types::pb::Status { code: 10, message: String::new(), details: vec![any] };
         let status = Status::with_details(Code::Aborted, "not at revision 7", details.encode_to_vec().into());
-        let error = failure("http://server", &status, &as_is);
+        let error = failure(&peer(), &status, &as_is);
         assert_eq!(error.to_string(), "not at revision 7\na * b p.S/M is at revision 9 now, changed by kim");
     }
 }

@@ -59,7 +59,8 @@ impl WriteArgs {
     }
 }
 
-fn user_at_host() -> String {
+/// Who runs the command, as the system knows it.
+pub(crate) fn user_at_host() -> String {
     let said = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(said);
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")

@@ -1,47 +1,70 @@
 //! Who asks, and what they may do.
+//!
+//! `site` refuses what browsers send from elsewhere; `layer` finds the caller (`identify`), asks `methods` what the
+//! call needs, and ends what was opened by a credential with it (`ending`). What is written is looked at again where
+//! writes go through (see `requests`): only there is known what that is. `bootstrap` makes the first token, and the key
+//! that the replicas share. Tokens themselves are entries of the store: see `table` and `tokens`.
 
-use tonic::{Extensions, Request};
+mod bootstrap;
+mod caller;
+mod certificate;
+mod denied;
+pub(crate) mod ending;
+mod identify;
+pub(crate) mod layer;
+mod methods;
+mod role;
+mod scope;
+mod secret;
+pub(crate) mod session;
+mod site;
 
-use crate::errors::Error;
-use crate::table::Subject;
+use http::HeaderValue;
 
-/// Who a request comes from, as far as it was proven.
-#[derive(Clone, Debug)]
-pub(crate) enum Caller {
-    /// Nobody is asked: everybody may do everything.
-    Anybody,
+pub(crate) use self::bootstrap::ensure;
+pub use self::bootstrap::BootstrapError;
+pub(crate) use self::caller::{Caller, misplaced};
+pub use self::certificate::{ClientIdentity, ClientIdentityError};
+pub(crate) use self::denied::Denied;
+pub(crate) use self::role::Role;
+pub(crate) use self::scope::Scope;
+pub(crate) use self::secret::{Bearer, ClusterKey, Hash, TokenId};
+pub(crate) use self::site::own_site_only;
+pub use self::site::{PageOrigin, PageOriginError};
+use crate::settings::{Auth, Settings};
+use crate::table::TableView;
+
+/// How a server finds out who asks.
+#[derive(Debug)]
+pub(crate) struct Access {
+    /// Everybody must show something.
+    pub(crate) required: bool,
+    page_origins: Vec<PageOrigin>,
+    identities: Vec<ClientIdentity>,
+    lives: ending::Lives,
 }
 
-#[expect(dead_code, reason = "not built yet")]
-impl Caller {
-    /// Who was found to be behind a request.
-    pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        Self::found(request.extensions())
-    }
-
-    /// The same of a request's extensions.
-    pub(crate) fn found(extensions: &Extensions) -> Self {
-        extensions.get::<Self>().cloned().unwrap_or(Self::Anybody)
-    }
-
-    /// What is kept with a change: `token NAME (ID)`, `certificate NAME`; empty = nobody was asked.
-    pub(crate) fn principal(&self) -> String {
-        match self {
-            Self::Anybody => String::new(),
+impl Access {
+    pub(crate) fn new(settings: &Settings) -> Self {
+        Self {
+            required: settings.auth == Auth::Tokens,
+            page_origins: settings.page_origins.clone(),
+            identities: settings.client_identities.clone(),
+            lives: ending::Lives::default(),
         }
     }
 
-    /// Whether they may write or remove this.
-    pub(crate) fn permit_write(&self, _subject: &Subject) -> Result<(), Error> {
-        match self {
-            Self::Anybody => Ok(()),
-        }
+    #[cfg(test)]
+    fn for_pages(origins: &[&str]) -> Self {
+        let page_origins = origins.iter().map(|origin| origin.parse().expect("an origin")).collect();
+        Self { required: true, page_origins, identities: Vec::new(), lives: ending::Lives::default() }
     }
 
-    /// Whether they may receive the rules of this service and report for it.
-    pub(crate) fn permit_client(&self, _service: &str) -> Result<(), Error> {
-        match self {
-            Self::Anybody => Ok(()),
-        }
+    /// What this replica shows another as `authorization`; none where replicas ask for nothing.
+    pub(crate) fn peer_credential(&self, table: &TableView) -> Option<HeaderValue> {
+        let key = table.tokens().cluster_key().filter(|_| self.required)?;
+        let mut value = HeaderValue::try_from(format!("Bearer {}", key.replica())).expect("it is visible ASCII");
+        value.set_sensitive(true);
+        Some(value)
     }
 }

@@ -41,7 +41,7 @@ fn chain(shared: &Shared, over: Over, service: &str) -> Result<v1::GetChainRespo
         worst_measured: worst::<Measured>(&graph, &touches).map(|found| measured(&graph, &found)),
         worst_possible: worst(&graph, &touches).map(|found| told::bound(&graph, &found)),
         window: over.wire(),
-        missing_replicas: Vec::new(),
+        missing_replicas: shared.replicas.missing(),
     })
 }
 

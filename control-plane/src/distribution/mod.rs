@@ -19,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use self::responses::Responses;
+use crate::access::Caller;
 use crate::connection::Peer;
 use crate::shared::Shared;
 
@@ -53,9 +54,10 @@ impl v1::distribution_server::Distribution for Distribution {
         request: Request<Streaming<v1::ClientMessage>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let peer = request.extensions().get::<Peer>().cloned();
+        let caller = Caller::of(&request);
         let (out, responses) = mpsc::channel(1);
         let (shared, desk) = (self.shared.clone(), self.desk.clone());
-        tokio::spawn(stream::serve(shared, desk, peer, request.into_inner(), out));
+        tokio::spawn(stream::serve(shared, desk, (peer, caller), request.into_inner(), out));
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Faults, key};
 use damper_proto::v1::{self, client_message, server_message};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -17,10 +16,12 @@ use tonic::{Status, Streaming};
 use super::Desk;
 use super::responses::Response;
 use super::told::ToldKills;
+use crate::access::Caller;
 use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
 use crate::hub::{Admitted, Session};
+use crate::replicas;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
 use crate::watching::Pace;
@@ -29,7 +30,6 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
 /// How long the last message of a stream may wait for its place.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
-const MAX_FEATURES: usize = 256;
 
 type Out = mpsc::Sender<Result<v1::ServerMessage, Status>>;
 
@@ -72,11 +72,11 @@ struct Underway {
 pub(super) async fn serve(
     shared: Arc<Shared>,
     desk: Arc<Desk>,
-    peer: Option<Peer>,
+    (peer, caller): (Option<Peer>, Caller),
     mut inbound: Streaming<v1::ClientMessage>,
     out: Out,
 ) {
-    let end = match open(&shared, &desk, peer.as_ref(), &mut inbound, &out).await {
+    let end = match open(&shared, &desk, (peer.as_ref(), &caller), &mut inbound, &out).await {
         Ok(mut stream) => stream.converse(&mut inbound).await,
         Err(end) => end,
     };
@@ -104,7 +104,7 @@ pub(super) async fn serve(
 async fn open(
     shared: &Arc<Shared>,
     desk: &Arc<Desk>,
-    peer: Option<&Peer>,
+    (peer, caller): (Option<&Peer>, &Caller),
     inbound: &mut Streaming<v1::ClientMessage>,
     out: &Out,
 ) -> Result<Stream, End> {
@@ -119,7 +119,8 @@ async fn open(
         Ok(Err(status)) => return Err(refused(Error::Unread(status))),
         Err(_) => return Err(refused(Error::TooLate(HELLO_WITHIN))),
     };
-    let class = class(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
+    let class = Class::read(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
+    caller.permit_client(&class.service).map_err(|denied| refused(denied.into()))?;
     let mut tables = shared.distributed.clone();
     catch_up(shared, &hello, &mut tables).await;
     let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
@@ -156,32 +157,6 @@ async fn open(
 
 fn refused(error: Error) -> End {
     End::Refused(error.into())
-}
-
-/// Who this is, for the choice of rules.
-fn class(hello: &v1::Hello) -> Result<Class, Faults> {
-    let mut faults = Faults::none();
-    let Some(identity) = &hello.identity else {
-        faults.add("identity", "must be given");
-        return Err(faults);
-    };
-    key::check_name("identity.service", &identity.service, &mut faults);
-    key::check_name("identity.cluster", &identity.cluster, &mut faults);
-    key::check_name("identity.instance", &identity.instance, &mut faults);
-    if hello.features.len() > MAX_FEATURES {
-        faults.add("features", format!("{} are listed, at most {MAX_FEATURES} may be", hello.features.len()));
-    }
-    for (n, feature) in hello.features.iter().enumerate().take(MAX_FEATURES) {
-        key::check_name(&format!("features[{n}]"), feature, &mut faults);
-    }
-    if hello.sdk_version.len() > key::MAX_NAME_BYTES {
-        faults.add("sdk_version", format!("is longer than {} bytes", key::MAX_NAME_BYTES));
-    }
-    faults.or(Class {
-        service: identity.service.clone(),
-        cluster: identity.cluster.clone(),
-        features: hello.features.iter().cloned().collect(),
-    })
 }
 
 /// Where a client is ahead in the same epoch, waits until the table has caught up or has another epoch. If
@@ -224,14 +199,18 @@ impl Stream {
         let out = self.out.clone();
         let spread = 0.9 + 0.2 * fastrand::f64();
         let age = sleep(shared.settings.stream_age.mul_f64(spread));
-        tokio::pin!(age);
+        let leaving = async {
+            shared.stopping.cancelled().await;
+            sleep(replicas::goodbye_after(&shared)).await;
+        };
+        tokio::pin!(age, leaving);
         let mut bookmark = Box::pin(sleep(shared.settings.bookmark_interval));
         loop {
             let waiting = self.is_waiting();
             let patience =
                 self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
             tokio::select! {
-                () = shared.stopping.cancelled() => return End::Goodbye("the server is stopping"),
+                () = &mut leaving => return End::Goodbye("the server is stopping"),
                 () = &mut age => return End::Goodbye("streams are renewed from time to time"),
                 said = inbound.message() => match said {
                     Ok(Some(said)) => if let Err(end) = self.hear(said) { return end },
@@ -287,14 +266,15 @@ impl Stream {
                 if session.acknowledge(ack) {
                     self.shared.metrics.refusals.increment(1);
                 }
-                self.shared.hub.moved();
+                self.shared.hub.moved(session);
                 Ok(())
             }
             Some(client_message::Kind::Report(report)) => {
                 session.reported(report.source, report.override_mode);
                 self.shared.metrics.reports.increment(1);
-                let left_out = self.shared.stats.report(session, report);
+                let left_out = self.shared.stats.report(session, &report);
                 self.shared.metrics.report_faults.increment(left_out);
+                self.shared.hub.reported(session, report);
                 Ok(())
             }
             Some(client_message::Kind::Hello(_)) => {
@@ -384,7 +364,7 @@ impl Stream {
         }
         progress.sent_revision = to.revision();
         drop(progress);
-        self.shared.hub.moved();
+        self.shared.hub.moved(session);
         self.at = to;
     }
 }

@@ -14,6 +14,6 @@ pub(super) async fn list(
         clients: shared.hub.clients(&request.service, &request.cluster, &table),
         revision: table.revision(),
         epoch: table.epoch().to_string(),
-        missing_replicas: Vec::new(),
+        missing_replicas: shared.replicas.missing(),
     })
 }

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 use crate::chain;
 use crate::ending::Answer;
 use crate::errors::within;
+use crate::replicas;
 use crate::shared::Shared;
 
 /// The service.
@@ -82,6 +83,6 @@ impl v1::fleet_server::Fleet for Fleet {
         &self,
         _request: Request<v1::ListReplicasRequest>,
     ) -> Result<Response<v1::ListReplicasResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        Ok(Response::new(replicas::list(&self.shared)))
     }
 }

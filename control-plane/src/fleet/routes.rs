@@ -37,6 +37,6 @@ pub(super) async fn list(
         next_page_token: last.map(|row| paging::token(question, row.route.names())).unwrap_or_default(),
         routes: page.into_iter().map(|row| row.stats.clone()).collect(),
         total: accepted.len() as u64,
-        missing_replicas: Vec::new(),
+        missing_replicas: shared.replicas.missing(),
     })
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use damper_core::Pattern;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -41,8 +41,7 @@ impl Plan {
     pub(super) fn read(request: v1::WatchRequest) -> Result<Self, Error> {
         let interval = match request.interval {
             None => DEFAULT_INTERVAL,
-            Some(said) => Duration::try_from(said)
-                .ok()
+            Some(said) => convert::length(said)
                 .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
                 .ok_or_else(|| Error::fault("interval", "is not in 1s..=60s"))?,
         };
@@ -111,6 +110,7 @@ impl Told {
             stale_since: table.stale_since.map(Into::into),
             kills: table.kills().shown(SystemTime::now()),
             window: plan.over.wire(),
+            missing_replicas: shared.replicas.missing(),
             ..Default::default()
         };
         let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];

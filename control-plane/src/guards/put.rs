@@ -14,6 +14,7 @@ use crate::by_hand::{self, Beside, Outcome, Put};
 use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings};
+use crate::limits::Limit;
 use crate::reach::Survey;
 use crate::requests::{Asked, Done, all_or, check_expected, check_options, too_many};
 use crate::shared::Shared;
@@ -85,7 +86,7 @@ fn try_out(
     check_expected(table, &subject, expected)?;
     let (count, limit) = (table.guards().len(), shared.settings.max_guards);
     if table.revision_of(&subject).is_none() && count >= limit {
-        return Err(too_many("guards", count + 1, limit));
+        return Err(too_many(Limit::Guards, count + 1, limit));
     }
     let same = written.unchanged(table);
     let reach = Survey::of(shared).reach_of_guard(written.guard.pattern());

@@ -7,6 +7,7 @@ use damper_core::Faults;
 use damper_proto::v1;
 use prost::Message as _;
 
+use super::object::Named;
 use crate::errors::Error;
 use crate::filter::{Filter, names};
 use crate::paging::Digest;
@@ -38,7 +39,7 @@ impl Changes {
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
         let mut faults = Faults::none();
         let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
-            faults.add("filter.kind", "is not known: rule, guard or kill");
+            faults.add("filter.kind", "is not known: rule, guard, kill or token");
             v1::ObjectKind::Unspecified
         });
         let mut time = |field: &str, said: Option<prost_types::Timestamp>| {
@@ -67,14 +68,19 @@ impl Changes {
     }
 
     /// Whether what was changed passes.
-    pub(super) fn accepts(&self, subject: &Subject) -> bool {
-        let kind = match subject {
-            Subject::Rule(_) => v1::ObjectKind::Rule,
-            Subject::Guard(_) => v1::ObjectKind::Guard,
-            Subject::Kill(_) => v1::ObjectKind::Kill,
+    pub(super) fn accepts(&self, named: &Named) -> bool {
+        let kind = match named {
+            Named::Subject(Subject::Rule(_)) => v1::ObjectKind::Rule,
+            Named::Subject(Subject::Guard(_)) => v1::ObjectKind::Guard,
+            Named::Subject(Subject::Kill(_)) => v1::ObjectKind::Kill,
+            Named::Token(_) => v1::ObjectKind::Token,
         };
         let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
-        of_kind && self.names.accepts(names(&subject.pattern().into()), 0)
+        let accepts_names = || match named {
+            Named::Subject(subject) => self.names.accepts(names(&subject.pattern().into()), 0),
+            Named::Token(id) => self.names.accepts_id(id.as_str()),
+        };
+        of_kind && accepts_names()
     }
 
     /// Whether what was changed belongs, before or after it, to the owner that was asked for.

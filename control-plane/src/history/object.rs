@@ -1,13 +1,14 @@
-//! Rules, guards, kills and changes as the history shows them.
+//! Rules, guards, kills, tokens and changes as the history shows them.
 
 use damper_core::Faults;
 use damper_proto::v1::{self, object, object_key};
 
 use super::filter::Changes;
+use crate::access::TokenId;
 use crate::errors::Current;
 use crate::requests::read_key;
 use crate::store::{Change, Edit, Entry};
-use crate::table::Subject;
+use crate::table::{Subject, description, token_of};
 
 impl From<Current> for v1::Object {
     fn from(current: Current) -> Self {
@@ -20,6 +21,39 @@ impl From<Current> for v1::Object {
     }
 }
 
+/// What a change can be about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Named {
+    Subject(Subject),
+    Token(TokenId),
+}
+
+impl Named {
+    /// What a store's key names; none where that is nothing that is shown.
+    fn of_key(key: &str) -> Option<Self> {
+        token_of(key).map(Self::Token).or_else(|| Subject::of_key(key).map(Self::Subject))
+    }
+
+    fn key(&self) -> v1::ObjectKey {
+        match self {
+            Self::Subject(subject) => key(subject),
+            Self::Token(id) => v1::ObjectKey { kind: Some(object_key::Kind::Token(id.to_string())) },
+        }
+    }
+
+    fn read(&self, entry: Entry) -> v1::Object {
+        match self {
+            Self::Subject(subject) => read(subject, entry),
+            Self::Token(id) => token(id, &entry),
+        }
+    }
+}
+
+/// A token as it was stored, without what opens anything.
+pub(super) fn token(id: &TokenId, entry: &Entry) -> v1::Object {
+    v1::Object { kind: Some(object::Kind::Token(description(id, &entry.value, entry.revision))) }
+}
+
 /// The names of a rule, guard or kill.
 pub(super) fn key(subject: &Subject) -> v1::ObjectKey {
     let kind = match subject {
@@ -30,18 +64,26 @@ pub(super) fn key(subject: &Subject) -> v1::ObjectKey {
     v1::ObjectKey { kind: Some(kind) }
 }
 
-/// Reads the names of a rule, guard or kill.
-pub(super) fn subject(key: Option<v1::ObjectKey>) -> Result<Subject, Faults> {
-    match key.and_then(|key| key.kind) {
+/// Reads the names of a rule, guard, kill or token.
+pub(super) fn named(key: Option<v1::ObjectKey>) -> Result<Named, Faults> {
+    let subject = match key.and_then(|key| key.kind) {
         Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
         Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
         Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(Subject::Kill),
-        Some(object_key::Kind::Token(_)) | None => {
-            let mut faults = Faults::none();
-            faults.add("key", "must be given: rule, guard or kill");
-            Err(faults)
+        Some(object_key::Kind::Token(id)) => {
+            return TokenId::parse(&id)
+                .map(Named::Token)
+                .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
-    }
+        None => Err(fault("key", "must be given: rule, guard, kill or token")),
+    };
+    subject.map(Named::Subject)
+}
+
+fn fault(path: &str, problem: &str) -> Faults {
+    let mut faults = Faults::none();
+    faults.add(path, problem);
+    faults
 }
 
 /// A rule, guard or kill as it was stored; where it can not be read, what is known of it.
@@ -81,7 +123,7 @@ fn owner(object: &v1::Object) -> &str {
 
 /// A change without its objects.
 pub(super) fn head(change: &Change) -> v1::Change {
-    let objects = change.edits.iter().filter(|edit| Subject::of_key(&edit.key).is_some()).count();
+    let objects = change.edits.iter().filter(|edit| Named::of_key(&edit.key).is_some()).count();
     v1::Change {
         revision: change.revision,
         at: Some(change.at.into()),
@@ -95,21 +137,21 @@ pub(super) fn head(change: &Change) -> v1::Change {
     }
 }
 
-/// What a change did to the rules, guards and kills that pass the filter, in the order of their keys.
+/// What a change did to the rules, guards, kills and tokens that pass the filter, in the order of their keys.
 pub(super) fn objects<'a>(
     change: &'a Change,
     filter: &'a Changes,
 ) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
-    let subject = |edit: &'a Edit| Subject::of_key(&edit.key).map(|subject| (subject, edit));
-    let mut edits: Vec<_> = change.edits.iter().filter_map(subject).collect();
-    edits.retain(|(subject, _)| filter.accepts(subject));
+    let named = |edit: &'a Edit| Named::of_key(&edit.key).map(|named| (named, edit));
+    let mut edits: Vec<_> = change.edits.iter().filter_map(named).collect();
+    edits.retain(|(named, _)| filter.accepts(named));
     edits.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let changes = edits.into_iter().map(|(subject, edit)| {
+    let changes = edits.into_iter().map(|(named, edit)| {
         let after = edit.value.clone().map(|value| Entry { revision: change.revision, value });
         v1::ObjectChange {
-            key: Some(key(&subject)),
-            before: edit.before.clone().map(|entry| read(&subject, entry)),
-            after: after.map(|entry| read(&subject, entry)),
+            key: Some(named.key()),
+            before: edit.before.clone().map(|entry| named.read(entry)),
+            after: after.map(|entry| named.read(entry)),
         }
     });
     changes.filter(|change| filter.accepts_owner(owners(change)))

@@ -108,6 +108,27 @@ pub(super) async fn touched(
     Ok(touched)
 }
 
+/// What an entry was before the changes `after + 1 ..= upto`; none where none of them was about it.
+pub(super) async fn before(
+    store: &dyn Store,
+    after: u64,
+    upto: u64,
+    key: &str,
+) -> Result<Option<Option<Entry>>, Error> {
+    let mut reached = after;
+    while reached < upto {
+        let page = changes(store, reached, upto).await?;
+        let Some(last) = page.last() else {
+            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+        };
+        reached = last.revision;
+        if let Some(edit) = page.iter().flat_map(|change| &change.edits).find(|edit| edit.key == key) {
+            return Ok(Some(edit.before.clone()));
+        }
+    }
+    Ok(None)
+}
+
 fn take(touched: &mut BTreeMap<Subject, Touched>, change: Change, wanted: impl Fn(&Subject) -> bool) {
     let revision = change.revision;
     for edit in change.edits {

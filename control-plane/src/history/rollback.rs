@@ -13,7 +13,7 @@ use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
 use tonic::Request;
 
-use super::object;
+use super::object::{self, Named};
 use super::past::{self, Touched};
 use crate::chain;
 use crate::errors::{Current, Error};
@@ -36,20 +36,26 @@ pub(super) async fn one(
     let v1::RollbackRequest { key, to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
     let to = check(to_revision, &mut asked.options, &mut faults);
-    let subject = all_or(object::subject(key).and_then(no_kill).map_err(Error::Faults), faults)?;
+    let subject = all_or(object::named(key).and_then(rolled_back).map_err(Error::Faults), faults)?;
+    asked.permit([&subject])?;
     Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
 }
 
-/// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason.
-fn no_kill(subject: Subject) -> Result<Subject, Faults> {
+/// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason. A token that was
+/// revoked must not be good again.
+fn rolled_back(named: Named) -> Result<Subject, Faults> {
     let mut faults = Faults::none();
-    if let Subject::Kill(pattern) = &subject {
-        faults.add(
+    match named {
+        Named::Subject(Subject::Kill(pattern)) => faults.add(
             "key.kill",
             format!("a kill is not rolled back ({pattern}): unkill ends it, kill sets it again"),
-        );
+        ),
+        Named::Token(id) => {
+            faults.add("key.token", format!("a token is not rolled back ({id}): make a new one"));
+        }
+        Named::Subject(subject) => return Ok(subject),
     }
-    faults.or(subject)
+    Err(faults)
 }
 
 /// Makes all rules and guards what they were; kills are left alone.
@@ -136,6 +142,7 @@ impl Rollback {
             return Err(Error::Moved { head: revision });
         }
         let Plan { set, outcome } = self.plan(shared, table, revision).await?;
+        self.asked.permit(set.0.iter().map(|change| &change.subject))?;
         let guards = set.guards_after(table, &[]);
         if self.of.is_some() {
             set.judge(&guards, &outcome).map_err(Error::Faults)?;
@@ -161,7 +168,7 @@ impl Rollback {
         }
         let expected_head = self.of.is_none().then_some(revision);
         let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
-        let done = commit(shared, table, proposal).await?;
+        let done = commit(shared, &self.asked, table, proposal).await?;
         if done.committed.repeated {
             return self.again(shared, &done).await;
         }

@@ -11,10 +11,14 @@ pub(crate) fn write_figures(text: &mut String, shared: &Shared) {
     let table = shared.table();
     let patterns: Vec<_> =
         table.kills().in_force(SystemTime::now()).map(|stored| stored.kill.pattern().clone()).collect();
-    let concerned = Delivery::of(&shared.hub, &table).killed(&patterns);
+    let concerned = Delivery::here(&shared.hub, &table).killed(&patterns);
     for (name, help, value) in [
         ("damper_kills", "Kills in force.", patterns.len()),
-        ("damper_killed_clients", "Connected clients that a kill concerns.", concerned.clients as usize),
+        (
+            "damper_killed_clients",
+            "Clients connected to this replica that a kill concerns.",
+            concerned.clients as usize,
+        ),
         (
             "damper_killed_clients_lacking_feature",
             "Those of them that know nothing of kills and do not obey.",

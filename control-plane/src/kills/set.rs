@@ -6,11 +6,12 @@
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern, kill as bounds};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tonic::Request;
 
 use super::expiry;
 use crate::errors::Error;
+use crate::limits::Limit;
 use crate::reach::Survey;
 use crate::requests::{
     Asked, Done, all_or, check_expected, check_options, first_answer, read_key, too_many, write,
@@ -31,9 +32,10 @@ pub(super) async fn kill(
     shared: &Shared,
     request: Request<v1::KillRequest>,
 ) -> Result<v1::KillResponse, Error> {
-    let (asked, request) = Asked::read("kill", request, |request| request.options.clone());
+    let (asked, request) = Asked::read("kill", request, |request| request.options.take());
     let said = request.expected_revision;
-    let wanted = Wanted::read(request)?;
+    let wanted = Wanted::read(request, asked.options.clone())?;
+    asked.permit([&wanted.subject])?;
     let at = SystemTime::now();
     let wire = wanted.wire(at);
     if let Some(first) = first_answer(shared, &asked).await? {
@@ -64,9 +66,8 @@ pub(super) async fn kill(
 }
 
 impl Wanted {
-    fn read(request: v1::KillRequest) -> Result<Self, Error> {
-        let v1::KillRequest { key, calls, time_to_live, options, expected_revision: _ } = request;
-        let options = options.unwrap_or_default();
+    fn read(request: v1::KillRequest, options: v1::WriteOptions) -> Result<Self, Error> {
+        let v1::KillRequest { key, calls, time_to_live, options: _, expected_revision: _ } = request;
         let mut faults = Faults::none();
         let time_to_live = read_time_to_live(time_to_live, &mut faults);
         let v1::WriteOptions { reason, .. } = &options;
@@ -97,12 +98,12 @@ impl Wanted {
 
 fn read_time_to_live(said: Option<prost_types::Duration>, faults: &mut Faults) -> Duration {
     let Some(said) = said else { return bounds::DEFAULT_TIME_TO_LIVE };
-    match Duration::try_from(said) {
-        Ok(time_to_live) => {
+    match convert::length(said) {
+        Some(time_to_live) => {
             bounds::check_time_to_live(time_to_live, faults);
             time_to_live
         }
-        Err(_) => {
+        None => {
             let v1_words = format!("{} seconds with {} nanos", said.seconds, said.nanos);
             faults.add("time_to_live", format!("{v1_words} is not in {}", bounds::TIME_TO_LIVE));
             bounds::DEFAULT_TIME_TO_LIVE
@@ -122,7 +123,7 @@ fn expected(table: &TableView, subject: &Subject, said: Option<u64>, now: System
 fn check_count(table: &TableView, subject: &Subject, now: SystemTime) -> Result<(), Error> {
     let others = table.kills().in_force(now).filter(|stored| stored.kill.pattern() != subject.pattern());
     match others.count() {
-        others if others >= bounds::MAX_KILLS => Err(too_many("kills", others + 1, bounds::MAX_KILLS)),
+        others if others >= bounds::MAX_KILLS => Err(too_many(Limit::Kills, others + 1, bounds::MAX_KILLS)),
         _ => Ok(()),
     }
 }

@@ -26,6 +26,7 @@ pub(super) async fn unkill(
     let stored = table.kills().stored(&pattern).cloned();
     let over = stored.as_ref().is_some_and(|stored| stored.remaining(at).is_none());
     let subject = Subject::Kill(pattern);
+    asked.permit([&subject])?;
     let missing = || Error::NotFound(format!("there is no {subject}"));
     if options.validate_only {
         if over || stored.is_none() {

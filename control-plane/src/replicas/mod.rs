@@ -1,17 +1,37 @@
 //! `damper.v1.Replicas`: what the servers of one control plane tell each other.
+//!
+//! Replicas find each other by their keys in the store ([`crate::store::Presence`]). Each follows every other
+//! ([`follow`]): what that tells of its clients is mirrored into this one's hub and statistics ([`mirror`]), so that every
+//! answer is about the whole fleet. Each tells its followers of its own clients only ([`tell`]), so that nothing goes in
+//! circles. [`peers`] knows who is there and who is not heard.
+
+mod coming;
+mod connect;
+mod follow;
+mod list;
+mod mirror;
+mod peers;
+mod tell;
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use damper_proto::v1;
 use futures_core::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+pub(crate) use self::coming::{address, goodbye_after, join, leave};
+pub(crate) use self::list::list;
+pub(crate) use self::peers::{Apart, Peers};
 use crate::shared::Shared;
+
+/// The largest message between replicas: a client's report of the largest size, and what goes with it.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// The service.
 pub(crate) struct Replicas {
-    #[expect(dead_code, reason = "not built yet")]
     shared: Arc<Shared>,
 }
 
@@ -27,8 +47,10 @@ impl v1::replicas_server::Replicas for Replicas {
 
     async fn follow(
         &self,
-        _request: Request<Streaming<v1::FollowRequest>>,
+        request: Request<Streaming<v1::FollowRequest>>,
     ) -> Result<Response<Self::FollowStream>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        let (out, responses) = mpsc::channel(1);
+        tokio::spawn(tell::serve(self.shared.clone(), request.into_inner(), out));
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
 }

@@ -11,6 +11,7 @@ use crate::by_hand::{self, Beside, Outcome, Put};
 use crate::chain::Judged;
 use crate::errors::Error;
 use crate::judgement::{self, Findings, Traffic};
+use crate::limits::Limit;
 use crate::reach::Survey;
 use crate::requests::{Asked, Done, all_or, check_expected, check_options, too_many};
 use crate::shared::Shared;
@@ -91,7 +92,7 @@ fn try_out(
     check_expected(table, &subject, expected)?;
     let limit = shared.settings.max_rules;
     if table.revision_of(&subject).is_none() && table.len() >= limit {
-        return Err(too_many("rules", table.len() + 1, limit));
+        return Err(too_many(Limit::Rules, table.len() + 1, limit));
     }
     let same = written.unchanged(table);
     let (reach, findings) = found(shared, table.guards(), written, beside);

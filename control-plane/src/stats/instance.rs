@@ -241,6 +241,18 @@ impl Instance {
         self.served = HashMap::new();
     }
 
+    /// All its totals, as of its last report.
+    pub(super) fn told(&self) -> (Vec<v1::RouteReport>, Vec<v1::ServedReport>) {
+        let routes = self.routes.iter().map(|(route, reported)| reported.told(route));
+        let served = self.served.iter().map(|(method, served)| served.told(method));
+        (routes.collect(), served.collect())
+    }
+
+    /// When its counters began, where that is known.
+    pub(super) fn start(&self) -> Option<Duration> {
+        self.origins.start()
+    }
+
     /// How many bytes its totals take.
     pub(super) fn bytes(&self) -> usize {
         self.routes.values().map(Reported::bytes).sum::<usize>() + self.served.len() * SERVED_BYTES
@@ -256,7 +268,7 @@ impl Instance {
         } else if !self.continues(now) {
             self.report_before = self.last_report;
         }
-        self.last_report = Some(now);
+        self.last_report = self.last_report.max(Some(now));
     }
 
     /// True if a report that comes now is a further part of the last one.

@@ -17,6 +17,7 @@ mod rows;
 mod served;
 mod taking;
 mod tally;
+mod told;
 mod window;
 
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use damper_core::{Code, Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -61,6 +62,8 @@ const MAX_TOTALS_BYTES: usize = 320 << 20;
 /// With less than this part of it left, totals of processes that left make room.
 const SCARCE_PART: usize = 10;
 const MAKE_ROOM_EVERY: Duration = Duration::from_secs(1);
+/// No report is taken for older than this.
+const OLDEST_REPORT: Duration = Duration::from_secs(600);
 
 /// A route as reported.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,7 +117,7 @@ impl Route {
     }
 }
 
-/// What was counted of one route; never falls while the route is known.
+/// What clients of this server counted of one route; never falls while the route is known.
 pub(crate) struct Counted {
     pub(crate) route: Route,
     counts: Tally,
@@ -185,7 +188,7 @@ struct Books {
 struct RouteBook {
     key: Option<Arc<RouteKey>>,
     window: Window,
-    /// All that was counted since this server first heard of the route; never falls.
+    /// All that clients of this server counted since it first heard of the route; never falls.
     counted: Tally,
     active: Duration,
 }
@@ -239,10 +242,20 @@ impl Stats {
     }
 
     /// Takes a report; answers how many of its parts were left out.
-    pub(crate) fn report(&self, session: &Session, report: v1::Report) -> u64 {
+    pub(crate) fn report(&self, session: &Session, report: &v1::Report) -> u64 {
+        self.report_of(session, report, Duration::ZERO)
+    }
+
+    /// Takes a report that came so long ago, perhaps to another replica; answers how many of its parts were left out.
+    ///
+    /// What comes by a stream that its process has left for another one may be older than what is known already: there
+    /// only what rises counts, and nothing that fell is held against the process.
+    pub(crate) fn report_of(&self, session: &Session, report: &v1::Report, age: Duration) -> u64 {
         let now = self.now();
-        let since = report.since.and_then(|since| Duration::try_from(since).ok());
-        let start = since.map(|since| now.saturating_sub(since));
+        let at = now.saturating_sub(age.min(OLDEST_REPORT));
+        let is_left = session.is_superseded();
+        let since = report.since.and_then(convert::length);
+        let start = since.map(|since| at.saturating_sub(since));
         let mut books = self.books();
         let books = &mut *books;
         if books.totals_bytes > self.max_totals_bytes - self.max_totals_bytes / SCARCE_PART {
@@ -251,15 +264,16 @@ impl Stats {
         let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) else {
             return (report.routes.len() + report.served.len()) as u64;
         };
-        let origin = instance.origin(now, start);
-        let from = instance.counted_from(now, start, origin);
+        let origin = instance.origin(at, start);
+        let from = instance.counted_from(at, start, origin);
         if origin == Origin::Next {
             books.totals_bytes -= instance.bytes();
             instance.begin_anew();
         }
         let caller = instance.caller(session);
         let service = caller.0.clone();
-        let falls_are_late = matches!(origin, Origin::Same | Origin::Doubtful);
+        let falls_are_late =
+            matches!(origin, Origin::Same | Origin::Doubtful) || (is_left && origin == Origin::Unknown);
         let had = self.max_totals_bytes.saturating_sub(books.totals_bytes);
         let (mut room, mut fell) = (had, false);
         let mut routes = RouteReports {
@@ -270,7 +284,9 @@ impl Stats {
             room: &mut room,
             falls_are_late,
             fell: &mut fell,
+            is_own: session.is_own(),
             from,
+            at,
             now,
         };
         let mut left_out: u64 = report.routes.iter().map(|part| routes.take(part)).sum();
@@ -280,14 +296,16 @@ impl Stats {
             room: &mut room,
             falls_are_late,
             fell: &mut fell,
+            is_own: session.is_own(),
             from,
+            at,
             now,
         };
         for part in &report.served {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
         books.totals_bytes = books.totals_bytes + had - room;
-        instance.reported(now, start, origin, fell);
+        instance.reported(at, start, origin, fell && !is_left);
         left_out
     }
 
@@ -299,7 +317,7 @@ impl Stats {
         shared.map(|(id, _)| (id.service.clone(), id.instance.clone())).collect()
     }
 
-    /// Routes and totals since this server first heard of them, for Prometheus.
+    /// Routes, and what clients of this server counted since it first heard of them, for Prometheus.
     pub(crate) fn counted(&self) -> Vec<Counted> {
         let books = self.books();
         let counted = |(route, book): (&Route, &RouteBook)| Counted {
@@ -309,7 +327,7 @@ impl Stats {
         books.routes.iter().map(counted).collect()
     }
 
-    /// What services serve since this server first heard of it, for Prometheus.
+    /// What clients of this server serve since it first heard of it, for Prometheus.
     pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
         self.books().served()
     }

@@ -64,6 +64,11 @@ impl Origins {
         }
     }
 
+    /// When the counters began, where that is known.
+    pub(super) fn start(&self) -> Option<Duration> {
+        self.start
+    }
+
     /// Notes a report, and whether totals in it fell; answers whether it was sound.
     pub(super) fn note(&mut self, now: Duration, start: Option<Duration>, from: Origin, fell: bool) -> bool {
         if from == Origin::Doubtful || (from == Origin::Same && fell) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use damper_core::fault::Millis;
+use damper_proto::convert;
 
 use crate::errors::Error;
 
@@ -45,7 +46,7 @@ impl Over {
         names: &str,
     ) -> Result<Self, Error> {
         let Some(wire) = wire else { return Ok(Self::default()) };
-        let said = Duration::try_from(wire).map_err(|_| Error::fault(field, format!("is not {names}")))?;
+        let said = convert::length(wire).ok_or_else(|| Error::fault(field, format!("is not {names}")))?;
         let found = from.iter().find(|over| over.length() == said).copied();
         found.ok_or_else(|| {
             let hint = match said == Self::Second.length() {

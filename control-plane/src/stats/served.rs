@@ -56,8 +56,12 @@ pub(super) struct ServedReport<'a> {
     pub(super) falls_are_late: bool,
     /// Whether any fell.
     pub(super) fell: &'a mut bool,
+    /// As of routes.
+    pub(super) is_own: bool,
     /// None for a process that is new and counted from here on only.
     pub(super) from: Option<Duration>,
+    /// When it came, perhaps to another replica.
+    pub(super) at: Duration,
     pub(super) now: Duration,
 }
 
@@ -144,13 +148,15 @@ impl ServedBooks {
             }
         };
         by.before.insert(key.1.clone(), totals);
-        let from = by.from.unwrap_or(by.now);
+        let from = by.from.unwrap_or(by.at);
         let new = || MethodBook { sum: Served::default(), window: Window::new(from), active: by.now };
         let book = self.methods.entry(key).or_insert_with(new);
         book.active = by.now;
         if let Some(added) = more {
-            book.sum = book.sum.plus(added);
-            book.window.add(from, by.now, &added.moved(), &Tally::default());
+            if by.is_own {
+                book.sum = book.sum.plus(added);
+            }
+            book.window.add((from, by.at), by.now, &added.moved(), &Tally::default());
         }
         true
     }

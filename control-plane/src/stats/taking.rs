@@ -26,8 +26,12 @@ pub(super) struct RouteReports<'a> {
     pub(super) falls_are_late: bool,
     /// Whether any fell.
     pub(super) fell: &'a mut bool,
+    /// The process is connected to this replica; what others count is not in this one's counters.
+    pub(super) is_own: bool,
     /// None for a process that is new and counted from here on only.
     pub(super) from: Option<Duration>,
+    /// When it came, perhaps to another replica.
+    pub(super) at: Duration,
     pub(super) now: Duration,
 }
 
@@ -45,10 +49,10 @@ impl RouteReports<'_> {
         let Some(left) = space.checked_sub(reported.bytes()) else { return 1 };
         *self.room = left;
         let added = self.instance.advance(&route, reported, self.from.is_some());
-        let (from, now) = (self.from.unwrap_or(self.now), self.now);
-        let book = self.books.entry(route).or_insert_with_key(|route| RouteBook::new(route, from, now));
+        let (between, now) = ((self.from.unwrap_or(self.at), self.at), self.now);
+        let book = self.books.entry(route).or_insert_with_key(|route| RouteBook::new(route, between.0, now));
         if let Some(added) = added {
-            book.add(&added, from, now);
+            book.add(&added, between, now, self.is_own);
         }
         unknown
     }
@@ -82,13 +86,21 @@ impl RouteBook {
     }
 
     /// Adds what was counted between two times.
-    fn add(&mut self, Totals { counts, latency }: &Totals, from: Duration, now: Duration) {
+    fn add(
+        &mut self,
+        Totals { counts, latency }: &Totals,
+        between: (Duration, Duration),
+        now: Duration,
+        is_own: bool,
+    ) {
         if counts.count(tally::CALLS) > 0 || counts.count(tally::ATTEMPTS) > 0 {
             self.active = now;
         }
         let moved: Vec<(u8, u64)> = counts.iter().collect();
-        self.window.add(from, now, &moved, latency);
-        self.counted.add_all(counts);
+        self.window.add(between, now, &moved, latency);
+        if is_own {
+            self.counted.add_all(counts);
+        }
     }
 }
 

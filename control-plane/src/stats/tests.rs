@@ -60,7 +60,7 @@ async fn steady_reports_give_a_steady_rate() {
     stats.connected(&one);
     for n in 1..=6 {
         pass(5).await;
-        assert_eq!(stats.report(&one, report("p.S/M", n * 500, n * 1000, n * 50)), 0);
+        assert_eq!(stats.report(&one, &report("p.S/M", n * 500, n * 1000, n * 50)), 0);
     }
     let row = only(&stats);
     assert!(about(row.calls_per_s, 100.0), "{row:?}");
@@ -80,7 +80,7 @@ async fn processes_of_one_route_add_up_and_leave_the_sum_when_they_go() {
     for n in 1..=4 {
         pass(5).await;
         for session in &all {
-            stats.report(session, report("p.S/M", n * 50, n * 50, 0));
+            stats.report(session, &report("p.S/M", n * 50, n * 50, 0));
         }
     }
     let row = only(&stats);
@@ -98,11 +98,11 @@ async fn a_repeated_report_adds_nothing_and_a_lost_one_loses_nothing() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     pass(5).await;
-    stats.report(&one, report("p.S/M", 10, 10, 0));
-    stats.report(&one, report("p.S/M", 10, 10, 0));
+    stats.report(&one, &report("p.S/M", 10, 10, 0));
+    stats.report(&one, &report("p.S/M", 10, 10, 0));
     pass(5).await;
     pass(5).await;
-    stats.report(&one, report("p.S/M", 30, 30, 0));
+    stats.report(&one, &report("p.S/M", 30, 30, 0));
     assert_eq!(stats.counted()[0].calls(), 30);
     assert_eq!(only(&stats).total_calls, 30);
 }
@@ -112,9 +112,9 @@ async fn a_process_that_restarted_counts_from_zero_again() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     pass(5).await;
-    stats.report(&one, report("p.S/M", 100, 100, 0));
+    stats.report(&one, &report("p.S/M", 100, 100, 0));
     pass(5).await;
-    stats.report(&one, report("p.S/M", 7, 7, 0));
+    stats.report(&one, &report("p.S/M", 7, 7, 0));
     assert_eq!(stats.counted()[0].calls(), 107);
     assert_eq!(only(&stats).total_calls, 7);
 }
@@ -126,7 +126,7 @@ async fn calls_of_unknown_age_are_totals_but_no_rate() {
     one.fresh = false;
     stats.connected(&one);
     pass(2).await;
-    stats.report(&one, report("p.S/M", 1_000_000, 1_000_000, 0));
+    stats.report(&one, &report("p.S/M", 1_000_000, 1_000_000, 0));
     pass(1).await;
     let row = only(&stats);
     assert_eq!((row.total_calls, row.calls_per_s), (1_000_000, 0.0));
@@ -138,7 +138,7 @@ async fn calls_of_known_age_are_spread_over_it() {
     pass(100).await;
     stats.connected(&one);
     let since = prost_types::Duration::try_from(Duration::from_secs(100)).ok();
-    stats.report(&one, v1::Report { since, ..report("p.S/M", 1000, 1000, 0) });
+    stats.report(&one, &v1::Report { since, ..report("p.S/M", 1000, 1000, 0) });
     assert!(about(only(&stats).calls_per_s, 10.0), "{:?}", only(&stats));
 }
 
@@ -148,7 +148,7 @@ async fn what_an_older_process_counted_before_this_server_began_is_no_burst() {
     pass(2).await;
     stats.connected(&one);
     let since = prost_types::Duration::try_from(Duration::from_secs(3600)).ok();
-    stats.report(&one, v1::Report { since, ..report("p.S/M", 36_000, 36_000, 0) });
+    stats.report(&one, &v1::Report { since, ..report("p.S/M", 36_000, 36_000, 0) });
     for window in [Over::FiveSeconds, Over::Minute] {
         assert!(about(over(&stats, window).calls_per_s, 10.0), "{}", over(&stats, window).calls_per_s);
     }
@@ -158,16 +158,16 @@ async fn what_an_older_process_counted_before_this_server_began_is_no_burst() {
 async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
-    assert_eq!(stats.report(&one, report("no method", 1, 1, 0)), 1);
+    assert_eq!(stats.report(&one, &report("no method", 1, 1, 0)), 1);
     let mut odd = report("p.S/M", 1, 1, 0);
     odd.routes[0].fates.push(v1::FateCount { fate: 99, would: false, count: 1 });
     odd.routes[0].latency.push(v1::BucketCount { bucket: 70_000, count: 1 });
-    assert_eq!(stats.report(&one, odd), 2);
+    assert_eq!(stats.report(&one, &odd), 2);
     for n in 0..3 {
-        stats.report(&one, report(&format!("p.S/N{n}"), 1, 1, 0));
+        stats.report(&one, &report(&format!("p.S/N{n}"), 1, 1, 0));
     }
     assert_eq!(stats.rows_over(Over::default(), &table()).len(), 3, "the limit of routes holds");
-    assert_eq!(stats.report(&one, report(OTHER_METHOD, 1, 1, 0)), 1, "full");
+    assert_eq!(stats.report(&one, &report(OTHER_METHOD, 1, 1, 0)), 1, "full");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,9 +176,9 @@ async fn a_report_in_parts_is_one_report() {
     stats.connected(&one);
     for n in 1..=4 {
         pass(5).await;
-        stats.report(&one, report("p.S/M", n * 50, n * 50, 0));
+        stats.report(&one, &report("p.S/M", n * 50, n * 50, 0));
         tokio::time::advance(Duration::from_millis(1)).await;
-        stats.report(&one, report("p.S/N", n * 50, n * 50, 0));
+        stats.report(&one, &report("p.S/N", n * 50, n * 50, 0));
     }
     let rows = stats.rows_over(Over::default(), &table());
     assert_eq!(rows.len(), 2);
@@ -208,7 +208,7 @@ async fn each_window_has_the_rate_of_its_own_time() {
         for _ in 0..reports {
             pass(5).await;
             calls += 5 * rate;
-            stats.report(&one, report("p.S/M", calls, calls, 0));
+            stats.report(&one, &report("p.S/M", calls, calls, 0));
         }
     }
     for (window, rate) in
@@ -225,7 +225,7 @@ async fn a_minute_is_known_although_processes_report_late_and_then_forgotten() {
     stats.connected(&one);
     for n in 1..=60 {
         pass(5).await;
-        stats.report(&one, report("p.S/M", n * 100, n * 100, 0));
+        stats.report(&one, &report("p.S/M", n * 100, n * 100, 0));
     }
     pass(6).await;
     assert!(
@@ -246,7 +246,7 @@ async fn a_watch_that_begins_does_not_take_what_is_not_reported_yet_for_silence(
     stats.connected(&one);
     for n in 1..=6 {
         pass(5).await;
-        stats.report(&one, report("p.S/M", n * 500, n * 500, 0));
+        stats.report(&one, &report("p.S/M", n * 500, n * 500, 0));
     }
     pass(4).await;
     pace.send_modify(Pace::begin_watching_everything);
@@ -271,7 +271,7 @@ async fn quantiles_are_those_of_the_window() {
         // Slow for 40 s, then fast with one slow call of a hundred.
         let (slow, fast) = if n < 8 { (100, 0) } else { (1, 99) };
         counts = (counts.0 + slow, counts.1 + fast);
-        stats.report(&one, took(counts.0, counts.1));
+        stats.report(&one, &took(counts.0, counts.1));
     }
     let near = |quantile: Option<prost_types::Duration>, ms: u64| {
         let found = Duration::try_from(quantile.unwrap()).unwrap();
@@ -302,7 +302,7 @@ async fn a_watched_route_is_told_over_the_last_second() {
         for session in &all {
             // The rate of the last second is ten times that of those before.
             let calls = if n < 20 { n * 10 } else { 290 };
-            stats.report(session, report("p.S/M", calls, calls, 0));
+            stats.report(session, &report("p.S/M", calls, calls, 0));
         }
     }
     let route = stats.rows_over(Over::default(), &table())[0].route.clone();
@@ -330,7 +330,7 @@ async fn gates_are_those_of_the_last_reports_of_connected_processes() {
         [Some(state(true, v1::CircuitState::HalfOpen)), Some(state(false, v1::CircuitState::Closed)), None];
     pass(5).await;
     for (session, state) in all.iter().zip(&states) {
-        stats.report(session, detailed(10, |route| route.state = *state));
+        stats.report(session, &detailed(10, |route| route.state = *state));
     }
     let gates = |row: &v1::RouteStats| {
         (row.breaker_refuses, row.budget_refuses, row.circuit_open, row.window_failures)
@@ -338,7 +338,7 @@ async fn gates_are_those_of_the_last_reports_of_connected_processes() {
     let row = only(&stats);
     assert_eq!((gates(&row), row.window_successes), ((1, 1, 1, 20), 180));
     pass(5).await;
-    stats.report(&all[0], detailed(11, |route| route.state = states[1]));
+    stats.report(&all[0], &detailed(11, |route| route.state = states[1]));
     stats.disconnected(&all[1]);
     assert_eq!(gates(&only(&stats)), (0, 0, 0, 10));
 }
@@ -348,7 +348,7 @@ async fn a_kill_is_told_of_all_processes_as_soon_as_it_is_in_the_table() {
     let (stats, all) = (stats(), [session("one"), session("two")]);
     for session in &all {
         stats.connected(session);
-        stats.report(session, detailed(10, |_| {}));
+        stats.report(session, &detailed(10, |_| {}));
     }
     let killed = |table: &Arc<TableView>| stats.rows_over(Over::default(), table)[0].stats.killed;
     assert_eq!(killed(&table()), 0);
@@ -375,7 +375,7 @@ async fn rates_of_retries_hedges_and_loops_are_told() {
             route.outer_loop_calls = n * 5;
             route.codes = vec![v1::CodeCount { code: v1::Code::Unavailable.into(), count: n * 100 }];
         });
-        stats.report(&one, report);
+        stats.report(&one, &report);
     }
     let row = only(&stats);
     let rates = [row.retries_per_s, row.hedges_per_s, row.would_hedges_per_s, row.outer_loop_calls_per_s];
@@ -394,7 +394,7 @@ async fn what_the_callee_serves_stands_with_every_route_to_it() {
     [&caller, &callee].into_iter().for_each(|session| stats.connected(session));
     for n in 1..=4 {
         pass(5).await;
-        stats.report(&caller, report("p.S/M", n * 50, n * 50, 0));
+        stats.report(&caller, &report("p.S/M", n * 50, n * 50, 0));
         let served = v1::ServedReport {
             method: "p.S/M".to_owned(),
             first_sends: n * 100,
@@ -404,7 +404,7 @@ async fn what_the_callee_serves_stands_with_every_route_to_it() {
             shed_repeats: n * 15,
             would_shed_repeats: n * 25,
         };
-        stats.report(&callee, v1::Report { served: vec![served], ..Default::default() });
+        stats.report(&callee, &v1::Report { served: vec![served], ..Default::default() });
     }
     for window in [Over::FiveSeconds, Over::TenSeconds, Over::Minute] {
         let served = over(&stats, window).served.unwrap();
@@ -456,7 +456,7 @@ fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
     for n in 1..=24_u64 {
         for process in 0..processes as u64 {
             let to = Duration::from_millis(n * 5_000 + process * 5_000 / processes as u64);
-            window.add(to - Duration::from_secs(5), to, &counts, &latency);
+            window.add((to - Duration::from_secs(5), to), to, &counts, &latency);
         }
     }
     window.bytes()
@@ -530,9 +530,9 @@ async fn the_largest_numbers_in_every_field_leave_all_figures_readable() {
     for _ in 0..3 {
         pass(5).await;
         for session in &all {
-            stats.report(session, v1::Report { since: None, ..report("p.S/M", 0, 0, 0) });
-            stats.report(session, largest());
-            stats.report(session, v1::Report { since: None, ..largest() });
+            stats.report(session, &v1::Report { since: None, ..report("p.S/M", 0, 0, 0) });
+            stats.report(session, &largest());
+            stats.report(session, &v1::Report { since: None, ..largest() });
         }
     }
     let route = stats.rows_over(Over::default(), &table())[0].route.clone();
@@ -569,10 +569,10 @@ async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() 
             pass(4).await;
             stats.report(
                 &one,
-                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+                &aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
             );
             pass(1).await;
-            stats.report(&two, aged(newer + n * 5, report("p.S/M", n * 50, n * 50, 0)));
+            stats.report(&two, &aged(newer + n * 5, report("p.S/M", n * 50, n * 50, 0)));
             assert_eq!(!stats.shared_ids().is_empty(), n >= 2, "{n}: once is not enough");
         }
         let rate = over(&stats, Over::TenSeconds).calls_per_s;
@@ -584,7 +584,7 @@ async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() 
             pass(5).await;
             stats.report(
                 &one,
-                aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
+                &aged(older + n * 5, report("p.S/M", 1_000_000 + n * 50, 1_000_000 + n * 50, 0)),
             );
         }
         assert!(stats.shared_ids().is_empty(), "it was some minutes ago");
@@ -597,7 +597,7 @@ async fn a_late_part_of_an_old_stream_adds_nothing() {
     stats.connected(&one);
     for (passed, age, calls) in [(5, 100, 1000), (5, 105, 1050), (1, 101, 1000), (4, 110, 1100)] {
         pass(passed).await;
-        stats.report(&one, aged(age, report("p.S/M", calls, calls, 0)));
+        stats.report(&one, &aged(age, report("p.S/M", calls, calls, 0)));
     }
     assert_eq!(stats.counted()[0].calls(), 1100);
     assert!(about(over(&stats, Over::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
@@ -609,10 +609,10 @@ async fn the_next_process_of_a_name_counts_from_zero_over_its_own_time() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     pass(5).await;
-    stats.report(&one, aged(1000, report("p.S/M", 10_000, 10_000, 0)));
-    stats.report(&one, aged(1000, report("p.S/N", 10_000, 10_000, 0)));
+    stats.report(&one, &aged(1000, report("p.S/M", 10_000, 10_000, 0)));
+    stats.report(&one, &aged(1000, report("p.S/N", 10_000, 10_000, 0)));
     pass(30).await;
-    stats.report(&one, aged(20, report("p.S/M", 20_000, 20_000, 0)));
+    stats.report(&one, &aged(20, report("p.S/M", 20_000, 20_000, 0)));
     let rows = stats.rows_over(Over::TenSeconds, &table());
     let totals: Vec<_> = rows.iter().map(|row| (row.stats.total_calls, row.stats.clients)).collect();
     assert_eq!(totals, [(20_000, 1), (0, 0)], "what the process before had is gone");
@@ -631,7 +631,7 @@ async fn a_process_that_was_suspended_or_whose_clock_is_late_goes_on_counting() 
         if n == 5 {
             pass(60).await;
         }
-        stats.report(&one, aged(age, report("p.S/M", n * 50, n * 50, 0)));
+        stats.report(&one, &aged(age, report("p.S/M", n * 50, n * 50, 0)));
     }
     assert_eq!(stats.counted()[0].calls(), 1000);
     assert!(stats.shared_ids().is_empty());
@@ -643,10 +643,10 @@ async fn whoever_goes_on_alone_under_a_shared_name_is_believed_in_the_end() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     pass(5).await;
-    stats.report(&one, aged(1000, report("p.S/M", 10_000, 10_000, 0)));
+    stats.report(&one, &aged(1000, report("p.S/M", 10_000, 10_000, 0)));
     for n in 1..=6 {
         pass(5).await;
-        stats.report(&one, aged(500 + n * 5, report("p.S/M", n * 50, n * 50, 0)));
+        stats.report(&one, &aged(500 + n * 5, report("p.S/M", n * 50, n * 50, 0)));
     }
     assert_eq!(over(&stats, Over::TenSeconds).total_calls, 300);
     assert_eq!(stats.counted()[0].calls(), 10_300);
@@ -664,7 +664,7 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
             let mut report = largest();
             report.routes[0].callee_method = format!("p.S/M{n}");
             report.served[0].method = format!("p.S/M{n}");
-            stats.report(session, v1::Report { since: None, ..report });
+            stats.report(session, &v1::Report { since: None, ..report });
         }
     }
     let bytes = || {
@@ -674,7 +674,7 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
         truth
     };
     assert!(bytes() <= most && bytes() > most / 2, "{}", bytes());
-    let usual = |n| stats.report(&all[39], report(&format!("p.S/U{n}"), 10, 10, 0));
+    let usual = |n| stats.report(&all[39], &report(&format!("p.S/U{n}"), 10, 10, 0));
     assert!((0..40).map(usual).sum::<u64>() > 0, "what does not fit is counted");
     assert!(bytes() <= most, "{}", bytes());
     // Whoever left makes room for those that come.
@@ -682,6 +682,72 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
     let new = session("new");
     stats.connected(&new);
     pass(5).await;
-    assert_eq!(stats.report(&new, report("p.S/M1", 10, 10, 0)), 0);
+    assert_eq!(stats.report(&new, &report("p.S/M1", 10, 10, 0)), 0);
     assert!(bytes() < 2048, "{}", bytes());
+}
+
+/// A client of another replica.
+fn mirrored(instance: &str) -> Session {
+    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
+    let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
+    let told = v1::FollowedClient { number: 7, hello: Some(hello), ..Default::default() };
+    Session::mirrored(told, class, "other".into(), &table())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_moves_from_another_replica_is_counted_once_whatever_comes_late() {
+    // With and without word of when the counters began, which older processes do not say.
+    for since in [Some(1000), None] {
+        let (stats, there, here) = (stats(), mirrored("one"), session("one"));
+        let told = |calls| match since {
+            Some(since) => aged(since, report("p.S/M", calls, calls, 0)),
+            None => report("p.S/M", calls, calls, 0),
+        };
+        stats.connected(&there);
+        stats.report_of(&there, &told(100), Duration::from_millis(40));
+        stats.report_of(&there, &told(200), Duration::from_millis(40));
+        stats.connected(&here);
+        there.supersede(true);
+        stats.report(&here, &told(300));
+        // Was under way from the other replica meanwhile.
+        stats.report_of(&there, &told(250), Duration::from_millis(80));
+        stats.disconnected(&there);
+        stats.report(&here, &told(350));
+        let row = only(&stats);
+        assert_eq!((row.total_calls, row.clients), (350, 1));
+        assert_eq!(stats.counted()[0].calls(), 150, "the counters of this replica are of its own clients");
+        assert!(stats.shared_ids().is_empty());
+        stats.disconnected(&here);
+        pass(1).await;
+        assert_eq!(only(&stats).clients, 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_totals_of_a_process_are_told_as_it_reported_them() {
+    let (told, heard, here, there) = (stats(), stats(), session("one"), mirrored("one"));
+    told.connected(&here);
+    let state = v1::RouteState { window_failures: 3, breaker_refuses: true, ..Default::default() };
+    let since = prost_types::Duration::try_from(Duration::from_secs(60)).ok();
+    let mut first = report("p.S/M", 600, 900, 60);
+    first.routes[0].state = Some(state);
+    first.served =
+        vec![v1::ServedReport { method: "q.S/N".to_owned(), first_sends: 9, ..Default::default() }];
+    told.report(&here, &v1::Report { since, ..first });
+    pass(4).await;
+    let (reports, age) = told.totals(&here);
+    assert_eq!(age.as_secs(), 4);
+    heard.connected(&there);
+    assert!(!reports.is_empty());
+    for report in &reports {
+        assert_eq!(heard.report_of(&there, report, age), 0);
+    }
+    pass(10).await;
+    let (a, b) = (only(&told), only(&heard));
+    assert_eq!((a.total_calls, a.total_attempts, a.total_hedges), (600, 900, 300));
+    assert_eq!((&a.fates, a.p99, a.breaker_refuses), (&b.fates, b.p99, 1));
+    assert_eq!(a, b, "what one replica tells of its clients is what another one knows of them");
+    assert_eq!((heard.counted()[0].calls(), told.counted()[0].calls()), (0, 600));
+    assert_eq!(told.totals(&session("nobody")).0.len(), 0);
 }

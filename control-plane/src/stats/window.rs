@@ -62,20 +62,27 @@ impl Window {
         Self { slots: Vec::new(), began: second(began) }
     }
 
-    /// Spreads what was counted between two times; nothing later than `to` was ever added.
-    pub(super) fn add(&mut self, from: Duration, to: Duration, counted: &[(u8, u64)], latency: &Tally) {
+    /// Spreads what was counted between two times, the later of which may be a little past.
+    pub(super) fn add(
+        &mut self,
+        (from, to): (Duration, Duration),
+        now: Duration,
+        counted: &[(u8, u64)],
+        latency: &Tally,
+    ) {
         self.began = self.began.min(second(from));
-        self.forget(to);
-        let (now, length) = (second(to), to.saturating_sub(from).as_secs_f64());
+        self.forget(now);
+        let (now, last) = (second(now), second(to));
+        let length = to.saturating_sub(from).as_secs_f64();
         if !counted.is_empty() {
             let mut start = unit(second(from).max(oldest(now)), now).0;
-            while start <= now {
+            while start <= last {
                 let (at, seconds) = unit(start, now);
                 let begin = from.as_secs_f64().max(at as f64);
                 let end = to.as_secs_f64().min((at + seconds) as f64);
                 let share = match length > 0.0 {
                     true => (end - begin).max(0.0) / length,
-                    false => f64::from(u8::from(at == now)),
+                    false => f64::from(u8::from((at..at + seconds).contains(&last))),
                 };
                 if share > 0.0 {
                     let slot = self.slot(at, seconds);
@@ -87,7 +94,8 @@ impl Window {
             }
         }
         if latency.iter().next().is_some() {
-            let slot = self.slot(now, 1);
+            let (at, seconds) = unit(last, now);
+            let slot = self.slot(at, seconds);
             latency.iter().for_each(|(bucket, n)| slot.latency.add(bucket, n as f32));
         }
     }

@@ -17,10 +17,11 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 
 use self::link::{Failure, Link};
 use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, PARTS, damaged};
-use super::{Change, Error, OpenError, State, Store, Watch};
+use super::{Change, Error, OpenError, Presence, State, Store, Watch};
 
 mod commit;
 mod link;
+mod presence;
 mod watch;
 
 /// Where the keys lie unless the settings say otherwise.
@@ -363,6 +364,10 @@ impl Store for EtcdStore {
 
     async fn compact(&self, revision: u64) -> Result<(), Error> {
         self.drop_changes(revision).await
+    }
+
+    fn join(&self, id: &str, value: Bytes) -> Option<Presence> {
+        Some(presence::join(self.clone(), id, value))
     }
 
     async fn renew_epoch(&self, current: &str) -> Result<String, Error> {

@@ -12,6 +12,7 @@
 //! A commit that was acknowledged survives kill -9 and power loss.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::pin::Pin;
 use std::time::SystemTime;
 
@@ -20,10 +21,12 @@ use futures_core::Stream;
 
 pub mod etcd;
 mod location;
+mod presence;
 mod record;
 pub mod sled;
 
 pub use location::{Location, LocationError, OpenError};
+pub use presence::{Known, LEASE, Presence};
 
 /// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
 pub const MAX_CHANGES_PER_COMMIT: usize = 64;
@@ -48,8 +51,8 @@ pub struct State {
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// One key's current value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One key's current value. It does not say it in `Debug`, since some values are secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The revision of the change that set it.
     pub revision: u64,
@@ -80,8 +83,8 @@ pub struct Change {
     pub edits: Vec<Edit>,
 }
 
-/// One key's part in a change.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One key's part in a change. It does not say the values in `Debug`, since some are secret.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Edit {
     /// Segments joined by `/`, each percent-encoded by [`key`], so that no name can escape its place.
     pub key: String,
@@ -90,6 +93,24 @@ pub struct Edit {
     /// The entry as it was, or none where there was none. Kept with the change, so that what a key was before
     /// can be told also where the change that had set it is no longer kept.
     pub before: Option<Entry>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.len();
+        f.debug_struct("Entry").field("revision", &self.revision).field("bytes", &bytes).finish()
+    }
+}
+
+impl fmt::Debug for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Bytes::len);
+        f.debug_struct("Edit")
+            .field("key", &self.key)
+            .field("bytes", &bytes)
+            .field("before", &self.before)
+            .finish()
+    }
 }
 
 /// What a watch yields: every change after the revision it was opened at, in order, none twice.
@@ -184,6 +205,10 @@ pub trait Store: Send + Sync + 'static {
     /// starts anew; for a backup that was restored under the epoch of its original. Answers the epoch now in
     /// force, which is another's where somebody else was faster.
     async fn renew_epoch(&self, current: &str) -> Result<String, Error>;
+
+    /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
+    /// kept. `value` is what it says of itself. None where a store has one server only.
+    fn join(&self, id: &str, value: Bytes) -> Option<Presence>;
 }
 
 /// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.

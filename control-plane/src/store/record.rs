@@ -7,6 +7,7 @@
 //! | `compacted` | the newest revision whose change was dropped, text |
 //! | `changes/<revision, 20 digits>` | one change: a [`Record`] |
 //! | `parts/<revision>/<commit>/<number>` | the pieces of a record that is too large for one value |
+//! | `replicas/<id>` | a server that is there; no part of the recorded state |
 //! | everything else | an entry: the revision that set it and its value |
 //!
 //! A record carries the random id of its commit, by which a writer recognises its own work after a timeout.
@@ -29,8 +30,11 @@ pub(super) const COMPACTED: &str = "compacted";
 pub(super) const CHANGES: &str = "changes/";
 pub(super) const PARTS: &str = "parts/";
 
+/// Who serves from the store: beside the recorded state, in etcd only, each under a lease.
+pub(super) const REPLICAS: &str = "replicas/";
+
 /// The first segments a key of an entry may not have.
-const RESERVED: [&str; 5] = [EPOCH, HEAD, COMPACTED, "changes", "parts"];
+const RESERVED: [&str; 6] = [EPOCH, HEAD, COMPACTED, "changes", "parts", "replicas"];
 
 /// One piece of a record that is too large for one value.
 pub(super) const PART_BYTES: usize = 1 << 20;
@@ -425,7 +429,7 @@ mod tests {
             change.edits[0].key = key.to_owned();
             check(6, &[change])
         };
-        for key in ["head", "head/x", "changes/1", "parts/", "epoch", "compacted", ""] {
+        for key in ["head", "head/x", "changes/1", "parts/", "epoch", "compacted", "replicas/a", ""] {
             assert!(matches!(with_key(key), Err(Error::Invalid { .. })), "{key:?}");
         }
         for key in ["headless", "rules/head", "changes0/x", "parts0"] {

@@ -17,7 +17,7 @@ use sled::{Batch, Db};
 use tokio::sync::watch;
 
 use super::record::{self, COMPACTED, EPOCH, HEAD, Head, damaged};
-use super::{Change, Error, OpenError, State, Store, Watch};
+use super::{Change, Error, OpenError, Presence, State, Store, Watch};
 
 /// A record above this is written in parts: sled rewrites a value together with up to 15 neighbours.
 const INLINE_BYTES: usize = 64 << 10;
@@ -105,6 +105,10 @@ impl Store for SledStore {
 
     async fn compact(&self, revision: u64) -> Result<(), Error> {
         self.blocking(move |inner| inner.compact(revision)).await
+    }
+
+    fn join(&self, _id: &str, _value: Bytes) -> Option<Presence> {
+        None
     }
 
     async fn renew_epoch(&self, current: &str) -> Result<String, Error> {

@@ -1,4 +1,4 @@
-//! All rules, guards and kills at one revision, as this replica knows them, and what changed lately.
+//! All rules, guards, kills and tokens at one revision, as this replica knows them, and what changed lately.
 //!
 //! A view is immutable and shares all but the changed entries with the one before it, so that a change among
 //! 100,000 rules costs a few tree nodes. Entries are parsed once, when they come from the store. A stored rule
@@ -11,6 +11,7 @@ mod kills;
 mod now;
 mod stored;
 mod subject;
+mod tokens;
 mod tried;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,9 @@ pub(crate) use self::guards::{Exceeded, Guards};
 pub(crate) use self::kills::{Kills, StoredKill};
 pub(crate) use self::stored::{StoredGuard, StoredRule};
 pub(crate) use self::subject::{GUARDS, KILLS, RULES, Subject, decoded};
+pub(crate) use self::tokens::{
+    CLUSTER_KEY, StoredToken, TOKENS, Tokens, description, token_key, token_of,
+};
 use crate::store::{Change, State};
 
 /// How many changed patterns are remembered in memory; older changes are read from the store.
@@ -32,7 +36,7 @@ const REMEMBERED_PATTERNS: usize = 20_000;
 /// Why a rule is off that this server can not read, or not limit as a guard wants it.
 pub(crate) const UNREAD: &str = "unreadable by this control plane";
 
-/// All rules, guards and kills at one revision.
+/// All rules, guards, kills and tokens at one revision.
 #[derive(Clone, Debug)]
 pub(crate) struct TableView {
     epoch: Arc<str>,
@@ -40,6 +44,7 @@ pub(crate) struct TableView {
     rules: RedBlackTreeMapSync<Pattern, Arc<StoredRule>>,
     guards: Guards,
     kills: Kills,
+    tokens: Tokens,
     /// What each of the latest changes touched.
     recent: RedBlackTreeMapSync<u64, Arc<[Subject]>>,
     recent_subjects: usize,
@@ -64,11 +69,15 @@ impl TableView {
             rules: RedBlackTreeMapSync::new_sync(),
             guards: Guards::none(),
             kills: Kills::none(),
+            tokens: Tokens::none(),
             recent: RedBlackTreeMapSync::new_sync(),
             recent_subjects: 0,
             stale_since: None,
         };
         for (key, entry) in &state.entries {
+            if view.tokens.follow(key, Some(&entry.value), entry.revision) {
+                continue;
+            }
             if let Some(subject) = Subject::of_key(key) {
                 view.set(&subject, &entry.value, entry.revision);
             }
@@ -80,6 +89,9 @@ impl TableView {
     pub(crate) fn apply(&mut self, change: &Change) {
         let mut subjects = Vec::with_capacity(change.edits.len());
         for edit in &change.edits {
+            if self.tokens.follow(&edit.key, edit.value.as_ref(), change.revision) {
+                continue;
+            }
             let Some(subject) = Subject::of_key(&edit.key) else { continue };
             let all_read = self.guards.all_read();
             match &edit.value {
@@ -156,6 +168,11 @@ impl TableView {
     /// All kills, those included that are over.
     pub(crate) fn kills(&self) -> &Kills {
         &self.kills
+    }
+
+    /// All tokens, those included that are over.
+    pub(crate) fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// The revision of a rule, guard or kill.

@@ -1,15 +1,25 @@
 //! `damper.v1.Tokens`: who may do what. One use case, one file.
+//!
+//! A token is written as a rule is, through the same writer, so that history, audit and repeated requests hold for it,
+//! and so that every replica learns of a revocation as it learns of a rule. Who may call this, as anything else, is
+//! `access`'s to say.
+
+mod create;
+pub(crate) mod expiry;
+mod list;
+mod revoke;
 
 use std::sync::Arc;
 
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
+use crate::access::Caller;
+use crate::errors::within;
 use crate::shared::Shared;
 
 /// The service.
 pub(crate) struct Tokens {
-    #[expect(dead_code, reason = "not built yet")]
     shared: Arc<Shared>,
 }
 
@@ -23,29 +33,33 @@ impl Tokens {
 impl v1::tokens_server::Tokens for Tokens {
     async fn create_token(
         &self,
-        _request: Request<v1::CreateTokenRequest>,
+        request: Request<v1::CreateTokenRequest>,
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        let work = create::create(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("create_token", answer)
     }
 
     async fn list_tokens(
         &self,
-        _request: Request<v1::ListTokensRequest>,
+        _: Request<v1::ListTokensRequest>,
     ) -> Result<Response<v1::ListTokensResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        Ok(Response::new(list::list(&self.shared.table())))
     }
 
     async fn revoke_token(
         &self,
-        _request: Request<v1::RevokeTokenRequest>,
+        request: Request<v1::RevokeTokenRequest>,
     ) -> Result<Response<v1::RevokeTokenResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        let work = revoke::revoke(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("revoke_token", answer)
     }
 
     async fn who_am_i(
         &self,
-        _request: Request<v1::WhoAmIRequest>,
+        request: Request<v1::WhoAmIRequest>,
     ) -> Result<Response<v1::WhoAmIResponse>, Status> {
-        Err(Status::unimplemented("not built yet"))
+        Ok(Response::new(Caller::of(&request).described(self.shared.access.required)))
     }
 }

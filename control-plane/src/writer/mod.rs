@@ -14,6 +14,7 @@ mod known;
 mod requests;
 mod task;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, SystemTime};
@@ -54,8 +55,8 @@ pub struct Proposal {
     pub judge: Option<Arc<dyn Judge>>,
 }
 
-/// One key's part in a proposal.
-#[derive(Clone, Debug)]
+/// One key's part in a proposal. It does not say the value in `Debug`, since some are secret.
+#[derive(Clone)]
 pub struct ProposedEdit {
     /// The key, made by [`crate::store::key`].
     pub key: String,
@@ -63,6 +64,13 @@ pub struct ProposedEdit {
     pub value: Option<Bytes>,
     /// The revision the key's entry must have: 0 = it must not exist, none = any.
     pub expected: Option<u64>,
+}
+
+impl fmt::Debug for ProposedEdit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.value.as_ref().map(Bytes::len);
+        f.debug_struct("ProposedEdit").field("key", &self.key).field("bytes", &bytes).finish_non_exhaustive()
+    }
 }
 
 /// What became of a proposal that was accepted.

@@ -276,6 +276,10 @@ impl Store for Silent {
     async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
         Ok(current.to_owned())
     }
+
+    fn join(&self, _: &str, _: bytes::Bytes) -> Option<crate::store::Presence> {
+        None
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -141,7 +141,7 @@ impl Running {
     pub(crate) async fn get(&self, address: std::net::SocketAddr, head: &str) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("{head}\r\nhost: damper\r\nconnection: close\r\n\r\n");
+        let request = format!("{head}\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
         soon(stream.read_to_end(&mut answer)).await.unwrap();

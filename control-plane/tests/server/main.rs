@@ -2,6 +2,7 @@
 //! can rely on. Every wait is for an event; a time limit only ends a test that has failed.
 #![allow(clippy::unwrap_used, reason = "a test that can not go on has failed")]
 
+mod access;
 mod bad_input;
 mod chain;
 mod convergence;

@@ -13,8 +13,19 @@ use serde_json::Value;
 
 use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start};
 
-const FUNCTIONS: [&str; 10] =
-    ["sum", "max", "rate", "increase", "absent", "max_over_time", "and", "or", "histogram_quantile", "min"];
+const FUNCTIONS: [&str; 11] = [
+    "time",
+    "sum",
+    "max",
+    "rate",
+    "increase",
+    "absent",
+    "max_over_time",
+    "and",
+    "or",
+    "histogram_quantile",
+    "min",
+];
 const GROUPINGS: [&str; 2] = ["by", "on"];
 /// Labels that Prometheus adds to what it scrapes.
 const ADDED: [&str; 2] = ["instance", "job"];
@@ -116,7 +127,7 @@ fn asked(expression: &str) -> Result<Asked, String> {
             Token::Word(word) if FUNCTIONS.contains(&word.as_str()) => {}
             Token::Sign('(') => open.push(()),
             Token::Sign(')') => open.pop().ok_or("a ) too many")?,
-            Token::Sign('/' | '>' | '<' | '*' | '=') => {}
+            Token::Sign('/' | '>' | '<' | '*' | '=' | '-') => {}
             other => return Err(format!("{other:?} is not known")),
         }
     }

@@ -11,6 +11,14 @@ use damper_core::{BackoffStep, Faults};
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
+/// A length of time of the wire; none where it is negative or no such number. prost's own conversion overflows on the
+/// outermost of them.
+#[must_use]
+pub fn length(wire: prost_types::Duration) -> Option<Duration> {
+    let nanos = u32::try_from(wire.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(wire.seconds).ok()?, nanos))
+}
+
 /// A duration; `None` if it is absent or was refused.
 pub(super) fn duration(
     path: &str,

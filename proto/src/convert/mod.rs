@@ -24,6 +24,7 @@ mod waits;
 
 use damper_core::{Faults, Pattern};
 
+pub use self::amount::length;
 pub use self::fate::UnspecifiedFate;
 pub use self::guard::{ceiling, distributed_guard, guard};
 pub use self::key::{pattern, route_key};

@@ -9,6 +9,7 @@ use damper_proto::{manifest, v1};
 use crate::Session;
 use crate::client::Client;
 use crate::commands::kills::{concerns, in_words, obeys};
+use crate::commands::replicas::warn_of;
 use crate::exit::Error;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
@@ -54,7 +55,9 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
             if response.clients.is_empty() {
                 message(nobody(connected));
             }
-            return show(session.format, &response, || screen(&response, &kills));
+            show(session.format, &response, || screen(&response, &kills))?;
+            warn_of(&response.missing_replicas);
+            return Ok(());
         }
         follow(session.format, &response, connected, &kills, &mut headed)?;
         tokio::time::sleep(args.interval).await;
@@ -139,6 +142,7 @@ fn table(response: &v1::ListClientsResponse) -> Table {
         ("CONNECTED", Right),
         ("HEARD", Right),
         ("LACKS", Left),
+        ("REPLICA", Left),
     ]);
     let now = now();
     for client in &response.clients {
@@ -160,6 +164,7 @@ fn table(response: &v1::ListClientsResponse) -> Table {
             age(client.connected_at.as_ref(), now),
             age(client.last_heard_at.as_ref(), now),
             client.features_lacking.join(","),
+            client.replica.clone(),
         ]);
     }
     table

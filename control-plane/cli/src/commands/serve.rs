@@ -3,7 +3,7 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
-use damper_control_plane::{Server, Settings, StartError};
+use damper_control_plane::{BootstrapError, Server, Settings, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
@@ -16,9 +16,17 @@ const INTERRUPTED: i32 = 130;
 
 /// Serves.
 pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
+    let only_check = args.check;
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
+    if only_check {
+        Server::check(&settings).map_err(|error| not_started(&error))?;
+        message("the settings are good");
+        return Ok(());
+    }
     start_logging(log, log_level);
     warn_of_open_doors(&settings);
+    #[cfg(unix)]
+    take_descriptors();
     let mut signals = Signals::listen()?;
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
@@ -43,12 +51,20 @@ fn start_logging(log: Log, filter: EnvFilter) {
     }
 }
 
+/// Every connection is a descriptor, and the soft limit that processes begin with, often 1,024, is for programs that
+/// use select(2): takes what the hard limit allows.
+#[cfg(unix)]
+fn take_descriptors() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(limit) => tracing::debug!(limit, "open files"),
+        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+    }
+}
+
 /// What was allowed expressly is still said loudly.
 fn warn_of_open_doors(settings: &Settings) {
-    for address in [Some(settings.listen), settings.metrics_listen].into_iter().flatten() {
-        if !address.ip().is_loopback() && settings.allow_insecure {
-            tracing::warn!(%address, "open to other machines without TLS or tokens: anybody there can change rules");
-        }
+    for problem in settings.open_doors().iter().filter(|_| settings.allow_insecure) {
+        tracing::warn!("insecure, as was allowed: {problem}");
     }
 }
 
@@ -68,8 +84,13 @@ fn announce(server: &Server, log: Log) {
 fn not_started(error: &StartError) -> Error {
     let text = with_causes(error);
     match error {
-        StartError::Insecure { .. } => Error::Config(vec![format!("{text} with --insecure-allow-plaintext")]),
-        StartError::StoreUnusable(_) => Error::Config(vec![text]),
+        StartError::Insecure(problems) => {
+            let anyhow = "to serve like that all the same: --insecure-allow-plaintext".to_owned();
+            Error::Config(problems.iter().cloned().chain([anyhow]).collect())
+        }
+        StartError::Tls(faults) => Error::Config(faults.clone()),
+        StartError::Bootstrap(BootstrapError::Store(_)) => Error::Unavailable(text),
+        StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => Error::Config(vec![text]),
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
         | StartError::StoreUnreachable { .. }

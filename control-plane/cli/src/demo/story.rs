@@ -239,7 +239,7 @@ impl Story {
 }
 
 fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
-    let beyond_window = |more| seconds.max((window() + more).as_secs());
+    let beyond_window = |more: Duration| seconds.max((window() + more).as_secs());
     let healthy = Scene {
         name: "healthy",
         headline: "All is well",

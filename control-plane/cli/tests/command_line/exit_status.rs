@@ -15,7 +15,7 @@ fn wrong_call_is_a_usage_error() {
         &["apply"],
         &["completion", "tcsh"],
         &["serve", "--listen", "nowhere"],
-        &["--server", "https://host", "clients"],
+        &["--server", "ftp://host", "clients"],
     ];
     for args in table {
         let said = run(damper().args(args)).failed(64);

@@ -73,8 +73,12 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let (child, address) = serve(&folder);
+        Self::start_in(tempfile::tempdir().unwrap(), &[])
+    }
+
+    /// The same with further settings, whose files may be in the folder.
+    pub(crate) fn start_in(folder: TempDir, settings: &[&str]) -> Self {
+        let (child, address) = serve(&folder, settings);
         Self { child, address, folder }
     }
 
@@ -84,7 +88,7 @@ impl Serving {
         let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         assert!(killed.success());
         let code = self.child.wait().unwrap().code();
-        (self.child, self.address) = serve(&self.folder);
+        (self.child, self.address) = serve(&self.folder, &[]);
         code
     }
 
@@ -138,10 +142,10 @@ impl Drop for Serving {
     }
 }
 
-fn serve(folder: &TempDir) -> (Child, String) {
+fn serve(folder: &TempDir, settings: &[&str]) -> (Child, String) {
     let store = format!("sled:{}", folder.path().join("store").display());
     let mut serve = damper();
-    serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn", "--store", &store]);
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn", "--store", &store]).args(settings);
     let mut child = serve.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let address = address_of(&mut child);
     (child, address)

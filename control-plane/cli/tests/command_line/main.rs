@@ -19,3 +19,5 @@ mod lint;
 mod reporting;
 mod serving;
 mod stats;
+mod tls;
+mod tokens;

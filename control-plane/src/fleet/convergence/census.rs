@@ -219,7 +219,7 @@ fn newest(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
     for session in sessions {
         let names = (&session.class.service, &session.class.cluster, &session.instance);
         let known = newest.entry(names).or_insert(session);
-        if known.id() < session.id() {
+        if known.age_rank() < session.age_rank() {
             *known = session;
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::Faults;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -48,8 +48,8 @@ impl Plan {
         if !CONVERGENCE_SHARE.contains(&share) {
             faults.add("share", format!("{share} is not in 0.01..=1"));
         }
-        let within = within.map_or(Ok(DEFAULT_WITHIN), Duration::try_from);
-        let within = within.ok().filter(|within| CONVERGENCE_WITHIN.contains(within));
+        let within = within.map_or(Some(DEFAULT_WITHIN), convert::length);
+        let within = within.filter(|within| CONVERGENCE_WITHIN.contains(within));
         if within.is_none() {
             faults.add("within", "is not in 100ms..=10m");
         }
@@ -173,15 +173,19 @@ impl Watcher {
         let Some(census) = &mut self.census else { return Ok((unknown, None)) };
         let counted = census.take(&self.shared.hub, &table, Instant::now());
         let share = self.plan.share;
-        let (done, hopeless) = (counted.reaches(share), counted.is_hopeless(share));
-        let state = v1::Convergence { done, hopeless, elapsed: unknown.elapsed, ..counted.told };
+        // Of the clients of a replica that is not heard nothing is known, so nothing is said for certain.
+        let all_heard = unknown.missing_replicas.is_empty();
+        let (done, hopeless) = (all_heard && counted.reaches(share), all_heard && counted.is_hopeless(share));
+        let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
+        let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.told };
         Ok((state, counted.awaited_until))
     }
 
     /// What is known before it is known whom the change concerns.
     fn unknown(&self) -> v1::Convergence {
         let elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
-        v1::Convergence { revision: self.plan.revision, elapsed, ..Default::default() }
+        let missing_replicas = self.shared.replicas.missing();
+        v1::Convergence { revision: self.plan.revision, elapsed, missing_replicas, ..Default::default() }
     }
 }
 

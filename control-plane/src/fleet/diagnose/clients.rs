@@ -245,7 +245,7 @@ fn layers(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 /// How long ago, in whole seconds.
-fn age(since: SystemTime, now: SystemTime) -> Millis {
+pub(super) fn age(since: SystemTime, now: SystemTime) -> Millis {
     Millis(Duration::from_secs(now.duration_since(since).unwrap_or_default().as_secs()))
 }
 

@@ -23,6 +23,12 @@ codes! {
     STORE_STALE = "store_stale", Danger,
         "The store does not answer: rules are as they were, and no change is possible.",
         "Bring the store back; services go on with the rules that they have.";
+    REPLICA_UNHEARD = "replica_unheard", Warning,
+        "This replica does not hear another one: what that one's clients do is missing in what this one tells.",
+        "See `damper replicas` for why; it is forgotten 10 s after it has ended, and heard again when it is reached.";
+    REPLICA_BEHIND = "replica_behind", Warning,
+        "A replica has not come to the revision of the others.",
+        "Look at that replica's log and at its way to the store; its clients wait for changes meanwhile.";
     KILL_IN_FORCE = "kill_in_force", Warning,
         "A kill switch stops what is repeated, or calls altogether.",
         "End it with `damper unkill` when the incident is over, or let it expire.";

@@ -6,6 +6,7 @@
 
 mod clients;
 mod codes;
+mod replicas;
 mod routes;
 mod rules;
 
@@ -21,6 +22,7 @@ use damper_proto::v1;
 use crate::errors::Error;
 use crate::figures::many;
 use crate::judgement::{self, Findings};
+use crate::replicas::Apart;
 use crate::shared::Shared;
 use crate::stats::{Method, Over, Row};
 use crate::table::TableView;
@@ -46,6 +48,9 @@ struct Picture {
     shared_ids: Vec<(String, String)>,
     /// How late a client may be to confirm what it was sent.
     lags_after: Duration,
+    /// All replicas, this one included, and those that are elsewhere than this one.
+    replicas: Vec<v1::Replica>,
+    apart: Vec<Apart>,
 }
 
 /// One thing that is looked at.
@@ -74,6 +79,8 @@ pub(super) async fn diagnose(
         served: shared.stats.served_rates(Over::Minute),
         shared_ids: shared.stats.shared_ids(),
         lags_after: shared.settings.lags_after,
+        replicas: crate::replicas::list(shared).replicas,
+        apart: shared.replicas.apart(),
         service: request.service,
         table,
     };
@@ -84,7 +91,8 @@ impl Picture {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
-        for check in clients::CHECKS.iter().chain(routes::CHECKS).chain(rules::CHECKS) {
+        for check in clients::CHECKS.iter().chain(replicas::CHECKS).chain(routes::CHECKS).chain(rules::CHECKS)
+        {
             let found = (check.find)(self);
             let result = match found.len() {
                 0 => "nothing found".to_owned(),

@@ -1,9 +1,8 @@
 //! What routes measure: who repeats, what refuses, where chains end.
 
-use std::time::Duration;
 
 use damper_core::fault::Millis;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
 use super::{Check, Picture, codes, finding};
 use crate::figures::{many, percent};
@@ -78,7 +77,7 @@ fn deadlines(picture: &Picture) -> Vec<v1::Finding> {
         let out: f64 = out.map(|ended| ended.per_s).sum();
         (enough(stats) && out > LATE * stats.calls_per_s).then(|| {
             let time = |quantile: &Option<prost_types::Duration>| {
-                let known = quantile.and_then(|quantile| Duration::try_from(quantile).ok());
+                let known = quantile.and_then(convert::length);
                 known.map_or_else(|| "unknown".to_owned(), |time| Millis(time).to_string())
             };
             let (all, p50, p99) = (stats.calls_per_s, time(&stats.p50), time(&stats.p99));

@@ -28,6 +28,8 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
         served: Vec::new(),
         shared_ids: Vec::new(),
         lags_after: Duration::from_secs(10),
+        replicas: Vec::new(),
+        apart: Vec::new(),
     }
 }
 
@@ -95,4 +97,30 @@ fn an_answer_is_bounded_and_says_what_was_left_out() {
     assert_eq!(findings.len(), 1_000);
     let last = findings.last().unwrap();
     assert_eq!((last.code.as_str(), last.message.as_str()), ("more_findings", "and 501 more findings"));
+}
+
+#[test]
+fn a_replica_is_told_that_is_not_heard_or_has_been_elsewhere_for_long() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let since = picture.now - Duration::from_secs(30);
+    let (id, address) = ("b-1".to_owned(), "http://b:7600".to_owned());
+    let heard = v1::Replica { id, address, ..v1::Replica::default() };
+    let problem = "connection refused".to_owned();
+    picture.replicas = vec![v1::Replica { problem, unheard_since: Some(since.into()), ..heard.clone() }];
+    let found = picture.diagnosis().findings;
+    let unheard = found.iter().find(|finding| finding.code == "replica_unheard").unwrap();
+    assert_eq!(unheard.subject, "b-1");
+    assert!(unheard.message.contains("for 30s: connection refused"), "{unheard:?}");
+
+    picture.replicas = vec![heard];
+    let apart = |seconds| Apart {
+        id: "b-1".to_owned(),
+        revision: 0,
+        since: picture.now - Duration::from_secs(seconds),
+    };
+    let (a_moment, long) = (apart(2), apart(20));
+    picture.apart = vec![a_moment];
+    assert!(!codes(&picture).iter().any(|code| code.starts_with("replica")));
+    picture.apart = vec![long];
+    assert!(codes(&picture).contains(&"replica_behind".to_owned()));
 }

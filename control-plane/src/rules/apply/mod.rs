@@ -44,7 +44,7 @@ pub(super) async fn apply(
     if let Some(first) = first_answer(shared, &asked).await? {
         return again(shared, over, &first).await;
     }
-    let (Settled { outcome, pruned }, chain) = permitted(shared, &asked.options, &over).await?;
+    let (Settled { outcome, pruned }, chain) = permitted(shared, &asked, &over).await?;
     let AtCommit { set, table: before, .. } = &over;
     if asked.options.validate_only {
         if asked.options.expected_head.is_some_and(|head| head != before.revision()) {
@@ -77,17 +77,19 @@ async fn again(shared: &Arc<Shared>, over: AtCommit, first: &Done) -> Result<v1:
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
 async fn permitted(
     shared: &Arc<Shared>,
-    options: &v1::WriteOptions,
+    asked: &Asked,
     at_commit: &AtCommit,
 ) -> Result<(Settled, Judged), Error> {
     let AtCommit { set, claim, table, .. } = at_commit;
+    asked.permit(set.0.iter().map(|change| &change.subject))?;
     let settled = claim.settle(set, table).map_err(|refused| conflict::owned_in(set, table, refused))?;
+    asked.permit(&settled.pruned)?;
     let guards = set.guards_after(table, &settled.pruned);
     if !claim.is_everything() {
         set.judge(&guards, &settled.outcome).map_err(Error::Faults)?;
     }
     let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled)).await?;
-    chain.permit(options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+    chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
     Ok((settled, chain))
 }
 
@@ -98,7 +100,7 @@ async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settle
         judge: Some(Arc::new(over.clone())),
         ..asked.proposal(over.at, edits)
     };
-    match commit(shared, &over.table, proposal).await {
+    match commit(shared, asked, &over.table, proposal).await {
         Err(Error::Judged(entries)) => {
             let there = entries.into_iter().filter_map(|(key, entry)| {
                 let subject = Subject::of_key(&key)?;

@@ -14,6 +14,7 @@ use tonic::{Request, Streaming};
 use super::Apply;
 use super::claim::Claim;
 use crate::errors::Error;
+use crate::limits::Limit;
 use crate::paging::Digest;
 use crate::requests::{Asked, Asker, check_options, read_key};
 use crate::set::{Change, Set, Written};
@@ -50,15 +51,16 @@ pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<
         digest.add(&encoded);
         let limit = shared.settings.max_apply_bytes;
         if bytes > limit {
-            return Err(Error::TooLarge(format!("the set has more than {limit} bytes")));
+            return Err(Error::too_large(Limit::ApplyBytes, format!("the set has more than {limit} bytes")));
         }
-        let (what, count, limit) = match is_of_guard(&request) {
-            true => ("guards", &mut guards, shared.settings.max_guards),
-            false => ("rules", &mut rules, shared.settings.max_rules),
+        let (limit, count, most) = match is_of_guard(&request) {
+            true => (Limit::Guards, &mut guards, shared.settings.max_guards),
+            false => (Limit::Rules, &mut rules, shared.settings.max_rules),
         };
         *count += 1;
-        if *count > limit {
-            return Err(Error::TooLarge(format!("the set has more than {limit} changes of {what}")));
+        if *count > most {
+            let text = format!("the set has more than {most} changes of {}", limit.name());
+            return Err(Error::too_large(limit, text));
         }
         changes.extend(reading.change(place, request.kind, &claim));
         place += 1;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use damper_core::fault::Millis;
 use damper_core::policy::{Growth, Retry, TIMEOUT, Waits};
 use damper_core::{Backoff, Code, MethodPart, Pattern, lint};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
 use crate::figures::{many, percent};
 use crate::stats::Measured;
@@ -229,7 +229,7 @@ fn longest_waits(retry: &v1::Retry, attempts: u32) -> Duration {
 }
 
 fn read(wire: Option<&prost_types::Duration>) -> Duration {
-    wire.and_then(|wire| Duration::try_from(*wire).ok()).unwrap_or_default()
+    wire.copied().and_then(convert::length).unwrap_or_default()
 }
 
 fn wire(duration: Duration) -> Option<prost_types::Duration> {

@@ -144,7 +144,7 @@ impl Link {
     }
 
     /// Makes a request until it is answered, refused for good, or patience is over.
-    async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, Failure>
+    pub(super) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {

@@ -1,22 +1,20 @@
-//! Who is connected, and what each was sent and acknowledged.
+//! One connected client: who it is, and how far it has come.
 //!
-//! The hub is a register: streams write into their own session, readers take a copy. It decides nothing about
-//! what is sent. Refusals are kept with the revision of the rule or guard that was refused, so that they are outdated by
-//! its next revision without anybody having to clear them.
+//! A client is connected here, or to another replica which tells of it; both are a [`Session`] of the same form, so that
+//! whoever reads need not tell them apart. Refusals are kept with the revision of the rule or guard that was refused, so
+//! that they are outdated by its next revision without anybody having to clear them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use damper_core::Pattern;
 use damper_proto::{convert, v1};
-use tokio::sync::watch;
 
 use crate::class::Class;
 use crate::table::{Subject, TableView};
-use crate::watching::Pace;
 
 /// The most refusals kept of one client.
 const MAX_REFUSALS: usize = 1000;
@@ -28,6 +26,10 @@ const MAX_UNANSWERED: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Session {
     id: u64,
+    /// The replica that it is connected to; none = this one.
+    replica: Option<Arc<str>>,
+    /// The same process has since come to another replica.
+    superseded: AtomicBool,
     pub(crate) class: Arc<Class>,
     pub(crate) instance: String,
     address: Option<SocketAddr>,
@@ -139,6 +141,21 @@ impl Progress {
         }
     }
 
+    /// Takes what another replica says of its client, which is of this epoch.
+    fn follow(&mut self, told: v1::FollowedClient, epoch: &Arc<str>) {
+        self.epoch = epoch.clone();
+        self.sent_revision = told.sent_revision;
+        self.acknowledged_revision = told.acknowledged_revision;
+        // What is acknowledged there is told, and not known by nonces here.
+        (self.sent_nonce, self.acknowledged_nonce) = (1, 0);
+        self.unanswered = told.behind_since.and_then(time).map(|since| (1, since)).into_iter().collect();
+        self.refused.clear();
+        self.refuse(told.refused, told.acknowledged_revision);
+        self.source = told.source;
+        self.override_mode = told.override_mode;
+        self.heard_at = told.last_heard_at.and_then(time).unwrap_or_else(SystemTime::now);
+    }
+
     /// What the client refuses of what is in the table now.
     pub(crate) fn refuses<'a>(
         &'a self,
@@ -172,6 +189,8 @@ impl Session {
         progress.refuse(hello.refused, holds);
         Self {
             id: 0,
+            replica: None,
+            superseded: AtomicBool::new(false),
             class: Arc::new(class),
             instance: identity.instance,
             address,
@@ -181,6 +200,98 @@ impl Session {
             connected_at: now,
             progress: Mutex::new(progress),
         }
+    }
+
+    /// A client of another replica, as that tells of it.
+    pub(crate) fn mirrored(
+        mut told: v1::FollowedClient,
+        class: Class,
+        replica: Arc<str>,
+        view: &TableView,
+    ) -> Self {
+        let hello = told.hello.take().unwrap_or_default();
+        let address = told.address.parse().ok();
+        let connected_at = told.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
+        let session = Self::new(hello, address, class, view);
+        session.progress().follow(told, view.epoch());
+        Self { replica: Some(replica), connected_at, ..session }
+    }
+
+    /// Takes what another replica says of its client.
+    pub(crate) fn follow(&self, told: v1::FollowedClient, epoch: &Arc<str>) {
+        self.progress().follow(told, epoch);
+    }
+
+    /// The client as other replicas are told of it; `whole`: also what never changes.
+    pub(crate) fn told(&self, view: &TableView, whole: bool) -> v1::FollowedClient {
+        let progress = self.progress();
+        let mut told = v1::FollowedClient {
+            number: self.id,
+            sent_revision: progress.sent_revision,
+            acknowledged_revision: progress.acknowledged_revision(),
+            behind_since: progress.behind_since().map(Into::into),
+            refused: progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect(),
+            source: progress.source,
+            override_mode: progress.override_mode,
+            last_heard_at: Some(progress.heard_at.into()),
+            ..v1::FollowedClient::default()
+        };
+        if whole {
+            let epoch = if self.fresh { String::new() } else { progress.epoch.to_string() };
+            told.address = self.address.map(|address| address.to_string()).unwrap_or_default();
+            told.connected_at = Some(self.connected_at.into());
+            told.hello = Some(v1::Hello {
+                identity: Some(self.identity()),
+                sdk_version: self.sdk_version.clone(),
+                features: self.class.features.iter().cloned().collect(),
+                epoch,
+                serves: self.serves,
+                ..v1::Hello::default()
+            });
+        }
+        told
+    }
+
+    /// True if it is connected to this replica.
+    pub(crate) fn is_own(&self) -> bool {
+        self.replica.is_none()
+    }
+
+    /// The other replica that it is connected to.
+    pub(crate) fn replica(&self) -> Option<&Arc<str>> {
+        self.replica.as_ref()
+    }
+
+    /// True if the same process has since come to another replica, and this one has not noticed yet that it left.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
+    }
+
+    fn identity(&self) -> v1::Identity {
+        v1::Identity {
+            service: self.class.service.clone(),
+            cluster: self.class.cluster.clone(),
+            instance: self.instance.clone(),
+        }
+    }
+
+    /// Service, cluster, instance.
+    pub(super) fn names(&self) -> [String; 3] {
+        [self.class.service.clone(), self.class.cluster.clone(), self.instance.clone()]
+    }
+
+    /// Which of the streams of one process is the newest. Clocks of replicas differ by little.
+    pub(crate) fn age_rank(&self) -> (SystemTime, u64) {
+        (self.connected_at, self.id)
+    }
+
+    pub(super) fn with_id(self, id: u64) -> Self {
+        Self { id, ..self }
+    }
+
+    /// Marks it as left, or as not.
+    pub(crate) fn supersede(&self, is_so: bool) {
+        self.superseded.store(is_so, Ordering::Relaxed);
     }
 
     pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -211,17 +322,13 @@ impl Session {
     }
 
     /// The client as operators see it; `withheld` are the rules that are off at its class.
-    fn describe(&self, view: &TableView, withheld: &[Pattern]) -> v1::Client {
+    pub(super) fn describe(&self, view: &TableView, withheld: &[Pattern], here: &str) -> v1::Client {
         let progress = self.progress();
         let mut refused: Vec<v1::Refusal> =
             progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
         refused.sort_by(|a, b| (a.revision, &a.reason).cmp(&(b.revision, &b.reason)));
         v1::Client {
-            identity: Some(v1::Identity {
-                service: self.class.service.clone(),
-                cluster: self.class.cluster.clone(),
-                instance: self.instance.clone(),
-            }),
+            identity: Some(self.identity()),
             address: self.address.map(|address| address.to_string()).unwrap_or_default(),
             sdk_version: self.sdk_version.clone(),
             features: self.class.features.iter().cloned().collect(),
@@ -236,108 +343,13 @@ impl Session {
             behind_since: progress.behind_since().map(Into::into),
             features_lacking: self.class.features_lacking().map(str::to_owned).collect(),
             serves: self.serves,
-            replica: String::new(),
+            replica: self.replica.as_deref().unwrap_or(here).to_owned(),
         }
     }
 }
 
-/// All sessions, and how often they report.
-pub(crate) struct Hub {
-    sessions: Mutex<HashMap<u64, Arc<Session>>>,
-    next: AtomicU64,
-    /// Rises whenever a client comes, goes, is sent something or answers.
-    moves: watch::Sender<u64>,
-    pace: watch::Sender<Pace>,
-}
-
-/// A session in the register; dropping it takes it out.
-pub(crate) struct Admitted {
-    pub(crate) session: Arc<Session>,
-    shared: Arc<crate::shared::Shared>,
-}
-
-impl Hub {
-    pub(crate) fn new(report_interval: Duration, watched: Duration) -> Self {
-        Self {
-            sessions: Mutex::default(),
-            next: AtomicU64::new(1),
-            moves: watch::Sender::new(0),
-            pace: watch::Sender::new(Pace::new(report_interval, watched)),
-        }
-    }
-
-    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Arc<Session>>> {
-        self.sessions.lock().expect("no holder of the lock panics")
-    }
-
-    /// How often clients report now; changes with who watches.
-    pub(crate) fn pace(&self) -> watch::Receiver<Pace> {
-        self.pace.subscribe()
-    }
-
-    /// Somebody begins or ceases to watch.
-    pub(crate) fn change_pace(&self, change: impl FnOnce(&mut Pace)) {
-        self.pace.send_modify(change);
-    }
-
-    /// A client has come, gone, been sent something or answered.
-    pub(crate) fn moved(&self) {
-        self.moves.send_modify(|moves| *moves += 1);
-    }
-
-    /// Rises with every such event.
-    pub(crate) fn moves(&self) -> watch::Receiver<u64> {
-        self.moves.subscribe()
-    }
-
-    /// How many clients are connected.
-    pub(crate) fn connected(&self) -> usize {
-        self.sessions().len()
-    }
-
-    /// All sessions, in no order.
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        self.sessions().values().cloned().collect()
-    }
-
-    /// The clients of a service and cluster (empty = any), by name.
-    pub(crate) fn clients(&self, service: &str, cluster: &str, view: &TableView) -> Vec<v1::Client> {
-        let wanted = |asked: &str, is: &str| asked.is_empty() || asked == is;
-        let mut sessions = self.all();
-        sessions.retain(|s| wanted(service, &s.class.service) && wanted(cluster, &s.class.cluster));
-        sessions.sort_by(|a, b| {
-            let key =
-                |s: &Session| (s.class.service.clone(), s.class.cluster.clone(), s.instance.clone(), s.id);
-            key(a).cmp(&key(b))
-        });
-        // Once per class: it is a look at every rule.
-        let mut withheld: HashMap<&Class, Vec<Pattern>> = HashMap::new();
-        let described = sessions.iter().map(|session| {
-            let withheld = withheld.entry(&session.class).or_insert_with(|| session.class.withheld(view));
-            session.describe(view, withheld)
-        });
-        described.collect()
-    }
-}
-
-impl Admitted {
-    /// Enters a session into the register.
-    pub(crate) fn new(shared: &Arc<crate::shared::Shared>, mut session: Session) -> Self {
-        session.id = shared.hub.next.fetch_add(1, Ordering::Relaxed);
-        let session = Arc::new(session);
-        shared.hub.sessions().insert(session.id, session.clone());
-        shared.metrics.streams.increment(1.0);
-        shared.stats.connected(&session);
-        shared.hub.moved();
-        Self { session, shared: shared.clone() }
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.shared.hub.sessions().remove(&self.session.id);
-        self.shared.metrics.streams.decrement(1.0);
-        self.shared.stats.disconnected(&self.session);
-        self.shared.hub.moved();
-    }
+/// A time as it can be told; none where it lies outside of the years 1970 to 9999.
+fn time(wire: prost_types::Timestamp) -> Option<SystemTime> {
+    const YEAR_10000: i64 = 253_402_300_800;
+    if (0..YEAR_10000).contains(&wire.seconds) { SystemTime::try_from(wire).ok() } else { None }
 }

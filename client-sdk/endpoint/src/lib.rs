@@ -1,0 +1,17 @@
+//! How a control plane is reached: its address, the files that prove both sides, the token that is shown.
+//!
+//! A crate of its own because the SDK and the command line take the same variables and must say the same about
+//! them. [`Access::resolve`] checks what was said, all faults at once; [`Access::open`] reads the files, at every
+//! connection attempt, so that a renewed certificate or token is used without a restart; [`problem`] says in words
+//! why a peer's certificate, or ours, was not accepted.
+//!
+//! Nothing here connects, waits or logs, and no text made here holds a secret.
+
+mod access;
+pub mod address;
+pub mod problem;
+mod tls;
+mod token;
+
+pub use access::{Access, Opening, Said, Speaker};
+pub use token::Token;

@@ -1,0 +1,215 @@
+//! Opening a stream: the name's addresses, the files, the connection, TLS, the hello.
+//!
+//! Files are read again for every stream, so that renewed certificates and tokens are used without a restart. Names
+//! and files are read on threads beside the runtime; each step has a limit. The token is shown to this method alone,
+//! and is taken out of all that a server says, which may say it back.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use damper_core::feature;
+use damper_endpoint::{Opening, Token, address, problem};
+use damper_proto::v1;
+use damper_proto::v1::client_message::Kind as FromUs;
+use damper_proto::v1::distribution_client::DistributionClient;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Uri;
+use tonic::{Code, Request, Status, Streaming};
+use tower_service::Service;
+
+use super::aside::MayHang;
+use super::channel::SafeChannel;
+use super::reconnect::Replica;
+use super::stream::{at_most, message};
+use super::{SDK_VERSION, Shared, mode_to_wire};
+
+/// A name's addresses; the files; the connection with its TLS handshake: each has so long.
+const STEP_WITHIN: Duration = Duration::from_secs(5);
+/// All of it, with the hello and the answer's headers.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
+/// Messages that wait for a server that is not reading.
+const OUTBOX: usize = 16;
+
+/// Both ends of a stream.
+pub(super) type Ends = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::ServerMessage>);
+
+/// Why there is no stream, or none any more.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server does not let us in: only a person can change that.
+    Denied(Code, String),
+    /// Anything else.
+    Failed(String),
+}
+
+/// What opens streams, one after another.
+#[derive(Debug, Default)]
+pub(super) struct Opener {
+    names: HashMap<Uri, MayHang<io::Result<Vec<SocketAddr>>>>,
+    /// By endpoint as well: what was read for one is of no use to another.
+    files: HashMap<Uri, MayHang<Result<Opening, String>>>,
+    /// What was shown last.
+    token: Option<Token>,
+}
+
+impl Opener {
+    /// The addresses of an endpoint.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub(super) async fn look_up(&mut self, endpoint: &Uri) -> Result<Vec<SocketAddr>, String> {
+        let (host, port) = (address::host(endpoint), address::port(endpoint));
+        if let Ok(ip) = host.parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(ip, port)]);
+        }
+        let host = host.to_owned();
+        let named = format!("{host} can not be looked up: ");
+        let asking = self.names.entry(endpoint.clone()).or_default();
+        let found = asking.within(STEP_WITHIN, move || Ok((host, port).to_socket_addrs()?.collect())).await;
+        match found {
+            Ok(Ok(addresses)) => Ok(addresses),
+            Ok(Err(error)) => Err(named + &error.to_string()),
+            Err(problem) => Err(named + &problem),
+        }
+    }
+
+    /// A stream with the hello said.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn open(&mut self, shared: &Arc<Shared>, replica: &Replica) -> Result<Ends, Trouble> {
+        match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Trouble::Failed(format!("no answer within {OPEN_WITHIN:?}"))),
+        }
+    }
+
+    async fn begin(&mut self, shared: &Arc<Shared>, replica: &Replica) -> Result<Ends, Trouble> {
+        let Opening { endpoint, token } = self.read(shared, &replica.endpoint).await?;
+        let connecting = endpoint.connect_timeout(STEP_WITHIN);
+        let connected = connecting.connect_with_connector(Dial(replica.address)).await;
+        let channel = connected
+            .map_err(|error| problem::of(&error).unwrap_or_else(|| problem::with_sources(&error)))?;
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        outbox.try_send(message(FromUs::Hello(hello(shared)))).map_err(|error| error.to_string())?;
+        let mut request = Request::new(ReceiverStream::new(messages));
+        if let Some(token) = &token {
+            request.metadata_mut().insert("authorization", token.bearer());
+        }
+        self.token = token;
+        let answer = DistributionClient::new(SafeChannel(channel)).subscribe(request).await;
+        let shows_none = address::is_tls(&replica.endpoint) && !shared.settings.access.has_certificate();
+        let inbox = answer.map_err(|status| match lost(&status).filter(|_| shows_none) {
+            Some(hint) => Trouble::Failed(format!("{}; {hint}", status.message())),
+            None => self.said(&status),
+        })?;
+        Ok((outbox, inbox.into_inner()))
+    }
+
+    async fn read(&mut self, shared: &Arc<Shared>, endpoint: &Uri) -> Result<Opening, String> {
+        if !shared.settings.access.reads_files(endpoint) {
+            return shared.settings.access.open(endpoint);
+        }
+        let files = self.files.entry(endpoint.clone()).or_default();
+        let (reader, endpoint) = (Arc::clone(shared), endpoint.clone());
+        let reading = files.within(STEP_WITHIN, move || reader.settings.access.open(&endpoint));
+        reading.await.map_err(|problem| format!("the files of its TLS and token: {problem}"))?
+    }
+
+    /// What a server said instead of an answer, or what broke the connection.
+    pub(super) fn said(&self, status: &Status) -> Trouble {
+        if let Some(problem) = std::error::Error::source(status).and_then(problem::of) {
+            return Trouble::Failed(problem);
+        }
+        let words = self.hide(status.message());
+        let advice = match (status.code(), &self.token) {
+            (Code::Unauthenticated, None) => "a token is needed (Options::token_file, DAMPER_TOKEN_FILE)",
+            (Code::Unauthenticated, Some(_)) => {
+                "is the token valid? (Options::token_file, DAMPER_TOKEN_FILE)"
+            }
+            (Code::PermissionDenied, _) => "the token or client certificate is not for this service",
+            (code, _) => return Trouble::Failed(format!("{code:?}: {words}")),
+        };
+        let code = status.code();
+        Trouble::Denied(
+            code,
+            format!("the control plane does not let this process in: {code:?}: {words}; {advice}"),
+        )
+    }
+
+    /// A text of a server's without the token.
+    pub(super) fn hide(&self, text: &str) -> String {
+        self.token.as_ref().map_or_else(|| text.to_owned(), |token| token.hide_in(text))
+    }
+
+    /// What was shown last.
+    pub(super) fn shown(&self) -> Option<&Token> {
+        self.token.as_ref()
+    }
+}
+
+impl From<String> for Trouble {
+    fn from(problem: String) -> Self {
+        Self::Failed(problem)
+    }
+}
+
+/// A connection that ended before it answered.
+fn lost(status: &Status) -> Option<&'static str> {
+    let error = std::error::Error::source(status)?;
+    if problem::of(error).is_some() {
+        return None;
+    }
+    problem::after_handshake(error, false)
+}
+
+/// Connects to one address, whichever name the endpoint has.
+#[derive(Clone, Copy, Debug)]
+struct Dial(SocketAddr);
+
+impl Service<Uri> for Dial {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let Self(address) = *self;
+        Box::pin(async move {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(TokioIo::new(stream))
+        })
+    }
+}
+
+fn hello(shared: &Shared) -> v1::Hello {
+    let status = shared.status.borrow().clone();
+    let (position, refused) = {
+        let applier = shared.applier();
+        (applier.position().cloned(), at_most(applier.refused(), applier.refused_count()))
+    };
+    let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
+    v1::Hello {
+        identity: Some((&shared.settings.identity).into()),
+        sdk_version: SDK_VERSION.to_owned(),
+        features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
+        epoch,
+        revision,
+        refused,
+        source: v1::Source::from(status.source).into(),
+        serves: shared.engine.serves(),
+        override_mode: mode_to_wire(status.override_mode),
+    }
+}

@@ -1,0 +1,136 @@
+//! Tokens: shown, refused, renewed, and never printed.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use damper_proto::v1;
+use damper_proto::v1::server_message::Kind;
+use damper_sdk::{Damper, Source};
+use tokio::time::Instant;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::callee::attempts;
+use crate::server::*;
+
+const SECRET: &str = "damper_abc_verysecret";
+
+/// Everything that is logged, as text.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Logged {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Logged {
+    /// Logs of this thread, of all levels and libraries, until the guard is dropped.
+    fn begin() -> (Self, tracing::subscriber::DefaultGuard) {
+        let logged = Self::default();
+        let builder = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_ansi(false);
+        (logged.clone(), tracing::subscriber::set_default(builder.with_writer(logged).finish()))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_shown_and_a_renewed_file_is_read_for_the_next_stream() {
+    let mut plane = ControlPlane::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "first\n").unwrap();
+    let _damper = Damper::connect(plane.options().token_file(&file)).unwrap();
+    let mut stream = plane.accept().await;
+    assert_eq!(stream.shown.as_deref(), Some("Bearer first"));
+    stream.exchange(7, 1, snapshot(vec![])).await;
+    std::fs::write(&file, "second\n").unwrap();
+    drop(stream);
+    assert_eq!(plane.accept().await.shown.as_deref(), Some("Bearer second"));
+}
+
+#[tokio::test]
+async fn without_a_token_nothing_is_shown() {
+    let mut plane = ControlPlane::start().await;
+    let _damper = Damper::connect(plane.options()).unwrap();
+    assert_eq!(plane.accept().await.shown, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_not_let_in_says_so_once_and_tries_rarely_until_it_is() {
+    let (logged, _guard) = Logged::begin();
+    let mut plane = ControlPlane::start().await;
+    *plane.asks_for.lock().unwrap() = Some(SECRET.to_owned());
+    let damper = Damper::connect(plane.options().token("wrong")).unwrap();
+    let status = until(&damper, |status| status.denied).await;
+    let problem = status.last_problem.unwrap();
+    assert!(problem.contains("does not let this process in: Unauthenticated"), "{problem}");
+    assert!(!problem.contains("wrong"), "what was shown is not repeated: {problem}");
+    assert_eq!((status.source, attempts(&damper, "a").await), (Source::BuiltIn, 1));
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    // Uniform in 0..30 s.
+    assert!((8..=45).contains(&plane.refused()), "{} tries in five minutes", plane.refused());
+    let text = logged.text();
+    let warnings = text.lines().filter(|line| line.contains("WARN") && line.contains("not let in")).count();
+    assert_eq!(warnings, 1, "{text}");
+    *plane.asks_for.lock().unwrap() = None;
+    let mut stream = plane.accept().await;
+    stream.exchange(7, 1, snapshot(vec![])).await;
+    let status = until(&damper, |status| status.source == Source::Live).await;
+    assert!(status.connected && !status.denied);
+}
+
+#[tokio::test]
+async fn a_token_that_is_over_in_the_middle_of_a_stream_is_read_anew_at_once() {
+    let mut plane = ControlPlane::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "first").unwrap();
+    let damper = Damper::connect(plane.options().token_file(&file)).unwrap();
+    let mut stream = plane.accept().await;
+    stream.exchange(7, 1, snapshot(vec![rule("a", 1)])).await;
+    std::fs::write(&file, "second").unwrap();
+    let ended = Instant::now();
+    stream.end_with(tonic::Status::unauthenticated("the token is over")).await;
+    assert_eq!(plane.accept().await.shown.as_deref(), Some("Bearer second"));
+    assert!(ended.elapsed() < Duration::from_secs(10), "{:?}", ended.elapsed());
+    assert_eq!(attempts(&damper, "a").await, 3, "what is held stays in force");
+}
+
+#[tokio::test]
+async fn nothing_secret_is_logged_at_any_level() {
+    let (logged, _guard) = Logged::begin();
+    let mut plane = ControlPlane::start().await;
+    let damper = Damper::connect(plane.options().token(SECRET)).unwrap();
+    let mut stream = plane.accept().await;
+    assert_eq!(stream.shown, Some(format!("Bearer {SECRET}")));
+    stream.exchange(7, 1, snapshot(vec![])).await;
+    // A server that says back what it was shown: in a goodbye, in a status, in a denial.
+    let goodbye = v1::Goodbye { reason: format!("no more of {SECRET}") };
+    stream.say(7, 0, Kind::Goodbye(goodbye)).await;
+    plane.accept().await.end_with(tonic::Status::internal(format!("a bug with {SECRET}"))).await;
+    *plane.asks_for.lock().unwrap() = Some("another".to_owned());
+    let status = until(&damper, |status| status.denied).await;
+    let text = logged.text();
+    assert!(text.contains("TRACE") && text.contains("h2"), "the libraries are heard");
+    assert!(text.contains("[token]"), "{text}");
+    assert!(!text.contains("verysecret"), "{text}");
+    assert!(!format!("{status:?} {damper:?}").contains("verysecret"));
+}

@@ -1,0 +1,90 @@
+//! `damper replicas`: the servers of the control plane, as the one that answers knows them.
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::figures::{age, now};
+use crate::output::{Align, Table, message, printable, show};
+
+/// Arguments of `damper replicas`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplicasArgs {}
+
+/// Shows the replicas, and says which of them are not heard and why.
+pub(crate) async fn run(session: &Session, ReplicasArgs {}: ReplicasArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
+    show(session.format, &listed, || table(&listed.replicas).to_string())?;
+    warn_of(&missing(&listed));
+    Ok(())
+}
+
+fn missing(listed: &v1::ListReplicasResponse) -> Vec<String> {
+    listed.replicas.iter().filter(|one| !one.problem.is_empty()).map(|one| one.id.clone()).collect()
+}
+
+/// Says on stderr that what is shown is not of the whole fleet.
+pub(crate) fn warn_of(missing_replicas: &[String]) {
+    if !missing_replicas.is_empty() {
+        let ids = printable(&missing_replicas.join(", "));
+        message(format!(
+            "warning: not heard, so that their clients are missing here: {ids}; see damper replicas"
+        ));
+    }
+}
+
+fn table(replicas: &[v1::Replica]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("REPLICA", Left),
+        ("ADDRESS", Left),
+        ("VERSION", Left),
+        ("STARTED", Right),
+        ("CLIENTS", Right),
+        ("REVISION", Right),
+        ("HEARD", Left),
+        ("UNHEARD", Right),
+        ("PROBLEM", Left),
+    ]);
+    let now = now();
+    for replica in replicas {
+        let heard = match (replica.self_, replica.problem.is_empty()) {
+            (true, _) => "self",
+            (false, true) => "yes",
+            (false, false) => "no",
+        };
+        table.row([
+            replica.id.clone(),
+            replica.address.clone(),
+            replica.version.clone(),
+            age(replica.started_at.as_ref(), now),
+            replica.clients.to_string(),
+            replica.revision.to_string(),
+            heard.to_owned(),
+            age(replica.unheard_since.as_ref(), now),
+            replica.problem.clone(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_that_is_not_heard_is_told_with_the_reason() {
+        let one = v1::Replica { id: "a-1".to_owned(), self_: true, clients: 3, ..v1::Replica::default() };
+        let problem = "connection refused\x1b".to_owned();
+        let other = v1::Replica { id: "b-2".to_owned(), problem, ..v1::Replica::default() };
+        let listed = v1::ListReplicasResponse { replicas: vec![one, other] };
+        assert_eq!(missing(&listed), ["b-2"]);
+        let text = table(&listed.replicas).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("self") && lines[1].contains('3'), "{text}");
+        assert!(lines[2].contains("no") && lines[2].ends_with("connection refused\\u{1b}"), "{text}");
+    }
+}

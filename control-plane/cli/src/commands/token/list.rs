@@ -1,0 +1,76 @@
+//! `damper token list`.
+
+use clap::Args;
+use damper_proto::v1;
+
+use super::{end, role_name};
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::figures::{age, now};
+use crate::output::{Align, Table, show};
+
+/// Arguments of `damper token list`.
+#[derive(Args, Debug)]
+pub(crate) struct ListArgs {}
+
+/// Shows the tokens.
+pub(crate) async fn run(session: &Session, ListArgs {}: ListArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let listed = client.answer(client.tokens.clone().list_tokens(v1::ListTokensRequest {})).await?;
+    show(session.format, &listed, || table(&listed.tokens).to_string())
+}
+
+fn table(tokens: &[v1::Token]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new(&[
+        ("ID", Left),
+        ("NAME", Left),
+        ("ROLE", Left),
+        ("CALLERS", Left),
+        ("CALLEES", Left),
+        ("AGE", Right),
+        ("BY", Left),
+        ("UNTIL", Left),
+    ]);
+    let now = now();
+    for token in tokens {
+        let scope = token.scope.clone().unwrap_or_default();
+        let is_over = token.expires_at.is_some_and(|end| end.seconds <= now);
+        table.row([
+            token.id.clone(),
+            token.name.clone(),
+            role_name(token.role()).to_owned(),
+            scope.callers.join(","),
+            scope.callees.join(","),
+            age(token.created_at.as_ref(), now),
+            token.created_by.clone(),
+            if is_over { "over".to_owned() } else { end(token.expires_at) },
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_without_an_end_and_one_that_is_over_are_told_apart() {
+        let token = |name: &str, expires_at: Option<i64>| v1::Token {
+            id: "0123456789abcdef".to_owned(),
+            name: name.to_owned(),
+            role: v1::Role::Editor.into(),
+            scope: Some(v1::Scope { callers: vec!["shop".to_owned(), "cart*".to_owned()], callees: vec![] }),
+            expires_at: expires_at.map(|seconds| prost_types::Timestamp { seconds, nanos: 5 }),
+            ..Default::default()
+        };
+        let later = now() + 86_400;
+        let shown = table(&[token("a", None), token("b", Some(1)), token("c", Some(later))]).to_string();
+        let ends: Vec<&str> =
+            shown.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
+        let later = prost_types::Timestamp { seconds: later, nanos: 0 }.to_string();
+        assert_eq!(ends, ["never", "over", later.as_str()]);
+        assert!(shown.contains("shop,cart*"), "{shown}");
+    }
+}

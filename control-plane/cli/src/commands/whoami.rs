@@ -1,0 +1,60 @@
+//! `damper whoami`: whom the server takes us for, and what that allows.
+
+use clap::Args;
+use damper_proto::v1;
+
+use super::token::{end, role_name};
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::output::{printable, show};
+
+/// Arguments of `damper whoami`.
+#[derive(Args, Debug)]
+pub(crate) struct WhoAmIArgs {}
+
+/// Asks and shows.
+pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await?;
+    show(session.format, &who, || in_words(&who))
+}
+
+fn in_words(who: &v1::WhoAmIResponse) -> String {
+    if !who.tokens_required {
+        return "anybody: this server asks for no tokens, everybody may do everything\n".to_owned();
+    }
+    let scope = who.scope.clone().unwrap_or_default();
+    let limits = [("callers", &scope.callers), ("callees", &scope.callees)];
+    let limits = limits.into_iter().filter(|(_, names)| !names.is_empty());
+    let limits: Vec<String> = limits.map(|(what, names)| format!("{what} {}", names.join(", "))).collect();
+    let limits = if limits.is_empty() { "no limits".to_owned() } else { limits.join("; ") };
+    let lines = [
+        who.principal.clone(),
+        format!("role: {}", role_name(who.role())),
+        format!("scope: {limits}"),
+        format!("until: {}", end(who.expires_at)),
+    ];
+    lines.iter().map(|line| printable(line) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_one_is_and_what_that_allows_is_told_in_four_lines() {
+        let who = v1::WhoAmIResponse {
+            principal: "token ci\x1b (0123456789abcdef)".to_owned(),
+            role: v1::Role::Editor.into(),
+            scope: Some(v1::Scope { callers: vec!["shop".to_owned()], callees: vec!["stock*".to_owned()] }),
+            tokens_required: true,
+            ..Default::default()
+        };
+        assert_eq!(
+            in_words(&who),
+            "token ci\\u{1b} (0123456789abcdef)\nrole: editor\nscope: callers shop; callees stock*\nuntil: never\n"
+        );
+        assert!(in_words(&v1::WhoAmIResponse::default()).starts_with("anybody"));
+    }
+}

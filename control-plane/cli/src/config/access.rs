@@ -1,0 +1,152 @@
+//! The settings of who may do what: whether anybody is asked, the first token, and which names mean whom.
+//!
+//! The first token is never given by flag, only the file that it is in.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use damper_control_plane::{Auth, ClientIdentity, PageOrigin, Settings};
+
+use super::{File, Layers};
+
+/// What can be said of access on the command line.
+#[derive(Args, Debug, Default)]
+pub(super) struct AccessArgs {
+    /// Whom the server answers [env: DAMPER_AUTH] [default: none]
+    #[arg(long, value_name = "WHOM")]
+    auth: Option<Authentication>,
+    /// Where the first admin token is, or is written with mode 0600 where the store has none; with --auth tokens
+    /// [env: DAMPER_BOOTSTRAP_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    bootstrap_token_file: Option<PathBuf>,
+    /// Where the page is, if it is behind a proxy: https://damper.example.com; can be repeated
+    /// [env: DAMPER_PAGE_ORIGIN, with commas] [default: where requests say they are sent to]
+    #[arg(long, value_name = "URL")]
+    page_origin: Vec<PageOrigin>,
+    /// Where a service's name is in the SPIFFE id or DNS name of its client certificate:
+    /// 'spiffe://example.org/ns/*/sa/{service}'; can be repeated [env: DAMPER_CLIENT_IDENTITY, with commas]
+    /// [default: the last part of a SPIFFE id, or a whole DNS name]
+    #[arg(long, value_name = "TEMPLATE")]
+    client_identity: Vec<ClientIdentity>,
+}
+
+/// Whom the server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Authentication {
+    /// Everybody
+    None,
+    /// Whoever shows a token, a session of the page or a client certificate
+    Tokens,
+}
+
+impl FromStr for Authentication {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither none nor tokens".to_owned())
+    }
+}
+
+/// What the layers say of access.
+#[derive(Debug)]
+pub(super) struct Access {
+    auth: Option<Authentication>,
+    bootstrap_token_file: Option<PathBuf>,
+    page_origins: Vec<PageOrigin>,
+    client_identities: Vec<ClientIdentity>,
+}
+
+impl Access {
+    pub(super) fn pick(layers: &mut Layers<'_>, args: AccessArgs, file: &mut File) -> Self {
+        let auth = layers.pick("auth", args.auth, file.auth.take());
+        let first = "bootstrap_token_file";
+        let bootstrap_token_file =
+            layers.pick(first, args.bootstrap_token_file, file.bootstrap_token_file.take());
+        if bootstrap_token_file.is_some() && auth != Some(Authentication::Tokens) {
+            layers.faults.push(format!("{first}: no tokens are asked for without auth: tokens"));
+        }
+        let page_origins = layers.all("page_origin", args.page_origin, file.page_origin.take());
+        let client_identities =
+            layers.all("client_identity", args.client_identity, file.client_identity.take());
+        Self { auth, bootstrap_token_file, page_origins, client_identities }
+    }
+
+    pub(super) fn put(self, settings: &mut Settings) {
+        settings.auth = match self.auth {
+            Some(Authentication::Tokens) => Auth::Tokens,
+            Some(Authentication::None) => Auth::None,
+            None => settings.auth,
+        };
+        settings.bootstrap_token_file = self.bootstrap_token_file;
+        settings.page_origins = self.page_origins;
+        settings.client_identities = self.client_identities;
+    }
+}
+
+impl Layers<'_> {
+    /// All values of a setting that can be repeated, from the first place that says any.
+    fn all<T: FromStr<Err: std::fmt::Display>>(
+        &mut self,
+        name: &str,
+        flags: Vec<T>,
+        in_file: Option<Vec<String>>,
+    ) -> Vec<T> {
+        if !flags.is_empty() {
+            return flags;
+        }
+        let variable = format!("DAMPER_{}", name.to_uppercase());
+        let (place, texts) = match (self.env)(&variable) {
+            Some(text) => (variable, text.split(',').map(|part| part.trim().to_owned()).collect()),
+            None => (format!("{}: {name}", self.file), in_file.unwrap_or_default()),
+        };
+        texts.iter().filter_map(|text: &String| self.read(&place, text)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{ServeArgs, settle};
+
+    fn said(env: &[(&str, &str)]) -> Result<Settings, String> {
+        let env =
+            |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        settle(ServeArgs::default(), &env).map(|config| config.server).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_that_can_be_repeated_are_parted_by_commas_in_the_environment() {
+        let server = said(&[
+            ("DAMPER_AUTH", "tokens"),
+            ("DAMPER_BOOTSTRAP_TOKEN_FILE", "first"),
+            ("DAMPER_PAGE_ORIGIN", "https://a.example, http://b.example:8080"),
+            ("DAMPER_CLIENT_IDENTITY", "spiffe://x/sa/{service}"),
+        ]);
+        let server = server.unwrap();
+        assert_eq!(server.auth, Auth::Tokens);
+        assert_eq!(server.bootstrap_token_file, Some(PathBuf::from("first")));
+        let origins = ["https://a.example", "http://b.example:8080"].map(|origin| origin.parse().unwrap());
+        assert_eq!(server.page_origins, origins);
+        assert_eq!(server.client_identities, ["spiffe://x/sa/{service}".parse().unwrap()]);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_with_its_place() {
+        let told = said(&[
+            ("DAMPER_AUTH", "some"),
+            ("DAMPER_BOOTSTRAP_TOKEN_FILE", "first"),
+            ("DAMPER_PAGE_ORIGIN", "a.example"),
+            ("DAMPER_CLIENT_IDENTITY", "spiffe://x/sa/name"),
+        ]);
+        let told = told.unwrap_err();
+        for part in [
+            "DAMPER_AUTH: \"some\": is neither none nor tokens",
+            "bootstrap_token_file: no tokens are asked for",
+            "DAMPER_PAGE_ORIGIN: \"a.example\": is not an origin",
+            "DAMPER_CLIENT_IDENTITY: \"spiffe://x/sa/name\": must have {service} once",
+        ] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+    }
+}

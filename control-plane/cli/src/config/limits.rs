@@ -1,0 +1,127 @@
+//! The server's limits as settings: `limits` in the file, `DAMPER_LIMITS_*` in the environment.
+//!
+//! They have no flags: nobody turns them by hand, and a list of twenty would hide those that are. One table has each
+//! by its name; a name that is not in it is a fault that tells them all.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use damper_control_plane::Settings;
+use serde::Deserialize;
+
+use super::Layers;
+
+/// A value in the file: text such as `10s`, or a number.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Value {
+    Number(u64),
+    Text(String),
+}
+
+/// The part `limits` of the file.
+pub(super) type Limits = BTreeMap<String, Value>;
+
+type Set = fn(&mut Settings, &str) -> Result<(), String>;
+
+const ALL: [(&str, Set); 18] = [
+    ("first_byte_within", |to, text| put(&mut to.limits.first_byte_within, time(text))),
+    ("handshake_within", |to, text| put(&mut to.limits.handshake_within, time(text))),
+    ("request_head_within", |to, text| put(&mut to.limits.request_head_within, time(text))),
+    ("idle_connection_after", |to, text| put(&mut to.limits.idle_connection_after, time(text))),
+    ("unary_deadline", |to, text| put(&mut to.unary_deadline, time(text))),
+    ("max_connections", |to, text| put(&mut to.limits.max_connections, count(text))),
+    ("max_connections_per_identity", |to, text| {
+        put(&mut to.limits.max_connections_per_identity, count(text))
+    }),
+    ("max_streams_per_connection", |to, text| {
+        put(&mut to.limits.max_streams_per_connection, number(text).map(NonZeroU32::get))
+    }),
+    ("max_message_bytes", |to, text| put(&mut to.limits.max_message_bytes, bytes(text))),
+    ("max_apply_bytes", |to, text| put(&mut to.max_apply_bytes, bytes(text))),
+    ("max_rules", |to, text| put(&mut to.max_rules, count(text))),
+    ("max_guards", |to, text| put(&mut to.max_guards, count(text))),
+    ("max_routes", |to, text| put(&mut to.max_routes, count(text))),
+    ("reads_per_second", |to, text| put(&mut to.limits.reads.per_second, number(text))),
+    ("reads_burst", |to, text| put(&mut to.limits.reads.burst, number(text))),
+    ("writes_per_second", |to, text| put(&mut to.limits.writes.per_second, number(text))),
+    ("writes_burst", |to, text| put(&mut to.limits.writes.burst, number(text))),
+    ("slow_consumer_after", |to, text| put(&mut to.slow_consumer_after, time(text))),
+];
+
+/// Puts what the environment and the file say into the settings.
+pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut Settings) {
+    for (name, set) in ALL {
+        let variable = format!("DAMPER_LIMITS_{}", name.to_uppercase());
+        let said = in_file.remove(name).map(|said| match said {
+            Value::Number(number) => number.to_string(),
+            Value::Text(text) => text,
+        });
+        let (place, text) = match ((layers.env)(&variable), said) {
+            (Some(text), _) => (variable, text),
+            (None, Some(text)) => (format!("{}: limits.{name}", layers.file), text),
+            (None, None) => continue,
+        };
+        if let Err(problem) = set(settings, &text) {
+            layers.faults.push(format!("{place}: {text:?}: {problem}"));
+        }
+    }
+    for unknown in in_file.keys() {
+        let known = ALL.map(|(name, _)| name).join(", ");
+        layers.faults.push(format!("{}: limits.{unknown}: is not one of {known}", layers.file));
+    }
+}
+
+fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *place = value?;
+    Ok(())
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
+    match humantime::parse_duration(text) {
+        Ok(time) if bounds.contains(&time) => Ok(time),
+        Ok(_) => Err("is not in 100ms..=24h".to_owned()),
+        Err(_) => Err("is not a time such as 10s or 5m".to_owned()),
+    }
+}
+
+fn number(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| format!("is not in 1..={}", u32::MAX))
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    number(text).map(|count| count.get() as usize)
+}
+
+/// `4096`, `64KiB`, `1MiB`.
+fn bytes(text: &str) -> Result<usize, String> {
+    let (digits, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("is not a size such as 64KiB or 1MiB".to_owned()),
+    };
+    let size = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
+    let bounds = 64 << 10..=1 << 30;
+    size.filter(|size| bounds.contains(size)).ok_or_else(|| "is not in 64KiB..=1GiB".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units() {
+        for (text, size) in [("65536", 65536), ("64KiB", 65536), ("1MiB", 1 << 20), ("1 GiB", 1 << 30)] {
+            assert_eq!(bytes(text), Ok(size), "{text}");
+        }
+        for text in ["", "1", "63KiB", "2GiB", "1MB", "-1", "99999999999999999999", "18446744073709551615GiB"]
+        {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Which control plane is asked, what it is shown, and the connection to it.
+//!
+//! Addresses, files and tokens are those of services ([`damper_endpoint`]): the same variables mean the same. Several
+//! addresses are tried in their order. Connecting has a limit, TLS included, and a peer that took the connection but
+//! answers no ping loses it, so that a server which is not there is found out within five seconds.
+//! Secrets come from a file or a variable, never from a flag, which everybody on the machine can read.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use damper_core::Faults;
+use damper_endpoint::{Access, Opening, Said, Speaker, Token, address};
+use http::Uri;
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use crate::exit::Error;
+use crate::status::{self, Peer};
+
+const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// A ping after so much silence, and so long to answer it: together below five seconds.
+const PING_AFTER: Duration = Duration::from_secs(2);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Which control plane to talk to.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct ServerArgs {
+    /// The control plane's address; of several, separated by commas, the first that can be reached
+    /// [default: http://127.0.0.1:7600]
+    #[arg(long, global = true, value_name = "URL", env = "DAMPER_SERVER", hide_env_values = true)]
+    pub(crate) server: Option<String>,
+    /// PEM file of the authorities that may have issued the server's certificate [env: DAMPER_CA_FILE]
+    /// [default: the system's]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// PEM file of the certificate to show to the server [env: DAMPER_CERT_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) cert_file: Option<PathBuf>,
+    /// PEM file of that certificate's private key [env: DAMPER_KEY_FILE]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// The name that the server's certificate must be for [env: DAMPER_SERVER_NAME] [default: the address's host]
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) server_name: Option<String>,
+    /// File with the token to show to the server [env: DAMPER_TOKEN_FILE, or DAMPER_TOKEN]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// A connection on which every call shows the token.
+pub(crate) type Line = InterceptedService<Channel, Bearer>;
+
+/// Shows the token, where there is one, in each call.
+#[derive(Clone, Debug)]
+pub(crate) struct Bearer(Option<Token>);
+
+impl Interceptor for Bearer {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Self(Some(token)) = self {
+            request.metadata_mut().insert("authorization", token.bearer());
+        }
+        Ok(request)
+    }
+}
+
+/// Connects to the first server that can be reached, or says why none can.
+pub(crate) async fn connect(
+    args: &ServerArgs,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<(Peer, Line), Error> {
+    let (servers, access) = settle(args, env)?;
+    let mut problems = Vec::new();
+    for uri in servers {
+        let address = uri.to_string().trim_end_matches('/').to_owned();
+        let Opening { endpoint, token } =
+            access.open(&uri).map_err(|problem| Error::Config(vec![problem]))?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .tcp_nodelay(true)
+            .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
+            .map_err(|error| Error::Defect(error.to_string()))?;
+        let peer = Peer { address, has_token: token.is_some(), has_certificate: access.has_certificate() };
+        match endpoint.connect().await {
+            Ok(channel) => return Ok((peer, InterceptedService::new(channel, Bearer(token)))),
+            Err(error) => problems.push(status::not_connected(&peer, &error)),
+        }
+    }
+    Err(status::unreachable(&problems))
+}
+
+/// The servers in their order, and what is shown to them; all faults at once.
+fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<Uri>, Access), Error> {
+    let ServerArgs { server, ca_file, cert_file, key_file, server_name, token_file } = args.clone();
+    let mut faults = Faults::none();
+    let mut servers = Vec::new();
+    for address in addresses(server.as_deref()) {
+        match address::parse(&address) {
+            Ok(uri) => servers.push(("--server".to_owned(), uri)),
+            Err(problem) => faults.add("--server", not_an_address(&problem)),
+        }
+    }
+    let said =
+        Said { ca_file, cert_file, key_file, server_name, token: None, token_file, allow_plaintext: false };
+    let access = Access::resolve(said, Speaker::CommandLine, &servers, env, &mut faults);
+    match faults.is_empty() {
+        true => Ok((servers.into_iter().map(|(_, uri)| uri).collect(), access)),
+        false => Err(Error::Usage(lines(&faults))),
+    }
+}
+
+fn lines(faults: &Faults) -> String {
+    let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+fn addresses(said: Option<&str>) -> Vec<String> {
+    let said = said.unwrap_or_default().split(',').map(str::trim).filter(|said| !said.is_empty());
+    let with_scheme =
+        |said: &str| if said.contains("://") { said.to_owned() } else { format!("http://{said}") };
+    let mut addresses: Vec<_> = said.map(with_scheme).collect();
+    if addresses.is_empty() {
+        addresses.push(DEFAULT_SERVER.to_owned());
+    }
+    addresses
+}
+
+fn not_an_address(problem: &dyn Display) -> String {
+    format!("not the address of a control plane: {problem}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(server: &str, env: &[(&str, &str)]) -> Result<(Vec<Uri>, Access), Error> {
+        let args = ServerArgs { server: Some(server.to_owned()), ..ServerArgs::default() };
+        let find =
+            |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        settle(&args, &find)
+    }
+
+    #[test]
+    fn an_address_needs_no_scheme_and_has_a_default() {
+        assert_eq!(addresses(None), [DEFAULT_SERVER]);
+        assert_eq!(addresses(Some(" , ")), [DEFAULT_SERVER]);
+        assert_eq!(addresses(Some("a:1, https://b ,")), ["http://a:1", "https://b"]);
+        let (servers, _) = settled("[::1]:7600,http://host", &[]).unwrap();
+        assert_eq!(servers, ["http://[::1]:7600", "http://host"]);
+    }
+
+    #[test]
+    fn what_is_no_address_is_a_usage_error() {
+        for bad in ["ftp://host", "http://", "http://a b", "http://host:port", "http://host/path"] {
+            let error = settled(bad, &[]).unwrap_err();
+            assert_eq!(error.code(), 64, "{bad}: {error}");
+            assert!(error.to_string().contains(bad), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_faults_come_at_once_and_no_secret_with_them() {
+        let env = [("DAMPER_TOKEN", "very secret"), ("DAMPER_KEY_FILE", "k")];
+        let error = settled("ftp://a,http://kim:pass@b", &env).unwrap_err().to_string();
+        assert_eq!(error.lines().count(), 4, "{error}");
+        assert!(!error.contains("very secret") && !error.contains("pass@"), "{error}");
+    }
+
+    #[test]
+    fn a_token_does_not_leave_the_machine_in_the_clear() {
+        let env = [("DAMPER_TOKEN", "secret")];
+        assert_eq!(settled("http://damper:1", &env).unwrap_err().code(), 64);
+        assert!(settled("https://damper:1", &env).is_ok());
+        assert!(settled("", &env).is_ok(), "loopback");
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_missing_is_a_bad_setting() {
+        let args = ServerArgs { token_file: Some("/no/such/token".into()), ..ServerArgs::default() };
+        let error = connect(&args, &|_| None).await.unwrap_err();
+        assert_eq!(error.code(), 78);
+        assert!(error.to_string().contains("/no/such/token"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn every_server_that_can_not_be_reached_is_named() {
+        let args = ServerArgs { server: Some("127.0.0.1:1,127.0.0.1:2".to_owned()), ..ServerArgs::default() };
+        let error = connect(&args, &|_| None).await.unwrap_err();
+        assert_eq!(error.code(), 69);
+        let text = error.to_string();
+        assert!(
+            text.contains("http://127.0.0.1:1 can not") && text.contains("http://127.0.0.1:2 can not"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! Credentials end, and with them what was opened by them.
+//!
+//! Each credential that something long was opened with has a life: it is over when the token is no longer in the
+//! table, or the time of the token or session is. Bodies that go on for long are wrapped; when the life is over an
+//! answer ends with UNAUTHENTICATED and a request fails, whatever the service behind it does. A reader that takes
+//! nothing can not even be told; its connection is cut.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::Frame;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+use super::caller::Caller;
+use super::denied::Denied;
+use super::secret::TokenId;
+use crate::connection::Peer;
+use crate::shared::Shared;
+use crate::table::TableView;
+
+/// The longest time in which nobody looks at the clock.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long after the end of its credential a body that nobody reads may stay.
+const CUT_AFTER: Duration = Duration::from_secs(3);
+
+/// Which credential.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// With the end of the session that stood for it.
+    Token(TokenId, Option<SystemTime>),
+    Certificate(String, SystemTime),
+}
+
+impl Key {
+    /// None where what a caller showed has no end.
+    fn of(caller: &Caller) -> Option<Self> {
+        match caller {
+            Caller::Token(shown) => Some(Self::Token(shown.token.id.clone(), shown.session)),
+            Caller::Certificate(certificate) => {
+                Some(Self::Certificate(certificate.name().to_owned(), certificate.expires_at()?))
+            }
+            Caller::Nobody | Caller::Anybody | Caller::Replica => None,
+        }
+    }
+}
+
+/// The lives of credentials by which something is open.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    open: Mutex<HashMap<Key, Arc<Life>>>,
+}
+
+/// How long what a credential opened may go on.
+#[derive(Debug)]
+struct Life {
+    caller: Caller,
+    over: CancellationToken,
+    held: Mutex<Held>,
+}
+
+/// The connections of what is open.
+#[derive(Debug, Default)]
+struct Held {
+    next: u64,
+    peers: HashMap<u64, Peer>,
+    /// Since when it should be gone.
+    over_since: Option<Instant>,
+}
+
+impl Lives {
+    /// The life of what a caller showed; none where that has no end.
+    fn of(&self, caller: &Caller) -> Option<Arc<Life>> {
+        let key = Key::of(caller)?;
+        let new = || {
+            Arc::new(Life { caller: caller.clone(), over: CancellationToken::new(), held: Mutex::default() })
+        };
+        Some(self.open().entry(key).or_insert_with(new).clone())
+    }
+
+    /// Ends the lives that are over, and forgets those by which nothing is open any more.
+    fn look(&self, table: &TableView, now: SystemTime) {
+        self.open().retain(|_, life| {
+            if !life.over.is_cancelled() && life.caller.check_in_force(table, now).is_err() {
+                life.over.cancel();
+                life.held().over_since = Some(Instant::now());
+            }
+            life.cut_off_who_stays();
+            Arc::strong_count(life) > 1
+        });
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<Key, Arc<Life>>> {
+        self.open.lock().expect("no holder of the lock panics")
+    }
+}
+
+impl Life {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().expect("no holder of the lock panics")
+    }
+
+    fn cut_off_who_stays(&self) {
+        let held = self.held();
+        if held.over_since.is_some_and(|since| since.elapsed() >= CUT_AFTER) {
+            held.peers.values().for_each(Peer::cut_off);
+        }
+    }
+}
+
+/// Ends what must end, for ever.
+pub(crate) async fn run(shared: Arc<Shared>) {
+    let mut table = shared.table.clone();
+    loop {
+        let view = table.borrow_and_update().clone();
+        shared.access.lives.look(&view, SystemTime::now());
+        let next_look = Instant::now() + LOOK_EVERY;
+        if let Ok(Err(_)) = timeout_at(next_look, table.changed()).await {
+            // The server is ending, and this task with it.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Which way a body goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    Request,
+    Answer,
+}
+
+/// The body, ended when the credential is over.
+pub(crate) fn until_over(body: Body, way: Way, lives: &Lives, caller: &Caller, peer: Option<&Peer>) -> Body {
+    let Some(life) = lives.of(caller) else { return body };
+    let over = Box::pin(life.over.clone().cancelled_owned());
+    let place = peer.map(|peer| {
+        let mut held = life.held();
+        held.next += 1;
+        let place = held.next;
+        held.peers.insert(place, peer.clone());
+        place
+    });
+    Body::new(UntilOver { inner: Some(body), way, over, _open: Open { life, place } })
+}
+
+struct UntilOver {
+    /// None once it was ended.
+    inner: Option<Body>,
+    way: Way,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    _open: Open,
+}
+
+/// A body that is there.
+struct Open {
+    life: Arc<Life>,
+    place: Option<u64>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.life.held().peers.remove(&place);
+        }
+    }
+}
+
+impl http_body::Body for UntilOver {
+    type Data = Bytes;
+    type Error = axum::BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
+        if this.over.as_mut().poll(context).is_ready() {
+            this.inner = None;
+            let status = Denied::Ended.status();
+            return Poll::Ready(Some(match this.way {
+                Way::Request => Err(status.into()),
+                Way::Answer => {
+                    let mut trailers = HeaderMap::new();
+                    status.add_header(&mut trailers).map(|()| Frame::trailers(trailers)).map_err(Into::into)
+                }
+            }));
+        }
+        Pin::new(inner).poll_frame(context).map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.as_ref().is_none_or(http_body::Body::is_end_stream)
+    }
+}

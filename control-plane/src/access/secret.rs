@@ -1,0 +1,236 @@
+//! Secrets: what a token consists of, what is kept of it, and the key of the whole control plane.
+//!
+//! A token is `damper_ID_SECRET`, both parts in lower-case hexadecimal: a public id of 64 bits, by which it is found,
+//! and a secret of 256 random bits. Only the secret's SHA-256 is kept; a secret of that size can not be guessed from
+//! it, so no slow hash is needed. Hashes are compared in a time that does not depend on them. From the cluster key
+//! other keys are made by HMAC-SHA256, one for each purpose. Nothing here says itself in `Debug`.
+
+use std::fmt;
+
+use hmac::{Hmac, Mac as _};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+
+const PREFIX: &str = "damper_";
+const ID_BYTES: usize = 8;
+const KEY_BYTES: usize = 32;
+/// Before the key by which replicas know each other.
+const REPLICA_PREFIX: &str = "damper-replica_";
+
+/// The public name of a token.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TokenId(String);
+
+/// What a token's secret hashes to.
+#[derive(Clone)]
+pub(crate) struct Hash([u8; KEY_BYTES]);
+
+/// A whole token, as it is shown.
+pub(crate) struct Bearer {
+    pub(crate) id: TokenId,
+    secret: [u8; KEY_BYTES],
+}
+
+/// What all replicas of one control plane know, and nobody else.
+#[derive(Clone)]
+pub(crate) struct ClusterKey {
+    key: [u8; KEY_BYTES],
+    sessions: cookie::Key,
+}
+
+impl TokenId {
+    /// Reads an id; none where it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        from_hex::<ID_BYTES>(text).map(|_| Self(text.to_owned()))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Hash {
+    /// What was kept; none where it has not a hash's length.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether it is the secret's, found out in the same time either way.
+    pub(crate) fn is_of(&self, bearer: &Bearer) -> bool {
+        self.0.ct_eq(&bearer.hash().0).into()
+    }
+}
+
+impl Bearer {
+    /// A new one.
+    pub(crate) fn draw() -> Self {
+        Self { id: TokenId(hex(&random::<ID_BYTES>())), secret: random() }
+    }
+
+    /// Reads a token as it is shown; none where it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
+        Some(Self { id: TokenId::parse(id)?, secret: from_hex(secret)? })
+    }
+
+    /// As it is shown.
+    pub(crate) fn text(&self) -> String {
+        format!("{PREFIX}{}_{}", self.id, hex(&self.secret))
+    }
+
+    pub(crate) fn hash(&self) -> Hash {
+        Hash(Sha256::digest(self.secret).into())
+    }
+}
+
+impl ClusterKey {
+    /// A new one.
+    pub(crate) fn draw() -> Self {
+        Self::of(random())
+    }
+
+    /// What was kept; none where it has not a key's length.
+    pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
+        bytes.try_into().ok().map(Self::of)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// What the page's sessions are signed with.
+    pub(crate) fn sessions(&self) -> &cookie::Key {
+        &self.sessions
+    }
+
+    /// What one replica shows another.
+    pub(crate) fn replica(&self) -> String {
+        format!("{REPLICA_PREFIX}{}", hex(&derived(&self.key, "replicas")))
+    }
+
+    /// Whether a bearer is what replicas show; found out in the same time either way.
+    pub(crate) fn is_replica(&self, bearer: &str) -> bool {
+        bearer.as_bytes().ct_eq(self.replica().as_bytes()).into()
+    }
+
+    fn of(key: [u8; KEY_BYTES]) -> Self {
+        let both = [derived(&key, "sessions, first half"), derived(&key, "sessions, second half")];
+        Self { key, sessions: cookie::Key::from(both.as_flattened()) }
+    }
+}
+
+/// Whether a bearer is meant to be a replica's.
+pub(crate) fn claims_to_be_replica(bearer: &str) -> bool {
+    bearer.starts_with(REPLICA_PREFIX)
+}
+
+macro_rules! hidden {
+    ($($secret:ident),*) => {$(
+        impl fmt::Debug for $secret {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!(stringify!($secret), "(hidden)"))
+            }
+        }
+    )*};
+}
+
+hidden!(Hash, Bearer, ClusterKey);
+
+fn derived(key: &[u8], purpose: &str) -> [u8; KEY_BYTES] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC takes a key of any length");
+    mac.update(purpose.as_bytes());
+    mac.finalize().into_bytes().into()
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).expect("the system has random bytes");
+    bytes
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Exactly so many bytes in lower-case hexadecimal.
+fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
+    };
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let bytes: Option<Vec<u8>> =
+        pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect();
+    bytes?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_as_it_was_shown_and_known_by_its_hash() {
+        let bearer = Bearer::draw();
+        let shown = bearer.text();
+        let read = Bearer::parse(&shown).unwrap();
+        assert_eq!(read.id, bearer.id);
+        assert!(bearer.hash().is_of(&read));
+        assert!(!Bearer::draw().hash().is_of(&read));
+        assert_ne!(Bearer::draw().text(), shown);
+    }
+
+    #[test]
+    fn what_is_not_just_so_is_no_token() {
+        let good = format!("damper_{}_{}", "0f".repeat(8), "a1".repeat(32));
+        assert!(Bearer::parse(&good).is_some());
+        let bad = [
+            String::new(),
+            good.to_uppercase(),
+            good[..good.len() - 1].to_owned(),
+            format!("{good}0"),
+            format!(" {good}"),
+            good.replace("damper_", "damper-"),
+            good.replace('f', "g"),
+            good.replace("0f", "é"),
+            format!("damper__{}", "a1".repeat(32)),
+        ];
+        for text in bad {
+            assert!(Bearer::parse(&text).is_none(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_do_not_tell_themselves() {
+        let (bearer, key) = (Bearer::draw(), ClusterKey::draw());
+        let told = format!("{bearer:?} {:?} {key:?}", bearer.hash());
+        assert_eq!(told, "Bearer(hidden) Hash(hidden) ClusterKey(hidden)");
+    }
+
+    #[test]
+    fn a_replica_shows_what_only_the_cluster_key_gives() {
+        let key = ClusterKey::draw();
+        let same = ClusterKey::read(key.bytes()).unwrap();
+        assert!(same.is_replica(&key.replica()));
+        assert!(!ClusterKey::draw().is_replica(&key.replica()));
+        assert!(!key.is_replica(""));
+        assert_eq!(same.sessions().signing(), key.sessions().signing());
+        assert!(ClusterKey::read(&[0; 31]).is_none());
+    }
+}

@@ -1,0 +1,151 @@
+//! What a connection is doing, as far as its deadlines need to know.
+//!
+//! The socket tells of bytes, requests of their beginning and end; the task that serves the connection asks when to
+//! look again. Nobody is woken for it, so that a byte costs a lock that nobody else wants.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::time::Instant;
+
+use crate::limits::{Limit, Limits};
+
+/// Shared by the socket, the requests and the task of one connection.
+#[derive(Clone, Debug)]
+pub(super) struct Activity(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    /// Requests whose answers have not ended.
+    open: usize,
+    /// None before the first request.
+    http1: Option<bool>,
+    /// Since when there is no open request.
+    quiet_since: Instant,
+    /// When the first byte came after that.
+    spoke_at: Option<Instant>,
+}
+
+/// What to do about a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Ask again then.
+    At(Instant),
+    /// It is over this limit.
+    Over(Limit),
+}
+
+impl Activity {
+    pub(super) fn new(now: Instant) -> Self {
+        let state = State { open: 0, http1: None, quiet_since: now, spoke_at: None };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
+    /// Bytes came.
+    pub(super) fn spoke(&self) {
+        let mut state = self.state();
+        if state.open == 0 && state.spoke_at.is_none() {
+            state.spoke_at = Some(Instant::now());
+        }
+    }
+
+    /// A request's head came; it is open until the guard is dropped.
+    pub(super) fn begin(&self, http1: bool) -> Open {
+        let mut state = self.state();
+        state.open += 1;
+        state.http1 = Some(http1);
+        state.spoke_at = None;
+        Open(self.clone())
+    }
+
+    /// Which deadline is next, or over.
+    pub(super) fn due(&self, now: Instant, limits: &Limits) -> Due {
+        let state = self.state();
+        if state.open > 0 {
+            return Due::At(now + limits.request_head_within.min(limits.idle_connection_after));
+        }
+        let idle = (state.quiet_since + limits.idle_connection_after, Limit::IdleConnection);
+        let head = match (state.http1, state.spoke_at) {
+            (None, _) => Some(state.quiet_since),
+            (Some(true), Some(spoke_at)) => Some(spoke_at),
+            // HTTP/2 speaks between requests too; its heads arrive whole or the connection is idle.
+            (Some(true), None) | (Some(false), _) => None,
+        };
+        let head = head.map(|since| (since + limits.request_head_within, Limit::RequestHead));
+        let (at, limit) = head.into_iter().chain([idle]).min_by_key(|(at, _)| *at).unwrap_or(idle);
+        if at <= now {
+            return Due::Over(limit);
+        }
+        // The next head may begin, and be over time, before the connection has been idle for long.
+        Due::At(at.min(now + limits.request_head_within))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An open request.
+#[derive(Debug)]
+pub(super) struct Open(Activity);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.open -= 1;
+        if state.open == 0 {
+            state.quiet_since = Instant::now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const S: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_request_is_awaited_for_a_short_time_and_the_next_for_a_long_one() {
+        let limits = Limits::default();
+        let activity = Activity::new(Instant::now());
+        assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + 10 * S));
+        // Bytes that make no request do not help.
+        tokio::time::advance(9 * S).await;
+        activity.spoke();
+        tokio::time::advance(S).await;
+        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::RequestHead));
+        drop(activity.begin(false));
+        tokio::time::advance(299 * S).await;
+        activity.spoke();
+        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        tokio::time::advance(S).await;
+        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::IdleConnection));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_later_head_over_http_1_may_not_take_longer_than_the_first() {
+        let limits = Limits::default();
+        let activity = Activity::new(Instant::now());
+        drop(activity.begin(true));
+        tokio::time::advance(100 * S).await;
+        activity.spoke();
+        tokio::time::advance(9 * S).await;
+        activity.spoke();
+        assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + S));
+        tokio::time::advance(S).await;
+        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::RequestHead));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_request_keeps_its_connection_for_ever() {
+        let limits = Limits::default();
+        let activity = Activity::new(Instant::now());
+        let (first, second) = (activity.begin(false), activity.begin(false));
+        drop(first);
+        tokio::time::advance(10_000 * S).await;
+        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        drop(second);
+        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)), "the time counts from its end");
+    }
+}

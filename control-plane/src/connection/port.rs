@@ -1,0 +1,170 @@
+//! One port: accepts connections as long as there is room, and carries each through its handshake.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper_util::rt::TokioExecutor;
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Peer;
+use super::activity::Activity;
+use super::serving::{protocol, serve};
+use super::socket::{Socket, Stream};
+use crate::limits::{Limit, Limiter};
+use crate::metrics::Metrics;
+use crate::tls::{ClientNames, HandshakeFailure, Keychain};
+
+/// The first byte of every TLS connection.
+const HANDSHAKE: u8 = 0x16;
+const WRONG_SCHEME: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n\
+    connection: close\r\ncontent-length: 33\r\n\r\nthis port speaks TLS: use https\r\n\n";
+const SAY_WITHIN: Duration = Duration::from_secs(1);
+
+/// What connections of one port are served with.
+#[derive(Clone)]
+pub(crate) struct Port {
+    pub(crate) routes: Router,
+    /// None = not encrypted.
+    pub(crate) tls: Option<Arc<Keychain>>,
+    pub(crate) limiter: Limiter,
+    pub(crate) metrics: Metrics,
+    /// No more connections; those that are there finish what they do.
+    pub(crate) stopping: CancellationToken,
+    /// Ends all connections.
+    pub(crate) cut: CancellationToken,
+}
+
+impl Port {
+    /// Serves until it is told to stop and the last connection has ended.
+    pub(crate) async fn serve(self, listener: TcpListener) {
+        let tracker = TaskTracker::new();
+        let protocol = Arc::new(protocol(self.limiter.limits()));
+        let port = Arc::new(self);
+        loop {
+            let accepted = tokio::select! {
+                accepted = accept(&listener) => accepted,
+                () = port.stopping.cancelled() => break,
+            };
+            let (stream, address) = accepted;
+            let Some(room) = port.limiter.room() else { continue };
+            let (port, protocol) = (port.clone(), protocol.clone());
+            tracker.spawn(async move {
+                port.metrics.connections.increment(1.0);
+                let cut = port.cut.child_token();
+                port.connection(&protocol, stream, address, cut).await;
+                port.metrics.connections.decrement(1.0);
+                drop(room);
+            });
+        }
+        drop(listener);
+        tracker.close();
+        tracker.wait().await;
+    }
+
+    async fn connection(
+        &self,
+        protocol: &Builder<TokioExecutor>,
+        stream: TcpStream,
+        address: SocketAddr,
+        cut: CancellationToken,
+    ) {
+        let opened = tokio::select! {
+            opened = self.open(stream, address) => opened,
+            () = cut.cancelled() => return,
+            () = self.stopping.cancelled() => return,
+        };
+        let Some((stream, certificate)) = opened else { return };
+        let tls = matches!(stream, Stream::Tls(_));
+        let goodbye = cut.child_token();
+        let peer = Peer { address, tls, certificate, cut, goodbye, registered: Arc::default() };
+        let socket = Socket { stream, activity: Activity::new(Instant::now()) };
+        serve(protocol, socket, peer, self.routes.clone(), &self.limiter, &self.stopping).await;
+    }
+
+    /// Waits for the first byte and shakes hands.
+    async fn open(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+    ) -> Option<(Stream, Option<Arc<ClientNames>>)> {
+        let limits = self.limiter.limits();
+        let mut first = [0];
+        match timeout(limits.first_byte_within, stream.peek(&mut first)).await {
+            Ok(Ok(1..)) => {}
+            Ok(_) => return None,
+            Err(_) => {
+                self.limiter.hit(Limit::FirstByte);
+                return None;
+            }
+        }
+        let Some(tls) = &self.tls else { return Some((Stream::Plain(stream), None)) };
+        if first[0] != HANDSHAKE {
+            self.failed(address, HandshakeFailure::NotTls);
+            refuse_plaintext(stream, first[0]).await;
+            return None;
+        }
+        let handshake = TlsAcceptor::from(tls.config()).accept(stream);
+        match timeout(limits.handshake_within, handshake).await {
+            Ok(Ok(stream)) => {
+                let (_, session) = stream.get_ref();
+                let shown = session.peer_certificates().and_then(<[_]>::first);
+                let certificate = shown.map(|shown| Arc::new(ClientNames::of(shown)));
+                Some((Stream::Tls(Box::new(stream)), certificate))
+            }
+            Ok(Err(error)) => {
+                self.failed(address, HandshakeFailure::of(&error));
+                tracing::debug!(%address, %error, "a TLS handshake failed");
+                None
+            }
+            Err(_) => {
+                self.limiter.hit(Limit::Handshake);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, address: SocketAddr, why: HandshakeFailure) {
+        tracing::debug!(%address, why = why.name(), "no TLS");
+        self.metrics.handshake_failed(why);
+    }
+}
+
+/// Tells somebody who took the scheme for http.
+async fn refuse_plaintext(mut stream: TcpStream, first: u8) {
+    if first.is_ascii_uppercase() {
+        let _ = timeout(SAY_WITHIN, stream.write_all(WRONG_SCHEME)).await;
+        let _ = timeout(SAY_WITHIN, stream.shutdown()).await;
+    }
+}
+
+/// The next connection. One that failed while it was set up is its own affair; a machine out of sockets gets
+/// time to recover.
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                if stream.set_nodelay(true).is_ok() {
+                    return (stream, address);
+                }
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+                ) => {}
+            Err(error) => {
+                tracing::warn!(%error, "no connection can be accepted");
+                sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Who is connected, and what each was sent and acknowledged: here, and at the other replicas.
+//!
+//! The hub is a register: streams write into their own session ([`session`]), what other replicas tell is written into
+//! sessions that mirror theirs, and readers take a copy. It decides nothing about what is sent. A process that moves
+//! from one replica to another is known from both for a moment; readers see only where it came last. [`outbox`] holds
+//! what the other replicas have still to be told, of own clients only.
+
+mod outbox;
+mod session;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use damper_core::Pattern;
+use damper_proto::v1;
+use tokio::sync::watch;
+
+use self::outbox::Outboxes;
+pub(crate) use self::outbox::{Outbox, Waiting};
+pub(crate) use self::session::Session;
+use crate::class::Class;
+use crate::shared::Shared;
+use crate::table::TableView;
+use crate::watching::Pace;
+
+/// All sessions, and how often they report.
+pub(crate) struct Hub {
+    /// This replica.
+    here: Arc<str>,
+    register: Mutex<Register>,
+    next: AtomicU64,
+    /// Rises whenever a client comes, goes, is sent something or answers.
+    moves: watch::Sender<u64>,
+    pace: watch::Sender<Pace>,
+    outboxes: Outboxes,
+}
+
+#[derive(Default)]
+struct Register {
+    sessions: HashMap<u64, Arc<Session>>,
+    /// The streams of each process, by its names.
+    processes: HashMap<[String; 3], Vec<Arc<Session>>>,
+}
+
+/// A session in the register; dropping it takes it out.
+pub(crate) struct Admitted {
+    pub(crate) session: Arc<Session>,
+    shared: Arc<Shared>,
+}
+
+impl Hub {
+    pub(crate) fn new(here: Arc<str>, report_interval: Duration, watched: Duration) -> Self {
+        Self {
+            here,
+            register: Mutex::default(),
+            next: AtomicU64::new(1),
+            moves: watch::Sender::new(0),
+            pace: watch::Sender::new(Pace::new(report_interval, watched)),
+            outboxes: Outboxes::default(),
+        }
+    }
+
+    fn register(&self) -> MutexGuard<'_, Register> {
+        self.register.lock().expect("no holder of the lock panics")
+    }
+
+    /// How often clients report now; changes with who watches.
+    pub(crate) fn pace(&self) -> watch::Receiver<Pace> {
+        self.pace.subscribe()
+    }
+
+    /// Somebody begins or ceases to watch.
+    pub(crate) fn change_pace(&self, change: impl FnOnce(&mut Pace)) {
+        self.pace.send_modify(change);
+    }
+
+    /// One of this replica's clients was sent something or has answered.
+    pub(crate) fn moved(&self, session: &Arc<Session>) {
+        self.outboxes.moved(session);
+        self.changed();
+    }
+
+    /// Something has changed of what the hub tells.
+    pub(crate) fn changed(&self) {
+        self.moves.send_modify(|moves| *moves += 1);
+    }
+
+    /// Rises with every such event.
+    pub(crate) fn moves(&self) -> watch::Receiver<u64> {
+        self.moves.subscribe()
+    }
+
+    /// One of this replica's clients has reported.
+    pub(crate) fn reported(&self, session: &Session, report: v1::Report) {
+        self.outboxes.reported(session, report);
+    }
+
+    /// What a replica that follows this one is to be told: at first of everybody who is connected here. None where too
+    /// many follow.
+    pub(crate) fn followed(&self) -> Option<Arc<Outbox>> {
+        // Locked, so that nobody comes or goes meanwhile unnoticed.
+        let register = self.register();
+        self.outboxes.open(register.sessions.values().filter(|session| session.is_own()))
+    }
+
+    /// How many clients are connected, here or to other replicas.
+    pub(crate) fn connected(&self) -> usize {
+        self.register().sessions.values().filter(|session| !session.is_superseded()).count()
+    }
+
+    /// How many streams are open to this replica, or are said to be to another one.
+    pub(crate) fn streams_of(&self, replica: Option<&str>) -> usize {
+        let of = |session: &&Arc<Session>| session.replica().map(|id| &**id) == replica;
+        self.register().sessions.values().filter(of).count()
+    }
+
+    /// The sessions of the whole fleet, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.register().sessions.values().filter(|session| !session.is_superseded()).cloned().collect()
+    }
+
+    /// The sessions of this replica, in no order.
+    pub(crate) fn own(&self) -> Vec<Arc<Session>> {
+        self.register().sessions.values().filter(|session| session.is_own()).cloned().collect()
+    }
+
+    /// The clients of a service and cluster (empty = any), by name.
+    pub(crate) fn clients(&self, service: &str, cluster: &str, view: &TableView) -> Vec<v1::Client> {
+        let wanted = |asked: &str, is: &str| asked.is_empty() || asked == is;
+        let mut sessions = self.all();
+        sessions.retain(|s| wanted(service, &s.class.service) && wanted(cluster, &s.class.cluster));
+        sessions.sort_by_cached_key(|session| (session.names(), session.age_rank()));
+        // Once per class: it is a look at every rule.
+        let mut withheld: HashMap<&Class, Vec<Pattern>> = HashMap::new();
+        let described = sessions.iter().map(|session| {
+            let withheld = withheld.entry(&session.class).or_insert_with(|| session.class.withheld(view));
+            session.describe(view, withheld, &self.here)
+        });
+        described.collect()
+    }
+}
+
+impl Register {
+    fn enter(&mut self, session: &Arc<Session>) {
+        self.sessions.insert(session.id(), session.clone());
+        let streams = self.processes.entry(session.names()).or_default();
+        streams.push(session.clone());
+        settle(streams);
+    }
+
+    fn leave(&mut self, session: &Session) {
+        self.sessions.remove(&session.id());
+        let names = session.names();
+        let Some(streams) = self.processes.get_mut(&names) else { return };
+        streams.retain(|stream| stream.id() != session.id());
+        settle(streams);
+        if streams.is_empty() {
+            self.processes.remove(&names);
+        }
+    }
+}
+
+/// Of the streams of one process those count that are at the replica to which it came last.
+fn settle(streams: &[Arc<Session>]) {
+    let Some(newest) = streams.iter().max_by_key(|stream| stream.age_rank()) else { return };
+    streams.iter().for_each(|stream| stream.supersede(stream.replica() != newest.replica()));
+}
+
+impl Admitted {
+    /// Enters a client of this replica into the register.
+    pub(crate) fn new(shared: &Arc<Shared>, session: Session) -> Self {
+        let admitted = Self::enter(shared, session);
+        shared.metrics.streams.increment(1.0);
+        shared.hub.changed();
+        admitted
+    }
+
+    /// Enters a client of another replica, as that tells of it.
+    pub(crate) fn mirrored(
+        shared: &Arc<Shared>,
+        told: v1::FollowedClient,
+        class: Class,
+        replica: Arc<str>,
+    ) -> Self {
+        Self::enter(shared, Session::mirrored(told, class, replica, &shared.table()))
+    }
+
+    fn enter(shared: &Arc<Shared>, session: Session) -> Self {
+        let hub = &shared.hub;
+        let session = Arc::new(session.with_id(hub.next.fetch_add(1, Ordering::Relaxed)));
+        // Before the register tells others of it, so that its reports find their place.
+        shared.stats.connected(&session);
+        let mut register = hub.register();
+        register.enter(&session);
+        if session.is_own() {
+            hub.outboxes.came(&session);
+        }
+        drop(register);
+        Self { session, shared: shared.clone() }
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let hub = &self.shared.hub;
+        let mut register = hub.register();
+        register.leave(&self.session);
+        if self.session.is_own() {
+            hub.outboxes.left(&self.session);
+            self.shared.metrics.streams.decrement(1.0);
+        }
+        drop(register);
+        self.shared.stats.disconnected(&self.session);
+        hub.changed();
+    }
+}

@@ -1,0 +1,129 @@
+//! The limits of requests, right before the services: rates, the connections of an identity and how long a unary call
+//! may take, the time in which its message comes included.
+//!
+//! The identity is the one that was proven, else the address. Whatever a service refuses because of a limit says which
+//! in the trailer `damper-limit`; it is counted here, where answers pass.
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::{Limit, Limiter, methods};
+use crate::access::Caller;
+use crate::connection::Peer;
+use crate::errors::Error;
+use crate::shared::Shared;
+
+/// Names the limit that an answer is over.
+pub(crate) const TRAILER: &str = "damper-limit";
+
+/// Answers within the limits.
+pub(crate) async fn answer(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let limiter = &shared.limiter;
+    let Some(method) = methods::of(request.uri().path()) else { return next.run(request).await };
+    if let Some(peer) = request.extensions().get::<Peer>() {
+        let identity = identity(&Caller::found(request.extensions()), peer);
+        let admitted =
+            peer.belongs_to(&identity, limiter).and_then(|()| limiter.admit(&identity, method.class));
+        if let Err(error) = admitted {
+            return counted(limiter, Status::from(error).into_http());
+        }
+    }
+    if !method.unary {
+        return counted(limiter, next.run(request).await);
+    }
+    let deadline = shared.settings.unary_deadline;
+    let answer = timeout(deadline, next.run(request)).await;
+    counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()))
+}
+
+fn identity(caller: &Caller, peer: &Peer) -> String {
+    let principal = caller.principal();
+    if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
+}
+
+/// Of an IPv6 address the network that one subscriber has.
+fn subscriber(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
+        address => address,
+    }
+}
+
+/// Counts the limit that the answer is over, if any.
+fn counted(limiter: &Limiter, answer: Response<Body>) -> Response<Body> {
+    if count(limiter, answer.headers()) {
+        return answer;
+    }
+    let limiter = limiter.clone();
+    answer.map(|body| Body::new(Counted { body, limiter }))
+}
+
+fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
+    let named = headers.get(TRAILER);
+    let limit = named.and_then(|named| Limit::ALL.into_iter().find(|limit| limit.name() == named));
+    if let Some(limit) = limit {
+        limiter.hit(limit);
+    }
+    limit.is_some()
+}
+
+/// An answer whose trailers are looked at.
+struct Counted {
+    body: Body,
+    limiter: Limiter,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(trailers) = frame.trailers_ref()
+        {
+            count(&self.limiter, trailers);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_subscriber_is_one_identity() {
+        for (address, same) in
+            [("10.1.2.3", "10.1.2.3"), ("2001:db8::1:2:3:4", "2001:db8::"), ("::ffff:10.0.0.1", "10.0.0.1")]
+        {
+            assert_eq!(subscriber(address.parse().unwrap()).to_string(), same);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How much the ports bear, and what happens beyond.
+//!
+//! Every limit has a default that no honest use comes near, can be set, and is counted when it is hit
+//! (`damper_limit_hits_total`), so that an operator sees which one to raise or whom to stop. A request over a limit is
+//! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
+//! [`methods`] says what a method is, [`layer`] applies the limits of requests.
+
+pub(crate) mod layer;
+mod limiter;
+mod methods;
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+pub(crate) use limiter::{Limiter, Registered};
+
+/// The limits of connections and requests, as far as they can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a new connection may stay silent. Default 10 s.
+    pub first_byte_within: Duration,
+    /// How long a TLS handshake may take. Default 10 s.
+    pub handshake_within: Duration,
+    /// How long the head of a connection's first request may take from then on, and over HTTP/1.1 the head of each
+    /// later one from its first byte. Default 10 s.
+    pub request_head_within: Duration,
+    /// How long a connection may be open without any open request. Default 5 min.
+    pub idle_connection_after: Duration,
+    /// The most connections of all ports together. Default 20,000; less where the system gives fewer files.
+    pub max_connections: usize,
+    /// The most connections of one identity: a token, a certificate's name, or an address without either. Default
+    /// 10,000.
+    pub max_connections_per_identity: usize,
+    /// The most open requests of one HTTP/2 connection. Default 1,024.
+    pub max_streams_per_connection: u32,
+    /// The most bytes of one message. Default 1 MiB.
+    pub max_message_bytes: usize,
+    /// How many reads an identity may make. Default 2,000 a second, 10,000 at once.
+    pub reads: Rate,
+    /// How many writes. Default 200 a second, 2,000 at once.
+    pub writes: Rate,
+}
+
+/// How many requests are let through: a bucket of `burst` that fills at `per_second`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many a second in the long run.
+    pub per_second: NonZeroU32,
+    /// How many at once.
+    pub burst: NonZeroU32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let rate = |per_second, burst| Rate {
+            per_second: NonZeroU32::new(per_second).expect("it is not 0"),
+            burst: NonZeroU32::new(burst).expect("it is not 0"),
+        };
+        Self {
+            first_byte_within: Duration::from_secs(10),
+            handshake_within: Duration::from_secs(10),
+            request_head_within: Duration::from_secs(10),
+            idle_connection_after: Duration::from_secs(300),
+            max_connections: 20_000,
+            max_connections_per_identity: 10_000,
+            max_streams_per_connection: 1024,
+            max_message_bytes: 1 << 20,
+            reads: rate(2_000, 10_000),
+            writes: rate(200, 2_000),
+        }
+    }
+}
+
+/// A limit that was hit, by its name in metrics and in the `damper-limit` trailer of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    FirstByte,
+    Handshake,
+    RequestHead,
+    IdleConnection,
+    Connections,
+    ConnectionsPerIdentity,
+    UnaryDeadline,
+    EntryBytes,
+    MessageBytes,
+    ApplyBytes,
+    Rules,
+    Guards,
+    Kills,
+    Tokens,
+    Reads,
+    Writes,
+}
+
+impl Limit {
+    pub(crate) const ALL: [Self; 16] = [
+        Self::FirstByte,
+        Self::Handshake,
+        Self::RequestHead,
+        Self::IdleConnection,
+        Self::Connections,
+        Self::ConnectionsPerIdentity,
+        Self::UnaryDeadline,
+        Self::EntryBytes,
+        Self::MessageBytes,
+        Self::ApplyBytes,
+        Self::Rules,
+        Self::Guards,
+        Self::Kills,
+        Self::Tokens,
+        Self::Reads,
+        Self::Writes,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::FirstByte => "first_byte",
+            Self::Handshake => "handshake",
+            Self::RequestHead => "request_head",
+            Self::IdleConnection => "idle_connection",
+            Self::Connections => "connections",
+            Self::ConnectionsPerIdentity => "connections_per_identity",
+            Self::UnaryDeadline => "unary_deadline",
+            Self::EntryBytes => "entry_bytes",
+            Self::MessageBytes => "message_bytes",
+            Self::ApplyBytes => "apply_bytes",
+            Self::Rules => "rules",
+            Self::Guards => "guards",
+            Self::Kills => "kills",
+            Self::Tokens => "tokens",
+            Self::Reads => "reads",
+            Self::Writes => "writes",
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! How a replica takes its place among the others, and how it leaves.
+//!
+//! It leaves in an order in which nobody is told anything wrong: first its clients go, each told where they are until it
+//! is gone; then its key is removed, so that nobody waits for it; last the streams end on which the others follow it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::follow;
+use crate::settings::{Settings, StoreUrl};
+use crate::shared::Shared;
+use crate::store::Presence;
+
+/// How long a start waits for the store to tell who else is there.
+const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+/// So few streams are all told goodbye at once.
+const FEW_STREAMS: usize = 64;
+/// Over which part of the drain time the goodbyes to many are spread; the rest is for them to arrive.
+const GOODBYES_OF_DRAIN: f64 = 0.5;
+
+/// Where others reach this replica; none where they must be told and the settings do not say it.
+pub(crate) fn address(settings: &Settings, local: SocketAddr) -> Option<String> {
+    if let Some(address) = &settings.advertise {
+        return Some(address.clone());
+    }
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let is_shared = matches!(settings.store, StoreUrl::Etcd(_));
+    (!is_shared || !local.ip().is_unspecified()).then(|| format!("{scheme}://{local}"))
+}
+
+/// Makes this replica known where its store is shared, and follows the others.
+pub(crate) async fn join(shared: &Arc<Shared>, tasks: &mut JoinSet<&'static str>) -> Option<Presence> {
+    let id = shared.replicas.id();
+    let mut presence = shared.store.join(id, shared.replicas.announcement().into())?;
+    if !presence.settled(id, SETTLED_WITHIN).await {
+        tracing::warn!("the store did not tell in time which other replicas there are");
+    }
+    tracing::info!(
+        replica = &**id,
+        address = shared.replicas.own().address,
+        "this replica is known to others"
+    );
+    let following = follow::run(shared.clone(), presence.known());
+    tasks.spawn(async move {
+        following.await;
+        "replicas"
+    });
+    Some(presence)
+}
+
+/// Waits until the clients are gone, then takes this replica out.
+pub(crate) async fn leave(shared: &Shared, presence: Option<Presence>) {
+    let mut moves = shared.hub.moves();
+    while shared.hub.streams_of(None) > 0 && moves.changed().await.is_ok() {}
+    if let Some(presence) = presence {
+        presence.leave().await;
+    }
+    shared.ended.cancel();
+}
+
+/// How long a stream waits with its goodbye when the server stops, so that many clients do not all turn to the other
+/// replicas in the same moment.
+pub(crate) fn goodbye_after(shared: &Shared) -> Duration {
+    match shared.hub.streams_of(None) {
+        0..=FEW_STREAMS => Duration::ZERO,
+        _ => shared.settings.drain.mul_f64(GOODBYES_OF_DRAIN * fastrand::f64()),
+    }
+}

@@ -1,0 +1,22 @@
+//! `Fleet.ListReplicas`: the servers of this control plane.
+
+use damper_proto::v1;
+
+use crate::shared::Shared;
+
+/// All of them, by id.
+pub(crate) fn list(shared: &Shared) -> v1::ListReplicasResponse {
+    let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
+    let own = v1::Replica {
+        clients: count(shared.hub.streams_of(None)),
+        revision: shared.table().revision(),
+        ..shared.replicas.own().clone()
+    };
+    let others = shared.replicas.all_others().into_iter().map(|other| {
+        let clients = count(shared.hub.streams_of(Some(&other.id)));
+        v1::Replica { clients, ..other }
+    });
+    let mut replicas: Vec<v1::Replica> = others.chain([own]).collect();
+    replicas.sort_by(|a, b| a.id.cmp(&b.id));
+    v1::ListReplicasResponse { replicas }
+}

@@ -1,0 +1,151 @@
+//! What TLS uses now, and how it follows the files.
+//!
+//! The files' contents are looked at, not their times or names: a mounted secret changes by swapping a symlink, an
+//! editor by renaming. A connection keeps what it began with, so a change drops none. What can not be used leaves what
+//! is in use; that is logged once per change, and a metric stays up until the files are good again.
+
+use std::fmt;
+use std::future::pending;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_rustls::rustls::ServerConfig;
+
+use super::material::{Loaded, Material};
+use super::{Pem, Tls};
+use crate::metrics::Metrics;
+
+/// Files that belong together may be caught between two changes; they are read until they hold still.
+const STILL_AFTER: Duration = Duration::from_millis(20);
+const STILL_TRIES: u32 = 50;
+
+/// The certificate, key and authorities in use; every new connection asks.
+pub(crate) struct Keychain {
+    tls: Tls,
+    current: RwLock<Current>,
+    metrics: Metrics,
+}
+
+struct Current {
+    material: Material,
+    config: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Keychain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keychain").field("tls", &self.tls).finish_non_exhaustive()
+    }
+}
+
+impl Keychain {
+    /// Reads everything; all faults at once.
+    pub(crate) fn open(tls: Tls, metrics: Metrics) -> Result<Self, Vec<String>> {
+        let material = Material::read(&tls)?;
+        let loaded = material.load(&tls)?;
+        tell(&loaded, &metrics);
+        Ok(Self { tls, current: RwLock::new(Current { material, config: loaded.config }), metrics })
+    }
+
+    /// What a new connection is served with.
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+    }
+
+    /// The certificate in use and its key, as PEM: what this server shows where it is a client itself.
+    pub(crate) fn own_pem(&self) -> (Vec<u8>, Vec<u8>) {
+        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+        (current.material.certificate.clone(), current.material.key.clone())
+    }
+
+    /// The authorities of clients, as PEM.
+    pub(crate) fn client_ca_pem(&self) -> Option<Vec<u8>> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).material.client_ca.clone()
+    }
+
+    /// Follows the files; never ends.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        let all = [Some(&self.tls.certificate), Some(&self.tls.key), self.tls.client_ca.as_ref()];
+        if all.into_iter().flatten().all(|pem| matches!(pem, Pem::Text(_))) {
+            return pending().await;
+        }
+        let mut again = interval(self.tls.look_again_after);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut refused = None;
+        loop {
+            again.tick().await;
+            self.look(&mut refused).await;
+        }
+    }
+
+    /// Looks at the files once. `refused` is what was there when they could not be used.
+    async fn look(&self, refused: &mut Option<Result<Material, Vec<String>>>) {
+        let found = self.still().await;
+        let is_in_use = {
+            let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+            found.as_ref().is_ok_and(|found| *found == current.material)
+        };
+        if is_in_use {
+            self.metrics.tls_reload_failing.set(0.0);
+            *refused = None;
+            return;
+        }
+        if refused.as_ref() == Some(&found) {
+            return;
+        }
+        let loaded = found.as_ref().map_err(Clone::clone).and_then(|material| material.load(&self.tls));
+        match (found, loaded) {
+            (Ok(material), Ok(loaded)) => {
+                tell(&loaded, &self.metrics);
+                self.metrics.tls_reload_failing.set(0.0);
+                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+                *current = Current { material, config: loaded.config };
+                *refused = None;
+                tracing::info!("new connections are served with the changed certificate");
+            }
+            (found, loaded) => {
+                let faults = loaded.err().unwrap_or_default().join("; ");
+                tracing::error!(faults, "the changed certificate can not be used; the one before stays");
+                self.metrics.tls_reload_failing.set(1.0);
+                *refused = Some(found);
+            }
+        }
+    }
+
+    /// The files once two looks in a row find the same.
+    async fn still(&self) -> Result<Material, Vec<String>> {
+        let mut last = self.read().await;
+        for _ in 0..STILL_TRIES {
+            let is_in_use = {
+                let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
+                last.as_ref().is_ok_and(|last| *last == current.material)
+            };
+            if is_in_use {
+                break;
+            }
+            sleep(STILL_AFTER).await;
+            let next = self.read().await;
+            if next == last {
+                break;
+            }
+            last = next;
+        }
+        last
+    }
+
+    async fn read(&self) -> Result<Material, Vec<String>> {
+        let tls = self.tls.clone();
+        let read = tokio::task::spawn_blocking(move || Material::read(&tls)).await;
+        read.unwrap_or_else(|_| Err(vec!["the files could not be read".to_owned()]))
+    }
+}
+
+/// Says until when the certificate is good.
+fn tell(loaded: &Loaded, metrics: &Metrics) {
+    let Some(expires_at) = loaded.expires_at else { return };
+    let seconds = expires_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    metrics.tls_certificate_expires_at.set(seconds as f64);
+    if expires_at <= SystemTime::now() {
+        tracing::warn!("the certificate is over; clients will refuse it");
+    }
+}

@@ -1,0 +1,67 @@
+//! Thousands who come and say little: everybody else is served meanwhile, and nothing is left of them.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::certificates::Authority;
+use crate::harness::{HOUSE, livez, soon, start_alone, with_pair};
+
+const EACH: usize = 2000;
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Comes, says this, and waits until it is shown out.
+async fn linger(address: std::net::SocketAddr, said: &'static [u8]) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(said).await.unwrap();
+    let mut sink = Vec::new();
+    // Shown out politely or not.
+    let _ = stream.read_to_end(&mut sink).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_thousand_half_open_handshakes_and_two_thousand_slow_heads_keep_nobody_waiting() {
+    let _alone = HOUSE.write().await;
+    let ours = Authority::new("ours");
+    let server = start_alone(|settings| {
+        settings.tls = Some(with_pair(&ours.server("localhost")));
+        settings.limits.handshake_within = Duration::from_secs(8);
+        settings.limits.request_head_within = Duration::from_secs(8);
+    })
+    .await;
+    let config = ours.trusting(None, b"http/1.1");
+    livez(server.address, &config).await.unwrap();
+    let before = descriptors();
+    let mut crowd = JoinSet::new();
+    for _ in 0..EACH {
+        crowd.spawn(linger(server.address, &[0x16, 3, 1, 2, 0, 1, 0]));
+        crowd.spawn(linger(server.metrics, b"GET /metrics HTTP/1.1\r\nhost: local"));
+    }
+    server.figure_that("damper_connections", |open| open >= 2.0 * EACH as f64).await;
+    let mut slowest = Duration::ZERO;
+    for _ in 0..50 {
+        let began = Instant::now();
+        let answer = livez(server.address, &config).await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let still = crowd.len();
+    println!("50 clients came while {still} of {} lingered; the slowest was served in {slowest:?}", 2 * EACH);
+    assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+    soon(async { while crowd.join_next().await.is_some() {} }).await;
+    soon(async {
+        while descriptors() > before {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    for limit in ["handshake", "request_head"] {
+        server.hits_that(limit, |count| count == EACH as f64).await;
+    }
+    server.stop().await;
+}

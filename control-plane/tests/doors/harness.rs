@@ -1,0 +1,149 @@
+//! A server on free ports, and clients that speak by hand.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_control_plane::{Pem, ServeError, Server, Settings, StoreUrl, Tls};
+use hyper_util::rt::TokioIo;
+use tempfile::TempDir;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConfig;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::certificates::Pair;
+
+/// Waits for what must happen.
+pub(crate) async fn soon<T>(event: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(90), event).await.expect("it did not happen in time")
+}
+
+/// Held by every server, and alone by tests that count what the process has.
+pub(crate) static HOUSE: RwLock<()> = RwLock::const_new(());
+
+/// Runs until it is dropped with its runtime.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    /// Without TLS in every test that does not say otherwise.
+    pub(crate) metrics: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), ServeError>>,
+    _folder: TempDir,
+    _in_the_house: Option<RwLockReadGuard<'static, ()>>,
+}
+
+pub(crate) fn with_pair(pair: &Pair) -> Tls {
+    Tls::new(Pem::Text(pair.certificate.clone()), Pem::Text(pair.key.clone()))
+}
+
+/// Starts a server beside those of other tests; one at a time in each test.
+pub(crate) async fn start(adjust: impl FnOnce(&mut Settings)) -> Running {
+    let house = HOUSE.read().await;
+    Running { _in_the_house: Some(house), ..start_alone(adjust).await }
+}
+
+/// The same for who has the house alone.
+pub(crate) async fn start_alone(adjust: impl FnOnce(&mut Settings)) -> Running {
+    let folder = TempDir::new().unwrap();
+    let store: StoreUrl = format!("sled:{}", folder.path().join("store").display()).parse().unwrap();
+    let mut settings = Settings::new(store);
+    settings.listen.set_port(0);
+    settings.metrics_listen = Some(settings.listen);
+    settings.metrics_plaintext = true;
+    adjust(&mut settings);
+    let server = Server::bind(settings).await.unwrap();
+    let (address, metrics) = (server.local_addr(), server.metrics_addr().unwrap());
+    let (stop, stopped) = oneshot::channel();
+    let task = tokio::spawn(server.run(async {
+        let _ = stopped.await;
+    }));
+    Running { address, metrics, stop, task, _folder: folder, _in_the_house: None }
+}
+
+impl Running {
+    pub(crate) async fn stop(self) {
+        let _ = self.stop.send(());
+        soon(self.task).await.unwrap().unwrap();
+    }
+
+    /// One figure of the plain metrics port; fails where it is not shown.
+    pub(crate) async fn figure(&self, series: &str) -> f64 {
+        let text = self.scrape().await;
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {series} in {text}")).parse().unwrap()
+    }
+
+    /// Waits until a figure is so.
+    pub(crate) async fn figure_that(&self, series: &str, is_so: impl Fn(f64) -> bool) {
+        soon(async {
+            while !is_so(self.figure(series).await) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until a limit was hit so often.
+    pub(crate) async fn hits_that(&self, limit: &str, is_so: impl Fn(f64) -> bool) {
+        self.figure_that(&format!("damper_limit_hits_total{{limit=\"{limit}\"}}"), is_so).await;
+    }
+
+    async fn scrape(&self) -> String {
+        // The text is made at most once a second.
+        let stream = TcpStream::connect(self.metrics).await.unwrap();
+        exchange(stream, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .await
+            .unwrap()
+    }
+}
+
+/// Says something and reads until the end.
+pub(crate) async fn exchange(stream: impl AsyncRead + AsyncWrite + Unpin, said: &[u8]) -> io::Result<String> {
+    let (mut from, mut to) = tokio::io::split(stream);
+    let mut answer = Vec::new();
+    let say = async {
+        to.write_all(said).await?;
+        to.flush().await
+    };
+    let (said, heard) = soon(async { tokio::join!(say, from.read_to_end(&mut answer)) }).await;
+    // A peer may answer before it has heard all, and close with bytes unread.
+    if answer.is_empty() {
+        heard.and(said)?;
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+pub(crate) const LIVEZ: &[u8] = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
+pub(crate) async fn shake(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    name: &'static str,
+) -> io::Result<TlsStream<TcpStream>> {
+    let stream = TcpStream::connect(address).await?;
+    soon(TlsConnector::from(config.clone()).connect(name.try_into().unwrap(), stream)).await
+}
+
+/// Handshake, request and answer; an error of either.
+pub(crate) async fn livez(address: SocketAddr, config: &Arc<ClientConfig>) -> io::Result<String> {
+    exchange(shake(address, config, "localhost").await?, LIVEZ).await
+}
+
+/// gRPC over TLS.
+pub(crate) async fn channel(address: SocketAddr, config: &Arc<ClientConfig>) -> Channel {
+    let config = config.clone();
+    let connect = tower::service_fn(move |_: http::Uri| {
+        let config = config.clone();
+        async move { shake(address, &config, "localhost").await.map(TokioIo::new) }
+    });
+    // The connector encrypts; told https, the channel would look for a way of its own.
+    let endpoint = Endpoint::from_shared(format!("http://localhost:{}", address.port())).unwrap();
+    soon(endpoint.connect_with_connector(connect)).await.unwrap()
+}

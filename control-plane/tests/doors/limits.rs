@@ -1,0 +1,168 @@
+//! Each deadline and each count, hit once: what the peer sees, and that it is counted.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use damper_control_plane::{Limits, Rate, Settings};
+use damper_proto::v1;
+use damper_proto::v1::rules_client::RulesClient;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use tonic_types::StatusExt as _;
+
+use crate::certificates::Authority;
+use crate::harness::{Running, exchange, shake, soon, start, with_pair};
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// The head of a HEADERS frame of 64 bytes, and no more.
+const HALF_HEADERS: &[u8] = b"\0\0\x40\x01\x04\0\0\0\x01";
+const SHORT: Duration = Duration::from_millis(400);
+
+fn impatient(settings: &mut Settings) {
+    settings.limits = Limits {
+        first_byte_within: SHORT,
+        handshake_within: SHORT,
+        request_head_within: SHORT,
+        idle_connection_after: 3 * SHORT,
+        ..Limits::default()
+    };
+}
+
+fn plain(server: &Running) -> Channel {
+    Endpoint::from_shared(format!("http://{}", server.address)).unwrap().connect_lazy()
+}
+
+#[tokio::test]
+async fn who_says_nothing_or_only_half_is_shown_out() {
+    let ours = Authority::new("ours");
+    let server = start(|settings| {
+        impatient(settings);
+        settings.tls = Some(with_pair(&ours.server("localhost")));
+    })
+    .await;
+    let plain = async || TcpStream::connect(server.metrics).await.unwrap();
+    let half = [PREFACE, HALF_HEADERS].concat();
+    for (nth, said) in [&b"GET / HTTP/1.1\r\nho"[..], PREFACE, &half, b"\r\n"].into_iter().enumerate() {
+        // Whatever it is answered, it is over.
+        let _ = exchange(plain().await, said).await;
+        server.hits_that("request_head", |count| count == nth as f64 + 1.0).await;
+    }
+    exchange(plain().await, b"").await.unwrap();
+    server.hits_that("first_byte", |count| count == 1.0).await;
+    let tls = TcpStream::connect(server.address).await.unwrap();
+    let _ = exchange(tls, &[0x16, 3, 1]).await;
+    server.hits_that("handshake", |count| count == 1.0).await;
+    for protocol in [&b"http/1.1"[..], b"h2"] {
+        let shaken = shake(server.address, &ours.trusting(None, protocol), "localhost").await.unwrap();
+        let _ = exchange(shaken, b"").await;
+    }
+    server.hits_that("request_head", |count| count == 6.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_kept_connection_may_rest_but_neither_for_ever_nor_in_the_middle_of_a_head() {
+    let server = start(impatient).await;
+    let kept = async || {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = [0; 16];
+        soon(stream.read_exact(&mut answer)).await.unwrap();
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
+        stream
+    };
+    let _ = exchange(kept().await, b"GET /livez HTTP/1.1\r\nhos").await;
+    server.hits_that("request_head", |count| count == 1.0).await;
+    exchange(kept().await, b"").await.unwrap();
+    server.hits_that("idle_connection", |count| count >= 1.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_beyond_all_is_closed_at_once_and_one_beyond_an_identitys_after_its_answer() {
+    let server = start(|settings| {
+        settings.limits.max_connections = 4;
+        settings.limits.max_connections_per_identity = 2;
+    })
+    .await;
+    let list = async |channel: &Channel| {
+        soon(RulesClient::new(channel.clone()).list_rules(v1::ListRulesRequest::default())).await
+    };
+    let (one, two, three) = (plain(&server), plain(&server), plain(&server));
+    list(&one).await.unwrap();
+    list(&two).await.unwrap();
+    let refused = list(&three).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    drop(three);
+    server.hits_that("connections_per_identity", |count| count == 1.0).await;
+    drop(two);
+    server.figure_that("damper_connections", |open| open == 2.0).await;
+    list(&plain(&server)).await.unwrap();
+
+    let mut silent = Vec::new();
+    soon(async {
+        loop {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let mut byte = [0];
+            match tokio::time::timeout(Duration::from_millis(200), stream.read(&mut byte)).await {
+                Ok(ended) => break assert!(ended.is_err() || ended.is_ok_and(|read| read == 0)),
+                Err(_) => silent.push(stream),
+            }
+        }
+    })
+    .await;
+    assert!(silent.len() <= 4, "{}", silent.len());
+    drop(silent);
+    server.hits_that("connections", |count| count >= 1.0).await;
+    list(&one).await.unwrap();
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn reads_and_writes_beyond_their_rate_are_told_when_to_come_again() {
+    let few = |burst| Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).unwrap() };
+    let server = start(|settings| {
+        settings.limits.reads = few(5);
+        settings.limits.writes = few(3);
+    })
+    .await;
+    let mut rules = RulesClient::new(plain(&server));
+    let (mut reads, mut writes) = (0, 0);
+    let told = |status: &tonic::Status| {
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        let wait = status.get_details_retry_info().unwrap().retry_delay.unwrap();
+        assert!(wait <= Duration::from_secs(1), "{wait:?}");
+    };
+    let refused = loop {
+        match soon(rules.list_rules(v1::ListRulesRequest::default())).await {
+            Ok(_) => reads += 1,
+            Err(status) => break status,
+        }
+    };
+    told(&refused);
+    let refused = loop {
+        let answer = soon(rules.delete_rule(v1::DeleteRuleRequest::default())).await.unwrap_err();
+        match answer.code() {
+            Code::InvalidArgument => writes += 1,
+            _ => break answer,
+        }
+    };
+    told(&refused);
+    assert!((5..=8).contains(&reads) && (3..=6).contains(&writes), "{reads} reads, {writes} writes");
+    server.hits_that("reads", |count| count >= 1.0).await;
+    server.hits_that("writes", |count| count >= 1.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_unary_call_whose_message_never_ends_is_answered_at_its_deadline() {
+    let server = start(|settings| settings.unary_deadline = SHORT).await;
+    let head = b"POST /damper.v1.Rules/ListRules HTTP/1.1\r\nhost: localhost\r\n\
+        content-type: application/grpc-web+proto\r\nconnection: close\r\ncontent-length: 500\r\n\r\n\0";
+    let answer = exchange(TcpStream::connect(server.address).await.unwrap(), head).await.unwrap();
+    assert!(answer.contains("grpc-status: 4") || answer.contains("grpc-status:4"), "{answer}");
+    server.hits_that("unary_deadline", |count| count == 1.0).await;
+    server.stop().await;
+}

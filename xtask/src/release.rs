@@ -1,0 +1,51 @@
+//! The binary that is installed: static, so that it runs on any Linux and in an empty container image.
+//!
+//! Static means musl, whose C compiler the cryptography needs. The same works without this task: the two commands are
+//! in docs/deployment.md. Cross-compiling is not attempted: each architecture is built on its own.
+
+use std::env::consts::ARCH;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::command::Command;
+use crate::tools;
+
+/// Builds it, and tells where it is and how large.
+pub(crate) fn run() -> Result<()> {
+    let binary = damper(&target()?)?;
+    let size = std::fs::metadata(&binary).with_context(|| format!("no {}", binary.display()))?.len();
+    let version = Command::new(&binary).arg("--version").output()?;
+    println!("{}: {}, {:.1} MB", binary.display(), version.trim(), size as f64 / 1e6);
+    Ok(())
+}
+
+/// Measures what it needs to serve many clients; the arguments are those of the load.
+pub(crate) fn measure(args: &[String]) -> Result<()> {
+    let target = target()?;
+    let binary = damper(&target)?;
+    Command::cargo()?
+        .args(["run", "--quiet", "--release", "--locked", "--target", &target])
+        .args(["--package", "damper-tests", "--bin", "load", "--"])
+        .args(args)
+        .env("DAMPER_BINARY", binary)
+        .run()
+}
+
+/// The static binary, built.
+fn damper(target: &str) -> Result<PathBuf> {
+    Command::cargo()?
+        .args(["build", "--release", "--locked", "--target", target])
+        .args(["--package", "damper-cli", "--bin", "damper"])
+        .run()?;
+    Ok(tools::target().join(target).join("release/damper"))
+}
+
+fn target() -> Result<String> {
+    if !cfg!(target_os = "linux") {
+        bail!("the static binary is for Linux and built there; elsewhere `cargo build --release` makes one");
+    }
+    let target = format!("{ARCH}-unknown-linux-musl");
+    tools::musl(&target)?;
+    Ok(target)
+}
