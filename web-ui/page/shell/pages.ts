@@ -25,13 +25,13 @@ export interface Page {
 
 export const PAGES: readonly Page[] = [
   { path: "/", name: "Overview", title: "Overview", filter: "Filter routes by name", View: Overview },
-  { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
-  { path: "/guards", name: "Guards", title: "Guards", filter: "Filter guards by name or owner", View: Guards },
-  { path: "/uncovered", name: "Without rules", title: "Routes without rules", filter: "Filter routes by name", View: Uncovered },
   { path: "/chain", name: "Chain", title: "Chain", filter: "Filter edges by name", View: Chain },
+  { path: "/rules", name: "Rules", title: "Rules", filter: "Filter rules by name", View: RulesPage },
+  { path: "/uncovered", name: "Without rules", title: "Routes without rules", filter: "Filter routes by name", View: Uncovered },
+  { path: "/guards", name: "Guards", title: "Guards", filter: "Filter guards by name or owner", View: Guards },
   { path: "/clients", name: "Clients", title: "Clients", filter: "Filter clients by name", View: Clients },
-  { path: "/kill", name: "Kill switch", title: "Kill switch", View: KillSwitch },
   { path: "/history", name: "History", title: "History", filter: "Filter changes by name", View: History },
+  { path: "/kill", name: "Kill switch", title: "Kill switch", View: KillSwitch },
 ];
 
 // Pages about one thing; reached from others.
