@@ -23,6 +23,8 @@ use prost::Message as _;
 type Result<T> = std::result::Result<T, String>;
 
 const PROTO_ROOT: &str = "../proto/proto";
+/// Details of errors, which only the page reads by itself.
+const OWN_PROTO_ROOT: &str = "proto";
 
 /// What the page is made from. Tests and their settings are not part of it.
 const INPUTS: [&str; 6] =
@@ -47,6 +49,7 @@ fn run() -> Result<()> {
     println!("cargo::rerun-if-env-changed=DAMPER_WEB_UI_DIST");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed={PROTO_ROOT}");
+    println!("cargo::rerun-if-changed={OWN_PROTO_ROOT}");
 
     let out = PathBuf::from(variable("OUT_DIR")?);
     let descriptors = out.join("descriptors.bin");
@@ -77,8 +80,9 @@ fn variable(name: &str) -> Result<String> {
 /// Every message the page may speak, with its imports.
 fn compile_descriptors() -> Result<Vec<u8>> {
     let mut files: Vec<PathBuf> = walk(Path::new(PROTO_ROOT))?;
+    files.extend(walk(Path::new(OWN_PROTO_ROOT))?);
     files.retain(|file| file.extension() == Some(OsStr::new("proto")));
-    let set = protox::compile(files, [PROTO_ROOT]).map_err(|error| error.to_string())?;
+    let set = protox::compile(files, [PROTO_ROOT, OWN_PROTO_ROOT]).map_err(|error| error.to_string())?;
     Ok(set.encode_to_vec())
 }
 

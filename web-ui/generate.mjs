@@ -1,5 +1,6 @@
 // Generates the TypeScript messages from a descriptor set: node generate.mjs <folder> [<set>, else stdin].
 //
+// Beside them goes `comments.ts`: what the .proto files say about each field and value, which the page shows as help.
 // It does what protoc or buf would do, ask the plugin and write its answer, so that neither is needed.
 // Used by the build script and, in the checkout, by `npm run generate`.
 import { spawnSync } from "node:child_process";
@@ -20,9 +21,12 @@ const protoFile = fromBinary(FileDescriptorSetSchema, readFileSync(set)).file;
 const request = create(CodeGeneratorRequestSchema, {
   parameter: "target=ts,import_extension=none",
   // google.protobuf comes with the runtime.
-  fileToGenerate: protoFile.map((file) => file.name).filter((name) => !name.startsWith("google/")),
+  fileToGenerate: protoFile.map((file) => file.name).filter((name) => !name.startsWith("google/protobuf/")),
   protoFile,
 });
+
+// What operators set.
+const SETTINGS = ["damper/v1/policy.proto", "damper/v1/guards.proto"];
 
 const plugin = fileURLToPath(import.meta.resolve("@bufbuild/protoc-gen-es/package.json"));
 const { status, stdout, stderr, error } = spawnSync(
@@ -36,8 +40,38 @@ const response = fromBinary(CodeGeneratorResponseSchema, stdout);
 if (response.error) throw new Error(response.error);
 
 rmSync(folder, { recursive: true, force: true });
-for (const { name, content } of response.file) {
+for (const { name, content } of [...response.file, { name: "comments.ts", content: comments() }]) {
   const path = join(folder, name);
   mkdirSync(dirname(path), { recursive: true });
   writeFileSync(path, content);
+}
+
+// By full name: "damper.v1.Retry.max_attempts".
+function comments() {
+  const said = {};
+  for (const file of protoFile.filter(({ name }) => SETTINGS.includes(name))) {
+    for (const { path, leadingComments } of file.sourceCodeInfo?.location ?? []) {
+      const name = leadingComments.trim() && nameAt(file, [...path]);
+      if (name) said[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ");
+    }
+  }
+  return `export const comments: Readonly<Record<string, string>> = ${JSON.stringify(said, null, 2)};\n`;
+}
+
+// The numbers are those of descriptor.proto: messages 4, their fields 2 and nested messages 3, enums 5 (4 within a
+// message), their values 2.
+function nameAt(file, path) {
+  let [at, names] = [file, []];
+  let inMessage = false;
+  while (path.length > 1) {
+    const [kind, index] = path.splice(0, 2);
+    const list = inMessage
+      ? { 2: at.field, 3: at.nestedType, 4: at.enumType }[kind]
+      : { 4: at.messageType, 5: at.enumType, 2: at.value }[kind];
+    at = list?.[index];
+    if (at === undefined) return undefined;
+    names = [...names, at.name];
+    inMessage = at.$typeName === "google.protobuf.DescriptorProto";
+  }
+  return path.length === 0 ? names.join(".") : undefined;
 }

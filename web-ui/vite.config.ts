@@ -5,8 +5,18 @@ export default defineConfig({
   root: "page",
   // No svelte.config.js: the page needs no preprocessor beyond what Svelte does with TypeScript itself.
   plugins: [svelte({ configFile: false })],
-  resolve: { alias: { $wire: new URL("gen/damper/v1", import.meta.url).pathname } },
+  resolve: {
+    alias: {
+      $wire: new URL("gen/damper/v1", import.meta.url).pathname,
+      $gen: new URL("gen", import.meta.url).pathname,
+    },
+  },
   worker: { format: "es" },
+  // `npx vite` shows the page as it is edited, on the data of a running server.
+  // The host stays what the browser says, or the server would take each call for one of another site.
+  server: {
+    proxy: { "^/(damper\\.v1\\.|session$)": { target: process.env["DAMPER_URL"] ?? "http://127.0.0.1:7600", changeOrigin: false } },
+  },
   build: {
     outDir: "../dist",
     emptyOutDir: true,

@@ -7,6 +7,7 @@ import { Fleet } from "$wire/fleet_pb";
 import type { WatchRequest, WatchResponse } from "$wire/fleet_pb";
 import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { api } from "./api";
 import App from "./App.svelte";
 import { keepOpen, Wake } from "./feed/link";
 import type { Open } from "./feed/open";
@@ -45,7 +46,7 @@ const nobody: Session = {
 };
 
 function shown(open: Open, session: Session = nobody) {
-  return render(App, { open, session });
+  return render(App, { open, session, api: api(createRouterTransport(() => {})) });
 }
 
 // Says these, then stays open.
@@ -79,6 +80,7 @@ test("a route reads as a multiplication and a high one is marked by a word", asy
 });
 
 test("a rule says its policy in words and who has not applied it", async () => {
+  history.replaceState(null, "", "/rules");
   const lagging = rule("orders", 12n, { applied: 2, refused: 1, lackingFeatures: 1 });
   shown(saying(message({ reset: true, rules: [lagging, rule("stock", 3n)] })));
   const row = (await screen.findByText("orders")).closest("tr");
@@ -88,6 +90,7 @@ test("a rule says its policy in words and who has not applied it", async () => {
 });
 
 test("a change while watching is marked", async () => {
+  history.replaceState(null, "", "/rules");
   const first = message({ reset: true, rules: [rule("orders", 1n), rule("stock", 2n)] });
   shown(saying(first, message({ rules: [rule("orders", 3n)] })));
   const mark = await screen.findByText("changed");
@@ -95,9 +98,15 @@ test("a change while watching is marked", async () => {
 });
 
 test("without rules it shows the command for the first one", async () => {
+  history.replaceState(null, "", "/rules");
   shown(saying(message({ reset: true })));
   expect(await screen.findByText(/damper rules put -f -/)).toBeTruthy();
-  expect(screen.getByText("No service has reported a call yet.")).toBeTruthy();
+});
+
+test("without calls it says what will appear", async () => {
+  shown(saying(message({ reset: true })));
+  expect(await screen.findByText("No service has reported a call yet.")).toBeTruthy();
+  expect(screen.getByTestId("verdict").textContent).toContain("No calls");
 });
 
 test("when the stream ends the data stays, with its age and the reason", async () => {
@@ -156,12 +165,13 @@ test("a heading sorts, and the address says how", async () => {
   const open = saying(message({ reset: true, routes: [route("slow", { callsPerS: 1 }), route("busy", { callsPerS: 9 })] }));
   const { container } = shown(open);
   await user.click(await screen.findByRole("button", { name: /Calls/ }));
-  expect(location.search).toBe("?routes=-calls");
+  expect(location.search).toBe("?sort=-calls");
   const callers = [...container.querySelectorAll("table.routes tbody th")].map((cell) => cell.textContent);
   expect(callers).toEqual(["busy", "slow"]);
 });
 
 test("ten thousand rules come in pages", async () => {
+  history.replaceState(null, "", "/rules");
   const rules = Array.from({ length: 10_000 }, (_, at) => rule(`caller-${String(at).padStart(5, "0")}`, BigInt(at)));
   const { container } = shown(saying(message({ reset: true, rules })));
   expect(await screen.findByText("Page 1 of 100")).toBeTruthy();

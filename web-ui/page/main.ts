@@ -1,9 +1,10 @@
 import "./style/page.css";
 import { mount } from "svelte";
+import { overHttp as api } from "./api";
 import App from "./App.svelte";
 import { openFeed } from "./feed/open";
-import { overHttp } from "./session";
+import { overHttp as session } from "./session";
 
 const target = document.getElementById("page");
 if (target === null) throw new Error("index.html has no #page");
-mount(App, { target, props: { open: openFeed, session: overHttp() } });
+mount(App, { target, props: { open: openFeed, api: api(), session: session() } });

@@ -57,3 +57,9 @@ export function kill(callee: string, fields: object = {}): KillSwitch {
     ...fields,
   });
 }
+
+// jsdom has no modal dialogs.
+export function withDialogs(): void {
+  HTMLDialogElement.prototype.showModal = function show() { this.open = true; };
+  HTMLDialogElement.prototype.close = function close() { this.open = false; };
+}

@@ -67,6 +67,12 @@ export function clock(time: Timestamp | undefined): string {
   return date.toLocaleTimeString("en-GB", { timeZoneName: "short" });
 }
 
+// Day, time and zone.
+export function when(time: Timestamp | undefined): string {
+  if (time === undefined) return NONE;
+  return new Date(Number(time.seconds) * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "long" });
+}
+
 const MODES: Record<Mode, string> = {
   [Mode.UNSPECIFIED]: "no mode",
   [Mode.OFF]: "off",

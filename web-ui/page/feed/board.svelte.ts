@@ -1,13 +1,15 @@
 // The stream as the components see it: the fleet, whether it is live, and the last two minutes.
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
-import type { Fleet, Load } from "./state";
-import { fold, load } from "./state";
+import { Past } from "./past";
+import type { Fleet } from "./state";
+import { fold, totals } from "./state";
 
 export interface Sample {
   // Seconds since the epoch, by this machine's clock.
   readonly at: number;
   readonly amplification: number | undefined;
+  readonly errors: number | undefined;
 }
 
 export type Liveness = "loading" | "live" | "late" | "down" | "locked";
@@ -20,8 +22,9 @@ const MARK_MS = 5_000;
 
 export class Board {
   fleet = $state.raw<Fleet>();
-  total = $state.raw<Load>({ calls: 0, attempts: 0, amplification: undefined });
   samples = $state.raw<readonly Sample[]>([]);
+  // Of single routes, for whoever opens one.
+  readonly past = new Past();
   // Why there is no stream; undefined = there is one, or the first is being opened.
   downReason = $state<string>();
   // The server wants to know who is asking.
@@ -71,9 +74,8 @@ export class Board {
     if (fleet === undefined) return;
     this.fleet = fleet;
     this.downReason = undefined;
-    this.total = load(fleet.routes.values());
     this.#heardAt = performance.now();
-    this.#sample();
+    this.#sample(fleet);
     if (fleet.changed.length > 0) {
       const marked = new Map(this.marked);
       for (const key of fleet.changed) marked.set(key, this.#heardAt);
@@ -85,16 +87,18 @@ export class Board {
   #forget(): void {
     this.fleet = undefined;
     this.samples = [];
+    this.past.forget();
     this.downReason = undefined;
     this.ageMs = undefined;
     this.marked = new Map();
     this.#heardAt = undefined;
   }
 
-  #sample(): void {
+  #sample(fleet: Fleet): void {
     const at = Date.now() / 1000;
     const kept = this.samples.filter((sample) => sample.at > at - KEPT_S && sample.at < at);
-    this.samples = [...kept, { at, amplification: this.total.amplification }];
+    this.samples = [...kept, { at, ...totals(fleet.routes.values()) }];
+    this.past.take(fleet.routes, at);
   }
 
   #tick(): void {

@@ -1,7 +1,7 @@
 import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
-import { asReset, fold, keyText, load } from "./state";
+import { asReset, fold, keyText, totals } from "./state";
 import { kill, message, route, rule } from "../testing";
 
 const start = message({ reset: true, revision: 7n, routes: [route("gateway"), route("orders")], rules: [rule("orders", 7n)] });
@@ -59,6 +59,6 @@ test("a newcomer is brought to the same state by one message", () => {
 
 test("the fleet's amplification is attempts over calls, and none without calls", () => {
   const busy = [route("a", { callsPerS: 10, attemptsPerS: 30 }), route("b", { callsPerS: 30, attemptsPerS: 30 })];
-  expect(load(busy)).toEqual({ calls: 40, attempts: 60, amplification: 1.5 });
-  expect(load([]).amplification).toBeUndefined();
+  expect(totals(busy)).toEqual({ calls: 40, attempts: 60, amplification: 1.5, errors: 0 });
+  expect(totals([]).amplification).toBeUndefined();
 });

@@ -74,19 +74,22 @@ export function asReset(fleet: Fleet): WatchResponse {
   return message;
 }
 
-export interface Load {
+export interface Totals {
   readonly calls: number;
   readonly attempts: number;
   // Attempts / calls; undefined = no calls in the window.
   readonly amplification: number | undefined;
+  // Failed calls / calls; undefined = no calls in the window.
+  readonly errors: number | undefined;
 }
 
-export function load(routes: Iterable<RouteStats>): Load {
-  let calls = 0;
-  let attempts = 0;
+export function totals(routes: Iterable<RouteStats>): Totals {
+  let [calls, attempts, failed] = [0, 0, 0];
   for (const route of routes) {
     calls += route.callsPerS;
     attempts += route.attemptsPerS;
+    failed += route.callsPerS * route.errorShare;
   }
-  return { calls, attempts, amplification: calls > 0 ? attempts / calls : undefined };
+  const per = (part: number) => (calls > 0 ? part / calls : undefined);
+  return { calls, attempts, amplification: per(attempts), errors: per(failed) };
 }

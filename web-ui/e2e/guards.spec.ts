@@ -1,0 +1,98 @@
+// Guards: read, written, contested, and which rules they cut.
+import { AxeBuilder } from "@axe-core/playwright";
+import { Mode } from "../gen/damper/v1/policy_pb";
+import { expect, guards, live, ownKey, rules, test } from "./world";
+
+type Key = ReturnType<typeof ownKey>;
+
+function at({ callerService: caller, callerCluster: cluster, calleeService: callee, calleeMethod: method }: Key): string {
+  return `/guard?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`;
+}
+
+test("a guard is written by hand, says which rules it cuts, and is removed", async ({ page }) => {
+  const key = ownKey("browser-test");
+  try {
+    await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });
+    await live(page, at(key));
+    await expect(page.getByText("New: nothing is written before you save.")).toBeVisible();
+    await page.getByLabel("Attempts at most").fill("99");
+    await expect(page.locator('[data-field="max_attempts"]')).toContainText(/99.*10/);
+    await page.getByLabel("Attempts at most").fill("2");
+    // Wider rules of others may be cut too.
+    await expect(page.getByTestId("cuts")).toHaveText(/[1-9]/);
+    await expect(page.getByRole("link", { name: Object.values(key).join(" ") }).first()).toHaveAttribute("href", /^\/rule\?/);
+    await page.getByLabel("Owner").fill("team-browser");
+    await page.getByRole("button", { name: "Review and save…" }).click();
+    const dialog = page.getByRole("dialog");
+    await expect(dialog.getByTestId("difference")).toContainText(/ceiling\.max_attempts.*2.*owner.*team-browser/s);
+    await dialog.getByRole("button", { name: "Save" }).dblclick();
+    await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
+    expect(await guards.getGuard({ key })).toMatchObject({ owner: "team-browser", ceiling: { maxAttempts: 2 } });
+    await page.getByRole("button", { name: "Delete the guard…" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
+    await expect(page.getByText("The guard is removed.")).toBeVisible();
+  } finally {
+    await guards.deleteGuard({ key }).catch(() => undefined);
+    await rules.deleteRule({ key }).catch(() => undefined);
+  }
+});
+
+test("what others changed meanwhile is shown beside what was typed, which is kept", async ({ page }) => {
+  const key = ownKey("browser-test");
+  try {
+    await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } } });
+    await live(page, at(key));
+    await page.getByLabel("Attempts at most").fill("5");
+    await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 3 }, owner: "team-else" }, options: { author: "somebody else" } });
+    const conflict = page.getByTestId("conflict");
+    await expect(conflict).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
+    await expect(page.getByLabel("Attempts at most")).toHaveValue("5");
+    await conflict.getByRole("button", { name: "Keep mine, on top of theirs" }).click();
+    await expect(page.getByLabel("Owner")).toHaveValue("team-else");
+    await page.getByRole("button", { name: "Review and save…" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+    await expect(page.getByTestId("convergence")).toBeVisible();
+    expect(await guards.getGuard({ key })).toMatchObject({ owner: "team-else", ceiling: { maxAttempts: 5 } });
+  } finally {
+    await guards.deleteGuard({ key }).catch(() => undefined);
+  }
+});
+
+test("the list finds a guard, by keyboard, and the link leads to it", async ({ page }) => {
+  const key = ownKey("browser-test");
+  try {
+    await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } } });
+    await live(page, "/guards");
+    await page.keyboard.press("/");
+    await page.keyboard.type(key.calleeMethod);
+    const row = page.locator(`tr[data-guard="${Object.values(key).join(" ")}"]`);
+    await expect(row).toContainText("2");
+    await expect(page.locator("tbody tr")).toHaveCount(1);
+    await row.getByRole("link").focus();
+    await page.keyboard.press("Enter");
+    await expect(page.getByLabel("Attempts at most")).toHaveValue("2");
+  } finally {
+    await guards.deleteGuard({ key }).catch(() => undefined);
+  }
+});
+
+for (const scheme of ["light", "dark"] as const) {
+  test(`guards are accessible and do not scroll sideways, ${scheme}`, async ({ page }) => {
+    // A repeat limit is for all callers.
+    const key = { ...ownKey("browser-test"), callerService: "*" };
+    await page.emulateMedia({ colorScheme: scheme });
+    try {
+      await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2, repeatLimit: {} } } });
+      for (const path of ["/guards", at(key)]) {
+        await live(page, path);
+        await expect(page.getByText(key.calleeMethod).first()).toBeVisible();
+        expect((await new AxeBuilder({ page }).analyze()).violations).toEqual([]);
+        await page.setViewportSize({ width: 420, height: 800 });
+        expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
+        await page.setViewportSize({ width: 1440, height: 900 });
+      }
+    } finally {
+      await guards.deleteGuard({ key }).catch(() => undefined);
+    }
+  });
+}

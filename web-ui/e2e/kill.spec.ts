@@ -1,0 +1,44 @@
+// The kill switch: said everywhere, thrown and ended from the page.
+import { expect, kills, live, opened, test } from "./world";
+
+test("a kill switch is said while it is in force", async ({ page }) => {
+  const key = { callerService: "*", callerCluster: "*", calleeService: `browser-test-${Date.now()}`, calleeMethod: "*" };
+  await opened(page);
+  const said = page.getByTestId("kill").filter({ hasText: key.calleeService });
+  await expect(said).toHaveCount(0);
+  try {
+    await kills.kill({ key, options: { reason: "a browser test", author: "playwright" } });
+    await expect(said).toContainText(/nothing is repeated to browser-test-\d+, until .* left/);
+    await expect(said).toContainText("a browser test");
+    await expect(said).toContainText(`damper unkill --callee '${key.calleeService}'`);
+  } finally {
+    await kills.unkill({ key });
+  }
+  await expect(said).toHaveCount(0);
+});
+
+test("a kill is thrown with a reason, its reach said before and who obeyed after, and ended", async ({ page }) => {
+  const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
+  await live(page, "/kill?callee=stock&minutes=15");
+  try {
+    await expect(page.getByTestId("reach")).toContainText(/Stop retries to stock: 1 known route,\s+4 connected clients/);
+    const press = page.getByRole("button", { name: "Stop retries…" });
+    await press.click();
+    await expect(page.getByRole("dialog")).toHaveCount(0);
+    await page.getByLabel("Why").fill("a browser test");
+    await press.click();
+    const dialog = page.getByRole("dialog");
+    await expect(dialog).toContainText(/no longer sent/);
+    await dialog.getByRole("button", { name: "Stop retries now" }).dblclick();
+    await expect(page.getByTestId("convergence")).toContainText(/applied by all 4 clients/);
+    const row = page.locator('tr[data-kill="* * stock *"]');
+    await expect(row).toContainText("a browser test");
+    await expect(row.getByTestId("obeyed")).toContainText(/all \d+/);
+    expect((await kills.listKills({})).kills.filter(({ reason }) => reason === "a browser test")).toHaveLength(1);
+    await row.getByRole("button", { name: "End it…" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "End it" }).click();
+    await expect(row).toHaveCount(0);
+  } finally {
+    await kills.unkill({ key }).catch(() => undefined);
+  }
+});

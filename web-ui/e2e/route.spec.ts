@@ -1,0 +1,59 @@
+// One route: its figures by the second, what was changed, why it is so.
+import { Mode } from "../gen/damper/v1/policy_pb";
+import { expect, live, opened, routeRow, rules, test } from "./world";
+
+const ROUTE = "/route?caller=gateway&cluster=default&callee=orders&method=shop.v1.Orders%2FPlace";
+
+test("a row of the overview leads to its route, whose charts begin with what was seen before", async ({ page }) => {
+  await opened(page);
+  await expect.poll(() => page.evaluate(() => performance.now())).toBeGreaterThan(4_000);
+  await routeRow(page, "inventory", "stock").getByRole("rowheader").getByRole("link").click();
+  await expect(page).toHaveURL(/\/route\?caller=inventory&/);
+  await expect(page.getByTestId("calls")).toHaveText(/\d/);
+  await expect(page.getByRole("img", { name: /^Attempts\/s.*now \d.*lowest/ })).toBeVisible();
+  await page.goBack();
+  await expect(routeRow(page, "inventory", "stock")).toBeVisible();
+});
+
+test("it is watched by a stream of its own while it is seen, and no longer", async ({ page }) => {
+  await live(page, ROUTE);
+  await expect(page.getByText(/Watched closely/)).toBeVisible();
+  const before = await page.getByText(/so far/).first().innerText();
+  await expect.poll(() => page.getByText(/so far/).first().innerText(), { intervals: [500] }).not.toBe(before);
+  const ended = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/Watch"));
+  await page.getByRole("link", { name: "Rules", exact: true }).click();
+  await ended;
+});
+
+test("over how long rates are taken stays in the address", async ({ page }) => {
+  await live(page, `${ROUTE}&over=60`);
+  await expect(page.getByLabel("Rates over")).toHaveValue("60");
+  await page.getByLabel("Rates over").selectOption("1");
+  await expect(page).toHaveURL(/over=1$/);
+  await expect(page.getByText(/Watched closely/)).toBeVisible();
+});
+
+test("a rule that matches and loses is named with the reason, and marked where it came", async ({ page }) => {
+  const key = { callerService: "gateway", callerCluster: "*", calleeService: "orders", calleeMethod: "*" };
+  await live(page, ROUTE);
+  await expect(page.getByTestId("winner")).toContainText("applies");
+  try {
+    await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE } }, options: { author: "playwright", reason: "a mark" } });
+    await expect(page.locator(".loser")).toContainText("gateway * orders *");
+    const told = page.locator(".touches li").filter({ hasText: "a mark" }).first();
+    await expect(told).toContainText(/rule (created|changed).*playwright/s);
+    await expect(page.locator(".mark").first()).toBeVisible();
+    await told.getByRole("link").click();
+    await expect(page).toHaveURL(/\/history\?rev=\d+$/);
+  } finally {
+    await rules.deleteRule({ key }).catch(() => undefined);
+  }
+});
+
+test("fates are said with what they mean, and gates with where they stand", async ({ page }) => {
+  await live(page, ROUTE);
+  await expect(page.locator("table.route-fates").getByText("The first attempt was answered.")).toBeVisible();
+  await expect(page.locator('[data-gate="breaker"]')).toContainText(/against .* successes in 10 s; refuses above/);
+  await expect(page.getByText(/in the long run, whatever fails/)).toBeVisible();
+  await expect(page.getByRole("link", { name: /Stop retries to orders/ })).toHaveAttribute("href", "/kill?callee=orders");
+});

@@ -1,0 +1,75 @@
+// What the browser tests share: the server, the demo's chain, and what fails every test.
+//
+// DAMPER_URL names a server with the demo's traffic. Each test takes the state as it finds it; what one writes it
+// removes again.
+import { createClient } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { expect, test as base } from "@playwright/test";
+import type { Page } from "@playwright/test";
+import { Guards } from "../gen/damper/v1/guards_pb";
+import { History } from "../gen/damper/v1/history_pb";
+import { Kills } from "../gen/damper/v1/kills_pb";
+import { Rules } from "../gen/damper/v1/rules_pb";
+
+const url = process.env["DAMPER_URL"];
+if (!url) throw new Error("set DAMPER_URL to a running server with demo traffic, such as http://127.0.0.1:7654");
+const server: string = url;
+
+const transport = createGrpcWebTransport({ baseUrl: server });
+export const rules = createClient(Rules, transport);
+export const kills = createClient(Kills, transport);
+export const guards = createClient(Guards, transport);
+export const changes = createClient(History, transport);
+
+export { expect };
+
+// The demo's chain: who calls whom.
+export const HOPS = [
+  ["gateway", "orders"],
+  ["orders", "inventory"],
+  ["inventory", "stock"],
+] as const;
+
+// Every test also fails by what the browser complains about, and by a request that leaves the server.
+export const test = base.extend<{ quiet: undefined }>({
+  quiet: [
+    async ({ page }, use) => {
+      const complaints: string[] = [];
+      page.on("console", (message) => {
+        if (message.type() === "error" || message.type() === "warning") complaints.push(message.text());
+      });
+      page.on("pageerror", (error) => complaints.push(error.message));
+      page.on("request", (request) => {
+        if (new URL(request.url()).origin !== new URL(server).origin) complaints.push(`asked ${request.url()}`);
+      });
+      await use(undefined);
+      expect(complaints).toEqual([]);
+    },
+    { auto: true },
+  ],
+});
+
+export function routeRow(page: Page, caller: string, callee: string) {
+  return page
+    .locator("table.routes tbody tr")
+    .filter({ has: page.locator('[data-label="Caller"]').getByText(caller, { exact: true }) })
+    .filter({ has: page.locator('[data-label="Callee"]').getByText(callee, { exact: true }) })
+    .first();
+}
+
+// The overview with its first figures.
+export async function opened(page: Page, path = "/"): Promise<void> {
+  await page.goto(path);
+  await expect(page.getByTestId("liveness")).toContainText("live");
+  for (const [caller, callee] of HOPS) await expect(routeRow(page, caller, callee)).toBeVisible();
+}
+
+// A key that no other test has.
+export function ownKey(callee: string) {
+  return { callerService: "gateway", callerCluster: "*", calleeService: callee, calleeMethod: `test.Browser/M${Date.now()}` };
+}
+
+export async function live(page: Page, path: string): Promise<void> {
+  await page.goto(path);
+  await expect(page.getByTestId("liveness")).toContainText("live");
+}

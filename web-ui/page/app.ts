@@ -1,0 +1,23 @@
+// What every part of the page can reach.
+import { getContext, setContext } from "svelte";
+import type { Address } from "./address.svelte";
+import type { Api } from "./api";
+import type { Board } from "./feed/board.svelte";
+import type { Session } from "./session";
+
+export interface App {
+  readonly address: Address;
+  readonly api: Api;
+  readonly board: Board;
+  readonly session: Session;
+}
+
+const KEY = Symbol("app");
+
+export function provide(app: App): void {
+  setContext(KEY, app);
+}
+
+export function app(): App {
+  return getContext<App>(KEY);
+}

@@ -1,0 +1,44 @@
+// Where the words on lines are put: on the line, off services and off each other.
+//
+// Places go by the drawing alone, not by what is written at present, so that no figure moves a word.
+import type { Box, Line, Placed, Point } from "./layout";
+
+// How far along the line; the middle is best.
+const ALONG = [0.5, 0.45, 0.55, 0.4, 0.6, 0.35, 0.65, 0.3, 0.7, 0.25, 0.75, 0.2, 0.8, 0.15, 0.85];
+
+// The middle of each line's word, for words that take such a box. Where no place is free it lies in the middle of the
+// line all the same: of many lines few are labelled at once.
+export function labels(lines: readonly Line[], nodes: readonly Placed[], size: { width: number; height: number }): Point[] {
+  const taken: Box[] = [...nodes];
+  return lines.map((line) => {
+    const free = ALONG.map((share) => at(line, share)).find((point) => !taken.some((box) => overlap(box, around(point, size))));
+    const point = free ?? at(line, 0.5);
+    taken.push(around(point, size));
+    return point;
+  });
+}
+
+export function around({ x, y }: Point, { width, height }: { width: number; height: number }): Box {
+  return { x: x - width / 2, y: y - height / 2, width, height };
+}
+
+export function overlap(a: Box, b: Box): boolean {
+  return a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height;
+}
+
+// The point after a share of the line's length.
+function at({ points }: Line, share: number): Point {
+  const steps = points.slice(1).map((point, index) => {
+    const before = points[index] ?? point;
+    return { before, point, length: Math.hypot(point.x - before.x, point.y - before.y) };
+  });
+  let left = share * steps.reduce((sum, { length }) => sum + length, 0);
+  for (const { before, point, length } of steps) {
+    if (left <= length && length > 0) {
+      const part = left / length;
+      return { x: before.x + (point.x - before.x) * part, y: before.y + (point.y - before.y) * part };
+    }
+    left -= length;
+  }
+  return points.at(-1) ?? { x: 0, y: 0 };
+}

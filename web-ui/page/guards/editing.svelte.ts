@@ -1,0 +1,165 @@
+// The editing of one guard: what it was, what is typed, what the server says of it, what others made of it meanwhile.
+//
+// What is typed survives everything but a decision to drop it: refusals, conflicts, a server that goes away.
+import { create } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import type { Finding, RuleReach } from "$wire/admin_pb";
+import { PatternSchema } from "$wire/policy_pb";
+import type { Guard } from "$wire/guards_pb";
+import type { Names } from "../address.svelte";
+import { currentGuard, problemOf } from "../api";
+import type { Api, Problem } from "../api";
+import type { Saying } from "../parts/author";
+import type { Draft } from "../rules/draft";
+import { draftOf, guardOf, isSame, merged } from "./form";
+
+const SETTLED_AFTER_MS = 300;
+
+export class GuardEditing {
+  // As the server had it when the editing began; undefined = there was none.
+  base = $state.raw<Guard>();
+  draft = $state.raw<Draft>({});
+  owner = $state("");
+  names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
+  // The server's words by the path below the ceiling; "key.callee_service" and "owner" besides.
+  faults = $state.raw<ReadonlyMap<string, string>>(new Map());
+  findings = $state.raw<readonly Finding[]>([]);
+  reach = $state.raw<RuleReach>();
+  checking = $state(false);
+  // What is wrong beyond single settings.
+  problem = $state.raw<Problem>();
+  // What others made of it meanwhile; undefined = nothing, null = they removed it.
+  theirs = $state.raw<Guard | null>();
+
+  readonly before: Draft = $derived(draftOf(this.base?.ceiling));
+  readonly read = $derived(guardOf(this.draft, this.names, this.owner.trim()));
+  readonly isNew: boolean = $derived(this.base === undefined);
+  readonly isDirty: boolean = $derived(
+    !isSame(this.before, this.draft) || this.owner.trim() !== (this.base?.owner ?? "") || (this.isNew && this.names.calleeService !== ""),
+  );
+  readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.read.faults]));
+
+  readonly #api: Api;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #asked = 0;
+
+  constructor(api: Api) {
+    this.#api = api;
+  }
+
+  begin(guard: Guard | undefined, names?: Names): void {
+    this.base = guard;
+    this.draft = draftOf(guard?.ceiling);
+    this.owner = guard?.owner ?? "";
+    const key = guard?.key ?? names;
+    if (key) this.names = key;
+    this.theirs = undefined;
+    this.problem = undefined;
+    this.faults = new Map();
+    this.check();
+  }
+
+  set(path: string, value: string): void {
+    const draft = Object.fromEntries(Object.entries(this.draft).filter(([name]) => name !== path));
+    this.draft = value === "" ? draft : { ...draft, [path]: value };
+    this.check();
+  }
+
+  // Goes on upon what others made of it, with what was typed on top.
+  rebase(): void {
+    const { theirs, before, base } = this;
+    if (theirs === undefined) return;
+    this.draft = merged(theirs === null ? {} : before, draftOf(theirs?.ceiling), this.draft);
+    if (theirs !== null && this.owner.trim() === (base?.owner ?? "")) this.owner = theirs.owner;
+    this.base = theirs ?? undefined;
+    this.theirs = undefined;
+    this.check();
+  }
+
+  // Asks the server, once typing has paused.
+  check(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#asked += 1;
+  }
+
+  // Whether somebody else changed it; a server that does not answer is told by the page's frame.
+  async look(): Promise<void> {
+    const { base } = this;
+    if (base?.key === undefined) return;
+    const now = await this.#now(base.key);
+    if (now === undefined || this.base !== base || now?.revision === base.revision) return;
+    if (now !== null && !this.isDirty) this.begin(now);
+    else this.theirs = now;
+  }
+
+  // The store's revision with it; undefined = it was changed meanwhile, see `theirs`, or is faulty, see `faults`.
+  async save({ author, reason }: Saying): Promise<bigint | undefined> {
+    const { guard } = this.read;
+    if (guard === undefined) return undefined;
+    try {
+      const answer = await this.#api.guards.putGuard({ guard, expectedRevision: this.base?.revision ?? 0n, options: { author, reason } });
+      if (answer.guard) this.begin(answer.guard);
+      return answer.revision;
+    } catch (thrown) {
+      this.#refused(problemOf(thrown));
+      return undefined;
+    }
+  }
+
+  async remove({ author, reason }: Saying): Promise<bigint | undefined> {
+    if (this.base === undefined) return undefined;
+    try {
+      const { key = create(PatternSchema), revision } = this.base;
+      return (await this.#api.guards.deleteGuard({ key, expectedRevision: revision, options: { author, reason } })).revision;
+    } catch (thrown) {
+      const problem = problemOf(thrown);
+      if (problem.code === Code.NotFound) this.theirs = null;
+      else this.#refused(problem);
+      return undefined;
+    }
+  }
+
+  // Undefined = not known, null = there is none.
+  async #now(key: Names): Promise<Guard | null | undefined> {
+    const { callerService, callerCluster, calleeService, calleeMethod } = key;
+    try {
+      return await this.#api.guards.getGuard({ key: { callerService, callerCluster, calleeService, calleeMethod } });
+    } catch (thrown) {
+      return problemOf(thrown).code === Code.NotFound ? null : undefined;
+    }
+  }
+
+  async #check(): Promise<void> {
+    const { guard } = this.read;
+    this.#asked += 1;
+    if (guard === undefined) return;
+    const asked = this.#asked;
+    this.checking = true;
+    try {
+      const answer = await this.#api.guards.putGuard({ guard, options: { validateOnly: true } });
+      if (asked !== this.#asked) return;
+      this.faults = new Map();
+      this.findings = answer.findings;
+      this.reach = answer.reach;
+      this.problem = undefined;
+    } catch (thrown) {
+      if (asked === this.#asked) this.#refused(problemOf(thrown));
+    } finally {
+      if (asked === this.#asked) this.checking = false;
+    }
+  }
+
+  #refused(problem: Problem): void {
+    if (problem.code === Code.Aborted) {
+      this.theirs = currentGuard(problem) ?? null;
+      return;
+    }
+    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(/^guard\.(ceiling\.)?/, ""), words]));
+    this.problem = problem.fields.size > 0 ? undefined : problem;
+  }
+}

@@ -1,0 +1,68 @@
+// A page of changes, newest first. The server searches only so far for one answer, so a page is asked for in steps.
+import type { Change, ChangeFilter } from "$wire/history_pb";
+import { problemOf } from "../api";
+import type { Api, Problem } from "../api";
+
+export const PAGE = 50;
+// Steps without being asked again: at 4096 changes each, more than anybody waits for.
+const STEPS = 8;
+
+export class Changes {
+  list = $state.raw<readonly Change[]>();
+  problem = $state.raw<Problem>();
+  asking = $state(false);
+  newest = $state(0n);
+  // The oldest revision that can be gone back to.
+  oldest = $state(0n);
+  // There is more to search; empty = that is all.
+  next = $state("");
+
+  readonly #api: Api;
+  #end = new AbortController();
+  #filter: ChangeFilter | undefined;
+
+  constructor(api: Api) {
+    this.#api = api;
+  }
+
+  // What is shown stays until there is an answer.
+  async ask(filter: ChangeFilter): Promise<void> {
+    this.#filter = filter;
+    await this.#search([], "");
+  }
+
+  async further(): Promise<void> {
+    await this.#search(this.list ?? [], this.next);
+  }
+
+  stop(): void {
+    this.#end.abort();
+  }
+
+  async #search(found: readonly Change[], token: string): Promise<void> {
+    this.#end.abort();
+    this.#end = new AbortController();
+    const { signal } = this.#end;
+    const filter = this.#filter;
+    if (filter === undefined) return;
+    this.asking = true;
+    try {
+      for (let step = 0; step < STEPS; step += 1) {
+        const answer = await this.#api.history.listChanges({ filter, pageSize: PAGE, pageToken: token }, { signal });
+        if (signal.aborted) return;
+        found = [...found, ...answer.changes];
+        token = answer.nextPageToken;
+        this.newest = answer.revision;
+        this.oldest = answer.oldestRevision;
+        if (token === "" || found.length >= PAGE) break;
+      }
+      this.list = found;
+      this.next = token;
+      this.problem = undefined;
+    } catch (thrown) {
+      if (!signal.aborted) this.problem = problemOf(thrown);
+    } finally {
+      if (!signal.aborted) this.asking = false;
+    }
+  }
+}

@@ -1,0 +1,72 @@
+// What there is as a file: the record of all changes, and all rules and guards at a revision.
+//
+// The files are those that the command line makes (`damper audit export`, `damper export`), so `damper import` and
+// `damper apply -f` read them back.
+import { reflect } from "@bufbuild/protobuf/reflect";
+import { ChangeSchema } from "$wire/history_pb";
+import type { ChangeFilter, Object$ } from "$wire/history_pb";
+import { GuardSchema } from "$wire/guards_pb";
+import { RuleSchema } from "$wire/rules_pb";
+import { UNLIMITED } from "../api";
+import type { Api } from "../api";
+import { plain, yaml } from "../parts/manifest";
+import type { Plain } from "../parts/manifest";
+
+export interface File {
+  readonly name: string;
+  readonly type: string;
+  readonly parts: readonly string[];
+}
+
+// Told how many there are so far.
+export type Progress = (count: number) => void;
+
+export async function audit(api: Api, filter: ChangeFilter, signal: AbortSignal, progress: Progress): Promise<File> {
+  const parts: string[] = [];
+  for await (const change of api.history.exportAudit({ filter }, { ...UNLIMITED, signal })) {
+    parts.push(`${JSON.stringify(plain(reflect(ChangeSchema, change)))}\n`);
+    progress(parts.length);
+  }
+  return { name: "damper-audit.jsonl", type: "application/jsonl", parts };
+}
+
+const HEADER = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";
+
+export async function table(api: Api, revision: bigint | undefined, signal: AbortSignal, progress: Progress): Promise<File> {
+  const parts = [HEADER];
+  let [at, total, count] = [0n, 0n, 0];
+  const asked = revision === undefined ? {} : { revision };
+  for await (const message of api.history.export(asked, { ...UNLIMITED, signal })) {
+    at = message.revision;
+    total = message.total;
+    for (const object of message.objects) {
+      parts.push(manifest(object));
+      count += 1;
+    }
+    progress(count);
+  }
+  // A part must not be taken for the whole: importing it would remove the rest.
+  if (BigInt(count) !== total) throw new Error(`The export broke off: ${count} of ${total} came.`);
+  return { name: `damper-revision-${at}.yaml`, type: "application/yaml", parts };
+}
+
+function manifest({ kind }: Object$): string {
+  if (kind.case === "rule") return `---\n${yaml({ kind: "Rule", ...fields(plain(reflect(RuleSchema, kind.value))) })}`;
+  if (kind.case === "guard") return `---\n${yaml({ kind: "Guard", ...fields(plain(reflect(GuardSchema, kind.value))) })}`;
+  return "";
+}
+
+function fields(value: Plain): Record<string, Plain> {
+  return typeof value === "object" ? { ...(value as Record<string, Plain>) } : {};
+}
+
+// Hands the file to the browser.
+export function save({ name, type, parts }: File): void {
+  const url = URL.createObjectURL(new Blob([...parts], { type }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  // The browser has taken it by then; what is kept longer is memory.
+  setTimeout(() => { URL.revokeObjectURL(url); }, 10_000);
+}

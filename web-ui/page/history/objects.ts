@@ -1,0 +1,121 @@
+// What a change is about, in words, and what of it the address says.
+import { create } from "@bufbuild/protobuf";
+import { timestampFromDate } from "@bufbuild/protobuf/wkt";
+import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";
+import type { Change, ChangeFilter, Object$, ObjectChange, ObjectKey } from "$wire/history_pb";
+import type { Pattern } from "$wire/policy_pb";
+import { namesIn } from "../address.svelte";
+import type { Address } from "../address.svelte";
+import { keyText } from "../feed/state";
+import type { Settable } from "../parts/settings";
+
+export type Kind = "rule" | "guard" | "kill" | "token";
+
+export const KINDS: Record<Kind, ObjectKind> = {
+  rule: ObjectKind.RULE,
+  guard: ObjectKind.GUARD,
+  kill: ObjectKind.KILL,
+  token: ObjectKind.TOKEN,
+};
+
+export function kindOf(key: ObjectKey | undefined): Kind {
+  return key?.kind.case ?? "rule";
+}
+
+export function nameOf(key: ObjectKey | undefined): string {
+  const value = key?.kind.value;
+  return typeof value === "string" ? value : keyText(value);
+}
+
+// A token is known by its name; the key has its id only.
+export function titleOf({ key, before, after }: ObjectChange): string {
+  const token = [after, before].map((object) => object?.kind).find((kind) => kind?.case === "token")?.value;
+  return token === undefined ? nameOf(key) : `${token.name} (${token.id})`;
+}
+
+export function patternOf(key: ObjectKey | undefined): Pattern | undefined {
+  const value = key?.kind.value;
+  return typeof value === "string" ? undefined : value;
+}
+
+// Kills belong to their incident, and tokens are never made again.
+export function canGoBack(key: ObjectKey | undefined): boolean {
+  return key?.kind.case === "rule" || key?.kind.case === "guard";
+}
+
+export function settable(object: Object$ | undefined): Settable | undefined {
+  return object?.kind.value;
+}
+
+const VERBS: Record<Kind, readonly [string, string, string]> = {
+  rule: ["created", "changed", "removed"],
+  guard: ["created", "changed", "removed"],
+  kill: ["set", "changed", "ended"],
+  token: ["created", "changed", "revoked"],
+};
+
+export function verbOf({ key, before, after }: ObjectChange): string {
+  return VERBS[kindOf(key)][before === undefined ? 0 : after === undefined ? 2 : 1];
+}
+
+// Whom a change says it is by. What nobody asked for from anywhere is the server's own.
+export function whoOf({ author, principal, peer }: Change): string {
+  return author || principal || (peer === "" ? "the server" : "not said");
+}
+
+// How long before, in one unit.
+export function ago(at: { seconds: bigint } | undefined, now: number): string {
+  if (at === undefined || now === 0) return "";
+  const s = Math.max(now - Number(at.seconds), 0);
+  if (s < 60) return "just now";
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 48 * 3600) return `${Math.floor(s / 3600)} h ago`;
+  return `${Math.floor(s / 86_400)} days ago`;
+}
+
+// The page about it; undefined = there is none.
+export function pageOf(key: ObjectKey | undefined): "/rule" | "/guard" | undefined {
+  return key?.kind.case === "rule" ? "/rule" : key?.kind.case === "guard" ? "/guard" : undefined;
+}
+
+// The history of one rule or guard.
+export function historyOf(kind: "rule" | "guard", { callerService, callerCluster, calleeService, calleeMethod }: Pattern): string {
+  const names = { caller: callerService, cluster: callerCluster, callee: calleeService, method: calleeMethod };
+  return `/history?${new URLSearchParams({ kind, ...names }).toString()}`;
+}
+
+// Without the bounds of revisions.
+export function filterIn(address: Address): ChangeFilter {
+  const kind = address.get("kind");
+  const names = namesIn(address);
+  const filter = create(ChangeFilterSchema, {
+    names: { ...names, text: address.get("q").trim() },
+    kind: Object.hasOwn(KINDS, kind) ? KINDS[kind as Kind] : ObjectKind.UNSPECIFIED,
+    author: address.get("author").trim(),
+  });
+  const [since, until] = [momentIn(address, "since"), momentIn(address, "until")];
+  if (since) filter.since = timestampFromDate(since);
+  if (until) filter.until = timestampFromDate(until);
+  return filter;
+}
+
+// Times in the address are in UTC, so that a link means the same everywhere.
+export function momentIn(address: Address, name: "since" | "until"): Date | undefined {
+  const date = new Date(address.get(name));
+  return Number.isNaN(date.getTime()) ? undefined : date;
+}
+
+// As a field for local time wants it.
+export function localText(date: Date | undefined): string {
+  if (date === undefined) return "";
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+export function utcText(date: Date): string {
+  return `${date.toISOString().slice(0, 16)}Z`;
+}
+
+export function revisionIn(address: Address, name: string): bigint | undefined {
+  const text = address.get(name);
+  return /^\d{1,19}$/.test(text) ? BigInt(text) : undefined;
+}

@@ -1,0 +1,118 @@
+// A rollback before it is pressed: what it would change now, what the server finds in that, and whether it is
+// possible. Asked by a write that only validates; somebody else's change meanwhile has it asked again.
+import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import type { Finding, RuleReach } from "$wire/admin_pb";
+import { ObjectKeySchema } from "$wire/history_pb";
+import type { ObjectKey } from "$wire/history_pb";
+import { RuleResult_Change as Outcome } from "$wire/rules_pb";
+import type { ApplyRulesResponse, RuleResult } from "$wire/rules_pb";
+import { problemOf } from "../api";
+import type { Api, Problem } from "../api";
+import type { Saying } from "../parts/author";
+import type { Settable } from "../parts/settings";
+import { settable } from "./objects";
+
+export interface Wish {
+  // Undefined = all rules and guards.
+  readonly key: ObjectKey | undefined;
+  readonly to: bigint;
+  // What it is about, to begin a sentence with.
+  readonly words: string;
+}
+
+export class Rollback {
+  readonly wish: Wish;
+  // As it is now, and as it was; of everything neither.
+  now = $state.raw<Settable>();
+  then = $state.raw<Settable>();
+  answer = $state.raw<ApplyRulesResponse>();
+  problem = $state.raw<Problem>();
+  // Somebody changed it while this was open.
+  moved = $state(false);
+  force = $state(false);
+
+  readonly changed: readonly RuleResult[] = $derived(
+    (this.answer?.results ?? []).filter(({ change }) => change !== Outcome.UNCHANGED),
+  );
+  readonly findings: readonly Finding[] = $derived((this.answer?.results ?? []).flatMap(({ findings }) => findings));
+  readonly reach: RuleReach | undefined = $derived(this.answer?.results[0]?.reach);
+  readonly total: number = $derived(this.answer ? this.answer.created + this.answer.updated + this.answer.deleted : 0);
+  // The server would do it if it were told to all the same.
+  readonly wantsForce: boolean = $derived([...(this.problem?.fields.values() ?? [])].some((words) => words.includes("force it")));
+
+  readonly #api: Api;
+  #expected: bigint | undefined;
+  #requestId = "";
+
+  constructor(api: Api, wish: Wish) {
+    this.#api = api;
+    this.wish = wish;
+  }
+
+  async ask(): Promise<void> {
+    this.answer = undefined;
+    this.problem = undefined;
+    this.#requestId = drawn();
+    try {
+      if (this.wish.key !== undefined) await this.#look(this.wish.key);
+      else this.#expected = undefined;
+      const answer = await this.#send({ author: "", reason: "" }, true);
+      // Everything is judged at one revision, and only written at that.
+      if (this.wish.key === undefined) this.#expected = answer.revision;
+      this.answer = answer;
+    } catch (thrown) {
+      this.problem = problemOf(thrown);
+    }
+  }
+
+  // The revision that it made. What it throws is told where it was asked for.
+  async carryOut(said: Saying): Promise<bigint> {
+    try {
+      return (await this.#send(said, false)).revision;
+    } catch (thrown) {
+      const problem = problemOf(thrown);
+      if (problem.code !== Code.Aborted) throw thrown;
+      await this.ask();
+      this.moved = true;
+      throw new ConnectError("It was changed meanwhile, and nothing was written. Above is what would change now.", Code.Aborted);
+    }
+  }
+
+  async #look(key: ObjectKey): Promise<void> {
+    const [now, then] = await Promise.all([this.#at(key, undefined), this.#at(key, this.wish.to)]);
+    this.now = now;
+    this.then = then;
+    this.#expected = now?.revision ?? 0n;
+  }
+
+  async #at(key: ObjectKey, revision: bigint | undefined): Promise<Settable | undefined> {
+    try {
+      return settable(await this.#api.history.getObject(revision === undefined ? { key } : { key, revision }));
+    } catch (thrown) {
+      if (problemOf(thrown).code === Code.NotFound) return undefined;
+      throw thrown;
+    }
+  }
+
+  #send({ author, reason }: Saying, validateOnly: boolean): Promise<ApplyRulesResponse> {
+    const { key, to } = this.wish;
+    const options = {
+      author,
+      // Of everything there must be one, which is given before it is written.
+      reason: reason.trim() || (validateOnly || key !== undefined ? `rollback to revision ${to}` : ""),
+      force: this.force,
+      validateOnly,
+      requestId: validateOnly ? "" : this.#requestId,
+    };
+    const expected = this.#expected === undefined ? {} : { expectedRevision: this.#expected };
+    return key === undefined
+      ? this.#api.history.rollbackAll({ toRevision: to, ...expected, options })
+      : this.#api.history.rollback({ key: create(ObjectKeySchema, key), toRevision: to, ...expected, options });
+  }
+}
+
+// So that the same press sent twice is carried out once. There is no crypto.randomUUID without https.
+function drawn(): string {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,271 @@
+// A route's page against an in-memory server.
+import { create } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
+import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
+import { cleanup, render, screen, waitFor, within } from "@testing-library/svelte";
+import userEvent from "@testing-library/user-event";
+import { Fate } from "$wire/distribution_pb";
+import { Fleet } from "$wire/fleet_pb";
+import type { WatchRequest, WatchResponse } from "$wire/fleet_pb";
+import { History } from "$wire/history_pb";
+import { Mode } from "$wire/policy_pb";
+import { Rules } from "$wire/rules_pb";
+import { WhoAmIResponseSchema } from "$wire/tokens_pb";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { api } from "../api";
+import App from "../App.svelte";
+import { hrefOf } from "../address.svelte";
+import type { Listener } from "../feed/link";
+import type { Session } from "../session";
+import { kill, message, route } from "../testing";
+
+vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
+
+beforeEach(() => {
+  vi.stubGlobal("ResizeObserver", class { observe() {} unobserve() {} disconnect() {} });
+  vi.stubGlobal("scrollTo", () => {});
+  vi.stubGlobal("matchMedia", () => new EventTarget());
+});
+afterEach(() => {
+  cleanup();
+  hide(false);
+});
+
+const session: Session = {
+  signIn: () => Promise.resolve(undefined),
+  signOut: () => Promise.resolve(undefined),
+  who: () => Promise.resolve(create(WhoAmIResponseSchema, {})),
+};
+
+const any = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
+const wide = { ...any, calleeService: "*" };
+const explained = {
+  winner: { key: any, revision: 12n, updatedBy: "ann", owner: "team-stock" },
+  losers: [{ rule: { key: wide }, reason: "its callee is less exact" }],
+  effective: {
+    mode: Mode.ENFORCE,
+    retry: { maxAttempts: 2 },
+    retryBreaker: { enabled: true, ratio: 0.1, minFailures: 3, buckets: 10, bucketLength: { seconds: 1n } },
+  },
+  bound: { maxAttempts: 2, steadyAttemptsPerCall: 1.1, freeRetriesPerWindow: 3, window: { seconds: 10n } },
+  cuts: [{ guard: wide, owner: "team-platform", field: "retry.max_attempts", problem: "5 is above 2" }],
+  chain: { sends: 4n, hops: [{ callerService: "orders", calleeService: "stock", maxAttempts: 2, sends: 4n, multiplies: true }] },
+};
+
+interface Served {
+  watch?: (request: WatchRequest, signal: AbortSignal) => AsyncIterable<WatchResponse>;
+  explain?: () => object;
+  changes?: (calleeService: string) => object[];
+}
+
+function hide(hidden: boolean): void {
+  Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}
+
+async function forever(signal: AbortSignal): Promise<void> {
+  await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
+}
+
+function shown({ watch, explain, changes }: Served, at = hrefOf("/route", route("orders").key), first: object = {}) {
+  history.replaceState(null, "", at);
+  let tell: Listener = () => {};
+  const transport = createRouterTransport(({ service }) => {
+    service(Fleet, {
+      watch: (request, { signal }) => watch?.(request, signal) ?? (async function* () { await forever(signal); yield message({}); })(),
+    });
+    service(Rules, { explain: () => explain?.() ?? explained });
+    service(History, { listChanges: ({ filter }) => ({ changes: changes?.(filter?.names?.calleeService ?? "") ?? [] }) });
+  });
+  render(App, {
+    api: api(transport),
+    session,
+    open: (listener) => {
+      tell = listener;
+      listener({ kind: "message", message: message({ reset: true, routes: [route("orders", { amplification: 1.25, clients: 1 })], ...first }) });
+      return { close: () => {}, again: () => {} };
+    },
+  });
+  return { tell: (fields: object) => { tell({ kind: "message", message: message(fields) }); } };
+}
+
+test("it asks for this route alone, and shows the fleet's figures until it is told", async () => {
+  const asked: WatchRequest[] = [];
+  shown({
+    watch: async function* (request, signal) {
+      asked.push(request);
+      await forever(signal);
+      yield message({});
+    },
+  });
+  expect((await screen.findByTestId("amplification")).textContent).toBe("×1.25");
+  expect(screen.getByText(/Beginning to watch closely/)).toBeTruthy();
+  await waitFor(() => { expect(asked).toHaveLength(1); });
+  expect(asked[0]?.route).toMatchObject({ callerService: "orders", calleeService: "stock", calleeMethod: "shop.Stock/Take" });
+  expect(asked[0]?.rules).toBe(false);
+});
+
+test("what its own stream says goes before the fleet's", async () => {
+  shown({
+    watch: async function* (_, signal) {
+      yield message({ reset: true, routes: [route("orders", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, clients: 1 })] });
+      await forever(signal);
+    },
+  });
+  await waitFor(() => { expect(screen.getByTestId("amplification").textContent).toBe("×2.70"); });
+  expect(screen.getByTestId("says").textContent).toMatch(/Storms: each call is sent ×2\.70/);
+  expect(screen.getByText(/Watched closely/)).toBeTruthy();
+});
+
+test("when its own stream is refused it says so and goes on with the fleet's", async () => {
+  // eslint-disable-next-line require-yield -- a stream that is refused says nothing
+  shown({ watch: async function* () { throw new ConnectError("too many streams", Code.ResourceExhausted); } });
+  expect(await screen.findByText(/Not watched closely/)).toBeTruthy();
+  expect(screen.getByText(/too many streams/)).toBeTruthy();
+  expect(screen.getByTestId("amplification").textContent).toBe("×1.25");
+});
+
+test("a hidden tab has no stream of its own, and a seen one has it again", async () => {
+  let open = 0;
+  let begun = 0;
+  shown({
+    watch: async function* (_, signal) {
+      open += 1;
+      begun += 1;
+      try {
+        yield message({ reset: true, routes: [route("orders")] });
+        await forever(signal);
+      } finally {
+        open -= 1;
+      }
+    },
+  });
+  expect(await screen.findByText(/Watched closely/)).toBeTruthy();
+  expect(open).toBe(1);
+  hide(true);
+  await waitFor(() => { expect(open).toBe(0); });
+  hide(false);
+  await waitFor(() => { expect([open, begun]).toEqual([1, 2]); });
+});
+
+test("leaving the page ends the stream", async () => {
+  const user = userEvent.setup();
+  let open = 0;
+  shown({
+    watch: async function* (_, signal) {
+      open += 1;
+      try {
+        yield message({ reset: true, routes: [route("orders")] });
+        await forever(signal);
+      } finally {
+        open -= 1;
+      }
+    },
+  });
+  await waitFor(() => { expect(open).toBe(1); });
+  await user.click(screen.getByRole("link", { name: "Rules" }));
+  await waitFor(() => { expect(open).toBe(0); });
+});
+
+test("over how long rates are taken is asked anew and stays in the address", async () => {
+  const user = userEvent.setup();
+  const windows: bigint[] = [];
+  shown({
+    watch: async function* (request, signal) {
+      windows.push(request.window?.seconds ?? 0n);
+      await forever(signal);
+      yield message({});
+    },
+  });
+  await waitFor(() => { expect(windows).toEqual([5n]); });
+  await user.selectOptions(screen.getByLabelText("Rates over"), "1 s");
+  await waitFor(() => { expect(windows).toEqual([5n, 1n]); });
+  expect(location.search).toMatch(/over=1$/);
+});
+
+test("every fate is there with its rate, its total and what it means", async () => {
+  const fates = [
+    { fate: Fate.OK, perS: 7, total: 700n },
+    { fate: Fate.RETRY_BREAKER, perS: 3, total: 1_234n },
+    { fate: Fate.RETRY, would: true, perS: 0, total: 5n },
+    { fate: Fate.PUSHBACK, perS: 0, total: 0n },
+  ];
+  shown({}, undefined, { routes: [route("orders", { fates })] });
+  const table = within(await screen.findByRole("table", { name: "" }));
+  const row = (name: RegExp) => table.getByRole("rowheader", { name }).closest("tr")?.textContent;
+  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*too much was failing to repeat it.*above are told not to/s);
+  expect(row(/would retry/)).toMatch(/–.*–.*5.*Observed only/s);
+  expect(screen.queryByText(/pushback/)).toBeNull();
+});
+
+test("gates say how they are set and where they stand", async () => {
+  const holding = { clients: 2, breakerRefuses: 1, windowFailures: 30n, windowSuccesses: 200n };
+  shown({}, undefined, { routes: [route("orders", holding)], kills: [kill("stock")] });
+  const gates = within((await screen.findByRole("heading", { name: "What holds repeats back" })).closest("section") as HTMLElement);
+  expect(await gates.findByText(/refuses at 1 of 2 processes/)).toBeTruthy();
+  await waitFor(() => {
+    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*about.*20.*10\.0 % of successes/s);
+  });
+  expect(document.querySelector('[data-gate="kill"]')?.textContent).toMatch(/in force.*stock is down.*ann.*25 min left/s);
+});
+
+test("which rule won, which lost and why, what was cut and whom to ask, and the bounds are said", async () => {
+  shown({});
+  expect((await screen.findByTestId("winner")).textContent).toMatch(/enforce.*\* \* stock \*.*applies/s);
+  const why = within(screen.getByRole("heading", { name: "Why it is so" }).closest("section") as HTMLElement);
+  expect(why.getByText(/its callee is less exact/).textContent).toContain("* * * *");
+  expect(why.getByText("team-platform").closest("tr")?.textContent).toMatch(/retry\.max_attempts.*5 is above 2/s);
+  expect(why.getByText(/in the long run/).textContent).toMatch(/×1\.10.*beyond 3 free retries per process in 10 s/s);
+  expect(why.getByText(/sends at stock for one request/).textContent).toContain("4");
+  expect(why.getByText(/multiplies/)).toBeTruthy();
+  expect(screen.getByRole("link", { name: "Edit the rule" }).getAttribute("href")).toBe(hrefOf("/rule", { ...any, $typeName: "damper.v1.Pattern" }));
+  expect(screen.getByRole("link", { name: /Stop retries to stock/ }).getAttribute("href")).toBe("/kill?callee=stock");
+});
+
+test("a route without a rule leads to a proposal", async () => {
+  shown({ explain: () => ({}) });
+  expect((await screen.findByTestId("winner")).textContent).toMatch(/No rule applies/);
+  expect(screen.getByRole("link", { name: "Propose a rule" }).getAttribute("href")).toMatch(/^\/rule\?caller=orders&.*propose=1$/);
+});
+
+test("a change that matches is marked on every chart and told in words that lead to it", async () => {
+  const at = timestampFromMs(Date.now() - 60_000);
+  const change = (revision: bigint, key: object) => ({ revision, at, author: "ann", reason: "drill", objects: [{ key: { kind: { case: "rule", value: key } } }] });
+  const { tell } = shown({
+    changes: (callee) => (callee === "stock" ? [change(41n, any), change(42n, { ...any, callerService: "gateway" })] : []),
+  }, undefined, { asOf: timestampFromMs(Date.now()) });
+  const [told] = await screen.findAllByRole("link", { name: /rule created/ });
+  expect(told?.getAttribute("href")).toBe("/history?rev=41");
+  expect(told?.closest("li")?.textContent).toMatch(/ann.*drill/s);
+  const marks = [...document.querySelectorAll("a.mark")];
+  expect(marks.map((mark) => mark.getAttribute("href"))).toEqual(Array<string>(4).fill("/history?rev=41"));
+  expect(screen.getAllByRole("img", { name: /1 change in this time/ }).length).toBeGreaterThan(0);
+  tell({ revision: 43n });
+});
+
+test("a new revision is asked about at once", async () => {
+  let asked = 0;
+  const { tell } = shown({ explain: () => { asked += 1; return explained; } });
+  await waitFor(() => { expect(asked).toBe(1); });
+  tell({ revision: 9n });
+  await waitFor(() => { expect(asked).toBe(2); });
+});
+
+test("who else repeats is named", async () => {
+  const served = { firstSendsPerS: 30, envoyRepeatsPerS: 4.5 };
+  shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, chainCoverage: 0.75 })] });
+  expect((await screen.findByRole("rowheader", { name: "Repeats by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
+  expect(screen.getByText(/calls again, in the same request/).textContent).toMatch(/2\.0\/s.*80 so far/s);
+  expect(screen.getByText(/made within a request/).textContent).toContain("75.0 %");
+});
+
+test("a route that nobody has reported is explained all the same", async () => {
+  shown({}, "/route?caller=new&cluster=default&callee=stock&method=a.B/C");
+  expect((await screen.findByTestId("says")).textContent).toMatch(/Not seen/);
+  expect((await screen.findByTestId("winner")).textContent).toContain("applies");
+});
+
+test.each(["/route", "/route?caller=a&cluster=default&callee=*&method=a.B/C"])("an address that names no route says so: %s", async (at) => {
+  shown({}, at);
+  expect(await screen.findByText("This address names no route.")).toBeTruthy();
+});

@@ -1,0 +1,111 @@
+// One route, watched closely: a stream of its own while its page is seen.
+//
+// The stream that all tabs share has every route as a mean over 10 s, from reports that come every few seconds. That
+// is too slow for "did it stop?". Watching one route makes its processes report every second and lets the figures be
+// taken over as little as 1 s. A browser has six connections per origin over HTTP/1.1, so the stream ends when the
+// tab is hidden: there is one more per window that is looked at, not one per tab. Until it speaks, and when it
+// fails, the shared stream's figures are shown.
+import { problemOf } from "../api";
+import type { Problem } from "../api";
+import { sampleOf, withSample } from "../feed/past";
+import type { RouteSample } from "../feed/past";
+import { waitMs } from "../feed/link";
+import type { RouteStats, WatchResponse } from "$wire/fleet_pb";
+
+const SILENCE_LIMIT_MS = 10_000;
+
+export type Ask = (signal: AbortSignal) => AsyncIterable<WatchResponse>;
+
+export class RouteWatch {
+  // Undefined = the server knows no such route, or has not said anything yet.
+  stats = $state.raw<RouteStats>();
+  samples = $state.raw<readonly RouteSample[]>([]);
+  // What is shown comes from this stream, and now.
+  live = $state(false);
+  problem = $state.raw<Problem>();
+
+  constructor(past: readonly RouteSample[]) {
+    this.samples = past;
+  }
+
+  // Returns what ends it.
+  start(ask: Ask): () => void {
+    const end = new AbortController();
+    void this.#run(ask, end.signal);
+    return () => { end.abort(); };
+  }
+
+  // For as long as there is no stream: what the shared one says.
+  instead(stats: RouteStats | undefined, at: number): void {
+    if (this.live) return;
+    this.samples = withSample(this.samples, sampleOf(stats, at));
+  }
+
+  async #run(ask: Ask, signal: AbortSignal): Promise<void> {
+    let failures = 0;
+    while (!signal.aborted) {
+      if (document.hidden) {
+        await until(signal, "visibilitychange");
+        continue;
+      }
+      const heard = await this.#read(ask, signal);
+      this.live = false;
+      if (signal.aborted || document.hidden) continue;
+      failures = heard ? 1 : failures + 1;
+      await until(signal, undefined, waitMs(failures, Math.random()));
+    }
+  }
+
+  // Reads one stream to its end; true if anything was heard.
+  async #read(ask: Ask, signal: AbortSignal): Promise<boolean> {
+    const attempt = new AbortController();
+    const stop = () => { attempt.abort(); };
+    const hidden = () => {
+      if (document.hidden) stop();
+    };
+    signal.addEventListener("abort", stop);
+    document.addEventListener("visibilitychange", hidden);
+    let watchdog = setTimeout(stop, SILENCE_LIMIT_MS);
+    let heard = false;
+    try {
+      for await (const message of ask(attempt.signal)) {
+        if (attempt.signal.aborted) break;
+        clearTimeout(watchdog);
+        watchdog = setTimeout(stop, SILENCE_LIMIT_MS);
+        heard = true;
+        this.#take(message);
+      }
+    } catch (thrown) {
+      if (!signal.aborted && !document.hidden) this.problem = problemOf(thrown);
+    } finally {
+      clearTimeout(watchdog);
+      signal.removeEventListener("abort", stop);
+      document.removeEventListener("visibilitychange", hidden);
+      attempt.abort();
+    }
+    return heard;
+  }
+
+  #take(message: WatchResponse): void {
+    const [route] = message.routes;
+    if (route !== undefined) this.stats = route;
+    else if (message.reset || message.removedRoutes.length > 0) this.stats = undefined;
+    this.live = true;
+    this.problem = undefined;
+    this.samples = withSample(this.samples, sampleOf(this.stats, Date.now() / 1000));
+  }
+}
+
+function until(signal: AbortSignal, event: "visibilitychange" | undefined, ms?: number): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      if (timer !== undefined) clearTimeout(timer);
+      if (event !== undefined) document.removeEventListener(event, done);
+      signal.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = ms === undefined ? undefined : setTimeout(done, ms);
+    if (event !== undefined) document.addEventListener(event, done);
+    signal.addEventListener("abort", done);
+  });
+}

@@ -1,0 +1,65 @@
+// What an edit changes, setting by setting, and how it goes together with what others changed meanwhile.
+import type { Draft } from "./draft";
+import { allFields, SECTIONS } from "./form";
+
+export interface Change {
+  readonly path: string;
+  readonly label: string;
+  readonly before: string;
+  readonly after: string;
+}
+
+// In the order of the form. What is within a section that is off is not said, so it does not count.
+export function changes(before: Draft, after: Draft): Change[] {
+  return paths().flatMap(({ path, label }) => {
+    const [was, is] = [said(before, path), said(after, path)];
+    return was === is ? [] : [{ path, label, before: was, after: is }];
+  });
+}
+
+export interface ThreeWay {
+  readonly path: string;
+  readonly label: string;
+  readonly base: string;
+  readonly theirs: string;
+  readonly mine: string;
+  // Both changed it, to different values.
+  readonly contested: boolean;
+}
+
+export function threeWay(base: Draft, theirs: Draft, mine: Draft): ThreeWay[] {
+  return paths().flatMap(({ path, label }) => {
+    const [was, other, own] = [said(base, path), said(theirs, path), said(mine, path)];
+    if (was === other && was === own) return [];
+    return [{ path, label, base: was, theirs: other, mine: own, contested: was !== other && was !== own && other !== own }];
+  });
+}
+
+// Theirs, with what I changed on top of it.
+export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
+  const result: Record<string, string> = { ...theirs };
+  for (const { path } of paths()) {
+    const own = mine[path];
+    if (own === base[path]) continue;
+    if (own === undefined) Reflect.deleteProperty(result, path);
+    else result[path] = own;
+  }
+  return result;
+}
+
+function said(draft: Draft, path: string): string {
+  const section = SECTIONS.find((one) => one.path !== "" && path.startsWith(`${one.path}.`));
+  if (section !== undefined && draft[section.path] === undefined) return "";
+  const variants = section?.variants;
+  const variant = variants?.of.find((one) => one.fields.some((field) => field.path === path));
+  if (variants !== undefined && variant !== undefined && draft[variants.path] !== variant.name) return "";
+  return draft[path]?.trim() ?? "";
+}
+
+function paths(): { path: string; label: string }[] {
+  return SECTIONS.flatMap((section) => [
+    ...(section.path === "" ? [] : [{ path: section.path, label: section.title }]),
+    ...(section.variants ? [{ path: section.variants.path, label: section.variants.label }] : []),
+    ...allFields(section).map(({ path, label }) => ({ path, label })),
+  ]);
+}

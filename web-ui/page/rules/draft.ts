@@ -1,0 +1,197 @@
+// A policy while it is typed: one text per setting, by its path.
+//
+// It is made from the message's JSON and made into it again, so that what the form does not know (backoffs made of
+// others) is kept as it is. Only what is no number or no time is a fault here; what is out of range the server says.
+import { fromJson, toJson } from "@bufbuild/protobuf";
+import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import { PolicySchema } from "$wire/policy_pb";
+import type { Policy } from "$wire/policy_pb";
+import { allFields, SECTIONS } from "./form";
+import type { Field, Kind, Variants } from "./form";
+
+// By path; a section or variant that is chosen is there under its own path.
+export type Draft = Readonly<Record<string, string>>;
+
+// Said of a section that is there.
+export const ON = "on";
+// A variant that the form does not know.
+export const OTHER = "other";
+
+export function draftOf(policy: Policy): Draft {
+  const json = toJson(PolicySchema, policy, { useProtoFieldName: true }) as JsonObject;
+  const draft: Record<string, string> = {};
+  for (const section of SECTIONS) {
+    if (section.path !== "" && at(json, section.path) !== undefined) draft[section.path] = ON;
+    for (const field of allFields(section)) {
+      const value = at(json, field.path);
+      if (value !== undefined && value !== null) draft[field.path] = shown(field.kind, value);
+    }
+    const variant = section.variants && chosen(section.variants, json);
+    if (section.variants && variant !== undefined) draft[section.variants.path] = variant;
+  }
+  return draft;
+}
+
+export function without(draft: Draft, path: string): Draft {
+  return Object.fromEntries(Object.entries(draft).filter(([name]) => name !== path));
+}
+
+export interface Read {
+  // Undefined where something is no number or time.
+  readonly policy: Policy | undefined;
+  // By path.
+  readonly faults: ReadonlyMap<string, string>;
+}
+
+// `base` has what the form does not know.
+export function policyOf(draft: Draft, base: Policy): Read {
+  const json: JsonObject = {};
+  const original = toJson(PolicySchema, base, { useProtoFieldName: true }) as JsonObject;
+  const faults = new Map<string, string>();
+  const put = (field: Field) => {
+    const text = draft[field.path]?.trim() ?? "";
+    if (text === "") return;
+    const value = typed(field.kind, text);
+    if (value === undefined) faults.set(field.path, `${JSON.stringify(text)} is not ${FORMS[field.kind]}`);
+    else place(json, field.path, value);
+  };
+  for (const section of SECTIONS) {
+    if (section.path !== "") {
+      if (draft[section.path] === undefined) continue;
+      place(json, section.path, {});
+    }
+    section.fields.forEach(put);
+    const { variants } = section;
+    if (variants === undefined) continue;
+    const name = draft[variants.path];
+    if (name === OTHER) {
+      place(json, variants.path, at(original, variants.path) ?? {});
+      continue;
+    }
+    const variant = variants.of.find((one) => one.name === name);
+    if (variant === undefined) continue;
+    // A variant that is a message is there even where nothing of it is said.
+    if (!variant.fields.some(({ path }) => path === `${variants.path}.${variant.name}`)) place(json, `${variants.path}.${variant.name}`, {});
+    variant.fields.forEach(put);
+  }
+  // What counts as a failure besides is not typed here.
+  const counted = at(original, "retry_breaker.failure_codes");
+  if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
+  return { policy: faults.size === 0 ? fromJson(PolicySchema, json) : undefined, faults };
+}
+
+function chosen(variants: Variants, json: JsonObject): string | undefined {
+  const value = at(json, variants.path);
+  if (value === undefined || value === null || typeof value !== "object") return undefined;
+  const name = Object.keys(value)[0];
+  if (name === undefined) return undefined;
+  return variants.of.some((one) => one.name === name) ? name : OTHER;
+}
+
+export const FORMS: Record<Kind, string> = {
+  duration: "a time such as 250ms, 1.5s or 2min",
+  durations: "a list of times such as 50ms, 100ms, 1s",
+  number: "a number",
+  switch: "yes or no",
+  choice: "one of the choices",
+  codes: "a list of codes",
+};
+
+export function shown(kind: Kind, value: JsonValue): string {
+  switch (kind) {
+    case "duration":
+      return shownTime(value);
+    case "durations":
+      return Array.isArray(value) ? value.map(shownTime).join(", ") : "";
+    case "codes":
+      return shownCodes(value);
+    default:
+      return typeof value === "object" ? "" : String(value);
+  }
+}
+
+export function typed(kind: Kind, text: string): JsonValue | undefined {
+  switch (kind) {
+    case "duration":
+      return time(text);
+    case "durations": {
+      const times = text.split(",").map((part) => time(part));
+      return times.every((one) => one !== undefined) ? times : undefined;
+    }
+    case "number":
+      return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : undefined;
+    case "switch":
+      return text === "true";
+    case "choice":
+      return text === "true" || text === "false" ? text === "true" : text;
+    case "codes":
+      return codes(text);
+  }
+}
+
+// "allow UNAVAILABLE ABORTED", "deny INTERNAL".
+function shownCodes(value: JsonValue): string {
+  const [kind, list] = Object.entries(value as Record<string, { codes?: string[] }>)[0] ?? [];
+  if (kind === undefined) return "";
+  return [kind, ...(list?.codes ?? []).map((code) => code.replace(/^CODE_/, ""))].join(" ");
+}
+
+function codes(text: string): JsonValue | undefined {
+  const [kind, ...names] = text.split(/\s+/);
+  if (kind !== "allow" && kind !== "deny") return undefined;
+  return { [kind]: { codes: names.map((name) => `CODE_${name}`) } };
+}
+
+const UNITS: readonly (readonly [string, number])[] = [["h", 3600e6], ["min", 60e6], ["s", 1e6], ["ms", 1e3], ["us", 1]];
+
+// From "0.025s" to "25ms": the largest unit that needs no more than three digits behind its point.
+function shownTime(value: JsonValue): string {
+  const us = Math.round(Number(String(value).replace(/s$/, "")) * 1e6);
+  if (us === 0) return "0s";
+  const [unit, size] = UNITS.find(([, length]) => Math.abs(us) >= length && Number.isInteger((us * 1000) / length)) ?? ["us", 1];
+  return `${us / size}${unit}`;
+}
+
+// From "250ms" or "1min 30s" to "0.25s".
+export function time(text: string): string | undefined {
+  const said = text.trim().toLowerCase();
+  const sign = said.startsWith("-") ? -1 : 1;
+  const parts = [...said.replace(/^[-+]/, "").matchAll(/(\d+(?:\.\d+)?)\s*(h|min|m|s|ms|us|µs)(?![a-zµ])\s*/gy)];
+  const length = parts.reduce((sum, [all]) => sum + all.length, 0);
+  if (parts.length === 0 || length !== said.replace(/^[-+]/, "").length) return undefined;
+  let us = 0;
+  for (const [, number, unit] of parts) {
+    const size = UNITS.find(([name]) => name === (unit === "m" ? "min" : unit === "µs" ? "us" : unit))?.[1] ?? Number.NaN;
+    us += Number(number) * size;
+  }
+  if (!Number.isInteger(Math.round(us * 1000) / 1000)) return undefined;
+  const whole = Math.round(us) * sign;
+  return `${(whole / 1e6).toFixed(6).replace(/\.?0+$/, "")}s`;
+}
+
+export function at(json: JsonObject, path: string): JsonValue | undefined {
+  let value: JsonValue | undefined = json;
+  for (const name of path.split(".")) {
+    if (value === null || typeof value !== "object" || Array.isArray(value)) return undefined;
+    value = value[name];
+  }
+  return value;
+}
+
+export function place(json: JsonObject, path: string, value: JsonValue): void {
+  const names = path.split(".");
+  const last = names.pop() ?? "";
+  let into = json;
+  for (const name of names) {
+    const next = into[name];
+    if (typeof next === "object" && next !== null && !Array.isArray(next)) into = next;
+    else {
+      const made: JsonObject = {};
+      into[name] = made;
+      into = made;
+    }
+  }
+  const there = into[last];
+  if (typeof there === "object" && there !== null && typeof value === "object" && value !== null && Object.keys(value).length === 0) return;
+  into[last] = value;
+}

@@ -1,0 +1,272 @@
+// The settings of a policy as a form: which there are, in which order, and how each is typed.
+//
+// Ranges and defaults are not here: they are the words of the .proto files (`$gen/comments`), and the server judges.
+// A path is that of the message, as in a manifest and in the server's faults: "retry.max_attempts".
+import { comments } from "$gen/comments";
+import { Code, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
+
+export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
+
+export interface Choice {
+  // As proto3 JSON says it; empty = not said.
+  readonly value: string;
+  readonly label: string;
+}
+
+export interface Field {
+  readonly path: string;
+  readonly label: string;
+  readonly kind: Kind;
+  // Range, default and meaning, in the words of the wire.
+  readonly help: string;
+  readonly choices?: readonly Choice[];
+}
+
+// One of several forms of a setting, each with fields of its own.
+export interface Variant {
+  readonly name: string;
+  readonly label: string;
+  readonly fields: readonly Field[];
+}
+
+export interface Variants {
+  readonly path: string;
+  readonly label: string;
+  readonly help: string;
+  // What it is where none is chosen.
+  readonly none: string;
+  readonly of: readonly Variant[];
+}
+
+export interface Section {
+  // Empty = the policy itself, which is always there.
+  readonly path: string;
+  readonly title: string;
+  readonly help: string;
+  readonly fields: readonly Field[];
+  readonly variants?: Variants;
+}
+
+export function help(name: string): string {
+  return comments[`damper.v1.${name}`] ?? "";
+}
+
+// Fields that say nothing of their own: what their kind says.
+const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
+
+export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
+  const name = path.slice(path.lastIndexOf(".") + 1);
+  const plain = { path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "" };
+  return choices === undefined ? plain : { ...plain, choices };
+}
+
+// The names of an enum as choices; what stands for "not said" is the empty one.
+export function choices(names: Record<number, string>, prefix: string, unsaid: string): Choice[] {
+  const said = Object.values(names).filter((name): name is string => typeof name === "string");
+  return said.map((name) =>
+    name === "UNSPECIFIED"
+      ? { value: "", label: unsaid }
+      : { value: prefix + name, label: name.toLowerCase().replaceAll("_", " ") },
+  );
+}
+
+const JITTER = choices(Jitter, "JITTER_", "as usual for this kind");
+const OVER_MAX = choices(OverMax, "OVER_MAX_", "default: cap");
+const YES_NO: readonly Choice[] = [{ value: "", label: "default" }, { value: "true", label: "yes" }, { value: "false", label: "no" }];
+
+export const CODES: readonly string[] = Object.values(Code).filter((name): name is string => typeof name === "string" && name !== "OK");
+
+function jitter(message: string, path: string): Field[] {
+  return [
+    field(message, `${path}.jitter`, "Jitter", "choice", JITTER),
+    field(message, `${path}.jitter_share`, "Jitter share", "number"),
+  ];
+}
+
+const BACKOFF: Variants = {
+  path: "retry.backoff",
+  label: "Backoff",
+  help: help("Retry.backoff"),
+  none: "default",
+  of: [
+    { name: "none", label: "no wait", fields: [] },
+    {
+      name: "fixed",
+      label: "fixed",
+      fields: [field("FixedBackoff", "retry.backoff.fixed.delay", "Delay", "duration"), ...jitter("FixedBackoff", "retry.backoff.fixed")],
+    },
+    {
+      name: "exponential",
+      label: "exponential",
+      fields: [
+        field("ExponentialBackoff", "retry.backoff.exponential.base", "Base", "duration"),
+        field("ExponentialBackoff", "retry.backoff.exponential.multiplier", "Multiplier", "number"),
+        field("ExponentialBackoff", "retry.backoff.exponential.max", "Longest", "duration"),
+        ...jitter("ExponentialBackoff", "retry.backoff.exponential"),
+        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Beyond the longest", "choice", OVER_MAX),
+      ],
+    },
+    {
+      name: "random",
+      label: "random",
+      fields: [
+        field("RandomBackoff", "retry.backoff.random.min", "Shortest", "duration"),
+        field("RandomBackoff", "retry.backoff.random.max", "Longest", "duration"),
+        ...jitter("RandomBackoff", "retry.backoff.random"),
+      ],
+    },
+    {
+      name: "incrementing",
+      label: "incrementing",
+      fields: [
+        field("IncrementingBackoff", "retry.backoff.incrementing.initial", "First", "duration"),
+        field("IncrementingBackoff", "retry.backoff.incrementing.step", "Step", "duration"),
+        field("IncrementingBackoff", "retry.backoff.incrementing.max", "Longest", "duration"),
+        ...jitter("IncrementingBackoff", "retry.backoff.incrementing"),
+        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Beyond the longest", "choice", OVER_MAX),
+      ],
+    },
+    {
+      name: "fibonacci",
+      label: "fibonacci",
+      fields: [
+        field("FibonacciBackoff", "retry.backoff.fibonacci.unit", "Unit", "duration"),
+        field("FibonacciBackoff", "retry.backoff.fibonacci.max", "Longest", "duration"),
+        ...jitter("FibonacciBackoff", "retry.backoff.fibonacci"),
+        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Beyond the longest", "choice", OVER_MAX),
+      ],
+    },
+    {
+      name: "custom",
+      label: "a list of waits",
+      fields: [field("CustomBackoff", "retry.backoff.custom.delays", "Waits", "durations"), ...jitter("CustomBackoff", "retry.backoff.custom")],
+    },
+  ],
+};
+
+const DELAY: Variants = {
+  path: "hedge.delay",
+  label: "Hedge after",
+  help: help("HedgeDelay"),
+  none: "not said",
+  of: [
+    { name: "fixed", label: "a fixed time", fields: [field("HedgeDelay", "hedge.delay.fixed", "Time", "duration")] },
+    {
+      name: "percentile",
+      label: "a percentile of latency",
+      fields: [
+        field("PercentileDelay", "hedge.delay.percentile.at", "Percentile", "number"),
+        field("PercentileDelay", "hedge.delay.percentile.min", "At least", "duration"),
+        field("PercentileDelay", "hedge.delay.percentile.max", "At most", "duration"),
+      ],
+    },
+  ],
+};
+
+export const SECTIONS: readonly Section[] = [
+  {
+    path: "",
+    title: "The whole call",
+    help: "",
+    fields: [
+      field("Policy", "mode", "Mode", "choice", choices(Mode, "MODE_", "choose one")),
+      field("Policy", "timeout", "Timeout", "duration"),
+    ],
+  },
+  {
+    path: "retry",
+    title: "Retries",
+    help: help("Policy.retry"),
+    fields: [
+      field("Retry", "retry.max_attempts", "Attempts at most", "number"),
+      field("Retry", "retry.per_attempt_timeout", "Timeout per attempt", "duration"),
+      field("Retry", "retry.max_duration", "No retry later than", "duration"),
+      field("Retry", "retry.codes", "Codes to retry", "codes"),
+    ],
+    variants: BACKOFF,
+  },
+  {
+    path: "retry_breaker",
+    title: "Retry breaker",
+    help: help("Policy.retry_breaker"),
+    fields: [
+      field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
+      field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number"),
+      field("RetryBreaker", "retry_breaker.mode", "Goes by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: ratio")),
+      field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
+      field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
+      field("RetryBreaker", "retry_breaker.min_failures", "Failures that never refuse", "number"),
+      field("RetryBreaker", "retry_breaker.min_samples", "Attempts it needs", "number"),
+    ],
+  },
+  {
+    path: "budget",
+    title: "Budget",
+    help: help("Policy.budget"),
+    fields: [
+      field("Budget", "budget.ratio", "Ratio", "number"),
+      field("Budget", "budget.min_per_second", "Per second at least", "number"),
+    ],
+  },
+  {
+    path: "hedge",
+    title: "Hedging",
+    help: help("Policy.hedge"),
+    fields: [field("Hedge", "hedge.max_hedges", "Hedges at most", "number")],
+    variants: DELAY,
+  },
+  {
+    path: "circuit_breaker",
+    title: "Circuit breaker",
+    help: help("Policy.circuit_breaker"),
+    fields: [
+      field("CircuitBreaker", "circuit_breaker.consecutive_failures", "Failures in a row", "number"),
+      field("CircuitBreaker", "circuit_breaker.failure_ratio", "Share of failures", "number"),
+      field("CircuitBreaker", "circuit_breaker.min_calls", "Calls it needs", "number"),
+      field("CircuitBreaker", "circuit_breaker.open_for", "Open for", "duration"),
+      field("CircuitBreaker", "circuit_breaker.probes", "Probes", "number"),
+      field("CircuitBreaker", "circuit_breaker.slow_call", "Slow from", "duration"),
+    ],
+  },
+  {
+    path: "stop_when",
+    title: "Stop retrying when",
+    help: help("Policy.stop_when"),
+    fields: [
+      field("StopWhen", "stop_when.latency_above_percentile", "The call is slower than the percentile", "number"),
+      field("StopWhen", "stop_when.success_rate_below", "Less succeed than, in percent", "number"),
+      field("StopWhen", "stop_when.min_samples", "Attempts it needs", "number"),
+    ],
+  },
+  {
+    path: "chain",
+    title: "Chain flags",
+    help: help("Policy.chain"),
+    fields: [
+      field("Chain", "chain.ignore_retry_flag", "Ignore damper-retry", "switch"),
+      field("Chain", "chain.ignore_no_more_retry", "Ignore damper-no-more-retry", "switch"),
+      field("Chain", "chain.propagate_baggage", "Send it as baggage too", "switch"),
+    ],
+  },
+  {
+    path: "",
+    title: "The request",
+    help: "",
+    fields: [
+      field("Policy", "replay_limit_bytes", "Bytes kept for a repeat", "number"),
+      field("Policy", "hold_unary", "Hold back unary answers", "switch"),
+      field("Policy", "call_id", "Send a call id", "switch"),
+    ],
+  },
+];
+
+// Every field there is, those of variants too.
+export function allFields(section: Section): readonly Field[] {
+  return [...section.fields, ...(section.variants?.of.flatMap(({ fields }) => fields) ?? [])];
+}
+
+// What stands in an empty field: the words that the wire says about it.
+export function unsaid({ help: text }: Field): string {
+  const found = /(default [^.;,]+(?:\.\d+)?|absent = [^.;,]+)/i.exec(text);
+  return found?.[0]?.replace(/^absent = /i, "") ?? "";
+}

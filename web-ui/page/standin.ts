@@ -1,0 +1,44 @@
+// The whole page in a test, at an address, on a server of the test's own.
+import { create } from "@bufbuild/protobuf";
+import { createRouterTransport } from "@connectrpc/connect";
+import type { ConnectRouter } from "@connectrpc/connect";
+import { render } from "@testing-library/svelte";
+import { WhoAmIResponseSchema } from "$wire/tokens_pb";
+import { vi } from "vitest";
+import { api } from "./api";
+import App from "./App.svelte";
+import type { Listener } from "./feed/link";
+import type { Session } from "./session";
+import { message, withDialogs } from "./testing";
+
+// A server that asks nobody who they are.
+const nobody: Session = {
+  signIn: () => Promise.resolve(undefined),
+  signOut: () => Promise.resolve(undefined),
+  who: () => Promise.resolve(create(WhoAmIResponseSchema, {})),
+};
+
+export interface Shown {
+  // What the stream says next.
+  readonly tell: Listener;
+}
+
+export function shownAt(at: string, serve: (router: ConnectRouter) => void, first: object = {}): Shown {
+  vi.stubGlobal("ResizeObserver", class { observe() {} unobserve() {} disconnect() {} });
+  vi.stubGlobal("scrollTo", () => {});
+  vi.stubGlobal("matchMedia", () => new EventTarget());
+  withDialogs();
+  localStorage.clear();
+  history.replaceState(null, "", at);
+  let tell: Listener = () => {};
+  render(App, {
+    api: api(createRouterTransport(serve)),
+    session: nobody,
+    open: (listener) => {
+      tell = listener;
+      listener({ kind: "message", message: message({ reset: true, revision: 20n, ...first }) });
+      return { close: () => {}, again: () => {} };
+    },
+  });
+  return { tell: (event) => { tell(event); } };
+}
