@@ -1,8 +1,9 @@
 //! A server's place among the others: a key under a lease, and a watch on everybody's.
 //!
 //! The lease is kept alive three times in its length. Where that fails, for an outage or a pause of this process, another
-//! lease is taken under the same key. Where the watch fails everything is listed anew; until that succeeds what was known
-//! stays known, so that an outage of etcd takes nobody away.
+//! lease is taken under the same key; so it is where the key itself was taken away, by whatever hand, because without it
+//! whoever comes next takes a part of the fleet for all of it. Where the watch fails everything is listed anew; until
+//! that succeeds what was known stays known, so that an outage of etcd takes nobody away.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,6 +36,22 @@ struct Member {
     /// 0 = none.
     lease: AtomicI64,
     tell: watch::Sender<Known>,
+    seen: watch::Sender<Seen>,
+}
+
+/// What was seen last of the own key.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// etcd's revision at which it was so.
+    at: i64,
+    is_there: bool,
+}
+
+/// The key as it was put.
+struct Placed {
+    lease: i64,
+    /// etcd's revision that it was put with.
+    at: i64,
 }
 
 /// Takes a place and keeps it.
@@ -42,7 +59,7 @@ pub(super) fn join(store: EtcdStore, id: &str, value: Bytes) -> Presence {
     let (tell, known) = watch::channel(Known::default());
     let leaving = CancellationToken::new();
     let key = format!("{REPLICAS}{}", key([id]));
-    let member = Member { store, key, value, lease: AtomicI64::new(0), tell };
+    let member = Member { store, key, value, lease: AtomicI64::new(0), tell, seen: watch::Sender::default() };
     let task = tokio::spawn(member.be_there(leaving.clone()));
     Presence::new(known, leaving, task)
 }
@@ -64,10 +81,13 @@ impl Member {
         let mut pause = PAUSE.0;
         loop {
             match self.enter().await {
-                Ok(lease) => {
+                Ok(placed) => {
                     pause = PAUSE.0;
-                    self.keep(lease).await;
-                    tracing::info!("the lease on this replica's key is taken anew");
+                    let why = tokio::select! {
+                        () = self.keep(placed.lease) => "its lease is over",
+                        () = self.taken_away(placed.at) => "somebody removed it",
+                    };
+                    tracing::info!(why, "this replica's key is put into the store anew");
                 }
                 Err(failure) => {
                     tracing::debug!(error = %failure.unavailable(), "this replica can not make itself known");
@@ -79,7 +99,7 @@ impl Member {
     }
 
     /// Puts the key under a lease of its own.
-    async fn enter(&self) -> Result<i64, Failure> {
+    async fn enter(&self) -> Result<Placed, Failure> {
         let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
         let granted = self
             .store
@@ -90,8 +110,15 @@ impl Member {
         self.lease.store(lease, Ordering::Relaxed);
         let options = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(self.store.full(&self.key), self.value.to_vec(), Some(options));
-        self.store.link().txn(&Txn::new().and_then([put])).await?;
-        Ok(lease)
+        let answer = self.store.link().txn(&Txn::new().and_then([put])).await?;
+        Ok(Placed { lease, at: answer.header().map_or(0, |header| header.revision()) })
+    }
+
+    /// Waits until the key that was put at a revision is seen not to be there any more.
+    async fn taken_away(&self, at: i64) {
+        let mut seen = self.seen.subscribe();
+        let gone = seen.wait_for(|seen| seen.at >= at && !seen.is_there).await.is_ok();
+        debug_assert!(gone, "the sender is held by the one who waits");
     }
 
     /// Keeps a lease alive; returns when that fails or the lease is over.
@@ -135,7 +162,14 @@ impl Member {
             let (key, value) = pair.into_key_value();
             known.extend(self.id(&key).map(|id| (id, Bytes::from(value))));
         }
-        self.tell.send_replace(Arc::new(known.clone()));
+        let own = self.id(&self.store.full(&self.key));
+        let see = |at, known: &BTreeMap<String, Bytes>| {
+            let is_there = own.as_ref().is_some_and(|own| known.contains_key(own));
+            self.seen.send_replace(Seen { at, is_there });
+            self.tell.send_replace(Arc::new(known.clone()));
+        };
+        see(at, &known);
+        let mut at = at;
         let options = WatchOptions::new().with_range(end_of(&from)).with_start_revision(at + 1);
         let mut changes = self.store.link().watch(&from, options).await?;
         while let Ok(Some(response)) = changes.message().await {
@@ -144,13 +178,14 @@ impl Member {
             }
             for event in response.events() {
                 let Some(pair) = event.kv() else { continue };
+                at = at.max(pair.mod_revision());
                 let Some(id) = self.id(pair.key()) else { continue };
                 match event.event_type() {
                     EventType::Put => drop(known.insert(id, Bytes::copy_from_slice(pair.value()))),
                     EventType::Delete => drop(known.remove(&id)),
                 }
             }
-            self.tell.send_replace(Arc::new(known.clone()));
+            see(at, &known);
         }
         Ok(())
     }
