@@ -70,8 +70,10 @@ pub struct Opening {
 enum Source {
     #[default]
     Nowhere,
-    Given(Token),
-    File(PathBuf),
+    /// Said at this place.
+    Given(Token, String),
+    /// The same of its file's name.
+    File(PathBuf, String),
 }
 
 impl Access {
@@ -113,7 +115,7 @@ impl Access {
     /// True if [`open`](Self::open) reads files for this address, which may take its time.
     #[must_use]
     pub fn reads_files(&self, uri: &Uri) -> bool {
-        address::is_tls(uri) || matches!(self.token, Source::File(_))
+        address::is_tls(uri) || matches!(self.token, Source::File(..))
     }
 
     /// Reads what is needed to connect to this address. Blocks while it reads.
@@ -123,8 +125,8 @@ impl Access {
     pub fn open(&self, uri: &Uri) -> Result<Opening, String> {
         let token = match &self.token {
             Source::Nowhere => None,
-            Source::Given(token) => Some(token.clone()),
-            Source::File(path) => Some(Token::read(path)?),
+            Source::Given(token, _) => Some(token.clone()),
+            Source::File(path, _) => Some(Token::read(path)?),
         };
         let mut endpoint = Endpoint::from(uri.clone());
         if address::is_tls(uri) {
@@ -133,10 +135,33 @@ impl Access {
         Ok(Opening { endpoint, token })
     }
 
+    /// What a TLS handshake with this address needs that is made to find out what is wrong with it: the settings of
+    /// [`open`](Self::open), and the name that the certificate must be for. Blocks while it reads files.
+    ///
+    /// # Errors
+    /// Which file is of no use, and why.
+    #[cfg(feature = "tls")]
+    pub fn handshake(
+        &self,
+        uri: &Uri,
+    ) -> Result<(rustls::ClientConfig, rustls::pki_types::ServerName<'static>), String> {
+        self.files.handshake(address::host(uri))
+    }
+
     /// True if a certificate of our own is shown to servers that ask for one.
     #[must_use]
     pub fn has_certificate(&self) -> bool {
         self.files.certificate.is_some()
+    }
+
+    /// Where the token that is shown comes from, in words that do not hold it.
+    #[must_use]
+    pub fn token_place(&self) -> Option<String> {
+        match &self.token {
+            Source::Nowhere => None,
+            Source::Given(_, place) => Some(place.clone()),
+            Source::File(path, place) => Some(format!("{place}, {}", path.display())),
+        }
     }
 
     /// True if a token is shown.
@@ -195,9 +220,9 @@ fn token(
             faults.add(&token_file, format!("is said besides {token}: say one of them"));
             (Some(token_file), Source::Nowhere)
         }
-        (None, Some(file)) => (Some(token_file), Source::File(file)),
+        (None, Some(file)) => (Some(token_file.clone()), Source::File(file, token_file)),
         (Some(text), None) => match Token::parse(&text) {
-            Ok(parsed) => (Some(token), Source::Given(parsed)),
+            Ok(parsed) => (Some(token.clone()), Source::Given(parsed, token)),
             Err(problem) => {
                 faults.add(&token, problem);
                 (Some(token), Source::Nowhere)

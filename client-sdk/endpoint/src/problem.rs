@@ -141,15 +141,15 @@ mod tls {
                     presented.push_str("no name");
                 }
                 format!(
-                    "the server's certificate is for another name: it is for {presented}, not for {expected} \
-                     (DAMPER_SERVER_NAME says which one it must be for)"
+                    "the server's certificate is for another name: it is for {presented}, not for {expected}; use an \
+                     address with a name that it is for, or say which it must be for (DAMPER_SERVER_NAME)"
                 )
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "the server's certificate has expired".to_owned()
+                "the server's certificate has expired; renew it at the server".to_owned()
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "the server's certificate is not valid yet".to_owned()
+                "the server's certificate is not valid yet; do the clocks there and here agree?".to_owned()
             }
             CertificateError::Revoked => "the server's certificate was revoked".to_owned(),
             CertificateError::BadEncoding => "the server's certificate can not be read".to_owned(),
@@ -168,13 +168,16 @@ mod tls {
         match alert {
             AlertDescription::CertificateRequired => REQUIRED.to_owned(),
             AlertDescription::UnknownCA => refused("it is of an authority unknown there"),
+            // Of its signature, which is found to be wrong before the authority is found to be unknown.
+            AlertDescription::DecryptError => refused(
+                "it is of an authority unknown there: one of the same name is known, but has another key",
+            ),
             AlertDescription::CertificateExpired => refused("it has expired"),
             AlertDescription::CertificateRevoked => refused("it was revoked"),
             AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::CertificateUnknown
-            | AlertDescription::AccessDenied
-            | AlertDescription::DecryptError => refused(&format!("{alert:?}")),
+            | AlertDescription::AccessDenied => refused(&format!("{alert:?}")),
             AlertDescription::ProtocolVersion => "the server speaks neither TLS 1.2 nor 1.3".to_owned(),
             AlertDescription::NoApplicationProtocol => "the server speaks no HTTP/2".to_owned(),
             other => format!("the server ended TLS: {other:?}"),

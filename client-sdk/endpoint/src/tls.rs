@@ -38,14 +38,16 @@ impl Files {
 
 #[cfg(feature = "tls")]
 mod built_in {
+    use std::error::Error;
     use std::fmt;
     use std::fs::File;
     use std::io::Read as _;
     use std::path::Path;
+    use std::sync::Arc;
 
-    use rustls::RootCertStore;
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore};
     use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
     use super::Files;
@@ -71,11 +73,12 @@ mod built_in {
         pub(crate) fn set_up(&self, endpoint: Endpoint) -> Result<Endpoint, String> {
             let mut config = ClientTlsConfig::new();
             config = match &self.ca_file {
-                Some(path) => config.ca_certificate(Certificate::from_pem(authorities(path)?)),
+                Some(path) => config.ca_certificate(Certificate::from_pem(authorities(path)?.0)),
                 None => config.with_native_roots(),
             };
             if let Some((cert, key)) = &self.certificate {
-                config = config.identity(identity(cert, key)?);
+                let Shown { chain, secret, .. } = identity(cert, key)?;
+                config = config.identity(Identity::from_pem(chain, secret));
             }
             if let Some(name) = &self.server_name {
                 config = config.domain_name(name);
@@ -83,7 +86,39 @@ mod built_in {
             endpoint.tls_config(config).map_err(|error| self.not_set_up(&error))
         }
 
-        fn not_set_up(&self, error: &tonic::transport::Error) -> String {
+        /// The same for a handshake alone with this host.
+        ///
+        /// # Errors
+        /// Which of the files is of no use, and why.
+        pub(crate) fn handshake(&self, host: &str) -> Result<(ClientConfig, ServerName<'static>), String> {
+            let name = self.server_name.as_deref().unwrap_or(host);
+            check_name(name)?;
+            let name = ServerName::try_from(name.to_owned()).expect("it was checked");
+            let roots = match &self.ca_file {
+                Some(path) => authorities(path)?.1,
+                None => {
+                    let mut roots = RootCertStore::empty();
+                    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                    roots
+                }
+            };
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+            let config = config.map_err(|error| self.not_set_up(&error))?.with_root_certificates(roots);
+            let mut config = match &self.certificate {
+                Some((cert, key)) => {
+                    let Shown { certificates, key, .. } = identity(cert, key)?;
+                    config
+                        .with_client_auth_cert(certificates, key)
+                        .map_err(|error| self.not_set_up(&error))?
+                }
+                None => config.with_no_client_auth(),
+            };
+            config.alpn_protocols = vec![b"h2".to_vec()];
+            Ok((config, name))
+        }
+
+        fn not_set_up(&self, error: &(dyn Error + 'static)) -> String {
             let problem = problem::of(error).unwrap_or_else(|| problem::with_sources(error));
             match &self.certificate {
                 Some((cert, key)) => {
@@ -98,8 +133,16 @@ mod built_in {
         }
     }
 
+    /// Our own certificate with its key: as text, and what it says.
+    struct Shown {
+        chain: Vec<u8>,
+        secret: Vec<u8>,
+        certificates: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    }
+
     /// What a file of authorities holds, each of them readable.
-    fn authorities(path: &Path) -> Result<Vec<u8>, String> {
+    fn authorities(path: &Path) -> Result<(Vec<u8>, RootCertStore), String> {
         let named = |problem: &dyn fmt::Display| format!("the CA file {}: {problem}", path.display());
         let pem = read(path).map_err(|problem| named(&problem))?;
         let mut roots = RootCertStore::empty();
@@ -109,24 +152,25 @@ mod built_in {
         }
         match roots.is_empty() {
             true => Err(named(&"holds no certificate in PEM")),
-            false => Ok(pem),
+            false => Ok((pem, roots)),
         }
     }
 
     /// Our own certificate and its key.
-    fn identity(cert: &Path, key: &Path) -> Result<Identity, String> {
+    fn identity(cert: &Path, key: &Path) -> Result<Shown, String> {
         let named =
             |problem: &dyn fmt::Display| format!("the certificate file {}: {problem}", cert.display());
         let chain = read(cert).map_err(|problem| named(&problem))?;
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&chain).collect();
-        if certificates.map_err(|_| named(&"is no proper PEM"))?.is_empty() {
+        let certificates = certificates.map_err(|_| named(&"is no proper PEM"))?;
+        if certificates.is_empty() {
             return Err(named(&"holds no certificate in PEM"));
         }
         let named = |problem: &dyn fmt::Display| format!("the key file {}: {problem}", key.display());
         let secret = read(key).map_err(|problem| named(&problem))?;
-        PrivateKeyDer::from_pem_slice(&secret)
+        let key = PrivateKeyDer::from_pem_slice(&secret)
             .map_err(|_| named(&"holds no unencrypted private key in PEM"))?;
-        Ok(Identity::from_pem(chain, secret))
+        Ok(Shown { chain, secret, certificates, key })
     }
 
     fn read(path: &Path) -> Result<Vec<u8>, String> {

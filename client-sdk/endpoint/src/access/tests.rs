@@ -82,10 +82,12 @@ fn what_is_said_wins_over_variables_as_a_whole() {
         ..Said::default()
     };
     let access = resolved(said, &[], &env).unwrap();
-    assert!(matches!(&access.token, Source::File(path) if path.as_os_str() == "t"));
+    assert!(matches!(&access.token, Source::File(path, _) if path.as_os_str() == "t"));
     assert_eq!(access.files.certificate, Some(("x".into(), "y".into())));
     let access = resolved(Said::default(), &[], &env).unwrap();
-    assert!(matches!(&access.token, Source::Given(token) if *token == Token::parse("of-variable").unwrap()));
+    assert!(
+        matches!(&access.token, Source::Given(token, _) if *token == Token::parse("of-variable").unwrap())
+    );
 }
 
 #[test]
