@@ -3,6 +3,7 @@
 //! A slow answer of a living server may take as long as the server itself allows a call. Lists are read to their
 //! last page.
 
+use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use damper_proto::v1::fleet_client::FleetClient;
@@ -62,9 +63,13 @@ impl Client {
         status::failure(&self.peer, status, &as_is)
     }
 
-    /// The same with fields in the words of whoever wrote them.
-    pub(crate) fn failure_in(&self, status: &Status, locate: Locate<'_>) -> Error {
-        status::failure(&self.peer, status, locate)
+    /// The failure behind the answer to something asked then, with fields in the words of whoever wrote them. Where the
+    /// connection failed it is looked into.
+    pub(crate) async fn why(&self, status: &Status, asked_at: Instant, locate: Locate<'_>) -> Error {
+        match status.source() {
+            Some(_) => status::unreachable(&[status::looked_into(&self.peer, status, asked_at).await]),
+            None => status::failure(&self.peer, status, locate),
+        }
     }
 
     /// Waits for an answer, but not for ever.
@@ -81,9 +86,10 @@ impl Client {
         call: impl Future<Output = Result<Response<T>, Status>>,
         locate: Locate<'_>,
     ) -> Result<T, Error> {
+        let asked_at = Instant::now();
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(self.failure_in(&status, locate)),
+            Ok(Err(status)) => Err(self.why(&status, asked_at, locate).await),
             Err(_) => {
                 let after = CALL_TIMEOUT.as_secs();
                 Err(Error::Unavailable(format!("{} did not answer within {after}s", self.peer.address)))

@@ -7,7 +7,7 @@
 
 use std::fmt::Display;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use damper_core::Faults;
@@ -86,10 +86,11 @@ pub(crate) async fn connect(
             .tcp_nodelay(true)
             .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
             .map_err(|error| Error::Defect(error.to_string()))?;
-        let peer = Peer { address, has_token: token.is_some(), has_certificate: access.has_certificate() };
+        let peer = Peer { address, access: access.clone(), uri };
+        let begun = Instant::now();
         match endpoint.connect().await {
             Ok(channel) => return Ok((peer, InterceptedService::new(channel, Bearer(token)))),
-            Err(error) => problems.push(status::not_connected(&peer, &error)),
+            Err(error) => problems.push(status::looked_into(&peer, &error, begun).await),
         }
     }
     Err(status::unreachable(&problems))

@@ -24,6 +24,7 @@ mod findings;
 mod key;
 mod output;
 mod portrait;
+mod probe;
 mod set;
 mod sources;
 mod status;

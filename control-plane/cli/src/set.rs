@@ -1,5 +1,7 @@
 //! A set of manifests as it is sent to the server: whose it is, and what becomes of what it does not name.
 
+use std::time::Instant;
+
 use clap::Args;
 use damper_proto::v1::apply_rules_request::Kind;
 use damper_proto::v1::{self, rule_change};
@@ -88,8 +90,12 @@ impl Set {
         let requests: Vec<_> = messages.map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect();
         let locate = |field: &str| sources::locate(&self.manifests, field);
         // Without a limit of our own: a large set takes its time, and a server that died is found out by its pings.
+        let asked_at = Instant::now();
         let answer = client.rules.clone().apply_rules(futures_util::stream::iter(requests)).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| client.failure_in(&status, &locate))
+        match answer {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(client.why(&status, asked_at, &locate).await),
+        }
     }
 }
 

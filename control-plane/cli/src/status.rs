@@ -2,13 +2,17 @@
 //! gRPC's codes.
 //!
 //! A status that carries a source was made on this side of the wire: the connection failed, whatever its code
-//! says; what was wrong with a certificate is told in words. All others are the server's own, with `google.rpc` details: field violations (one line each, put in
-//! the words of the file they came from by a [`Locate`]) and, in a conflict, the rule or guard as it is now.
+//! says; what was wrong with a certificate is told in words, with the remedy that fits, and the server asked once more
+//! where that is a matter of luck ([`probe`]). All others are the server's own, with `google.rpc` details: field
+//! violations (one line each, put in the words of the file they came from by a [`Locate`]) and, in a conflict, the rule
+//! or guard as it is now.
 
 use std::error::Error as _;
+use std::time::{Duration, Instant};
 
-use damper_endpoint::problem;
+use damper_endpoint::{Access, problem};
 use damper_proto::v1;
+use http::Uri;
 use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -16,6 +20,7 @@ use tonic_types::StatusExt as _;
 use crate::exit::Error;
 use crate::key;
 use crate::output::printable;
+use crate::probe;
 use crate::sources::Item;
 
 /// Turns the path of a field in a request into the words of whoever wrote it.
@@ -29,12 +34,25 @@ pub(crate) fn as_is(field: &str) -> String {
     }
 }
 
+/// A server that is not there is found out within five seconds, looking into it included.
+const FOUND_OUT_WITHIN: Duration = Duration::from_millis(4700);
+/// So long at most it is looked into.
+const LOOK_WITHIN: Duration = Duration::from_millis(1500);
+
 /// Whom we asked, and what we showed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) address: String,
-    pub(crate) has_token: bool,
-    pub(crate) has_certificate: bool,
+    pub(crate) uri: Uri,
+    pub(crate) access: Access,
+}
+
+/// Why a server can not be reached.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    text: String,
+    /// It says itself what to do about it.
+    is_known: bool,
 }
 
 /// The failure behind an answer of the server.
@@ -64,32 +82,59 @@ pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> Error
     }
 }
 
-/// Why the connection could not be made, or what broke it: one line.
-pub(crate) fn not_connected(peer: &Peer, error: &(dyn std::error::Error + 'static)) -> String {
-    let Peer { address, has_certificate, .. } = peer;
-    let plain = || {
-        let lost = address.starts_with("https:").then(|| problem::after_handshake(error, *has_certificate));
-        let hint = lost.flatten().map_or_else(String::new, |hint| format!("; {hint}"));
-        format!("{}{hint}", root_of(error))
-    };
-    format!("{address} can not be reached: {}", problem::of(error).unwrap_or_else(plain))
+/// Why the connection could not be made, or what broke it.
+fn not_connected(peer: &Peer, error: &(dyn std::error::Error + 'static)) -> Fault {
+    fault(peer, problem::of(error), error)
 }
 
-/// No server can be reached; a line for each.
-pub(crate) fn unreachable(problems: &[String]) -> Error {
+/// The same of something begun then, where the server is asked once more if the time allows it.
+pub(crate) async fn looked_into(
+    peer: &Peer,
+    error: &(dyn std::error::Error + 'static),
+    begun: Instant,
+) -> Fault {
+    let within = FOUND_OUT_WITHIN.saturating_sub(begun.elapsed()).min(LOOK_WITHIN);
+    let told = match within.is_zero() {
+        true => None,
+        false => probe::ask(&peer.access, &peer.uri, within).await,
+    };
+    fault(peer, told.or_else(|| problem::of(error)), error)
+}
+
+fn fault(peer: &Peer, told: Option<String>, error: &(dyn std::error::Error + 'static)) -> Fault {
+    let is_known = told.is_some();
+    let why = told.map_or_else(|| root_of(error), |told| with_flags(&told));
+    Fault { text: format!("{} can not be reached: {why}", peer.address), is_known }
+}
+
+/// What is said of settings in terms of variables, in terms of flags too.
+fn with_flags(text: &str) -> String {
+    let flags = ["ca-file", "cert-file", "key-file", "server-name"];
+    flags.iter().fold(text.to_owned(), |text, flag| {
+        let variable = format!("DAMPER_{}", flag.replace('-', "_").to_uppercase());
+        text.replace(&variable, &format!("--{flag} or {variable}"))
+    })
+}
+
+/// No server can be reached; a line for each, and what to look for where that is not clear.
+pub(crate) fn unreachable(faults: &[Fault]) -> Error {
     let hint = "is this its address (--server, DAMPER_SERVER), and does `damper serve` run there? Services go on \
                 with the rules they have; DAMPER_MODE=off stops retries without it";
-    Error::Unavailable(format!("{}; {hint}", problems.join("\n")))
+    let last_unclear = faults.iter().rposition(|fault| !fault.is_known);
+    let line = |(i, fault): (usize, &Fault)| match Some(i) == last_unclear {
+        true => format!("{}; {hint}", fault.text),
+        false => fault.text.clone(),
+    };
+    Error::Unavailable(faults.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// The server does not let us: what it says, and what to do about it.
 fn denied(peer: &Peer, status: &Status) -> String {
     let reason = status.get_details_error_info().map(|info| info.reason);
     let advice = match (status.code(), reason.as_deref()) {
-        (Code::Unauthenticated, _) if peer.has_token => {
-            "the token shown is not valid there: it may be mistyped, revoked, or over; ask an administrator for another \
-             (`damper token create`)"
-        }
+        (Code::Unauthenticated, _) if let Some(place) = peer.access.token_place() => &format!(
+            "what was shown is the token of {place}; an administrator makes another with `damper token create`"
+        ),
         (Code::Unauthenticated, _) => {
             "show a token: --token-file FILE, DAMPER_TOKEN_FILE or DAMPER_TOKEN; an administrator makes one with \
              `damper token create`"
@@ -111,7 +156,11 @@ fn root_of(error: &dyn std::error::Error) -> String {
     while let Some(source) = inner.source() {
         inner = source;
     }
-    inner.to_string()
+    match inner.to_string() {
+        // What rustls says to it is for who writes programs.
+        text if text.contains("close_notify") => "the connection was closed".to_owned(),
+        text => text,
+    }
 }
 
 fn words(status: &Status) -> String {
@@ -203,6 +252,8 @@ fn current(status: &Status) -> Option<(String, u64, String)> {
 mod tests {
     use std::io;
 
+    use damper_core::Faults;
+    use damper_endpoint::{Said, Speaker};
     use tonic_types::{ErrorDetails, FieldViolation};
 
     use super::*;
@@ -250,20 +301,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_has_its_own_remedy_and_only_the_rest_is_guessed_at() {
+        let known = || Fault { text: with_flags("name it (DAMPER_CA_FILE)"), is_known: true };
+        assert_eq!(unreachable(&[known()]).to_string(), "name it (--ca-file or DAMPER_CA_FILE)");
+        let unclear = Fault { text: "refused".to_owned(), is_known: false };
+        let text = unreachable(&[unclear, known()]).to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].starts_with("refused; is this its address"), "{text}");
+        assert_eq!(lines[1], known().text);
+    }
+
+    #[test]
     fn who_is_not_let_in_is_told_what_to_do() {
-        let said = |code, reason: &str, has_token| {
+        let said = |code, reason: &str, env: &[(&str, &str)]| {
             let details =
                 ErrorDetails::with_error_info(reason, "damper.v1", [("role".to_owned(), "x".to_owned())]);
             let status = Status::with_error_details(code, "needs the role operator", details);
-            let error = failure(&Peer { has_token, ..peer() }, &status, &as_is);
+            let env =
+                |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, said)| (*said).to_owned());
+            let mut faults = Faults::none();
+            let access = Access::resolve(Said::default(), Speaker::CommandLine, &[], &env, &mut faults);
+            assert!(faults.is_empty());
+            let error = failure(&Peer { access, ..peer() }, &status, &as_is);
             assert_eq!(error.code(), 77);
             error.to_string()
         };
-        assert!(said(Code::Unauthenticated, "", false).contains("--token-file"));
-        assert!(said(Code::Unauthenticated, "", true).contains("revoked"));
-        let role = said(Code::PermissionDenied, "ROLE", true);
+        assert!(said(Code::Unauthenticated, "", &[]).contains("--token-file"));
+        let by_variable = said(Code::Unauthenticated, "", &[("DAMPER_TOKEN", "kept")]);
+        assert!(
+            by_variable.contains("the token of DAMPER_TOKEN;") && !by_variable.contains("kept"),
+            "{by_variable}"
+        );
+        let by_file = said(Code::Unauthenticated, "", &[("DAMPER_TOKEN_FILE", "/run/token")]);
+        assert!(by_file.contains("the token of DAMPER_TOKEN_FILE, /run/token;"), "{by_file}");
+        let role = said(Code::PermissionDenied, "ROLE", &[]);
         assert!(role.contains("needs the role operator") && role.contains("with that role"), "{role}");
-        assert!(said(Code::PermissionDenied, "SCOPE", true).contains("with that scope"));
+        assert!(said(Code::PermissionDenied, "SCOPE", &[]).contains("with that scope"));
     }
 
     #[test]

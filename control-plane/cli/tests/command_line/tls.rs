@@ -1,4 +1,6 @@
 //! A server that is guarded by TLS and tokens, as the command line meets it.
+//!
+//! What a server says of a certificate must not be a matter of luck, so such tests ask many times.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,13 +9,16 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::harness::{Ended, KEY, Serving, run, text};
 
+const OFTEN: usize = 20;
+const AUTHORITY: &str = "an authority of a test";
+
 /// A server with a certificate for 127.0.0.1, its authority's file, and an administrator's token.
 struct Guarded(Serving);
 
-fn authority() -> (Issuer<'static, KeyPair>, String) {
+fn authority(name: &str) -> (Issuer<'static, KeyPair>, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.distinguished_name.push(DnType::CommonName, "an authority of a test");
+    params.distinguished_name.push(DnType::CommonName, name);
     let key = KeyPair::generate().unwrap();
     let pem = params.self_signed(&key).unwrap().pem();
     (Issuer::new(params, key), pem)
@@ -31,10 +36,12 @@ fn issue(folder: &Path, issuer: &Issuer<'static, KeyPair>, file: &str, name: &st
 impl Guarded {
     fn start(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (issuer, pem) = authority();
+        let (issuer, pem) = authority(AUTHORITY);
         std::fs::write(folder.path().join("ca.pem"), pem).unwrap();
         issue(folder.path(), &issuer, "server", "127.0.0.1");
         issue(folder.path(), &issuer, "client", "orders");
+        issue(folder.path(), &authority("another").0, "stranger", "orders");
+        issue(folder.path(), &authority(AUTHORITY).0, "namesake", "orders");
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let (cert, key, token, ca) = (path("server.pem"), path("server.key"), path("token"), path("ca.pem"));
         let mut all = vec![
@@ -91,7 +98,7 @@ fn who_may_not_do_it_is_told_what_to_do_and_shown_no_secret() {
     let list = ["rules", "list"];
     assert!(run(&mut server.command(&list)).failed(77).contains("--token-file FILE"));
     let wrong = run(server.command(&list).env("DAMPER_TOKEN", "damper_0123_verysecret")).failed(77);
-    assert!(wrong.contains("not valid there") && !wrong.contains("verysecret"), "{wrong}");
+    assert!(wrong.contains("the token of DAMPER_TOKEN;") && !wrong.contains("verysecret"), "{wrong}");
     let made = server.run(&["token", "create", "a reader", "--role", "viewer"]).ok();
     let token = made.split_whitespace().find(|word| word.starts_with("damper_")).unwrap();
     run(server.command(&list).env("DAMPER_TOKEN", token)).ok();
@@ -111,11 +118,17 @@ fn who_may_not_do_it_is_told_what_to_do_and_shown_no_secret() {
 fn a_certificate_that_does_not_do_is_said_why() {
     let server = Guarded::start(&[]);
     let list = ["rules", "list"];
-    assert!(server.0.run(&list).failed(69).contains("unknown authority"));
+    let unknown = server.0.run(&list).failed(69);
+    assert!(
+        unknown.contains("unknown authority") && unknown.contains("--ca-file or DAMPER_CA_FILE"),
+        "{unknown}"
+    );
+    assert!(!unknown.contains("damper serve") && !unknown.contains("DAMPER_MODE"), "{unknown}");
     let port = server.0.address.rsplit(':').next().unwrap();
     let by_name = format!("https://localhost:{port}");
     let other = run(server.command(&list).env("DAMPER_SERVER", &by_name)).failed(69);
     assert!(other.contains("for another name: it is for 127.0.0.1, not for localhost"), "{other}");
+    assert!(other.contains("--server-name or DAMPER_SERVER_NAME"), "{other}");
     let named = ["rules", "list", "--server-name", "127.0.0.1", "--token-file", &server.file("token")];
     run(server.command(&named).env("DAMPER_SERVER", &by_name)).ok();
     let lost = run(server.command(&list).env("DAMPER_CA_FILE", server.file("nowhere.pem"))).failed(78);
@@ -125,10 +138,29 @@ fn a_certificate_that_does_not_do_is_said_why() {
 #[test]
 fn a_client_certificate_is_shown_where_one_is_required() {
     let server = Guarded::start(&["--tls-client-ca", "CA", "--tls-client-certs", "required"]);
-    let without = server.run(&["rules", "list"]).failed(69);
-    assert!(without.contains("client certificate"), "{without}");
     let (cert, key) = (server.file("client.pem"), server.file("client.key"));
+    for _ in 0..OFTEN {
+        let without = server.run(&["rules", "list"]).failed(69);
+        assert!(without.contains("the server requires a client certificate (--cert-file"), "{without}");
+        for (wrong, why) in [("stranger", "of an authority unknown there"), ("namesake", "has another key")] {
+            let (cert, key) = (server.file(&format!("{wrong}.pem")), server.file(&format!("{wrong}.key")));
+            let told = server.run(&["rules", "list", "--cert-file", &cert, "--key-file", &key]).failed(69);
+            assert!(told.contains("refuses our certificate: it is of ") && told.contains(why), "{told}");
+        }
+    }
     server.run(&["rules", "list", "--cert-file", &cert, "--key-file", &key]).ok();
     let half = server.run(&["rules", "list", "--cert-file", &cert]).failed(64);
     assert!(half.contains("--key-file: is not said, but --cert-file is"), "{half}");
+}
+
+#[test]
+fn an_address_without_tls_is_told_the_one_with_it() {
+    let server = Guarded::start(&[]);
+    let plain = server.0.address.replace("https://", "http://");
+    for _ in 0..OFTEN {
+        for args in [["rules", "list"].as_slice(), &["stats"], &["stats", "-w"]] {
+            let told = run(server.command(args).env("DAMPER_SERVER", &plain)).failed(69);
+            assert!(told.contains(&format!("use {}", server.0.address)), "{told}");
+        }
+    }
 }

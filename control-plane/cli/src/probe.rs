@@ -1,0 +1,96 @@
+//! What is wrong with a server that a connection failed with, found out by one more connection.
+//!
+//! A server that does not accept our certificate says so after we have finished the handshake, and closes: whether
+//! its alert is read before a write fails is then a matter of luck. Here nothing is written after the handshake, so
+//! the alert is what is read. A server that wants TLS is asked in HTTP/1, in which it can answer in words. Only after a
+//! failure, without a token, and not for long.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_endpoint::{Access, address, problem};
+use http::Uri;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A link that loses packets may lose an alert too.
+const ATTEMPTS: usize = 3;
+/// What a server that wants TLS says fits into it.
+const MAX_ANSWER: u64 = 2048;
+/// The first byte of an alert in TLS.
+const ALERT: u8 = 0x15;
+
+/// Why this server can not be talked to, if it tells within this time.
+pub(crate) async fn ask(access: &Access, uri: &Uri, within: Duration) -> Option<String> {
+    let asked = async {
+        match address::is_tls(uri) {
+            true => handshakes(access, uri).await,
+            false => plainly(uri).await,
+        }
+    };
+    tokio::time::timeout(within, asked).await.ok()?
+}
+
+async fn handshakes(access: &Access, uri: &Uri) -> Option<String> {
+    for _ in 0..ATTEMPTS {
+        match handshake(access, uri).await {
+            Ok(()) => return None,
+            Err(error) => {
+                if let Some(told) = problem::of(&*error) {
+                    return Some(told);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// One handshake, and what the server says to it.
+async fn handshake(access: &Access, uri: &Uri) -> Result<(), Box<dyn Error>> {
+    let (config, name) = access.handshake(uri)?;
+    let stream = TcpStream::connect((address::host(uri), address::port(uri))).await?;
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    stream.read(&mut [0]).await?;
+    Ok(())
+}
+
+/// Whether TLS is spoken at an address that says otherwise.
+async fn plainly(uri: &Uri) -> Option<String> {
+    let mut stream = TcpStream::connect((address::host(uri), address::port(uri))).await.ok()?;
+    let authority = uri.authority()?;
+    let request = format!("GET /livez HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    // What was read before a reset is what counts.
+    let _ = stream.take(MAX_ANSWER).read_to_end(&mut answer).await;
+    wants_tls(&answer).then(|| format!("TLS is spoken there: use https://{authority}"))
+}
+
+/// What speaks TLS answers so to HTTP/1: by an alert, or in words.
+fn wants_tls(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let refused = text.strip_prefix("HTTP/1.").is_some_and(|rest| rest.get(1..5) == Some(" 400"));
+    answer.starts_with(&[ALERT, 3]) || refused && (text.contains("speaks TLS") || text.contains("HTTPS"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_wants_tls_is_told_from_what_does_not() {
+        let words = b"HTTP/1.1 400 Bad Request\r\n\r\nthis port speaks TLS: use https\r\n\n";
+        assert!(wants_tls(words));
+        assert!(wants_tls(
+            b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
+        ));
+        assert!(wants_tls(&[ALERT, 3, 1, 0, 2, 2, 10]));
+        for other in
+            [b"".as_slice(), b"HTTP/1.1 400 Bad Request\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\nHTTPS", b"\x15"]
+        {
+            assert!(!wants_tls(other), "{other:?}");
+        }
+    }
+}
