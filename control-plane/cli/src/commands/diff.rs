@@ -39,6 +39,10 @@ pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> 
     let client = Client::connect(&session.server).await.map_err(of_diff)?;
     let options = args.options(v1::WriteOptions { validate_only: true, ..Default::default() });
     let judged = set.send(&client, options).await;
+    if let Err(denied @ Error::Denied(_)) = judged {
+        // What could not be judged is no difference that `apply` would carry out.
+        return Err(of_diff(denied));
+    }
     let shown = show(session.format, differences(&client, &args, set.manifests).await);
     match judged {
         Ok(response) => {
