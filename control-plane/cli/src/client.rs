@@ -19,12 +19,15 @@ use tonic::{Response, Status};
 pub(crate) use crate::connection::ServerArgs;
 use crate::connection::{self, Line};
 use crate::exit::Error;
+use crate::output::message;
 use crate::status::{self, Locate, Peer, as_is};
 
 /// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);
 /// A page of 1000 rules of 64 KiB.
 const MAX_ANSWER_BYTES: usize = 80 << 20;
+/// Connections are made at most so often when they break.
+const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 /// The longest page the server gives.
 const PAGE: u32 = 1000;
 
@@ -32,6 +35,9 @@ const PAGE: u32 = 1000;
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     peer: Peer,
+    args: ServerArgs,
+    /// So many connections in a row, this one not counted, have brought nothing.
+    silent: usize,
     /// When the connection was there, which is when a command begins to act.
     pub(crate) connected_at: Instant,
     pub(crate) rules: RulesClient<Line>,
@@ -45,9 +51,31 @@ pub(crate) struct Client {
 impl Client {
     /// Connects, or says why not within five seconds.
     pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, Error> {
-        let (peer, channel) = connection::connect(args, &|name| std::env::var(name).ok()).await?;
+        Self::connect_after(args, None, 0).await
+    }
+
+    /// A connection in the place of this one, which broke, to the next server that can be reached; `heard`: this one
+    /// has brought something. Says so on stderr.
+    ///
+    /// Gives the failure back once every server was tried in vain.
+    pub(crate) async fn next(&self, heard: bool, broken: Error) -> Result<Self, Error> {
+        let silent = if heard { 0 } else { self.silent + 1 };
+        if silent >= connection::count(&self.args) {
+            return Err(broken);
+        }
+        // A server that takes connections only to end them is not asked without end at full speed.
+        tokio::time::sleep(RECONNECT_AFTER.saturating_sub(self.connected_at.elapsed())).await;
+        let next = Self::connect_after(&self.args, Some(&self.peer), silent).await?;
+        message(format_args!("{} was lost; going on with {}", self.peer.address, next.peer.address));
+        Ok(next)
+    }
+
+    async fn connect_after(args: &ServerArgs, lost: Option<&Peer>, silent: usize) -> Result<Self, Error> {
+        let (peer, channel) = connection::connect(args, lost, &|name| std::env::var(name).ok()).await?;
         Ok(Self {
             peer,
+            args: args.clone(),
+            silent,
             connected_at: Instant::now(),
             rules: RulesClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),
             guards: GuardsClient::new(channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES),

@@ -68,12 +68,17 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Connects to the first server that can be reached, or says why none can.
+/// Connects to the first server that can be reached, or says why none can. One that was lost is tried last, and those
+/// behind it first.
 pub(crate) async fn connect(
     args: &ServerArgs,
+    lost: Option<&Peer>,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Peer, Line), Error> {
-    let (servers, access) = settle(args, env)?;
+    let (mut servers, access) = settle(args, env)?;
+    if let Some(at) = lost.and_then(|lost| servers.iter().position(|uri| *uri == lost.uri)) {
+        servers.rotate_left(at + 1);
+    }
     let mut problems = Vec::new();
     for uri in servers {
         let address = uri.to_string().trim_end_matches('/').to_owned();
@@ -119,6 +124,11 @@ fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Ve
 fn lines(faults: &Faults) -> String {
     let lines: Vec<_> = faults.iter().map(ToString::to_string).collect();
     lines.join("\n")
+}
+
+/// How many servers are named.
+pub(crate) fn count(args: &ServerArgs) -> usize {
+    addresses(args.server.as_deref()).len()
 }
 
 fn addresses(said: Option<&str>) -> Vec<String> {
@@ -184,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn a_file_that_is_missing_is_a_bad_setting() {
         let args = ServerArgs { token_file: Some("/no/such/token".into()), ..ServerArgs::default() };
-        let error = connect(&args, &|_| None).await.unwrap_err();
+        let error = connect(&args, None, &|_| None).await.unwrap_err();
         assert_eq!(error.code(), 78);
         assert!(error.to_string().contains("/no/such/token"), "{error}");
     }
@@ -192,7 +202,7 @@ mod tests {
     #[tokio::test]
     async fn every_server_that_can_not_be_reached_is_named() {
         let args = ServerArgs { server: Some("127.0.0.1:1,127.0.0.1:2".to_owned()), ..ServerArgs::default() };
-        let error = connect(&args, &|_| None).await.unwrap_err();
+        let error = connect(&args, None, &|_| None).await.unwrap_err();
         assert_eq!(error.code(), 69);
         let text = error.to_string();
         assert!(

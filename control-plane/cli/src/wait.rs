@@ -5,7 +5,7 @@
 //! or pipe gets the last one only.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use damper_control_plane::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
@@ -13,6 +13,7 @@ use damper_core::fault::Millis;
 use damper_proto::v1::{self, laggard::Reason};
 
 use crate::client::Client;
+use crate::commands::replicas::warn_of;
 use crate::exit::Error;
 use crate::output::{message, printable};
 
@@ -39,26 +40,48 @@ impl WaitArgs {
             message("nothing was written, so there is nothing to wait for");
             return Ok(());
         };
-        let request = v1::WatchConvergenceRequest {
-            revision,
-            share: Some(share),
-            within: prost_types::Duration::try_from(self.timeout).ok(),
-        };
-        let last = match self.watch(client, request).await {
+        let last = match self.watch(client, revision, share).await {
             Ok(last) => last,
             Err(error) => {
                 let written = format!("revision {revision} is written, but who has it can not be told");
                 return Err(Error::Undelivered(format!("{written}: {error}")));
             }
         };
+        warn_of(&last.missing_replicas);
         report(&last, share, client.connected_at.elapsed())
     }
 
-    /// The last message; those before it are shown as they come.
-    async fn watch(
+    /// True if waiting is wanted.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// The last message, from whichever server is there to say it.
+    async fn watch(&self, client: &Client, revision: u64, share: f64) -> Result<v1::Convergence, Error> {
+        let begun = Instant::now();
+        let mut current = client.clone();
+        loop {
+            let within = self.timeout.saturating_sub(begun.elapsed()).max(*CONVERGENCE_WITHIN.start());
+            let request = v1::WatchConvergenceRequest {
+                revision,
+                share: Some(share),
+                within: prost_types::Duration::try_from(within).ok(),
+            };
+            let mut heard = false;
+            match self.follow(&current, request, client.connected_at, &mut heard).await {
+                Err(broken @ Error::Unavailable(_)) => current = current.next(heard, broken).await?,
+                ended => return ended,
+            }
+        }
+    }
+
+    /// The last message of one server; those before it are shown as they come.
+    async fn follow(
         &self,
         client: &Client,
         request: v1::WatchConvergenceRequest,
+        since: Instant,
+        heard: &mut bool,
     ) -> Result<v1::Convergence, Error> {
         let mut stream = client.answer(client.fleet.clone().watch_convergence(request)).await?;
         let live = io::stderr().is_terminal();
@@ -68,8 +91,9 @@ impl WaitArgs {
             let Some(state) = next else {
                 return Err(Error::Unavailable("the server has ended the stream".to_owned()));
             };
+            *heard = true;
             if live {
-                let _ = write!(io::stderr(), "{AGAIN}{}", line(&state, client.connected_at.elapsed()))
+                let _ = write!(io::stderr(), "{AGAIN}{}", line(&state, since.elapsed()))
                     .and_then(|()| io::stderr().flush());
             }
             if state.done || state.timed_out || state.hopeless {

@@ -53,6 +53,11 @@ impl WriteArgs {
         if self.dry_run { Ok(()) } else { self.wait.delivered(client, revision).await }
     }
 
+    /// True if what is written is waited for.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait.is_wanted()
+    }
+
     /// What follows the name of something done: that it was not really.
     pub(crate) fn suffix(&self) -> &'static str {
         if self.dry_run { " (dry run: nothing was changed)" } else { "" }

@@ -41,11 +41,21 @@ pub(crate) struct ClientsArgs {
 
 /// Shows the clients and what they do not carry out.
 pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Error> {
-    let client = Client::connect(&session.server).await?;
-    let mut headed = false;
+    let mut client = Client::connect(&session.server).await?;
+    let (mut heard, mut watched) = (false, Watched::default());
+    let request = v1::ListClientsRequest { service: args.service.clone(), cluster: args.cluster.clone() };
+    let is_selected = !args.service.is_empty() || !args.cluster.is_empty();
     loop {
-        let request = v1::ListClientsRequest { service: args.service.clone(), cluster: args.cluster.clone() };
-        let mut response = client.answer(client.fleet.clone().list_clients(request)).await?;
+        let listed = client.answer(client.fleet.clone().list_clients(request.clone())).await;
+        let mut response = match listed {
+            Err(broken @ Error::Unavailable(_)) if args.watch => {
+                client = client.next(heard, broken).await?;
+                heard = false;
+                continue;
+            }
+            listed => listed?,
+        };
+        heard = true;
         let connected = response.clients.len();
         let kills = kills(&client).await;
         if args.lagging {
@@ -53,40 +63,59 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
         }
         if !args.watch {
             if response.clients.is_empty() {
-                message(nobody(connected));
+                message(nobody(connected, is_selected));
             }
             show(session.format, &response, || screen(&response, &kills))?;
             warn_of(&response.missing_replicas);
             return Ok(());
         }
-        follow(session.format, &response, connected, &kills, &mut headed)?;
+        let none = response.clients.is_empty().then(|| nobody(connected, is_selected));
+        follow(session.format, &response, none, &kills, &mut watched)?;
         tokio::time::sleep(args.interval).await;
     }
 }
 
-fn nobody(connected: usize) -> &'static str {
-    if connected == 0 { "no such client is connected" } else { "every connected client has everything" }
+/// Why nobody is listed; `is_selected`: not every client was asked for.
+fn nobody(connected: usize, is_selected: bool) -> &'static str {
+    match (connected, is_selected) {
+        (0, false) => "no client is connected",
+        (0, true) => "no such client is connected",
+        _ => "every connected client has everything",
+    }
+}
+
+/// What was shown before, where one goes on to look.
+#[derive(Debug, Default)]
+struct Watched {
+    headed: bool,
+    missing_replicas: Vec<String>,
 }
 
 /// Shows one answer of many.
 fn follow(
     format: Format,
     response: &v1::ListClientsResponse,
-    connected: usize,
+    none: Option<&str>,
     kills: &[v1::KillSwitch],
-    headed: &mut bool,
+    watched: &mut Watched,
 ) -> Result<(), Error> {
+    let missing = std::mem::replace(&mut watched.missing_replicas, response.missing_replicas.clone());
+    let redrawn = format == Format::Table && io::stdout().is_terminal();
+    if missing != response.missing_replicas && !redrawn {
+        warn_of(&response.missing_replicas);
+    }
     match format {
-        Format::Table if io::stdout().is_terminal() => {
+        Format::Table if redrawn => {
             output::data(&format!("{CLEAR}{}", screen(response, kills)))?;
-            if response.clients.is_empty() {
-                message(nobody(connected));
+            if let Some(none) = none {
+                message(none);
             }
+            warn_of(&response.missing_replicas);
             Ok(())
         }
         Format::Table => {
             let text = screen(response, kills);
-            let first = !std::mem::replace(headed, true);
+            let first = !std::mem::replace(&mut watched.headed, true);
             output::data(if first { &text } else { text.split_once('\n').map_or("", |(_, rows)| rows) })
         }
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(response))),
@@ -236,6 +265,13 @@ mod tests {
             assert!(lines.lines().any(|line| line.contains(kind)), "{lines}");
         }
         assert!(!lines.contains('\x1b') && !table(&response).to_string().contains('\x1b'));
+    }
+
+    #[test]
+    fn an_empty_list_is_told_by_what_was_asked_for() {
+        assert_eq!(nobody(0, false), "no client is connected");
+        assert_eq!(nobody(0, true), "no such client is connected");
+        assert_eq!(nobody(3, true), "every connected client has everything");
     }
 
     #[test]

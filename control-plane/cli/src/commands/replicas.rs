@@ -30,9 +30,14 @@ fn missing(listed: &v1::ListReplicasResponse) -> Vec<String> {
 pub(crate) fn warn_of(missing_replicas: &[String]) {
     if !missing_replicas.is_empty() {
         let ids = printable(&missing_replicas.join(", "));
-        message(format!(
-            "warning: not heard, so that their clients are missing here: {ids}; see damper replicas"
-        ));
+        message(format!("warning: not heard: {ids}: their clients are missing here; see damper replicas"));
+    }
+}
+
+/// The same for commands whose answer does not tell of replicas. Nobody who asks for something else is to fail for it.
+pub(crate) async fn warn_where_missing(client: &Client) {
+    if let Ok(listed) = client.fleet.clone().list_replicas(v1::ListReplicasRequest {}).await {
+        warn_of(&missing(listed.get_ref()));
     }
 }
 

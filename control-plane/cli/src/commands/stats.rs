@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::kills;
+use crate::commands::{kills, replicas};
 use crate::exit::Error;
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
@@ -51,7 +51,7 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
     let route = args.route.as_deref().map(key::route_of).transpose()?;
     let last_second = (args.watch && route.is_some()).then_some(LAST_SECOND);
     let window = args.window.wire()?.or(last_second);
-    let client = Client::connect(&session.server).await?;
+    let mut client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
         .map_err(|_| Error::Usage("--interval: is too long".to_owned()))?;
     let request = v1::WatchRequest {
@@ -61,35 +61,62 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
         window,
         route: route.clone(),
     };
-    let mut stream = Box::pin(client.watch(request).await?);
     let mut view = View { of_one: route.is_some(), ..View::default() };
+    loop {
+        let mut heard = false;
+        let ended = one(session, &args, &request, &client, &mut view, &mut heard).await;
+        match ended {
+            Err(broken @ Error::Unavailable(_)) if args.watch => client = client.next(heard, broken).await?,
+            ended => return ended,
+        }
+    }
+}
+
+/// Shows what one connection brings.
+async fn one(
+    session: &Session,
+    args: &StatsArgs,
+    request: &v1::WatchRequest,
+    client: &Client,
+    view: &mut View,
+    heard: &mut bool,
+) -> Result<(), Error> {
+    let mut stream = Box::pin(client.watch(request.clone()).await?);
     while let Some(message) = stream.next().await {
         let message = message?;
+        *heard = true;
         view.take(&message);
         if !args.watch && view.of_one && view.routes.is_empty() {
-            let words = key::route_columns(route.as_ref()).join(" ");
+            let words = key::route_columns(request.route.as_ref()).join(" ");
             return Err(Error::Missing(format!("no process reports the route {words}")));
         }
         if !args.watch {
             if session.format == Format::Table {
                 kills::warn(&message.kills);
             }
+            replicas::warn_of(&message.missing_replicas);
             if view.routes.is_empty() {
                 output::message("no route: no connected service has reported a call that passes the filter");
             }
             return show(session.format, &message, || view.screen());
         }
-        follow(session.format, &message, &mut view)?;
+        follow(session.format, &message, view)?;
     }
     Err(Error::Unavailable("the server has ended the stream".to_owned()))
 }
 
 /// Shows what one message of many brought.
 fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), Error> {
+    let missing = std::mem::replace(&mut view.missing_replicas, message.missing_replicas.clone());
+    let redrawn = format == Format::Table && io::stdout().is_terminal();
+    if missing != message.missing_replicas && !redrawn {
+        replicas::warn_of(&message.missing_replicas);
+    }
     match format {
-        Format::Table if io::stdout().is_terminal() => {
+        Format::Table if redrawn => {
             output::data(&format!("{CLEAR}{}", view.screen()))?;
             kills::warn(&message.kills);
+            replicas::warn_of(&message.missing_replicas);
             Ok(())
         }
         Format::Table if view.of_one => output::data(&format!("{}\n", view.screen())),
@@ -119,6 +146,8 @@ struct View {
     headed: bool,
     /// Only one route is asked for, and all of it.
     of_one: bool,
+    /// Those that were warned about last.
+    missing_replicas: Vec<String>,
     /// The revisions of the kills that were warned about.
     kills: Vec<u64>,
 }

@@ -107,3 +107,25 @@ fn routes_tell_who_else_repeats_and_which_have_no_rule() {
     server.apply(&manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }"));
     assert_eq!(without(&server), 0);
 }
+
+#[test]
+fn a_watch_goes_on_with_the_next_server_and_ends_with_the_last() {
+    for what in [["stats", "-w"].as_slice(), &["clients", "-w", "--interval", "100ms"]] {
+        let (first, second) = (Serving::start(), Serving::start());
+        let mut watch = first.command(what);
+        watch.args(["-o", "json"]).env("DAMPER_SERVER", format!("{},{}", first.address, second.address));
+        let mut child = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut told = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        let reading = std::thread::spawn(move || lines.map_while(Result::ok).count());
+        let went_on = format!("{} was lost; going on with {}", first.address, second.address);
+        drop(first);
+        assert_eq!(told.next().unwrap(), went_on);
+        drop(second);
+        assert_eq!(child.wait().unwrap().code(), Some(69), "{what:?}");
+        let last = told.last().unwrap();
+        assert!(last.starts_with("error: ") && !last.contains("docs.rs"), "{last}");
+        reading.join().unwrap();
+    }
+}
