@@ -7,6 +7,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::replicas::warn_of;
 use crate::exit::Error;
 use crate::figures::share;
 use crate::output::{Align, Table, printable, show};
@@ -29,6 +30,7 @@ pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), Error>
     let window = window.map_err(|_| Error::Usage("--window: is too long".to_owned()))?;
     let request = v1::GetChainRequest { service: args.service, window };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
+    warn_of(&response.missing_replicas);
     show(session.format, &response, || text(&response))
 }
 

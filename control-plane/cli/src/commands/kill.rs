@@ -10,6 +10,7 @@ use damper_core::{Faults, fault::Millis};
 use damper_proto::v1;
 
 use super::kills::{Selectors, in_words, list, options_of, stops, until};
+use super::replicas::warn_where_missing;
 use crate::Session;
 use crate::client::Client;
 use crate::exit::Error;
@@ -75,6 +76,10 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
         is_no_slip(&client, &request).await?;
     }
     let response = client.answer_in(client.kills.clone().kill(request), &locate).await?;
+    if args.write.dry_run || !args.write.waits() {
+        // Waiting ends with the same line.
+        warn_where_missing(&client).await;
+    }
     warn(&warnings(&format!("kill {}", in_words(&pattern)), response.reach.as_ref(), &[]));
     let text = || sentences(&response, &pattern, time_to_live, args.write.dry_run);
     show(session.format, &response, text)?;
@@ -131,6 +136,7 @@ async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Er
     if reach.routes > 0 || reach.nearest.is_empty() {
         return Ok(());
     }
+    warn_where_missing(client).await;
     Err(Error::Missing(printable(&format!(
         "no known route matches, nothing is stopped; nearest: {}; to set it all the same: --unseen",
         reach.nearest.join(", ")

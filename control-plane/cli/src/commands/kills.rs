@@ -7,6 +7,7 @@ use damper_proto::{convert, v1};
 
 use crate::Session;
 use crate::client::Client;
+use crate::commands::replicas::warn_of as warn_missing;
 use crate::exit::Error;
 use crate::figures::remaining;
 use crate::key;
@@ -103,6 +104,7 @@ pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<()
         message("no kill is in force");
     }
     let clients = client.answer(client.fleet.clone().list_clients(v1::ListClientsRequest::default())).await?;
+    warn_missing(&clients.missing_replicas);
     show(session.format, &listed, || table(&listed.kills, &clients.clients).to_string())
 }
 

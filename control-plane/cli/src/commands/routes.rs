@@ -5,7 +5,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::commands::kills;
+use crate::commands::{kills, replicas};
 use crate::exit::Error;
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
@@ -36,6 +36,7 @@ pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), Error
     if session.format == Format::Table {
         kills::warn_of(&client).await;
     }
+    replicas::warn_of(&response.missing_replicas);
     if response.routes.is_empty() {
         message("no route: no connected service has reported a call that passes the filter");
     }
