@@ -2,14 +2,21 @@
 //! of the connection, no more memory than before, and nothing secret in the most talkative log.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use bytes::Bytes;
+use damper_control_plane::Rate;
+use futures_util::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ClientConfig;
+use tonic::transport::Endpoint;
+use tower::{Service as _, ServiceExt as _};
 
 use crate::certificates::{Authority, Pair};
-use crate::harness::{HOUSE, Running, exchange, livez, shake, start_alone, with_pair};
+use crate::harness::{HOUSE, Running, exchange, livez, shake, soon, start, start_alone, with_pair};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const ROUNDS: usize = 60;
@@ -19,9 +26,13 @@ const GROWTH_MIB: u64 = 48;
 
 /// A gRPC-Web request over HTTP/1.1 with one message.
 fn grpc_web(method: &str, message: &[u8], flag: u8, told_length: usize) -> Vec<u8> {
+    grpc_web_at(&format!("/damper.v1.{method}"), message, flag, told_length)
+}
+
+fn grpc_web_at(path: &str, message: &[u8], flag: u8, told_length: usize) -> Vec<u8> {
     let length = 5 + message.len();
     let mut request = format!(
-        "POST /damper.v1.{method} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc-web+proto\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/grpc-web+proto\r\n\
          connection: close\r\ncontent-length: {length}\r\n\r\n"
     )
     .into_bytes();
@@ -148,6 +159,53 @@ async fn two(ours: &Authority, pair: &Pair) -> (Running, Running, Arc<ClientConf
         settings.metrics_plaintext = false;
     });
     (start_alone(|_| {}).await, tls.await, ours.trusting(None, b""))
+}
+
+/// Begins a message that never ends; the head of the answer.
+async fn endless(server: &Running, path: &str, told_length: u32) -> http::HeaderMap {
+    let mut begun = vec![0];
+    begun.extend(told_length.to_be_bytes());
+    begun.extend([0; 1000]);
+    let begun = futures_util::stream::iter([Ok::<_, io::Error>(Bytes::from(begun))]);
+    let body = begun.chain(futures_util::stream::pending());
+    let uri = format!("http://{}{path}", server.address);
+    let request = http::Request::post(uri).header("content-type", "application/grpc");
+    let request = request.body(tonic::body::Body::new(axum::body::Body::from_stream(body))).unwrap();
+    let mut channel = Endpoint::from_shared(format!("http://{}", server.address)).unwrap().connect_lazy();
+    soon(channel.ready()).await.unwrap();
+    let answer = soon(channel.call(request)).await.unwrap();
+    answer.headers().clone()
+}
+
+#[tokio::test]
+async fn unfinished_messages_to_what_is_open_to_everybody_end_at_once_where_large_and_soon_where_small() {
+    let server = start(|settings| settings.unary_deadline = Duration::from_millis(400)).await;
+    let health = "/grpc.health.v1.Health/Check";
+    let large = futures_util::future::join_all((0..100).map(|_| endless(&server, health, (4 << 20) - 5)));
+    for answer in large.await {
+        assert_eq!(answer["grpc-status"], "8", "{answer:?}");
+    }
+    for answer in futures_util::future::join_all((0..100).map(|_| endless(&server, health, 4 << 10))).await {
+        assert_eq!(answer["grpc-status"], "4", "{answer:?}");
+    }
+    server.hits_that("message_bytes", |count| count == 100.0).await;
+    server.hits_that("unary_deadline", |count| count == 100.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn health_has_a_rate_like_every_read() {
+    let one = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::MIN };
+    let server = start(|settings| settings.limits.reads = one).await;
+    let check = "/grpc.health.v1.Health/Check";
+    let said = grpc_web_at(check, &[], 0, 0);
+    let ask = async || exchange(TcpStream::connect(server.address).await.unwrap(), &said).await.unwrap();
+    let mut refused = String::new();
+    while !refused.contains("grpc-status: 8") && !refused.contains("grpc-status:8") {
+        refused = soon(ask()).await;
+    }
+    assert!(refused.contains("makes%20more%20than%201%20reads"), "{refused}");
+    server.stop().await;
 }
 
 /// Of this process: the server is in it.
