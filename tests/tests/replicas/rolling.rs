@@ -21,12 +21,10 @@ use tonic::{Request, Response, Status};
 
 use crate::world::{PATIENCE, RULE};
 
-const RESTARTS: usize = 20;
+/// Of each replica, in turn.
+const ROUNDS: u32 = 20;
 const SERVICES: usize = 6;
 const BACK_WITHIN: Duration = Duration::from_secs(10);
-/// From one restart to the next: faster than an orchestrator goes on, which waits until a replica has been ready for
-/// some time. SDKs take it for a fault of the servers where streams keep ending sooner than that.
-const RESTART_EVERY: Duration = Duration::from_secs(3);
 
 /// Two replicas, and what it takes to talk to them.
 struct Pair {
@@ -97,7 +95,7 @@ impl Pair {
     }
 
     /// Writes a rule that is as good as the one before, so that the revision rises.
-    fn write(&self, server: usize, attempts: usize) {
+    fn write(&self, server: usize, attempts: u32) {
         let file = self.file("rule.yaml");
         let rule = RULE.replace("max_attempts: 3", &format!("max_attempts: {attempts}"));
         std::fs::write(&file, rule).expect("a file can be written");
@@ -207,35 +205,44 @@ async fn twenty_rolling_restarts_under_load_cost_no_call_and_no_revision_goes_ba
     for n in 0..SERVICES {
         services.push(pair.service(n, &stock).await);
     }
-    let begun = Instant::now();
-    let mut stops = Vec::new();
-    for restart in 0..RESTARTS {
-        let n = restart % 2;
-        let mut leaving = pair.running.remove(n);
-        let stopping = Instant::now();
-        tokio::task::block_in_place(|| leaving.terminate());
-        stops.push(stopping.elapsed());
-        tokio::task::block_in_place(|| pair.write(1 - n, 3 + restart % 3));
-        let back = tokio::task::block_in_place(|| pair.serve(n));
-        pair.running.insert(n, back);
-        tokio::time::sleep(RESTART_EVERY.saturating_sub(stopping.elapsed())).await;
-        for service in &services {
-            let since = Instant::now();
-            while !service.damper.status().connected {
-                assert!(since.elapsed() < BACK_WITHIN, "{:?}", service.damper.status());
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        }
-    }
-    println!("{RESTARTS} restarts took {:?}", begun.elapsed());
-    stops.sort();
-    println!(
-        "a replica stopped within {:?} at the median, {:?} at most",
-        stops[RESTARTS / 2],
-        stops[RESTARTS - 1]
-    );
+    tokio::task::block_in_place(|| roll(&mut pair, |_| Duration::ZERO));
+    all_are_back(&services).await;
+    // From one that comes up at once to one that an orchestrator looks at for a while.
+    tokio::task::block_in_place(|| roll(&mut pair, |restart| Duration::from_millis(500) * (restart % 5)));
+    all_are_back(&services).await;
     tokio::task::block_in_place(|| agree(&pair));
     report(services).await;
+}
+
+/// Each replica as often, the next one so long after the one before serves again.
+fn roll(pair: &mut Pair, pause: impl Fn(u32) -> Duration) {
+    let begun = Instant::now();
+    let mut stops = Vec::new();
+    for restart in 0..2 * ROUNDS {
+        let n = (restart % 2) as usize;
+        let mut leaving = pair.running.remove(n);
+        let stopping = Instant::now();
+        leaving.terminate();
+        stops.push(stopping.elapsed());
+        pair.write(1 - n, 3 + restart % 3);
+        let back = pair.serve(n);
+        pair.running.insert(n, back);
+        std::thread::sleep(pause(restart));
+    }
+    println!("{} restarts took {:?}", stops.len(), begun.elapsed());
+    stops.sort();
+    let (median, longest) = (stops[stops.len() / 2], stops[stops.len() - 1]);
+    println!("a replica stopped within {median:?} at the median, {longest:?} at most");
+}
+
+async fn all_are_back(services: &[Service]) {
+    let since = Instant::now();
+    for service in services {
+        while !service.damper.status().connected {
+            assert!(since.elapsed() < BACK_WITHIN, "{:?}", service.damper.status());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
 }
 
 /// Both replicas list all services, and a change reaches all of them through either.
