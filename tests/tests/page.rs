@@ -17,7 +17,7 @@ struct Demo {
 impl Demo {
     fn start() -> Self {
         let mut child = Command::new(binary::damper())
-            .args(["demo", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"])
+            .args(["demo", "--playground", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -68,7 +68,10 @@ impl Guarded {
         let address = lines
             .by_ref()
             .map_while(Result::ok)
-            .find_map(|line| line.split_once("listening on ").map(|(_, address)| address.trim().to_owned()))
+            .find_map(|line| {
+                let (_, listening) = line.split_once("listening on ")?;
+                listening.split([',', ' ']).next().map(str::to_owned)
+            })
             .expect("the server says where it listens");
         std::thread::spawn(move || lines.for_each(drop));
         let token = std::fs::read_to_string(first).expect("the first token").trim().to_owned();
