@@ -7,9 +7,11 @@
 
 mod outbox;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -31,6 +33,8 @@ pub(crate) struct Hub {
     here: Arc<str>,
     register: Mutex<Register>,
     next: AtomicU64,
+    /// How many streams are open to this replica; counted, because whoever stops asks with every one that ends.
+    own: AtomicUsize,
     /// Rises whenever a client comes, goes, is sent something or answers.
     moves: watch::Sender<u64>,
     pace: watch::Sender<Pace>,
@@ -56,6 +60,7 @@ impl Hub {
             here,
             register: Mutex::default(),
             next: AtomicU64::new(1),
+            own: AtomicUsize::new(0),
             moves: watch::Sender::new(0),
             pace: watch::Sender::new(Pace::new(report_interval, watched)),
             outboxes: Outboxes::default(),
@@ -110,9 +115,14 @@ impl Hub {
         self.register().sessions.values().filter(|session| !session.is_superseded()).count()
     }
 
-    /// How many streams are open to this replica, or are said to be to another one.
-    pub(crate) fn streams_of(&self, replica: Option<&str>) -> usize {
-        let of = |session: &&Arc<Session>| session.replica().map(|id| &**id) == replica;
+    /// How many streams are open to this replica.
+    pub(crate) fn own_streams(&self) -> usize {
+        self.own.load(Ordering::Relaxed)
+    }
+
+    /// How many streams are said to be open to another replica.
+    pub(crate) fn streams_of(&self, replica: &str) -> usize {
+        let of = |session: &&Arc<Session>| session.replica().is_some_and(|id| **id == *replica);
         self.register().sessions.values().filter(of).count()
     }
 
@@ -183,8 +193,9 @@ impl Admitted {
         told: v1::FollowedClient,
         class: Class,
         replica: Arc<str>,
+        epoch: &Arc<str>,
     ) -> Self {
-        Self::enter(shared, Session::mirrored(told, class, replica, &shared.table()))
+        Self::enter(shared, Session::mirrored(told, class, replica, epoch, &shared.table()))
     }
 
     fn enter(shared: &Arc<Shared>, session: Session) -> Self {
@@ -195,6 +206,7 @@ impl Admitted {
         let mut register = hub.register();
         register.enter(&session);
         if session.is_own() {
+            hub.own.fetch_add(1, Ordering::Relaxed);
             hub.outboxes.came(&session);
         }
         drop(register);
@@ -208,6 +220,7 @@ impl Drop for Admitted {
         let mut register = hub.register();
         register.leave(&self.session);
         if self.session.is_own() {
+            hub.own.fetch_sub(1, Ordering::Relaxed);
             hub.outboxes.left(&self.session);
             self.shared.metrics.streams.decrement(1.0);
         }

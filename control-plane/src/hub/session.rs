@@ -12,6 +12,7 @@ use std::time::SystemTime;
 
 use damper_core::Pattern;
 use damper_proto::{convert, v1};
+use tokio::time::Instant;
 
 use crate::class::Class;
 use crate::table::{Subject, TableView};
@@ -38,6 +39,8 @@ pub(crate) struct Session {
     /// Held nothing when it came, so that its process has most likely just begun.
     pub(crate) fresh: bool,
     connected_at: SystemTime,
+    /// The same by this machine's own clock; none = before that began.
+    since: Option<Instant>,
     progress: Mutex<Progress>,
 }
 
@@ -198,6 +201,7 @@ impl Session {
             serves: hello.serves,
             fresh: hello.epoch.is_empty(),
             connected_at: now,
+            since: Some(Instant::now()),
             progress: Mutex::new(progress),
         }
     }
@@ -207,14 +211,16 @@ impl Session {
         mut told: v1::FollowedClient,
         class: Class,
         replica: Arc<str>,
+        epoch: &Arc<str>,
         view: &TableView,
     ) -> Self {
         let hello = told.hello.take().unwrap_or_default();
         let address = told.address.parse().ok();
         let connected_at = told.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
+        let age = told.connected_for.and_then(convert::length).unwrap_or_default();
         let session = Self::new(hello, address, class, view);
-        session.progress().follow(told, view.epoch());
-        Self { replica: Some(replica), connected_at, ..session }
+        session.progress().follow(told, epoch);
+        Self { replica: Some(replica), connected_at, since: Instant::now().checked_sub(age), ..session }
     }
 
     /// Takes what another replica says of its client.
@@ -227,19 +233,23 @@ impl Session {
         let progress = self.progress();
         let mut told = v1::FollowedClient {
             number: self.id,
-            sent_revision: progress.sent_revision,
-            acknowledged_revision: progress.acknowledged_revision(),
             behind_since: progress.behind_since().map(Into::into),
-            refused: progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect(),
             source: progress.source,
             override_mode: progress.override_mode,
             last_heard_at: Some(progress.heard_at.into()),
             ..v1::FollowedClient::default()
         };
+        // Whoever is told takes it for this epoch's, and of another one nothing that was confirmed counts.
+        if progress.epoch == *view.epoch() {
+            told.sent_revision = progress.sent_revision;
+            told.acknowledged_revision = progress.acknowledged_revision();
+            told.refused = progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
+        }
         if whole {
             let epoch = if self.fresh { String::new() } else { progress.epoch.to_string() };
             told.address = self.address.map(|address| address.to_string()).unwrap_or_default();
             told.connected_at = Some(self.connected_at.into());
+            told.connected_for = self.since.and_then(|since| since.elapsed().try_into().ok());
             told.hello = Some(v1::Hello {
                 identity: Some(self.identity()),
                 sdk_version: self.sdk_version.clone(),
@@ -280,9 +290,9 @@ impl Session {
         [self.class.service.clone(), self.class.cluster.clone(), self.instance.clone()]
     }
 
-    /// Which of the streams of one process is the newest. Clocks of replicas differ by little.
-    pub(crate) fn age_rank(&self) -> (SystemTime, u64) {
-        (self.connected_at, self.id)
+    /// Which of the streams of one process is the newest. Not by the time of day, which replicas need not agree on.
+    pub(crate) fn age_rank(&self) -> (Option<Instant>, u64) {
+        (self.since, self.id)
     }
 
     pub(super) fn with_id(self, id: u64) -> Self {

@@ -8,12 +8,12 @@ use crate::shared::Shared;
 pub(crate) fn list(shared: &Shared) -> v1::ListReplicasResponse {
     let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
     let own = v1::Replica {
-        clients: count(shared.hub.streams_of(None)),
+        clients: count(shared.hub.own_streams()),
         revision: shared.table().revision(),
         ..shared.replicas.own().clone()
     };
     let others = shared.replicas.all_others().into_iter().map(|other| {
-        let clients = count(shared.hub.streams_of(Some(&other.id)));
+        let clients = count(shared.hub.streams_of(&other.id));
         v1::Replica { clients, ..other }
     });
     let mut replicas: Vec<v1::Replica> = others.chain([own]).collect();

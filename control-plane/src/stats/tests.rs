@@ -692,7 +692,7 @@ fn mirrored(instance: &str) -> Session {
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
     let told = v1::FollowedClient { number: 7, hello: Some(hello), ..Default::default() };
-    Session::mirrored(told, class, "other".into(), &table())
+    Session::mirrored(told, class, "other".into(), &"e".into(), &table())
 }
 
 #[tokio::test(start_paused = true)]

@@ -67,6 +67,7 @@ fn nonsense() -> v1::FollowResponse {
         source: i32::MIN,
         override_mode: i32::MAX,
         last_heard_at: out_of_time,
+        connected_for: Some(prost_types::Duration { seconds: i64::MAX, nanos: 999_999_999 }),
     };
     let other = |number, hello| v1::FollowedClient { number, hello, ..v1::FollowedClient::default() };
     let many = vec!["base".to_owned(); 100_000];
