@@ -7,19 +7,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
-use super::follow;
+use super::everybody::Everybody;
+use crate::server::Tasks;
 use crate::settings::{Settings, StoreUrl};
 use crate::shared::Shared;
 use crate::store::Presence;
 
 /// How long a start waits for the store to tell who else is there.
-const SETTLED_WITHIN: Duration = Duration::from_secs(3);
+const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 /// So few streams are all told goodbye at once.
 const FEW_STREAMS: usize = 64;
 /// Over which part of the drain time the goodbyes to many are spread; the rest is for them to arrive.
 const GOODBYES_OF_DRAIN: f64 = 0.5;
+
+/// The store has not told who else is there.
+#[derive(Debug, thiserror::Error)]
+#[error("it does not tell within {} s which other replicas there are", SETTLED_WITHIN.as_secs())]
+pub(crate) struct NotTold;
 
 /// Where others reach this replica; none where they must be told and the settings do not say it.
 pub(crate) fn address(settings: &Settings, local: SocketAddr) -> Option<String> {
@@ -31,30 +35,35 @@ pub(crate) fn address(settings: &Settings, local: SocketAddr) -> Option<String> 
     (!is_shared || !local.ip().is_unspecified()).then(|| format!("{scheme}://{local}"))
 }
 
-/// Makes this replica known where its store is shared, and follows the others.
-pub(crate) async fn join(shared: &Arc<Shared>, tasks: &mut JoinSet<&'static str>) -> Option<Presence> {
+/// Makes this replica known where its store is shared, and begins to follow the others. It knows of each before anybody
+/// can ask it, so that it never takes its own clients for the whole fleet.
+pub(crate) async fn join(shared: &Arc<Shared>, tasks: &mut Tasks) -> Result<Option<Presence>, NotTold> {
     let id = shared.replicas.id();
-    let mut presence = shared.store.join(id, shared.replicas.announcement().into())?;
+    let Some(mut presence) = shared.store.join(id, shared.replicas.announcement().into()) else {
+        return Ok(None);
+    };
     if !presence.settled(id, SETTLED_WITHIN).await {
-        tracing::warn!("the store did not tell in time which other replicas there are");
+        presence.leave().await;
+        return Err(NotTold);
     }
     tracing::info!(
         replica = &**id,
         address = shared.replicas.own().address,
         "this replica is known to others"
     );
-    let following = follow::run(shared.clone(), presence.known());
+    let mut everybody = Everybody::of(shared.clone(), presence.known());
+    everybody.look();
     tasks.spawn(async move {
-        following.await;
+        everybody.run().await;
         "replicas"
     });
-    Some(presence)
+    Ok(Some(presence))
 }
 
 /// Waits until the clients are gone, then takes this replica out.
 pub(crate) async fn leave(shared: &Shared, presence: Option<Presence>) {
     let mut moves = shared.hub.moves();
-    while shared.hub.streams_of(None) > 0 && moves.changed().await.is_ok() {}
+    while shared.hub.own_streams() > 0 && moves.changed().await.is_ok() {}
     if let Some(presence) = presence {
         presence.leave().await;
     }
@@ -64,7 +73,7 @@ pub(crate) async fn leave(shared: &Shared, presence: Option<Presence>) {
 /// How long a stream waits with its goodbye when the server stops, so that many clients do not all turn to the other
 /// replicas in the same moment.
 pub(crate) fn goodbye_after(shared: &Shared) -> Duration {
-    match shared.hub.streams_of(None) {
+    match shared.hub.own_streams() {
         0..=FEW_STREAMS => Duration::ZERO,
         _ => shared.settings.drain.mul_f64(GOODBYES_OF_DRAIN * fastrand::f64()),
     }

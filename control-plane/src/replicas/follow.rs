@@ -1,20 +1,17 @@
-//! Following the other replicas, each in a task of its own.
+//! Following one other replica.
 //!
-//! A task connects, mirrors what it is told and connects again, for as long as the other one's key is in the store. A
+//! It is connected to, what it tells is mirrored, and it is connected to again, for as long as its key is in the store. A
 //! replica whose key is gone is followed on as long as it is heard: an outage of the store makes nobody forget anybody.
 //! One that is not heard keeps its clients here for [`KEPT_FOR`], because most likely it was the connection that ended.
 
-use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Faults, key};
+use damper_core::key;
 use damper_proto::v1;
-use prost::Message as _;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_stream::wrappers::WatchStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Streaming};
@@ -33,86 +30,11 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const KEPT_FOR: Duration = Duration::from_secs(2);
 /// The pause before it is connected to again grows from the first to the second of these, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// The most replicas that are followed.
-const MAX_FOLLOWED: usize = 64;
-const MAX_ADDRESS_BYTES: usize = 2048;
 /// How long after a polite end of its stream a replica's key may stay before it is said not to be heard.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Follows everybody who is in the store, for ever.
-pub(crate) async fn run(shared: Arc<Shared>, mut known: watch::Receiver<Known>) {
-    let mut followed: HashMap<String, tokio::task::AbortHandle> = HashMap::new();
-    let mut unfollowed: BTreeSet<String> = BTreeSet::new();
-    let mut tasks = JoinSet::new();
-    loop {
-        let all = known.borrow_and_update().clone();
-        unfollowed.retain(|id| {
-            let is_there = all.contains_key(id);
-            if !is_there {
-                shared.replicas.forget(id);
-            }
-            is_there
-        });
-        for (id, value) in all.iter() {
-            let is_known = followed.contains_key(id) || unfollowed.contains(id);
-            if **id == **shared.replicas.id() || is_known || !is_id(id) {
-                continue;
-            }
-            let told = match read(id, value) {
-                Ok(told) if followed.len() < MAX_FOLLOWED => told,
-                told => {
-                    // It is there all the same: what its clients do is missing.
-                    let problem = told.err().unwrap_or("there are too many replicas to follow them all");
-                    shared.replicas.found(v1::Replica { id: id.clone(), ..v1::Replica::default() });
-                    shared.replicas.unheard(id, problem.to_owned());
-                    tracing::error!(replica = id, problem, "a replica can not be followed");
-                    unfollowed.insert(id.clone());
-                    continue;
-                }
-            };
-            shared.replicas.found(told.clone());
-            let following = Following::of(shared.clone(), told, known.clone());
-            followed.insert(id.clone(), tasks.spawn(following.run()));
-        }
-        shared.hub.changed();
-        tokio::select! {
-            changed = known.changed() => if changed.is_err() {
-                // This replica has left; those that it follows end with it.
-                std::future::pending::<()>().await;
-            },
-            Some(ended) = tasks.join_next() => match ended {
-                Ok(id) => {
-                    shared.replicas.forget(&id);
-                    followed.remove(&id);
-                }
-                Err(error) => {
-                    tracing::error!(%error, "following a replica failed");
-                    let lost: Vec<String> =
-                        followed.iter().filter(|(_, task)| task.is_finished()).map(|(id, _)| id.clone()).collect();
-                    followed.retain(|id, _| !lost.contains(id));
-                }
-            },
-        }
-    }
-}
-
-/// True if a replica can have this id.
-fn is_id(id: &str) -> bool {
-    let mut faults = Faults::none();
-    key::check_name("id", id, &mut faults);
-    faults.is_empty()
-}
-
-/// What a replica said of itself in the store.
-fn read(id: &str, value: &[u8]) -> Result<v1::Replica, &'static str> {
-    let told = v1::Replica::decode(value).ok().filter(|told| {
-        told.id == id && told.version.len() <= key::MAX_NAME_BYTES && told.address.len() <= MAX_ADDRESS_BYTES
-    });
-    told.ok_or("what is in the store about it can not be read")
-}
-
 /// One replica that is followed.
-struct Following {
+pub(super) struct Following {
     shared: Arc<Shared>,
     told: v1::Replica,
     known: watch::Receiver<Known>,
@@ -136,13 +58,13 @@ enum Ended {
 }
 
 impl Following {
-    fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Known>) -> Self {
+    pub(super) fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Known>) -> Self {
         let mirror = Mirror::of(shared.clone(), told.id.as_str().into());
         Self { shared, told, known, mirror }
     }
 
-    /// Follows until the replica is gone; answers with its id.
-    async fn run(mut self) -> String {
+    /// Follows until the replica is gone.
+    pub(super) async fn run(mut self) {
         let mut pause = PAUSE.0;
         let mut kept_until = Instant::now();
         while self.is_known() {
@@ -166,7 +88,6 @@ impl Following {
             self.rest(pause.mul_f64(fastrand::f64()), kept_until).await;
             pause = (pause * 2).min(PAUSE.1);
         }
-        self.told.id
     }
 
     /// True if the replica's key goes, as it does where a replica stops in order.
@@ -190,7 +111,7 @@ impl Following {
         loop {
             tokio::select! {
                 () = &mut rested => return,
-                _ = &mut gone => return,
+                Ok(_) = &mut gone => return,
                 () = sleep_until(kept_until), if is_kept => {
                     is_kept = false;
                     self.mirror.clear();
@@ -219,11 +140,12 @@ impl Following {
 
     /// Mirrors what is told until the stream ends.
     async fn hear(&mut self, mut opened: Opened) -> Ended {
-        self.mirror.begin();
+        self.mirror.begin(opened.epoch.clone());
         self.take(opened.first);
+        let mut silent_at = Instant::now() + SILENT_FOR;
         loop {
             let message = tokio::select! {
-                message = timeout(SILENT_FOR, opened.said.message()) => message,
+                message = timeout_at(silent_at, opened.said.message()) => message,
                 changed = opened.paces.changed() => {
                     if changed.is_err() {
                         return Ended::Lost("this replica is stopping".to_owned());
@@ -234,9 +156,11 @@ impl Following {
                         said.watched = watched;
                         is_news
                     });
+                    // It was not the other one that has said something.
                     continue;
                 }
             };
+            silent_at = Instant::now() + SILENT_FOR;
             match message {
                 Ok(Ok(Some(_))) if *self.shared.table().epoch() != opened.epoch => {
                     return Ended::Lost("the store was replaced".to_owned());

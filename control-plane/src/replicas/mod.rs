@@ -1,17 +1,20 @@
 //! `damper.v1.Replicas`: what the servers of one control plane tell each other.
 //!
 //! Replicas find each other by their keys in the store ([`crate::store::Presence`]). Each follows every other
-//! ([`follow`]): what that tells of its clients is mirrored into this one's hub and statistics ([`mirror`]), so that every
+//! ([`everybody`], [`follow`]): what that tells of its clients is mirrored into this one's hub and statistics ([`mirror`]), so that every
 //! answer is about the whole fleet. Each tells its followers of its own clients only ([`tell`]), so that nothing goes in
 //! circles. [`peers`] knows who is there and who is not heard.
 
 mod coming;
 mod connect;
+mod everybody;
 mod follow;
 mod list;
 mod mirror;
 mod peers;
 mod tell;
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::Arc;

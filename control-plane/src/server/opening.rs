@@ -1,0 +1,79 @@
+//! What a server opens before it serves: certificates, ports and the store. All that can fail about starting is here, and
+//! every failure is told in the words of [`StartError`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+
+use super::StartError;
+use crate::follow::LOAD_WITHIN;
+use crate::metrics::Metrics;
+use crate::settings::{Settings, StoreUrl};
+use crate::store::{self, OpenError, Store};
+use crate::table::TableView;
+use crate::tls::Keychain;
+
+const LOCK_TRIES: u32 = 5;
+const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// What TLS begins with, if there is to be any; nothing unguarded may be open to others.
+pub(super) fn keychain(settings: &Settings, metrics: &Metrics) -> Result<Option<Arc<Keychain>>, StartError> {
+    let open_doors = settings.open_doors();
+    if !settings.allow_insecure && !open_doors.is_empty() {
+        return Err(StartError::Insecure(open_doors));
+    }
+    let tls = settings.tls.clone().map(|tls| Keychain::open(tls, metrics.clone()).map(Arc::new));
+    tls.transpose().map_err(StartError::Tls)
+}
+
+/// Takes a port.
+pub(super) async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), StartError> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let local = listener.local_addr()?;
+        Ok((listener, local))
+    };
+    bound.await.map_err(|source: io::Error| match source.kind() {
+        io::ErrorKind::AddrInUse => StartError::AddressInUse { address },
+        _ => StartError::Listen { address, source },
+    })
+}
+
+/// Opens the store, with the password that the settings have for it.
+pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+    let mut place = settings.store.clone();
+    if let StoreUrl::Etcd(etcd) = &mut place
+        && settings.etcd_password.is_some()
+    {
+        etcd.password = settings.etcd_password.clone();
+    }
+    let mut opened = place.clone().open().await;
+    // A server that has just ended may still be closing its files.
+    for _ in 0..LOCK_TRIES {
+        if !matches!(opened, Err(OpenError::Locked { .. })) {
+            break;
+        }
+        sleep(LOCK_AGAIN_AFTER).await;
+        opened = place.clone().open().await;
+    }
+    opened.map_err(|error| match error {
+        OpenError::Locked { .. } => StartError::StoreLocked(error),
+        OpenError::Damaged { .. } => StartError::StoreDamaged(error.to_string()),
+        _ => StartError::StoreUnusable(error),
+    })
+}
+
+/// Reads the store whole.
+pub(super) async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartError> {
+    let unreachable = |reason: String| StartError::StoreUnreachable { store: place.to_string(), reason };
+    match timeout(LOAD_WITHIN, store.load()).await {
+        Ok(Ok(state)) => Ok(TableView::of(&state)),
+        Ok(Err(store::Error::Damaged { reason })) => Err(StartError::StoreDamaged(reason)),
+        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Err(_) => Err(unreachable(format!("no answer within {} s", LOAD_WITHIN.as_secs()))),
+    }
+}

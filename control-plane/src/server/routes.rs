@@ -1,0 +1,101 @@
+//! What is served at the port: every service of the API, behind the layers that ask who it is and what the limits are,
+//! then the page and what operators read. [`report_health`] tells health checks of it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use damper_proto::v1;
+use damper_proto::v1::distribution_server::DistributionServer;
+use damper_proto::v1::fleet_server::FleetServer;
+use damper_proto::v1::guards_server::GuardsServer;
+use damper_proto::v1::history_server::HistoryServer;
+use damper_proto::v1::kills_server::KillsServer;
+use damper_proto::v1::replicas_server::ReplicasServer;
+use damper_proto::v1::rules_server::RulesServer;
+use damper_proto::v1::tokens_server::TokensServer;
+use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::access::{self, session};
+use crate::distribution::Distribution;
+use crate::fleet::Fleet;
+use crate::guards::Guards;
+use crate::history::History;
+use crate::http;
+use crate::kills::Kills;
+use crate::limits::layer;
+use crate::replicas::Replicas;
+use crate::rules::Rules;
+use crate::shared::Shared;
+use crate::tokens::Tokens;
+
+/// What a message may have above the limit, so that a name of that length is still answered by its field.
+const MESSAGE_SPARE_BYTES: usize = 64 << 10;
+/// Whoever asks for health names a service; nobody is asked who they are.
+const MAX_HEALTH_BYTES: usize = 4 << 10;
+
+/// Everything on the port: the API, for gRPC and gRPC-Web, then the rest.
+pub(super) fn routes(
+    shared: &Arc<Shared>,
+    health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
+) -> Router {
+    let most = shared.settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
+    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(most);
+    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(most);
+    let distribution =
+        DistributionServer::new(Distribution::new(shared.clone())).max_decoding_message_size(most);
+    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(most);
+    let history = HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(most);
+    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(most);
+    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(most);
+    let replicas = ReplicasServer::new(Replicas::new(shared.clone())).max_decoding_message_size(most);
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the descriptors were made by the compiler")
+        .max_decoding_message_size(most);
+    let health = health.max_decoding_message_size(MAX_HEALTH_BYTES);
+    let api: Router = Routes::new(rules)
+        .add_service(guards)
+        .add_service(distribution)
+        .add_service(fleet)
+        .add_service(history)
+        .add_service(kills)
+        .add_service(tokens)
+        .add_service(replicas)
+        .add_service(health)
+        .add_service(reflection)
+        .into_axum_router()
+        .layer(tower::util::MapResponseLayer::new(http::correct_code))
+        .layer(from_fn_with_state(shared.clone(), layer::answer))
+        .layer(from_fn_with_state(shared.clone(), access::layer::api))
+        .layer(tonic_web::GrpcWebLayer::new());
+    let operations = http::operations(shared.clone(), http::Readers::Viewers);
+    api.merge(operations)
+        .merge(session::routes(shared.clone()))
+        .fallback(http::page)
+        .layer(from_fn_with_state(shared.clone(), access::own_site_only))
+}
+
+/// Tells health of the server and of each service.
+pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStatus) {
+    use v1::{
+        distribution_server, fleet_server, guards_server, history_server, kills_server, rules_server,
+        tokens_server,
+    };
+    for service in [
+        "",
+        rules_server::SERVICE_NAME,
+        guards_server::SERVICE_NAME,
+        distribution_server::SERVICE_NAME,
+        fleet_server::SERVICE_NAME,
+        history_server::SERVICE_NAME,
+        kills_server::SERVICE_NAME,
+        tokens_server::SERVICE_NAME,
+    ] {
+        reporter.set_service_status(service, status).await;
+    }
+}

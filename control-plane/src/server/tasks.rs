@@ -1,0 +1,113 @@
+//! The state of a server and the tasks behind its services, each of which must not end while it serves.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use damper_core::kill::MAX_KILLS;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Access, ending};
+use crate::distribution::pace;
+use crate::exposition::Exposition;
+use crate::follow::Follower;
+use crate::history::retention;
+use crate::hub::Hub;
+use crate::kills::expiry;
+use crate::limits::Limiter;
+use crate::metrics::Metrics;
+use crate::replicas::Peers;
+use crate::settings::Settings;
+use crate::shared::Shared;
+use crate::stats::Stats;
+use crate::store::Store;
+use crate::table::{GUARDS, KILLS, RULES, TOKENS, TableView};
+use crate::tls::Keychain;
+use crate::tokens;
+use crate::writer::{self, EntryLimit, Writer};
+
+/// The tasks, which end with their names.
+pub(crate) type Tasks = JoinSet<&'static str>;
+
+/// What a server has when it has opened everything.
+pub(crate) struct Opened {
+    pub(crate) settings: Settings,
+    pub(crate) tls: Option<Arc<Keychain>>,
+    pub(crate) metrics: Metrics,
+    /// Where other replicas reach this one.
+    pub(crate) address: String,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) view: TableView,
+}
+
+/// Starts the tasks behind the services.
+pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
+    let Opened { settings, tls, metrics, address, store, view } = opened;
+    let mut tasks = Tasks::new();
+    metrics.table(&view);
+    let view = Arc::new(view);
+    let (writer, writing) = Writer::spawn(store.clone(), written(&settings));
+    spawn(&mut tasks, "writer", ended(writing, "writer"));
+    let (publish, table) = watch::channel(view.clone());
+    let (show, distributed) = watch::channel(view);
+    let (ahead, claims) = mpsc::channel(1);
+    let follower = Follower::new(store.clone(), publish, claims, metrics.clone());
+    spawn(&mut tasks, "table", follower.run());
+    let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
+    spawn(&mut tasks, "history", retention::run(store.clone(), table.clone(), kept, first_after));
+    spawn(&mut tasks, "distribution", pace::pass_on(table.clone(), show));
+    if let Some(tls) = tls.clone() {
+        spawn(&mut tasks, "certificate", async move { tls.follow().await });
+    }
+    let replicas = Peers::new(address);
+    let hub = Hub::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
+    let shared = Arc::new(Shared {
+        access: Access::new(&settings),
+        stats: Stats::new(settings.max_routes, hub.pace()),
+        limiter: Limiter::new(settings.limits.clone(), metrics.clone()),
+        settings,
+        store,
+        writer,
+        table,
+        distributed,
+        ahead,
+        hub,
+        metrics,
+        tls,
+        exposition: Exposition::default(),
+        replicas,
+        stopping: CancellationToken::new(),
+        ended: CancellationToken::new(),
+    });
+    spawn(&mut tasks, "kills", expiry::run(shared.clone()));
+    spawn(&mut tasks, "tokens", tokens::expiry::run(shared.clone()));
+    spawn(&mut tasks, "access", ending::run(shared.clone()));
+    (shared, tasks)
+}
+
+/// How many entries of each kind are written at most.
+fn written(settings: &Settings) -> writer::Settings {
+    let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
+    let limits = vec![
+        limit(RULES, settings.max_rules),
+        limit(GUARDS, settings.max_guards),
+        limit(KILLS, MAX_KILLS),
+        limit(TOKENS, settings.max_tokens),
+    ];
+    writer::Settings { limits, ..Default::default() }
+}
+
+fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    tasks.spawn(async move {
+        task.await;
+        name
+    });
+}
+
+/// Waits for the end of a task of its own.
+async fn ended(task: tokio::task::JoinHandle<()>, name: &'static str) {
+    if let Err(error) = task.await {
+        tracing::error!(%error, name, "a task failed");
+    }
+}
