@@ -130,9 +130,13 @@ impl Teller {
         }
     }
 
-    /// The totals of everybody who was there when the stream began.
+    /// The totals of everybody who was there when the stream began. Between them what has changed meanwhile is passed
+    /// on: however long it all takes, what waits stays small.
     async fn tell_totals(&self) -> Result<(), Status> {
         let mut packer = Packer::new(self);
+        let mut next = Instant::now() + TELL_EVERY;
+        // Told after all totals, so that those of whoever leaves meanwhile are still somebody's.
+        let mut gone = Vec::new();
         for session in self.shared.hub.own() {
             if !self.outbox.wants_totals(session.id()) {
                 continue;
@@ -141,7 +145,16 @@ impl Teller {
             for report in reports {
                 packer.report(session.id(), report, age).await?;
             }
+            if Instant::now() >= next {
+                packer.flush().await?;
+                let mut waiting = self.outbox.take();
+                gone.append(&mut waiting.gone);
+                self.pass_on(waiting).await?;
+                next = Instant::now() + TELL_EVERY;
+            }
         }
+        packer.flush().await?;
+        packer.message.gone = gone;
         packer.flush().await
     }
 
