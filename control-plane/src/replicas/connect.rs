@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use damper_proto::v1::replicas_client::ReplicasClient;
+use tokio::task::spawn_blocking;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::MAX_MESSAGE_BYTES;
@@ -25,17 +26,22 @@ pub(super) async fn connect(shared: &Shared, address: &str) -> Result<ReplicasCl
         .keep_alive_timeout(PROBE_WITHIN)
         .keep_alive_while_idle(true);
     if address.starts_with("https://") {
-        endpoint = endpoint.tls_config(tls(shared)?).map_err(wrong)?;
+        endpoint = endpoint.tls_config(tls(shared).await?).map_err(wrong)?;
     }
     let channel = endpoint.connect().await.map_err(wrong)?;
     Ok(ReplicasClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
 }
 
 /// Whom this replica believes, and what it shows.
-fn tls(shared: &Shared) -> Result<ClientTlsConfig, String> {
+async fn tls(shared: &Shared) -> Result<ClientTlsConfig, String> {
     let mut tls = ClientTlsConfig::new();
     let authorities = match &shared.settings.peer_ca {
-        Some(path) => Some(std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?),
+        Some(path) => {
+            let reading = path.clone();
+            let read = spawn_blocking(move || std::fs::read(reading)).await;
+            let read = read.map_err(std::io::Error::other).flatten();
+            Some(read.map_err(|error| format!("{}: {error}", path.display()))?)
+        }
         None => shared.tls.as_ref().and_then(|keychain| keychain.client_ca_pem()),
     };
     tls = match authorities {
