@@ -26,9 +26,9 @@ const FUNCTIONS: [&str; 11] = [
     "histogram_quantile",
     "min",
 ];
-const GROUPINGS: [&str; 2] = ["by", "on"];
+const GROUPINGS: [&str; 3] = ["by", "on", "without"];
 /// Labels that Prometheus adds to what it scrapes.
-const ADDED: [&str; 2] = ["instance", "job"];
+const ADDED: [&str; 3] = ["instance", "job", "pod"];
 
 /// What an expression asks for.
 #[derive(Debug, Default)]
