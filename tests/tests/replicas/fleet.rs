@@ -238,3 +238,37 @@ async fn an_outage_of_the_store_makes_no_replica_forget_another() {
     assert_eq!(replicas(&b).await.len(), 2);
     client.leave();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_somebody_removed_is_put_back_so_that_a_newcomer_knows_of_the_others() {
+    let etcd = Etcd::start().await;
+    let store = format!("etcd://{}", etcd.endpoint());
+    let (a, b) = (ControlPlane::on(&store).await, ControlPlane::on(&store).await);
+    all_hear(&[&a, &b]).await;
+    let client = Raw::open(a.channel().await, "orders", "orders-1").await;
+    let mut keys = etcd.client().await;
+    let below = || Some(etcd_client::GetOptions::new().with_prefix());
+    let removed = keys
+        .delete("/damper/replicas/", Some(etcd_client::DeleteOptions::new().with_prefix()))
+        .await
+        .expect("keys are removed");
+    assert_eq!(removed.deleted(), 2);
+    let begun = Instant::now();
+    until("the keys are back", || {
+        let mut keys = keys.clone();
+        async move {
+            let found = keys.get("/damper/replicas/", below()).await.expect("keys are read");
+            so(found.count() == 2, found.count())
+        }
+    })
+    .await;
+    println!("the keys are back after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(3), "not by the end of a lease: {:?}", begun.elapsed());
+    let c = ControlPlane::on(&store).await;
+    // From its first answer on it says of whom it does not know yet.
+    assert_eq!(replicas(&c).await.len(), 3);
+    all_hear(&[&a, &b, &c]).await;
+    let listed = clients(&c).await;
+    assert!(listed.clients.len() == 1 && listed.missing_replicas.is_empty(), "{listed:?}");
+    client.leave();
+}
