@@ -53,6 +53,12 @@ pub enum BootstrapError {
 
 /// Sees to it that there are a key and an admin token.
 pub(crate) async fn ensure(shared: &Shared) -> Result<(), BootstrapError> {
+    if let Some(how) = shared.settings.store.readable_by_others() {
+        tracing::warn!(
+            "the store can be read by others on this machine: {how}. The key that sessions are signed with and the \
+             hashes of tokens lie in it: chmod 700 it, unless a volume has to be shared with a group"
+        );
+    }
     ensure_key(shared).await?;
     if has_admin(&shared.table()) {
         return Ok(());

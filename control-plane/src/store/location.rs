@@ -6,6 +6,7 @@
 //! file or the environment.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -83,6 +84,47 @@ impl Location {
             Self::Etcd(settings) => Arc::new(etcd::EtcdStore::open(settings)?),
         })
     }
+}
+
+impl Location {
+    /// How others on this machine could read the embedded store, in words; none where they can not. A volume may have
+    /// to be shared with a group, so that this is for a warning.
+    pub(crate) fn readable_by_others(&self) -> Option<String> {
+        match self {
+            Self::Sled(path) => readable_by_others(path),
+            Self::Etcd(_) => None,
+        }
+    }
+
+    /// The first place of an etcd that is on another machine and is spoken to without TLS.
+    pub(crate) fn plaintext_elsewhere(&self) -> Option<&str> {
+        let Self::Etcd(settings) = self else { return None };
+        let elsewhere = settings.endpoints.iter().find(|endpoint| !is_loopback(endpoint));
+        elsewhere.filter(|_| settings.tls.is_none()).map(String::as_str)
+    }
+}
+
+#[cfg(unix)]
+fn readable_by_others(path: &std::path::Path) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let path = path.canonicalize().ok()?;
+    let mode = |path: &std::path::Path| Some(path.metadata().ok()?.permissions().mode() & 0o777);
+    let own = mode(&path)?;
+    // Whoever may not go through a folder above it does not come to it.
+    let is_reached = path.ancestors().skip(1).all(|above| mode(above).is_none_or(|mode| mode & 0o011 != 0));
+    (own & 0o055 != 0 && is_reached).then(|| format!("{} has the mode {own:o}", path.display()))
+}
+
+#[cfg(not(unix))]
+fn readable_by_others(_path: &std::path::Path) -> Option<String> {
+    None
+}
+
+fn is_loopback(endpoint: &str) -> bool {
+    let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost")
+        || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 impl fmt::Display for Location {
@@ -174,6 +216,46 @@ mod tests {
         let tls = settings.tls.unwrap();
         assert_eq!(tls.ca, Some(PathBuf::from("/c.pem")));
         assert_eq!(tls.domain.as_deref(), Some("etcd.local"));
+    }
+
+    #[test]
+    fn etcd_without_tls_on_another_machine_is_told_from_one_on_this() {
+        let elsewhere =
+            |text: &str| text.parse::<Location>().unwrap().plaintext_elsewhere().map(str::to_owned);
+        for (text, expected) in [
+            ("etcd://127.0.0.1:2379,[::1]:2379,localhost:2379", None),
+            ("etcd://127.0.0.1:1,10.0.0.1:2", Some("10.0.0.1:2")),
+            ("etcd://localhost.example.org:1", Some("localhost.example.org:1")),
+            ("etcd://[2001:db8::1]:1", Some("[2001:db8::1]:1")),
+            ("etcds://10.0.0.1:1", None),
+            ("sled:x", None),
+        ] {
+            assert_eq!(elsewhere(text).as_deref(), expected, "{text}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_folder_that_was_made_for_a_store_is_the_users_alone_and_one_that_was_opened_is_told_of() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let open_to_all = |path: &std::path::Path| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        open_to_all(folder.path());
+        let above = folder.path().join("above");
+        let store = Location::Sled(above.join("store"));
+        drop(store.clone().open().await.unwrap());
+        for made in [&above, &above.join("store")] {
+            assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{}", made.display());
+        }
+        assert_eq!(store.readable_by_others(), None);
+        open_to_all(&above.join("store"));
+        assert_eq!(store.readable_by_others(), None, "nobody comes through the folder above");
+        open_to_all(&above);
+        let told = store.readable_by_others().unwrap();
+        assert!(told.ends_with("above/store has the mode 755"), "{told}");
+        drop(store.open().await.unwrap());
     }
 
     #[test]

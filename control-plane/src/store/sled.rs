@@ -120,8 +120,7 @@ impl Store for SledStore {
 impl Inner {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let unusable = |error| open_error(path, error);
-        std::fs::create_dir_all(path)
-            .map_err(|source| OpenError::Unusable { path: path.to_owned(), source })?;
+        create_folder(path).map_err(|source| OpenError::Unusable { path: path.to_owned(), source })?;
         let db = sled::Config::new().path(path).flush_every_ms(None).open().map_err(unusable)?;
         if db.get(EPOCH).map_err(unusable)?.is_none() {
             let mut batch = Batch::default();
@@ -303,6 +302,16 @@ impl Watcher {
             self.ready = changes.into();
         }
     }
+}
+
+/// Makes the folder and what is missing above it, for the user alone: the hashes of tokens and the cluster key lie in it,
+/// in files that sled makes readable to whoever may enter. What is there stays as it is.
+fn create_folder(path: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
 }
 
 fn read_seen(db: &Db) -> Result<Seen, Error> {
