@@ -18,14 +18,21 @@ use super::identify;
 use super::methods::{self, Method, Need};
 use super::role::Role;
 use crate::connection::Peer;
+use crate::limits::layer as limits;
 use crate::shared::Shared;
+
+/// How services come.
+const SUBSCRIBE: &str = "/damper.v1.Distribution/Subscribe";
 
 /// Around the API.
 pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
     let method = methods::of_path(request.uri().path());
+    let peer = request.extensions().get::<Peer>().cloned();
     match admitted(&shared, request, method.need) {
         Ok((request, caller)) => carried_out(&shared, request, &caller, method, next).await,
-        Err(denied) => denied.grpc(),
+        // Who is denied does not come to the limits behind this layer, and is held to them here.
+        Err((denied, caller)) => limits::admit(&shared.limiter, peer.as_ref(), &caller, method)
+            .map_or_else(|over| over, |()| denied.grpc()),
     }
 }
 
@@ -37,22 +44,30 @@ pub(crate) async fn metrics(
 ) -> Response<Body> {
     match admitted(&shared, request, Need::Role(Role::Viewer)) {
         Ok((request, _)) => next.run(request).await,
-        Err(denied) => denied.plain(),
+        Err((denied, _)) => denied.plain(),
     }
 }
 
-/// The request with who asks, where they may.
-fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, Caller), Denied> {
+/// The request with who asks, where they may; else why not, and who asked as far as that is known.
+fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, Caller), (Denied, Caller)> {
     let (mut parts, body) = request.into_parts();
     let found = match need {
         // Health answers whatever is shown with it.
         Need::Nothing => Ok(Caller::Nobody),
         _ => identify::caller(&shared.access, &parts, &shared.table(), SystemTime::now()),
     };
-    let permitted = found.and_then(|caller| caller.permit(need).map(|()| caller));
-    let caller = permitted.inspect_err(|denied| {
+    let permitted = match found {
+        Ok(caller) => caller.permit(need).map(|()| caller.clone()).map_err(|denied| (denied, caller)),
+        Err(denied) => Err((denied, Caller::Nobody)),
+    };
+    let caller = permitted.inspect_err(|(denied, caller)| {
         shared.metrics.denied(denied.reason());
-        let peer = parts.extensions.get::<Peer>().map(|peer| peer.address.to_string()).unwrap_or_default();
+        let peer = parts.extensions.get::<Peer>();
+        if parts.uri.path() == SUBSCRIBE {
+            shared.access.turned_away.note(peer, caller, "", denied);
+            return;
+        }
+        let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
         tracing::info!(peer, path = parts.uri.path(), reason = denied.reason(), %denied, "a request was denied");
     })?;
     parts.extensions.insert(caller.clone());

@@ -1,9 +1,10 @@
-//! What each method needs: the one place that says so.
+//! What each method needs and does: the one place that says so.
 //!
 //! docs/security.md has the same table for people, and a test reads it there. A method of ours that is not listed here
 //! is nobody's; another test walks the descriptors, so that a new method can not be forgotten.
 
 use super::role::Role;
+use crate::limits::Class;
 
 /// What a caller must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +23,28 @@ pub(crate) enum Need {
     Never,
 }
 
-/// One method, as far as access goes.
+/// One method, as far as access and limits go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
     pub(crate) need: Need,
+    pub(crate) class: Class,
     /// The caller keeps sending: it is cut off in the middle when its credential is over.
     pub(crate) long_request: bool,
     /// It is kept being answered.
     pub(crate) long_answer: bool,
 }
 
-const VIEWER: Method = short(Need::Role(Role::Viewer));
-const EDITOR: Method = short(Need::Role(Role::Editor));
-const OPERATOR: Method = short(Need::Role(Role::Operator));
-const ADMIN: Method = short(Need::Role(Role::Admin));
+impl Method {
+    /// One message each way.
+    pub(crate) fn is_unary(self) -> bool {
+        !self.long_request && !self.long_answer
+    }
+}
+
+const VIEWER: Method = read(Need::Role(Role::Viewer));
+const EDITOR: Method = write(Need::Role(Role::Editor));
+const OPERATOR: Method = write(Need::Role(Role::Operator));
+const ADMIN: Method = write(Need::Role(Role::Admin));
 
 /// Every method of damper.v1.
 const METHODS: &[(&str, &[(&str, Method)])] = &[
@@ -63,7 +72,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("GetObject", VIEWER),
             ("DiffRevisions", VIEWER),
             ("Rollback", EDITOR),
-            ("RollbackAll", short(Need::Unscoped(Role::Operator))),
+            ("RollbackAll", write(Need::Unscoped(Role::Operator))),
             ("ExportAudit", long(VIEWER, false, true)),
             ("Export", long(VIEWER, false, true)),
         ],
@@ -80,17 +89,17 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("ListReplicas", VIEWER),
         ],
     ),
-    ("Distribution", &[("Subscribe", long(short(Need::Role(Role::Agent)), true, true))]),
+    ("Distribution", &[("Subscribe", long(read(Need::Role(Role::Agent)), true, true))]),
     (
         "Tokens",
         &[
             ("CreateToken", ADMIN),
-            ("ListTokens", ADMIN),
+            ("ListTokens", read(Need::Role(Role::Admin))),
             ("RevokeToken", ADMIN),
-            ("WhoAmI", short(Need::Known)),
+            ("WhoAmI", read(Need::Known)),
         ],
     ),
-    ("Replicas", &[("Follow", long(short(Need::Replica), true, true))]),
+    ("Replicas", &[("Follow", long(read(Need::Replica), true, true))]),
 ];
 
 const PACKAGE: &str = "/damper.v1.";
@@ -98,14 +107,14 @@ const HEALTH: &str = "/grpc.health.v1.Health/";
 
 /// What a path of the API needs.
 pub(crate) fn of_path(path: &str) -> Method {
-    if path.starts_with(HEALTH) {
-        return short(Need::Nothing);
+    if let Some(method) = path.strip_prefix(HEALTH) {
+        return long(read(Need::Nothing), false, method == "Watch");
     }
     let Some(ours) = path.strip_prefix(PACKAGE) else {
         // Reflection, and whatever else is served beside it one day.
-        return long(short(Need::Known), true, true);
+        return long(read(Need::Known), true, true);
     };
-    ours.split_once('/').and_then(|(service, method)| listed(service, method)).unwrap_or(short(Need::Never))
+    ours.split_once('/').and_then(|(service, method)| listed(service, method)).unwrap_or(read(Need::Never))
 }
 
 fn listed(service: &str, method: &str) -> Option<Method> {
@@ -113,8 +122,12 @@ fn listed(service: &str, method: &str) -> Option<Method> {
     methods.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs)
 }
 
-const fn short(need: Need) -> Method {
-    Method { need, long_request: false, long_answer: false }
+const fn read(need: Need) -> Method {
+    Method { need, class: Class::Read, long_request: false, long_answer: false }
+}
+
+const fn write(need: Need) -> Method {
+    Method { class: Class::Write, ..read(need) }
 }
 
 const fn long(method: Method, long_request: bool, long_answer: bool) -> Method {
@@ -153,6 +166,29 @@ mod tests {
             }
         }
         assert!(served.len() > 30, "{served:?}");
+    }
+
+    #[test]
+    fn what_takes_the_options_of_a_write_is_one_and_nothing_else() {
+        let descriptors = FileDescriptorSet::decode(damper_proto::DESCRIPTORS).unwrap();
+        let takes_options = |message: &str| {
+            let named = |name: &str| name.trim_start_matches(PACKAGE.replace('/', ".").as_str()).to_owned();
+            let messages = descriptors.file.iter().flat_map(|file| &file.message_type);
+            let message = messages.into_iter().find(|known| known.name() == named(message)).unwrap();
+            let said = message.field.iter().chain(message.nested_type.iter().flat_map(|inner| &inner.field));
+            said.into_iter().any(|field| field.type_name() == ".damper.v1.WriteOptions")
+        };
+        let ours = descriptors.file.iter().filter(|file| file.package() == "damper.v1");
+        let mut writes = 0;
+        for service in ours.flat_map(|file| &file.service) {
+            for method in &service.method {
+                let path = format!("{PACKAGE}{}/{}", service.name(), method.name());
+                let is_write = of_path(&path).class == Class::Write;
+                assert_eq!(is_write, takes_options(method.input_type()), "{path}");
+                writes += usize::from(is_write);
+            }
+        }
+        assert!(writes > 10, "{writes}");
     }
 
     #[test]

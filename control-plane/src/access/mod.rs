@@ -12,17 +12,18 @@ mod denied;
 pub(crate) mod ending;
 mod identify;
 pub(crate) mod layer;
-mod methods;
+pub(crate) mod methods;
 mod role;
 mod scope;
 mod secret;
 pub(crate) mod session;
 mod site;
+mod turned_away;
 
 use http::HeaderValue;
 
-pub(crate) use self::bootstrap::ensure;
 pub use self::bootstrap::BootstrapError;
+pub(crate) use self::bootstrap::ensure;
 pub(crate) use self::caller::{Caller, misplaced};
 pub use self::certificate::{ClientIdentity, ClientIdentityError};
 pub(crate) use self::denied::Denied;
@@ -31,6 +32,7 @@ pub(crate) use self::scope::Scope;
 pub(crate) use self::secret::{Bearer, ClusterKey, Hash, TokenId};
 pub(crate) use self::site::own_site_only;
 pub use self::site::{PageOrigin, PageOriginError};
+pub(crate) use self::turned_away::{Refusal, TurnedAway};
 use crate::settings::{Auth, Settings};
 use crate::table::TableView;
 
@@ -42,6 +44,8 @@ pub(crate) struct Access {
     page_origins: Vec<PageOrigin>,
     identities: Vec<ClientIdentity>,
     lives: ending::Lives,
+    /// Services that were not let in.
+    pub(crate) turned_away: TurnedAway,
 }
 
 impl Access {
@@ -51,19 +55,27 @@ impl Access {
             page_origins: settings.page_origins.clone(),
             identities: settings.client_identities.clone(),
             lives: ending::Lives::default(),
+            turned_away: TurnedAway::default(),
         }
     }
 
     #[cfg(test)]
     fn for_pages(origins: &[&str]) -> Self {
         let page_origins = origins.iter().map(|origin| origin.parse().expect("an origin")).collect();
-        Self { required: true, page_origins, identities: Vec::new(), lives: ending::Lives::default() }
+        Self {
+            required: true,
+            page_origins,
+            identities: Vec::new(),
+            lives: ending::Lives::default(),
+            turned_away: TurnedAway::default(),
+        }
     }
 
     /// What this replica shows another as `authorization`; none where replicas ask for nothing.
     pub(crate) fn peer_credential(&self, table: &TableView) -> Option<HeaderValue> {
         let key = table.tokens().cluster_key().filter(|_| self.required)?;
-        let mut value = HeaderValue::try_from(format!("Bearer {}", key.replica())).expect("it is visible ASCII");
+        let mut value =
+            HeaderValue::try_from(format!("Bearer {}", key.replica())).expect("it is visible ASCII");
         value.set_sensitive(true);
         Some(value)
     }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_proto::v1::{self, client_message, server_message};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
 use super::Desk;
+use super::reports::Allowance;
 use super::responses::Response;
 use super::told::ToldKills;
 use crate::access::Caller;
@@ -21,6 +22,8 @@ use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
 use crate::hub::{Admitted, Session};
+use crate::limits::layer::identity;
+use crate::limits::{Limit, Registered};
 use crate::replicas;
 use crate::shared::Shared;
 use crate::table::{Subject, TableView};
@@ -59,6 +62,8 @@ struct Stream {
     bookmark_due: bool,
     /// Since when there is something to say and no room to say it.
     waiting_since: Option<Instant>,
+    reports: Allowance,
+    _room: Option<(OwnedSemaphorePermit, Registered)>,
 }
 
 /// A response that is being sent.
@@ -120,7 +125,12 @@ async fn open(
         Err(_) => return Err(refused(Error::TooLate(HELLO_WITHIN))),
     };
     let class = Class::read(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
-    caller.permit_client(&class.service).map_err(|denied| refused(denied.into()))?;
+    caller.permit_client(&class.service).map_err(|denied| {
+        shared.metrics.denied(denied.reason());
+        shared.access.turned_away.note(peer, caller, &class.service, &denied);
+        refused(denied.into())
+    })?;
+    let room = peer.map(|peer| shared.limiter.stream(&identity(caller, peer))).transpose().map_err(refused)?;
     let mut tables = shared.distributed.clone();
     catch_up(shared, &hello, &mut tables).await;
     let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
@@ -147,6 +157,8 @@ async fn open(
         told_kills,
         bookmark_due: false,
         waiting_since: None,
+        reports: Allowance::new(shared.settings.watched_report_interval),
+        _room: room,
     };
     stream.respond(at, base, changed);
     // A client that missed nothing is told so at once.
@@ -270,11 +282,19 @@ impl Stream {
                 Ok(())
             }
             Some(client_message::Kind::Report(report)) => {
+                if !self.reports.take() {
+                    let text = "this client reports more often than any that it is asked to".to_owned();
+                    return Err(refused(Error::TooMuch { limit: Limit::Reports, text, again_after: None }));
+                }
                 session.reported(report.source, report.override_mode);
                 self.shared.metrics.reports.increment(1);
                 let left_out = self.shared.stats.report(session, &report);
                 self.shared.metrics.report_faults.increment(left_out);
-                self.shared.hub.reported(session, report);
+                // What is not taken here is none of the other replicas' business.
+                let parts = (report.routes.len() + report.served.len()) as u64;
+                if parts == 0 || left_out < parts {
+                    self.shared.hub.reported(session, report);
+                }
                 Ok(())
             }
             Some(client_message::Kind::Hello(_)) => {

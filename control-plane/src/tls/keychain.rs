@@ -13,6 +13,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::rustls::ServerConfig;
 
 use super::material::{Loaded, Material};
+use super::validity::Validity;
 use super::{Pem, Tls};
 use crate::metrics::Metrics;
 
@@ -30,6 +31,9 @@ pub(crate) struct Keychain {
 struct Current {
     material: Material,
     config: Arc<ServerConfig>,
+    validity: Validity,
+    /// Why the files as they are now can not be used instead.
+    refused: Option<String>,
 }
 
 impl fmt::Debug for Keychain {
@@ -44,7 +48,19 @@ impl Keychain {
         let material = Material::read(&tls)?;
         let loaded = material.load(&tls)?;
         tell(&loaded, &metrics);
-        Ok(Self { tls, current: RwLock::new(Current { material, config: loaded.config }), metrics })
+        let Loaded { config, validity } = loaded;
+        let current = Current { material, config, validity, refused: None };
+        Ok(Self { tls, current: RwLock::new(current), metrics })
+    }
+
+    /// From when to when the certificate in use is good.
+    pub(crate) fn validity(&self) -> Validity {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).validity
+    }
+
+    /// Why the files as they are now are not in use; none where they are.
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).refused.clone()
     }
 
     /// What a new connection is served with.
@@ -86,7 +102,7 @@ impl Keychain {
             found.as_ref().is_ok_and(|found| *found == current.material)
         };
         if is_in_use {
-            self.metrics.tls_reload_failing.set(0.0);
+            self.tell_refused(None);
             *refused = None;
             return;
         }
@@ -97,19 +113,25 @@ impl Keychain {
         match (found, loaded) {
             (Ok(material), Ok(loaded)) => {
                 tell(&loaded, &self.metrics);
-                self.metrics.tls_reload_failing.set(0.0);
+                self.tell_refused(None);
+                let Loaded { config, validity } = loaded;
                 let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-                *current = Current { material, config: loaded.config };
+                *current = Current { material, config, validity, refused: None };
                 *refused = None;
                 tracing::info!("new connections are served with the changed certificate");
             }
             (found, loaded) => {
                 let faults = loaded.err().unwrap_or_default().join("; ");
                 tracing::error!(faults, "the changed certificate can not be used; the one before stays");
-                self.metrics.tls_reload_failing.set(1.0);
+                self.tell_refused(Some(faults));
                 *refused = Some(found);
             }
         }
+    }
+
+    fn tell_refused(&self, why: Option<String>) {
+        self.metrics.tls_reload_failing.set(if why.is_some() { 1.0 } else { 0.0 });
+        self.current.write().unwrap_or_else(PoisonError::into_inner).refused = why;
     }
 
     /// The files once two looks in a row find the same.
@@ -142,10 +164,11 @@ impl Keychain {
 
 /// Says until when the certificate is good.
 fn tell(loaded: &Loaded, metrics: &Metrics) {
-    let Some(expires_at) = loaded.expires_at else { return };
-    let seconds = expires_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-    metrics.tls_certificate_expires_at.set(seconds as f64);
-    if expires_at <= SystemTime::now() {
-        tracing::warn!("the certificate is over; clients will refuse it");
+    if let Some(ends_at) = loaded.validity.ends_at {
+        let seconds = ends_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        metrics.tls_certificate_expires_at.set(seconds as f64);
+    }
+    if let Some(warning) = loaded.validity.warning(SystemTime::now()) {
+        tracing::warn!("{warning}");
     }
 }

@@ -4,7 +4,6 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
@@ -15,7 +14,7 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::names::expiry;
+use super::validity::Validity;
 use super::{ClientCertificates, Pem, Tls};
 
 const CERTIFICATE: &str = "tls_cert";
@@ -33,8 +32,7 @@ pub(super) struct Material {
 /// What they come to.
 pub(super) struct Loaded {
     pub(super) config: Arc<ServerConfig>,
-    /// When the certificate is over.
-    pub(super) expires_at: Option<SystemTime>,
+    pub(super) validity: Validity,
 }
 
 impl Material {
@@ -63,7 +61,7 @@ impl Material {
         let key = key(&self.key, &provider).map_err(|problem| faults.push(fault(KEY, &tls.key, &problem)));
         let verifier = self.verifier(tls, &provider).map_err(|problem| faults.push(problem));
         let (Ok(chain), Ok(key), Ok(verifier)) = (chain, key, verifier) else { return Err(faults) };
-        let expires_at = X509Certificate::from_der(&chain[0]).ok().and_then(|(_, read)| expiry(&read));
+        let validity = X509Certificate::from_der(&chain[0]).map(|(_, read)| Validity::of(&read));
         let shown = CertifiedKey::new(chain, key);
         if let Err(error) = shown.keys_match() {
             return Err(vec![fault(KEY, &tls.key, &format!("is not the key of the certificate: {error}"))]);
@@ -79,7 +77,7 @@ impl Material {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { config: Arc::new(config), expires_at })
+        Ok(Loaded { config: Arc::new(config), validity: validity.unwrap_or_default() })
     }
 
     fn verifier(

@@ -2,13 +2,14 @@
 //!
 //! [`Tls`] is what a server is told. [`material`] reads it and makes it into rustls's terms, with all faults at once;
 //! [`keychain`] holds what is in use and changes it when the files change; [`names`] says who a client's certificate
-//! is for. Sessions are never resumed: a certificate that is over, or no longer trusted, is found out at the next
+//! is for, [`validity`] until when one is good. Sessions are never resumed: a certificate that is over, or no longer trusted, is found out at the next
 //! connection. Key material has no `Debug` that shows it, and rustls's own log is not compiled in.
 
 mod failure;
 mod keychain;
 mod material;
 mod names;
+mod validity;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -3,11 +3,13 @@
 //! The chain was verified in the handshake; nothing is believed here that was not. The common name is not looked at:
 //! it is free text.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::validity::Validity;
 
 /// The names in a verified client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +26,7 @@ impl ClientNames {
     /// Reads a certificate; what can not be read names nobody.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Self::default() };
-        let mut names = Self { expires_at: expiry(&read), ..Self::default() };
+        let mut names = Self { expires_at: Validity::of(&read).ends_at, ..Self::default() };
         let Ok(Some(alternatives)) = read.subject_alternative_name() else { return names };
         for name in &alternatives.value.general_names {
             match name {
@@ -35,10 +37,4 @@ impl ClientNames {
         }
         names
     }
-}
-
-/// When a certificate is over.
-pub(super) fn expiry(certificate: &X509Certificate<'_>) -> Option<SystemTime> {
-    let seconds = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }

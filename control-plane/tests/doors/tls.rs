@@ -139,3 +139,15 @@ async fn what_of_tls_can_not_be_used_is_told_at_once_and_without_the_key() {
     assert!(faults[0].contains("is not the key of the certificate"), "{faults:?}");
     assert!(!faults.concat().contains(one.key.lines().nth(1).unwrap()));
 }
+
+#[tokio::test]
+async fn a_certificate_that_is_over_is_no_good_setting_and_yet_served_with() {
+    let ours = Authority::new("ours");
+    let over = with_pair(&ours.expired("localhost"));
+    let mut settings = Settings::new("sled:x".parse().unwrap());
+    settings.tls = Some(over.clone());
+    let problem = Server::check(&settings).unwrap_err().to_string();
+    assert!(problem.contains("tls_cert: the certificate was good until 2020-01-01T00:00:00Z only"), "{problem}");
+    let server = start(|settings| settings.tls = Some(over)).await;
+    server.stop().await;
+}

@@ -29,6 +29,15 @@ codes! {
     REPLICA_BEHIND = "replica_behind", Warning,
         "A replica has not come to the revision of the others.",
         "Look at that replica's log and at its way to the store; its clients wait for changes meanwhile.";
+    AGENT_DENIED = "agent_denied", Warning,
+        "A service is turned away for its token or certificate, and goes on without Damper.",
+        "Give it a token of the role agent whose scope has the service (`damper token create NAME --role agent --caller SERVICE`), or a certificate for it.";
+    CERTIFICATE_ENDS = "certificate_ends", Warning,
+        "The certificate that this replica shows is not good, or ends soon; clients refuse it then.",
+        "Put the next certificate and its key into their files; they are read again within 10 s.";
+    CERTIFICATE_NOT_RELOADED = "certificate_not_reloaded", Warning,
+        "The files of this replica's certificate have changed and can not be used; what was read before is still shown.",
+        "Repair what the reason names; the files are read again within 10 s.";
     KILL_IN_FORCE = "kill_in_force", Warning,
         "A kill switch stops what is repeated, or calls altogether.",
         "End it with `damper unkill` when the incident is over, or let it expire.";

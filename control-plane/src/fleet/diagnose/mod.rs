@@ -6,6 +6,7 @@
 
 mod clients;
 mod codes;
+mod doors;
 mod replicas;
 mod routes;
 mod rules;
@@ -19,6 +20,7 @@ use damper_core::lint::codes::{CLIENTS_LACK_FEATURE, GUARD_CUTS, Known, MORE_FIN
 use damper_core::{Faults, key};
 use damper_proto::v1;
 
+use crate::access::Refusal;
 use crate::errors::Error;
 use crate::figures::many;
 use crate::judgement::{self, Findings};
@@ -51,6 +53,10 @@ struct Picture {
     /// All replicas, this one included, and those that are elsewhere than this one.
     replicas: Vec<v1::Replica>,
     apart: Vec<Apart>,
+    /// Services that this one did not let in of late.
+    turned_away: Vec<Refusal>,
+    /// None = no TLS.
+    certificate: Option<doors::Certificate>,
 }
 
 /// One thing that is looked at.
@@ -72,8 +78,15 @@ pub(super) async fn diagnose(
         faults.or(()).map_err(Error::Faults)?;
     }
     let table = shared.table();
+    let now = SystemTime::now();
+    let certificate = shared.tls.as_ref().map(|tls| doors::Certificate {
+        warning: tls.validity().warning(now),
+        refused: tls.refused(),
+    });
     let picture = Picture {
-        now: SystemTime::now(),
+        now,
+        turned_away: shared.access.turned_away.of_late(now),
+        certificate,
         clients: shared.hub.clients("", "", &table),
         rows: shared.stats.rows_over(Over::Minute, &table),
         served: shared.stats.served_rates(Over::Minute),
@@ -91,8 +104,8 @@ impl Picture {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
-        for check in clients::CHECKS.iter().chain(replicas::CHECKS).chain(routes::CHECKS).chain(rules::CHECKS)
-        {
+        let checks = [replicas::CHECKS, doors::CHECKS, clients::CHECKS, routes::CHECKS, rules::CHECKS];
+        for check in checks.into_iter().flatten() {
             let found = (check.find)(self);
             let result = match found.len() {
                 0 => "nothing found".to_owned(),

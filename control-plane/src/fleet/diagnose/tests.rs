@@ -30,6 +30,8 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
         lags_after: Duration::from_secs(10),
         replicas: Vec::new(),
         apart: Vec::new(),
+        turned_away: Vec::new(),
+        certificate: None,
     }
 }
 

@@ -1,13 +1,15 @@
 //! How tokens are made, told, kept and ended.
 
+use damper_proto::v1::distribution_client::DistributionClient;
+use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::history_client::HistoryClient;
 use damper_proto::v1::rules_client::RulesClient;
-use damper_proto::v1::{self, object_key};
+use damper_proto::v1::{self, client_message, object_key};
 use tempfile::TempDir;
 use tonic::Code;
 
 use super::{Guarded, bearer, wanted};
-use crate::harness::{header, settings_in, shop_rule, soon};
+use crate::harness::{header, hello, said, settings_in, shop_rule, soon};
 use damper_control_plane::{Auth, Server, StartError};
 
 fn options(request_id: &str) -> Option<v1::WriteOptions> {
@@ -324,4 +326,42 @@ fn folder_with(token: &str) -> TempDir {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("first-token"), token).unwrap();
     folder
+}
+
+/// How a service that is not let in is answered.
+async fn turned_away(server: &Guarded, token: &str) -> tonic::Status {
+    let mut distribution = DistributionClient::with_interceptor(server.server.channel(), bearer(token));
+    let said = tokio_stream::iter([said(client_message::Kind::Hello(hello("shop")))]);
+    match soon(distribution.subscribe(said)).await {
+        Ok(answer) => soon(answer.into_inner().message()).await.unwrap_err(),
+        Err(status) => status,
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_is_turned_away_is_told_of_by_a_diagnosis() {
+    let server = Guarded::start().await;
+    let other = server.token(v1::Role::Agent, &["cart"], &[]).await;
+    let viewer = server.token(v1::Role::Viewer, &[], &[]).await;
+    for token in [&other, &other, &viewer] {
+        assert_eq!(turned_away(&server, token).await.code(), Code::PermissionDenied);
+    }
+    assert_eq!(turned_away(&server, "damper_x").await.code(), Code::Unauthenticated);
+    let told = async |service: &str| {
+        let mut fleet = FleetClient::with_interceptor(server.server.channel(), bearer(&viewer));
+        let request = v1::DiagnoseRequest { service: service.to_owned() };
+        let findings = soon(fleet.diagnose(request)).await.unwrap().into_inner().findings;
+        let denied = findings.into_iter().filter(|finding| finding.code == "agent_denied");
+        denied.map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
+    };
+    let of_shop = told("shop").await;
+    let [(subject, message)] = &of_shop[..] else { panic!("{of_shop:?}") };
+    assert_eq!(subject, "shop");
+    assert!(message.contains("2 times") && message.contains("service shop is not within the scope"), "{message}");
+    let all = told("").await;
+    assert_eq!(all.len(), 3, "{all:?}");
+    for part in ["this takes the role agent", "address 127.0.0.1 was turned away once"] {
+        assert!(all.iter().any(|(_, message)| message.contains(part)), "{part} is not in {all:?}");
+    }
+    assert!(told("cart").await.is_empty());
 }

@@ -1,0 +1,55 @@
+//! Who does not come in at this replica: services that are turned away, and everybody when its certificate is over.
+
+use damper_proto::v1;
+
+use super::clients::age;
+use super::{Check, Picture, codes, finding};
+use crate::figures::many;
+
+/// What is known of the certificate that this replica shows.
+#[derive(Debug, Default)]
+pub(super) struct Certificate {
+    /// Why it is not good, or not for long any more.
+    pub(super) warning: Option<String>,
+    /// Why the files as they are now are not in use.
+    pub(super) refused: Option<String>,
+}
+
+pub(super) const CHECKS: &[Check] = &[
+    Check { what: "services are let in at this replica", scope: turned_away, find: agent_denied },
+    Check { what: "this replica's certificate is good for long", scope: tls, find: certificate_ends },
+    Check { what: "this replica's certificate is the one in its files", scope: tls, find: reload_fails },
+];
+
+fn turned_away(picture: &Picture) -> String {
+    format!("{} turned away in the last 10 min", many(picture.turned_away.len(), "service"))
+}
+
+fn tls(picture: &Picture) -> String {
+    if picture.certificate.is_some() { "TLS".to_owned() } else { "no TLS".to_owned() }
+}
+
+fn agent_denied(picture: &Picture) -> Vec<v1::Finding> {
+    let about = picture.turned_away.iter().filter(|refusal| picture.is_about(&refusal.service));
+    let told = about.map(|refusal| {
+        let crate::access::Refusal { who, service, why, times, last, .. } = refusal;
+        let ago = age(*last, picture.now);
+        let message = format!("{who} was turned away {}, last {ago} ago: {why}", many_times(*times));
+        finding(codes::AGENT_DENIED, service, message)
+    });
+    told.collect()
+}
+
+fn many_times(times: u64) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
+}
+
+fn certificate_ends(picture: &Picture) -> Vec<v1::Finding> {
+    let warning = picture.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
+    warning.map(|warning| finding(codes::CERTIFICATE_ENDS, "", warning.clone())).collect()
+}
+
+fn reload_fails(picture: &Picture) -> Vec<v1::Finding> {
+    let refused = picture.certificate.iter().filter_map(|certificate| certificate.refused.as_ref());
+    refused.map(|why| finding(codes::CERTIFICATE_NOT_RELOADED, "", why.clone())).collect()
+}
