@@ -36,8 +36,8 @@ struct Draft<'a> {
     plan: Plan,
     edits: BTreeMap<String, Option<Entry>>,
     counts: Vec<usize>,
-    /// The proposals of this batch that have an id, by place.
-    requests: HashMap<&'a str, (usize, u64)>,
+    /// The proposals of this batch that have an id, by place; each principal has ids of its own.
+    requests: HashMap<(&'a str, &'a str), (usize, u64)>,
 }
 
 impl Known {
@@ -82,7 +82,8 @@ impl Known {
                 None => draft.add(proposal),
             };
             if !proposal.request_id.is_empty() && answer.is_ok() {
-                draft.requests.entry(&proposal.request_id).or_insert((place, proposal.request_digest));
+                let id = (proposal.principal.as_str(), proposal.request_id.as_str());
+                draft.requests.entry(id).or_insert((place, proposal.request_digest));
             }
             draft.plan.answers.push(answer);
         }
@@ -95,7 +96,8 @@ impl<'a> Draft<'a> {
         if proposal.request_id.is_empty() {
             return None;
         }
-        let Some(&(place, digest)) = self.requests.get(proposal.request_id.as_str()) else {
+        let id = (proposal.principal.as_str(), proposal.request_id.as_str());
+        let Some(&(place, digest)) = self.requests.get(&id) else {
             return self.known.requests.recall(proposal);
         };
         if digest != proposal.request_digest {

@@ -1,7 +1,7 @@
 //! The requests of the last day, so that a repeated one gets its first answer.
 //!
 //! Ids that led to a change are part of that change and survive a restart; those that changed nothing are
-//! remembered only here. Time is that of the proposals themselves: an id is forgotten by the first proposal
+//! remembered only here. Ids are each principal's own: nobody can use up another's. Time is that of the proposals themselves: an id is forgotten by the first proposal
 //! that is made more than the settled time later.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,13 +10,16 @@ use std::time::{Duration, SystemTime};
 use super::{Committed, Proposal, Refusal};
 use crate::store::Change;
 
-/// First answers, by request id.
+/// Who asked, as far as it was proven, and by which id.
+type Id = (String, String);
+
+/// First answers.
 #[derive(Debug)]
 pub(super) struct Requests {
     remember: Duration,
-    answers: HashMap<String, Remembered>,
+    answers: HashMap<Id, Remembered>,
     /// The ids with their times, oldest first.
-    order: VecDeque<(SystemTime, String)>,
+    order: VecDeque<(SystemTime, Id)>,
 }
 
 #[derive(Debug)]
@@ -32,7 +35,7 @@ impl Requests {
 
     /// The first answer to this request; none where it is new.
     pub(super) fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, Refusal>> {
-        let remembered = self.answers.get(&proposal.request_id)?;
+        let remembered = self.answers.get(&id(&proposal.principal, &proposal.request_id))?;
         Some(remembered.answer_to(proposal))
     }
 
@@ -42,12 +45,14 @@ impl Requests {
             return;
         }
         let answer = answer.clone();
-        self.keep(proposal.at, &proposal.request_id, Remembered { digest: proposal.request_digest, answer });
+        let id = id(&proposal.principal, &proposal.request_id);
+        self.keep(proposal.at, id, Remembered { digest: proposal.request_digest, answer });
     }
 
     /// Keeps what a change of the store tells of its request.
     pub(super) fn learn(&mut self, change: &Change) {
-        if change.request_id.is_empty() || self.answers.contains_key(&change.request_id) {
+        let id = id(&change.principal, &change.request_id);
+        if change.request_id.is_empty() || self.answers.contains_key(&id) {
             return;
         }
         let keys = change.edits.iter().map(|edit| {
@@ -56,7 +61,7 @@ impl Requests {
         });
         let answer =
             Committed { revision: change.revision, unchanged: false, repeated: false, keys: keys.collect() };
-        self.keep(change.at, &change.request_id, Remembered { digest: change.request_digest, answer });
+        self.keep(change.at, id, Remembered { digest: change.request_digest, answer });
     }
 
     /// Forgets what is older than the settled time at `now`.
@@ -71,11 +76,15 @@ impl Requests {
         }
     }
 
-    fn keep(&mut self, at: SystemTime, id: &str, remembered: Remembered) {
-        if self.answers.insert(id.to_owned(), remembered).is_none() {
-            self.order.push_back((at, id.to_owned()));
+    fn keep(&mut self, at: SystemTime, id: Id, remembered: Remembered) {
+        if self.answers.insert(id.clone(), remembered).is_none() {
+            self.order.push_back((at, id));
         }
     }
+}
+
+fn id(principal: &str, request_id: &str) -> Id {
+    (principal.to_owned(), request_id.to_owned())
 }
 
 impl Remembered {

@@ -146,6 +146,30 @@ async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_request_id_is_its_principals_own_at_once_and_after_a_restart() {
+    let bench = Bench::new().await;
+    let by = |principal: &str, key: &str| Proposal {
+        principal: principal.to_owned(),
+        ..request("id", key.len() as u64, vec![edit(key, Some("1"), None)])
+    };
+    let (ann, bob) =
+        tokio::join!(bench.writer.propose(by("ann", "a")), bench.writer.propose(by("bob", "bb")));
+    let nobody = bench.writer.propose(by("", "ccc")).await.unwrap();
+    let firsts = [("ann", "a", ann.unwrap()), ("bob", "bb", bob.unwrap()), ("", "ccc", nobody)];
+    let restarted = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    for writer in [&bench.writer, &restarted] {
+        for (principal, key, first) in &firsts {
+            assert!(!first.repeated && !first.unchanged);
+            let again = writer.propose(by(principal, key)).await.unwrap();
+            assert_eq!(again, Committed { repeated: true, ..first.clone() });
+        }
+        let other = writer.propose(by("ann", "bb")).await;
+        assert_eq!(other, Err(Refusal::RequestIdReused { request_id: "id".to_owned() }));
+    }
+    assert_eq!(bench.head().await, 3);
+}
+
+#[tokio::test]
 async fn a_request_repeated_at_the_same_moment_is_carried_out_once() {
     let bench = Bench::new().await;
     let ask = || bench.writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))]));
