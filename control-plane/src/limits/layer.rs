@@ -51,7 +51,8 @@ pub(crate) async fn answer(
     counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()))
 }
 
-fn identity(caller: &Caller, peer: &Peer) -> String {
+/// Whom limits are counted for.
+pub(crate) fn identity(caller: &Caller, peer: &Peer) -> String {
     let principal = caller.principal();
     if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
 }

@@ -21,11 +21,14 @@ use crate::shared::Shared;
 /// The service.
 pub(crate) struct Rules {
     shared: Arc<Shared>,
+    /// For sets that are being read and written.
+    rooms: apply::Rooms,
 }
 
 impl Rules {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+        let rooms = apply::Rooms::new(shared.settings.max_apply_bytes);
+        Self { shared, rooms }
     }
 }
 
@@ -62,7 +65,7 @@ impl v1::rules_server::Rules for Rules {
         &self,
         request: Request<Streaming<v1::ApplyRulesRequest>>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = apply::apply(&self.shared, request);
+        let work = apply::apply(&self.shared, &self.rooms, request);
         self.shared.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
     }
 

@@ -6,6 +6,7 @@
 mod claim;
 mod conflict;
 mod read;
+mod room;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,6 +16,7 @@ use tonic::Request;
 
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
+pub(super) use self::room::Rooms;
 use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::requests::{Asked, Done, commit, first_answer};
@@ -32,10 +34,12 @@ struct Apply {
 
 pub(super) async fn apply(
     shared: &Arc<Shared>,
+    rooms: &Rooms,
     request: Request<Requests>,
 ) -> Result<v1::ApplyRulesResponse, Error> {
-    let Apply { asked, claim, set } = tokio::select! {
-        apply = read::read(shared, request) => apply?,
+    // The room is the set's until it is written.
+    let (Apply { asked, claim, set }, _room) = tokio::select! {
+        read = read::read(shared, rooms, request) => read?,
         () = shared.stopping.cancelled() => return Err(Error::unavailable("the server is stopping")),
     };
     let at = SystemTime::now();

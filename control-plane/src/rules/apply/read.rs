@@ -1,7 +1,7 @@
 //! Reads the stream of an apply into a set of changes.
 //!
-//! The set is counted while it arrives, so that one that is too large is refused before it fills the memory. Every
-//! change is read at once; what is wrong anywhere is told together at the end.
+//! The set is counted while it arrives, alone and with all others, so that what is too large is refused before it fills
+//! the memory. Every change is read at once; what is wrong anywhere is told together at the end.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,8 +13,11 @@ use tonic::{Request, Streaming};
 
 use super::Apply;
 use super::claim::Claim;
+use super::room::{Room, Rooms};
+use crate::connection::Peer;
 use crate::errors::Error;
 use crate::limits::Limit;
+use crate::limits::layer::identity;
 use crate::paging::Digest;
 use crate::requests::{Asked, Asker, check_options, read_key};
 use crate::set::{Change, Set, Written};
@@ -24,14 +27,32 @@ use crate::written::{WrittenGuard, WrittenRule};
 
 /// How long the next message of a set may take.
 const NEXT_WITHIN: Duration = Duration::from_secs(30);
+/// How long the whole set may take.
+const WHOLE_WITHIN: Duration = Duration::from_secs(300);
 /// Reading goes on after faults, so that all are told; but not for ever.
 const MAX_FAULTS: usize = 1000;
 
 pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
-pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<Apply, Error> {
+pub(super) async fn read<'r>(
+    shared: &Shared,
+    rooms: &'r Rooms,
+    request: Request<Requests>,
+) -> Result<(Apply, Room<'r>), Error> {
+    tokio::time::timeout(WHOLE_WITHIN, whole(shared, rooms, request))
+        .await
+        .unwrap_or(Err(Error::TooLate(WHOLE_WITHIN)))
+}
+
+async fn whole<'r>(
+    shared: &Shared,
+    rooms: &'r Rooms,
+    request: Request<Requests>,
+) -> Result<(Apply, Room<'r>), Error> {
     let by = Asker::of(&request);
+    let peer = request.extensions().get::<Peer>();
+    let mut room = rooms.open(peer.map(|peer| identity(&by.caller, peer)).unwrap_or_default())?;
     let mut requests = request.into_inner();
     let first = next(&mut requests).await?;
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
@@ -53,6 +74,7 @@ pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<
         if bytes > limit {
             return Err(Error::too_large(Limit::ApplyBytes, format!("the set has more than {limit} bytes")));
         }
+        room.grow(encoded.len())?;
         let (limit, count, most) = match is_of_guard(&request) {
             true => (Limit::Guards, &mut guards, shared.settings.max_guards),
             false => (Limit::Rules, &mut rules, shared.settings.max_rules),
@@ -62,7 +84,11 @@ pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<
             let text = format!("the set has more than {most} changes of {}", limit.name());
             return Err(Error::too_large(limit, text));
         }
-        changes.extend(reading.change(place, request.kind, &claim));
+        if let Some(change) = reading.change(place, request.kind, &claim) {
+            // Nobody sends much of what they may not change.
+            by.caller.permit_write(&change.subject)?;
+            changes.push(change);
+        }
         place += 1;
         if reading.faults.len() >= MAX_FAULTS {
             break;
@@ -73,7 +99,7 @@ pub(super) async fn read(shared: &Shared, request: Request<Requests>) -> Result<
     }
     match reading.too_large {
         Some(error) => Err(error),
-        None => Ok(Apply { asked: Asked::of_parts(options, digest, by), claim, set: Set(changes) }),
+        None => Ok((Apply { asked: Asked::of_parts(options, digest, by), claim, set: Set(changes) }, room)),
     }
 }
 
