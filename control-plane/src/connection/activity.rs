@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::limits::{Limit, Limits};
+use crate::limits::{Limit, Limits, Registered};
 
 /// Shared by the socket, the requests and the task of one connection.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ struct State {
     quiet_since: Instant,
     /// When the first byte came after that.
     spoke_at: Option<Instant>,
+    /// Counts it among those of its address that have not made a request yet.
+    newcomer: Option<Registered>,
 }
 
 /// What to do about a connection.
@@ -35,8 +37,8 @@ pub(super) enum Due {
 }
 
 impl Activity {
-    pub(super) fn new(now: Instant) -> Self {
-        let state = State { open: 0, http1: None, quiet_since: now, spoke_at: None };
+    pub(super) fn new(now: Instant, newcomer: Option<Registered>) -> Self {
+        let state = State { open: 0, http1: None, quiet_since: now, spoke_at: None, newcomer };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -54,6 +56,7 @@ impl Activity {
         state.open += 1;
         state.http1 = Some(http1);
         state.spoke_at = None;
+        state.newcomer = None;
         Open(self.clone())
     }
 
@@ -108,7 +111,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_request_is_awaited_for_a_short_time_and_the_next_for_a_long_one() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now());
+        let activity = Activity::new(Instant::now(), None);
         assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + 10 * S));
         // Bytes that make no request do not help.
         tokio::time::advance(9 * S).await;
@@ -126,7 +129,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_later_head_over_http_1_may_not_take_longer_than_the_first() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now());
+        let activity = Activity::new(Instant::now(), None);
         drop(activity.begin(true));
         tokio::time::advance(100 * S).await;
         activity.spoke();
@@ -140,7 +143,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_open_request_keeps_its_connection_for_ever() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now());
+        let activity = Activity::new(Instant::now(), None);
         let (first, second) = (activity.begin(false), activity.begin(false));
         drop(first);
         tokio::time::advance(10_000 * S).await;

@@ -19,7 +19,7 @@ use super::Peer;
 use super::activity::Activity;
 use super::serving::{protocol, serve};
 use super::socket::{Socket, Stream};
-use crate::limits::{Limit, Limiter};
+use crate::limits::{Limit, Limiter, Registered};
 use crate::metrics::Metrics;
 use crate::tls::{ClientNames, HandshakeFailure, Keychain};
 
@@ -56,11 +56,12 @@ impl Port {
             };
             let (stream, address) = accepted;
             let Some(room) = port.limiter.room() else { continue };
+            let Some(newcomer) = port.limiter.newcomer(address.ip()) else { continue };
             let (port, protocol) = (port.clone(), protocol.clone());
             tracker.spawn(async move {
                 port.metrics.connections.increment(1.0);
                 let cut = port.cut.child_token();
-                port.connection(&protocol, stream, address, cut).await;
+                port.connection(&protocol, stream, (address, newcomer), cut).await;
                 port.metrics.connections.decrement(1.0);
                 drop(room);
             });
@@ -74,7 +75,7 @@ impl Port {
         &self,
         protocol: &Builder<TokioExecutor>,
         stream: TcpStream,
-        address: SocketAddr,
+        (address, newcomer): (SocketAddr, Registered),
         cut: CancellationToken,
     ) {
         let opened = tokio::select! {
@@ -86,7 +87,7 @@ impl Port {
         let tls = matches!(stream, Stream::Tls(_));
         let goodbye = cut.child_token();
         let peer = Peer { address, tls, certificate, cut, goodbye, registered: Arc::default() };
-        let socket = Socket { stream, activity: Activity::new(Instant::now()) };
+        let socket = Socket { stream, activity: Activity::new(Instant::now(), Some(newcomer)) };
         serve(protocol, socket, peer, self.routes.clone(), &self.limiter, &self.stopping).await;
     }
 

@@ -4,7 +4,6 @@
 //! The identity is the one that was proven, else the address. Whatever a service refuses because of a limit says which
 //! in the trailer `damper-limit`; it is counted here, where answers pass.
 
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -18,8 +17,9 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::{Limit, Limiter, methods};
+use super::{Limit, Limiter, subscriber};
 use crate::access::Caller;
+use crate::access::methods::{self, Method};
 use crate::connection::Peer;
 use crate::errors::Error;
 use crate::shared::Shared;
@@ -34,16 +34,12 @@ pub(crate) async fn answer(
     next: Next,
 ) -> Response<Body> {
     let limiter = &shared.limiter;
-    let Some(method) = methods::of(request.uri().path()) else { return next.run(request).await };
-    if let Some(peer) = request.extensions().get::<Peer>() {
-        let identity = identity(&Caller::found(request.extensions()), peer);
-        let admitted =
-            peer.belongs_to(&identity, limiter).and_then(|()| limiter.admit(&identity, method.class));
-        if let Err(error) = admitted {
-            return counted(limiter, Status::from(error).into_http());
-        }
+    let method = methods::of_path(request.uri().path());
+    let peer = request.extensions().get::<Peer>();
+    if let Err(answer) = admit(limiter, peer, &Caller::found(request.extensions()), method) {
+        return answer;
     }
-    if !method.unary {
+    if !method.is_unary() {
         return counted(limiter, next.run(request).await);
     }
     let deadline = shared.settings.unary_deadline;
@@ -51,18 +47,23 @@ pub(crate) async fn answer(
     counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()))
 }
 
+/// Whether whoever asks may ask once more, also where they are refused then; else the answer.
+pub(crate) fn admit(
+    limiter: &Limiter,
+    peer: Option<&Peer>,
+    caller: &Caller,
+    method: Method,
+) -> Result<(), Response<Body>> {
+    let Some(peer) = peer else { return Ok(()) };
+    let identity = identity(caller, peer);
+    let admitted = peer.belongs_to(&identity, limiter).and_then(|()| limiter.admit(&identity, method.class));
+    admitted.map_err(|error| counted(limiter, Status::from(error).into_http()))
+}
+
 /// Whom limits are counted for.
 pub(crate) fn identity(caller: &Caller, peer: &Peer) -> String {
     let principal = caller.principal();
     if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
-}
-
-/// Of an IPv6 address the network that one subscriber has.
-fn subscriber(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
-        address => address,
-    }
 }
 
 /// Counts the limit that the answer is over, if any.
@@ -112,19 +113,5 @@ impl HttpBody for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_subscriber_is_one_identity() {
-        for (address, same) in
-            [("10.1.2.3", "10.1.2.3"), ("2001:db8::1:2:3:4", "2001:db8::"), ("::ffff:10.0.0.1", "10.0.0.1")]
-        {
-            assert_eq!(subscriber(address.parse().unwrap()).to_string(), same);
-        }
     }
 }

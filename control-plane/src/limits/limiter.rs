@@ -1,19 +1,18 @@
-//! Who has how much: connections in all and per identity, reads and writes per identity.
+//! Who has how much: connections in all, per identity and, before any request, per address; reads and writes per
+//! identity.
 //!
-//! What an identity has is forgotten when it has nothing, so that addresses that came once do not stay. Rates are
-//! leaky buckets (GCRA) by the `governor` crate.
+//! Rates are leaky buckets (GCRA) by the `governor` crate.
 
-use std::collections::HashMap;
-use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::methods::Class;
-use super::{Limit, Limits, Rate};
+use super::tally::{Registered, Tally};
+use super::{Class, Limit, Limits, Rate, subscriber};
 use crate::errors::Error;
 use crate::metrics::Metrics;
 
@@ -28,7 +27,10 @@ struct Inner {
     limits: Limits,
     metrics: Metrics,
     room: Arc<Semaphore>,
-    connections: Mutex<HashMap<String, usize>>,
+    connections: Tally,
+    new_connections: Tally,
+    stream_room: Arc<Semaphore>,
+    streams: Tally,
     reads: DefaultKeyedRateLimiter<String>,
     writes: DefaultKeyedRateLimiter<String>,
     requests: AtomicU32,
@@ -40,7 +42,10 @@ impl Limiter {
             |rate: Rate| RateLimiter::keyed(Quota::per_second(rate.per_second).allow_burst(rate.burst));
         Self(Arc::new(Inner {
             room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
-            connections: Mutex::default(),
+            connections: Tally::new(limits.max_connections_per_identity),
+            new_connections: Tally::new(limits.max_new_connections_per_address),
+            stream_room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
+            streams: Tally::new(limits.max_connections_per_identity),
             reads: bucket(limits.reads),
             writes: bucket(limits.writes),
             requests: AtomicU32::new(0),
@@ -67,17 +72,37 @@ impl Limiter {
         room
     }
 
+    /// Room for one more connection of an address until its first request.
+    pub(crate) fn newcomer(&self, address: IpAddr) -> Option<Registered> {
+        let newcomer = self.0.new_connections.take(&subscriber(address).to_string());
+        if newcomer.is_none() {
+            self.hit(Limit::NewConnectionsPerAddress);
+        }
+        newcomer
+    }
+
     /// Counts a connection for an identity until what is returned is dropped.
     pub(crate) fn register(&self, identity: &str) -> Result<Registered, Error> {
-        let most = self.0.limits.max_connections_per_identity;
-        let mut connections = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = connections.entry(identity.to_owned()).or_default();
-        if *count >= most {
-            let text = format!("{identity} has {count} connections, at most {most} are allowed");
-            return Err(Error::TooMuch { limit: Limit::ConnectionsPerIdentity, text, again_after: None });
-        }
-        *count += 1;
-        Ok(Registered { identity: identity.to_owned(), limiter: self.clone() })
+        self.0.connections.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_connections_per_identity;
+            let text = format!("{identity} has {most} connections, and no more are allowed");
+            Error::TooMuch { limit: Limit::ConnectionsPerIdentity, text, again_after: None }
+        })
+    }
+
+    /// Room for one more client, until what is returned is dropped. One connection can carry a thousand, so they are
+    /// counted too, and held to as many as there may be connections.
+    pub(crate) fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, Registered), Error> {
+        let over = |limit, text| Error::TooMuch { limit, text, again_after: None };
+        let room = self.0.stream_room.clone().try_acquire_owned().map_err(|_| {
+            let most = self.0.limits.max_connections;
+            over(Limit::Streams, format!("{most} clients are connected, and no more are allowed"))
+        })?;
+        let own = self.0.streams.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_connections_per_identity;
+            over(Limit::StreamsPerIdentity, format!("{identity} has {most} clients, and no more are allowed"))
+        })?;
+        Ok((room, own))
     }
 
     /// Lets one request of an identity in, or says when to ask again.
@@ -99,34 +124,6 @@ impl Limiter {
             Error::TooMuch { limit, text, again_after }
         })
     }
-
-    fn unregister(&self, identity: &str) {
-        let mut connections = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = connections.get_mut(identity) {
-            *count -= 1;
-            if *count == 0 {
-                connections.remove(identity);
-            }
-        }
-    }
-}
-
-/// A connection that is counted for an identity.
-pub(crate) struct Registered {
-    identity: String,
-    limiter: Limiter,
-}
-
-impl fmt::Debug for Registered {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Registered").field(&self.identity).finish()
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.limiter.unregister(&self.identity);
-    }
 }
 
 #[cfg(test)]
@@ -139,6 +136,7 @@ mod tests {
         let limits = Limits {
             max_connections: 2,
             max_connections_per_identity: connections,
+            max_new_connections_per_address: connections,
             reads: rate,
             writes: rate,
             ..Limits::default()
@@ -157,7 +155,38 @@ mod tests {
         drop(first);
         let again = limiter.register("a").unwrap();
         drop((again, _second, _other));
-        assert!(limiter.0.connections.lock().unwrap().is_empty());
+        assert!(limiter.0.connections.is_empty());
+    }
+
+    #[test]
+    fn one_address_has_only_so_many_connections_without_a_request() {
+        let limiter = limiter(2, 1);
+        let of = |address: &str| limiter.newcomer(address.parse().unwrap());
+        let first = of("10.0.0.1").unwrap();
+        let _second = of("10.0.0.1").unwrap();
+        assert!(of("10.0.0.1").is_none());
+        let _other = of("10.0.0.2").unwrap();
+        drop(first);
+        let _again = of("10.0.0.1").unwrap();
+        let text = limiter.0.metrics.render();
+        assert!(text.contains("damper_limit_hits_total{limit=\"new_connections_per_address\"} 1"), "{text}");
+        drop((_second, _again, _other));
+        assert!(limiter.0.new_connections.is_empty());
+    }
+
+    #[test]
+    fn clients_are_held_to_as_many_as_there_may_be_connections() {
+        let limiter = limiter(1, 1);
+        let limit = |refused| match refused {
+            Err(Error::TooMuch { limit, .. }) => limit,
+            other => panic!("{other:?}"),
+        };
+        let first = limiter.stream("a").unwrap();
+        assert_eq!(limit(limiter.stream("a").map(drop)), Limit::StreamsPerIdentity);
+        let _second = limiter.stream("b").unwrap();
+        assert_eq!(limit(limiter.stream("c").map(drop)), Limit::Streams);
+        drop(first);
+        drop(limiter.stream("a").unwrap());
     }
 
     #[test]

@@ -3,16 +3,25 @@
 //! Every limit has a default that no honest use comes near, can be set, and is counted when it is hit
 //! (`damper_limit_hits_total`), so that an operator sees which one to raise or whom to stop. A request over a limit is
 //! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
-//! [`methods`] says what a method is, [`layer`] applies the limits of requests.
+//! [`layer`] applies the limits of requests; what a method is stands where access says what it needs.
 
 pub(crate) mod layer;
 mod limiter;
-mod methods;
+mod tally;
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-pub(crate) use limiter::{Limiter, Registered};
+pub(crate) use limiter::Limiter;
+pub(crate) use tally::Registered;
+
+/// What a method does to what the server keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Read,
+    Write,
+}
 
 /// The limits of connections and requests, as far as they can be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +35,14 @@ pub struct Limits {
     pub request_head_within: Duration,
     /// How long a connection may be open without any open request. Default 5 min.
     pub idle_connection_after: Duration,
-    /// The most connections of all ports together. Default 20,000; less where the system gives fewer files.
+    /// The most connections of all ports together. Default 20,000. Each takes an open file, of which the system must allow
+    /// as many and a few more.
     pub max_connections: usize,
     /// The most connections of one identity: a token, a certificate's name, or an address without either. Default
     /// 10,000.
     pub max_connections_per_identity: usize,
+    /// The most connections of one address that have not made a request yet. Default 1,000.
+    pub max_new_connections_per_address: usize,
     /// The most open requests of one HTTP/2 connection. Default 1,024.
     pub max_streams_per_connection: u32,
     /// The most bytes of one message. Default 1 MiB.
@@ -63,6 +75,7 @@ impl Default for Limits {
             idle_connection_after: Duration::from_secs(300),
             max_connections: 20_000,
             max_connections_per_identity: 10_000,
+            max_new_connections_per_address: 1_000,
             max_streams_per_connection: 1024,
             max_message_bytes: 1 << 20,
             reads: rate(2_000, 10_000),
@@ -80,6 +93,7 @@ pub(crate) enum Limit {
     IdleConnection,
     Connections,
     ConnectionsPerIdentity,
+    NewConnectionsPerAddress,
     UnaryDeadline,
     EntryBytes,
     MessageBytes,
@@ -90,16 +104,20 @@ pub(crate) enum Limit {
     Tokens,
     Reads,
     Writes,
+    Streams,
+    StreamsPerIdentity,
+    Reports,
 }
 
 impl Limit {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
         Self::IdleConnection,
         Self::Connections,
         Self::ConnectionsPerIdentity,
+        Self::NewConnectionsPerAddress,
         Self::UnaryDeadline,
         Self::EntryBytes,
         Self::MessageBytes,
@@ -110,6 +128,9 @@ impl Limit {
         Self::Tokens,
         Self::Reads,
         Self::Writes,
+        Self::Streams,
+        Self::StreamsPerIdentity,
+        Self::Reports,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -120,6 +141,7 @@ impl Limit {
             Self::IdleConnection => "idle_connection",
             Self::Connections => "connections",
             Self::ConnectionsPerIdentity => "connections_per_identity",
+            Self::NewConnectionsPerAddress => "new_connections_per_address",
             Self::UnaryDeadline => "unary_deadline",
             Self::EntryBytes => "entry_bytes",
             Self::MessageBytes => "message_bytes",
@@ -130,6 +152,31 @@ impl Limit {
             Self::Tokens => "tokens",
             Self::Reads => "reads",
             Self::Writes => "writes",
+            Self::Streams => "streams",
+            Self::StreamsPerIdentity => "streams_per_identity",
+            Self::Reports => "reports",
+        }
+    }
+}
+
+/// Of an IPv6 address the network that one subscriber has.
+fn subscriber(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_subscriber_is_one_identity() {
+        for (address, same) in
+            [("10.1.2.3", "10.1.2.3"), ("2001:db8::1:2:3:4", "2001:db8::"), ("::ffff:10.0.0.1", "10.0.0.1")]
+        {
+            assert_eq!(subscriber(address.parse().unwrap()).to_string(), same);
         }
     }
 }

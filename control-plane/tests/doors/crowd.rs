@@ -32,6 +32,7 @@ async fn two_thousand_half_open_handshakes_and_two_thousand_slow_heads_keep_nobo
         settings.tls = Some(with_pair(&ours.server("localhost")));
         settings.limits.handshake_within = Duration::from_secs(8);
         settings.limits.request_head_within = Duration::from_secs(8);
+        settings.limits.max_new_connections_per_address = 2 * EACH + 100;
     })
     .await;
     let config = ours.trusting(None, b"http/1.1");

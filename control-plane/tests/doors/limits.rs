@@ -166,3 +166,49 @@ async fn a_unary_call_whose_message_never_ends_is_answered_at_its_deadline() {
     server.hits_that("unary_deadline", |count| count == 1.0).await;
     server.stop().await;
 }
+
+#[tokio::test]
+async fn who_is_denied_is_held_to_the_rate_of_their_address() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let server = start(|settings| {
+        settings.auth = damper_control_plane::Auth::Tokens;
+        settings.bootstrap_token_file = Some(folder.path().join("first"));
+        settings.limits.reads = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(3).unwrap() };
+    })
+    .await;
+    let mut rules = RulesClient::new(plain(&server));
+    let mut denied = 0;
+    let refused = loop {
+        let status = soon(rules.list_rules(v1::ListRulesRequest::default())).await.unwrap_err();
+        match status.code() {
+            Code::Unauthenticated => denied += 1,
+            _ => break status,
+        }
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!((3..=6).contains(&denied), "{denied}");
+    server.hits_that("reads", |count| count >= 1.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_address_has_only_so_many_connections_that_have_asked_for_nothing() {
+    let server = start(|settings| settings.limits.max_new_connections_per_address = 3).await;
+    let list = async |channel: &Channel| {
+        soon(RulesClient::new(channel.clone()).list_rules(v1::ListRulesRequest::default())).await
+    };
+    let one = plain(&server);
+    list(&one).await.unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..3 {
+        silent.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut beyond = TcpStream::connect(server.address).await.unwrap();
+    let ended = soon(beyond.read(&mut [0])).await;
+    assert!(ended.is_err() || ended.is_ok_and(|read| read == 0));
+    list(&one).await.unwrap();
+    drop(silent);
+    soon(async { while list(&plain(&server)).await.is_err() {} }).await;
+    server.hits_that("new_connections_per_address", |count| count >= 1.0).await;
+    server.stop().await;
+}

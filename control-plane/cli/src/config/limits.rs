@@ -25,7 +25,7 @@ pub(super) type Limits = BTreeMap<String, Value>;
 
 type Set = fn(&mut Settings, &str) -> Result<(), String>;
 
-const ALL: [(&str, Set); 18] = [
+const ALL: [(&str, Set); 20] = [
     ("first_byte_within", |to, text| put(&mut to.limits.first_byte_within, time(text))),
     ("handshake_within", |to, text| put(&mut to.limits.handshake_within, time(text))),
     ("request_head_within", |to, text| put(&mut to.limits.request_head_within, time(text))),
@@ -35,6 +35,9 @@ const ALL: [(&str, Set); 18] = [
     ("max_connections_per_identity", |to, text| {
         put(&mut to.limits.max_connections_per_identity, count(text))
     }),
+    ("max_new_connections_per_address", |to, text| {
+        put(&mut to.limits.max_new_connections_per_address, count(text))
+    }),
     ("max_streams_per_connection", |to, text| {
         put(&mut to.limits.max_streams_per_connection, number(text).map(NonZeroU32::get))
     }),
@@ -42,6 +45,7 @@ const ALL: [(&str, Set); 18] = [
     ("max_apply_bytes", |to, text| put(&mut to.max_apply_bytes, bytes(text))),
     ("max_rules", |to, text| put(&mut to.max_rules, count(text))),
     ("max_guards", |to, text| put(&mut to.max_guards, count(text))),
+    ("max_tokens", |to, text| put(&mut to.max_tokens, count(text))),
     ("max_routes", |to, text| put(&mut to.max_routes, count(text))),
     ("reads_per_second", |to, text| put(&mut to.limits.reads.per_second, number(text))),
     ("reads_burst", |to, text| put(&mut to.limits.reads.burst, number(text))),
