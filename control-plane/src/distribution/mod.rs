@@ -5,7 +5,8 @@
 //! table wins. [`pace`] decides when a change of the table is shown to the streams, [`told`] which kills go along.
 
 pub(crate) mod pace;
-pub(crate) mod responses;
+pub(crate) mod reports;
+mod responses;
 mod stream;
 mod told;
 
