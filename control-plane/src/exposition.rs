@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::Bytes;
 use damper_core::{Code, OTHER_METHOD};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 use tokio::time::Instant;
 
 use crate::class::Class;
@@ -145,7 +145,7 @@ fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Cou
         mode.add(&format!("{labels},mode=\"{}\"", mode_name(stats)), 1);
         let quantiles = [("0.5", stats.p50), ("0.9", stats.p90), ("0.99", stats.p99), ("0.999", stats.p999)];
         for (quantile, time) in quantiles {
-            if let Some(Ok(time)) = time.map(Duration::try_from) {
+            if let Some(time) = time.and_then(convert::length) {
                 seconds.add(&format!("{labels},quantile=\"{quantile}\""), time.as_secs_f64());
             }
         }

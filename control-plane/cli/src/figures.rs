@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use damper_core::fault::Millis;
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
 use crate::filter::mode_name;
 use crate::key;
@@ -141,7 +141,7 @@ pub(crate) fn rules_and_guards(count: usize) -> String {
 }
 
 pub(crate) fn time(wire: Option<&prost_types::Duration>) -> String {
-    let Some(duration) = wire.copied().and_then(|wire| Duration::try_from(wire).ok()) else {
+    let Some(duration) = wire.copied().and_then(convert::length) else {
         return String::new();
     };
     let us = duration.as_micros();

@@ -1,7 +1,7 @@
 //! `damper explain KEY`: which rule applies to a route, why the others do not, and what it amounts to.
 
 use clap::Args;
-use damper_proto::{manifest, v1};
+use damper_proto::{convert, manifest, v1};
 
 use crate::Session;
 use crate::client::Client;
@@ -88,7 +88,7 @@ fn bound_in_words(bound: &v1::Bound) -> String {
     if steady == 0.0 {
         return format!("{most}, also in the long run: no retry breaker bounds it");
     }
-    let window = window.and_then(|window| std::time::Duration::try_from(window).ok());
+    let window = window.and_then(convert::length);
     let free = match (free_retries_per_window, window) {
         (0, _) | (_, None) => String::new(),
         (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use damper_core::kill::{DEFAULT_TIME_TO_LIVE, check_time_to_live};
 use damper_core::{Faults, fault::Millis};
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
 use super::kills::{Selectors, in_words, list, options_of, stops, until};
 use super::replicas::warn_where_missing;
@@ -110,7 +110,7 @@ async fn weakens_none(
     let Some(held) = list(client).await?.kills.into_iter().find(|kill| kill.key == request.key) else {
         return Ok(());
     };
-    let left = held.remaining.and_then(|left| Duration::try_from(left).ok()).unwrap_or_default();
+    let left = held.remaining.and_then(convert::length).unwrap_or_default();
     let what = printable(&format!(
         "{} stopped for {} more ({}, {})",
         stops(&held),
