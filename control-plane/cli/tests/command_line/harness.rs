@@ -82,6 +82,12 @@ impl Serving {
         Self { child, address, folder }
     }
 
+    /// A server on this store.
+    pub(crate) fn on(store: &str, settings: &[&str]) -> Self {
+        let (child, address) = serve_on(store, settings);
+        Self { child, address, folder: tempfile::tempdir().unwrap() }
+    }
+
     /// Asks the process to end, starts another one on the same store and tells how the first one ended.
     #[cfg(unix)]
     pub(crate) fn restart(&mut self) -> Option<i32> {
@@ -143,9 +149,12 @@ impl Drop for Serving {
 }
 
 fn serve(folder: &TempDir, settings: &[&str]) -> (Child, String) {
-    let store = format!("sled:{}", folder.path().join("store").display());
+    serve_on(&format!("sled:{}", folder.path().join("store").display()), settings)
+}
+
+fn serve_on(store: &str, settings: &[&str]) -> (Child, String) {
     let mut serve = damper();
-    serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn", "--store", &store]).args(settings);
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn", "--store", store]).args(settings);
     let mut child = serve.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
     let address = address_of(&mut child);
     (child, address)
@@ -158,7 +167,7 @@ fn address_of(child: &mut Child) -> String {
     loop {
         let line = lines.next().unwrap_or_else(|| panic!("the server ended: {before}")).unwrap();
         if let Some((_, address)) = line.split_once("listening on ") {
-            let address = address.split([',', '"']).next().unwrap();
+            let address = address.split([',', ' ', '"']).next().unwrap();
             let address = format!("http://{}", address.trim());
             std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
             return address;

@@ -236,7 +236,7 @@ fn empty_tables_say_so_in_words() {
     for (table, words) in [
         (&["routes"][..], "no route"),
         (&["stats"], "no route"),
-        (&["clients"], "no such client is connected"),
+        (&["clients"], "no client is connected"),
         (&["kills"], "no kill is in force"),
     ] {
         let told = server.run(table);

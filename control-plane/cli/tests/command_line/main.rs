@@ -16,6 +16,7 @@ mod history;
 mod init;
 mod kills;
 mod lint;
+mod replicas;
 mod reporting;
 mod serving;
 mod stats;
