@@ -28,8 +28,9 @@ impl Guarded {
             assert!(child.try_wait().unwrap().is_none(), "{}", Self::read(&folder));
             let log = Self::read(&folder);
             if let Some((_, rest)) = log.split_once("listening on ")
-                && let Some((address, _)) = rest.split_once('\n')
+                && let Some((line, _)) = rest.split_once('\n')
             {
+                let address = line.strip_suffix(" (http, tokens)").expect("how the port is guarded");
                 break format!("http://{}", address.trim());
             }
             std::thread::yield_now();
@@ -106,6 +107,42 @@ fn a_token_is_made_shown_used_and_revoked() {
         assert!(!log.contains(kept), "a secret is in the log");
         assert!(!log.contains(&kept[..16]), "a part of a secret is in the log");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let server = Guarded::start();
+    let file = server.folder.path().join("deploy");
+    let path = file.to_str().unwrap().to_owned();
+    let create = |args: &[&str]| {
+        server.admin(&[&["token", "create", "deploy", "--role", "agent", "--file", &path], args].concat())
+    };
+    create(&["--ttl", "1s"]).failed(65);
+    create(&["--dry-run"]).ok();
+    assert!(!file.exists(), "there is no token for it");
+    let made = create(&["-o", "json"]);
+    assert!(made.err.contains("any service"), "{}", made.err);
+    let shown = made.json();
+    let token = std::fs::read_to_string(&file).unwrap();
+    assert!(token.starts_with("damper_") && !shown.to_string().contains(token.trim()), "{shown}");
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    create(&[]).failed(74);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
+    let listed = server.admin(&["token", "list", "-o", "json"]).json();
+    assert_eq!(listed["tokens"].as_array().unwrap().len(), 2, "what could not be written down was not made");
+
+    // A whole token is no id, and is not told back.
+    let told = server.admin(&["token", "revoke", token.trim()]).failed(64);
+    let id = token.split('_').nth(1).unwrap();
+    assert!(told.contains(id) && !told.contains(token.trim().rsplit('_').next().unwrap()), "{told}");
+    let admin = server.admin(&["token", "create", "own", "--role", "admin", "--ttl", "1h"]).ok();
+    let own = server.folder.path().join("own");
+    std::fs::write(&own, &admin).unwrap();
+    let ended = server.run_as(&own, &["token", "revoke", admin.split('_').nth(1).unwrap()]);
+    assert!(ended.err.contains("the token that this command uses"), "{}", ended.err);
+    ended.ok();
 }
 
 #[test]

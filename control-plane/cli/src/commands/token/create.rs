@@ -1,5 +1,9 @@
-//! `damper token create`: the token alone on stdout, so that it can be sent into a file or another command.
+//! `damper token create`: the token alone on stdout, so that it can be sent on to another command, or in a file that only
+//! its owner reads. That file is made before the token is: what can not be written down is not made.
 
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -28,6 +32,9 @@ pub(crate) struct CreateArgs {
     /// How long it is good: 90d, at least 1m and at most 3650d; or never, for one that is good until it is revoked
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = time_to_live)]
     ttl: TimeToLive,
+    /// Write the token into this new file, with mode 0600, instead of to stdout
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -48,8 +55,9 @@ fn time_to_live(text: &str) -> Result<TimeToLive, String> {
 
 /// Makes a token.
 pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error> {
-    let CreateArgs { name, role, caller: callers, callee: callees, ttl, change } = args;
-    let limited = !callers.is_empty() || !callees.is_empty();
+    let CreateArgs { name, role, caller: callers, callee: callees, ttl, file, change } = args;
+    let has_callers = !callers.is_empty();
+    let limited = has_callers || !callees.is_empty();
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
         TimeToLive::For(time) => Some(
@@ -66,25 +74,69 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
         options: Some(change.options()),
     };
     let client = Client::connect(&session.server).await?;
-    let response = client.answer_in(client.tokens.clone().create_token(request), &in_options).await?;
+    let kept = file.as_deref().filter(|_| !change.dry_run).map(Kept::new).transpose()?;
+    let mut response = client.answer_in(client.tokens.clone().create_token(request), &in_options).await?;
+    let is_told = !response.secret.is_empty();
+    if let Some(kept) = kept.filter(|_| is_told) {
+        kept.write(&std::mem::take(&mut response.secret))?;
+    }
     let secret = || if response.secret.is_empty() { String::new() } else { format!("{}\n", response.secret) };
     show(session.format, &response, secret)?;
+    if role == Role::Agent && !has_callers {
+        message("warning: without --caller this agent may be any service");
+    }
     let token = response.token.clone().unwrap_or_default();
     let what = format!("{} {}, good until {}", role_name(token.role()), token.name, end(token.expires_at));
-    match (change.dry_run, response.secret.is_empty()) {
+    match (change.dry_run, is_told) {
         (true, _) => message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
-        (_, true) => message(format_args!(
+        (_, false) => message(format_args!(
             "{}: this request was carried out before; its token {} is not told again",
             printable(&what),
             token.id
         )),
-        (_, false) => message(format_args!(
+        (_, true) => message(format_args!(
             "{}; its id is {}. The token is not shown again",
             printable(&what),
             token.id
         )),
     }
     Ok(())
+}
+
+/// A new file for a token; removed again unless one is written into it.
+struct Kept<'a> {
+    path: &'a Path,
+    file: File,
+    is_written: bool,
+}
+
+impl<'a> Kept<'a> {
+    fn new(path: &'a Path) -> Result<Self, Error> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let file = options.open(path).map_err(Error::io(path.display()))?;
+        Ok(Self { path, file, is_written: false })
+    }
+
+    fn write(mut self, secret: &str) -> Result<(), Error> {
+        // Half of it is all that there is of the token, and is not thrown away.
+        self.is_written = true;
+        let written =
+            self.file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| self.file.sync_all());
+        written.map_err(Error::io(self.path.display()))
+    }
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if !self.is_written
+            && let Err(error) = std::fs::remove_file(self.path)
+        {
+            message(format_args!("{} stays, and is empty: {error}", self.path.display()));
+        }
+    }
 }
 
 /// Fields in the words of the command line.

@@ -20,16 +20,50 @@ pub(crate) struct RevokeArgs {
 
 /// Ends a token.
 pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs) -> Result<(), Error> {
-    // Who pastes the whole token means its id; the rest must not go on to a log.
-    let id = match id.strip_prefix("damper_").and_then(|rest| rest.split_once('_')) {
-        Some((id, _)) => id.to_owned(),
-        None => id,
-    };
+    if let Some(rest) = id.strip_prefix("damper_") {
+        return Err(Error::Usage(whole_token(rest)));
+    }
     let request = v1::RevokeTokenRequest { id: id.clone(), options: Some(change.options()) };
     let client = Client::connect(&session.server).await?;
+    // Asked before: afterwards one may be nobody.
+    let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await;
+    let is_own = who.is_ok_and(|who| who.principal.ends_with(&format!("({id})")));
     let response = client.answer(client.tokens.clone().revoke_token(request)).await?;
     show(session.format, &response, || format!("revoked: {}\n", printable(&id)))?;
     let suffix = if change.dry_run { " (dry run: nothing was changed)" } else { "" };
     message(format_args!("revision {}{suffix}", response.revision));
+    if is_own && !change.dry_run {
+        message("warning: that was the token that this command uses; it opens nothing any more");
+    }
     Ok(())
+}
+
+/// What is told of a token given as an id: nothing of its secret, which is in the shell's history already.
+fn whole_token(rest: &str) -> String {
+    const WHY: &str = "ID: takes the id alone, not the token";
+    const ID_DIGITS: usize = 16;
+    match rest.split_once('_') {
+        Some((id, _)) if id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
+            format!("{WHY}: damper token revoke {id}")
+        }
+        _ => {
+            format!("{WHY}: the {ID_DIGITS} digits between the underscores, also shown by damper token list")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_token_that_is_given_as_an_id_only_the_id_is_told_back() {
+        let secret = "ab".repeat(32);
+        let told = whole_token(&format!("0123456789abcdef_{secret}"));
+        assert!(told.ends_with("damper token revoke 0123456789abcdef"), "{told}");
+        for odd in [secret.clone(), format!("{secret}_x"), format!("012_{secret}"), String::new()] {
+            let told = whole_token(&odd);
+            assert!(told.contains("damper token list") && !told.contains("abab"), "{told}");
+        }
+    }
 }
