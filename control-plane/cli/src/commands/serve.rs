@@ -3,7 +3,7 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
-use damper_control_plane::{BootstrapError, Server, Settings, StartError};
+use damper_control_plane::{Auth, BootstrapError, Server, Settings, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
@@ -28,11 +28,12 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
     #[cfg(unix)]
     take_descriptors();
     let mut signals = Signals::listen()?;
+    let how = in_words(&settings);
     let server = tokio::select! {
         server = Server::bind(settings) => server.map_err(|error| not_started(&error))?,
         () = signals.next() => return Ok(()),
     };
-    announce(&server, log);
+    announce(&server, log, how);
     let shutdown = async move {
         signals.next().await;
         tokio::spawn(async move {
@@ -68,9 +69,19 @@ fn warn_of_open_doors(settings: &Settings) {
     }
 }
 
+/// What guards the port: ` (https, tokens)`; scripts take the address up to the first space or comma.
+fn in_words(settings: &Settings) -> String {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    match (settings.tls.is_some(), settings.auth) {
+        (false, Auth::None) => String::new(),
+        (_, Auth::None) => format!(" ({scheme})"),
+        (_, Auth::Tokens) => format!(" ({scheme}, tokens)"),
+    }
+}
+
 /// Says where the server listens, whatever the log level.
-fn announce(server: &Server, log: Log) {
-    let mut line = format!("listening on {}", server.local_addr());
+fn announce(server: &Server, log: Log, how: String) {
+    let mut line = format!("listening on {}{how}", server.local_addr());
     if let Some(metrics) = server.metrics_addr() {
         line.push_str(&format!(", metrics on {metrics}"));
     }
@@ -90,7 +101,9 @@ fn not_started(error: &StartError) -> Error {
         }
         StartError::Tls(faults) => Error::Config(faults.clone()),
         StartError::Bootstrap(BootstrapError::Store(_)) => Error::Unavailable(text),
-        StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => Error::Config(vec![text]),
+        StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => {
+            Error::Config(vec![text])
+        }
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
         | StartError::StoreUnreachable { .. }
