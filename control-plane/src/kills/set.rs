@@ -60,7 +60,8 @@ pub(super) async fn kill(
     if !done.committed.repeated {
         let Wanted { subject, calls, time_to_live, options } = &wanted;
         let v1::WriteOptions { reason, author, .. } = options;
-        tracing::warn!(%subject, calls, ?time_to_live, reason, author, done.committed.revision, "set");
+        let principal = asked.principal();
+        tracing::warn!(%subject, calls, ?time_to_live, reason, author, principal, done.committed.revision, "set");
     }
     Ok(carried_out(shared, &wanted, wire, &done))
 }

@@ -49,7 +49,8 @@ pub(super) async fn unkill(
     }
     if !committed.repeated {
         let v1::WriteOptions { reason, author, .. } = options;
-        tracing::warn!(%subject, reason, author, committed.revision, "ended before its time");
+        let principal = asked.principal();
+        tracing::warn!(%subject, reason, author, principal, committed.revision, "ended before its time");
     }
     Ok(v1::UnkillResponse { revision: committed.revision })
 }

@@ -120,12 +120,10 @@ fn read_time_to_live(
         faults.add("time_to_live", "is not for a token that never expires");
     }
     let (seconds, nanos) = (said.seconds, said.nanos);
+    let words = if nanos == 0 { format!("{seconds} s") } else { format!("{seconds} s and {nanos} ns") };
     let read = convert::length(said).filter(|said| TIME_TO_LIVE.contains(said));
     if read.is_none() {
-        faults.add(
-            "time_to_live",
-            format!("{seconds} s and {nanos} ns is not in 1 min..=10 years (3650 days)"),
-        );
+        faults.add("time_to_live", format!("{words} is not in 1 min..=10 years (3650 days)"));
     }
     read
 }

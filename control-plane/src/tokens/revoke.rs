@@ -48,7 +48,8 @@ pub(super) async fn revoke(
         return Err(missing(id.as_str()));
     }
     if !done.committed.repeated {
-        tracing::warn!(%id, author = asked.options.author, done.committed.revision, "a token was revoked");
+        let (author, principal) = (&asked.options.author, asked.principal());
+        tracing::warn!(%id, author, principal, done.committed.revision, "a token was revoked");
     }
     Ok(v1::RevokeTokenResponse { revision: done.committed.revision })
 }
