@@ -9,19 +9,20 @@
 //! `link` holds the connection, `commit` writes, `watch` follows; here is what reads.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use self::link::{Failure, Link};
+pub use self::settings::{Settings, Tls};
 use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, PARTS, damaged};
 use super::{Change, Error, OpenError, Presence, State, Store, Watch};
 
 mod commit;
 mod link;
 mod presence;
+mod settings;
 mod watch;
 
 /// Where the keys lie unless the settings say otherwise.
@@ -38,46 +39,6 @@ const PARTS_PAGE: i64 = 16;
 
 /// How often a read at one etcd revision starts over because etcd compacted that revision meanwhile.
 const READS: usize = 5;
-
-/// Which etcd, and how to reach it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// `HOST:PORT` of the members; at least one.
-    pub endpoints: Vec<String>,
-    /// What all keys begin with. Default [`DEFAULT_PREFIX`].
-    pub prefix: String,
-    /// The user to authenticate as, where etcd asks for one.
-    pub user: Option<String>,
-    /// The user's password.
-    pub password: Option<String>,
-    /// TLS; none = plaintext.
-    pub tls: Option<Tls>,
-}
-
-impl std::fmt::Debug for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
-            .field("endpoints", &self.endpoints)
-            .field("prefix", &self.prefix)
-            .field("user", &self.user)
-            .field("password", &self.password.as_ref().map(|_| "..."))
-            .field("tls", &self.tls)
-            .finish()
-    }
-}
-
-/// TLS files in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The authorities that sign etcd's certificate.
-    pub ca: Option<PathBuf>,
-    /// Our certificate, where etcd asks for one; with `key`.
-    pub cert: Option<PathBuf>,
-    /// Its private key.
-    pub key: Option<PathBuf>,
-    /// The name in etcd's certificate, where it is not the host's.
-    pub domain: Option<String>,
-}
 
 /// A store in an etcd cluster.
 #[derive(Clone)]
