@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{
-    AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl,
-};
+use damper_control_plane::{AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl};
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -204,9 +202,10 @@ impl FromStr for Advertised {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
-        let is_good = parts.and_then(|rest| rest.trim_end_matches('/').rsplit_once(':')).is_some_and(
-            |(host, port)| !host.is_empty() && !host.contains(['/', '@', ' ']) && port.parse::<u16>().is_ok(),
-        );
+        let is_good =
+            parts.and_then(|rest| rest.trim_end_matches('/').rsplit_once(':')).is_some_and(|(host, port)| {
+                !host.is_empty() && !host.contains(['/', '@', ' ']) && port.parse::<u16>().is_ok()
+            });
         if !is_good {
             return Err("is neither http://HOST:PORT nor https://HOST:PORT".to_owned());
         }

@@ -73,7 +73,10 @@ impl Guarded {
         TokensClient::with_interceptor(self.server.channel(), bearer(token))
     }
 
-    pub(crate) async fn try_make(&self, request: v1::CreateTokenRequest) -> Result<v1::CreateTokenResponse, Status> {
+    pub(crate) async fn try_make(
+        &self,
+        request: v1::CreateTokenRequest,
+    ) -> Result<v1::CreateTokenResponse, Status> {
         soon(self.tokens().create_token(request)).await.map(tonic::Response::into_inner)
     }
 
