@@ -23,7 +23,7 @@ pub use self::error::{ServeError, StartError};
 use self::opening::{keychain, listen, open, read};
 use self::routes::{report_health, routes};
 pub(crate) use self::tasks::{Opened, Tasks, start};
-use crate::connection::Port;
+use crate::connection::{Patience, Port};
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 use crate::shared::Shared;
@@ -114,10 +114,17 @@ impl Server {
         let cut = CancellationToken::new();
         let routes = routes(&shared, health);
         let stopping = shared.stopping.clone();
+        let settings = &shared.settings;
+        let patience = Patience {
+            // To be answered, and to take the answer.
+            answered_within: settings.unary_deadline * 2,
+            watched_within: settings.stream_age,
+        };
         let port = |routes, tls| Port {
             routes,
             tls,
             limiter: shared.limiter.clone(),
+            patience,
             metrics: shared.metrics.clone(),
             stopping: stopping.clone(),
             cut: cut.clone(),

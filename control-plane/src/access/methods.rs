@@ -117,6 +117,17 @@ pub(crate) fn of_path(path: &str) -> Method {
     ours.split_once('/').and_then(|(service, method)| listed(service, method)).unwrap_or(read(Need::Never))
 }
 
+/// Whether what is asked there goes on until one side ends it.
+pub(crate) fn goes_on(path: &str) -> bool {
+    let is_method = path.starts_with(PACKAGE) || path.starts_with("/grpc.");
+    is_method && !of_path(path).is_unary()
+}
+
+/// Whether nobody is asked there who they are.
+pub(crate) fn is_open(path: &str) -> bool {
+    of_path(path).need == Need::Nothing
+}
+
 fn listed(service: &str, method: &str) -> Option<Method> {
     let (_, methods) = METHODS.iter().find(|(name, _)| *name == service)?;
     methods.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs)
@@ -204,5 +215,8 @@ mod tests {
         assert_eq!(of_path("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").need, Need::Known);
         assert_eq!(of_path("/grpc.health.v1.Health/Check").need, Need::Nothing);
         assert_eq!(of_path("/grpc.health.v1.Healthy/Check").need, Need::Known);
+        for (path, long) in [("/", false), ("/index.html", false), ("/grpc.health.v1.Health/Watch", true)] {
+            assert_eq!(goes_on(path), long, "{path}");
+        }
     }
 }

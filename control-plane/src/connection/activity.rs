@@ -3,11 +3,13 @@
 //! The socket tells of bytes, requests of their beginning and end; the task that serves the connection asks when to
 //! look again. Nobody is woken for it, so that a byte costs a lock that nobody else wants.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::limits::{Limit, Limits, Registered};
+use crate::limits::{Limit, Limits};
 
 /// Shared by the socket, the requests and the task of one connection.
 #[derive(Clone, Debug)]
@@ -23,8 +25,9 @@ struct State {
     quiet_since: Instant,
     /// When the first byte came after that.
     spoke_at: Option<Instant>,
-    /// Counts it among those of its address that have not made a request yet.
-    newcomer: Option<Registered>,
+    /// By when the answers that must end in time have to, by number: 0 for the first request.
+    due: BTreeMap<u64, Instant>,
+    begun: u64,
 }
 
 /// What to do about a connection.
@@ -37,8 +40,9 @@ pub(super) enum Due {
 }
 
 impl Activity {
-    pub(super) fn new(now: Instant, newcomer: Option<Registered>) -> Self {
-        let state = State { open: 0, http1: None, quiet_since: now, spoke_at: None, newcomer };
+    pub(super) fn new(now: Instant) -> Self {
+        let state =
+            State { open: 0, http1: None, quiet_since: now, spoke_at: None, due: BTreeMap::new(), begun: 0 };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -50,20 +54,28 @@ impl Activity {
         }
     }
 
-    /// A request's head came; it is open until the guard is dropped.
-    pub(super) fn begin(&self, http1: bool) -> Open {
+    /// A request's head came; it is open until the guard is dropped. `within`: it must have been answered, and its answer
+    /// taken, in this time; none = as long as its peer likes.
+    pub(super) fn begin(&self, http1: bool, within: Option<Duration>) -> Open {
         let mut state = self.state();
         state.open += 1;
         state.http1 = Some(http1);
         state.spoke_at = None;
-        state.newcomer = None;
-        Open(self.clone())
+        let number = state.begun;
+        state.begun += 1;
+        if let Some(within) = within {
+            state.due.insert(number, Instant::now() + within);
+        }
+        Open { activity: self.clone(), number }
     }
 
     /// Which deadline is next, or over.
     pub(super) fn due(&self, now: Instant, limits: &Limits) -> Due {
         let state = self.state();
         if state.open > 0 {
+            if state.due.values().any(|at| *at <= now) {
+                return Due::Over(Limit::UnaryDeadline);
+            }
             return Due::At(now + limits.request_head_within.min(limits.idle_connection_after));
         }
         let idle = (state.quiet_since + limits.idle_connection_after, Limit::IdleConnection);
@@ -89,11 +101,15 @@ impl Activity {
 
 /// An open request.
 #[derive(Debug)]
-pub(super) struct Open(Activity);
+pub(super) struct Open {
+    activity: Activity,
+    number: u64,
+}
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.activity.state();
+        state.due.remove(&self.number);
         state.open -= 1;
         if state.open == 0 {
             state.quiet_since = Instant::now();
@@ -104,21 +120,20 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const S: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
     async fn the_first_request_is_awaited_for_a_short_time_and_the_next_for_a_long_one() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now(), None);
+        let activity = Activity::new(Instant::now());
         assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + 10 * S));
         // Bytes that make no request do not help.
         tokio::time::advance(9 * S).await;
         activity.spoke();
         tokio::time::advance(S).await;
         assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::RequestHead));
-        drop(activity.begin(false));
+        drop(activity.begin(false, None));
         tokio::time::advance(299 * S).await;
         activity.spoke();
         assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
@@ -129,8 +144,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_later_head_over_http_1_may_not_take_longer_than_the_first() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now(), None);
-        drop(activity.begin(true));
+        let activity = Activity::new(Instant::now());
+        drop(activity.begin(true, None));
         tokio::time::advance(100 * S).await;
         activity.spoke();
         tokio::time::advance(9 * S).await;
@@ -141,10 +156,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_open_request_keeps_its_connection_for_ever() {
+    async fn a_request_that_is_to_be_answered_in_time_does_not_keep_its_connection_for_longer() {
         let limits = Limits::default();
-        let activity = Activity::new(Instant::now(), None);
-        let (first, second) = (activity.begin(false), activity.begin(false));
+        let activity = Activity::new(Instant::now());
+        let _long = activity.begin(false, None);
+        drop(activity.begin(false, Some(S)));
+        let _short = activity.begin(false, Some(60 * S));
+        tokio::time::advance(59 * S).await;
+        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        tokio::time::advance(S).await;
+        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::UnaryDeadline));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_open_stream_keeps_its_connection_for_ever() {
+        let limits = Limits::default();
+        let activity = Activity::new(Instant::now());
+        let (first, second) = (activity.begin(false, None), activity.begin(false, None));
         drop(first);
         tokio::time::advance(10_000 * S).await;
         assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));

@@ -12,12 +12,14 @@ mod serving;
 mod socket;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use port::Port;
 
+use crate::access::methods;
 use crate::errors::Error;
 use crate::limits::{Limiter, Registered};
 use crate::tls::ClientNames;
@@ -32,7 +34,36 @@ pub(crate) struct Peer {
     pub(crate) certificate: Option<Arc<ClientNames>>,
     cut: CancellationToken,
     goodbye: CancellationToken,
-    registered: Arc<OnceLock<Registered>>,
+    counted: Arc<Mutex<Counted>>,
+}
+
+/// How long a request may keep its connection, the taking of its answer included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Whatever is answered once.
+    pub(crate) answered_within: Duration,
+    /// Health that is watched: nobody is asked who they are.
+    pub(crate) watched_within: Duration,
+}
+
+impl Patience {
+    /// None = as long as its peer likes.
+    fn with(self, path: &str) -> Option<Duration> {
+        match (methods::goes_on(path), methods::is_open(path)) {
+            (true, false) => None,
+            (true, true) => Some(self.watched_within),
+            (false, _) => Some(self.answered_within),
+        }
+    }
+}
+
+/// For whom a connection is counted.
+#[derive(Debug)]
+struct Counted {
+    /// As one of its address that has proven nothing; none once it has, or where nobody is asked to.
+    newcomer: Option<Registered>,
+    /// For an identity.
+    registered: Option<Registered>,
 }
 
 impl Peer {
@@ -41,15 +72,18 @@ impl Peer {
         self.cut.cancel();
     }
 
-    /// Counts the connection for an identity, that of its first request that is let in; over the limit the connection
-    /// takes no more requests.
-    pub(crate) fn belongs_to(&self, identity: &str, limiter: &Limiter) -> Result<(), Error> {
-        if self.registered.get().is_some() {
+    /// Counts the connection for an identity, that of its first request; of the first one that proves who asks, if there
+    /// is one. Over the limit the connection takes no more requests.
+    pub(crate) fn belongs_to(&self, identity: &str, is_proven: bool, limiter: &Limiter) -> Result<(), Error> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_settled = counted.newcomer.is_none() || !is_proven;
+        if counted.registered.is_some() && is_settled {
             return Ok(());
         }
-        let registered = limiter.register(identity).inspect_err(|_| self.goodbye.cancel())?;
-        // Another request of the connection may have been first; then this one's is dropped.
-        let _ = self.registered.set(registered);
+        counted.registered = Some(limiter.register(identity).inspect_err(|_| self.goodbye.cancel())?);
+        if is_proven {
+            counted.newcomer = None;
+        }
         Ok(())
     }
 }

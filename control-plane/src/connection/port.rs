@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,10 +15,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::Peer;
 use super::activity::Activity;
 use super::serving::{protocol, serve};
 use super::socket::{Socket, Stream};
+use super::{Counted, Patience, Peer};
 use crate::limits::{Limit, Limiter, Registered};
 use crate::metrics::Metrics;
 use crate::tls::{ClientNames, HandshakeFailure, Keychain};
@@ -37,6 +37,8 @@ pub(crate) struct Port {
     pub(crate) tls: Option<Arc<Keychain>>,
     pub(crate) limiter: Limiter,
     pub(crate) metrics: Metrics,
+    /// How long a request may take whose answer does not go on, and health that is watched.
+    pub(crate) patience: Patience,
     /// No more connections; those that are there finish what they do.
     pub(crate) stopping: CancellationToken,
     /// Ends all connections.
@@ -86,9 +88,10 @@ impl Port {
         let Some((stream, certificate)) = opened else { return };
         let tls = matches!(stream, Stream::Tls(_));
         let goodbye = cut.child_token();
-        let peer = Peer { address, tls, certificate, cut, goodbye, registered: Arc::default() };
-        let socket = Socket { stream, activity: Activity::new(Instant::now(), Some(newcomer)) };
-        serve(protocol, socket, peer, self.routes.clone(), &self.limiter, &self.stopping).await;
+        let counted = Arc::new(Mutex::new(Counted { newcomer: Some(newcomer), registered: None }));
+        let peer = Peer { address, tls, certificate, cut, goodbye, counted };
+        let socket = Socket { stream, activity: Activity::new(Instant::now()) };
+        serve(protocol, socket, peer, self).await;
     }
 
     /// Waits for the first byte and shakes hands.

@@ -22,12 +22,11 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::Peer;
 use super::activity::{Activity, Due, Open};
 use super::socket::Socket;
+use super::{Peer, Port};
 use crate::limits::{Limit, Limiter, Limits};
 
 /// Of a request's head, over HTTP/1.1 and HTTP/2.
@@ -67,19 +66,15 @@ pub(super) fn protocol(limits: &Limits) -> Builder<TokioExecutor> {
 }
 
 /// Serves one connection.
-pub(super) async fn serve(
-    protocol: &Builder<TokioExecutor>,
-    socket: Socket,
-    peer: Peer,
-    routes: Router,
-    limiter: &Limiter,
-    stopping: &CancellationToken,
-) {
+pub(super) async fn serve(protocol: &Builder<TokioExecutor>, socket: Socket, peer: Peer, port: &Port) {
+    let Port { limiter, stopping, patience, .. } = port;
+    let (routes, patience) = (port.routes.clone(), *patience);
     let activity = socket.activity.clone();
     let (cut, goodbye) = (peer.cut.clone(), peer.goodbye.clone());
     let requests = activity.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        answer(routes.clone(), peer.clone(), requests.begin(request.version() < Version::HTTP_2), request)
+        let open = requests.begin(request.version() < Version::HTTP_2, patience.with(request.uri().path()));
+        answer(routes.clone(), peer.clone(), open, request)
     });
     let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), service));
     let mut over = pin!(deadline(activity, limiter));
@@ -95,7 +90,7 @@ pub(super) async fn serve(
         () = cut.cancelled() => {}
         limit = &mut told_to_go => {
             connection.as_mut().graceful_shutdown();
-            let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection));
+            let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection | Limit::UnaryDeadline));
             let go_by = is_over_time.then(|| Instant::now() + GO_WITHIN);
             tokio::select! {
                 ended = &mut connection => told(ended),

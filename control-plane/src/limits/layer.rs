@@ -36,8 +36,8 @@ pub(crate) async fn answer(
     let limiter = &shared.limiter;
     let method = methods::of_path(request.uri().path());
     let peer = request.extensions().get::<Peer>();
-    if let Err(answer) = admit(limiter, peer, &Caller::found(request.extensions()), method) {
-        return answer;
+    if let Err(over) = admit(limiter, peer, &Caller::found(request.extensions()), method) {
+        return refused(limiter, over);
     }
     if !method.is_unary() {
         return counted(limiter, next.run(request).await);
@@ -47,17 +47,23 @@ pub(crate) async fn answer(
     counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()))
 }
 
-/// Whether whoever asks may ask once more, also where they are refused then; else the answer.
+/// Whether whoever asks may ask once more, also where they are refused then.
 pub(crate) fn admit(
     limiter: &Limiter,
     peer: Option<&Peer>,
     caller: &Caller,
     method: Method,
-) -> Result<(), Response<Body>> {
+) -> Result<(), Error> {
     let Some(peer) = peer else { return Ok(()) };
     let identity = identity(caller, peer);
-    let admitted = peer.belongs_to(&identity, limiter).and_then(|()| limiter.admit(&identity, method.class));
-    admitted.map_err(|error| counted(limiter, Status::from(error).into_http()))
+    // Where nobody is asked who they are, everybody is whom they say.
+    let is_proven = !matches!(caller, Caller::Nobody);
+    peer.belongs_to(&identity, is_proven, limiter).and_then(|()| limiter.admit(&identity, method.class))
+}
+
+/// The answer to a request over a limit.
+pub(crate) fn refused(limiter: &Limiter, over: Error) -> Response<Body> {
+    counted(limiter, Status::from(over).into_http())
 }
 
 /// Whom limits are counted for.

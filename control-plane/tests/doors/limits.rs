@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use damper_control_plane::{Limits, Rate, Settings};
+use damper_control_plane::{Auth, Limits, Rate, Settings};
 use damper_proto::v1;
 use damper_proto::v1::rules_client::RulesClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -209,6 +209,57 @@ async fn one_address_has_only_so_many_connections_that_have_asked_for_nothing() 
     list(&one).await.unwrap();
     drop(silent);
     soon(async { while list(&plain(&server)).await.is_err() {} }).await;
+    server.hits_that("new_connections_per_address", |count| count >= 1.0).await;
+    server.stop().await;
+}
+
+/// Tells the server to send nothing of any answer, and asks for the page.
+fn page_for_a_closed_window() -> Vec<u8> {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0";
+    let get = b"\0\0\x0e\x01\x05\0\0\0\x01\x82\x86\x84\x41\x09localhost";
+    [&preface[..], get].concat()
+}
+
+#[tokio::test]
+async fn who_takes_nothing_of_an_answer_does_not_keep_a_connection_by_it() {
+    let server = start(|settings| {
+        settings.unary_deadline = SHORT;
+        settings.limits.request_head_within = SHORT;
+    })
+    .await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let _ = exchange(stream, &page_for_a_closed_window()).await;
+    server.hits_that("unary_deadline", |count| count == 1.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_only_asks_for_health_stays_one_of_the_few_of_an_address_that_prove_nothing() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let server = start(|settings| {
+        settings.auth = Auth::Tokens;
+        settings.bootstrap_token_file = Some(folder.path().join("first"));
+        settings.limits.max_new_connections_per_address = 3;
+    })
+    .await;
+    let livez = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let ask = async || {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let _ = stream.write_all(livez).await;
+        let read = soon(stream.read(&mut [0; 64])).await;
+        read.is_ok_and(|read| read > 0).then_some(stream)
+    };
+    let token = std::fs::read_to_string(folder.path().join("first")).unwrap();
+    let bearer: tonic::metadata::MetadataValue<_> = format!("Bearer {}", token.trim()).parse().unwrap();
+    let known = plain(&server);
+    let mut request = tonic::Request::new(v1::ListRulesRequest::default());
+    request.metadata_mut().insert("authorization", bearer);
+    soon(RulesClient::new(known.clone()).list_rules(request)).await.unwrap();
+    // The one that has proven who it is does not count among them.
+    let few = [ask().await.unwrap(), ask().await.unwrap(), ask().await.unwrap()];
+    assert!(ask().await.is_none());
+    drop(few);
+    soon(async { while ask().await.is_none() {} }).await;
     server.hits_that("new_connections_per_address", |count| count >= 1.0).await;
     server.stop().await;
 }
