@@ -181,6 +181,7 @@ impl First {
 
 /// The token of a file; none where there is no file.
 fn found(file: &Path) -> Result<Option<Bearer>, BootstrapError> {
+    refuse_where_others_write(file)?;
     match fs::read_to_string(file) {
         Ok(text) => {
             let bearer = Bearer::parse(text.trim());
@@ -192,6 +193,18 @@ fn found(file: &Path) -> Result<Option<Bearer>, BootstrapError> {
         }
         Err(source) => Err(BootstrapError::File { file: file.to_owned(), source }),
     }
+}
+
+/// Whoever can write the file could choose the token.
+fn refuse_where_others_write(file: &Path) -> Result<(), BootstrapError> {
+    #[cfg(unix)]
+    if let Ok(metadata) = fs::metadata(file)
+        && std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o022 != 0
+    {
+        let source = io::Error::other("its group or others can write it: chmod go-w it");
+        return Err(BootstrapError::File { file: file.to_owned(), source });
+    }
+    Ok(())
 }
 
 /// Writes a file that is there whole or not at all, and that was not there.

@@ -70,6 +70,10 @@ fn segment(text: &str) -> Result<Segment, ClientIdentityError> {
 impl ClientIdentity {
     /// The service that a name is of.
     fn service<'n>(&self, name: &'n str) -> Option<&'n str> {
+        // A name of the other kind may have the same parts.
+        if separator(name) != self.separator {
+            return None;
+        }
         let parts: Vec<&str> = name.split(self.separator).collect();
         if parts.len() != self.segments.len() {
             return None;
@@ -167,10 +171,12 @@ mod tests {
             ("cart.svc.example.org", Some("cart")),
             ("a.cart.svc.example.org", None),
             (".svc.example.org", None),
+            ("spiffe://cart.svc.example.org", None),
         ] {
             let expected: Vec<String> = service.map(str::to_owned).into_iter().collect();
             assert_eq!(services(&mesh, &[name]), expected, "{name}");
         }
+        assert!(services(&["{service}.example.org"], &["spiffe://cart.example.org"]).is_empty());
         assert_eq!(services(&["prod-{service}-sa.example.org"], &["prod-cart-sa.example.org"]), ["cart"]);
     }
 

@@ -42,7 +42,10 @@ pub(super) fn caller(
         let token = token.ok_or(Denied::SessionOver)?.clone();
         return Ok(Caller::Token(Arc::new(Shown { token, session: Some(shown.end), certificate })));
     }
-    match certificate.filter(|certificate| !certificate.services().is_empty()) {
+    // The handshake may be long ago.
+    let in_force =
+        |certificate: &Arc<Certificate>| !certificate.services().is_empty() && !certificate.is_over(now);
+    match certificate.filter(in_force) {
         Some(certificate) => Ok(Caller::Certificate(certificate)),
         None => Ok(Caller::Nobody),
     }

@@ -49,7 +49,7 @@ pub struct Limits {
     pub max_message_bytes: usize,
     /// How many reads an identity may make. Default 2,000 a second, 10,000 at once.
     pub reads: Rate,
-    /// How many writes. Default 200 a second, 2,000 at once.
+    /// How many writes. Default 200 a second, 500 at once.
     pub writes: Rate,
 }
 
@@ -79,7 +79,8 @@ impl Default for Limits {
             max_streams_per_connection: 1024,
             max_message_bytes: 1 << 20,
             reads: rate(2_000, 10_000),
-            writes: rate(200, 2_000),
+            // Below half of what the writer lets wait, so that nobody alone fills it.
+            writes: rate(200, 500),
         }
     }
 }
