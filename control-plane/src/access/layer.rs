@@ -32,7 +32,7 @@ pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, nex
         Ok((request, caller)) => carried_out(&shared, request, &caller, method, next).await,
         // Who is denied does not come to the limits behind this layer, and is held to them here.
         Err((denied, caller)) => limits::admit(&shared.limiter, peer.as_ref(), &caller, method)
-            .map_or_else(|over| over, |()| denied.grpc()),
+            .map_or_else(|over| limits::refused(&shared.limiter, over), |()| denied.grpc()),
     }
 }
 

@@ -147,7 +147,10 @@ async fn a_certificate_that_is_over_is_no_good_setting_and_yet_served_with() {
     let mut settings = Settings::new("sled:x".parse().unwrap());
     settings.tls = Some(over.clone());
     let problem = Server::check(&settings).unwrap_err().to_string();
-    assert!(problem.contains("tls_cert: the certificate was good until 2020-01-01T00:00:00Z only"), "{problem}");
+    assert!(
+        problem.contains("tls_cert: the certificate was good until 2020-01-01T00:00:00Z only"),
+        "{problem}"
+    );
     let server = start(|settings| settings.tls = Some(over)).await;
     server.stop().await;
 }

@@ -28,7 +28,8 @@ fn table() -> Vec<(String, Vec<String>)> {
 fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
     let named = key(caller, callee, "p.S/M");
     let wrong_revision = Some(u64::MAX);
-    let options = Some(v1::WriteOptions { reason: "test".to_owned(), ..Default::default() });
+    let said = v1::WriteOptions { reason: "test".to_owned(), ..Default::default() };
+    let options = Some(said.clone());
     let guard = v1::Guard { key: Some(named.clone()), ..Default::default() };
     let one = |message: Vec<u8>| vec![message];
     match method {
@@ -41,7 +42,7 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
             one(v1::DeleteRuleRequest { key, expected_revision: wrong_revision, options }.encode_to_vec())
         }
         "Rules/ApplyRules" => {
-            vec![header(options.unwrap()).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
+            vec![header(said).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
         }
         "Guards/PutGuard" => {
             let guard = Some(v1::Guard {

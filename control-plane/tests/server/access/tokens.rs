@@ -357,7 +357,10 @@ async fn a_service_that_is_turned_away_is_told_of_by_a_diagnosis() {
     let of_shop = told("shop").await;
     let [(subject, message)] = &of_shop[..] else { panic!("{of_shop:?}") };
     assert_eq!(subject, "shop");
-    assert!(message.contains("2 times") && message.contains("service shop is not within the scope"), "{message}");
+    assert!(
+        message.contains("2 times") && message.contains("service shop is not within the scope"),
+        "{message}"
+    );
     let all = told("").await;
     assert_eq!(all.len(), 3, "{all:?}");
     for part in ["this takes the role agent", "address 127.0.0.1 was turned away once"] {
