@@ -1,5 +1,5 @@
-//! Rolling restarts under load: two real `damper serve` over etcd, with TLS and tokens, and services that call each other
-//! meanwhile.
+//! Rolling restarts under load: two real `damper serve` over etcd, with TLS and tokens, and services that call
+//! each other meanwhile.
 //!
 //! The callee fails the first attempt of every call, so that a service which ever runs without its rule gets an error.
 //! Each service's revision is looked at every few milliseconds of its whole life.
