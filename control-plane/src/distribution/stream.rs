@@ -130,7 +130,8 @@ async fn open(
         shared.access.turned_away.note(peer, caller, &class.service, &denied);
         refused(denied.into())
     })?;
-    let room = peer.map(|peer| shared.limiter.stream(&identity(caller, peer))).transpose().map_err(refused)?;
+    let room =
+        peer.map(|peer| shared.limiter.stream(&identity(caller, peer))).transpose().map_err(refused)?;
     let mut tables = shared.distributed.clone();
     catch_up(shared, &hello, &mut tables).await;
     let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
