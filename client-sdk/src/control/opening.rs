@@ -135,7 +135,9 @@ impl Opener {
             (Code::Unauthenticated, Some(_)) => {
                 "is the token valid? (Options::token_file, DAMPER_TOKEN_FILE)"
             }
-            (Code::PermissionDenied, _) => "it takes a token of the role agent, or a client certificate, for this service",
+            (Code::PermissionDenied, _) => {
+                "it takes a token of the role agent, or a client certificate, for this service"
+            }
             (code, _) => return Trouble::Failed(format!("{code:?}: {words}")),
         };
         let code = status.code();
