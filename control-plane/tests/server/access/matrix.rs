@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 
 use super::raw::call;
 use super::{Guarded, folder_with_known_key, reason, replica_credential};
-use crate::harness::{header, hello, key, put_change, rule, said};
+use crate::harness::{header, hello, key, put_change, rule};
 
 const ROLES: [&str; 6] = ["viewer", "editor", "operator", "admin", "agent", "replica"];
 
@@ -28,8 +28,8 @@ fn table() -> Vec<(String, Vec<String>)> {
 fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
     let named = key(caller, callee, "p.S/M");
     let wrong_revision = Some(u64::MAX);
-    let said = v1::WriteOptions { reason: "test".to_owned(), ..Default::default() };
-    let options = Some(said.clone());
+    let wanted = v1::WriteOptions { reason: "test".to_owned(), ..Default::default() };
+    let options = Some(wanted.clone());
     let guard = v1::Guard { key: Some(named.clone()), ..Default::default() };
     let one = |message: Vec<u8>| vec![message];
     match method {
@@ -42,7 +42,7 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
             one(v1::DeleteRuleRequest { key, expected_revision: wrong_revision, options }.encode_to_vec())
         }
         "Rules/ApplyRules" => {
-            vec![header(said).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
+            vec![header(wanted).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
         }
         "Guards/PutGuard" => {
             let guard = Some(v1::Guard {
@@ -68,7 +68,9 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
             one(v1::RollbackRequest { key, to_revision: Some(0), options, ..Default::default() }
                 .encode_to_vec())
         }
-        "Distribution/Subscribe" => one(said(client_message::Kind::Hello(hello(caller))).encode_to_vec()),
+        "Distribution/Subscribe" => {
+            one(crate::harness::said(client_message::Kind::Hello(hello(caller))).encode_to_vec())
+        }
         _ => one(Vec::new()),
     }
 }
