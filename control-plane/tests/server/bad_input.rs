@@ -1,6 +1,8 @@
 //! Whatever is wrong gets a clear answer that names the field, and nothing is stored.
 
 use damper_proto::v1;
+use damper_proto::v1::kills_client::KillsClient;
+use damper_proto::v1::tokens_client::TokensClient;
 use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -214,5 +216,36 @@ async fn as_many_rules_as_allowed_are_taken_in_one_revision_and_the_next_is_refu
     assert_eq!(rules.len(), LIMIT);
     server.put(rule(key("shop", "stock", "s.S/M7"), 4)).await;
     assert_eq!(shop.delta().await.1.changed.len(), 1);
+    server.stop().await;
+}
+
+/// The field that is said to be wrong.
+fn fault_of(refused: Result<(), Status>, what: &str) -> String {
+    let refused = refused.expect_err(what);
+    assert_eq!(refused.code(), Code::InvalidArgument, "{what}: {refused:?}");
+    let violations = refused.get_details_bad_request().unwrap().field_violations;
+    violations.into_iter().map(|violation| violation.field).collect::<Vec<_>>().join(",")
+}
+
+#[tokio::test]
+async fn lengths_of_time_at_the_ends_of_what_can_be_said_are_faults_of_their_fields() {
+    let server = start().await;
+    for (seconds, nanos) in [(i64::MIN, i32::MIN), (i64::MIN, 0), (0, i32::MIN), (i64::MAX, i32::MAX)] {
+        let length = Some(prost_types::Duration { seconds, nanos });
+        let watch = v1::WatchRequest { interval: length, ..Default::default() };
+        let watched = server.fleet().watch(watch).await.map(drop);
+        assert_eq!(fault_of(watched, "interval"), "interval");
+        let list = v1::ListRoutesRequest { window: length, ..Default::default() };
+        assert_eq!(fault_of(server.fleet().list_routes(list).await.map(drop), "window"), "window");
+        let within = v1::WatchConvergenceRequest { within: length, ..Default::default() };
+        let waited = server.fleet().watch_convergence(within).await.map(drop);
+        assert!(fault_of(waited, "within").split(',').any(|field| field == "within"));
+        let kill = v1::KillRequest { time_to_live: length, ..Default::default() };
+        let killed = KillsClient::new(server.channel()).kill(kill).await.map(drop);
+        assert!(fault_of(killed, "kill").split(',').any(|field| field == "time_to_live"));
+        let token = v1::CreateTokenRequest { time_to_live: length, ..Default::default() };
+        let created = TokensClient::new(server.channel()).create_token(token).await.map(drop);
+        assert!(fault_of(created, "token").split(',').any(|field| field == "time_to_live"));
+    }
     server.stop().await;
 }
