@@ -25,9 +25,7 @@ pub(crate) use self::guards::{Exceeded, Guards};
 pub(crate) use self::kills::{Kills, StoredKill};
 pub(crate) use self::stored::{StoredGuard, StoredRule};
 pub(crate) use self::subject::{GUARDS, KILLS, RULES, Subject, decoded};
-pub(crate) use self::tokens::{
-    CLUSTER_KEY, StoredToken, TOKENS, Tokens, description, token_key, token_of,
-};
+pub(crate) use self::tokens::{CLUSTER_KEY, StoredToken, TOKENS, Tokens, description, token_key, token_of};
 use crate::store::{Change, State};
 
 /// How many changed patterns are remembered in memory; older changes are read from the store.

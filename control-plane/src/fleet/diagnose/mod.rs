@@ -79,10 +79,10 @@ pub(super) async fn diagnose(
     }
     let table = shared.table();
     let now = SystemTime::now();
-    let certificate = shared.tls.as_ref().map(|tls| doors::Certificate {
-        warning: tls.validity().warning(now),
-        refused: tls.refused(),
-    });
+    let certificate = shared
+        .tls
+        .as_ref()
+        .map(|tls| doors::Certificate { warning: tls.validity().warning(now), refused: tls.refused() });
     let picture = Picture {
         now,
         turned_away: shared.access.turned_away.of_late(now),

@@ -1,6 +1,5 @@
 //! What routes measure: who repeats, what refuses, where chains end.
 
-
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
 
