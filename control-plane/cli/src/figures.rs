@@ -1,6 +1,6 @@
 //! Figures of routes as people read them: rates, shares, times, ages.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
@@ -194,6 +194,8 @@ fn in_greatest_unit(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
