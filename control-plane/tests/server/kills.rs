@@ -1,14 +1,16 @@
 //! The kill switch, from the admin API to the services.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
+use damper_control_plane::Rate;
 use damper_core::kill::{DEFAULT_TIME_TO_LIVE, MAX_KILLS};
 use damper_proto::v1::{self, object, object_key, server_message};
 use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{StatusExt as _, pb};
 
-use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start, start_in};
+use crate::harness::{Agent, Running, hello, key, shop_rule, soon, start, start_in, start_with};
 
 const SECOND: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
 /// Long enough to see it in force on a busy machine.
@@ -403,7 +405,8 @@ async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() 
 
 #[tokio::test]
 async fn no_more_than_a_thousand_kills_are_in_force_and_what_is_over_takes_no_place() {
-    let server = start().await;
+    let many = Rate { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
+    let server = start_with(|settings| settings.limits.writes = many).await;
     let callee = |n: usize| key("*", &format!("callee-{n}"), "*");
     let short = v1::KillRequest { time_to_live: Some(SECOND), ..kill(of_stock()) };
     let over_at = set(&server, short).await.kill.unwrap().expires_at.unwrap();
