@@ -6,6 +6,7 @@
 //! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
 //! again.
 #![allow(
+    rustdoc::bare_urls,
     rustdoc::broken_intra_doc_links,
     reason = "comments on arguments are the help text, where brackets mean what can be left out"
 )]
