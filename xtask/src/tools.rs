@@ -104,7 +104,7 @@ pub(crate) fn path_with_cargo_fuzz() -> Result<OsString> {
     std::env::join_paths(places).context("a folder on the path has a name that can not stand there")
 }
 
-/// A program of crates.io of this very version.
+/// A published program of this very version.
 fn installed_by_cargo(name: &str, version: &str) -> Result<PathBuf> {
     let root = folder()?.join("cargo");
     let binary = root.join("bin").join(name);
