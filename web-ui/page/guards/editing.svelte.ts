@@ -3,33 +3,22 @@
 // What is typed survives everything but a decision to drop it: refusals, conflicts, a server that goes away.
 import { create } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
-import type { Finding, RuleReach } from "$wire/admin_pb";
 import { PatternSchema } from "$wire/policy_pb";
 import type { Guard } from "$wire/guards_pb";
 import type { Names } from "../address.svelte";
 import { currentGuard, problemOf } from "../api";
 import type { Api, Problem } from "../api";
 import type { Saying } from "../parts/author";
+import { Judged } from "../parts/judged.svelte";
 import type { Draft } from "../rules/draft";
 import { draftOf, guardOf, isSame, merged } from "./form";
 
-const SETTLED_AFTER_MS = 300;
-
-export class GuardEditing {
+export class GuardEditing extends Judged<Guard> {
   // As the server had it when the editing began; undefined = there was none.
   base = $state.raw<Guard>();
   draft = $state.raw<Draft>({});
   owner = $state("");
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
-  // The server's words by the path below the ceiling; "key.callee_service" and "owner" besides.
-  faults = $state.raw<ReadonlyMap<string, string>>(new Map());
-  findings = $state.raw<readonly Finding[]>([]);
-  reach = $state.raw<RuleReach>();
-  checking = $state(false);
-  // What is wrong beyond single settings.
-  problem = $state.raw<Problem>();
-  // What others made of it meanwhile; undefined = nothing, null = they removed it.
-  theirs = $state.raw<Guard | null>();
 
   readonly before: Draft = $derived(draftOf(this.base?.ceiling));
   readonly read = $derived(guardOf(this.draft, this.names, this.owner.trim()));
@@ -39,11 +28,12 @@ export class GuardEditing {
   );
   readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.read.faults]));
 
+  // Paths below the ceiling; "key.callee_service" and "owner" besides.
+  protected override readonly prefix = /^guard\.(ceiling\.)?/;
   readonly #api: Api;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #asked = 0;
 
   constructor(api: Api) {
+    super();
     this.#api = api;
   }
 
@@ -76,15 +66,13 @@ export class GuardEditing {
     this.check();
   }
 
-  // Asks the server, once typing has paused.
-  check(): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);
+  protected override judge() {
+    const { guard } = this.read;
+    return guard && this.#api.guards.putGuard({ guard, options: { validateOnly: true } });
   }
 
-  stop(): void {
-    clearTimeout(this.#timer);
-    this.#asked += 1;
+  protected override current(problem: Problem): Guard | undefined {
+    return currentGuard(problem);
   }
 
   // Whether somebody else changed it; a server that does not answer is told by the page's frame.
@@ -106,7 +94,7 @@ export class GuardEditing {
       if (answer.guard) this.begin(answer.guard);
       return answer.revision;
     } catch (thrown) {
-      this.#refused(problemOf(thrown));
+      this.refused(problemOf(thrown));
       return undefined;
     }
   }
@@ -119,7 +107,7 @@ export class GuardEditing {
     } catch (thrown) {
       const problem = problemOf(thrown);
       if (problem.code === Code.NotFound) this.theirs = null;
-      else this.#refused(problem);
+      else this.refused(problem);
       return undefined;
     }
   }
@@ -132,34 +120,5 @@ export class GuardEditing {
     } catch (thrown) {
       return problemOf(thrown).code === Code.NotFound ? null : undefined;
     }
-  }
-
-  async #check(): Promise<void> {
-    const { guard } = this.read;
-    this.#asked += 1;
-    if (guard === undefined) return;
-    const asked = this.#asked;
-    this.checking = true;
-    try {
-      const answer = await this.#api.guards.putGuard({ guard, options: { validateOnly: true } });
-      if (asked !== this.#asked) return;
-      this.faults = new Map();
-      this.findings = answer.findings;
-      this.reach = answer.reach;
-      this.problem = undefined;
-    } catch (thrown) {
-      if (asked === this.#asked) this.#refused(problemOf(thrown));
-    } finally {
-      if (asked === this.#asked) this.checking = false;
-    }
-  }
-
-  #refused(problem: Problem): void {
-    if (problem.code === Code.Aborted) {
-      this.theirs = currentGuard(problem) ?? null;
-      return;
-    }
-    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(/^guard\.(ceiling\.)?/, ""), words]));
-    this.problem = problem.fields.size > 0 ? undefined : problem;
   }
 }

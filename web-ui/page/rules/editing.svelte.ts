@@ -3,8 +3,6 @@
 // The server judges as one types, by a write that only validates. What is typed survives everything but a decision
 // to drop it: refusals, conflicts, a server that goes away.
 import { create } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
-import type { Finding, RuleReach } from "$wire/admin_pb";
 import { PatternSchema, PolicySchema } from "$wire/policy_pb";
 import { RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
@@ -12,38 +10,28 @@ import type { Names } from "../address.svelte";
 import { currentRule, problemOf } from "../api";
 import type { Api, Problem } from "../api";
 import type { Saying } from "../parts/author";
+import { Judged } from "../parts/judged.svelte";
 import { changes, merged } from "./changes";
 import type { Change } from "./changes";
 import { draftOf, policyOf } from "./draft";
 import type { Draft } from "./draft";
 
-const SETTLED_AFTER_MS = 300;
-
-export class Editing {
+export class Editing extends Judged<Rule> {
   // As the server had it when the editing began; undefined = there was none.
   base = $state.raw<Rule>();
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
-  // The server's words by the path of a setting, without "rule.policy."; "key.caller_service" for names.
-  faults = $state.raw<ReadonlyMap<string, string>>(new Map());
-  findings = $state.raw<readonly Finding[]>([]);
-  reach = $state.raw<RuleReach>();
-  checking = $state(false);
-  // What is wrong beyond single settings.
-  problem = $state.raw<Problem>();
-  // What others made of the rule meanwhile; undefined = nothing, null = they removed it.
-  theirs = $state.raw<Rule | null>();
-
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
 
+  // Paths below the policy; "key.caller_service" besides.
+  protected override readonly prefix = /^rule\.(policy\.)?/;
   readonly #api: Api;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #asked = 0;
 
   constructor(api: Api) {
+    super();
     this.#api = api;
   }
 
@@ -98,15 +86,13 @@ export class Editing {
     if (this.theirs) this.begin(this.theirs);
   }
 
-  // Asks the server, once typing has paused.
-  check(): void {
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);
+  protected override judge() {
+    const rule = this.#rule();
+    return rule && this.#api.rules.putRule({ rule, options: { validateOnly: true } });
   }
 
-  stop(): void {
-    clearTimeout(this.#timer);
-    this.#asked += 1;
+  protected override current(problem: Problem): Rule | undefined {
+    return currentRule(problem);
   }
 
   // Undefined = it is written at this revision; else why not is in `problem`, `faults` or `theirs`.
@@ -122,7 +108,7 @@ export class Editing {
       if (answer.rule) this.begin(answer.rule);
       return answer.revision;
     } catch (thrown) {
-      this.#refused(problemOf(thrown));
+      this.refused(problemOf(thrown));
       return undefined;
     }
   }
@@ -134,7 +120,7 @@ export class Editing {
       const answer = await this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { author, reason, owner } });
       return answer.revision;
     } catch (thrown) {
-      this.#refused(problemOf(thrown));
+      this.refused(problemOf(thrown));
       return undefined;
     }
   }
@@ -151,34 +137,5 @@ export class Editing {
       policy,
       owner: this.base?.owner ?? "",
     });
-  }
-
-  async #check(): Promise<void> {
-    const rule = this.#rule();
-    this.#asked += 1;
-    if (rule === undefined) return;
-    const asked = this.#asked;
-    this.checking = true;
-    try {
-      const answer = await this.#api.rules.putRule({ rule, options: { validateOnly: true } });
-      if (asked !== this.#asked) return;
-      this.faults = new Map();
-      this.findings = answer.findings;
-      this.reach = answer.reach;
-      this.problem = undefined;
-    } catch (thrown) {
-      if (asked === this.#asked) this.#refused(problemOf(thrown));
-    } finally {
-      if (asked === this.#asked) this.checking = false;
-    }
-  }
-
-  #refused(problem: Problem): void {
-    if (problem.code === Code.Aborted) {
-      this.theirs = currentRule(problem) ?? null;
-      return;
-    }
-    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(/^rule\.(policy\.)?/, ""), words]));
-    this.problem = problem.fields.size > 0 ? undefined : problem;
   }
 }

@@ -1,0 +1,77 @@
+// What the server says of something as it is typed, and what others made of it meanwhile: the same for rules and guards.
+//
+// The server judges by a write that only validates, once typing has paused; an answer that was overtaken by more typing
+// counts for nothing. Whoever extends this knows how to ask and which message stands for it.
+import { Code } from "@connectrpc/connect";
+import type { Finding, RuleReach } from "$wire/admin_pb";
+import { problemOf } from "../api";
+import type { Problem } from "../api";
+
+const SETTLED_AFTER_MS = 300;
+
+export interface Judgement {
+  readonly findings: readonly Finding[];
+  readonly reach?: RuleReach | undefined;
+}
+
+export abstract class Judged<Written> {
+  // The server's words by the path of a setting, without what all paths begin with.
+  faults = $state.raw<ReadonlyMap<string, string>>(new Map());
+  findings = $state.raw<readonly Finding[]>([]);
+  reach = $state.raw<RuleReach>();
+  checking = $state(false);
+  // What is wrong beyond single settings.
+  problem = $state.raw<Problem>();
+  // What others made of it meanwhile; undefined = nothing, null = they removed it.
+  theirs = $state.raw<Written | null>();
+
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #asked = 0;
+
+  // Asks the server; undefined = what is typed can not even be sent.
+  protected abstract judge(): Promise<Judgement> | undefined;
+  // What is there now, as a refusal brings it.
+  protected abstract current(problem: Problem): Written | undefined;
+  // What the paths of faults begin with, which the page leaves out.
+  protected abstract readonly prefix: RegExp;
+
+  // Asks the server, once typing has paused.
+  check(): void {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => void this.#check(), SETTLED_AFTER_MS);
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#asked += 1;
+  }
+
+  protected refused(problem: Problem): void {
+    if (problem.code === Code.Aborted) {
+      this.theirs = this.current(problem) ?? null;
+      return;
+    }
+    this.faults = new Map([...problem.fields].map(([path, words]) => [path.replace(this.prefix, ""), words]));
+    this.problem = problem.fields.size > 0 ? undefined : problem;
+  }
+
+  async #check(): Promise<void> {
+    this.#asked += 1;
+    const asked = this.#asked;
+    const judging = this.judge();
+    if (judging === undefined) return;
+    this.checking = true;
+    try {
+      const answer = await judging;
+      if (asked !== this.#asked) return;
+      this.faults = new Map();
+      this.findings = answer.findings;
+      this.reach = answer.reach;
+      this.problem = undefined;
+    } catch (thrown) {
+      if (asked === this.#asked) this.refused(problemOf(thrown));
+    } finally {
+      if (asked === this.#asked) this.checking = false;
+    }
+  }
+}
