@@ -183,6 +183,7 @@ fn route_report(callee: &str, method: &str, route: &Route, now: Time) -> v1::Rou
         would_hedges: counters.would_hedges(),
         outer_loop_calls: counters.outer_loop_calls(),
         state: route.standing(now).map(state),
+        failed_calls: Vec::new(),
     }
 }
 

@@ -77,6 +77,8 @@ fn response(
         reach: Some(reach),
         changed: !committed.unchanged,
         findings,
+        before: None,
+        after: None,
     }
 }
 
@@ -102,6 +104,8 @@ fn try_out(
         reach: Some(reach),
         changed: same.is_none(),
         findings,
+        before: None,
+        after: None,
     })
 }
 

@@ -90,6 +90,7 @@ impl Reported {
             would_hedges: counts.count(tally::WOULD_HEDGES),
             outer_loop_calls: counts.count(tally::OUTER_LOOP_CALLS),
             state: self.state,
+            failed_calls: Vec::new(),
         }
     }
 }

@@ -22,6 +22,7 @@ fn largest() -> v1::Report {
         would_hedges: count,
         outer_loop_calls: count,
         state: Some(v1::RouteState { window_failures: count, window_successes: count, ..Default::default() }),
+        failed_calls: vec![v1::FailedCall { sends: u32::MAX, ..Default::default() }; 100],
     };
     let served = v1::ServedReport {
         method: "shop.v1.Shop/Buy".to_owned(),
