@@ -501,6 +501,7 @@ fn largest() -> v1::Report {
             circuit: i32::MAX,
             killed: true,
         }),
+        failed_calls: Vec::new(),
     };
     let served = v1::ServedReport {
         method: "p.S/M".to_owned(),
