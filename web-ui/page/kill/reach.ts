@@ -1,6 +1,9 @@
-// What a kill would stop, by the figures at hand: which routes, and how much of their load. Pure.
-import type { RouteStats } from "$wire/fleet_pb";
+// What a kill would stop, by the figures at hand: which routes, and how much of their load; and who obeys one that is in
+// force. Pure.
+import type { Client, RouteStats } from "$wire/fleet_pb";
+import type { KillSwitch } from "$wire/kills_pb";
 import type { Names } from "../address.svelte";
+import { keyText } from "../feed/state";
 import { extra } from "../overview/verdict";
 
 export interface Reach {
@@ -21,10 +24,32 @@ export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
 
 export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {
   if (key === undefined) return false;
-  const same = (wanted: string, is: string) => wanted === "*" || wanted === is;
   const method = names.calleeMethod.endsWith("/*")
     ? key.calleeMethod.startsWith(names.calleeMethod.slice(0, -1))
     : same(names.calleeMethod, key.calleeMethod);
   return method && same(names.callerService, key.callerService) && same(names.callerCluster, key.callerCluster)
     && same(names.calleeService, key.calleeService);
+}
+
+export interface Obedience {
+  readonly obey: number;
+  // Clients that it concerns.
+  readonly of: number;
+}
+
+// As damper-core's `feature.rs` names it: without it a client knows nothing of kills.
+const FEATURE = "kill_switch";
+
+// By what clients have confirmed: an answer to the kill's revision is the proof that it is obeyed.
+export function obedience({ key, revision }: KillSwitch, clients: readonly Client[]): Obedience {
+  if (key === undefined) return { obey: 0, of: 0 };
+  const concerned = clients.filter(({ identity }) =>
+    identity !== undefined && same(key.callerService, identity.service) && same(key.callerCluster, identity.cluster));
+  const obeying = concerned.filter(({ acknowledgedRevision, features, refused }) =>
+    acknowledgedRevision >= revision && features.includes(FEATURE) && !refused.some((one) => one.kill && keyText(one.key) === keyText(key)));
+  return { obey: obeying.length, of: concerned.length };
+}
+
+function same(wanted: string, is: string): boolean {
+  return wanted === "*" || wanted === is;
 }
