@@ -1,4 +1,5 @@
 // The stream as the components see it: the fleet, whether it is live, and the last two minutes.
+import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
 import { Past } from "./past";
@@ -31,6 +32,8 @@ export class Board {
   locked = $state(false);
   // Of the data shown; undefined = there is none.
   ageMs = $state<number>();
+  // By how much the control plane's clock is ahead of this machine's.
+  aheadMs = $state(0);
   // Rules changed within the last seconds.
   marked = $state.raw<ReadonlyMap<string, number>>(new Map());
   liveness = $derived.by((): Liveness => {
@@ -75,6 +78,8 @@ export class Board {
     this.fleet = fleet;
     this.downReason = undefined;
     this.#heardAt = performance.now();
+    // The first of a stream may be an old one, told again.
+    if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
     this.#sample(fleet);
     if (fleet.changed.length > 0) {
       const marked = new Map(this.marked);
