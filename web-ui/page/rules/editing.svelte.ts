@@ -22,8 +22,11 @@ export class Editing extends Judged<Rule> {
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
+  #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
+  // What was typed and would be lost: of what is new the beginning is nobody's work.
+  readonly isTouched = $derived(this.isNew ? this.draft !== this.#begun.draft || this.names !== this.#begun.names : this.changes.length > 0);
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
 
   // Paths below the policy; "key.caller_service" besides.
@@ -52,6 +55,7 @@ export class Editing extends Judged<Rule> {
     this.before = {};
     this.draft = draft;
     if (names) this.names = names;
+    this.#begun = { draft: this.draft, names: this.names };
     this.check();
   }
 
