@@ -18,6 +18,7 @@ pub(crate) static NO_MORE_RETRY: HeaderName = HeaderName::from_static(chain::NO_
 pub(crate) static PUSHBACK: HeaderName = HeaderName::from_static(chain::PUSHBACK);
 pub(crate) static ENVOY_RATE_LIMITED: HeaderName = HeaderName::from_static(chain::ENVOY_RATE_LIMITED);
 pub(crate) static CALL_ID: HeaderName = HeaderName::from_static(chain::CALL_ID);
+pub(crate) static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 pub(crate) static TIMEOUT: HeaderName = HeaderName::from_static(deadline::HEADER);
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");

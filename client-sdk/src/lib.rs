@@ -51,6 +51,7 @@ mod clock;
 mod context;
 mod control;
 mod damper;
+mod failures;
 mod headers;
 mod identity;
 mod kills;

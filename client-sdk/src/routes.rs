@@ -7,6 +7,8 @@
 //!
 //! Nothing is decided here; see `damper_core::Call`.
 
+mod known;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +16,17 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use damper_core::kill::InForce;
-use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, Route, RouteKey, Rule, Table, Time, key};
+use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, Table, Time, key};
 use http::Request;
 
 use crate::client::replay::Memory;
 use crate::clock::Clock;
+use crate::failures::Room;
 use crate::kills::Kills;
 use crate::metrics::{self, CallTimes, Detail};
 use crate::server::Methods;
+
+pub(crate) use self::known::Known;
 
 /// What all layers of one `Damper` share.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(crate) struct Engine {
     caller_service: String,
     caller_cluster: String,
     memory: Arc<Memory>,
+    /// For calls that are to be reported.
+    room: Arc<Room>,
     methods: Methods,
     serves: AtomicBool,
     governed_calls: AtomicU64,
@@ -52,8 +59,8 @@ struct Registry {
 #[derive(Debug)]
 pub(crate) struct Callee {
     name: String,
-    routes: ArcSwap<HashMap<Arc<str>, Arc<Route>>>,
-    other: Arc<Route>,
+    routes: ArcSwap<HashMap<Arc<str>, Arc<Known>>>,
+    other: Arc<Known>,
     histograms: metrics::OfCallee,
 }
 
@@ -65,6 +72,7 @@ impl Engine {
             caller_service: caller_service.to_owned(),
             caller_cluster: caller_cluster.to_owned(),
             memory: Arc::default(),
+            room: Arc::default(),
             methods: Methods::new(caller_service, caller_cluster),
             serves: AtomicBool::new(false),
             governed_calls: AtomicU64::new(0),
@@ -128,12 +136,12 @@ impl Engine {
         let callee = registry
             .callees
             .entry(callee_service.to_owned())
-            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail, &self.kills)));
+            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail, &self.kills, &self.room)));
         Ok(Arc::clone(callee))
     }
 
     /// The route of a callee's method.
-    pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<Route> {
+    pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<Known> {
         if let Some(route) = callee.known(method) {
             return route;
         }
@@ -143,7 +151,7 @@ impl Engine {
     }
 
     /// The route of methods that have none of their own. A kill may be for some of them alone.
-    fn other(&self, callee: &Callee, method: &str) -> Arc<Route> {
+    fn other(&self, callee: &Callee, method: &str) -> Arc<Known> {
         if !self.kills.single_out(&callee.name, method) {
             return Arc::clone(&callee.other);
         }
@@ -153,7 +161,7 @@ impl Engine {
     }
 
     /// Shows every route: callee service, method, route. No lock is held meanwhile.
-    pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &Route)) {
+    pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &Known)) {
         for callee in self.callees() {
             for (method, route) in callee.routes() {
                 f(&callee.name, &method, &route);
@@ -213,7 +221,7 @@ impl Engine {
     }
 
     /// A new route, or the one that somebody else has just made; none if there is no room.
-    fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<Route>> {
+    fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<Known>> {
         let key = self.key(callee, method)?;
         let mut registry = self.registry();
         if let Some(route) = callee.known(method) {
@@ -224,7 +232,7 @@ impl Engine {
             self.note_full(callee, method);
             return None;
         }
-        let route = Arc::new(Route::new(registry.rule_for(&key)));
+        let route = Arc::new(Known::new(registry.rule_for(&key), &self.room));
         self.kills.tell(&route, &callee.name, method);
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));
@@ -275,11 +283,11 @@ impl Registry {
 }
 
 impl Callee {
-    fn new(name: &str, detail: Detail, kills: &Kills) -> Self {
+    fn new(name: &str, detail: Detail, kills: &Kills, room: &Arc<Room>) -> Self {
         let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
-            other: Arc::new(Route::new(None)),
+            other: Arc::new(Known::new(None, room)),
             histograms: metrics::OfCallee::new(name, detail),
         };
         callee.obey(kills);
@@ -300,7 +308,7 @@ impl Callee {
     }
 
     /// Every route with its method; the one of all further methods only if it was called.
-    pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<Route>)> {
+    pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<Known>)> {
         let known = self.routes.load();
         let known = known.iter().map(|(method, route)| (Arc::clone(method), Arc::clone(route)));
         let other = Some(&self.other).filter(|other| other.state().counters.calls() > 0);
@@ -308,7 +316,7 @@ impl Callee {
     }
 
     /// Begins to measure a call of this method, on the route that was found for it.
-    pub(crate) fn call_begins(&self, route: &Arc<Route>, method: &str, now: Time) -> CallTimes {
+    pub(crate) fn call_begins(&self, route: &Known, method: &str, now: Time) -> CallTimes {
         let is_known = route.id() != self.other.id();
         self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
     }
@@ -318,7 +326,7 @@ impl Callee {
         &self.histograms
     }
 
-    fn known(&self, method: &str) -> Option<Arc<Route>> {
+    fn known(&self, method: &str) -> Option<Arc<Known>> {
         self.routes.load().get(method).cloned()
     }
 }
@@ -342,7 +350,7 @@ mod tests {
 
     /// Looks methods up on another thread while this one holds the registry; they have one route.
     #[track_caller]
-    fn found_without_the_lock(engine: &Arc<Engine>, methods: [&'static str; 2]) -> Arc<Route> {
+    fn found_without_the_lock(engine: &Arc<Engine>, methods: [&'static str; 2]) -> Arc<Known> {
         let callee = engine.callee("stock").unwrap();
         let (tell, told) = mpsc::channel();
         let held = engine.registry();

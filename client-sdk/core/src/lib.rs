@@ -23,6 +23,7 @@ pub mod classify;
 mod code;
 pub mod deadline;
 mod explain;
+pub mod failed_call;
 mod fate;
 pub mod fault;
 pub mod feature;

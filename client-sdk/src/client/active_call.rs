@@ -6,20 +6,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Call, CallStart, Finish, Mode, Route, Send, Step, Time, Verdict, deadline};
+use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, Send, Step, Time, Verdict, deadline};
 
+use super::cause::Cause;
 use super::hang_up::HangUp;
 use super::telemetry::{AttemptWatch, CallWatch};
+use super::trail::Trail;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::routes::Known;
 
 #[derive(Debug)]
 pub(crate) struct ActiveCall {
-    route: Arc<Route>,
+    route: Arc<Known>,
     call: Call,
     clock: Clock,
     context: Option<Context>,
     watch: CallWatch,
+    trail: Trail,
     /// When the call was last asked for a step.
     now: Time,
     /// On a request that is still being sent; nobody does once the answer has begun.
@@ -31,10 +35,10 @@ pub(crate) struct ActiveCall {
 impl ActiveCall {
     /// Begins a call and says what to do first; `own_deadline` is the one the application set, `replayable`
     /// whether its request is kept.
-    pub(crate) fn begin(
-        route: Arc<Route>,
+    pub(super) fn begin(
+        route: Arc<Known>,
         context: Option<Context>,
-        watch: CallWatch,
+        (watch, trail): (CallWatch, Trail),
         own_deadline: Option<Time>,
         replayable: bool,
         now: Time,
@@ -49,8 +53,8 @@ impl ActiveCall {
             replayable,
         };
         let call = Call::begin(&route, start);
-        let mut call =
-            Self { route, call, clock, context, watch, now, hang_up: HangUp::default(), has_ended: false };
+        let hang_up = HangUp::default();
+        let mut call = Self { route, call, clock, context, watch, trail, now, hang_up, has_ended: false };
         let step = call.step(now);
         (call, step)
     }
@@ -79,9 +83,15 @@ impl ActiveCall {
     }
 
     /// The attempt ended; what now?
-    pub(crate) fn attempt_ended(&mut self, attempt: AttemptWatch, verdict: Verdict) -> Step {
+    pub(super) fn attempt_ended(
+        &mut self,
+        attempt: AttemptWatch,
+        verdict: Verdict,
+        cause: Cause<'_>,
+    ) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
-        self.watch.attempt_ended(attempt, &verdict, now);
+        let code = self.watch.attempt_ended(attempt, &verdict, now);
+        self.trail.attempt_ended(number, code, &verdict, cause, now, self.route.failures());
         self.call.attempt_ended(&self.route, number, verdict, now, fastrand::u64(..));
         self.step(now)
     }
@@ -90,12 +100,16 @@ impl ActiveCall {
     pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptWatch) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.watch.attempt_timed_out(attempt, now);
+        let (code, failures) = (Code::DeadlineExceeded, self.route.failures());
+        let verdict = Verdict::Failure(Failure::new(code));
+        self.trail.attempt_ended(number, code, &verdict, Cause::Over, now, failures);
         self.call.attempt_timed_out(&self.route, number, now, fastrand::u64(..));
         self.step(now)
     }
 
     /// The attempt that the last step asked for is sent.
     pub(crate) fn attempt_sent(&mut self, send: &Send) -> AttemptWatch {
+        self.trail.sent(send, self.now, self.route.failures());
         self.watch.sent(send, self.now, self.clock)
     }
 
@@ -122,7 +136,8 @@ impl ActiveCall {
 
     fn ended(&mut self, finish: &Finish, now: Time) {
         self.has_ended = true;
-        self.watch.ended(finish, now);
+        self.watch.ended(finish, self.trail.sends(), now);
+        self.trail.ended(finish, self.watch.code_of(finish), now, self.route.failures());
         let Some(context) = &self.context else { return };
         if finish.marks_context {
             context.chain().mark_no_more_retry();
@@ -141,6 +156,10 @@ impl Drop for ActiveCall {
         }
         let now = self.clock.now();
         if let Some(finish) = self.call.dropped(&self.route, now) {
+            // Somebody's timer ended the call at its deadline, and with it what was under way.
+            if finish.ending.fate == Fate::Deadline {
+                self.trail.timed_out(now, self.route.failures());
+            }
             self.ended(&finish, now);
         }
     }
@@ -164,8 +183,8 @@ impl Answering {
     }
 
     /// The answer ended so.
-    pub(crate) fn ended(mut self, verdict: Verdict) -> Step {
-        self.call.attempt_ended(self.attempt, verdict)
+    pub(super) fn ended(mut self, verdict: Verdict, cause: Cause<'_>) -> Step {
+        self.call.attempt_ended(self.attempt, verdict, cause)
     }
 
     /// The answer's time was over.

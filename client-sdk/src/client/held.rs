@@ -13,6 +13,7 @@ use damper_core::Verdict;
 use http::{HeaderMap, Response};
 use http_body::Body;
 
+use super::cause::Cause;
 use super::verdict::{self, BoxError};
 
 /// A gRPC message begins with one byte of flags and four of length.
@@ -72,6 +73,15 @@ where
             HeldEnd::Error(error) => Some(verdict::of_error(&**error)),
             HeldEnd::Bare => Some(verdict::of_trailers(None, external)),
             HeldEnd::TooLong => None,
+        }
+    }
+
+    /// The same in words.
+    pub(super) fn cause(&self) -> Cause<'_> {
+        match &self.end {
+            Some(HeldEnd::Error(error)) => Cause::Error(&**error),
+            Some(HeldEnd::Trailers(_)) => Cause::Trailers,
+            Some(HeldEnd::Bare | HeldEnd::TooLong) | None => Cause::Bare,
         }
     }
 

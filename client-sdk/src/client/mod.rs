@@ -9,10 +9,12 @@
 //! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
 //! it, `held` keeps an answer back until its status is known,
 //! `hang_up` ends a request that is still being sent, `own_answer` is what the engine answers itself,
-//! `timer` wakes, `telemetry` tells. Every decision is a step of `damper_core::Call`.
+//! `timer` wakes, `telemetry` tells, `trail` keeps what is reported of a call that does not end well, with the
+//! `cause` of each failure. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;
+mod cause;
 mod hang_up;
 mod held;
 mod layer;
@@ -24,6 +26,7 @@ mod response_future;
 mod service;
 mod telemetry;
 mod timer;
+mod trail;
 mod verdict;
 
 pub use layer::ClientLayer;

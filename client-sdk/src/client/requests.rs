@@ -15,6 +15,8 @@ use tonic::body::Body;
 use super::active_call::ActiveCall;
 use super::hang_up::HangUp;
 use super::replay::{self, Captured, Memory, Replay};
+use super::trail::Ids;
+use crate::failures::HexId;
 use crate::headers;
 
 /// How the requests of a call are made.
@@ -24,6 +26,7 @@ pub(crate) struct Requests {
     again: Option<Arc<Replay>>,
     replayable: bool,
     own_timeout: Option<Duration>,
+    call_id: bool,
     external: bool,
     /// The flag goes into the baggage too.
     baggage: bool,
@@ -40,7 +43,8 @@ impl Requests {
         external: bool,
     ) -> Self {
         let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
-        if policy.is_some_and(|policy| policy.call_id && policy.mode == Mode::Enforce) {
+        let call_id = policy.is_some_and(|policy| policy.call_id && policy.mode == Mode::Enforce);
+        if call_id {
             headers::put_call_id(request.headers_mut());
         }
         let (again, replayable) = match policy.filter(|policy| policy.repeats()) {
@@ -54,12 +58,19 @@ impl Requests {
             *request.body_mut() = body;
             hang_up = line;
         }
-        Self { again, replayable, own_timeout, external, baggage, hang_up }
+        Self { again, replayable, own_timeout, call_id, external, baggage, hang_up }
     }
 
     /// The time limit that the application set.
     pub(crate) fn own_timeout(&self) -> Option<Duration> {
         self.own_timeout
+    }
+
+    /// What the application's request, and so each attempt, tells the callee who it is.
+    pub(super) fn ids(&self, request: &Request<Body>) -> Ids {
+        let header = |name| headers::bytes(request.headers(), name);
+        let call = self.call_id.then(|| header(&headers::CALL_ID).and_then(HexId::read)).flatten();
+        Ids { trace: header(&headers::TRACE_PARENT).and_then(HexId::of_traceparent), call }
     }
 
     /// The end at which the call hangs up on a request that is still being sent.

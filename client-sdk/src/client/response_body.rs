@@ -16,6 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::active_call::Answering;
+use super::cause::Cause;
 use super::held::{Held, HeldEnd};
 use super::own_answer::OwnAnswer;
 use super::timer::Timer;
@@ -206,9 +207,11 @@ impl End {
     /// Ends the call. True if the application is to be told that its time is over.
     fn tell(&self, call: Answering, external: bool) -> bool {
         let step = match self {
-            Self::Trailers(trailers) => call.ended(verdict::of_trailers(Some(trailers), external)),
-            Self::Error(error) => call.ended(verdict::of_error(&**error)),
-            Self::Bare => call.ended(verdict::of_trailers(None, external)),
+            Self::Trailers(trailers) => {
+                call.ended(verdict::of_trailers(Some(trailers), external), Cause::Trailers)
+            }
+            Self::Error(error) => call.ended(verdict::of_error(&**error), Cause::Error(&**error)),
+            Self::Bare => call.ended(verdict::of_trailers(None, external), Cause::Bare),
             Self::Cut => call.timed_out(),
         };
         matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)

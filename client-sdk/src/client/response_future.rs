@@ -22,6 +22,7 @@ use tower_service::Service;
 
 use super::active_call::{ActiveCall, Answering};
 use super::attempt::{Attempt, Came};
+use super::cause::Cause;
 use super::held::Held;
 use super::own_answer::OwnAnswer;
 use super::requests::Requests;
@@ -217,7 +218,12 @@ where
             Came::Held(held) => held.verdict(calling.external),
         };
         if let Some(verdict) = verdict {
-            return Judged::Ended(calling.call.attempt_ended(watch, verdict), came);
+            let cause = match &came {
+                Came::Outcome(Ok(response)) => Cause::Headers(response.status(), response.headers()),
+                Came::Outcome(Err(error)) => Cause::Error(&**error),
+                Came::Held(held) => held.cause(),
+            };
+            return Judged::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
         }
         match (calling.call.hold_limit(), came) {
             (Some(limit), Came::Outcome(Ok(response))) => {

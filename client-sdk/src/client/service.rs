@@ -19,6 +19,7 @@ use super::response_body::ResponseBody;
 use super::response_future::{Calling, ResponseFuture};
 use super::telemetry::CallWatch;
 use super::timer::Timer;
+use super::trail::Trail;
 use super::verdict::BoxError;
 use crate::context::Context;
 use crate::kills::Alarm;
@@ -92,7 +93,9 @@ where
         let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
         let replayable = requests.are_replayable();
         let watch = CallWatch::begin(&route, &self.callee, method_of(&request), now);
-        let (mut call, step) = ActiveCall::begin(route, context, watch, own_deadline, replayable, now, clock);
+        let trail = Trail::begin(requests.ids(&request), now);
+        let told = (watch, trail);
+        let (mut call, step) = ActiveCall::begin(route, context, told, own_deadline, replayable, now, clock);
         call.hang_up_at_end(requests.take_hang_up());
         let service = requests.may_repeat().then(|| self.inner.clone());
         let (timer, alarm, external) = (Timer::default(), Alarm::default(), self.external);

@@ -9,15 +9,13 @@
 //! A call without a rule has no span, and where no subscriber wants them none is made. Times are kept only
 //! with the feature `metrics`.
 
-use std::sync::Arc;
-
 use damper_core::{Answer, Code, Fate, Finish, Route, Send, SendKind, Time, Verdict, deadline};
 use tracing::Span;
 use tracing::field::{Empty, display};
 
 use crate::clock::Clock;
 use crate::metrics::{AttemptTimes, CallTimes};
-use crate::routes::Callee;
+use crate::routes::{Callee, Known};
 
 /// Tells what happens to a call.
 #[derive(Debug)]
@@ -25,8 +23,6 @@ pub(crate) struct CallWatch {
     span: Span,
     /// What the spans of attempts say too; only where there are spans.
     names: Option<Box<Names>>,
-    /// Sends of any kind.
-    attempts: u32,
     /// Of the attempt that ended last.
     code: Code,
     times: CallTimes,
@@ -41,25 +37,24 @@ struct Names {
 
 impl CallWatch {
     /// A call begins.
-    pub(super) fn begin(route: &Arc<Route>, callee: &Callee, method: &str, now: Time) -> Self {
+    pub(super) fn begin(route: &Known, callee: &Callee, method: &str, now: Time) -> Self {
         let span = call_span(route, callee.name(), method);
         let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
         let names = (!span.is_disabled()).then(names);
         let times = callee.call_begins(route, method, now);
-        Self { span, names, attempts: 0, code: Code::Unknown, times }
+        Self { span, names, code: Code::Unknown, times }
     }
 
     /// An attempt is sent.
     pub(super) fn sent(&mut self, send: &Send, now: Time, clock: Clock) -> AttemptWatch {
-        self.attempts += 1;
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
         let limit = send.limit.map(|limit| now + limit);
         let times = self.times.sent(send.kind, now);
         AttemptWatch { number: send.attempt, span, limit, clock: Some(clock), times }
     }
 
-    /// An attempt ended so.
-    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptWatch, verdict: &Verdict, now: Time) {
+    /// An attempt ended so; answers with what code.
+    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptWatch, verdict: &Verdict, now: Time) -> Code {
         let code = match verdict {
             Verdict::Success => Code::Ok,
             Verdict::Unprocessed => Code::Unavailable,
@@ -68,6 +63,7 @@ impl CallWatch {
             Verdict::Failure(failure) => failure.code,
         };
         self.tell_end(&mut attempt, code, now);
+        code
     }
 
     /// An attempt's time was over.
@@ -75,21 +71,26 @@ impl CallWatch {
         self.tell_end(&mut attempt, Code::DeadlineExceeded, now);
     }
 
-    /// The call ended.
-    pub(super) fn ended(&mut self, finish: &Finish, now: Time) {
-        self.times.ended(now);
-        if self.span.is_disabled() {
-            return;
-        }
-        let code = match finish.answer {
+    /// What the application gets.
+    pub(super) fn code_of(&self, finish: &Finish) -> Code {
+        match finish.answer {
             Answer::Attempt(_) => self.code,
             Answer::CircuitOpen | Answer::Killed => Code::Unavailable,
             Answer::TimedOut if finish.ending.fate == Fate::Cancelled => Code::Cancelled,
             Answer::TimedOut => Code::DeadlineExceeded,
-        };
+        }
+    }
+
+    /// The call ended, after so many sends of any kind.
+    pub(super) fn ended(&mut self, finish: &Finish, sends: u32, now: Time) {
+        self.times.ended(now);
+        if self.span.is_disabled() {
+            return;
+        }
+        let code = self.code_of(finish);
         record_code(&self.span, code, code != Code::Ok && finish.ending.fate != Fate::Cancelled);
         self.span.record("damper.fate", display(finish.ending));
-        self.span.record("damper.attempts", self.attempts);
+        self.span.record("damper.attempts", sends);
     }
 
     fn tell_end(&mut self, attempt: &mut AttemptWatch, code: Code, now: Time) {

@@ -12,6 +12,7 @@
 mod applier;
 mod aside;
 mod channel;
+mod failed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod keep;

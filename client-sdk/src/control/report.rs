@@ -13,11 +13,12 @@ use std::time::Duration;
 use damper_core::chain::Repeater;
 use damper_core::circuit::Phase;
 use damper_core::repeat_limit::Served;
-use damper_core::{Code, Ending, Route, Standing, Time};
+use damper_core::{Code, Ending, Standing, Time};
 use damper_proto::{convert, v1};
 
 use super::Shared;
-use crate::routes::Engine;
+use super::failed::failed_calls;
+use crate::routes::{Engine, Known};
 
 /// How often, until the server says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -82,8 +83,11 @@ impl Reporter {
         let mut parts = Parts::default();
         let now = engine.clock().now();
         engine.for_each_route(|callee, method, route| {
-            let report = route_report(callee, method, route, now);
-            if is_news(&mut self.routes, (callee.to_owned(), method.to_owned()), &report) {
+            let mut report = route_report(callee, method, route, now);
+            let is_news = is_news(&mut self.routes, (callee.to_owned(), method.to_owned()), &report);
+            // What is told once is no part of what is compared.
+            report.failed_calls = failed_calls(route.failures());
+            if is_news || !report.failed_calls.is_empty() {
                 parts.with_room_for(&report).routes.push(report);
             }
         });
@@ -154,7 +158,7 @@ fn totals(shared: &Shared) -> v1::Report {
     }
 }
 
-fn route_report(callee: &str, method: &str, route: &Route, now: Time) -> v1::RouteReport {
+fn route_report(callee: &str, method: &str, route: &Known, now: Time) -> v1::RouteReport {
     let counters = &route.state().counters;
     let fates = Ending::all().map(|ending| v1::FateCount {
         fate: v1::Fate::from(ending.fate).into(),

@@ -7,6 +7,7 @@ mod bodies;
 mod calls;
 mod chain;
 mod engine;
+mod failures;
 mod hedges;
 mod held;
 mod kills;

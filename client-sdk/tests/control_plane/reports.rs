@@ -47,7 +47,12 @@ async fn a_report_says_what_became_of_the_calls_of_each_route() {
     assert_eq!(a.codes, [unavailable(6)]);
     assert_eq!(a.latency.iter().map(|bucket| bucket.count).sum::<u64>(), 2);
 
+    let fates: Vec<_> =
+        a.failed_calls.iter().map(|call| (call.fate(), call.sends, call.attempts.len())).collect();
+    assert_eq!(fates, [(v1::Fate::AttemptsExhausted, 3, 3); 2]);
+
     let plain = route("without-rule");
+    assert_eq!(plain.failed_calls.len(), 1);
     assert_eq!((plain.calls, plain.attempts, plain.retries), (1, 1, 0));
     assert_eq!(plain.fates, [ended(v1::Fate::PolicyOff, 1)]);
     assert_eq!(plain.codes, [unavailable(1)]);
@@ -68,6 +73,27 @@ async fn only_routes_that_changed_are_reported_but_all_of_them_on_a_new_stream()
     assert!(quiet.is_err(), "nothing happened, nothing to say");
     drop(stream);
     assert_eq!(callees(&plane.accept().await.report().await), ["b", "c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_did_not_end_well_are_told_once_and_only_the_latest_five() {
+    let (mut plane, damper, mut stream) = ruled().await;
+    stream.report().await;
+    for _ in 0..12 {
+        attempts(&damper, "b").await;
+        // More than five in a second are not told at all.
+        tokio::time::advance(Duration::from_millis(300)).await;
+    }
+    let report = stream.report().await;
+    let [route] = report.routes.as_slice() else { panic!("{report:?}") };
+    assert_eq!((route.calls, route.failed_calls.len()), (12, 5));
+    let ended: Vec<_> = route.failed_calls.iter().map(|call| call.ended_at.unwrap()).collect();
+    assert!(ended.is_sorted_by_key(|at| (at.seconds, at.nanos)), "the latest last: {ended:?}");
+    assert!(route.failed_calls.iter().all(|call| call.code() == v1::Code::Unavailable));
+    drop(stream);
+    let again = plane.accept().await.report().await;
+    assert_eq!(callees(&again), ["b"]);
+    assert!(again.routes[0].failed_calls.is_empty(), "the counters alone are told again");
 }
 
 #[tokio::test(start_paused = true)]
