@@ -113,7 +113,8 @@ impl Told {
             missing_replicas: shared.replicas.missing(),
             ..Default::default()
         };
-        let mut messages = vec![v1::WatchResponse { reset, ..head.clone() }];
+        let failures = plan.route.as_ref().map(|route| shared.stats.failures(route)).unwrap_or_default();
+        let mut messages = vec![v1::WatchResponse { reset, failures, ..head.clone() }];
         let mut room = MESSAGE_BYTES;
         let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
             if size > room {

@@ -9,6 +9,7 @@
 //! ending was real or what would have been. Amplification = attempts / calls.
 
 mod busiest;
+mod failures;
 mod instance;
 mod measured;
 mod origin;
@@ -22,7 +23,7 @@ mod window;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::{Code, Ending, Faults, MAX_ROUTES, OTHER_METHOD, RouteKey, key};
 use damper_proto::{convert, v1};
@@ -30,6 +31,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use self::busiest::{Busiest, Told};
+use self::failures::Failures;
 use self::instance::{Instance, InstanceId};
 pub(crate) use self::measured::Measured;
 use self::origin::Origin;
@@ -180,6 +182,8 @@ struct Books {
     served: ServedBooks,
     /// What the totals of all processes take.
     totals_bytes: usize,
+    /// What the calls take that are told one by one.
+    failures_bytes: usize,
     tidied: Duration,
     made_room: Duration,
 }
@@ -190,6 +194,7 @@ struct RouteBook {
     window: Window,
     /// All that clients of this server counted since it first heard of the route; never falls.
     counted: Tally,
+    failures: Failures,
     active: Duration,
 }
 
@@ -276,17 +281,22 @@ impl Stats {
             matches!(origin, Origin::Same | Origin::Doubtful) || (is_left && origin == Origin::Unknown);
         let had = self.max_totals_bytes.saturating_sub(books.totals_bytes);
         let (mut room, mut fell) = (had, false);
+        let had_for_failures = failures::MAX_BYTES.saturating_sub(books.failures_bytes);
+        let mut failures_room = had_for_failures;
         let mut routes = RouteReports {
             instance,
             caller,
             books: &mut books.routes,
             max_routes: self.max_routes,
             room: &mut room,
+            failures_room: &mut failures_room,
+            instance_id: session.instance.as_str().into(),
             falls_are_late,
             fell: &mut fell,
             is_own: session.is_own(),
             from,
             at,
+            told_at: SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH),
             now,
         };
         let mut left_out: u64 = report.routes.iter().map(|part| routes.take(part)).sum();
@@ -305,6 +315,7 @@ impl Stats {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
         books.totals_bytes = books.totals_bytes + had - room;
+        books.failures_bytes = books.failures_bytes + had_for_failures - failures_room;
         instance.reported(at, start, origin, fell && !is_left);
         left_out
     }
@@ -330,6 +341,11 @@ impl Stats {
     /// What clients of this server serve since it first heard of it, for Prometheus.
     pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
         self.books().served()
+    }
+
+    /// The latest calls of a route that did not end well, the latest first.
+    pub(crate) fn failures(&self, route: &Route) -> Vec<v1::RouteFailure> {
+        self.books().routes.get(route).map(|book| book.failures.wire(route)).unwrap_or_default()
     }
 
     /// True if no route is known.
@@ -362,6 +378,7 @@ impl Books {
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
         self.routes.values_mut().for_each(|book| book.window.forget(now));
+        self.failures_bytes = self.routes.values().map(|book| book.failures.bytes()).sum();
         self.served.tidy(now);
     }
 

@@ -1,15 +1,17 @@
 //! One report about routes while it is taken, part by part.
 //!
 //! A part is taken as a whole or left out: for a name that no route can have, for totals that are out of date, or for
-//! want of room in one of the three bounds (routes in all, routes of one process, bytes of all totals).
+//! want of room in one of the three bounds (routes in all, routes of one process, bytes of all totals). Its calls that
+//! did not end well are taken or left out one by one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::Faults;
 use damper_proto::v1;
 
+use super::failures::Failures;
 use super::instance::{Instance, Reported, Totals};
 use super::window::Window;
 use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteBook, Tally, check_callee, tally};
@@ -22,6 +24,9 @@ pub(super) struct RouteReports<'a> {
     pub(super) max_routes: usize,
     /// How many bytes there are left for the totals of all processes.
     pub(super) room: &'a mut usize,
+    /// The same for calls that are told one by one.
+    pub(super) failures_room: &'a mut usize,
+    pub(super) instance_id: Arc<str>,
     /// Totals that fell are out of date, and not those of a process that began anew.
     pub(super) falls_are_late: bool,
     /// Whether any fell.
@@ -32,6 +37,8 @@ pub(super) struct RouteReports<'a> {
     pub(super) from: Option<Duration>,
     /// When it came, perhaps to another replica.
     pub(super) at: Duration,
+    /// The same by the clock on the wall.
+    pub(super) told_at: SystemTime,
     pub(super) now: Duration,
 }
 
@@ -54,7 +61,8 @@ impl RouteReports<'_> {
         if let Some(added) = added {
             book.add(&added, between, now, self.is_own);
         }
-        unknown
+        let (told_at, room) = (self.told_at, &mut *self.failures_room);
+        unknown + book.failures.take(&self.instance_id, &part.failed_calls, told_at, room)
     }
 
     /// The route of a part, by the names that all processes share; none where there can be none.
@@ -81,6 +89,7 @@ impl RouteBook {
             key: route.key().map(Arc::new),
             window: Window::new(began),
             counted: Tally::default(),
+            failures: Failures::default(),
             active: now,
         }
     }

@@ -752,3 +752,58 @@ async fn the_totals_of_a_process_are_told_as_it_reported_them() {
     assert_eq!((heard.counted()[0].calls(), told.counted()[0].calls()), (0, 600));
     assert_eq!(told.totals(&session("nobody")).0.len(), 0);
 }
+
+fn with_failure(method: &str, calls: u64, ended_at: u64) -> v1::Report {
+    let mut all = report(method, calls, calls, 1);
+    let zero = Some(prost_types::Duration::default());
+    all.routes[0].failed_calls = vec![v1::FailedCall {
+        fate: v1::Fate::AttemptsExhausted.into(),
+        code: v1::Code::Unavailable.into(),
+        ended_at: Some(prost_types::Timestamp { seconds: ended_at as i64, nanos: 0 }),
+        latency: zero,
+        ..Default::default()
+    }];
+    all
+}
+
+fn the_route(method: &str) -> Route {
+    Route {
+        caller_service: "shop".into(),
+        caller_cluster: "default".into(),
+        callee_service: "stock".into(),
+        callee_method: method.into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replica_that_listens_late_is_told_the_calls_that_did_not_end_well_of_each_process() {
+    let (here, there) = (stats(), stats());
+    let both = [session("one"), session("two")];
+    for (n, session) in both.iter().enumerate() {
+        here.connected(session);
+        there.connected(session);
+        assert_eq!(here.report(session, &with_failure("p.S/M", 10, 1_000 + n as u64)), 0);
+    }
+    // Twice, as after a lost connection.
+    for session in both.iter().chain(&both) {
+        let (reports, age) = here.totals(session);
+        for report in reports {
+            assert_eq!(there.report_of(session, &report, age), 0);
+        }
+    }
+    let route = the_route("p.S/M");
+    assert_eq!(here.failures(&route).len(), 2);
+    assert_eq!(there.failures(&route), here.failures(&route));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_did_not_end_well_are_forgotten_with_their_route() {
+    let (stats, one) = (stats(), session("one"));
+    stats.connected(&one);
+    stats.report(&one, &with_failure("p.S/M", 10, 1_000));
+    assert!(stats.books().failures_bytes > 0);
+    pass(FORGET_IDLE_AFTER.as_secs() + 1).await;
+    stats.connected(&one);
+    assert!(stats.failures(&the_route("p.S/M")).is_empty());
+    assert_eq!(stats.books().failures_bytes, 0);
+}

@@ -12,7 +12,7 @@ use prost::Message as _;
 
 use super::instance::{InstanceId, Reported};
 use super::tally::{self, Tally};
-use super::{Route, Served, Stats};
+use super::{Books, Route, Served, Stats};
 use crate::hub::Session;
 
 /// The most bytes of one report.
@@ -29,7 +29,10 @@ impl Stats {
             let Some((instance, last)) = instance.and_then(|it| Some((it, it.last_report()?))) else {
                 return (Vec::new(), Duration::ZERO);
             };
-            let (routes, served) = instance.told();
+            let (mut routes, served) = instance.told();
+            for ((route, _), part) in instance.routes().zip(&mut routes) {
+                part.failed_calls = books.failures_of(route, session);
+            }
             (
                 routes,
                 served,
@@ -60,6 +63,13 @@ impl Stats {
             place(part.encoded_len(), &mut |report| report.served.push(part.clone()));
         }
         (reports, age)
+    }
+}
+
+impl Books {
+    /// A process's calls on a route that did not end well.
+    fn failures_of(&self, route: &Route, session: &Session) -> Vec<v1::FailedCall> {
+        self.routes.get(route).map(|book| book.failures.told_by(&session.instance)).unwrap_or_default()
     }
 }
 

@@ -9,6 +9,7 @@ mod convergence;
 mod distribution;
 mod doctor;
 mod endings;
+mod failures;
 mod fleet;
 mod guards;
 mod harness;
