@@ -10,7 +10,7 @@ import type { Problem } from "../api";
 import { sampleOf, withSample } from "../feed/past";
 import type { RouteSample } from "../feed/past";
 import { waitMs } from "../feed/link";
-import type { RouteStats, WatchResponse } from "$wire/fleet_pb";
+import type { RouteFailure, RouteStats, WatchResponse } from "$wire/fleet_pb";
 
 const SILENCE_LIMIT_MS = 10_000;
 
@@ -19,6 +19,8 @@ export type Ask = (signal: AbortSignal) => AsyncIterable<WatchResponse>;
 export class RouteWatch {
   // Undefined = the server knows no such route, or has not said anything yet.
   stats = $state.raw<RouteStats>();
+  // The latest calls that did not end well; what was told last, while there is no stream.
+  failures = $state.raw<readonly RouteFailure[]>([]);
   samples = $state.raw<readonly RouteSample[]>([]);
   // What is shown comes from this stream, and now.
   live = $state(false);
@@ -90,6 +92,7 @@ export class RouteWatch {
     const [route] = message.routes;
     if (route !== undefined) this.stats = route;
     else if (message.reset || message.removedRoutes.length > 0) this.stats = undefined;
+    if (!message.continued) this.failures = message.failures;
     this.live = true;
     this.problem = undefined;
     this.samples = withSample(this.samples, sampleOf(this.stats, Date.now() / 1000));
