@@ -73,7 +73,7 @@ test("a route reads as a multiplication and a high one is marked by a word", asy
   const high = route("orders", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 });
   shown(saying(message({ reset: true, routes: [high, route("gateway")], connectedClients: 4 })));
   const row = (await screen.findByText("orders")).closest("tr");
-  expect(row?.textContent).toMatch(/40\.0.*×2\.70.*high.*108.*5\.0 %/s);
+  expect(row?.textContent).toMatch(/40\.0.*high.*×2\.70.*108.*5\.0 %/s);
   expect(screen.getByText("gateway").closest("tr")?.textContent).not.toContain("high");
   expect(screen.getByTestId("fleet-amplification").textContent).toBe("×2.36");
   expect(screen.getByTestId("clients").textContent).toBe("4");

@@ -16,6 +16,11 @@ export function rate(perS: number): string {
   return perS.toFixed(perS > 0 && perS < 0.095 ? 2 : 1);
 }
 
+// How many of how many; one figure where it is all.
+export function counted(found: number, all: number): string {
+  return found === all ? all.toLocaleString("en") : `${found.toLocaleString("en")} of ${all.toLocaleString("en")}`;
+}
+
 export function times(amplification: number | undefined): string {
   return amplification === undefined || amplification === 0 ? NONE : `×${amplification.toFixed(2)}`;
 }

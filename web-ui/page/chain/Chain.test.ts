@@ -10,7 +10,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { api } from "../api";
 import App from "../App.svelte";
 import type { Session } from "../session";
-import { message, route } from "../testing";
+import { heard, route } from "../testing";
 import { manyServices } from "./many";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -39,7 +39,7 @@ function shown(at: string, answer: (service: string) => Answer, routes = [route(
     api: api(transport),
     session,
     open: (listener) => {
-      listener({ kind: "message", message: message({ reset: true, routes }) });
+      listener(heard({ reset: true, routes }));
       return { close: () => {}, again: () => {} };
     },
   });
@@ -72,7 +72,7 @@ test("every edge says its multiplication, in the picture and in the table", asyn
   const words = (await picture()).querySelector(".words");
   expect(words?.textContent).toMatch(/×1\.00.*▲×2\.50/s);
   const row = document.querySelector('table.edges tr[data-edge="orders stock"]');
-  expect(row?.textContent).toMatch(/orders.*stock.*40\.0.*×2\.50.*high.*100.*3/s);
+  expect(row?.textContent).toMatch(/orders.*stock.*40\.0.*high.*×2\.50.*100.*3/s);
 });
 
 test("the worst path is told hop by hop, as measured and at most", async () => {
