@@ -10,6 +10,7 @@ mod docs;
 mod fuzz;
 mod picture;
 mod release;
+mod screenshots;
 mod tests;
 mod tools;
 
@@ -31,6 +32,7 @@ tasks:
   docs          writes docs/api.md and docs/commands.md, which are made from the code
   fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
+  screenshots [PATTERN]  pictures of the page in docs/screenshots, by default all of them
 ";
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn run() -> Result<()> {
         Some("docs") if rest.is_empty() => docs::write(),
         Some("fuzz") if rest.len() < 2 => fuzz::run(rest.first()),
         Some("picture") if rest.len() < 2 => picture(rest.first()),
+        Some("screenshots") if rest.len() < 2 => screenshots::take(rest.first()),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(())

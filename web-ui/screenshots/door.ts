@@ -1,0 +1,63 @@
+// The door between the browser and a server: answers can be held back, and the door can be shut as if the server were
+// gone. Each has an address of its own, so that no shared worker or cookie of one picture is seen in another.
+//
+// DAMPER_PAGE_URL names a `npx vite` whose page is shown instead of the binary's, for whoever edits it.
+import { once } from "node:events";
+import { createServer, request } from "node:http";
+import type { IncomingMessage, Server, ServerResponse } from "node:http";
+import type { AddressInfo, Socket } from "node:net";
+
+const ASKS_THE_SERVER = /^\/(damper\.v1\.|session$)/;
+
+export class Door {
+  // Requests whose path matches are never answered.
+  held: RegExp | undefined;
+  readonly #to: string;
+  readonly #server: Server;
+  readonly #open = new Set<Socket>();
+
+  private constructor(to: string) {
+    this.#to = to;
+    this.#server = createServer((asked, answer) => { this.#pass(asked, answer); });
+    this.#server.on("connection", (socket) => {
+      this.#open.add(socket);
+      socket.on("close", () => this.#open.delete(socket));
+    });
+  }
+
+  static async to(url: string): Promise<Door> {
+    const door = new Door(url);
+    door.#server.listen(0, "127.0.0.1");
+    await once(door.#server, "listening");
+    return door;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${String((this.#server.address() as AddressInfo).port)}`;
+  }
+
+  // As if the server were gone: what is open ends, and nothing is let in.
+  async shut(): Promise<void> {
+    if (!this.#server.listening) return;
+    const closed = once(this.#server, "close");
+    this.#server.close();
+    for (const socket of this.#open) socket.destroy();
+    await closed;
+  }
+
+  #pass(asked: IncomingMessage, answer: ServerResponse): void {
+    const path = asked.url ?? "/";
+    if (this.held?.test(path)) return;
+    const to = ASKS_THE_SERVER.test(path) ? this.#to : (process.env["DAMPER_PAGE_URL"] ?? this.#to);
+    const { method, headers } = asked;
+    const onward = request(new URL(path, to), { ...(method !== undefined && { method }), headers }, (answered) => {
+      answer.writeHead(answered.statusCode ?? 502, answered.headers);
+      // A stream says nothing for a while: its head must not wait for its first words.
+      answer.flushHeaders();
+      answered.pipe(answer);
+    });
+    onward.on("error", () => { answer.destroy(); });
+    answer.on("close", () => { onward.destroy(); });
+    asked.pipe(onward);
+  }
+}

@@ -1,0 +1,60 @@
+// What the company calls and what it has written down: routes, rules and guards. Pure, and the same every time.
+import { manyServices } from "../page/chain/many";
+
+const SERVICES = 64;
+const RULES = 10_000;
+const CLUSTERS = ["default", "batch", "canary", "online"] as const;
+const VERBS = ["Get", "List", "Create", "Update", "Cancel", "Search", "Reserve", "Release", "Quote", "Validate", "Export", "Confirm", "Count", "Refresh"] as const;
+const THINGS = ["", "Item", "Batch", "Draft"] as const;
+
+export const edges = manyServices(SERVICES, 7).edges;
+
+// Between 12 and 44, some edges being broader than others.
+export function methods(calleeService: string, place: number): string[] {
+  const service = `shop.v1.${calleeService.split("-").map((word) => word.charAt(0).toUpperCase() + word.slice(1)).join("")}`;
+  return THINGS.flatMap((thing) => VERBS.map((verb) => `${service}/${verb}${thing}`)).slice(0, 12 + ((place * 11) % 33));
+}
+
+// Rules from wide to exact, until there are so many; then the guards.
+export function manifests(): object[] {
+  const ruled = edges.map((edge, place) => ({ edge, place })).filter(({ edge }) => edge.routesWithoutRule === 0);
+  const wide = ruled.map(({ edge, place }) => rule(edge.callerService, "*", edge.calleeService, "*", place));
+  const exact = CLUSTERS.flatMap((cluster) => ruled.flatMap(({ edge, place }) => methods(edge.calleeService, place).map((method, at) =>
+    rule(edge.callerService, cluster, edge.calleeService, method, place + at))));
+  const callees = [...new Set(edges.map(({ calleeService }) => calleeService))];
+  const services = CLUSTERS.flatMap((cluster) => edges.flatMap(({ callerService }, place) => callees.map((callee) =>
+    rule(callerService, cluster, callee, `shop.v1.Legacy${String(place)}/*`, place))));
+  // Wider than any guard, which cut them.
+  const widest = [...new Set(edges.map(({ callerService }) => callerService))].slice(0, 3).map((caller, at) => rule(caller, "*", "*", "*", at, 5));
+  const rules = [...widest, ...wide, ...exact, ...services].slice(0, RULES);
+  return [...rules, ...callees.slice(0, 24).map(guard)];
+}
+
+function rule(caller: string, cluster: string, callee: string, method: string, place: number, maxAttempts = 2 + (place % 2)): object {
+  const base = [10, 25, 50, 100][place % 4] ?? 25;
+  return {
+    kind: "Rule",
+    key: { caller_service: caller, caller_cluster: cluster, callee_service: callee, callee_method: method },
+    policy: {
+      mode: place % 9 === 4 ? "observe" : place % 31 === 7 ? "off" : "enforce",
+      retry: {
+        max_attempts: maxAttempts,
+        codes: { allow: ["UNAVAILABLE"] },
+        backoff: { exponential: { base: `${String(base)}ms`, max: `${String(base * 10)}ms` } },
+      },
+      retry_breaker: { ratio: place % 3 === 0 ? 0.2 : 0.1 },
+    },
+    owner: `team-${caller.replace(/-\d+$/, "")}`,
+  };
+}
+
+function guard(callee: string, place: number): object {
+  const limit = place % 3 === 0 ? { repeat_limit: { mode: "enforce", ratio: 0.1 } } : {};
+  const hedge = place % 4 === 1 ? { hedge: "forbid" } : {};
+  return {
+    kind: "Guard",
+    key: { caller_service: "*", caller_cluster: "*", callee_service: callee, callee_method: "*" },
+    ceiling: { max_attempts: 3 + (place % 2), max_retry_breaker_ratio: 0.2, ...hedge, ...limit },
+    owner: `team-${callee.replace(/-\d+$/, "")}`,
+  };
+}
