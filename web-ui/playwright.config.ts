@@ -3,16 +3,18 @@ import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
   testDir: "e2e",
-  timeout: 60_000,
+  timeout: 120_000,
   expect: { timeout: 20_000 },
   forbidOnly: true,
-  // The tests share one server, and one of them writes.
-  workers: 1,
+  // Tests that share a server take turns, for they write; those with servers of their own run beside them.
+  workers: 3,
+  fullyParallel: true,
   reporter: "list",
-  // On the demo, which asks nobody; and on a server that asks for tokens.
+  // On the demo, which asks nobody; on a server that asks for tokens; and each on a server that it starts itself.
   projects: [
-    { name: "open", testIgnore: "guarded/**" },
-    { name: "guarded", testMatch: "guarded/**", use: { baseURL: process.env["DAMPER_GUARDED_URL"], ignoreHTTPSErrors: true } },
+    { name: "own", testMatch: "own/*.spec.ts", workers: 2 },
+    { name: "open", testIgnore: ["guarded/**", "own/**"], workers: 1 },
+    { name: "guarded", workers: 1, testMatch: "guarded/*.spec.ts", use: { baseURL: process.env["DAMPER_GUARDED_URL"], ignoreHTTPSErrors: true } },
   ],
   use: {
     baseURL: process.env["DAMPER_URL"],

@@ -114,7 +114,10 @@ fn the_page_shows_the_demo_in_a_real_browser() {
     let output = tempfile::tempdir().expect("a temporary folder");
     let output = output.path().to_string_lossy().into_owned();
     let guarded = Guarded::start();
+    let binary = binary::damper().to_string_lossy();
     let servers = [
+        // Tests whose server is their own start it themselves.
+        ("DAMPER_BINARY", &*binary),
         ("DAMPER_URL", demo.url.as_str()),
         ("DAMPER_GUARDED_URL", guarded.url.as_str()),
         ("DAMPER_GUARDED_TOKEN", guarded.token.as_str()),

@@ -1,6 +1,5 @@
 // History: who changed what, compared, rolled back, taken away as a file.
 import { readFile } from "node:fs/promises";
-import { AxeBuilder } from "@axe-core/playwright";
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { changes, expect, live, ownKey, rules, test } from "./world";
 
@@ -108,17 +107,3 @@ test("the audit log and an export are files", async ({ page }) => {
   expect(all.name).toMatch(/^damper-revision-\d+\.yaml$/);
   expect(all.text).toContain("---\nkind: Rule\nkey:\n");
 });
-
-for (const scheme of ["light", "dark"] as const) {
-  test(`history is accessible and does not scroll sideways, ${scheme}`, async ({ page }) => {
-    await page.emulateMedia({ colorScheme: scheme });
-    for (const path of ["/history", "/history?rev=1", "/history?from=0&to=1"]) {
-      await live(page, path);
-      await expect(page.locator("main table").first()).toBeVisible();
-      expect((await new AxeBuilder({ page }).analyze()).violations).toEqual([]);
-      await page.setViewportSize({ width: 420, height: 800 });
-      expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
-      await page.setViewportSize({ width: 1440, height: 900 });
-    }
-  });
-}

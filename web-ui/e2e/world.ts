@@ -10,6 +10,7 @@ import { Guards } from "../gen/damper/v1/guards_pb";
 import { History } from "../gen/damper/v1/history_pb";
 import { Kills } from "../gen/damper/v1/kills_pb";
 import { Rules } from "../gen/damper/v1/rules_pb";
+import { heed } from "./complaints";
 
 const url = process.env["DAMPER_URL"];
 if (!url) throw new Error("set DAMPER_URL to a running server with demo traffic, such as http://127.0.0.1:7654");
@@ -33,17 +34,10 @@ export const HOPS = [
 // Every test also fails by what the browser complains about, and by a request that leaves the server.
 export const test = base.extend<{ quiet: undefined }>({
   quiet: [
-    async ({ page }, use) => {
-      const complaints: string[] = [];
-      page.on("console", (message) => {
-        if (message.type() === "error" || message.type() === "warning") complaints.push(message.text());
-      });
-      page.on("pageerror", (error) => complaints.push(error.message));
-      page.on("request", (request) => {
-        if (new URL(request.url()).origin !== new URL(server).origin) complaints.push(`asked ${request.url()}`);
-      });
+    async ({ context }, use) => {
+      const complain = heed(context, server);
       await use(undefined);
-      expect(complaints).toEqual([]);
+      complain();
     },
     { auto: true },
   ],

@@ -4,9 +4,11 @@
 // it.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
-import { expect, test } from "@playwright/test";
+import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
 import { Role, Tokens } from "../../gen/damper/v1/tokens_pb";
+import { heed } from "../complaints";
+import { expectSound, tabTo } from "../sound";
 
 const server = process.env["DAMPER_GUARDED_URL"];
 const admin = process.env["DAMPER_GUARDED_TOKEN"];
@@ -19,6 +21,18 @@ const tokens = createClient(Tokens, createGrpcWebTransport({
     return next(request);
   }],
 }));
+
+const test = base.extend<{ quiet: undefined }>({
+  quiet: [
+    async ({ context }, use) => {
+      // What is asked of a server that knows nobody yet is refused, and the browser says so.
+      const complain = heed(context, server, /status of 40[13]/);
+      await use(undefined);
+      complain();
+    },
+    { auto: true },
+  ],
+});
 
 async function viewer(name: string) {
   const { token, secret } = await tokens.createToken({ name, role: Role.VIEWER });
@@ -73,4 +87,43 @@ test("a revoked token ends what its holder sees within five seconds", async ({ p
   await tokens.revokeToken({ id });
   await expect(page.getByLabel("Token")).toBeVisible({ timeout: 5_000 });
   await expect(page.locator("table")).toHaveCount(0);
+});
+
+test("signing in and out goes by keyboard, and its page is sound, with a refusal too", async ({ page }) => {
+  const { secret } = await viewer("keyboard");
+  await page.goto("/");
+  await expect(page.getByLabel("Token")).toBeFocused();
+  await expectSound(page);
+  await page.keyboard.type("not a token");
+  await page.keyboard.press("Enter");
+  await expect(page.getByRole("alert")).toContainText("That is no token");
+  await expectSound(page);
+  await page.keyboard.press("ControlOrMeta+A");
+  await page.keyboard.type(secret);
+  await tabTo(page, page.getByRole("button", { name: "Sign in" }));
+  await page.keyboard.press("Enter");
+  await expect(page.getByTestId("who")).toContainText("keyboard");
+  await expectSound(page);
+  await tabTo(page, page.getByRole("button", { name: "Sign out" }));
+  await page.keyboard.press("Enter");
+  await expect(page.getByLabel("Token")).toBeFocused();
+});
+
+test("who may only look is told why nothing was written, and what was typed stays", async ({ page }) => {
+  const { secret } = await viewer("looker");
+  await signIn(page, secret);
+  await page.goto("/rule?caller=gateway&cluster=default&callee=orders&method=a.B%2FC");
+  const attempts = page.getByLabel("Attempts at most");
+  await attempts.fill("4");
+  const press = page.getByRole("button", { name: /^Review/ });
+  await press.click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await expect(dialog.getByRole("alert")).toContainText("Not allowed:");
+  await expectSound(page);
+  await page.keyboard.press("Escape");
+  await expect(attempts).toHaveValue("4");
+  // Who one is, the server knows: it is not asked for.
+  await press.click();
+  await expect(dialog.getByLabel("Who you are")).toHaveCount(0);
 });

@@ -1,0 +1,185 @@
+// Every path without a pointer: Tab leads to everything, where one is can be seen, Enter and Space do it, Escape leaves.
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { tabTo } from "../sound";
+import { at, expect, KEY, live, setting, test } from "./world";
+
+test("a rule is created, changed, contested, saved and deleted", async ({ page, api }) => {
+  test.slow();
+  const { keyboard } = page;
+  const button = (name: string | RegExp) => page.getByRole("button", { name });
+  const dialog = page.getByRole("dialog");
+  const save = async () => {
+    await tabTo(page, button(/^Review/));
+    await keyboard.press("Enter");
+    await tabTo(page, dialog.getByRole("button", { name: "Save" }));
+    await keyboard.press("Enter");
+    await expect(dialog).toHaveCount(0);
+  };
+  const type = async (text: string) => {
+    await tabTo(page, setting(page, "retry.max_attempts"));
+    await keyboard.press("ControlOrMeta+A");
+    await keyboard.type(text);
+  };
+  await live(page, "/rules");
+  await tabTo(page, page.getByRole("link", { name: "New rule" }));
+  await keyboard.press("Enter");
+  for (const [label, value] of [["Caller", KEY.callerService], ["Cluster", KEY.callerCluster], ["Callee", KEY.calleeService], ["Method", KEY.calleeMethod]] as const) {
+    await tabTo(page, page.getByLabel(label, { exact: true }));
+    await keyboard.press("ControlOrMeta+A");
+    await keyboard.type(value);
+  }
+  await type("4");
+  await save();
+  await expect(page).toHaveURL(at("/rule"));
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
+
+  // Escape leaves a review and leads back to where it was opened.
+  await type("5");
+  await tabTo(page, button(/^Review 1 change/));
+  await keyboard.press("Enter");
+  await expect(dialog).toContainText(/max_attempts.*4.*5/s);
+  await keyboard.press("Escape");
+  await expect(button(/^Review 1 change/)).toBeFocused();
+
+  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
+  const mine = page.getByTestId("conflict").getByRole("button", { name: "Keep mine, on top of theirs" });
+  await expect(mine).toBeVisible();
+  await tabTo(page, mine);
+  await keyboard.press("Enter");
+  await save();
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(5);
+
+  await tabTo(page, button("Delete the rule…"));
+  await keyboard.press("Enter");
+  await tabTo(page, dialog.getByRole("button", { name: "Delete" }));
+  await keyboard.press("Enter");
+  await expect(page.getByText("The rule is removed.")).toBeVisible();
+});
+
+test("a guard is written; sections, choices and codes are within reach", async ({ page, api }) => {
+  const { keyboard } = page;
+  await live(page, "/guards");
+  await tabTo(page, page.getByRole("link", { name: "New guard" }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByLabel("Callee", { exact: true }));
+  await keyboard.press("ControlOrMeta+A");
+  await keyboard.type("orders");
+  await tabTo(page, page.getByLabel("Attempts at most"));
+  await keyboard.type("2");
+  await tabTo(page, page.getByLabel("Repeat limit"));
+  await keyboard.press("Space");
+  await expect(page.getByLabel("Repeat limit")).toBeChecked();
+  await tabTo(page, page.getByRole("button", { name: "Review and save…" }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByRole("dialog").getByRole("button", { name: "Save" }));
+  await keyboard.press("Enter");
+  await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
+  const key = { callerService: "*", callerCluster: "*", calleeService: "orders", calleeMethod: "*" };
+  expect((await api.guards.getGuard({ key })).ceiling).toMatchObject({ maxAttempts: 2, repeatLimit: {} });
+});
+
+test("a kill is thrown and ended", async ({ page, api }) => {
+  const { keyboard } = page;
+  const dialog = page.getByRole("dialog");
+  await live(page, "/kill");
+  await tabTo(page, page.getByLabel("Callee"));
+  await keyboard.type("orders");
+  await tabTo(page, page.getByLabel("For", { exact: true }));
+  await keyboard.press("ArrowUp");
+  await tabTo(page, page.getByLabel("Why"));
+  await keyboard.type("orders is down");
+  await expect(page.getByTestId("reach")).toContainText("Stop retries to orders");
+  await tabTo(page, page.getByRole("button", { name: "Stop retries…" }));
+  await keyboard.press("Enter");
+  await tabTo(page, dialog.getByRole("button", { name: "Stop retries now" }));
+  await keyboard.press("Enter");
+  await expect(page.getByRole("cell", { name: /^in 1(5|4\.9) min/ })).toBeVisible();
+  expect((await api.kills.listKills({})).kills.map(({ reason }) => reason)).toEqual(["orders is down"]);
+  await tabTo(page, page.getByRole("button", { name: "End it…" }));
+  await keyboard.press("Enter");
+  await tabTo(page, dialog.getByRole("button", { name: "End it" }));
+  await keyboard.press("Enter");
+  await expect(page.getByText("Nothing is stopped.")).toBeVisible();
+});
+
+test("two changes are compared, and one is rolled back", async ({ page, api }) => {
+  const { keyboard } = page;
+  for (const maxAttempts of [2, 4]) await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts } } } });
+  await live(page, "/history");
+  for (const revision of [2, 1]) {
+    await tabTo(page, page.getByLabel(`Compare revision ${String(revision)}`));
+    await keyboard.press("Space");
+  }
+  await tabTo(page, page.getByRole("link", { name: "Compare 1 with 2" }));
+  await keyboard.press("Enter");
+  await expect(page.getByTestId("difference")).toContainText(/max_attempts.*2.*4/s);
+  await page.goBack();
+  await tabTo(page, page.getByRole("link", { name: "2", exact: true }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByRole("button", { name: /Undo this change/ }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByRole("dialog").getByRole("button", { name: "Roll back" }));
+  await keyboard.press("Enter");
+  await expect(page.getByTestId("convergence")).toContainText(/Stored at revision 3/);
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(2);
+});
+
+test("from the overview to a route, its rule and its chain; lists are sorted and searched", async ({ page, api, connect }) => {
+  test.slow();
+  const { keyboard } = page;
+  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });
+  connect("gateway").report({ routes: [
+    { calleeService: "orders", calleeMethod: KEY.calleeMethod, calls: 10n, attempts: 10n },
+    { calleeService: "stock", calleeMethod: "shop.v1.Stock/Take", calls: 10n, attempts: 10n },
+  ] });
+  await live(page, "/");
+  const rows = page.getByRole("table").getByRole("row");
+  await expect(rows).toHaveCount(3);
+  await keyboard.press("Tab");
+  await expect(page.getByRole("link", { name: "Skip to content" })).toBeFocused();
+  await expect(page.getByRole("link", { name: "Skip to content" })).toBeInViewport();
+  await keyboard.press("Enter");
+  await expect(page.getByRole("main")).toBeFocused();
+
+  await tabTo(page, page.getByRole("columnheader", { name: "Callee" }).getByRole("button"));
+  await keyboard.press("Enter");
+  await expect(rows.nth(1)).toContainText("orders");
+  await keyboard.press("Space");
+  await expect(rows.nth(1)).toContainText("stock");
+
+  await keyboard.press("/");
+  await expect(page.getByRole("searchbox")).toBeFocused();
+  await keyboard.type("orders");
+  await expect(rows).toHaveCount(2);
+  await keyboard.press("Escape");
+  await expect(rows).toHaveCount(3);
+  await expect(page.getByRole("searchbox")).not.toBeFocused();
+
+  await tabTo(page, rows.filter({ hasText: "orders" }).getByRole("rowheader").getByRole("link"));
+  await keyboard.press("Enter");
+  await expect(page).toHaveURL(at("/route"));
+  await tabTo(page, page.getByRole("link", { name: "Edit the rule" }));
+  await keyboard.press("Enter");
+  await expect(page).toHaveURL(at("/rule"));
+
+  await tabTo(page, page.getByRole("link", { name: "Chain", exact: true }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByRole("link", { name: /shop\.v1\.Stock\/Take/ }));
+  await keyboard.press("Enter");
+  await expect(page.getByText("No rule applies:")).toBeVisible();
+
+  await tabTo(page, page.getByRole("link", { name: "Without rules" }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByRole("button", { name: /Propose a rule/ }));
+  await keyboard.press("Enter");
+  const editor = page.getByRole("dialog").getByRole("button", { name: "Open in the editor" });
+  await tabTo(page, editor);
+  await keyboard.press("Enter");
+  await expect(page.getByText("Proposed from measurements")).toBeVisible();
+
+  await tabTo(page, page.getByRole("link", { name: "Clients" }));
+  await keyboard.press("Enter");
+  await tabTo(page, page.getByLabel(/Only those/));
+  await keyboard.press("Space");
+  await expect(page).toHaveURL(/only=amiss/);
+});

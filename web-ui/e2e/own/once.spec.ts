@@ -1,0 +1,91 @@
+// Whatever writes is sent once, however often its button is pressed.
+import { fromBinary } from "@bufbuild/protobuf";
+import type { DescMessage } from "@bufbuild/protobuf";
+import type { Page, Request } from "@playwright/test";
+import type { WriteOptions } from "../../gen/damper/v1/admin_pb";
+import { DeleteGuardRequestSchema, PutGuardRequestSchema } from "../../gen/damper/v1/guards_pb";
+import { RollbackAllRequestSchema, RollbackRequestSchema } from "../../gen/damper/v1/history_pb";
+import { KillRequestSchema, UnkillRequestSchema } from "../../gen/damper/v1/kills_pb";
+import { DeleteRuleRequestSchema, PutRuleRequestSchema } from "../../gen/damper/v1/rules_pb";
+import { at, expect, KEY, live, setting, test } from "./world";
+
+const WRITES: Record<string, DescMessage> = {
+  PutRule: PutRuleRequestSchema, DeleteRule: DeleteRuleRequestSchema, PutGuard: PutGuardRequestSchema, DeleteGuard: DeleteGuardRequestSchema,
+  Kill: KillRequestSchema, Unkill: UnkillRequestSchema, Rollback: RollbackRequestSchema, RollbackAll: RollbackAllRequestSchema,
+};
+
+// The name of the write that this is; undefined = it writes nothing.
+function written(request: Request): string | undefined {
+  const name = request.url().split("/").at(-1) ?? "";
+  const schema = WRITES[name];
+  const body = request.postDataBuffer();
+  if (schema === undefined || body === null) return undefined;
+  // Behind the five bytes of a frame.
+  const { options } = fromBinary(schema, body.subarray(5)) as { options?: WriteOptions };
+  return options?.validateOnly ? undefined : name;
+}
+
+// Presses twice, and once more by the keyboard, before the server can answer the first.
+async function press(page: Page, name: string | RegExp, sent: string[], expected: string): Promise<void> {
+  const dialog = page.getByRole("dialog");
+  const button = dialog.getByRole("button", { name });
+  await expect(button).toBeEnabled();
+  let release = () => {};
+  const released = new Promise<void>((resolve) => { release = resolve; });
+  await page.route(`**/${expected}`, async (route) => {
+    await released;
+    await route.continue();
+  });
+  const before = sent.length;
+  await button.dblclick();
+  await page.keyboard.press("Enter");
+  await expect.poll(() => sent.length).toBe(before + 1);
+  release();
+  await expect(dialog).toHaveCount(0);
+  await page.unroute(`**/${expected}`);
+  expect(sent.slice(before)).toEqual([expected]);
+}
+
+test("rules, rollbacks, guards and kills: two presses, one request", async ({ page, api }) => {
+  test.slow();
+  const sent: string[] = [];
+  page.on("request", (request) => {
+    const name = written(request);
+    if (name !== undefined) sent.push(name);
+  });
+  await live(page, at("/rule"));
+  await setting(page, "retry.max_attempts").fill("4");
+  await page.getByRole("button", { name: /^Review/ }).click();
+  await press(page, "Save", sent, "PutRule");
+  await setting(page, "retry.max_attempts").fill("5");
+  await page.getByRole("button", { name: /^Review/ }).click();
+  await press(page, "Save", sent, "PutRule");
+
+  await live(page, "/history?rev=2");
+  await page.getByRole("button", { name: /Undo this change/ }).click();
+  await press(page, "Roll back", sent, "Rollback");
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
+  await live(page, "/history?from=2&to=3");
+  await page.getByRole("button", { name: "Everything back to 2…" }).click();
+  await page.getByRole("dialog").getByLabel(/^Why/).fill("a drill");
+  await press(page, "Roll back", sent, "RollbackAll");
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(5);
+
+  await live(page, at("/rule"));
+  await page.getByRole("button", { name: "Delete the rule…" }).click();
+  await press(page, "Delete", sent, "DeleteRule");
+
+  await live(page, at("/guard"));
+  await page.getByLabel("Attempts at most").fill("2");
+  await page.getByRole("button", { name: "Review and save…" }).click();
+  await press(page, "Save", sent, "PutGuard");
+  await page.getByRole("button", { name: "Delete the guard…" }).click();
+  await press(page, "Delete", sent, "DeleteGuard");
+
+  await live(page, "/kill?callee=orders");
+  await page.getByLabel("Why").fill("a drill");
+  await page.getByRole("button", { name: "Stop retries…" }).click();
+  await press(page, "Stop retries now", sent, "Kill");
+  await page.getByRole("button", { name: "End it…" }).click();
+  await press(page, "End it", sent, "Unkill");
+});

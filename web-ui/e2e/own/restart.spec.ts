@@ -1,0 +1,141 @@
+// The server is killed under open pages and started again; or the wire swallows everything without a word.
+import type { Page } from "@playwright/test";
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { heed } from "../complaints";
+import { at, expect, KEY, live, setting, test } from "./world";
+import { Wire } from "./wire";
+
+// By when an open page must say that it is not live.
+const WITHIN = { timeout: 12_000 };
+const OTHER = { ...KEY, calleeService: "stock" };
+const POLICY = { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } };
+const REPORT = { routes: [{ calleeService: "orders", calleeMethod: KEY.calleeMethod, calls: 10n, attempts: 10n }] };
+
+// A browser says in the console that a server which is gone refuses connections.
+test.use({ expected: /net::ERR_/ });
+
+const banner = (page: Page) => page.getByRole("status").getByText("Disconnected.");
+const ageOf = async (page: Page) => Number(/What you see is (\d+) s old/.exec(await page.getByRole("status").first().innerText())?.[1]);
+
+async function save(page: Page): Promise<void> {
+  await page.getByRole("button", { name: "Review 1 change…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+  await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
+}
+
+test("killed and started again, under five open tabs: said with its age, nothing typed is lost, live again by itself", async ({ page, context, served, api, connect }) => {
+  await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
+  await api.rules.putRule({ rule: { key: OTHER, policy: POLICY } });
+  connect("gateway").report(REPORT);
+  const [second, route, kill, overview] = [await context.newPage(), await context.newPage(), await context.newPage(), await context.newPage()];
+  await live(overview, "/");
+  await expect(overview.getByRole("row").filter({ hasText: KEY.calleeMethod })).toBeVisible();
+  await live(route, at("/route"));
+  await expect(route.getByText(/Watched closely/)).toBeVisible();
+  await live(kill, "/kill?callee=orders");
+  await kill.getByLabel("Why").fill("a drill");
+  await live(second, at("/rule", OTHER));
+  await setting(second, "retry.max_attempts").fill("5");
+  await live(page, at("/rule"));
+  const typed = setting(page, "retry.max_attempts");
+  await typed.fill("4");
+  const press = page.getByRole("button", { name: "Review 1 change…" });
+  await expect(press).toBeEnabled();
+  const tabs = [page, second, route, kill, overview];
+  for (const tab of tabs) await tab.evaluate(() => { document.body.dataset["loaded"] = "once"; });
+
+  await served.kill();
+  for (const tab of tabs) {
+    await expect(banner(tab)).toBeVisible(WITHIN);
+    await expect(tab.getByTestId("liveness")).toContainText("disconnected");
+  }
+  const before = await ageOf(page);
+  await expect.poll(() => ageOf(page)).toBeGreaterThan(before);
+  await expect(press).toBeDisabled();
+  await expect(press).toHaveAccessibleDescription(/Disconnected: nothing can be changed until the server answers again/);
+  await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeDisabled();
+  await expect(kill.getByRole("button", { name: "Stop retries…" })).toHaveAccessibleDescription(/Disconnected/);
+  await expect(typed).toHaveValue("4");
+  // Typing goes on.
+  await setting(page, "timeout").fill("2s");
+  await setting(page, "timeout").fill("");
+
+  await served.start();
+  for (const tab of tabs) {
+    await expect(tab.getByTestId("liveness")).toContainText("live");
+    await expect(banner(tab)).toHaveCount(0);
+    await expect(tab.locator("body")).toHaveAttribute("data-loaded", "once");
+  }
+  await expect(typed).toHaveValue("4");
+  await expect(setting(second, "retry.max_attempts")).toHaveValue("5");
+  await expect(kill.getByLabel("Why")).toHaveValue("a drill");
+  await Promise.all([save(page), save(second)]);
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
+  expect((await api.rules.getRule({ key: OTHER })).policy?.retry?.maxAttempts).toBe(5);
+  // The route that is looked at comes back with its reporter.
+  connect("gateway").report(REPORT);
+  await expect(route.getByText(/Watched closely/)).toBeVisible();
+  await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeEnabled();
+});
+
+test("after a restart only what the server says now is shown", async ({ page, served, connect }) => {
+  const caller = connect("gateway");
+  caller.report(REPORT);
+  await live(page, "/");
+  const row = page.getByRole("row").filter({ hasText: KEY.calleeMethod });
+  await expect(row).toBeVisible();
+  await expect(page.getByTestId("clients")).toHaveText("1");
+  await served.kill();
+  // What was known stays in sight while nobody answers, and is said to be old.
+  await expect(banner(page)).toBeVisible(WITHIN);
+  await expect(row).toBeVisible();
+  await served.start();
+  await expect(page.getByTestId("liveness")).toContainText("live");
+  await expect(page.getByText("No service has reported a call yet.")).toBeVisible();
+  await expect(page.getByTestId("clients")).toHaveText("0");
+});
+
+test("what happened while a page was cut off is a conflict at the value that is typed", async ({ page, served, api }) => {
+  await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
+  await live(page, at("/rule"));
+  await setting(page, "retry.max_attempts").fill("5");
+  await served.kill();
+  await expect(banner(page)).toBeVisible(WITHIN);
+  await served.start();
+  await api.rules.putRule({ rule: { key: KEY, policy: { ...POLICY, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
+  await expect(page.getByTestId("conflict")).toContainText(/somebody else changed this rule meanwhile/);
+  await expect(setting(page, "retry.max_attempts")).toHaveValue("5");
+});
+
+test("a wire that swallows everything is noticed, a write on it gives up, and both go on afterwards", async ({ browser, served, api }) => {
+  await api.rules.putRule({ rule: { key: KEY, policy: POLICY } });
+  const wire = await Wire.to(served.port);
+  const context = await browser.newContext({ baseURL: wire.url });
+  const complain = heed(context, wire.url, /net::ERR_/);
+  const page = await context.newPage();
+  try {
+    await live(page, at("/rule"));
+    await setting(page, "retry.max_attempts").fill("4");
+    await page.getByRole("button", { name: "Review 1 change…" }).click();
+    const dialog = page.getByRole("dialog");
+    await expect(dialog.getByRole("button", { name: "Save" })).toBeEnabled();
+    wire.hold();
+    const writes = page.waitForRequest((request) => request.url().endsWith("/PutRule"));
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await writes;
+    await expect(dialog.getByRole("button", { name: "Writing…" })).toBeDisabled();
+    await expect(page.getByTestId("liveness")).toContainText("stale");
+    await expect(banner(page)).toBeVisible(WITHIN);
+    await expect(dialog.getByRole("alert")).toContainText("The server did not answer in time.", WITHIN);
+    await expect(dialog.getByRole("button", { name: "Save" })).toBeDisabled();
+    await expect(dialog).toContainText("Disconnected: nothing can be changed until the server answers again.");
+    wire.release();
+    await expect(page.getByTestId("liveness")).toContainText("live");
+    await expect(banner(page)).toHaveCount(0);
+    await expect(setting(page, "retry.max_attempts")).toHaveValue("4");
+  } finally {
+    await context.close();
+    await wire.end();
+  }
+  complain();
+});

@@ -1,0 +1,83 @@
+// A control plane that belongs to one test: the real binary on a port of its own with a store of its own, which the
+// test ends as a crash would and starts again on what is left.
+//
+// DAMPER_BINARY names the binary.
+import { spawn } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+
+export class Served {
+  readonly port: number;
+  readonly #folder: string;
+  readonly #store: string;
+  #process: ChildProcess | undefined;
+
+  private constructor(port: number, folder: string, store: string) {
+    this.port = port;
+    this.#folder = folder;
+    this.#store = store;
+  }
+
+  // On an empty store, unless one is named.
+  static async start(store?: string): Promise<Served> {
+    const folder = await mkdtemp(join(tmpdir(), "damper-page-"));
+    const served = new Served(await freePort(), folder, store ?? `sled:${join(folder, "store")}`);
+    await served.start();
+    return served;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${String(this.port)}`;
+  }
+
+  // On the port and the store that it had; until it listens.
+  async start(): Promise<void> {
+    const binary = process.env["DAMPER_BINARY"];
+    if (!binary) throw new Error("set DAMPER_BINARY to the damper binary");
+    const child = spawn(binary, ["serve", "--listen", `127.0.0.1:${String(this.port)}`, "--store", this.#store], {
+      stdio: ["ignore", "ignore", "pipe"],
+    });
+    this.#process = child;
+    const said: string[] = [];
+    const lines = createInterface(child.stderr);
+    await new Promise<void>((listening, failed) => {
+      lines.on("line", (line) => {
+        said.push(line);
+        if (line.includes("listening on ")) listening();
+      });
+      child.once("error", failed);
+      child.once("exit", () => { failed(new Error(`damper serve ended: ${said.join("\n")}`)); });
+    });
+  }
+
+  // As a crash would: nothing is said to anybody.
+  async kill(): Promise<void> {
+    const child = this.#process;
+    if (child === undefined) return;
+    this.#process = undefined;
+    const gone = once(child, "exit");
+    child.kill("SIGKILL");
+    await gone;
+  }
+
+  async end(): Promise<void> {
+    await this.kill();
+    await rm(this.#folder, { recursive: true, force: true });
+  }
+}
+
+export async function freePort(): Promise<number> {
+  const probe = createServer();
+  probe.listen(0, "127.0.0.1");
+  await once(probe, "listening");
+  const { port } = probe.address() as AddressInfo;
+  probe.close();
+  await once(probe, "close");
+  return port;
+}

@@ -1,0 +1,137 @@
+// Every page with nothing on it, while it waits, and when the server does not answer: each said in words, sound, and left
+// again by itself.
+import type { Page } from "@playwright/test";
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { expectSound } from "../sound";
+import { at, expect, KEY, live, test } from "./world";
+
+const EMPTY = [
+  ["/", "No service has reported a call yet."],
+  ["/chain", "No service has reported a call yet."],
+  ["/rules", "No rule yet: every call passes untouched and is counted."],
+  ["/uncovered", "No service has reported a call yet."],
+  ["/guards", "No guard: rules are carried out as their callers wrote them."],
+  ["/clients", "No client is connected."],
+  ["/history", "Nothing has been changed yet."],
+  ["/kill", "Nothing is stopped."],
+  [at("/route"), "No rule applies:"],
+  [at("/rule"), "New: nothing is written before you save."],
+  [at("/guard"), "New: nothing is written before you save."],
+  ["/history?rev=5", "There is no change at revision 5."],
+  ["/nowhere", "There is no page at this address."],
+] as const;
+
+test("a server on which nothing has happened says so on every page, and what to do about it", async ({ page }) => {
+  for (const [path, words] of EMPTY) {
+    await test.step(path, async () => {
+      await live(page, path);
+      await expect(page.getByText(words).first()).toBeVisible();
+      await expectSound(page);
+    });
+  }
+});
+
+const WAITING = [
+  ["/chain", "Asking who calls whom…"],
+  ["/guards", "Asking for the guards…"],
+  ["/clients", "Asking who is connected…"],
+  ["/history", "Asking for the changes…"],
+  ["/history?rev=1", "Asking for the change…"],
+  ["/history?from=0&to=1", "Comparing…"],
+  [at("/rule"), "Asking for the rule…"],
+  [at("/guard"), "Asking for the guard…"],
+  [at("/route"), "Asking which rule applies…"],
+] as const;
+
+// Lets nothing through that matches, until it is called.
+async function holdBack(page: Page, what: RegExp): Promise<() => Promise<void>> {
+  let release = () => {};
+  const released = new Promise<void>((resolve) => { release = resolve; });
+  await page.route(what, async (route) => {
+    await released;
+    await route.continue().catch(() => undefined);
+  });
+  return async () => {
+    release();
+    await page.unroute(what);
+  };
+}
+
+test("while an answer is held back the page says for what it waits, and goes on by itself", async ({ page, api }) => {
+  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
+  await api.guards.putGuard({ guard: { key: KEY, ceiling: { maxAttempts: 2 } } });
+  for (const [path, words] of WAITING) {
+    await test.step(path, async () => {
+      const letGo = await holdBack(page, /\/damper\.v1\.\w+\/(?!Watch)/);
+      await live(page, path);
+      await expect(page.getByText(words)).toBeVisible();
+      await expectSound(page);
+      await letGo();
+      await expect(page.getByText(words)).toHaveCount(0);
+    });
+  }
+});
+
+test("before the first figures the page says that it asks; without shared workers too", async ({ page }) => {
+  await page.addInitScript(() => { Reflect.deleteProperty(globalThis, "SharedWorker"); });
+  const letGo = await holdBack(page, /\/Watch$/);
+  await page.goto("/");
+  await expect(page.getByText("Asking the control plane…")).toBeVisible();
+  await expect(page.getByTestId("liveness")).toContainText("connecting");
+  await expectSound(page);
+  await letGo();
+  await expect(page.getByTestId("liveness")).toContainText("live");
+});
+
+const FAILING = [
+  ["Chain", "The chain can not be shown."],
+  ["Guards", "The guards can not be listed."],
+  ["Clients", "The clients can not be listed."],
+  ["History", "The history can not be read."],
+] as const;
+
+test.describe("a server that is gone", () => {
+  test.use({ expected: /net::ERR_/ });
+
+  test("is said on every page that asks it, beside what is known", async ({ page, served, api }) => {
+    await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE } } });
+    await live(page, "/");
+    await served.kill();
+    await expect(page.getByText("Disconnected.")).toBeVisible();
+    for (const [name, words] of FAILING) {
+      await test.step(name, async () => {
+        await page.getByRole("link", { name, exact: true }).click();
+        await expect(page.getByRole("alert").filter({ hasText: words })).toContainText("The server does not answer.");
+        await expectSound(page);
+      });
+    }
+    await page.getByRole("link", { name: "Rules", exact: true }).click();
+    await page.getByRole("row").filter({ hasText: KEY.calleeMethod }).getByRole("link").first().click();
+    await expect(page.getByRole("alert")).toContainText("The rule can not be shown. The server does not answer.");
+    await expectSound(page);
+    await served.start();
+    await expect(page.getByTestId("liveness")).toContainText("live");
+    await page.getByRole("button", { name: "Try again" }).click();
+    await expect(page.getByRole("button", { name: "Nothing changed" })).toBeVisible();
+    // A list asks again by itself.
+    await page.getByRole("link", { name: "Clients", exact: true }).click();
+    await expect(page.getByText("No client is connected.")).toBeVisible();
+  });
+});
+
+test("names as long as they may be break no page", async ({ page, api, connect }) => {
+  const long = (letter: string) => letter.repeat(255);
+  const key = { callerService: long("a"), callerCluster: "default", calleeService: long("b"), calleeMethod: `${"c".repeat(127)}/${"d".repeat(127)}` };
+  await api.rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE }, owner: long("o") }, options: { author: long("e"), reason: "f".repeat(1_000), owner: long("o") } });
+  await api.guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 }, owner: long("o") } });
+  await api.kills.kill({ key, options: { reason: "g".repeat(1_000), author: long("e") } });
+  connect(key.callerService).flow((second) => ({ routes: [{ calleeService: key.calleeService, calleeMethod: key.calleeMethod, calls: 10n * second, attempts: 20n * second }] }));
+  for (const path of ["/", "/chain", "/rules", "/guards", "/clients", "/history", "/history?rev=1", "/kill", at("/route", key), at("/rule", key), at("/guard", key)]) {
+    await test.step(path.slice(0, 20), async () => {
+      await live(page, path);
+      await expect(page.getByText("g".repeat(100)).first()).toBeVisible();
+      await expect(page.getByText(/^Asking/)).toHaveCount(0);
+      await expectSound(page);
+    });
+  }
+});

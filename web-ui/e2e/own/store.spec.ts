@@ -1,0 +1,40 @@
+// The store stands still: services go on, the page says since when, nothing can be written, and all of it ends by itself.
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { expectSound } from "../sound";
+import { Etcd } from "./etcd";
+import { Served } from "./served";
+import { at, expect, KEY, live, setting, test as base } from "./world";
+
+const test = base.extend<{ etcd: Etcd }>({
+  // eslint-disable-next-line no-empty-pattern
+  etcd: async ({}, use) => {
+    const etcd = await Etcd.start();
+    await use(etcd);
+    await etcd.end();
+  },
+  served: async ({ etcd }, use) => {
+    const served = await Served.start(etcd.store);
+    await use(served);
+    await served.end();
+  },
+});
+
+test("a store that does not answer is said with its time, and Save waits for it", async ({ page, api, etcd }) => {
+  await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });
+  await live(page, at("/rule"));
+  await setting(page, "retry.max_attempts").fill("4");
+  const press = page.getByRole("button", { name: "Review 1 change…" });
+  await expect(press).toBeEnabled();
+  etcd.standStill();
+  await expect(page.getByText(/The store has not answered since \d{2}:\d{2}:\d{2} \S+\./)).toBeVisible({ timeout: 30_000 });
+  await expect(press).toBeDisabled();
+  await expect(press).toHaveAccessibleDescription(/The store does not answer: nothing can be changed until it does/);
+  await expect(page.getByTestId("liveness")).toContainText("live");
+  await expectSound(page);
+  etcd.goOn();
+  await expect(page.getByText("The store has not answered")).toHaveCount(0);
+  await expect(setting(page, "retry.max_attempts")).toHaveValue("4");
+  await press.click();
+  await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+  await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
+});

@@ -1,0 +1,80 @@
+// Tests whose server is their own: empty at first, killed and started again as they please, with clients that do what
+// they are told. Nothing is shared, so these tests run side by side.
+import { createClient } from "@connectrpc/connect";
+import { createGrpcWebTransport } from "@connectrpc/connect-web";
+import { expect, test as base } from "@playwright/test";
+import type { Page } from "@playwright/test";
+import { Guards } from "../../gen/damper/v1/guards_pb";
+import { Kills } from "../../gen/damper/v1/kills_pb";
+import { Rules } from "../../gen/damper/v1/rules_pb";
+import { heed } from "../complaints";
+import { Client } from "./client";
+import type { Answer, Told } from "./client";
+import { Served } from "./served";
+
+export { expect };
+
+export function apiOf(url: string) {
+  const transport = createGrpcWebTransport({ baseUrl: url });
+  return { rules: createClient(Rules, transport), guards: createClient(Guards, transport), kills: createClient(Kills, transport) };
+}
+
+interface World {
+  served: Served;
+  api: ReturnType<typeof apiOf>;
+  // Connects a process of a service.
+  connect: (service: string, told?: Told, answer?: Answer) => Client;
+  quiet: undefined;
+}
+
+interface Options {
+  // What the browser may complain about.
+  expected: RegExp | undefined;
+}
+
+export const test = base.extend<World & Options>({
+  expected: [undefined, { option: true }],
+  // Playwright wants the pattern although nothing is taken from it.
+  // eslint-disable-next-line no-empty-pattern
+  served: async ({}, use) => {
+    const served = await Served.start();
+    await use(served);
+    await served.end();
+  },
+  baseURL: async ({ served }, use) => { await use(served.url); },
+  api: async ({ served }, use) => { await use(apiOf(served.url)); },
+  connect: async ({ served }, use) => {
+    const clients: Client[] = [];
+    await use((service, told, answer) => {
+      const identity = { service, cluster: "default", instance: `${service}-${String(clients.length + 1)}` };
+      const client = new Client(served.url, identity, told, answer);
+      clients.push(client);
+      return client;
+    });
+    for (const client of clients) client.end();
+  },
+  quiet: [
+    async ({ context, served, expected }, use) => {
+      const complain = heed(context, served.url, expected);
+      await use(undefined);
+      complain();
+    },
+    { auto: true },
+  ],
+});
+
+export async function live(page: Page, path: string): Promise<void> {
+  await page.goto(path);
+  await expect(page.getByTestId("liveness")).toContainText("live");
+}
+
+export const KEY = { callerService: "gateway", callerCluster: "default", calleeService: "orders", calleeMethod: "shop.v1.Orders/Place" };
+
+export function at(page: "/rule" | "/route" | "/guard", key: typeof KEY = KEY): string {
+  const { callerService: caller, callerCluster: cluster, calleeService: callee, calleeMethod: method } = key;
+  return `${page}?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`;
+}
+
+export function setting(page: Page, path: string) {
+  return page.locator(`[data-field="${path}"]`).locator("input:not([type=checkbox]), select").first();
+}
