@@ -2,7 +2,6 @@
 //
 // A step of typing replaces the entry of history, anything else makes a new one. Whoever has unsaved edits holds
 // the page: leaving then takes a yes.
-import type { Pattern, RouteKey } from "$wire/policy_pb";
 
 // Asked before the page is left; calls `leave` when it may be.
 export type Hold = (leave: () => void) => void;
@@ -79,13 +78,14 @@ export class Address {
 const PARTS = ["caller", "cluster", "callee", "method"] as const;
 
 // The address of a page about one rule or route.
-export function hrefOf(page: "/rule" | "/route" | "/guard", key: Pattern | RouteKey | undefined, more: Record<string, string> = {}): string {
+export function hrefOf(page: "/rule" | "/route" | "/guard", key: Names | undefined, more: Record<string, string> = {}): string {
   const names = [key?.callerService, key?.callerCluster, key?.calleeService, key?.calleeMethod];
   const params = new URLSearchParams(PARTS.map((part, at) => [part, names[at] ?? ""]));
   for (const [name, value] of Object.entries(more)) params.set(name, value);
   return `${page}?${params.toString()}`;
 }
 
+// The names of a route or of a pattern.
 export interface Names {
   readonly callerService: string;
   readonly callerCluster: string;

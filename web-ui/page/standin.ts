@@ -9,7 +9,7 @@ import { api } from "./api";
 import App from "./App.svelte";
 import type { Listener } from "./feed/link";
 import type { Session } from "./session";
-import { message, withDialogs } from "./testing";
+import { heard, withDialogs } from "./testing";
 
 // A server that asks nobody who they are.
 const nobody: Session = {
@@ -36,7 +36,7 @@ export function shownAt(at: string, serve: (router: ConnectRouter) => void, firs
     session: nobody,
     open: (listener) => {
       tell = listener;
-      listener({ kind: "message", message: message({ reset: true, revision: 20n, ...first }) });
+      listener(heard({ reset: true, revision: 20n, ...first }));
       return { close: () => {}, again: () => {} };
     },
   });

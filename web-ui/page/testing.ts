@@ -7,9 +7,16 @@ import type { RouteStats, RuleView, WatchResponse } from "$wire/fleet_pb";
 import { KillSwitchSchema } from "$wire/kills_pb";
 import type { KillSwitch } from "$wire/kills_pb";
 import { Jitter, Mode } from "$wire/policy_pb";
+import type { Event } from "./feed/link";
+import { told } from "./feed/told";
 
 export function message(fields: object): WatchResponse {
   return create(WatchResponseSchema, fields as MessageInitShape<typeof WatchResponseSchema>);
+}
+
+// Such a message as a page is told it.
+export function heard(fields: object): Event {
+  return { kind: "message", message: told(message(fields)) };
 }
 
 export function route(caller: string, fields: object = {}): RouteStats {

@@ -5,10 +5,11 @@
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import type { Transport } from "@connectrpc/connect";
 import { Fleet as FleetService } from "$wire/fleet_pb";
-import type { WatchResponse } from "$wire/fleet_pb";
+import { told } from "./told";
+import type { Told } from "./told";
 
 export type Event =
-  | { readonly kind: "message"; readonly message: WatchResponse }
+  | { readonly kind: "message"; readonly message: Told }
   // The stream has ended; a new one is opened after the wait.
   | { readonly kind: "down"; readonly reason: string; readonly waitMs: number }
   // The server wants to know who is asking; what was shown before is not for whoever sits here now.
@@ -102,7 +103,7 @@ async function readStream(
       clearTimeout(watchdog);
       watchdog = setTimeout(giveUp, SILENCE_LIMIT_MS);
       heard.any = true;
-      listener({ kind: "message", message });
+      listener({ kind: "message", message: told(message) });
     }
     return broken("the server ended the stream");
   } catch (error) {

@@ -1,12 +1,13 @@
 // What the page knows: everything said on the stream so far, folded into one value.
 //
-// A pure reducer over WatchResponse, so that a tab, the shared worker and the tests agree. It keeps no
+// A pure reducer over what is told, so that a tab, the shared worker and the tests agree. It keeps no
 // clock: what is new is found by comparing with the value before.
 import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
-import type { RouteStats, RuleView, WatchResponse } from "$wire/fleet_pb";
+import type { RouteStats, WatchResponse } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
-import type { Pattern, RouteKey } from "$wire/policy_pb";
+import type { Names } from "../address.svelte";
+import type { RuleRow, Told } from "./told";
 
 export interface Fleet {
   readonly epoch: string;
@@ -16,31 +17,28 @@ export interface Fleet {
   readonly staleSince: WatchResponse["staleSince"];
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
-  readonly rules: ReadonlyMap<string, RuleView>;
+  readonly rules: ReadonlyMap<string, RuleRow>;
   // All that are in force.
   readonly kills: readonly KillSwitch[];
   // Whose clients' figures are missing.
   readonly missingReplicas: readonly string[];
-  // Rules whose setting or delivery the last message changed; none after a reset.
+  // The last message was the first of its stream, or went on with that: what it said is not news.
+  readonly first: boolean;
+  // Rules whose setting or delivery the last message changed.
   readonly changed: readonly string[];
 }
 
 // One text per route key or pattern. No name holds a space.
-export function keyText(key: RouteKey | Pattern | undefined): string {
+export function keyText(key: Names | undefined): string {
   if (key === undefined) return "";
   return `${key.callerService} ${key.callerCluster} ${key.calleeService} ${key.calleeMethod}`;
 }
 
 // The first message of a stream says reset; what comes before one belongs to nothing.
-export function fold(before: Fleet | undefined, message: WatchResponse): Fleet | undefined {
+export function fold(before: Fleet | undefined, message: Told): Fleet | undefined {
   if (before === undefined && !message.reset) return undefined;
   const base = message.reset ? undefined : before;
-  const routes = new Map(base?.routes);
-  const rules = new Map(base?.rules);
-  for (const key of message.removedRoutes) routes.delete(keyText(key));
-  for (const key of message.removedRules) rules.delete(keyText(key));
-  for (const route of message.routes) routes.set(keyText(route.key), route);
-  for (const rule of message.rules) rules.set(keyText(rule.rule?.key), rule);
+  const first = message.reset || (message.continued && base?.first === true);
   return {
     epoch: message.epoch,
     revision: message.revision,
@@ -48,30 +46,44 @@ export function fold(before: Fleet | undefined, message: WatchResponse): Fleet |
     asOf: message.asOf,
     staleSince: message.staleSince,
     window: message.window,
-    routes,
-    rules,
+    routes: changed(base?.routes, message.removedRoutes, message.routes, (route) => route.key),
+    rules: changed(base?.rules, message.removedRules, message.rules, (rule) => rule),
     kills: message.continued && base ? base.kills : message.kills,
     missingReplicas: message.missingReplicas,
-    changed: message.reset ? [] : message.rules.map((rule) => keyText(rule.rule?.key)),
+    first,
+    changed: first ? [] : message.rules.map(keyText),
   };
 }
 
+// The very same where nothing changes: nothing is then sorted or shown anew.
+function changed<Row>(
+  before: ReadonlyMap<string, Row> = new Map(),
+  gone: readonly Names[],
+  now: readonly Row[],
+  key: (row: Row) => Names | undefined,
+): ReadonlyMap<string, Row> {
+  if (gone.length === 0 && now.length === 0) return before;
+  const rows = new Map(before);
+  for (const key of gone) rows.delete(keyText(key));
+  for (const row of now) rows.set(keyText(key(row)), row);
+  return rows;
+}
+
 // The message that brings a newcomer to the same state.
-export function asReset(fleet: Fleet): WatchResponse {
+export function asReset(fleet: Fleet): Told {
   const message = create(WatchResponseSchema, {
     reset: true,
     epoch: fleet.epoch,
     revision: fleet.revision,
     connectedClients: fleet.clients,
     routes: [...fleet.routes.values()],
-    rules: [...fleet.rules.values()],
     kills: [...fleet.kills],
     missingReplicas: [...fleet.missingReplicas],
   });
   if (fleet.asOf) message.asOf = fleet.asOf;
   if (fleet.staleSince) message.staleSince = fleet.staleSince;
   if (fleet.window) message.window = fleet.window;
-  return message;
+  return { ...message, rules: [...fleet.rules.values()] };
 }
 
 export interface Totals {

@@ -9,7 +9,7 @@ import { Fleet } from "$wire/fleet_pb";
 import { Guards, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
 import type { Guard, PutGuardRequest } from "$wire/guards_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { message } from "../testing";
+import { heard } from "../testing";
 import { shownAt } from "../standin";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -119,7 +119,7 @@ test("a change on the stream is noticed before anything is sent", async () => {
   const { tell } = shown(AT, { now: () => now });
   await user.type(await screen.findByLabelText(/Owner/), "s");
   now = guard({ maxAttempts: 1 }, 21n);
-  tell({ kind: "message", message: message({ revision: 21n }) });
+  tell(heard({ revision: 21n }));
   expect(await screen.findByTestId("conflict")).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });
@@ -168,7 +168,7 @@ test("while the store does not answer nothing can be saved, and the page says wh
   const user = userEvent.setup();
   const { tell } = shown(AT);
   await user.type(await screen.findByLabelText(/Owner/), "s");
-  tell({ kind: "message", message: message({ revision: 20n, staleSince: { seconds: 1n } }) });
+  tell(heard({ revision: 20n, staleSince: { seconds: 1n } }));
   expect(await screen.findByText(/The store does not answer: nothing can be changed/)).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });

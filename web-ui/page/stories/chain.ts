@@ -11,7 +11,7 @@ import { api } from "../api";
 import App from "../App.svelte";
 import { manyServices } from "../chain/many";
 import type { Session } from "../session";
-import { message } from "../testing";
+import { heard } from "../testing";
 import "../style/page.css";
 
 const count = Number(new URLSearchParams(location.search).get("services") ?? "60");
@@ -51,9 +51,9 @@ mount(App, {
     api: api(transport),
     session,
     open: (listener) => {
-      const first = message({ reset: true, revision: 60n, connectedClients: count, routes: chain.edges.flatMap(routesOf) });
-      listener({ kind: "message", message: first });
-      const beat = setInterval(() => { listener({ kind: "message", message: message({ revision: 60n, connectedClients: count }) }); }, 1_000);
+      const first = heard({ reset: true, revision: 60n, connectedClients: count, routes: chain.edges.flatMap(routesOf) });
+      listener(first);
+      const beat = setInterval(() => { listener(heard({ revision: 60n, connectedClients: count })); }, 1_000);
       return { close: () => { clearInterval(beat); }, again: () => {} };
     },
   },
