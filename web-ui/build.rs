@@ -14,10 +14,12 @@ use std::{
     fmt::Write as _,
     fs,
     hash::{Hash as _, Hasher as _},
+    io::Write as _,
     path::{Path, PathBuf},
     process::{self, Command},
 };
 
+use flate2::{Compression, write::GzEncoder};
 use prost::Message as _;
 
 type Result<T> = std::result::Result<T, String>;
@@ -149,24 +151,27 @@ fn call(command: &mut Command) -> Result<()> {
     ))
 }
 
-/// One entry per file: path, bytes, content type, whether its name holds a hash of its content, etag.
+/// One entry per file: path, bytes, the same packed, content type, whether its name holds a hash of its content, etag.
 fn write_table(out: &Path, dist: &Path) -> Result<()> {
     let dist = fs::canonicalize(dist).map_err(|error| format!("{}: {error}", dist.display()))?;
+    let packed = out.join("packed");
+    remove_folder(&packed)?;
     let mut table = String::from("&[\n");
     let mut index = false;
     for file in walk(&dist)? {
         let path = relative(&file, &dist);
         index |= path == "index.html";
+        let bytes = read(&file)?;
         let mut hasher = DefaultHasher::new();
-        read(&file)?.hash(&mut hasher);
-        let file = file.to_str().ok_or_else(|| format!("{}: the path is not UTF-8", file.display()))?;
+        bytes.hash(&mut hasher);
         writeln!(
             table,
-            "    ({path:?}, File {{ bytes: include_bytes!({file:?}), content_type: {:?}, immutable: {}, \
-             etag: {:?} }}),",
+            "    ({path:?}, File {{ bytes: {}, gzip: {}, content_type: {:?}, immutable: {}, etag: {:?} }}),",
+            included(&file)?,
+            gzip(&bytes, &packed.join(&path))?,
             content_type(&path),
             path.starts_with("assets/"),
-            format!("\"{:016x}\"", hasher.finish()),
+            format!("W/\"{:016x}\"", hasher.finish()),
         )
         .map_err(|error| error.to_string())?;
     }
@@ -175,6 +180,23 @@ fn write_table(out: &Path, dist: &Path) -> Result<()> {
     }
     table.push(']');
     write(&out.join("files.rs"), table.as_bytes())
+}
+
+fn included(file: &Path) -> Result<String> {
+    let file = file.to_str().ok_or_else(|| format!("{}: the path is not UTF-8", file.display()))?;
+    Ok(format!("include_bytes!({file:?})"))
+}
+
+/// Packed once here instead of for each request; pictures and fonts are packed already.
+fn gzip(bytes: &[u8], file: &Path) -> Result<String> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    let packed = encoder.write_all(bytes).and_then(|()| encoder.finish());
+    let packed = packed.map_err(|error| format!("{}: {error}", file.display()))?;
+    if packed.len() >= bytes.len() {
+        return Ok("None".to_owned());
+    }
+    write(file, &packed)?;
+    Ok(format!("Some({})", included(file)?))
 }
 
 fn content_type(path: &str) -> &'static str {

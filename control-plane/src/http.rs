@@ -82,24 +82,43 @@ pub(crate) async fn page(request: Request<Body>) -> Response<Body> {
 }
 
 fn answer(file: damper_web_ui::File, request: &Request<Body>) -> Response<Body> {
-    let known = request.headers().get_all(header::IF_NONE_MATCH).iter();
-    let is_known = known.filter_map(|tags| tags.to_str().ok()).any(|tags| {
-        tags.split(',').map(str::trim).any(|tag| tag == "*" || tag.trim_start_matches("W/") == file.etag)
-    });
+    let opaque = |tag: &str| tag.trim_start_matches("W/") == file.etag.trim_start_matches("W/");
+    let is_known = listed(request, header::IF_NONE_MATCH).any(|tag| tag == "*" || opaque(tag));
+    let packed = file.gzip.filter(|_| takes_gzip(request));
     let (status, body) = match is_known {
         true => (StatusCode::NOT_MODIFIED, Body::empty()),
         false if request.method() == Method::HEAD => (StatusCode::OK, Body::empty()),
-        false => (StatusCode::OK, Body::from(file.bytes)),
+        false => (StatusCode::OK, Body::from(packed.unwrap_or(file.bytes))),
     };
     let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    if packed.is_some() {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
     headers.insert(header::ETAG, HeaderValue::from_static(file.etag));
     let caching = if file.immutable { IMMUTABLE } else { "no-cache" };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
     guard(headers);
     response
+}
+
+/// What a header lists, over all its lines.
+fn listed(request: &Request<Body>, name: header::HeaderName) -> impl Iterator<Item = &str> {
+    let lines = request.headers().get_all(name).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(',')).map(str::trim)
+}
+
+/// Whether an answer may be packed (RFC 9110, 12.5.3); a weight of nought refuses, others make no difference here.
+fn takes_gzip(request: &Request<Body>) -> bool {
+    listed(request, header::ACCEPT_ENCODING).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let nought =
+            weight.split_once('=').is_some_and(|(_, q)| q.trim().trim_matches(['0', '.']).is_empty());
+        name.trim().eq_ignore_ascii_case("gzip") && !nought
+    })
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Body> {

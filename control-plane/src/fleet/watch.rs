@@ -25,8 +25,9 @@ use crate::watching::Watching;
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// The most bytes of rows in one message; more go into further ones.
-const MESSAGE_BYTES: usize = 512 << 10;
+/// The most bytes of rows in one message; more go into further ones. Few, so that a browser shows the first rows while
+/// the others come, and takes each message in a task that nobody notices.
+const MESSAGE_BYTES: usize = 128 << 10;
 
 /// What a watcher asked for.
 pub(super) struct Plan {

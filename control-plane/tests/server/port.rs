@@ -80,6 +80,28 @@ async fn an_unknown_service_is_unimplemented_and_an_unknown_path_is_the_page() {
 }
 
 #[tokio::test]
+async fn the_page_is_sent_packed_to_whoever_takes_that_and_plain_to_others() {
+    let server = start().await;
+    for (takes, packed) in [
+        ("gzip, deflate, br", true),
+        ("br, GZIP;q=0.5", true),
+        ("deflate\r\naccept-encoding: gzip", true),
+        ("gzip;q=0.0, br", false),
+        ("identity", false),
+        ("", false),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\naccept-encoding: {takes}");
+        let answer = server.get(server.address, &request).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let head = head.to_lowercase();
+        assert!(head.contains("vary: accept-encoding"), "{takes}: {head}");
+        assert_eq!(head.contains("content-encoding: gzip"), packed, "{takes}: {head}");
+        assert_eq!(body.contains("<html"), !packed, "{takes}: {body}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn browsers_call_the_api_over_http_1() {
     let server = start().await;
     let head = "POST /damper.v1.Rules/ListRules HTTP/1.1\r\ncontent-type: application/grpc-web+proto\r\n\
