@@ -8,6 +8,7 @@ mod command;
 mod deployment;
 mod docs;
 mod fuzz;
+mod page_speed;
 mod picture;
 mod release;
 mod screenshots;
@@ -29,6 +30,7 @@ tasks:
   release       the static binary that is installed, for this machine's architecture
   measure [ARGS]  what that binary needs to serve many clients: memory, processor time
                 (ARGS go to the load; see tests/src/bin/load/main.rs)
+  page-speed    how quick the page is with 10,000 rules and 60 services, in a real browser: a table
   docs          writes docs/api.md and docs/commands.md, which are made from the code
   fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
@@ -54,6 +56,7 @@ fn run() -> Result<()> {
         Some("test") if rest.is_empty() => tests::run(),
         Some("release") if rest.is_empty() => release::run(),
         Some("measure") => release::measure(&rest),
+        Some("page-speed") if rest.is_empty() => page_speed::run(),
         Some("docs") if rest.is_empty() => docs::write(),
         Some("fuzz") if rest.len() < 2 => fuzz::run(rest.first()),
         Some("picture") if rest.len() < 2 => picture(rest.first()),
