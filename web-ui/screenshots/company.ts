@@ -17,8 +17,8 @@ import { ran } from "./started";
 import { edges, manifests } from "./table";
 import { Traffic } from "./traffic";
 
-const INSTANCES = 3;
-const REPORT_EVERY_MS = 2_000;
+const INSTANCES = 2;
+const REPORT_EVERY_MS = 4_000;
 
 export interface Company {
   readonly end: () => void;

@@ -1,5 +1,4 @@
-// What is taken: each page with the way to its full state. A page of the router that is not here fails a test.
-import { expect } from "@playwright/test";
+// What is taken: each page with the way to its full state. A page of the router that is not here fails a test (`page/shell/pages.test.ts`).
 import type { Page } from "@playwright/test";
 import { edges, methods } from "./table";
 import type { Kind } from "./world";
@@ -34,7 +33,7 @@ async function changeRule(page: Page): Promise<void> {
   const field = (path: string) => page.locator(`[data-field="${path}"]`).locator("input, select").first();
   await field("retry.max_attempts").fill("4");
   await field("timeout").fill("2s");
-  await expect(page.getByRole("button", { name: /Review 2 changes/ })).toBeEnabled();
+  await page.getByRole("button", { name: /Review 2 changes/ }).waitFor();
 }
 
 async function reviewRule(page: Page): Promise<void> {
@@ -44,7 +43,7 @@ async function reviewRule(page: Page): Promise<void> {
 }
 
 async function choose(page: Page): Promise<void> {
-  await expect(page.getByTestId("reach")).toBeVisible();
+  await page.getByTestId("reach").waitFor();
 }
 
 export const SHOWN: readonly Shown[] = [
@@ -59,7 +58,7 @@ export const SHOWN: readonly Shown[] = [
   { name: "guards", path: "/guards", full: "large", asks: /Guards\/ListGuards/ },
   { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/ },
   { name: "clients", path: "/clients", full: "large", asks: /Fleet\/ListClients/ },
-  { name: "kill", path: "/kill?callee=stock", full: "stopped", asks: /Kills\//, act: choose },
+  { name: "kill", path: "/kill?callee=stock", full: "stopped", act: choose },
   { name: "history", path: "/history", full: "large", asks: /History\/ListChanges/ },
   { name: "history-compare", path: "/history?from=2", full: "large", asks: /History\/DiffRevisions/ },
   { name: "sign-in", path: "/", full: "guarded", asks: STREAM },

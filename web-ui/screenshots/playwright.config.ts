@@ -9,7 +9,7 @@ export default defineConfig({
   expect: { timeout: 30_000 },
   forbidOnly: true,
   // Much of the time is waiting.
-  workers: 3,
+  workers: 4,
   fullyParallel: true,
   reporter: "line",
   globalSetup: "./world.ts",

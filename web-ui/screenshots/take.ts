@@ -68,7 +68,7 @@ async function bring(page: Page, door: Door, shown: Shown, state: State): Promis
   const path = state === "many" ? (shown.many?.path ?? shown.path) : shown.path;
   await page.goto(door.url + path);
   if (state === "loading") {
-    await expect(page.locator(".loading, .skeleton").first()).toBeVisible();
+    await expect(page.locator(".loading").first()).toBeVisible();
     return;
   }
   if (shown.full === "guarded") {

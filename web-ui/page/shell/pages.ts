@@ -35,7 +35,7 @@ export const PAGES: readonly Page[] = [
 ];
 
 // Pages about one thing; reached from others.
-const DETAILS: readonly Page[] = [
+export const DETAILS: readonly Page[] = [
   { path: "/guard", name: "Guards", title: "Guard", View: GuardPage },
   { path: "/route", name: "Overview", title: "Route", View: RoutePage },
   { path: "/rule", name: "Rules", title: "Rule", View: RulePage },
