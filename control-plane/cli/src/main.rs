@@ -37,8 +37,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, chain, clients, completion, diff, doctor, explain, export, guards, history, import, kill,
-    kills, lint, reference, replicas, rollback, routes, rules, serve, stats, token, unkill, whoami,
+    apply, audit, chain, clients, completion, diff, doctor, explain, export, failures, guards, history,
+    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, stats, token, unkill,
+    whoami,
 };
 use crate::exit::Error;
 
@@ -119,6 +120,8 @@ enum Command {
     Replicas(replicas::ReplicasArgs),
     /// Show how calls go
     Stats(stats::StatsArgs),
+    /// Show the latest calls of a route that did not end well
+    Failures(failures::FailuresArgs),
     /// Look for what is not as it should be, and tell what to do about it
     Doctor(doctor::DoctorArgs),
     /// Make, show and revoke tokens: who may do what
@@ -173,6 +176,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Clients(args) => clients::run(&session, args).await,
         Command::Replicas(args) => replicas::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,
+        Command::Failures(args) => failures::run(&session, args).await,
         Command::Doctor(args) => doctor::run(&session, args).await,
         Command::Token(command) => token::run(&session, command).await,
         Command::Whoami(args) => whoami::run(&session, args).await,

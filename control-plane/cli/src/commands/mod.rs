@@ -9,6 +9,7 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod export;
+pub(crate) mod failures;
 pub(crate) mod guards;
 pub(crate) mod history;
 pub(crate) mod import;

@@ -13,9 +13,12 @@ use anyhow::{Context as _, anyhow};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
+use tonic::Request;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Channel, Endpoint};
 
 use super::ledger::Ledger;
+use super::services::TRACE_PARENT;
 use super::shop::Order;
 use super::shop::gateway_client::GatewayClient;
 
@@ -76,6 +79,15 @@ async fn send(
 
 async fn check_out(mut client: GatewayClient<Channel>, ledger: Arc<Ledger>) {
     let request_id = ledger.started(Instant::now());
-    let answer = timeout(GIVE_UP_AFTER, client.checkout(Order { request_id })).await;
+    let mut order = Request::new(Order { request_id });
+    order.metadata_mut().insert(TRACE_PARENT, trace());
+    let answer = timeout(GIVE_UP_AFTER, client.checkout(order)).await;
     ledger.ended(request_id, matches!(answer, Ok(Ok(_))));
+}
+
+/// The beginning of a trace of its own, as an ingress would make it.
+fn trace() -> MetadataValue<Ascii> {
+    let (id, parent) = (fastrand::u128(1..), fastrand::u64(1..));
+    let trace = MetadataValue::try_from(format!("00-{id:032x}-{parent:016x}-01"));
+    trace.expect("digits and dashes are a header value")
 }

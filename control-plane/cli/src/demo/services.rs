@@ -1,7 +1,7 @@
 //! The four services of the shop: ordinary tonic handlers that call the next one and know nothing of Damper.
 //!
-//! A failure from below is passed on with `?`, as most code does. All they add for the demo is a note in the
-//! ledger for each attempt that arrives.
+//! A failure from below is passed on with `?`, as most code does, and so is the trace that a request belongs to. All
+//! they add for the demo is a note in the ledger for each attempt that arrives.
 
 use std::sync::Arc;
 
@@ -14,6 +14,9 @@ use super::shop::inventory_client::InventoryClient;
 use super::shop::orders_client::OrdersClient;
 use super::shop::stock_client::StockClient;
 use super::shop::{Order, Receipt, gateway_server, inventory_server, orders_server, stock_server};
+
+/// W3C Trace Context: the trace that a request belongs to, and its place there.
+pub(super) const TRACE_PARENT: &str = "traceparent";
 
 /// Where a service notes the attempts that arrive at it.
 #[derive(Clone, Debug)]
@@ -47,10 +50,16 @@ pub(super) struct Stock {
 }
 
 impl Desk {
-    fn arrived(&self, request: Request<Order>) -> Order {
+    /// Notes the request; the one to send on belongs to the same trace.
+    fn arrived(&self, request: Request<Order>) -> Request<Order> {
+        let trace = request.metadata().get(TRACE_PARENT).cloned();
         let order = request.into_inner();
         self.ledger.arrived(self.layer, order.request_id);
-        order
+        let mut next = Request::new(order);
+        if let Some(trace) = trace {
+            next.metadata_mut().insert(TRACE_PARENT, trace);
+        }
+        next
     }
 }
 
@@ -86,7 +95,7 @@ impl stock_server::Stock for Stock {
     async fn take(&self, request: Request<Order>) -> Result<Response<Receipt>, Status> {
         let order = self.desk.arrived(request);
         if self.fault.fails() {
-            self.desk.ledger.failed_at_bottom(order.request_id);
+            self.desk.ledger.failed_at_bottom(order.get_ref().request_id);
             return Err(Status::unavailable("stock is down (the demo's fault switch)"));
         }
         Ok(Response::new(Receipt {}))

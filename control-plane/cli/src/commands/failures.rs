@@ -1,0 +1,225 @@
+//! `damper failures ROUTE [-w]`: the latest calls of a route that did not end well, with what came of each attempt.
+//!
+//! Once, the latest first; with `-w` as they come, the latest last, each once: a table's row per call, or with
+//! `-o json` one call per line. They are examples: a busy route fails more often than is told.
+
+use clap::Args;
+use damper_core::{Code, Ending, Fate};
+use damper_proto::{manifest, v1};
+use futures_util::StreamExt as _;
+
+use crate::Session;
+use crate::client::Client;
+use crate::commands::replicas;
+use crate::exit::Error;
+use crate::figures;
+use crate::key::{self, Route};
+use crate::output::{self, Align, Format, Table, show};
+
+/// Arguments of `damper failures`.
+#[derive(Args, Debug)]
+pub(crate) struct FailuresArgs {
+    #[command(flatten)]
+    route: Route,
+    /// Go on until Ctrl-C, with the calls that come
+    #[arg(short, long)]
+    watch: bool,
+}
+
+/// Shows the calls.
+pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), Error> {
+    let route = args.route.key()?;
+    let mut client = Client::connect(&session.server).await?;
+    let mut view = View::default();
+    loop {
+        let mut heard = false;
+        let ended = one(session, &args, &route, &client, &mut view, &mut heard).await;
+        match ended {
+            Err(broken @ Error::Unavailable(_)) if args.watch => client = client.next(heard, broken).await?,
+            ended => return ended,
+        }
+    }
+}
+
+/// Shows what one connection brings.
+async fn one(
+    session: &Session,
+    args: &FailuresArgs,
+    route: &v1::RouteKey,
+    client: &Client,
+    view: &mut View,
+    heard: &mut bool,
+) -> Result<(), Error> {
+    let request = v1::WatchRequest { route: Some(route.clone()), ..Default::default() };
+    let mut stream = Box::pin(client.watch(request).await?);
+    while let Some(message) = stream.next().await {
+        let message = message?;
+        *heard = true;
+        if !args.watch {
+            replicas::warn_of(&message.missing_replicas);
+            return once(session.format, route, message);
+        }
+        if !message.continued {
+            view.follow(session.format, message.failures)?;
+        }
+    }
+    Err(Error::Unavailable("the server has ended the stream".to_owned()))
+}
+
+fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Result<(), Error> {
+    let v1::WatchResponse { as_of, routes, failures, missing_replicas, .. } = message;
+    if routes.is_empty() && failures.is_empty() {
+        let words = key::route_columns(Some(route)).join(" ");
+        return Err(Error::Missing(format!("no process reports the route {words}")));
+    }
+    if failures.is_empty() {
+        output::message(
+            "no call: none has failed since the server started, or whoever calls has too old an SDK",
+        );
+    }
+    let told = v1::WatchResponse { as_of, failures, missing_replicas, ..Default::default() };
+    show(format, &told, || table(&told.failures).to_string())
+}
+
+/// What was shown while one looks on.
+#[derive(Debug, Default)]
+struct View {
+    known: Vec<v1::RouteFailure>,
+    headed: bool,
+}
+
+impl View {
+    /// Those of these that are new, the latest last.
+    fn news(&mut self, mut latest: Vec<v1::RouteFailure>) -> Vec<v1::RouteFailure> {
+        latest.reverse();
+        let new = latest.iter().filter(|failure| !self.known.contains(failure)).cloned().collect();
+        self.known = latest;
+        new
+    }
+
+    /// Shows what is new.
+    fn follow(&mut self, format: Format, latest: Vec<v1::RouteFailure>) -> Result<(), Error> {
+        let new = self.news(latest);
+        match format {
+            Format::Table if new.is_empty() => Ok(()),
+            Format::Table => output::data(&self.lines(&new)),
+            Format::Yaml => {
+                let document = |failure| format!("---\n{}", manifest::yaml(failure));
+                output::data(&new.iter().map(document).collect::<String>())
+            }
+            Format::Json => {
+                let lines: Result<Vec<_>, _> = new.iter().map(serde_json::to_string).collect();
+                let lines =
+                    lines.map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+                output::data(&lines.into_iter().map(|line| line + "\n").collect::<String>())
+            }
+        }
+    }
+
+    /// A line for each, under headings the first time.
+    fn lines(&mut self, new: &[v1::RouteFailure]) -> String {
+        let text = table(new).to_string();
+        if std::mem::replace(&mut self.headed, true) {
+            text.split_once('\n').map_or_else(String::new, |(_, rows)| rows.to_owned())
+        } else {
+            text
+        }
+    }
+}
+
+/// A row for each call; what came of its attempts last, for that may be long.
+fn table(failures: &[v1::RouteFailure]) -> Table {
+    let mut table = Table::new(&[
+        ("ENDED", Align::Left),
+        ("FATE", Align::Left),
+        ("CODE", Align::Left),
+        ("LATENCY", Align::Right),
+        ("SENDS", Align::Right),
+        ("TRACE", Align::Left),
+        ("CLIENT", Align::Left),
+        ("ATTEMPTS", Align::Left),
+    ]);
+    for v1::RouteFailure { client, call } in failures {
+        let call = call.clone().unwrap_or_default();
+        table.row([
+            call.ended_at.map_or_else(String::new, in_ms),
+            fate(&call),
+            code(call.code),
+            figures::time(call.latency.as_ref()),
+            call.sends.to_string(),
+            call.trace_id.clone(),
+            client.as_ref().map_or_else(String::new, |client| client.instance.clone()),
+            call.attempts.iter().map(attempt).collect::<Vec<_>>().join("; "),
+        ]);
+    }
+    table
+}
+
+/// `0ms: 12ms UNAVAILABLE (not connected)`: when it was sent, how long it took, and what came of it.
+fn attempt(attempt: &v1::FailedAttempt) -> String {
+    let v1::FailedAttempt { sent_after, took, code: ended, hedge, detail } = attempt;
+    let kind = if *hedge { "hedge " } else { "" };
+    let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
+    let ended = match took {
+        Some(took) => format!("{} {}", figures::time(Some(took)), code(*ended)),
+        None => "no answer before the call's end".to_owned(),
+    };
+    format!("{kind}at {}: {ended}{detail}", figures::time(sent_after.as_ref()))
+}
+
+fn in_ms(at: prost_types::Timestamp) -> String {
+    prost_types::Timestamp { nanos: at.nanos / 1_000_000 * 1_000_000, ..at }.to_string()
+}
+
+fn fate(call: &v1::FailedCall) -> String {
+    let fate = v1::Fate::try_from(call.fate).ok().and_then(|fate| Fate::try_from(fate).ok());
+    // A newer server may know more.
+    fate.map_or_else(|| call.fate.to_string(), |fate| Ending { fate, would: call.would }.to_string())
+}
+
+fn code(number: i32) -> String {
+    let code = v1::Code::try_from(number).map(Code::from);
+    code.map_or_else(|_| number.to_string(), |code| code.name().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(trace_id: &str) -> v1::RouteFailure {
+        let call = v1::FailedCall { trace_id: trace_id.to_owned(), ..Default::default() };
+        v1::RouteFailure { client: None, call: Some(call) }
+    }
+
+    #[test]
+    fn each_call_is_new_once_and_the_latest_comes_last() {
+        let mut view = View::default();
+        assert_eq!(view.news(vec![failure("b"), failure("a")]), [failure("a"), failure("b")]);
+        assert_eq!(view.news(vec![failure("c"), failure("b"), failure("a")]), [failure("c")]);
+        assert!(view.news(vec![failure("c"), failure("b")]).is_empty());
+    }
+
+    #[test]
+    fn each_call_has_one_line_and_headings_are_written_once() {
+        let mut view = View::default();
+        let first = view.lines(&[failure("a"), failure("b")]);
+        assert!(first.starts_with("ENDED") && first.lines().count() == 3, "{first}");
+        let second = view.lines(&[failure("c")]);
+        assert!(!second.contains("ENDED") && second.lines().count() == 1, "{second}");
+    }
+
+    #[test]
+    fn an_attempt_says_when_it_was_sent_and_what_came_of_it() {
+        let ms = |ms: i32| Some(prost_types::Duration { seconds: 0, nanos: ms * 1_000_000 });
+        let failed = v1::FailedAttempt {
+            sent_after: ms(0),
+            took: ms(12),
+            code: v1::Code::Unavailable.into(),
+            hedge: false,
+            detail: "not connected".to_owned(),
+        };
+        assert_eq!(attempt(&failed), "at 0ms: 12ms UNAVAILABLE (not connected)");
+        let overtaken = v1::FailedAttempt { sent_after: ms(50), hedge: true, ..Default::default() };
+        assert_eq!(attempt(&overtaken), "hedge at 50ms: no answer before the call's end");
+    }
+}
