@@ -1,0 +1,47 @@
+// Somebody else's write arrives while one's own is on its way: it is refused, both are shown, what was typed is kept. The
+// stream can not tell beforehand; the revision that was expected does.
+import type { Page } from "@playwright/test";
+import { Mode } from "../../gen/damper/v1/policy_pb";
+import { at, expect, KEY, live, setting, test } from "./world";
+
+const theirs = { options: { author: "somebody else" } };
+
+// Presses Save, and has the other write come first.
+async function overtake(page: Page, write: string, other: () => Promise<unknown>): Promise<void> {
+  let release = () => {};
+  const released = new Promise<void>((resolve) => { release = resolve; });
+  await page.getByRole("button", { name: /^Review/ }).click();
+  const save = page.getByRole("dialog").getByRole("button", { name: "Save" });
+  await expect(save).toBeEnabled();
+  await page.route(`**/${write}`, async (route) => {
+    await released;
+    await route.continue();
+  });
+  const sent = page.waitForRequest((request) => request.url().endsWith(`/${write}`));
+  await save.click();
+  await sent;
+  await other();
+  release();
+}
+
+test("a rule", async ({ page, api }) => {
+  const rule = (maxAttempts: number) => ({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts } } } });
+  await api.rules.putRule(rule(2));
+  await live(page, at("/rule"));
+  await setting(page, "retry.max_attempts").fill("5");
+  await overtake(page, "PutRule", () => api.rules.putRule({ ...rule(3), ...theirs }));
+  await expect(page.getByTestId("conflict").getByRole("row", { name: /Attempts at most/ })).toContainText(/both.*2.*3.*5/);
+  await expect(setting(page, "retry.max_attempts")).toHaveValue("5");
+  expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(3);
+});
+
+test("a guard", async ({ page, api }) => {
+  const guard = (maxAttempts: number) => ({ guard: { key: KEY, ceiling: { maxAttempts } } });
+  await api.guards.putGuard(guard(2));
+  await live(page, at("/guard"));
+  await page.getByLabel("Attempts at most").fill("5");
+  await overtake(page, "PutGuard", () => api.guards.putGuard({ ...guard(3), ...theirs }));
+  await expect(page.getByTestId("conflict")).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
+  await expect(page.getByLabel("Attempts at most")).toHaveValue("5");
+  expect((await api.guards.getGuard({ key: KEY })).ceiling?.maxAttempts).toBe(3);
+});
