@@ -4,19 +4,33 @@
 //! in docs/deployment.md. Cross-compiling is not attempted: each architecture is built on its own.
 
 use std::env::consts::ARCH;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::command::Command;
+use crate::command::{Command, root};
 use crate::tools;
 
 /// Builds it, and tells where it is and how large.
 pub(crate) fn run() -> Result<()> {
     let binary = damper(&target()?)?;
+    simulate(&binary)?;
     let size = std::fs::metadata(&binary).with_context(|| format!("no {}", binary.display()))?.len();
     let version = Command::new(&binary).arg("--version").output()?;
     println!("{}: {}, {:.1} MB", binary.display(), version.trim(), size as f64 / 1e6);
+    Ok(())
+}
+
+/// A simulation comes out the same in every build: the released one is held to what the tests hold theirs to.
+fn simulate(binary: &Path) -> Result<()> {
+    let golden = root().join("control-plane/sim/tests/golden");
+    let kept = golden.join("figures.json");
+    let kept = std::fs::read_to_string(&kept).with_context(|| format!("can not read {}", kept.display()))?;
+    let simulate = Command::new(binary).args(["simulate", "-o", "json", "-f"]);
+    let figures = simulate.arg(golden.join("scenario.yaml")).output()?;
+    if figures.trim() != kept.trim() {
+        bail!("{} simulates {} with other figures than those kept there", binary.display(), golden.display());
+    }
     Ok(())
 }
 

@@ -38,8 +38,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, audit, chain, clients, completion, diff, doctor, explain, export, failures, guards, history,
-    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, stats, token, unkill,
-    whoami,
+    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats, token,
+    unkill, whoami,
 };
 use crate::exit::Error;
 
@@ -114,6 +114,8 @@ enum Command {
     Chain(chain::ChainArgs),
     /// Find in manifests what deserves a look, without a server
     Lint(lint::LintArgs),
+    /// Try rules and guards on simulated services, without a server
+    Simulate(simulate::SimulateArgs),
     /// Show who is connected and which rules have arrived there
     Clients(clients::ClientsArgs),
     /// Show the servers of the control plane, and whether they hear each other
@@ -173,6 +175,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Explain(args) => explain::run(&session, args).await,
         Command::Chain(args) => chain::run(&session, args).await,
         Command::Lint(args) => lint::run(&session, &args),
+        Command::Simulate(args) => simulate::run(&session, &args),
         Command::Clients(args) => clients::run(&session, args).await,
         Command::Replicas(args) => replicas::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,

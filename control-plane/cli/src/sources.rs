@@ -247,7 +247,8 @@ fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<
     Ok(())
 }
 
-fn unreadable(path: &Path, error: io::Error) -> Error {
+/// What became of a file that could not be read.
+pub(crate) fn unreadable(path: &Path, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => Error::Missing(format!("{}: no such file or folder", path.display())),
         _ => Error::io(path.display())(error),

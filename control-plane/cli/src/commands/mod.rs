@@ -22,6 +22,7 @@ pub(crate) mod rollback;
 pub(crate) mod routes;
 pub(crate) mod rules;
 pub(crate) mod serve;
+pub(crate) mod simulate;
 pub(crate) mod stats;
 pub(crate) mod token;
 pub(crate) mod unkill;

@@ -1,0 +1,115 @@
+//! `damper simulate`: what strategies do to a scenario, in virtual time and by the engine itself, without a server.
+//!
+//! The scenario's rules and guards are manifests, as `apply` takes them, in it or in files beside it. The same
+//! file and seed print the same bytes on every platform.
+
+mod picture;
+mod tables;
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use damper_core::{Faults, Guard, Rule};
+use damper_proto::manifest::{self, Problem};
+use damper_sim::file::Manifests;
+use damper_sim::{Outcome, Scenario};
+
+use crate::Session;
+use crate::exit::Error;
+use crate::output::{message, show};
+use crate::sources;
+
+/// Arguments of `damper simulate`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "docs/simulator.md explains scenarios and figures; control-plane/sim/scenarios has examples."
+)]
+pub(crate) struct SimulateArgs {
+    /// The scenario, a YAML file; - is standard input
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Where every random number comes from, instead of the scenario's own seed
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// Draw goodput and attempts over time, strategy beside strategy
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Say how fast it was
+    #[arg(long)]
+    timing: bool,
+}
+
+/// Reads the scenario, simulates it and shows what came of it.
+pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), Error> {
+    let mut scenario = read(&args.file)?;
+    scenario.seed = args.seed.unwrap_or(scenario.seed);
+    let began = Instant::now();
+    let outcome = damper_sim::run(&scenario).map_err(|faults| told(&args.file, &faults))?;
+    if args.timing {
+        message(timing(&outcome, began.elapsed().as_secs_f64()));
+    }
+    if let Some(file) = &args.svg {
+        std::fs::write(file, picture::draw(&outcome)).map_err(Error::io(file.display()))?;
+    }
+    show(session.format, &outcome, || tables::text(&outcome))
+}
+
+fn read(file: &Path) -> Result<Scenario, Error> {
+    let text = if file.as_os_str() == "-" {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).map_err(Error::io("standard input"))?;
+        text
+    } else {
+        std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
+    };
+    let folder = file.parent().unwrap_or(Path::new(""));
+    damper_sim::file::read(&text, &|which| manifests(folder, which)).map_err(|faults| told(file, &faults))
+}
+
+fn told(file: &Path, faults: &Faults) -> Error {
+    let fault = |fault: &damper_core::Fault| match fault.path.as_str() {
+        "" => format!("{}: {}", file.display(), fault.problem),
+        path => format!("{}: {path}: {}", file.display(), fault.problem),
+    };
+    Error::Data(faults.iter().map(fault).collect())
+}
+
+/// Reads a strategy's rules and guards; files are looked for beside the scenario.
+fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guard>), Faults> {
+    let (text, file) = match which {
+        Manifests::Inline(value) => (value.to_string(), None),
+        Manifests::File(name) => match std::fs::read_to_string(folder.join(name)) {
+            Ok(text) => (text, Some(name)),
+            Err(error) => {
+                let mut faults = Faults::none();
+                faults.add("", format!("{}: {error}", folder.join(name).display()));
+                return Err(faults);
+            }
+        },
+    };
+    let checked = manifest::parse(&text).and_then(|documents| manifest::check(&documents));
+    checked.map(|checked| (checked.rules, checked.guards)).map_err(|error| {
+        let mut faults = Faults::none();
+        for problem in error.problems {
+            match (file, &problem) {
+                (Some(file), problem) => faults.add("", format!("{file}: {problem}")),
+                // Where it stands in the scenario is known; the line in the text made of it means nothing.
+                (None, Problem { path, problem, .. }) => faults.add(path, problem),
+            }
+        }
+        faults
+    })
+}
+
+fn timing(outcome: &Outcome, seconds: f64) -> String {
+    let events: u64 = outcome.strategies.iter().map(|figures| figures.events).sum();
+    let virtual_s = outcome.duration_us as f64 / 1e6 * outcome.strategies.len() as f64;
+    format!(
+        "{virtual_s:.0} virtual seconds and {events} events in {seconds:.3} s: {:.0} virtual seconds and {:.1} \
+         million events per second",
+        virtual_s / seconds,
+        events as f64 / seconds / 1e6
+    )
+}

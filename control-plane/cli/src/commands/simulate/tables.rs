@@ -1,0 +1,151 @@
+//! What came of a scenario, as tables: strategies, hops, services.
+
+use damper_sim::{Figures, Outcome, Phase};
+
+use crate::figures::{amplification, rate, share};
+use crate::output::{Align, Table, printable};
+
+/// All tables.
+pub(super) fn text(outcome: &Outcome) -> String {
+    let name = printable(&outcome.scenario);
+    let duration = outcome.duration_us as f64 / 1e6;
+    let trouble = outcome.trouble_us.map(|[from, until]| {
+        format!(", trouble from {:.1} s until {:.1} s", from as f64 / 1e6, until as f64 / 1e6)
+    });
+    let trouble = trouble.unwrap_or_default();
+    format!(
+        "{name}: {duration} s, seed {}{trouble}\n\n{}\n{}\n{}",
+        outcome.seed,
+        strategies(outcome),
+        hops(outcome),
+        services(outcome)
+    )
+}
+
+/// How it looks from the top: one row per strategy and phase.
+fn strategies(outcome: &Outcome) -> Table {
+    let mut table = Table::new(&[
+        ("STRATEGY", Align::Left),
+        ("PHASE", Align::Left),
+        ("REQUESTS", Align::Right),
+        ("SUCCESS", Align::Right),
+        ("GOODPUT/S", Align::Right),
+        ("P50", Align::Right),
+        ("P99", Align::Right),
+        ("LAST HOP", Align::Right),
+        ("RECOVERED", Align::Right),
+    ]);
+    for figures in &outcome.strategies {
+        for phase in &figures.phases {
+            table.row([
+                figures.strategy.clone(),
+                phase.name.to_owned(),
+                phase.requests.to_string(),
+                share(phase.success_rate),
+                goodput(outcome, figures, phase),
+                latency(phase.latency.p50_us),
+                latency(phase.latency.p99_us),
+                phase.attempts_per_request.last().copied().map(amplification).unwrap_or_default(),
+                recovered(outcome, figures, phase),
+            ]);
+        }
+    }
+    table
+}
+
+/// Requests answered with OK per second of the phase.
+fn goodput(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
+    let [from, until] = outcome.trouble_us.unwrap_or([outcome.duration_us; 2]);
+    let (from, until) = match phase.name {
+        "before" => (0, from),
+        "during" => (from, until),
+        "after" => (until, outcome.duration_us),
+        _ => return rate(figures.goodput_per_second),
+    };
+    // Whole seconds: those that the phase has for itself.
+    let (first, end) = (from.div_ceil(1_000_000), until / 1_000_000);
+    let seconds = figures.timeline.iter().skip(first as usize).take(end.saturating_sub(first) as usize);
+    let answered: u64 = seconds.map(|second| second.answered).sum();
+    if end > first { rate(answered as f64 / (end - first) as f64) } else { String::new() }
+}
+
+fn recovered(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
+    let ends = outcome.trouble_us.is_some_and(|[_, until]| until < outcome.duration_us);
+    match figures.recovered_after_s {
+        _ if phase.name != "after" || !ends => String::new(),
+        Some(seconds) => format!("{seconds} s"),
+        None => "never".to_owned(),
+    }
+}
+
+/// Nothing where nothing succeeded.
+fn latency(us: u64) -> String {
+    match us {
+        0 => String::new(),
+        1..100_000 => format!("{:.1} ms", us as f64 / 1e3),
+        _ => format!("{:.2} s", us as f64 / 1e6),
+    }
+}
+
+/// What each hop carries: one row per strategy and hop.
+fn hops(outcome: &Outcome) -> Table {
+    let mut table = Table::new(&[
+        ("STRATEGY", Align::Left),
+        ("HOP", Align::Left),
+        ("CALLS", Align::Right),
+        ("RETRIES", Align::Right),
+        ("HEDGES", Align::Right),
+        ("PER REQUEST", Align::Right),
+        ("DURING", Align::Right),
+        ("FATES", Align::Left),
+    ]);
+    for figures in &outcome.strategies {
+        for (index, hop) in figures.hops.iter().enumerate() {
+            let during = figures.phases.iter().find(|phase| phase.name == "during");
+            let during = during.map(|phase| amplification(phase.attempts_per_request[index]));
+            let mut fates: Vec<_> = hop.fates.iter().map(|(fate, count)| format!("{fate} {count}")).collect();
+            if hop.unfinished > 0 {
+                fates.push(format!("unfinished {}", hop.unfinished));
+            }
+            table.row([
+                figures.strategy.clone(),
+                format!("{} -> {} {}", hop.caller, hop.callee, hop.method),
+                hop.calls.to_string(),
+                hop.retries.to_string(),
+                hop.hedges.to_string(),
+                amplification(hop.attempts_per_request),
+                during.unwrap_or_default(),
+                fates.join(", "),
+            ]);
+        }
+    }
+    table
+}
+
+fn services(outcome: &Outcome) -> Table {
+    let mut table = Table::new(&[
+        ("STRATEGY", Align::Left),
+        ("SERVICE", Align::Left),
+        ("ARRIVED", Align::Right),
+        ("HANDLER RUNS", Align::Right),
+        ("SHED REPEATS", Align::Right),
+        ("QUEUE FULL", Align::Right),
+        ("MEAN WAIT", Align::Right),
+        ("LONGEST QUEUE", Align::Right),
+    ]);
+    for figures in &outcome.strategies {
+        for service in &figures.services {
+            table.row([
+                figures.strategy.clone(),
+                service.service.clone(),
+                service.arrived.to_string(),
+                service.handler_runs.to_string(),
+                service.shed_repeats.to_string(),
+                service.queue_full.to_string(),
+                latency(service.mean_wait_us as u64),
+                service.longest_queue.to_string(),
+            ]);
+        }
+    }
+    table
+}

@@ -1,0 +1,189 @@
+//! What happened, counted while it happens.
+//!
+//! A request belongs to the second and the phase in which it began, an attempt to those in which it was sent.
+
+use std::time::Duration;
+
+use damper_core::{Code, Ending, Fate, SendKind, Time};
+
+use crate::plan::Plan;
+
+/// Before, during and after what goes wrong.
+pub(crate) const PHASES: usize = 3;
+const SECOND: u64 = 1_000_000;
+
+/// Everything that was counted of one strategy.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    trouble: Option<(Time, Time)>,
+    pub(crate) phases: [PhaseCount; PHASES],
+    pub(crate) seconds: Vec<SecondCount>,
+    pub(crate) hops: Vec<HopCount>,
+    pub(crate) services: Vec<ServiceCount>,
+    pub(crate) unfinished: u64,
+    /// How the requests ended, by code.
+    pub(crate) codes: [u64; Code::ALL.len()],
+    pub(crate) events: u64,
+}
+
+/// Requests that began in a phase.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PhaseCount {
+    pub(crate) requests: u64,
+    /// How long those took that succeeded.
+    pub(crate) succeeded_us: Vec<u64>,
+}
+
+/// A second.
+#[derive(Clone, Debug)]
+pub(crate) struct SecondCount {
+    /// Requests that began in it.
+    pub(crate) requests: u64,
+    /// Those of them that succeeded.
+    pub(crate) succeeded: u64,
+    /// Requests that succeeded in it, whenever they began.
+    pub(crate) answered: u64,
+    /// Attempts that were sent in it, by hop.
+    pub(crate) attempts: Vec<u64>,
+}
+
+/// A hop.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HopCount {
+    pub(crate) calls: u64,
+    pub(crate) retries: u64,
+    pub(crate) hedges: u64,
+    pub(crate) resends: u64,
+    pub(crate) attempts: [u64; PHASES],
+    pub(crate) unfinished: u64,
+    real: [u64; Fate::ALL.len()],
+    would: [u64; Fate::ALL.len()],
+}
+
+/// A service.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServiceCount {
+    pub(crate) arrived: u64,
+    pub(crate) shed: u64,
+    pub(crate) handler_runs: u64,
+    pub(crate) queue_full: u64,
+    pub(crate) longest_queue: u64,
+    pub(crate) waited_us: u64,
+    pub(crate) begun: u64,
+    pub(crate) busy_us: u64,
+}
+
+impl Ledger {
+    pub(crate) fn new(plan: &Plan<'_>) -> Self {
+        let seconds = plan.end.as_micros().div_ceil(SECOND);
+        let second =
+            SecondCount { requests: 0, succeeded: 0, answered: 0, attempts: vec![0; plan.hops.len()] };
+        Self {
+            trouble: plan.trouble,
+            phases: Default::default(),
+            seconds: vec![second; usize::try_from(seconds).unwrap_or(0)],
+            hops: vec![HopCount::default(); plan.hops.len()],
+            services: vec![ServiceCount::default(); plan.services.len()],
+            unfinished: 0,
+            codes: [0; Code::ALL.len()],
+            events: 0,
+        }
+    }
+
+    fn phase(&self, at: Time) -> usize {
+        match self.trouble {
+            Some((_, until)) if at >= until => 2,
+            Some((from, _)) if at >= from => 1,
+            _ => 0,
+        }
+    }
+
+    /// None after the end of the load.
+    fn second(&mut self, at: Time) -> Option<&mut SecondCount> {
+        let number = usize::try_from(at.as_micros() / SECOND).ok()?;
+        self.seconds.get_mut(number)
+    }
+
+    pub(crate) fn request(&mut self, now: Time) {
+        let phase = self.phase(now);
+        self.phases[phase].requests += 1;
+        if let Some(second) = self.second(now) {
+            second.requests += 1;
+        }
+    }
+
+    pub(crate) fn request_ended(&mut self, begun_at: Time, now: Time, result: Result<(), Code>) {
+        self.codes[result.err().unwrap_or(Code::Ok) as usize] += 1;
+        if result.is_err() {
+            return;
+        }
+        let phase = self.phase(begun_at);
+        self.phases[phase].succeeded_us.push(now.as_micros() - begun_at.as_micros());
+        if let Some(second) = self.second(begun_at) {
+            second.succeeded += 1;
+        }
+        if let Some(second) = self.second(now) {
+            second.answered += 1;
+        }
+    }
+
+    pub(crate) fn call(&mut self, hop: usize) {
+        self.hops[hop].calls += 1;
+    }
+
+    pub(crate) fn attempt(&mut self, hop: usize, kind: SendKind, now: Time) {
+        let phase = self.phase(now);
+        let count = &mut self.hops[hop];
+        count.attempts[phase] += 1;
+        match kind {
+            SendKind::First => {}
+            SendKind::Retry => count.retries += 1,
+            SendKind::Hedge => count.hedges += 1,
+            SendKind::Resend => count.resends += 1,
+        }
+        if let Some(second) = self.second(now) {
+            second.attempts[hop] += 1;
+        }
+    }
+
+    pub(crate) fn ended(&mut self, hop: usize, ending: Ending) {
+        let count = &mut self.hops[hop];
+        let fates = if ending.would { &mut count.would } else { &mut count.real };
+        fates[ending.fate as usize] += 1;
+    }
+
+    pub(crate) fn unfinished(&mut self, hop: usize, is_request: bool) {
+        self.hops[hop].unfinished += 1;
+        self.unfinished += u64::from(is_request);
+    }
+}
+
+impl HopCount {
+    /// How calls ended, by name, in the order of the fates; what never happened is left out.
+    pub(crate) fn fates(&self) -> impl Iterator<Item = (String, u64)> {
+        let count = |ending: Ending| {
+            let counts = if ending.would { &self.would } else { &self.real };
+            (ending.to_string(), counts[ending.fate as usize])
+        };
+        Ending::all().map(count).filter(|(_, count)| *count > 0)
+    }
+}
+
+impl ServiceCount {
+    /// A request found no worker free.
+    pub(crate) fn queued(&mut self, queue: usize) {
+        self.longest_queue = self.longest_queue.max(queue as u64);
+    }
+
+    /// A handler begins, after a wait.
+    pub(crate) fn begun(&mut self, wait: Duration) {
+        self.begun += 1;
+        self.handler_runs += 1;
+        self.waited_us += crate::spread::us(wait);
+    }
+
+    /// A worker is free again.
+    pub(crate) fn worked(&mut self, time: Duration) {
+        self.busy_us += crate::spread::us(time);
+    }
+}

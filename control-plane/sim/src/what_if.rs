@@ -1,0 +1,253 @@
+//! What a change of one route's policy will do, before it is published.
+//!
+//! A small simulation of the route alone, before and after, against a callee that behaves as measured, fails a
+//! tenth of its requests, or all of them. The first window of the simulation is as measured, so that the retry
+//! breaker meets the state with a full window, as it would; the figures are those of the time after it.
+//!
+//! The callee has no capacity of its own: that more load also makes it slower is not predicted. A route of many
+//! processes is simulated as some of them: each has its own counts, and they do not meet. A fast process is
+//! simulated as a slower one, for a ratio of counts does not care; so `min_failures` and a budget's minimum
+//! weigh a little more than they will. That keeps an answer below 200 ms whatever the route carries.
+
+use std::time::Duration;
+
+use damper_core::fault::{Bounds, Faults};
+use damper_core::{Bound, Code, Pattern, Policy, Ratio, Rule};
+use serde::Serialize;
+
+use crate::outcome::Figures;
+use crate::scenario::{
+    Arrivals, Fault, FaultKind, Load, Method, RateFrom, Retries, Scenario, Service, Strategy, Target,
+};
+use crate::spread::Spread;
+
+/// Calls per second of a route, in thousandths.
+const RATE: Bounds<u32> = Bounds { min: 1, max: 1_000_000_000 };
+/// Processes that make the calls.
+const PROCESSES: Bounds<u32> = Bounds { min: 1, max: 1_000_000 };
+/// So many calls are simulated at most; the shares of these are within about 2 % of those of all.
+const CALLS: u64 = 12_000;
+/// The least time of a state: the retry breaker's window and as long again.
+const STATE: Duration = Duration::from_secs(20);
+/// The longest: that of a route with hardly any traffic.
+const LONGEST_STATE: Duration = Duration::from_secs(3600);
+/// As measured, before the state begins.
+const BEFORE: Duration = Duration::from_secs(10);
+const SEED: u64 = 1;
+const METHOD: &str = "any.Service/Method";
+
+/// A change of one route's policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// In force now, guards included. None: no rule.
+    pub before: Option<&'a Policy>,
+    /// What it becomes. None: the rule is removed.
+    pub after: Option<&'a Policy>,
+    /// What the route measured.
+    pub measured: Measured,
+}
+
+/// What a route measured lately.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Calls per second of all processes, in thousandths. 1..=1,000,000,000.
+    pub calls_milli_per_second: u32,
+    /// Attempts per second of all processes, in thousandths; how well the prediction fits is judged by it.
+    pub attempts_milli_per_second: u32,
+    /// The processes that make the calls. 1..=1,000,000.
+    pub processes: u32,
+    /// The share of attempts that failed. 0..=1.
+    pub error_share: Ratio,
+    /// Half of the attempts took no longer.
+    pub p50: Duration,
+    /// 99 of 100 took no longer.
+    pub p99: Duration,
+}
+
+/// How the callee behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Downstream {
+    /// As measured.
+    Healthy,
+    /// A tenth of its requests fail, or more if that was measured.
+    TenthFailing,
+    /// All of its requests fail.
+    TotalOutage,
+}
+
+/// What a change will do.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// How the callee behaves.
+    pub downstream: Downstream,
+    /// With the policy in force now.
+    pub before: Side,
+    /// With the one after the change.
+    pub after: Side,
+    /// Attempts per second that the change adds on the callee; negative: that it takes away.
+    pub extra_attempts_per_second: f64,
+    /// The success rate after less that before.
+    pub success_gain: f64,
+    /// Attempts per call as measured, less those predicted for the callee as measured and the policy in force
+    /// now: how far the prediction is off where it can be checked. None unless the callee is as measured.
+    pub off_by: Option<f64>,
+}
+
+/// One side of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Side {
+    /// Attempts per call.
+    pub attempts_per_call: f64,
+    /// The share of calls that succeed.
+    pub success_rate: f64,
+    /// Half of the successful calls take no longer.
+    pub p50_us: u64,
+    /// 99 of 100 successful calls take no longer.
+    pub p99_us: u64,
+    /// The most attempts per call in any one second.
+    pub worst_second: f64,
+    /// The most that one call can ever come to.
+    pub worst_case: u32,
+}
+
+/// Predicts what a change of one route's policy will do.
+///
+/// # Errors
+/// What is out of range, by its path: `measured.p99`, `after.retry.max_attempts`.
+pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction, Faults> {
+    let mut faults = Faults::none();
+    change.measured.check(&mut faults);
+    let side = |name: &str, policy: Option<&Policy>, faults: &mut Faults| {
+        let rule = policy.map(|policy| rule(policy.clone())).transpose();
+        rule.map_err(|found| faults.nest(name, found)).unwrap_or_default()
+    };
+    let rules = [side("before", change.before, &mut faults), side("after", change.after, &mut faults)];
+    faults.or(())?;
+    let [before, after] = rules.map(|rule| rule.into_iter().collect());
+    let strategies = [("before", before), ("after", after)]
+        .map(|(name, rules)| Strategy {
+            name: name.to_owned(),
+            retries: Retries::Damper { rules, guards: Vec::new() },
+        })
+        .to_vec();
+    let outcome = crate::run(&change.measured.scenario(downstream, strategies))?;
+    let [before, after] = [(0, change.before), (1, change.after)]
+        .map(|(index, policy)| Side::of(&outcome.strategies[index], policy));
+    let calls_per_second = f64::from(change.measured.calls_milli_per_second) / 1000.0;
+    let measured = f64::from(change.measured.attempts_milli_per_second)
+        / f64::from(change.measured.calls_milli_per_second);
+    Ok(Prediction {
+        downstream,
+        before,
+        after,
+        extra_attempts_per_second: (after.attempts_per_call - before.attempts_per_call) * calls_per_second,
+        success_gain: after.success_rate - before.success_rate,
+        off_by: (downstream == Downstream::Healthy).then_some(measured - before.attempts_per_call),
+    })
+}
+
+fn rule(policy: Policy) -> Result<Rule, Faults> {
+    let pattern = Pattern::parse("*", "*", "*", METHOD)?;
+    Rule::new(pattern, policy, 0).map_err(|found| {
+        let mut faults = Faults::none();
+        for fault in found.iter() {
+            faults.add(fault.path.strip_prefix("policy.").unwrap_or(&fault.path), &fault.problem);
+        }
+        faults
+    })
+}
+
+impl Measured {
+    fn check(&self, faults: &mut Faults) {
+        RATE.check("measured.calls_milli_per_second", self.calls_milli_per_second, faults);
+        PROCESSES.check("measured.processes", self.processes, faults);
+        let whole = Bounds { min: Ratio::from_bp(0), max: Ratio::ONE };
+        whole.check("measured.error_share", self.error_share, faults);
+        if self.p99 < self.p50 {
+            let (p99, p50) = (damper_core::fault::Millis(self.p99), damper_core::fault::Millis(self.p50));
+            faults.add("measured.p99", format!("{p99} is less than p50, {p50}"));
+        }
+        for (path, length) in [("measured.p50", self.p50), ("measured.p99", self.p99)] {
+            crate::spread::LENGTH.check(path, length, faults);
+        }
+    }
+
+    /// The route alone, small enough to be simulated at once.
+    fn scenario(&self, downstream: Downstream, strategies: Vec<Strategy>) -> Scenario {
+        let state = self.state();
+        let duration = BEFORE + state;
+        // What one process makes, in thousandths of a call per second, and how many of them there is room for.
+        let of_one = u64::from(self.calls_milli_per_second).div_ceil(u64::from(self.processes)).max(1);
+        let most = CALLS * 1_000 / duration.as_secs();
+        let processes = (most / of_one).clamp(1, u64::from(self.processes));
+        let median = self.p50.max(Duration::from_micros(1));
+        let name = String::from("callee");
+        let failing = |share, from, until| Fault {
+            service: name.clone(),
+            method: None,
+            instances: None,
+            from,
+            until,
+            flapping: None,
+            kind: FaultKind::Error { code: Code::Unavailable, share },
+        };
+        let share = match downstream {
+            Downstream::Healthy => self.error_share,
+            Downstream::TenthFailing => self.error_share.max(Ratio::from_bp(1_000)),
+            Downstream::TotalOutage => Ratio::ONE,
+        };
+        let faults = [failing(self.error_share, Duration::ZERO, Some(BEFORE)), failing(share, BEFORE, None)];
+        let is_real =
+            |fault: &Fault| !matches!(fault.kind, FaultKind::Error { share, .. } if share.bp() == 0);
+        let time = Spread::LogNormal { median, p99: self.p99.max(median) };
+        let method = Method { name: METHOD.to_owned(), time, calls: Vec::new() };
+        Scenario {
+            name: "what if".to_owned(),
+            duration,
+            seed: SEED,
+            network: Spread::Fixed(Duration::ZERO),
+            services: vec![Service::new(&name, vec![method])],
+            load: vec![Load {
+                caller: "caller".to_owned(),
+                processes: u32::try_from(processes).unwrap_or(1),
+                call: Target::new(&name, METHOD),
+                timeout: None,
+                arrivals: Arrivals::Open {
+                    even: false,
+                    rates: vec![RateFrom {
+                        from: Duration::ZERO,
+                        milli_per_second: (processes * of_one).min(most),
+                    }],
+                },
+            }],
+            faults: faults.into_iter().filter(is_real).collect(),
+            strategies,
+        }
+    }
+
+    /// How long the state lasts: long enough for calls to be counted, of all processes that there may be.
+    fn state(&self) -> Duration {
+        let wanted = CALLS / 4 * 1_000 / u64::from(self.calls_milli_per_second.max(1));
+        Duration::from_secs(wanted).clamp(STATE, LONGEST_STATE)
+    }
+}
+
+impl Side {
+    fn of(figures: &Figures, policy: Option<&Policy>) -> Self {
+        let state = figures.timeline.get(BEFORE.as_secs() as usize..).unwrap_or_default();
+        let sum = |of: fn(&crate::outcome::Second) -> u64| state.iter().map(of).sum::<u64>() as f64;
+        let attempts = |second: &crate::outcome::Second| second.attempts.iter().sum::<u64>();
+        let calls = sum(|second| second.requests).max(1.0);
+        let worst = state.iter().filter(|second| second.requests > 0);
+        let worst = worst.map(|second| attempts(second) as f64 / second.requests as f64);
+        Self {
+            attempts_per_call: state.iter().map(attempts).sum::<u64>() as f64 / calls,
+            success_rate: sum(|second| second.succeeded) / calls,
+            p50_us: figures.latency.p50_us,
+            p99_us: figures.latency.p99_us,
+            worst_second: worst.fold(0.0, f64::max),
+            worst_case: Bound::of(policy).max_attempts,
+        }
+    }
+}

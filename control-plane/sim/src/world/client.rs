@@ -1,0 +1,278 @@
+//! The caller's half: obeys the engine's steps, as the SDK's client layer does.
+
+use damper_core::{Answer, Call, CallStart, Code, Finish, Send, SendKind, Step, Time, Verdict, deadline};
+use smallvec::SmallVec;
+
+use super::server::Request;
+use super::{CallKey, Event, RequestKey, RouteSeat, World};
+use crate::peers::PeerCall;
+use crate::scenario::Balance;
+
+/// Attempts of a call at most: a rule's `max_attempts`.
+const MOST_ATTEMPTS: usize = damper_core::policy::MAX_ATTEMPTS.max as usize;
+
+/// A call under way.
+pub(super) struct ActiveCall {
+    deciding: Deciding,
+    route: usize,
+    pub(super) hop: usize,
+    parent: Parent,
+    begun_at: Time,
+    /// When the application gives up; only at the top.
+    own_deadline: Option<Time>,
+    /// When it next wants to be asked.
+    wake_at: Option<Time>,
+    /// The attempts under way.
+    sent: SmallVec<[(u32, RequestKey); 2]>,
+    /// What each attempt was answered.
+    codes: [Code; MOST_ATTEMPTS],
+}
+
+#[allow(clippy::large_enum_variant, reason = "all calls of a simulation are of one kind")]
+enum Deciding {
+    Damper(Call),
+    Peer(PeerCall),
+}
+
+/// On whose behalf a call is made.
+#[derive(Clone, Copy)]
+pub(super) enum Parent {
+    /// A load's.
+    Load(usize),
+    /// A request that is being served.
+    Request(RequestKey),
+}
+
+impl ActiveCall {
+    /// True at the top of the chain.
+    pub(super) fn is_request(&self) -> bool {
+        matches!(self.parent, Parent::Load(_))
+    }
+
+    /// What the caller is told.
+    fn result(&self, finish: &Finish) -> Result<(), Code> {
+        match finish.answer {
+            _ if finish.ending.fate.is_ok() => Ok(()),
+            Answer::Attempt(attempt) => Err(self.codes[place(attempt)]),
+            Answer::TimedOut => Err(Code::DeadlineExceeded),
+            Answer::CircuitOpen | Answer::Killed => Err(Code::Unavailable),
+        }
+    }
+}
+
+fn place(attempt: u32) -> usize {
+    (attempt.max(1) as usize - 1).min(MOST_ATTEMPTS - 1)
+}
+
+impl World<'_> {
+    /// Begins a call over a route and takes it as far as it goes by itself.
+    pub(super) fn begin_call(
+        &mut self,
+        route: usize,
+        parent: Parent,
+        own_deadline: Option<Time>,
+    ) -> Option<CallKey> {
+        let (now, hop) = (self.now(), self.plan.routes[route]);
+        let context = match parent {
+            Parent::Load(_) => None,
+            Parent::Request(request) => Some(&self.requests.get(request)?.context),
+        };
+        let deciding = match &self.routes[route] {
+            RouteSeat::Damper(route) => {
+                let inherited = context.and_then(damper_core::chain::Context::deadline);
+                let deadline = deadline::earliest([inherited, own_deadline]);
+                let flag = context.and_then(damper_core::chain::Context::flag);
+                Deciding::Damper(Call::begin(route, CallStart { now, deadline, flag, replayable: true }))
+            }
+            RouteSeat::Peer(_) => Deciding::Peer(PeerCall::begin(now, own_deadline)),
+        };
+        self.ledger.call(hop);
+        let key = self.calls.insert(ActiveCall {
+            deciding,
+            route,
+            hop,
+            parent,
+            begun_at: now,
+            own_deadline,
+            wake_at: None,
+            sent: SmallVec::new(),
+            codes: [Code::Ok; MOST_ATTEMPTS],
+        });
+        // Before anything can end it: whoever it is made for must know of it by then.
+        if let Parent::Request(request) = parent {
+            self.requests[request].children.push(key);
+        }
+        self.advance(key);
+        Some(key)
+    }
+
+    /// Asks for steps and obeys them until there is nothing to do but wait.
+    fn advance(&mut self, key: CallKey) {
+        let now = self.now();
+        loop {
+            let Some(call) = self.calls.get_mut(key) else { return };
+            let step = match (&mut call.deciding, &self.routes[call.route]) {
+                (Deciding::Damper(call), RouteSeat::Damper(route)) => call.next_step(route, now),
+                (Deciding::Peer(call), RouteSeat::Peer(route)) => call.next_step(route, now),
+                _ => unreachable!("all routes are of one kind"),
+            };
+            match step {
+                Step::Send(send) => self.send(key, &send),
+                Step::Cancel { attempt } => self.cut(key, attempt),
+                Step::Finish(finish) => return self.finished(key, &finish),
+                Step::Wait { until } => {
+                    let until = deadline::earliest([until, call.own_deadline]);
+                    if call.own_deadline.is_some_and(|deadline| deadline <= now) {
+                        return self.give_up(key, true);
+                    }
+                    if let Some(at) = until.filter(|at| call.wake_at != Some(*at)) {
+                        self.agenda.at(at.max(now), Event::Wake(key));
+                    }
+                    call.wake_at = until;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The time has come that a call may have asked for.
+    pub(super) fn wake(&mut self, key: CallKey) {
+        let now = self.now();
+        if let Some(call) = self.calls.get_mut(key)
+            && call.wake_at.is_some_and(|at| at <= now)
+        {
+            call.wake_at = None;
+            self.advance(key);
+        }
+    }
+
+    fn send(&mut self, key: CallKey, send: &Send) {
+        let call = &self.calls[key];
+        let (hop, route) = (call.hop, call.route);
+        let instance = self.choose_instance(hop, route);
+        self.ledger.attempt(hop, send.kind, self.agenda.now());
+        let previous = if self.has_layer { send.previous_attempts() } else { 0 };
+        let request = Request::new(key, send, previous, instance, self.plan.hops[hop].method);
+        let request = self.requests.insert(request);
+        let call = &mut self.calls[key];
+        // A transparent resend takes the place of the attempt that it repeats.
+        if send.kind == SendKind::Resend {
+            call.sent.retain(|(attempt, _)| *attempt != send.attempt);
+        }
+        call.sent.push((send.attempt, request));
+        let us = self.network_us();
+        self.agenda.after(us, Event::Deliver(request));
+    }
+
+    fn choose_instance(&mut self, hop: usize, route: usize) -> usize {
+        let service = self.plan.hops[hop].service;
+        let plan = &self.plan.scenario.services[service];
+        let chosen = match plan.balance {
+            _ if plan.instances == 1 => 0,
+            Balance::Random => self.streams.balance.index(plan.instances as usize),
+            Balance::RoundRobin => {
+                let turn = self.turns[route];
+                self.turns[route] = (turn + 1) % plan.instances;
+                turn as usize
+            }
+        };
+        self.plan.services[service].first_instance + chosen
+    }
+
+    /// The engine has cut an attempt.
+    fn cut(&mut self, key: CallKey, attempt: u32) {
+        let now = self.now();
+        let call = &mut self.calls[key];
+        let sent = call.sent.iter().position(|(number, _)| *number == attempt);
+        let request = sent.map(|place| call.sent.remove(place).1);
+        match (&mut call.deciding, &mut self.routes[call.route]) {
+            (Deciding::Damper(call), RouteSeat::Damper(route)) => {
+                call.attempt_timed_out(route, attempt, now, self.streams.engine.any());
+            }
+            (Deciding::Peer(call), RouteSeat::Peer(route)) => {
+                call.attempt_timed_out(route, now, &mut self.streams.engine);
+            }
+            _ => unreachable!("all routes are of one kind"),
+        }
+        if let Some(request) = request {
+            self.hang_up(request);
+        }
+    }
+
+    /// An attempt was answered.
+    pub(super) fn attempt_ended(&mut self, key: CallKey, request: RequestKey, verdict: Verdict) {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let Some(place_in_sent) = call.sent.iter().position(|(_, sent)| *sent == request) else { return };
+        let (attempt, _) = call.sent.remove(place_in_sent);
+        call.codes[place(attempt)] = match verdict {
+            Verdict::Success => Code::Ok,
+            Verdict::Failure(failure) => failure.code,
+            Verdict::Unprocessed => Code::Unavailable,
+        };
+        match (&mut call.deciding, &mut self.routes[call.route]) {
+            (Deciding::Damper(call), RouteSeat::Damper(route)) => {
+                call.attempt_ended(route, attempt, verdict, now, self.streams.engine.any());
+            }
+            (Deciding::Peer(call), RouteSeat::Peer(route)) => {
+                call.attempt_ended(route, verdict, now, &mut self.streams.engine);
+            }
+            _ => unreachable!("all routes are of one kind"),
+        }
+        self.advance(key);
+    }
+
+    fn finished(&mut self, key: CallKey, finish: &Finish) {
+        let Some(call) = self.calls.remove(key) else { return };
+        let now = self.now();
+        self.ledger.ended(call.hop, finish.ending);
+        for (_, request) in &call.sent {
+            self.hang_up(*request);
+        }
+        let result = call.result(finish);
+        match call.parent {
+            Parent::Load(load) => {
+                self.ledger.request_ended(call.begun_at, now, result);
+                self.load_answered(load);
+            }
+            Parent::Request(request) => {
+                if let Some(request) = self.requests.get(request).filter(|_| finish.marks_context) {
+                    request.context.mark_no_more_retry();
+                }
+                self.child_ended(request, key, result);
+            }
+        }
+    }
+
+    /// The application drops a call. It is told where that is its own deadline's doing, not where nobody waits
+    /// for it any more.
+    pub(super) fn give_up(&mut self, key: CallKey, is_told: bool) {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let finish = match (&mut call.deciding, &self.routes[call.route]) {
+            (Deciding::Damper(call), RouteSeat::Damper(route)) => call.dropped(route, now),
+            (Deciding::Peer(call), RouteSeat::Peer(_)) => call.dropped(now),
+            _ => unreachable!("all routes are of one kind"),
+        };
+        let Some(finish) = finish else { return };
+        if is_told {
+            return self.finished(key, &finish);
+        }
+        let Some(call) = self.calls.remove(key) else { return };
+        self.ledger.ended(call.hop, finish.ending);
+        for (_, request) in &call.sent {
+            self.hang_up(*request);
+        }
+    }
+
+    /// Nobody waits for this attempt any more.
+    fn hang_up(&mut self, key: RequestKey) {
+        let Some(request) = self.requests.get_mut(key) else { return };
+        request.caller = None;
+        let service = self.plan.instances[request.instance];
+        if self.plan.scenario.services[service].cancellable {
+            let us = self.network_us();
+            self.agenda.after(us, Event::Hangup(key));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Who makes requests: open loads by the clock, closed ones by users who wait for their answers.
+
+use damper_core::Time;
+
+use super::client::Parent;
+use super::{Event, World};
+use crate::random::Random;
+use crate::scenario::{Arrivals, RateFrom};
+use crate::spread::{exponential, us, whole};
+
+/// What a load remembers between requests.
+pub(super) struct LoadState {
+    /// Its own stream, so that every strategy meets the same arrivals.
+    random: Random,
+    /// The process whose turn it is, where arrivals are even.
+    turn: u64,
+    /// The number of the rate in force, and how many requests were made under it.
+    rate: usize,
+    made: u64,
+}
+
+impl LoadState {
+    pub(super) fn new(random: Random) -> Self {
+        Self { random, turn: 0, rate: 0, made: 0 }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn begin_loads(&mut self) {
+        for index in 0..self.loads.len() {
+            match &self.plan.scenario.load[index].arrivals {
+                Arrivals::Open { .. } => self.next_arrival(index),
+                Arrivals::Closed { users, .. } => (0..*users).for_each(|_| self.think(index)),
+            }
+        }
+    }
+
+    /// An open load's request.
+    pub(super) fn arrival(&mut self, index: usize) {
+        self.next_arrival(index);
+        self.request(index);
+    }
+
+    /// A user's request.
+    pub(super) fn user(&mut self, index: usize) {
+        self.request(index);
+    }
+
+    /// A request was answered; a user thinks about it.
+    pub(super) fn load_answered(&mut self, index: usize) {
+        if matches!(self.plan.scenario.load[index].arrivals, Arrivals::Closed { .. }) {
+            self.think(index);
+        }
+    }
+
+    fn think(&mut self, index: usize) {
+        let Arrivals::Closed { think, .. } = &self.plan.scenario.load[index].arrivals else { return };
+        let us = think.draw(&mut self.loads[index].random);
+        if self.now() + std::time::Duration::from_micros(us) < self.plan.end {
+            self.agenda.after(us, Event::User(index));
+        }
+    }
+
+    fn request(&mut self, index: usize) {
+        let (load, now) = (&self.plan.scenario.load[index], self.now());
+        let state = &mut self.loads[index];
+        let processes = u64::from(load.processes);
+        let process = match load.arrivals {
+            Arrivals::Open { even: true, .. } => state.turn % processes,
+            _ => state.random.below(processes),
+        };
+        state.turn += 1;
+        self.ledger.request(now);
+        let route = self.plan.loads[index] + process as usize;
+        self.begin_call(route, Parent::Load(index), load.timeout.map(|timeout| now + timeout));
+    }
+
+    /// Notes the next arrival before the end. Where the rate changes before it, it is drawn anew from there:
+    /// a Poisson stream has no memory, and an even one begins with a whole space.
+    fn next_arrival(&mut self, index: usize) {
+        let Arrivals::Open { even, rates } = &self.plan.scenario.load[index].arrivals else { return };
+        let (now, end) = (self.now(), self.plan.end);
+        let state = &mut self.loads[index];
+        let mut from = now.as_micros();
+        while let Some(rate) = rates.get(state.rate) {
+            let begins = us(rate.from);
+            let changes = rates.get(state.rate + 1).map_or(u64::MAX, |next| us(next.from));
+            from = from.max(begins);
+            let at = match rate.milli_per_second {
+                0 => u64::MAX,
+                _ if *even => begins.saturating_add(spaces(rate, state.made + 1)),
+                milli => from.saturating_add(whole(exponential(&mut state.random) * 1e9 / milli as f64)),
+            };
+            if at < changes {
+                state.made += 1;
+                if at < end.as_micros() {
+                    self.agenda.at(Time::from_micros(at), Event::Arrival(index));
+                }
+                return;
+            }
+            (state.rate, state.made, from) = (state.rate + 1, 0, changes);
+        }
+    }
+}
+
+/// So many spaces between even arrivals, in whole microseconds that do not add up their rounding.
+fn spaces(rate: &RateFrom, count: u64) -> u64 {
+    (u128::from(count) * 1_000_000_000 / u128::from(rate.milli_per_second)) as u64
+}

@@ -1,0 +1,96 @@
+//! The scenarios that come with the crate: each shows what its comment says.
+
+use damper_sim::{Figures, Outcome};
+
+use crate::harness::{of, read, simulated};
+
+fn example(name: &str) -> Outcome {
+    let path = format!("{}/scenarios/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    simulated(&read(&text).unwrap_or_else(|faults| panic!("{path}: {faults}")))
+}
+
+fn phase<'a>(figures: &'a Figures, name: &str) -> &'a damper_sim::Phase {
+    figures.phases.iter().find(|phase| phase.name == name).unwrap()
+}
+
+fn success(figures: &Figures, name: &str) -> f64 {
+    phase(figures, name).success_rate
+}
+
+/// Attempts per request on the last hop.
+fn at_the_bottom(figures: &Figures, name: &str) -> f64 {
+    *phase(figures, name).attempts_per_request.last().unwrap()
+}
+
+#[test]
+fn chain_multiplies_naive_retries_and_not_governed_ones() {
+    let outcome = example("chain");
+    let bottom = |strategy| at_the_bottom(of(&outcome, strategy), "during");
+    // Of the requests that began in the outage a few had their last attempts after it.
+    assert!((26.5..=27.0).contains(&bottom("naive")), "{}", bottom("naive"));
+    assert!(bottom("backoff") > 26.0);
+    assert!(bottom("budget") > 1.5, "each layer has a budget of its own");
+    assert!(bottom("damper") <= 1.1, "{}", bottom("damper"));
+    let damper = of(&outcome, "damper");
+    assert_eq!(phase(damper, "during").attempts_per_request[..2], [1.0, 1.0], "1 above the fault");
+    assert!(damper.timeline.iter().all(|second| second.attempts[2] <= 3 * second.requests));
+}
+
+#[test]
+fn overload_lasts_under_naive_retries_and_ends_within_a_window_under_ours() {
+    let outcome = example("overload");
+    for strategy in ["naive", "backoff"] {
+        let figures = of(&outcome, strategy);
+        assert_eq!(figures.recovered_after_s, None, "{strategy}");
+        assert!(success(figures, "after") < 0.05, "it stays collapsed for a minute");
+    }
+    let damper = of(&outcome, "damper");
+    assert!(damper.recovered_after_s.is_some_and(|seconds| seconds <= 10), "{:?}", damper.recovered_after_s);
+    let after = &damper.timeline[40..];
+    let (answered, made) = after
+        .iter()
+        .fold((0, 0), |(answered, made), second| (answered + second.answered, made + second.requests));
+    assert!(answered * 100 >= made * 95, "goodput {answered} of {made} one window after the outage");
+}
+
+#[test]
+fn partial_outage_is_where_adaptive_goes_on_retrying_and_the_ratio_stops() {
+    let outcome = example("partial");
+    let during = |strategy| success(of(&outcome, strategy), "during");
+    assert!((during("none") - 2.0 / 3.0).abs() < 0.03);
+    assert!(during("naive") > 0.95);
+    assert!(during("ratio") < 0.72, "{}", during("ratio"));
+    assert!(during("adaptive") > 0.78, "{}", during("adaptive"));
+    assert!(at_the_bottom(of(&outcome, "adaptive"), "during") < 1.25, "its budget");
+}
+
+#[test]
+fn hedges_cut_off_the_slow_tail_for_few_attempts_more() {
+    let outcome = example("hedging");
+    let p99 = |strategy| phase(of(&outcome, strategy), "during").latency.p99_us;
+    assert!(p99("none") > 500_000);
+    assert!(p99("hedge") < 60_000, "{}", p99("hedge"));
+    assert!(at_the_bottom(of(&outcome, "hedge"), "during") < 1.1);
+}
+
+#[test]
+fn a_thousand_small_callers_are_bounded_together_by_the_repeat_limit_alone() {
+    let outcome = example("fleet");
+    let users = |strategy| of(&outcome, strategy).services[0].clone();
+    let first_sends = of(&outcome, "repeat limit").requests as f64;
+    let runs = |strategy| users(strategy).handler_runs as f64 / first_sends;
+    assert!(runs("budget") > 2.0, "ten a second for each of them");
+    assert!(runs("rule alone") > 1.2);
+    assert!(runs("repeat limit") <= 1.15, "{}", runs("repeat limit"));
+    assert!(users("repeat limit").shed_repeats > 0);
+}
+
+#[test]
+fn total_outage_costs_the_ratio_hundreds_of_attempts_and_adaptive_a_few() {
+    let outcome = example("outage");
+    let extra = |strategy| of(&outcome, strategy).hops[0].retries;
+    assert!(extra("naive") > 39_000);
+    assert!((400..=800).contains(&extra("ratio")), "{}", extra("ratio"));
+    assert!(extra("adaptive") <= 50, "{}", extra("adaptive"));
+}

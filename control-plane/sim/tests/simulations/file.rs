@@ -1,0 +1,150 @@
+//! Scenarios as they are written: everything that is wrong is told at once, by its path.
+
+use std::time::Duration;
+
+use damper_sim::scenario::{Arrivals, FaultKind, Retries};
+use damper_sim::{Scenario, Spread};
+
+use crate::harness::{ms, read};
+
+const GOOD: &str = "
+name: small
+duration: 30s
+services:
+  a: { methods: { p.S/M: { time: 5ms } } }
+load: [ { caller: top, call: a p.S/M, open: { rate: 0.3 } } ]
+strategies: [ { name: none, none: } ]
+";
+
+fn faults_of(text: &str) -> Vec<String> {
+    let faults = read(text).expect_err("it is wrong");
+    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.problem)).collect()
+}
+
+#[test]
+fn what_is_not_said_has_its_default() {
+    let scenario: Scenario = read(GOOD).unwrap();
+    assert_eq!((scenario.seed, scenario.network.clone()), (1, Spread::Fixed(Duration::from_micros(500))));
+    assert_eq!((scenario.duration, scenario.faults.len()), (Duration::from_secs(30), 0));
+    let service = &scenario.services[0];
+    assert_eq!((service.instances, service.workers, service.queue), (1, None, None));
+    assert!(!service.cancellable && !service.holds_worker);
+    let Arrivals::Open { even, rates } = &scenario.load[0].arrivals else { panic!("not open") };
+    assert!(!even);
+    assert_eq!((rates[0].from, rates[0].milli_per_second), (Duration::ZERO, 300));
+    assert_eq!(scenario.load[0].processes, 1);
+}
+
+#[test]
+fn everything_can_be_said() {
+    let scenario = read("
+name: all of it
+duration: 1h
+seed: 18446744073709551615
+network: { uniform: { min: 100us, max: 2ms } }
+services:
+  a:
+    instances: 3
+    workers: 8
+    queue: 0
+    full: RESOURCE_EXHAUSTED
+    holds_worker: true
+    cancellable: true
+    balance: round_robin
+    methods:
+      p.S/M: { time: { lognormal: { median: 5ms, p99: 50ms } }, calls: [ b p.T/M, [ b p.T/M, b p.T/N ] ] }
+  b:
+    methods:
+      p.T/M: { time: { exponential: { mean: 3ms } } }
+      p.T/N: { time: { list: [1ms, 2ms, 2ms] } }
+load:
+  - { caller: top, processes: 10, call: a p.S/M, timeout: 1m, open: { even: true, rates: [ { rate: 10 }, { from: 10s, rate: 0 } ] } }
+  - { caller: top, call: b p.T/M, closed: { users: 5, think: 1s } }
+faults:
+  - { service: a, instances: 1, from: 1s, until: 2s, period: 100ms, on: 50ms, crash: }
+  - { service: b, method: p.T/N, slow: { add: 1s, factor: 1.5, share: 0.25 } }
+  - { service: b, workers: { count: 0 } }
+strategies:
+  - { name: naive, peer: { attempts: 2, codes: [INTERNAL], per_attempt_timeout: 1s, backoff: {}, budget: { ttl: 5s, min_per_sec: 0, retry_percent: 0.5 } } }
+  - name: damper
+    damper:
+      - kind: Rule
+        key: { caller_service: a, caller_cluster: '*', callee_service: b, callee_method: '*' }
+        policy: { mode: enforce, retry: {} }
+      - { kind: Guard, key: { caller_service: '*', caller_cluster: '*', callee_service: b, callee_method: '*' }, ceiling: { max_attempts: 2 } }
+").unwrap();
+    assert_eq!(scenario.services[0].methods[0].calls.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(scenario.services[1].methods[1].time, Spread::List(vec![ms(1), ms(2), ms(2)]));
+    let FaultKind::Slow { factor, share, .. } = scenario.faults[1].kind else { panic!("not slow") };
+    assert_eq!((factor.bp(), share.bp()), (15_000, 2_500));
+    let Retries::Damper { rules, guards } = &scenario.strategies[1].retries else { panic!("not Damper's") };
+    assert_eq!((rules.len(), guards.len()), (1, 1));
+}
+
+#[test]
+fn every_fault_is_told_at_once_with_its_path() {
+    let found = faults_of("
+duration: 30
+netwrok: 1ms
+services:
+  a: { workers: 0, instances: -1, methods: { p.S/M: { time: { uniform: { min: 2ms, max: 1ms } }, calls: [ b p.S/M ] } } }
+  c d: { methods: { M: { time: 5 } } }
+load: [ { caller: top, call: a p.S/N, open: { rate: fast }, closed: { users: 0 } } ]
+faults:
+  - { service: a, instances: 9, until: 0s, error: { share: 1.5, code: OOPS } }
+  - { service: x, from: 2h, on: 1s }
+strategies:
+  - { name: one, none:, peer: {} }
+  - { name: two, peer: { attempts: 11 } }
+  - { name: one, damper: [ { kind: Rule, key: { caller_service: a, caller_cluster: a, callee_service: a, callee_method: a.B/C }, policy: { mode: enforce, retry: { max_attempts: 99 } } } ] }
+");
+    let expected = [
+        "netwrok: is not known here; there are name, duration, seed, network, services, load, faults, strategies",
+        "duration: 30 is not a duration with its unit, such as 250ms, 2s or 1h",
+        "services.a.workers: 0 is not in 1..=100000",
+        "services.a.instances: -1 is not a whole number, not negative and not too large",
+        "services.a.methods.p.S/M.time.uniform.max: 1ms is less than 2ms",
+        "services.a.methods.p.S/M.calls[0]: there is no service \"b\"",
+        "services.c d: \"c d\" contains ' '; only visible ASCII without '*' is allowed",
+        "services.c d.methods.M.time: 5 is not a map",
+        "load[0].open.rate: \"fast\" is not a number from 0 up",
+        "load[0].closed: there is `open` too: a load is one of them",
+        "load[0].call: \"a\" has no method \"p.S/N\"",
+        "faults[0].error.code: \"OOPS\" is not a gRPC code, such as UNAVAILABLE",
+        "faults[0].until: 0ms is not later than `from`, 0ms",
+        "faults[1]: must have one of error, slow, no_answer, lost_answer, crash, workers",
+        "strategies[0]: must have one of none, peer, damper",
+        "strategies[2].name: \"one\" is there twice",
+        "strategies[1].peer.attempts: 11 is not in 1..=10",
+        "strategies[2].damper[0].policy.retry.max_attempts: 99 is not in 1..=10",
+    ];
+    let missing: Vec<_> = expected.iter().filter(|line| !found.iter().any(|known| known == *line)).collect();
+    assert!(missing.is_empty(), "missing {missing:#?} in {found:#?}");
+}
+
+#[test]
+fn methods_that_call_themselves_are_refused_with_the_way_around() {
+    let text = GOOD.replace(
+        "a: { methods: { p.S/M: { time: 5ms } } }",
+        "a: { methods: { p.S/M: { time: 5ms, calls: [ b p.S/M ] } } }\n  b: { methods: { p.S/M: { time: 5ms, calls: [ a p.S/M ] } } }",
+    );
+    assert_eq!(faults_of(&text), ["services: a p.S/M -> b p.S/M -> a p.S/M would never end"]);
+}
+
+#[test]
+fn ranges_and_references_hold_for_scenarios_made_in_rust_too() {
+    let mut scenario = read(GOOD).unwrap();
+    scenario.services[0].instances = 0;
+    scenario.duration = Duration::ZERO;
+    scenario.load.clear();
+    let faults = damper_sim::run(&scenario).unwrap_err();
+    let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(paths, ["duration", "load", "services.a.instances"]);
+}
+
+#[test]
+fn what_is_no_yaml_or_says_a_thing_twice_is_refused() {
+    assert!(read("a: [").is_err());
+    assert!(read(&format!("{GOOD}name: again\n")).is_err());
+    assert_eq!(faults_of("7"), [": 7 is not a map"]);
+}

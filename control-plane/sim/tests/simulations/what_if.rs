@@ -1,0 +1,108 @@
+//! What a change of a policy is said to do.
+
+use damper_core::{Mode, Policy, Ratio, Retry, RetryBreaker};
+use damper_sim::{Change, Downstream, Measured, Prediction, what_if};
+
+use crate::harness::ms;
+
+fn measured(error_bp: u32) -> Measured {
+    Measured {
+        calls_milli_per_second: 100_000,
+        attempts_milli_per_second: 100_000,
+        processes: 4,
+        error_share: Ratio::from_bp(error_bp),
+        p50: ms(5),
+        p99: ms(60),
+    }
+}
+
+fn rule(breaker: bool) -> Policy {
+    Policy {
+        retry: Some(Retry::default()),
+        retry_breaker: breaker.then(RetryBreaker::default),
+        ..Policy::new(Mode::Enforce)
+    }
+}
+
+fn asked(after: &Policy, measured: Measured, downstream: Downstream) -> Prediction {
+    what_if(&Change { before: None, after: Some(after), measured }, downstream).unwrap()
+}
+
+#[test]
+fn retries_of_rare_failures_gain_successes_for_hardly_any_load() {
+    let found = asked(&rule(true), measured(200), Downstream::Healthy);
+    assert!((found.before.success_rate - 0.98).abs() < 0.01, "{found:?}");
+    assert!(found.after.success_rate > 0.999, "{found:?}");
+    assert!((found.success_gain - 0.02).abs() < 0.01, "{found:?}");
+    assert!((found.extra_attempts_per_second - 2.0).abs() < 1.0, "{found:?}");
+    assert_eq!((found.before.worst_case, found.after.worst_case), (1, 3));
+    assert!(found.off_by.unwrap().abs() < 0.01);
+}
+
+#[test]
+fn the_breaker_is_what_an_outage_is_told_apart_by() {
+    let without = asked(&rule(false), measured(0), Downstream::TotalOutage);
+    let with = asked(&rule(true), measured(0), Downstream::TotalOutage);
+    assert!((without.after.attempts_per_call - 3.0).abs() < 0.02, "{without:?}");
+    assert!(with.after.attempts_per_call < 1.2, "{with:?}");
+    assert_eq!((with.after.success_rate, with.success_gain, with.off_by), (0.0, 0.0, None));
+    assert!((without.extra_attempts_per_second - 200.0).abs() < 2.0);
+}
+
+#[test]
+fn a_tenth_failing_is_above_the_ratio_and_adaptive_retries_it_all_the_same() {
+    let ratio = asked(&rule(true), measured(0), Downstream::TenthFailing);
+    let mut adaptive = rule(true);
+    adaptive.retry_breaker.as_mut().unwrap().mode = damper_core::BreakerMode::Adaptive;
+    let adaptive = asked(&adaptive, measured(0), Downstream::TenthFailing);
+    assert!((ratio.before.success_rate - 0.9).abs() < 0.02);
+    assert!(adaptive.after.success_rate > ratio.after.success_rate, "{ratio:?} {adaptive:?}");
+}
+
+#[test]
+fn a_route_of_any_size_is_answered() {
+    for (calls, processes) in [(1, 1), (300, 1_000), (1_000_000_000, 1), (1_000_000_000, 1_000_000)] {
+        let measured = Measured {
+            calls_milli_per_second: calls,
+            attempts_milli_per_second: calls,
+            processes,
+            ..measured(500)
+        };
+        let found = asked(&rule(true), measured, Downstream::TotalOutage);
+        assert!(found.after.attempts_per_call >= 1.0, "{calls}/{processes}: {found:?}");
+    }
+}
+
+#[test]
+fn many_processes_with_little_traffic_each_are_told_from_one_with_all_of_it() {
+    let of = |processes| {
+        let measured = Measured { processes, ..measured(0) };
+        asked(&rule(true), measured, Downstream::TotalOutage).after.attempts_per_call
+    };
+    assert!(of(1_000) > of(1) + 0.5, "each has its `min_failures`");
+}
+
+#[test]
+fn the_same_question_has_the_same_answer() {
+    let ask = || asked(&rule(true), measured(700), Downstream::TenthFailing);
+    assert_eq!(ask(), ask());
+}
+
+#[test]
+fn what_is_out_of_range_is_refused_by_its_path() {
+    let mut after = rule(true);
+    after.retry.as_mut().unwrap().max_attempts = 0;
+    let measured = Measured { calls_milli_per_second: 0, p99: ms(1), ..measured(10_001) };
+    let change = Change { before: None, after: Some(&after), measured };
+    let faults = what_if(&change, Downstream::Healthy).unwrap_err();
+    let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "measured.calls_milli_per_second",
+            "measured.error_share",
+            "measured.p99",
+            "after.retry.max_attempts"
+        ]
+    );
+}
