@@ -1,12 +1,11 @@
-// The servers of the pictures, all real: a demo with ordinary traffic, one in which a kill switch is in force, a
-// large company, one that nobody has used yet, and one that
-// asks for tokens. Where DAMPER_SCREENSHOTS says where such servers run already, none are started.
+// The servers of the pictures, all real: a demo with ordinary traffic, one in which a kill switch is in force, one for a
+// large company, one that nobody has used yet, and one that asks for tokens. Where DAMPER_SCREENSHOTS says where such
+// servers run already, none are started.
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { founded } from "./company";
 import { ran, started } from "./started";
-import type { Started } from "./started";
 
 export type Kind = "demo" | "stopped" | "large" | "empty" | "guarded";
 
@@ -23,22 +22,39 @@ export function urlOf(kind: Kind): string {
 export default async function setup(): Promise<() => Promise<void>> {
   if (process.env[VARIABLE]) return () => Promise.resolve();
   const folder = await mkdtemp(join(tmpdir(), "damper-screenshots-"));
-  const demo = () => started("demo", "--playground", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0");
+  const ends: (() => void | Promise<void>)[] = [() => rm(folder, { recursive: true })];
+  const end = async () => {
+    for (const each of ends.splice(0).reverse()) await each();
+  };
+  try {
+    const urls = await begun(folder, ends);
+    process.env[VARIABLE] = JSON.stringify(urls);
+  } catch (thrown) {
+    await end();
+    throw thrown;
+  }
+  return end;
+}
+
+// What is to be ended later is told as soon as it has begun.
+async function begun(folder: string, ends: (() => void | Promise<void>)[]): Promise<Record<Kind, string>> {
+  const start = async (...args: readonly string[]) => {
+    const { url, end } = await started(...args);
+    ends.push(end);
+    return url;
+  };
+  const demo = () => start("demo", "--playground", "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0");
   const serve = (name: string, ...more: readonly string[]) =>
-    started("serve", "--listen", "127.0.0.1:0", "--store", `sled:${join(folder, name)}`, "--log-level", "info", ...more);
-  const servers: Record<Kind, Started> = {
+    start("serve", "--listen", "127.0.0.1:0", "--store", `sled:${join(folder, name)}`, "--log-level", "info", ...more);
+  const urls: Record<Kind, string> = {
     demo: await demo(),
     stopped: await demo(),
     large: await serve("large"),
     empty: await serve("empty"),
     guarded: await serve("guarded", "--auth", "tokens", "--bootstrap-token-file", join(folder, "first-token")),
   };
-  await ran("--server", servers.stopped.url, "kill", "--callee", "inventory", "--author", "ann", "--reason", "INC-2041: inventory restarts under load");
-  const company = await founded(servers.large.url);
-  process.env[VARIABLE] = JSON.stringify(Object.fromEntries(Object.entries(servers).map(([kind, { url }]) => [kind, url])));
-  return async () => {
-    company.end();
-    await Promise.all(Object.values(servers).map(({ end }) => end()));
-    await rm(folder, { recursive: true });
-  };
+  await ran("--server", urls.stopped, "kill", "--callee", "inventory", "--author", "ann", "--reason", "INC-2041: inventory restarts under load");
+  const company = await founded(urls.large);
+  ends.push(company.end);
+  return urls;
 }

@@ -15,7 +15,10 @@ const FOLDER: &str = "web-ui/screenshots/smaller";
 
 /// Takes those whose names match the pattern, by default all.
 pub(crate) fn take(pattern: Option<&String>) -> Result<()> {
-    Command::cargo()?.args(["build", "--package", "damper-cli", "--bin", "damper"]).run()?;
+    // As it is installed: unoptimised, ten thousand rules make pages wait.
+    Command::cargo()?
+        .args(["build", "--release", "--locked", "--package", "damper-cli", "--bin", "damper"])
+        .run()?;
     for folder in ["web-ui", FOLDER] {
         Command::new("npm")
             .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
@@ -35,7 +38,7 @@ pub(crate) fn take(pattern: Option<&String>) -> Result<()> {
         .args(["playwright", "test", "--config", "screenshots", "--output"])
         .arg(tools::target().join("screenshots-failed"))
         .args(pattern.iter().flat_map(|pattern| ["--grep", pattern]))
-        .env("DAMPER_BINARY", tools::target().join("debug/damper"))
+        .env("DAMPER_BINARY", tools::target().join("release/damper"))
         .env("DAMPER_SCREENSHOTS_TO", &taken)
         .env("CHROMIUM", tools::chromium()?)
         .in_folder("web-ui")
