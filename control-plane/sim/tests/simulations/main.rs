@@ -1,4 +1,5 @@
 //! The simulator against theory, against the rules' bounds, and against itself.
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking, as tests do")]
 
 mod bounds;
 mod examples;
