@@ -68,6 +68,11 @@ impl Hop {
         self.handled.load(Ordering::Relaxed)
     }
 
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// `http://127.0.0.1:PORT`
     pub fn url(&self) -> String {
         format!("http://{}", self.address)

@@ -8,5 +8,6 @@ pub mod control_plane;
 pub mod etcd;
 pub mod guide;
 pub mod hop;
+pub mod lab;
 pub mod peer;
 pub mod sled;

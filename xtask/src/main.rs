@@ -8,6 +8,7 @@ mod command;
 mod deployment;
 mod docs;
 mod fuzz;
+mod lab;
 mod page_speed;
 mod picture;
 mod release;
@@ -31,6 +32,8 @@ tasks:
   measure [ARGS]  what that binary needs to serve many clients: memory, processor time
                 (ARGS go to the load; see tests/src/bin/load/main.rs)
   page-speed    how quick the page is with 10,000 rules and 60 services, in a real browser: a table
+  lab [ARGS]    chains of real services under faults, every strategy against every fault; writes docs/benchmarks
+                (--short, --full, --only NAME, --runs N, --parallel N; `draw` only draws)
   docs          writes docs/api.md and docs/commands.md, which are made from the code
   fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
@@ -57,6 +60,7 @@ fn run() -> Result<()> {
         Some("release") if rest.is_empty() => release::run(),
         Some("measure") => release::measure(&rest),
         Some("page-speed") if rest.is_empty() => page_speed::run(),
+        Some("lab") => lab::run(&rest),
         Some("docs") if rest.is_empty() => docs::write(),
         Some("fuzz") if rest.len() < 2 => fuzz::run(rest.first()),
         Some("picture") if rest.len() < 2 => picture(rest.first()),

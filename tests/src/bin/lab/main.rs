@@ -1,0 +1,83 @@
+//! The chain lab: runs its matrix of scenarios, writes what came of it, and draws it.
+//!
+//! `lab run` is the coordinator, `lab layer` is what it starts for each layer of each chain, `lab draw` makes tables
+//! and pictures anew from the figures of a former run. `cargo xtask lab` builds it optimised and runs it.
+
+mod draw;
+mod machine;
+mod matrix;
+mod results;
+mod run;
+mod table;
+mod targets;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use damper_tests::lab::layer;
+
+/// Chains of real services under faults, repeated in every way that is compared.
+#[derive(Parser)]
+#[command(name = "lab")]
+struct Lab {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Runs scenarios and writes what came of them.
+    Run(Run),
+    /// Makes tables and pictures anew from the figures in `lab.json`.
+    Draw {
+        /// Where the figures are, and where tables and pictures go.
+        #[arg(long, default_value = "docs/benchmarks")]
+        out: PathBuf,
+    },
+    /// One layer of a chain; started by `run`.
+    #[command(hide = true)]
+    Layer {
+        /// What it is, as JSON.
+        spec: String,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    /// A selection that shows every effect; the default.
+    #[arg(long, conflicts_with = "full")]
+    short: bool,
+    /// Every strategy against every fault on chains of two to five layers.
+    #[arg(long)]
+    full: bool,
+    /// Only scenarios whose name (`m4/errors-100/damper`) contains this; shown, and not written.
+    #[arg(long)]
+    only: Option<String>,
+    /// How often each scenario runs.
+    #[arg(long, default_value_t = 1)]
+    runs: usize,
+    /// How many chains run at the same time.
+    #[arg(long, default_value_t = 3)]
+    parallel: usize,
+    /// Where the figures, tables and pictures go.
+    #[arg(long, default_value = "docs/benchmarks")]
+    out: PathBuf,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Lab::parse().task {
+        Task::Layer { spec } => {
+            let spec = serde_json::from_str(&spec)?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            // A layer that is told to end does not wait for the requests under way.
+            let ended = runtime.block_on(layer::run(spec));
+            runtime.shutdown_background();
+            ended
+        }
+        Task::Draw { out } => draw::all(&results::Results::read(&out)?, &out),
+        Task::Run(run) => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+            runtime.block_on(run::run(&run))
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Runs the scenarios that were chosen, several chains at a time, and writes what came of them.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use damper_tests::lab::figures::Figures;
+use damper_tests::lab::scenario::Scenario;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::machine::Machine;
+use crate::results::{Results, Row, name};
+use crate::{Run, draw, matrix, table};
+
+/// Runs what was asked for. All scenarios run once before any runs again, so that what else the machine does at some
+/// time is spread over them.
+pub(crate) async fn run(asked: &Run) -> anyhow::Result<()> {
+    ensure!(asked.runs > 0 && asked.parallel > 0, "--runs and --parallel are at least 1");
+    let selection = if asked.full { "full" } else { "short" };
+    let mut scenarios = if asked.full { matrix::full() } else { matrix::short() };
+    if let Some(only) = &asked.only {
+        scenarios.retain(|scenario| name(scenario).contains(only));
+        ensure!(!scenarios.is_empty(), "no scenario of the {selection} matrix has `{only}` in its name");
+    }
+    let machine = Machine::before(selection, asked.runs, asked.parallel)?;
+    let begun = Instant::now();
+    let program = std::env::current_exe()?;
+    let mut runs = vec![Vec::new(); scenarios.len()];
+    for round in 0..asked.runs {
+        let figures = once(&program, &scenarios, asked.parallel, round as u64).await?;
+        runs.iter_mut().zip(figures).for_each(|(runs, figures)| runs.push(figures));
+    }
+    let rows = scenarios.iter().zip(runs).map(|(scenario, runs)| Row::of(scenario, runs));
+    let results = Results { machine: machine.after(begun.elapsed())?, rows: rows.collect() };
+    if asked.only.is_some() {
+        print!("{}", table::all(&results));
+        return Ok(());
+    }
+    results.write(&asked.out)?;
+    draw::all(&results, &asked.out)
+}
+
+async fn once(
+    program: &Path,
+    scenarios: &[Scenario],
+    parallel: usize,
+    round: u64,
+) -> anyhow::Result<Vec<Figures>> {
+    let one = |scenario: &Scenario| {
+        let scenario = Scenario { seed: scenario.seed ^ round << 16, ..*scenario };
+        async move {
+            let record = scenario.run(program).await.with_context(|| name(&scenario))?;
+            let figures = Figures::of(&record, &scenario);
+            eprintln!(
+                "{:32} attempts on the last hop {:6.2} first, {:6.2} steady, {:3} at most; success {:5.1} %",
+                name(&scenario),
+                figures.first.faulty,
+                figures.steady.faulty,
+                figures.worst,
+                figures.steady.success * 100.0,
+            );
+            anyhow::Ok(figures)
+        }
+    };
+    // Boxed: the compiler can not see that the borrowed ones are general enough.
+    let all: Vec<_> = scenarios.iter().map(one).collect();
+    stream::iter(all).buffered(parallel).try_collect().await
+}

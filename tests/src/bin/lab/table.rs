@@ -1,0 +1,129 @@
+//! The tables of the lab, as Markdown: one part for each place in `lab.md`.
+
+use std::fmt::Write as _;
+
+use damper_tests::lab::scenario::Trouble;
+
+use crate::results::{Results, Row, Spread};
+use crate::targets;
+
+/// Makes a part.
+type Make = fn(&Results) -> String;
+
+/// The names of the parts and how each is made.
+pub(crate) const PARTS: [(&str, Make); 4] =
+    [("machine", machine), ("targets", targets), ("stall", stall), ("matrix", matrix)];
+
+/// All tables, one after the other.
+pub(crate) fn all(results: &Results) -> String {
+    PARTS.map(|(_, part)| part(results)).join("\n")
+}
+
+fn machine(results: &Results) -> String {
+    let machine = &results.machine;
+    let changed = if machine.changed { ", with changes that were not committed" } else { "" };
+    format!(
+        "{} cores of {}, {}; {}; {}. Commit {}{changed}. The {} matrix, {} of each scenario, {} chains at the same \
+         time, {:.0} min in all; load of the machine {:.1} before and {:.1} at the end, the lab's own included.\n",
+        machine.cores,
+        machine.processor,
+        machine.kernel,
+        machine.rustc,
+        machine.crates.join(", "),
+        machine.commit,
+        machine.selection,
+        counted(machine.runs, "run"),
+        machine.parallel,
+        machine.took_s as f64 / 60.0,
+        machine.load_before,
+        machine.load_after,
+    )
+}
+
+fn counted(number: usize, of: &str) -> String {
+    if number == 1 { format!("one {of}") } else { format!("{number} {of}s") }
+}
+
+fn targets(results: &Results) -> String {
+    let mut table =
+        "| target, for Damper with both flags | met in | missed by (what it had) |\n|---|--:|---|\n"
+            .to_owned();
+    for verdict in targets::judge(results).iter().filter(|verdict| verdict.of > 0) {
+        let missed = if verdict.missed.is_empty() { "-".to_owned() } else { verdict.missed.join(", ") };
+        let _ = writeln!(table, "| {} | {} of {} | {missed} |", verdict.target, verdict.met, verdict.of);
+    }
+    table
+}
+
+fn stall(results: &Results) -> String {
+    let mut table = "| strategy | attempts on the last hop per request: during, after | success: before | during | after, of all 40 s | recovered after |\n|---|--:|--:|--:|--:|--:|\n".to_owned();
+    for row in results.rows.iter().filter(|row| row.trouble == Trouble::Stall) {
+        let _ = writeln!(
+            table,
+            "| {} | {}, {} | {} | {} | {} | {} |",
+            row.strategy,
+            row.spread(|run| run.first.faulty).shown(2),
+            row.spread(|run| run.after.faulty).shown(2),
+            percent(row.spread(|run| run.healthy.success)),
+            percent(row.spread(|run| run.first.success)),
+            percent(row.spread(|run| run.after.success)),
+            recovery(row),
+        );
+    }
+    table
+}
+
+fn matrix(results: &Results) -> String {
+    let mut table = "| m | fault | strategy | attempts per request, layer by layer: first window | steady | one request, at most | success, steady | goodput /s | p50 ms | p99 ms | recovered after |\n|--:|---|---|---|---|--:|--:|--:|--:|--:|--:|\n".to_owned();
+    for row in results.rows.iter().filter(|row| row.trouble != Trouble::Stall) {
+        let _ = writeln!(
+            table,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.layers,
+            row.trouble,
+            row.strategy,
+            layers(row, |run, layer| run.first.attempts[layer]),
+            layers(row, |run, layer| run.steady.attempts[layer]),
+            row.worst(),
+            percent(row.steady(|part| part.success)),
+            row.steady(|part| part.goodput).shown(0),
+            row.steady(|part| part.p50_ms).shown(0),
+            row.steady(|part| part.p99_ms).shown(0),
+            recovery(row),
+        );
+    }
+    table
+}
+
+/// The medians from the second layer on; the top has one attempt per request.
+fn layers(row: &Row, at: impl Fn(&damper_tests::lab::figures::Figures, usize) -> f64) -> String {
+    let all = (1..row.layers).map(|layer| format!("{:.2}", row.spread(|run| at(run, layer)).median));
+    all.collect::<Vec<_>>().join(", ")
+}
+
+fn percent(share: Spread) -> String {
+    let Spread { median, least, most } = share;
+    Spread { median: median * 1e2, least: least * 1e2, most: most * 1e2 }.shown(1) + " %"
+}
+
+fn recovery(row: &Row) -> String {
+    let all: Option<Vec<u64>> = row.runs.iter().map(|run| run.recovery_ms).collect();
+    let seconds = |ms: u64| ms as f64 / 1e3;
+    match all {
+        Some(all) => {
+            let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
+            let (least, most) = (least.map_or(0.0, seconds), most.map_or(0.0, seconds));
+            if least == most { format!("{least:.1} s") } else { format!("{least:.1}..{most:.1} s") }
+        }
+        None => "not in the run".to_owned(),
+    }
+}
+
+impl Spread {
+    /// The median, and the ends where they differ from it.
+    fn shown(self, digits: usize) -> String {
+        let [median, least, most] =
+            [self.median, self.least, self.most].map(|value| format!("{value:.digits$}"));
+        if least == most { median } else { format!("{median} ({least}..{most})") }
+    }
+}

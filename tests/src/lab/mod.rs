@@ -1,0 +1,17 @@
+//! The chain lab: chains of real services under faults, to see what each way of repeating calls does to them.
+//!
+//! Every layer is a process of its own with a tonic server on loopback ([`layer`] is what runs in it), every request
+//! comes from an open-loop load ([`load`]), and what is counted is what **arrives**: each layer books each request
+//! that reaches it by the number that the load gave it, so nothing rests on what anybody says to have sent.
+//! [`scenario`] plays one fault against one [`strategy`] on one chain; [`figures`] makes numbers of what happened.
+//! The binary `lab` runs the matrix and draws it; tests run single scenarios.
+
+pub mod chain;
+pub mod fault;
+pub mod figures;
+pub mod layer;
+pub mod load;
+pub mod scenario;
+mod station;
+pub mod strategy;
+mod stub;

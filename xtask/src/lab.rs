@@ -1,0 +1,18 @@
+//! The chain lab, built optimised: chains of real services under faults, with and without Damper.
+//!
+//! What it runs and what it writes is in tests/src/bin/lab. Its control plane needs no page, so neither does the build.
+
+use anyhow::Result;
+
+use crate::command::Command;
+
+/// `draw` makes tables and pictures anew; anything else is for a run.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let task = if args.first().is_some_and(|first| first == "draw") { None } else { Some("run") };
+    Command::cargo()?
+        .args(["run", "--quiet", "--release", "--locked", "--package", "damper-tests", "--bin", "lab", "--"])
+        .args(task)
+        .args(args)
+        .env("DAMPER_WEB_UI", "off")
+        .run()
+}
