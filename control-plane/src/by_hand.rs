@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use damper_proto::v1;
 
-use crate::chain::{self, Judged};
+use crate::chain::{self, Amplified, Judged};
 use crate::errors::Error;
 use crate::ownership;
 use crate::requests::{Asked, Done, first_answer, write};
@@ -39,6 +39,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Beside {
     of_another: Option<v1::Finding>,
     pub(crate) chain: Judged,
+    /// What it does to what repeating can add; none of a guard.
+    pub(crate) amplified: Option<Amplified>,
 }
 
 impl Beside {
@@ -51,8 +53,8 @@ impl Beside {
         edit: &ProposedEdit,
     ) -> Result<Self, Error> {
         let of_another = changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
-        let chain = chain::judge(shared, before, std::slice::from_ref(edit)).await?;
-        Ok(Self { of_another, chain })
+        let (chain, amplified) = chain::judge_one(shared, before, edit).await?;
+        Ok(Self { of_another, chain, amplified })
     }
 
     /// All of it.

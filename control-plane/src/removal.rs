@@ -7,6 +7,7 @@ use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 
 use crate::by_hand::Beside;
+use crate::chain::Amplified;
 use crate::errors::Error;
 use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, read_key, write};
 use crate::shared::Shared;
@@ -17,6 +18,8 @@ use crate::writer::ProposedEdit;
 pub(crate) struct Removed {
     pub(crate) revision: u64,
     pub(crate) findings: Vec<v1::Finding>,
+    /// What it does to what repeating can add; none of a guard.
+    pub(crate) amplified: Option<Amplified>,
 }
 
 /// Removes what has this key; `kind` says what that is.
@@ -51,30 +54,34 @@ impl Removal<'_> {
         let table = shared.table();
         let beside = self.judge(&table).await?;
         beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(Error::Faults)?;
-        let findings = beside.findings(subject).collect();
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
-            return Ok(Removed { revision: table.revision(), findings });
+            return Ok(self.removed(table.revision(), beside));
         }
         let done = write(shared, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
         if done.committed.repeated {
             return self.again(&done).await;
         }
-        self.done(&done, findings)
+        self.done(&done, beside)
     }
 
     /// The answer to a request that was carried out before.
     async fn again(&self, first: &Done) -> Result<Removed, Error> {
         let beside = self.judge(&first.before).await?;
-        self.done(first, beside.findings(&self.subject).collect())
+        self.done(first, beside)
     }
 
-    fn done(&self, Done { committed, .. }: &Done, findings: Vec<v1::Finding>) -> Result<Removed, Error> {
+    fn done(&self, Done { committed, .. }: &Done, beside: Beside) -> Result<Removed, Error> {
         if committed.unchanged {
             return Err(self.missing());
         }
-        Ok(Removed { revision: committed.revision, findings })
+        Ok(self.removed(committed.revision, beside))
+    }
+
+    fn removed(&self, revision: u64, mut beside: Beside) -> Removed {
+        let amplified = beside.amplified.take();
+        Removed { revision, findings: beside.findings(&self.subject).collect(), amplified }
     }
 
     async fn judge(&self, table: &Arc<TableView>) -> Result<Beside, Error> {

@@ -121,12 +121,22 @@ impl Pattern {
 
     /// The patterns that match a route, the most exact first.
     pub fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
-        let parts = |name: &str| [Part::Exact(name.to_owned()), Part::Any];
-        let methods = MethodPart::candidates(route.callee_method());
-        let callers = parts(route.caller_service());
-        let clusters = parts(route.caller_cluster());
+        let exact = |name: &str| Part::Exact(name.to_owned());
+        let route = Self {
+            caller_service: exact(route.caller_service()),
+            caller_cluster: exact(route.caller_cluster()),
+            callee_service: exact(route.callee_service()),
+            callee_method: MethodPart::Exact(route.callee_method().to_owned()),
+        };
+        route.covering()
+    }
+
+    /// This pattern and those that cover it, the most exact first.
+    pub fn covering(&self) -> impl Iterator<Item = Self> + use<> {
+        let methods = self.callee_method.covering();
+        let (callers, clusters) = (self.caller_service.covering(), self.caller_cluster.covering());
         let mut all = Vec::with_capacity(24);
-        for callee_service in parts(route.callee_service()) {
+        for callee_service in self.callee_service.covering() {
             for callee_method in &methods {
                 for caller_service in &callers {
                     for caller_cluster in &clusters {
@@ -163,6 +173,10 @@ impl Part {
 
     fn covers(&self, other: &Self) -> bool {
         *self == Self::Any || self == other
+    }
+
+    fn covering(&self) -> Vec<Self> {
+        if *self == Self::Any { vec![Self::Any] } else { vec![self.clone(), Self::Any] }
     }
 
     fn matches(&self, name: &str) -> bool {
@@ -223,10 +237,14 @@ impl MethodPart {
         }
     }
 
-    fn candidates(method: &str) -> Vec<Self> {
-        let mut all = vec![Self::Exact(method.to_owned())];
-        all.extend(service_of(method).map(|service| Self::Service(service.to_owned())));
-        all.push(Self::Any);
+    fn covering(&self) -> Vec<Self> {
+        let mut all = vec![self.clone()];
+        if let Self::Exact(method) = self {
+            all.extend(service_of(method).map(|service| Self::Service(service.to_owned())));
+        }
+        if *self != Self::Any {
+            all.push(Self::Any);
+        }
         all
     }
 }
@@ -299,17 +317,33 @@ mod tests {
         prop_oneof![Just("*".to_owned()), Just(name.to_owned()), Just("other".to_owned())]
     }
 
+    fn any_pattern() -> impl Strategy<Value = Pattern> {
+        let method = prop_oneof![Just("*"), Just("a.B/*"), Just("a.B/M"), Just("a.C/*"), Just("a.C/M")];
+        let parts = (part("c"), part("d"), part("s"), method);
+        parts.prop_map(|(caller, cluster, callee, method)| {
+            Pattern::parse(&caller, &cluster, &callee, method).unwrap()
+        })
+    }
+
     proptest! {
         #[test]
         fn candidates_are_just_the_matching_patterns_the_most_exact_first(
-            caller in part("c"), cluster in part("d"), callee in part("s"),
-            method in prop_oneof![Just("*"), Just("a.B/*"), Just("a.B/M"), Just("a.C/*"), Just("a.C/M")],
+            pattern in any_pattern(),
         ) {
             let route = RouteKey::new("c", "d", "s", "a.B/M").unwrap();
-            let pattern = Pattern::parse(&caller, &cluster, &callee, method).unwrap();
             let candidates: Vec<_> = Pattern::candidates(&route).collect();
             prop_assert_eq!(candidates.contains(&pattern), pattern.matches(&route));
             prop_assert!(candidates.windows(2).all(|pair| pair[0].exactness() > pair[1].exactness()));
+        }
+
+        #[test]
+        fn a_pattern_is_the_first_of_those_that_cover_it(
+            one in any_pattern(), other in any_pattern(),
+        ) {
+            let covering: Vec<_> = one.covering().collect();
+            prop_assert_eq!(&covering[0], &one);
+            prop_assert_eq!(covering.contains(&other), other.covers(&one));
+            prop_assert!(covering.windows(2).all(|pair| pair[0].exactness() > pair[1].exactness()));
         }
     }
 }

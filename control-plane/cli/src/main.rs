@@ -11,6 +11,7 @@
     reason = "comments on arguments are the help text, where brackets mean what can be left out"
 )]
 
+mod amplified;
 mod changes;
 mod client;
 mod commands;

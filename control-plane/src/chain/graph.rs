@@ -11,6 +11,9 @@ use crate::shared::Shared;
 use crate::stats::{Over, Route, Row, WHOLE_COVERAGE};
 use crate::table::TableView;
 
+/// The services at the ends of an edge: caller and callee.
+pub(super) type Ends = (Arc<str>, Arc<str>);
+
 /// Who calls whom.
 pub(crate) struct Graph {
     pub(super) services: Vec<Arc<str>>,
@@ -124,6 +127,12 @@ impl Graph {
         self.leaving.push(Vec::new());
         self.index.insert(service.clone(), place);
         place
+    }
+
+    /// The services that an edge leads from and to.
+    pub(super) fn ends(&self, edge: usize) -> Ends {
+        let Edge { caller, callee, .. } = self.edges[edge];
+        (self.services[caller].clone(), self.services[callee].clone())
     }
 
     /// The number of a service.

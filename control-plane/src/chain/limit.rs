@@ -16,14 +16,15 @@ use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 use prost::Message as _;
 
-use super::graph::{Graph, Seen};
+use super::amplified::{Amplified, amplified};
+use super::graph::{Ends, Graph};
 use super::search::worst;
 use super::through::through;
 use super::told;
+use super::write::Write;
 use crate::errors::Error;
 use crate::judgement;
 use crate::shared::Shared;
-use crate::stats::Over;
 use crate::table::{Subject, TableView};
 use crate::writer::ProposedEdit;
 
@@ -73,13 +74,39 @@ pub(crate) async fn judge(
     before: &Arc<TableView>,
     edits: &[ProposedEdit],
 ) -> Result<Judged, Error> {
-    if shared.stats.is_empty() || edits.iter().all(raises_nothing) {
+    if !may_raise(shared, edits) {
         return Ok(Judged::default());
     }
+    aside(shared, before, edits, judged).await
+}
+
+/// Judges one edit, and tells what it does to what repeating can add, where it is a rule's.
+pub(crate) async fn judge_one(
+    shared: &Arc<Shared>,
+    before: &Arc<TableView>,
+    edit: &ProposedEdit,
+) -> Result<(Judged, Option<Amplified>), Error> {
+    let both = |write: &Write<'_>| {
+        let judged = if may_raise(write.shared, write.edits) { judged(write) } else { Judged::default() };
+        (judged, amplified(write))
+    };
+    aside(shared, before, std::slice::from_ref(edit), both).await
+}
+
+/// Thousands of routes are looked up; that is no work for the threads that serve streams.
+async fn aside<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    before: &Arc<TableView>,
+    edits: &[ProposedEdit],
+    look: impl FnOnce(&Write<'_>) -> T + Send + 'static,
+) -> Result<T, Error> {
     let (shared, before, edits) = (shared.clone(), before.clone(), edits.to_vec());
-    // Thousands of routes are looked up; that is no work for the threads that serve streams.
-    let judged = tokio::task::spawn_blocking(move || judged(&shared, &before, &edits));
-    judged.await.map_err(|_| Error::unavailable("the server is stopping"))
+    let looked = tokio::task::spawn_blocking(move || look(&Write::of(&shared, &before, &edits)));
+    looked.await.map_err(|_| Error::unavailable("the server is stopping"))
+}
+
+fn may_raise(shared: &Shared, edits: &[ProposedEdit]) -> bool {
+    !shared.stats.is_empty() && !edits.iter().all(raises_nothing)
 }
 
 /// True where it is plain without a look at any route: what is stored repeats nothing, or is no rule or guard.
@@ -91,28 +118,26 @@ fn raises_nothing(edit: &ProposedEdit) -> bool {
     rule.and_then(|rule| rule.policy).is_some_and(|policy| policy.mode() != v1::Mode::Enforce)
 }
 
-fn judged(shared: &Shared, before: &Arc<TableView>, edits: &[ProposedEdit]) -> Judged {
-    let changed = edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
+fn judged(write: &Write<'_>) -> Judged {
+    let changed = write.edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
     let changed: Vec<Subject> = changed.filter(|subject| !matches!(subject, Subject::Kill(_))).collect();
-    let touched = Touched::of(shared, &changed);
+    let touched = Touched::of(write.shared, &changed);
     if touched.0.is_empty() {
         return Judged::default();
     }
-    let limit = u64::from(shared.settings.max_amplification.sends());
-    let seen = Seen::of(shared, Over::default(), before);
-    let now = seen.graph(&before.tried(edits));
-    let after = through(&now);
+    let limit = u64::from(write.shared.settings.max_amplification.sends());
+    let now = write.graph_after();
+    let after = through(now);
     if after.iter().all(|sends| *sends <= limit) {
         return Judged::default();
     }
-    // The same routes make the same edges in the same order, whatever the rules are.
-    let earlier = through(&seen.graph(before));
+    let earlier = through(write.graph_before());
     let raised = raised(&after, &earlier, limit);
     let is_raised = !raised.is_empty();
     let chains: Vec<v1::ChainBound> = if is_raised {
-        chains_of(&now, raised)
+        chains_of(now, raised)
     } else {
-        touched.worst_in(&now).into_iter().filter(|bound| bound.sends > limit).collect()
+        touched.worst_in(now).into_iter().filter(|bound| bound.sends > limit).collect()
     };
     let above = chains.iter().map(|bound| touched.finding(bound, limit, &changed[0])).collect();
     Judged { above, raised: is_raised }
@@ -140,9 +165,6 @@ fn chains_of(graph: &Graph, edges: Vec<usize>) -> Vec<v1::ChainBound> {
     }
     chains
 }
-
-/// Caller and callee.
-type Ends = (Arc<str>, Arc<str>);
 
 /// The edges whose routes a write can change, and a rule or guard that is for each.
 struct Touched(HashMap<Ends, Subject>);
@@ -172,11 +194,8 @@ impl Touched {
 
     /// The worst chain through a touched edge that repeats at all.
     fn worst_in(&self, graph: &Graph) -> Option<v1::ChainBound> {
-        let wanted = |edge: usize| {
-            let edge = &graph.edges[edge];
-            let ends = (graph.services[edge.caller].clone(), graph.services[edge.callee].clone());
-            edge.hops.max_attempts() > 1 && self.0.contains_key(&ends)
-        };
+        let wanted =
+            |edge: usize| graph.edges[edge].hops.max_attempts() > 1 && self.0.contains_key(&graph.ends(edge));
         worst::<Sends>(graph, &wanted).map(|found| told::bound(graph, &found))
     }
 

@@ -4,17 +4,21 @@
 //! rules in force on its routes allow, guards included; the formula along a path is the engine's
 //! ([`damper_core::chain::bound`]). The graph is made for each question: a table that is only tried has its own.
 //!
-//! - `graph`: edges with figures and bounds. - `search`: the worst path. - `through`: the worst of every edge. - `limit`: refuses writes that raise it
-//!   above the server's limit. - `get`: `Fleet.GetChain`. - `told`: paths on the wire and in words.
+//! - `graph`: edges with figures and bounds. - `search`: the worst path. - `through`: the worst of every edge.
+//! - `write`: the graphs before and after a write. - `limit`: refuses writes that raise a chain above the server's
+//!   limit. - `amplified`: what a write of one rule does. - `get`: `Fleet.GetChain`. - `told`: on the wire, in words.
 
+mod amplified;
 mod get;
 mod graph;
 mod limit;
 mod search;
 mod through;
 mod told;
+mod write;
 
+pub(crate) use self::amplified::Amplified;
 pub(crate) use self::get::get;
 pub(crate) use self::graph::Graph;
-pub(crate) use self::limit::{Judged, judge};
-pub(crate) use self::told::bound_through;
+pub(crate) use self::limit::{Judged, judge, judge_one};
+pub(crate) use self::told::{bound_through, hop_bound};

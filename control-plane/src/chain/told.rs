@@ -1,11 +1,24 @@
-//! Paths on the wire and in words.
+//! Bounds of hops and paths on the wire and in words.
 
-use damper_core::RouteKey;
 use damper_core::chain::bound::Sends;
+use damper_core::{Bound, Policy, RouteKey};
 use damper_proto::v1;
 
 use super::graph::Graph;
 use super::search::{Burden as _, Found, worst};
+
+/// What repeating can add on one hop, by what is in force there.
+pub(crate) fn hop_bound(policy: Option<&Policy>) -> v1::Bound {
+    let Bound { max_attempts, steady, free_retries, window } = Bound::of(policy);
+    v1::Bound {
+        max_attempts,
+        steady_attempts_per_call: steady.map_or(0.0, |steady| f64::from(steady.bp()) / 1e4),
+        free_retries_per_window: free_retries,
+        window: Some(window)
+            .filter(|window| !window.is_zero())
+            .and_then(|window| prost_types::Duration::try_from(window).ok()),
+    }
+}
 
 /// The worst chain that a route is part of; none where the graph does not have it.
 pub(crate) fn bound_through(graph: &Graph, route: &RouteKey) -> Option<v1::ChainBound> {

@@ -18,6 +18,6 @@ pub(super) async fn delete(
     let (asked, request) = Asked::read("delete guard", request, |request| request.options.take());
     let v1::DeleteGuardRequest { key, expected_revision, options: _ } = request;
     let removed = remove(shared, &asked, key.as_ref(), expected_revision, Subject::Guard).await?;
-    let Removed { revision, findings } = removed;
+    let Removed { revision, findings, amplified: _ } = removed;
     Ok(v1::DeleteGuardResponse { revision, findings })
 }

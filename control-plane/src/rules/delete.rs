@@ -18,6 +18,7 @@ pub(super) async fn delete(
     let (asked, request) = Asked::read("delete", request, |request| request.options.take());
     let v1::DeleteRuleRequest { key, expected_revision, options: _ } = request;
     let removed = remove(shared, &asked, key.as_ref(), expected_revision, Subject::Rule).await?;
-    let Removed { revision, findings } = removed;
-    Ok(v1::DeleteRuleResponse { revision, findings })
+    let Removed { revision, findings, amplified } = removed;
+    let (before, after) = amplified.unzip();
+    Ok(v1::DeleteRuleResponse { revision, findings, before, after })
 }

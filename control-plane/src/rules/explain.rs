@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use damper_core::{Bound, Explanation, Mode, RepeatLimit, RouteKey, Tightened};
+use damper_core::{Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::chain;
@@ -35,7 +35,7 @@ pub(super) async fn explain(
             .map(|loser| v1::Loser { rule: Some(stored(&loser.rule)), reason: loser.reason.clone() })
             .collect(),
         effective: policy.map(Into::into),
-        bound: Some(wire(Bound::of(policy))),
+        bound: Some(chain::hop_bound(policy)),
         revision: table.revision(),
         notes: kill
             .map(|stored| killed(stored, now))
@@ -68,17 +68,6 @@ fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
         owner: guard.owner().to_owned(),
         field: excess.field.to_owned(),
         problem: excess.problem.clone(),
-    }
-}
-
-fn wire(bound: Bound) -> v1::Bound {
-    v1::Bound {
-        max_attempts: bound.max_attempts,
-        steady_attempts_per_call: bound.steady.map_or(0.0, |steady| f64::from(steady.bp()) / 1e4),
-        free_retries_per_window: bound.free_retries,
-        window: Some(bound.window)
-            .filter(|window| !window.is_zero())
-            .and_then(|window| prost_types::Duration::try_from(window).ok()),
     }
 }
 

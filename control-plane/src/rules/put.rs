@@ -64,12 +64,13 @@ fn response(
     shared: &Shared,
     written: &WrittenRule,
     Done { committed, after: table, .. }: &Done,
-    beside: Beside,
+    mut beside: Beside,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
     let rule =
         stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
+    let (was, is) = beside.amplified.take().unzip();
     let (reach, findings) = found(shared, table.guards(), written, beside);
     v1::PutRuleResponse {
         rule: Some(rule),
@@ -77,8 +78,8 @@ fn response(
         reach: Some(reach),
         changed: !committed.unchanged,
         findings,
-        before: None,
-        after: None,
+        before: was,
+        after: is,
     }
 }
 
@@ -88,7 +89,7 @@ fn try_out(
     table: &TableView,
     written: &WrittenRule,
     expected: Option<u64>,
-    beside: Beside,
+    mut beside: Beside,
 ) -> Result<v1::PutRuleResponse, Error> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
@@ -97,6 +98,7 @@ fn try_out(
         return Err(too_many(Limit::Rules, table.len() + 1, limit));
     }
     let same = written.unchanged(table);
+    let (was, is) = beside.amplified.take().unzip();
     let (reach, findings) = found(shared, table.guards(), written, beside);
     Ok(v1::PutRuleResponse {
         rule: Some(same.unwrap_or(&written.wire).clone()),
@@ -104,8 +106,8 @@ fn try_out(
         reach: Some(reach),
         changed: same.is_none(),
         findings,
-        before: None,
-        after: None,
+        before: was,
+        after: is,
     })
 }
 

@@ -236,7 +236,15 @@ impl TableView {
 
     /// The stored rules that match a route, the nearest first.
     fn matching(&self, route: &RouteKey) -> impl Iterator<Item = (Pattern, &Arc<StoredRule>)> {
-        Pattern::candidates(route).filter_map(|pattern| {
+        self.stored_of(Pattern::candidates(route))
+    }
+
+    /// The stored rules of these patterns.
+    fn stored_of(
+        &self,
+        patterns: impl Iterator<Item = Pattern>,
+    ) -> impl Iterator<Item = (Pattern, &Arc<StoredRule>)> {
+        patterns.filter_map(|pattern| {
             let stored = self.rules.get(&pattern)?;
             Some((pattern, stored))
         })

@@ -1,7 +1,7 @@
 //! A table as edits would make it, for writes that are judged before they are made, and as it was, for those that are
 //! asked for again.
 
-use damper_core::{Policy, RouteKey};
+use damper_core::{Pattern, Policy, RouteKey};
 use rpds::RedBlackTreeMapSync;
 
 use super::{Subject, TableView};
@@ -47,6 +47,17 @@ impl TableView {
         let mut policy = self.winner(route)?.policy().clone();
         for stored in self.guards.of_route(route) {
             policy = stored.guard.as_ref()?.ceiling().tighten(&policy).0;
+        }
+        Some(policy)
+    }
+
+    /// What is in force on the routes of a pattern that nothing narrower is for: the policy of its rule, or of the
+    /// next wider one, as the guards leave it that are for all of these routes.
+    pub(crate) fn policy_for(&self, pattern: &Pattern) -> Option<Policy> {
+        let (_, stored) = self.stored_of(pattern.covering()).next()?;
+        let mut policy = stored.rule.as_ref()?.policy().clone();
+        for guard in pattern.covering().filter_map(|wider| self.guards.stored(&wider)) {
+            policy = guard.guard.as_ref()?.ceiling().tighten(&policy).0;
         }
         Some(policy)
     }

@@ -318,3 +318,84 @@ async fn few_calls_outside_of_requests_do_not_make_a_hop_multiply() {
     assert_eq!((bound.sends, bound.hops.iter().any(|hop| hop.multiplies)), (5, false), "{bound:?}");
     server.stop().await;
 }
+
+/// Attempts on the hop, in the long run, and the worst chain with the sends at its end.
+fn amplification(told: Option<v1::Amplification>) -> (u32, f64, Option<(Vec<String>, u64)>) {
+    let v1::Amplification { bound, chain } = told.expect("a write of a rule tells it");
+    let chain = chain.map(|chain| (services(&chain).into_iter().map(str::to_owned).collect(), chain.sends));
+    let bound = bound.unwrap();
+    (bound.max_attempts, bound.steady_attempts_per_call, chain)
+}
+
+fn path(services: &[&str], sends: u64) -> Option<(Vec<String>, u64)> {
+    Some((services.iter().map(|service| (*service).to_owned()).collect(), sends))
+}
+
+fn trying() -> v1::WriteOptions {
+    v1::WriteOptions { validate_only: true, ..Default::default() }
+}
+
+#[tokio::test]
+async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
+    let server = start().await;
+    let reported = [calls("shop", "cart", 100), calls("cart", "stock", 100), calls("web", "till", 100)];
+    let _agents = fleet(&server, &reported).await;
+    server.put(hop_rule("shop", "cart", 3)).await;
+    server.put(hop_rule("web", "till", 10)).await;
+    let way = ["shop", "cart", "stock"];
+
+    let new = put(&server, hop_rule("cart", "stock", 2), trying()).await.unwrap();
+    assert_eq!(amplification(new.before), (1, 1.0, path(&way, 3)), "nothing is sent twice there yet");
+    assert_eq!(amplification(new.after), (2, 1.1, path(&way, 4)));
+    let written = put(&server, hop_rule("cart", "stock", 2), Default::default()).await.unwrap();
+    assert_eq!(amplification(written.after), (2, 1.1, path(&way, 4)), "what is written tells it too");
+
+    let same = put(&server, hop_rule("cart", "stock", 2), trying()).await.unwrap();
+    assert_eq!(same.before, same.after);
+    let mut observed = hop_rule("cart", "stock", 2);
+    observed.policy.as_mut().unwrap().mode = v1::Mode::Observe.into();
+    let lower = put(&server, observed, trying()).await.unwrap();
+    assert_eq!(amplification(lower.before), (2, 1.1, path(&way, 4)));
+    assert_eq!(amplification(lower.after), (1, 1.0, path(&way, 3)), "what only observes sends nothing");
+
+    let delete = v1::DeleteRuleRequest {
+        key: hop_rule("cart", "stock", 2).key,
+        options: Some(trying()),
+        ..Default::default()
+    };
+    let deleted = soon(server.rules().delete_rule(delete)).await.unwrap().into_inner();
+    assert_eq!(amplification(deleted.before), (2, 1.1, path(&way, 4)));
+    assert_eq!(amplification(deleted.after), (1, 1.0, path(&way, 3)));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn the_bounds_of_a_write_are_those_that_guards_and_other_rules_leave_it() {
+    let server = start().await;
+    let _agents = fleet(&server, &[calls("shop", "cart", 100), calls("web", "till", 100)]).await;
+    server.put(rule(key("*", "*", "*"), 2)).await;
+    let guard = v1::Guard {
+        key: Some(key("*", "cart", "*")),
+        ceiling: Some(v1::Ceiling { max_attempts: Some(3), ..Default::default() }),
+        ..Default::default()
+    };
+    let guard = v1::PutGuardRequest { guard: Some(guard), ..Default::default() };
+    soon(server.guards().put_guard(guard)).await.unwrap();
+
+    let narrower = put(&server, hop_rule("shop", "cart", 3), trying()).await.unwrap();
+    assert_eq!(amplification(narrower.before).0, 2, "the wider rule applies there until then");
+    server.put(hop_rule("shop", "cart", 3)).await;
+    let wide = put(&server, rule(key("*", "*", "*"), 9), trying()).await.unwrap();
+    assert_eq!(amplification(wide.before), (2, 1.1, path(&["web", "till"], 2)));
+    assert_eq!(
+        amplification(wide.after),
+        (9, 1.1, path(&["web", "till"], 9)),
+        "the other route goes by its own rule"
+    );
+    let cut = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 9), trying()).await;
+    assert_eq!(cut.unwrap_err().code(), Code::InvalidArgument, "a guard around it refuses it");
+    let guarded = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 3), trying()).await.unwrap();
+    assert_eq!(amplification(guarded.before), (2, 1.1, None), "nothing goes by it: no chain is told");
+    assert_eq!(amplification(guarded.after), (3, 1.1, None));
+    server.stop().await;
+}

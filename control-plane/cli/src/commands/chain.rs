@@ -106,7 +106,8 @@ pub(crate) fn hops_in_words(bound: &v1::ChainBound) -> Vec<String> {
     bound.hops.iter().map(in_words).collect()
 }
 
-fn times(sends: u64) -> String {
+/// So many sends.
+pub(crate) fn times(sends: u64) -> String {
     if sends == 1 { "1 send".to_owned() } else { format!("{sends} sends") }
 }
 

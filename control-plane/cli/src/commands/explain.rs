@@ -78,7 +78,8 @@ fn cut_in_words(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {
     format!("policy.{field}: {problem}, the ceiling of guard {}{asked}", key::words(guard.as_ref()))
 }
 
-fn bound_in_words(bound: &v1::Bound) -> String {
+/// What repeating can add on one hop.
+pub(crate) fn bound_in_words(bound: &v1::Bound) -> String {
     let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window, window } =
         *bound;
     if max_attempts == 1 {

@@ -110,8 +110,14 @@ fn dry_run_answers_and_changes_nothing() {
     server.run_with(&["rules", "put", "-f", "-", "--dry-run"], rule.as_bytes()).ok();
     assert_eq!(server.rules(), 0);
     server.apply(&rule);
-    server.run_key(&["rules", "promote", "--dry-run"]).ok();
-    server.run_key(&["rules", "delete", "--dry-run"]).ok();
+    let more = "more on this hop: at most 3 attempts per call; in the long run 1.1 per call, plus 3 retries per 10 s \
+                and process (was: 1 attempt per call)";
+    let promoted = server.run_key(&["rules", "promote", "--dry-run"]);
+    assert!(promoted.err.contains(more), "{promoted:?}");
+    promoted.ok();
+    let deleted = server.run_key(&["rules", "delete", "--dry-run"]);
+    assert!(!deleted.err.contains("on this hop"), "what only observes repeats nothing: {deleted:?}");
+    deleted.ok();
     let there = server.run_key(&["rules", "get", "-o", "json"]).json();
     assert_eq!(there[0]["policy"]["mode"], "observe");
 }

@@ -4,6 +4,7 @@ use clap::Args;
 use damper_proto::v1;
 
 use crate::Session;
+use crate::amplified;
 use crate::client::Client;
 use crate::exit::Error;
 use crate::key::{self, Key};
@@ -34,6 +35,7 @@ pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error
     };
     let response = client.answer(client.rules.clone().delete_rule(request)).await?;
     warn(&warnings(&words, None, &response.findings));
+    amplified::tell(response.before.as_ref(), response.after.as_ref());
     show(session.format, &response, || format!("{words} deleted\n"))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     args.write.delivered(&client, Some(response.revision)).await

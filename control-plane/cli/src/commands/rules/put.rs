@@ -7,6 +7,7 @@ use clap::Args;
 use damper_proto::v1;
 
 use crate::Session;
+use crate::amplified;
 use crate::client::Client;
 use crate::exit::Error;
 use crate::key;
@@ -62,6 +63,7 @@ pub(super) async fn finish(
 ) -> Result<(), Error> {
     let key = key::words(response.rule.as_ref().and_then(|rule| rule.key.as_ref()));
     warn(&warnings(&key, response.reach.as_ref(), &response.findings));
+    amplified::tell(response.before.as_ref(), response.after.as_ref());
     let done = if response.changed { done } else { "unchanged" };
     let revision = response.revision;
     show(session.format, response, || format!("{key} {done}\n"))?;

@@ -1,0 +1,52 @@
+//! A write as the chain sees it: who calls whom, with the rules as they are and as it would leave them.
+//!
+//! Each of the two graphs is made when it is first asked for, once for all that is said of the write.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use super::graph::{Graph, Seen};
+use crate::shared::Shared;
+use crate::stats::Over;
+use crate::table::TableView;
+use crate::writer::ProposedEdit;
+
+/// A write that is judged.
+pub(super) struct Write<'a> {
+    pub(super) shared: &'a Shared,
+    pub(super) edits: &'a [ProposedEdit],
+    pub(super) before: &'a Arc<TableView>,
+    pub(super) after: TableView,
+    seen: OnceCell<Seen>,
+    graph_before: OnceCell<Graph>,
+    graph_after: OnceCell<Graph>,
+}
+
+impl<'a> Write<'a> {
+    pub(super) fn of(shared: &'a Shared, before: &'a Arc<TableView>, edits: &'a [ProposedEdit]) -> Self {
+        Self {
+            shared,
+            edits,
+            before,
+            after: before.tried(edits),
+            seen: OnceCell::new(),
+            graph_before: OnceCell::new(),
+            graph_after: OnceCell::new(),
+        }
+    }
+
+    /// The same routes make the same edges in the same order, whatever the rules are: an edge has one number in both.
+    fn seen(&self) -> &Seen {
+        self.seen.get_or_init(|| Seen::of(self.shared, Over::default(), self.before))
+    }
+
+    /// With the rules as they are.
+    pub(super) fn graph_before(&self) -> &Graph {
+        self.graph_before.get_or_init(|| self.seen().graph(self.before))
+    }
+
+    /// With the rules as the write would leave them.
+    pub(super) fn graph_after(&self) -> &Graph {
+        self.graph_after.get_or_init(|| self.seen().graph(&self.after))
+    }
+}
