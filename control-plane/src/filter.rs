@@ -29,6 +29,11 @@ impl Filter {
         Self::new(wire)
     }
 
+    /// True if nothing is left out.
+    pub(crate) fn accepts_all(&self) -> bool {
+        self.wire == v1::RuleFilter::default()
+    }
+
     /// Stands for the filter in a page token.
     pub(crate) fn digest(&self) -> u64 {
         Digest::of(&self.wire.encode_to_vec())

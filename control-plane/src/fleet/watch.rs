@@ -54,6 +54,15 @@ impl Plan {
         let route = route.map_err(|faults| Error::at("route", faults))?;
         Ok(Self { interval, filter: Filter::new(request.filter)?, rules: request.rules, over, route })
     }
+
+    /// What was before the watch.
+    fn past(&self, shared: &Shared) -> Vec<v1::Past> {
+        match &self.route {
+            _ if !self.filter.accepts_all() => Vec::new(),
+            Some(route) => shared.stats.past_of(route),
+            None => shared.stats.past_of_all(),
+        }
+    }
 }
 
 /// What a watcher was told.
@@ -99,6 +108,7 @@ impl Told {
     /// The way from what was told to what is so, in one message or more.
     fn update(&mut self, shared: &Shared, plan: &Plan) -> Vec<v1::WatchResponse> {
         let table = shared.table();
+        let past = if self.epoch.is_none() { plan.past(shared) } else { Vec::new() };
         let reset = self.epoch.as_ref() != Some(table.epoch());
         if reset {
             *self = Self { epoch: Some(table.epoch().clone()), ..Self::nothing(self.since) };
@@ -115,7 +125,7 @@ impl Told {
             ..Default::default()
         };
         let failures = plan.route.as_ref().map(|route| shared.stats.failures(route)).unwrap_or_default();
-        let mut messages = vec![v1::WatchResponse { reset, failures, ..head.clone() }];
+        let mut messages = vec![v1::WatchResponse { reset, past, failures, ..head.clone() }];
         let mut room = MESSAGE_BYTES;
         let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
             if size > room {

@@ -10,10 +10,12 @@
 
 mod busiest;
 mod failures;
+mod heard;
 mod instance;
 mod measured;
 mod origin;
 mod over;
+mod past;
 mod rows;
 mod served;
 mod taking;
@@ -32,10 +34,12 @@ use tokio::time::Instant;
 
 pub(crate) use self::busiest::{Busiest, Told};
 use self::failures::Failures;
+use self::heard::Hearing;
 use self::instance::{Instance, InstanceId};
 pub(crate) use self::measured::Measured;
 use self::origin::Origin;
 pub(crate) use self::over::Over;
+use self::past::Past;
 use self::rows::Memo;
 pub(crate) use self::rows::{ENOUGH_CALLS, Row, WHOLE_COVERAGE};
 pub(crate) use self::served::{Method, Served};
@@ -180,6 +184,7 @@ struct Books {
     instances: HashMap<InstanceId, Instance>,
     routes: HashMap<Route, RouteBook>,
     served: ServedBooks,
+    hearing: Hearing,
     /// What the totals of all processes take.
     totals_bytes: usize,
     /// What the calls take that are told one by one.
@@ -192,6 +197,7 @@ struct Books {
 struct RouteBook {
     key: Option<Arc<RouteKey>>,
     window: Window,
+    past: Past,
     /// All that clients of this server counted since it first heard of the route; never falls.
     counted: Tally,
     failures: Failures,
@@ -218,32 +224,6 @@ impl Stats {
     /// statistics did has its place in the past, and is not taken for what happened since.
     fn now(&self) -> Duration {
         LONG_AGO + self.start.elapsed()
-    }
-
-    /// A process opened a stream.
-    pub(crate) fn connected(&self, session: &Session) {
-        let now = self.now();
-        let mut books = self.books();
-        books.tidy(now);
-        let id = InstanceId::of(session);
-        if books.instances.len() >= MAX_INSTANCES {
-            books.make_room(now);
-        }
-        if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
-            books
-                .instances
-                .entry(id)
-                .or_insert_with(|| Instance::new(now, session.fresh))
-                .opened(session.serves);
-        }
-    }
-
-    /// A stream of a process ended.
-    pub(crate) fn disconnected(&self, session: &Session) {
-        let now = self.now();
-        if let Some(instance) = self.books().instances.get_mut(&InstanceId::of(session)) {
-            instance.closed(now);
-        }
     }
 
     /// Takes a report; answers how many of its parts were left out.
@@ -277,6 +257,9 @@ impl Stats {
         }
         let caller = instance.caller(session);
         let service = caller.0.clone();
+        if let Some(from) = from {
+            books.hearing.told(&caller, from, now);
+        }
         let falls_are_late =
             matches!(origin, Origin::Same | Origin::Doubtful) || (is_left && origin == Origin::Unknown);
         let had = self.max_totals_bytes.saturating_sub(books.totals_bytes);
@@ -377,9 +360,10 @@ impl Books {
             instance.gone_since().is_none_or(|gone| now.saturating_sub(gone) < FORGET_GONE_AFTER)
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
-        self.routes.values_mut().for_each(|book| book.window.forget(now));
+        self.routes.values_mut().for_each(|book| book.forget(now));
         self.failures_bytes = self.routes.values().map(|book| book.failures.bytes()).sum();
         self.served.tidy(now);
+        self.hearing.tidy(now);
     }
 
     /// Forgets the processes that left, so that those that are there find room.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::{Fate, latency};
+use damper_core::latency;
 use damper_proto::v1;
 
 use super::instance::{Instance, Reported};
@@ -146,7 +146,7 @@ impl Stats {
 }
 
 /// How late a report can be that is told so often.
-fn lag(interval: Duration) -> Duration {
+pub(super) fn lag(interval: Duration) -> Duration {
     (interval.mul_f64(1.25) + Duration::from_secs(1)).min(MAX_LAG)
 }
 
@@ -243,10 +243,8 @@ impl RouteBook {
         let (calls, attempts) = (sums.of(tally::CALLS), sums.of(tally::ATTEMPTS));
         let rule = self.key.as_ref().and_then(|key| table.winner(key));
         let endings = || tally::endings(&sources.totals);
-        let failed: f64 = endings()
-            .filter(|(ending, _)| is_error(ending.fate))
-            .map(|(ending, _)| sums.of(tally::ending(ending)))
-            .sum();
+        let counters = endings().map(|(ending, _)| tally::ending(ending));
+        let failed: f64 = counters.filter(|counter| tally::is_error(*counter)).map(|n| sums.of(n)).sum();
         let fates = endings().map(|(ending, total)| v1::FateRate {
             fate: v1::Fate::from(ending.fate).into(),
             would: ending.would,
@@ -314,11 +312,6 @@ impl RouteBook {
         };
         (1.0 - without / of).clamp(0.0, 1.0)
     }
-}
-
-/// True if the application got an error that it did not cause by giving up.
-fn is_error(fate: Fate) -> bool {
-    !fate.is_ok() && fate != Fate::Cancelled
 }
 
 fn share(part: f64, whole: f64) -> f64 {

@@ -156,7 +156,7 @@ impl ServedBooks {
             if by.is_own {
                 book.sum = book.sum.plus(added);
             }
-            book.window.add((from, by.at), by.now, &added.moved(), &Tally::default());
+            book.window.add((from, by.at), by.now, &added.moved(), &Tally::default(), |_, _, _| {});
         }
         true
     }
@@ -180,7 +180,7 @@ impl ServedBooks {
 
     pub(super) fn tidy(&mut self, now: Duration) {
         self.methods.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
-        self.methods.values_mut().for_each(|book| book.window.forget(now));
+        self.methods.values_mut().for_each(|book| book.window.forget(now, |_, _, _| {}));
     }
 }
 

@@ -13,6 +13,7 @@ use damper_proto::v1;
 
 use super::failures::Failures;
 use super::instance::{Instance, Reported, Totals};
+use super::past::Past;
 use super::window::Window;
 use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteBook, Tally, check_callee, tally};
 
@@ -88,6 +89,7 @@ impl RouteBook {
         Self {
             key: route.key().map(Arc::new),
             window: Window::new(began),
+            past: Past::default(),
             counted: Tally::default(),
             failures: Failures::default(),
             active: now,
@@ -106,7 +108,11 @@ impl RouteBook {
             self.active = now;
         }
         let moved: Vec<(u8, u64)> = counts.iter().collect();
-        self.window.add(between, now, &moved, latency);
+        let past = &mut self.past;
+        self.window.add(between, now, &moved, latency, |start, counts, latency| {
+            past.keep(start, counts, latency);
+        });
+        past.forget(now);
         if is_own {
             self.counted.add_all(counts);
         }

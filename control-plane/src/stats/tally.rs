@@ -23,6 +23,12 @@ pub(super) fn ending(Ending { fate, would }: Ending) -> u8 {
     FIRST_ENDING + 2 * fate as u8 + u8::from(would)
 }
 
+/// True if it counts calls that ended with an error which the application did not cause by giving up, or would have.
+pub(super) fn is_error(counter: u8) -> bool {
+    let fate = counter.checked_sub(FIRST_ENDING).and_then(|at| Fate::ALL.get(usize::from(at / 2)));
+    fate.is_some_and(|fate| !fate.is_ok() && *fate != Fate::Cancelled)
+}
+
 /// The counter of attempts that ended with this code.
 pub(super) fn code(code: Code) -> u8 {
     FIRST_CODE + code as u8

@@ -1,3 +1,5 @@
+mod past;
+
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
@@ -456,7 +458,7 @@ fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
     for n in 1..=24_u64 {
         for process in 0..processes as u64 {
             let to = Duration::from_millis(n * 5_000 + process * 5_000 / processes as u64);
-            window.add((to - Duration::from_secs(5), to), to, &counts, &latency);
+            window.add((to - Duration::from_secs(5), to), to, &counts, &latency, |_, _, _| {});
         }
     }
     window.bytes()

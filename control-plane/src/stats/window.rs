@@ -16,10 +16,12 @@ use super::tally::Tally;
 /// The longest time between the end of the window that is read and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
 const LONGEST_SECONDS: i64 = 60;
+/// So far back it knows what was counted.
+pub(super) const REACH: Duration = Duration::from_secs(LONGEST_SECONDS as u64 + MAX_LAG.as_secs());
 /// So long a second has a slot of its own: the windows of 10 s and less, and the usual lag.
 const FINE_SECONDS: i64 = 20;
 /// How many older seconds share a slot.
-const JOINED: i64 = 10;
+pub(super) const JOINED: i64 = 10;
 
 /// Slots in the order of their times.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ struct Slot {
 
 /// Counts by their numbers, in order. Parts of a count are possible, because differences are spread.
 #[derive(Debug, Default)]
-struct Counts(Vec<Count>);
+pub(super) struct Counts(Vec<Count>);
 
 /// As bytes, because a pair would take eight instead of five, and there are millions.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +64,18 @@ impl Window {
         Self { slots: Vec::new(), began: second(began) }
     }
 
-    /// Spreads what was counted between two times, the later of which may be a little past.
+    /// Spreads what was counted between two times, the later of which may be a little past; `left` is told as when
+    /// it forgets.
     pub(super) fn add(
         &mut self,
         (from, to): (Duration, Duration),
         now: Duration,
         counted: &[(u8, u64)],
         latency: &Tally,
+        left: impl FnMut(i64, &Counts, &Counts),
     ) {
         self.began = self.began.min(second(from));
-        self.forget(now);
+        self.forget(now, left);
         let (now, last) = (second(now), second(to));
         let length = to.saturating_sub(from).as_secs_f64();
         if !counted.is_empty() {
@@ -100,8 +104,9 @@ impl Window {
         }
     }
 
-    /// Drops what no window reaches any more, and joins what only the longest does.
-    pub(super) fn forget(&mut self, now: Duration) {
+    /// Drops what no window reaches any more, and joins what only the longest does. `left` is told what is dropped:
+    /// where its ten seconds begin, what was counted in them, and latencies.
+    pub(super) fn forget(&mut self, now: Duration, mut left: impl FnMut(i64, &Counts, &Counts)) {
         let now = second(now);
         let is_due = |slot: &Slot| slot.end() <= oldest(now) || unit(slot.start, now).1 != slot.length;
         if !self.slots.iter().any(is_due) {
@@ -111,10 +116,9 @@ impl Window {
         for mut slot in std::mem::take(&mut self.slots) {
             let (start, length) = unit(slot.start, now);
             match joined.last_mut().filter(|last| last.start == start) {
-                _ if slot.end() <= oldest(now) => {}
                 Some(last) => {
-                    slot.counts.iter().for_each(|(number, n)| last.counts.add(number, n));
-                    slot.latency.iter().for_each(|(bucket, n)| last.latency.add(bucket, n));
+                    last.counts.add_all(&slot.counts);
+                    last.latency.add_all(&slot.latency);
                 }
                 None => {
                     (slot.start, slot.length) = (start, length);
@@ -122,6 +126,8 @@ impl Window {
                 }
             }
         }
+        let old = joined.partition_point(|slot| slot.end() <= oldest(now));
+        joined.drain(..old).for_each(|slot| left(slot.start, &slot.counts, &slot.latency));
         for slot in &mut joined {
             slot.counts.0.shrink_to_fit();
             slot.latency.0.shrink_to_fit();
@@ -174,6 +180,11 @@ impl Window {
         sums.into_iter().map(|n| n as u64).enumerate().filter(|(_, n)| *n > 0).collect()
     }
 
+    /// Its parts in the order of their times: the second in which each begins, what was counted, and latencies.
+    pub(super) fn slots(&self) -> impl Iterator<Item = (i64, &Counts, &Counts)> {
+        self.slots.iter().map(|slot| (slot.start, &slot.counts, &slot.latency))
+    }
+
     /// How many bytes the window takes, without those of the allocator.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
@@ -185,6 +196,10 @@ impl Window {
 }
 
 impl Counts {
+    pub(super) fn add_all(&mut self, more: &Self) {
+        more.iter().for_each(|(number, n)| self.add(number, n));
+    }
+
     fn add(&mut self, to: u8, n: f32) {
         match self.0.binary_search_by_key(&to, |count| count.number) {
             Ok(at) => self.0[at].bytes = (f32::from_le_bytes(self.0[at].bytes) + n).to_le_bytes(),
@@ -192,7 +207,7 @@ impl Counts {
         }
     }
 
-    fn iter(&self) -> impl Iterator<Item = (u8, f32)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u8, f32)> + Clone {
         self.0.iter().map(|count| (count.number, f32::from_le_bytes(count.bytes)))
     }
 }
@@ -215,7 +230,7 @@ fn unit(at: i64, now: i64) -> (i64, i64) {
 }
 
 fn oldest(now: i64) -> i64 {
-    now - LONGEST_SECONDS - second(MAX_LAG)
+    now - second(REACH)
 }
 
 fn second(at: Duration) -> i64 {

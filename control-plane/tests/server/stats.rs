@@ -152,3 +152,51 @@ async fn interval(agent: &mut Agent) -> i64 {
         }
     }
 }
+
+/// Lets time pass for the server, which runs in the test's own process.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_watch_begins_with_what_was_before_it() {
+    let server = start().await;
+    let mut shop = Agent::connect(&server, hello("shop")).await;
+    shop.snapshot().await;
+    let mut calls = 0;
+    for _ in 0..4 {
+        calls += 100;
+        shop.report(report(calls)).await;
+        soon(async {
+            while listed(&server, v1::ListRoutesRequest::default())
+                .await
+                .iter()
+                .all(|row| row.total_calls < calls)
+            {}
+        })
+        .await;
+        pass(Duration::from_secs(10)).await;
+    }
+    let first = async |request: v1::WatchRequest| {
+        let mut watch = soon(server.fleet().watch(request)).await.unwrap().into_inner();
+        let first = soon(watch.message()).await.unwrap().unwrap();
+        let next = soon(watch.message()).await.unwrap().unwrap();
+        assert!(next.past.is_empty(), "it is told once");
+        first.past
+    };
+    let of_route = first(v1::WatchRequest { route: Some(route()), ..Default::default() }).await;
+    let of_all = first(v1::WatchRequest::default()).await;
+    for (past, has_latency) in [(&of_route, true), (&of_all, false)] {
+        assert!(past.len() >= 2, "{past:?}");
+        let called = past.iter().filter(|span| span.calls_per_s > 0.0);
+        assert!(called.clone().count() >= 2, "{past:?}");
+        assert!(called.clone().all(|span| span.attempts_per_s > 1.4 * span.calls_per_s), "{past:?}");
+        assert!(called.clone().all(|span| span.p99.is_some() == has_latency), "{past:?}");
+    }
+    let filter = v1::RuleFilter { caller_service: Some("shop".to_owned()), ..Default::default() };
+    let chosen = first(v1::WatchRequest { filter: Some(filter), ..Default::default() }).await;
+    assert!(chosen.is_empty(), "of some routes nothing is kept: {chosen:?}");
+    server.stop().await;
+}

@@ -1,0 +1,153 @@
+//! When anybody was heard that could have told of calls, so that nothing told is not taken for nothing called.
+//!
+//! A process that makes no calls reports nothing, but its stream is open: silence means something while a process of
+//! the caller is connected, and nothing while none is. Counters go on while a process is cut off, so that what it
+//! says when it is back makes that time known after all, as far as the window reaches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::instance::{Instance, InstanceId};
+use super::past::{KEPT, SPAN};
+use super::window::{MAX_LAG, REACH};
+use super::{LONG_AGO, MAX_INSTANCES, Stats};
+use crate::hub::Session;
+
+/// A service and its cluster.
+pub(super) type Caller = (Arc<str>, Arc<str>);
+
+/// The times in which processes were connected, of every caller and of all together.
+#[derive(Debug, Default)]
+pub(super) struct Hearing {
+    all: Heard,
+    callers: HashMap<Caller, Heard>,
+}
+
+/// Times in order, with more than a span between them; the last one is open while a process is connected.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    processes: usize,
+    times: Vec<(Duration, Duration)>,
+}
+
+impl Stats {
+    /// A process opened a stream.
+    pub(crate) fn connected(&self, session: &Session) {
+        let now = self.now();
+        let books = &mut *self.books();
+        books.tidy(now);
+        let id = InstanceId::of(session);
+        if books.instances.len() >= MAX_INSTANCES {
+            books.make_room(now);
+        }
+        if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
+            let instance = books.instances.entry(id).or_insert_with(|| Instance::new(now, session.fresh));
+            if !instance.is_connected() {
+                books.hearing.opened(caller(session), now);
+            }
+            instance.opened(session.serves);
+        }
+    }
+
+    /// A stream of a process ended.
+    pub(crate) fn disconnected(&self, session: &Session) {
+        let now = self.now();
+        let books = &mut *self.books();
+        if let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) {
+            let was_connected = instance.is_connected();
+            instance.closed(now);
+            if was_connected && !instance.is_connected() {
+                books.hearing.closed(&caller(session), now);
+            }
+        }
+    }
+}
+
+fn caller(session: &Session) -> Caller {
+    (session.class.service.as_str().into(), session.class.cluster.as_str().into())
+}
+
+impl Hearing {
+    /// A process is connected.
+    fn opened(&mut self, caller: Caller, now: Duration) {
+        self.all.opened(now);
+        if self.callers.len() < MAX_INSTANCES || self.callers.contains_key(&caller) {
+            self.callers.entry(caller).or_default().opened(now);
+        }
+    }
+
+    /// A process is gone.
+    fn closed(&mut self, caller: &Caller, now: Duration) {
+        self.all.closed(now);
+        if let Some(heard) = self.callers.get_mut(caller) {
+            heard.closed(now);
+        }
+    }
+
+    /// A process that is connected told what it did since then; what was before these statistics began is not theirs.
+    pub(super) fn told(&mut self, caller: &Caller, from: Duration, now: Duration) {
+        let from = from.max(now.saturating_sub(REACH)).max(LONG_AGO);
+        self.all.told(from);
+        if let Some(heard) = self.callers.get_mut(caller) {
+            heard.told(from);
+        }
+    }
+
+    /// Forgets what is older than what is kept of the past.
+    pub(super) fn tidy(&mut self, now: Duration) {
+        self.all.forget(now);
+        self.callers.values_mut().for_each(|heard| heard.forget(now));
+        self.callers.retain(|_, heard| !heard.times.is_empty());
+    }
+
+    /// All callers together.
+    pub(super) fn of_all(&self) -> &Heard {
+        &self.all
+    }
+
+    /// One caller; none of whom nothing is known.
+    pub(super) fn of(&self, caller: &Caller) -> Option<&Heard> {
+        self.callers.get(caller)
+    }
+}
+
+impl Heard {
+    fn opened(&mut self, now: Duration) {
+        self.processes += 1;
+        if self.processes > 1 {
+            return;
+        }
+        match self.times.last_mut() {
+            Some((_, until)) if now.saturating_sub(*until) < SPAN => *until = Duration::MAX,
+            _ => self.times.push((now, Duration::MAX)),
+        }
+    }
+
+    fn closed(&mut self, now: Duration) {
+        self.processes = self.processes.saturating_sub(1);
+        if self.processes == 0
+            && let Some((_, until)) = self.times.last_mut()
+        {
+            *until = now;
+        }
+    }
+
+    fn told(&mut self, from: Duration) {
+        let Some((since, until)) = self.times.pop() else { return };
+        let mut since = since.min(from);
+        while let Some((before, _)) = self.times.pop_if(|(_, end)| since.saturating_sub(*end) < SPAN) {
+            since = since.min(before);
+        }
+        self.times.push((since, until));
+    }
+
+    fn forget(&mut self, now: Duration) {
+        self.times.retain(|(_, until)| now.saturating_sub(*until) < KEPT + MAX_LAG + SPAN);
+    }
+
+    /// True if somebody was heard all that time.
+    pub(super) fn covers(&self, from: Duration, to: Duration) -> bool {
+        self.times.iter().any(|(since, until)| *since <= from && to <= *until)
+    }
+}
