@@ -69,6 +69,17 @@ test("a rule is written, with the server's words at the field, a review and its 
   }
 });
 
+test("what a rule adds on its hop and along the chain is said before it is written", async ({ page }) => {
+  const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };
+  await live(page, href(key));
+  await expect(page.getByText("Valid")).toBeVisible();
+  await page.locator('[data-field="mode"]').getByRole("combobox").selectOption("MODE_ENFORCE");
+  await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("9");
+  const said = page.getByTestId("amplified");
+  await expect(said).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
+  await expect(said).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ sends for one request/);
+});
+
 test("what others changed meanwhile is shown beside what was typed, which is kept", async ({ page }) => {
   const key = ownKey("browser-test");
   const policy = { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } };

@@ -4,12 +4,19 @@
 // counts for nothing. Whoever extends this knows how to ask and which message stands for it.
 import { Code } from "@connectrpc/connect";
 import type { Finding, RuleReach } from "$wire/admin_pb";
+import type { Amplification } from "$wire/rules_pb";
 import { problemOf } from "../api";
 import type { Problem } from "../api";
 
 const SETTLED_AFTER_MS = 300;
 
-export interface Judgement {
+// What repeating can add, as things are and as they would be; guards are not told of it.
+export interface Amplified {
+  readonly before?: Amplification | undefined;
+  readonly after?: Amplification | undefined;
+}
+
+export interface Judgement extends Amplified {
   readonly findings: readonly Finding[];
   readonly reach?: RuleReach | undefined;
 }
@@ -19,6 +26,7 @@ export abstract class Judged<Written> {
   faults = $state.raw<ReadonlyMap<string, string>>(new Map());
   findings = $state.raw<readonly Finding[]>([]);
   reach = $state.raw<RuleReach>();
+  amplified = $state.raw<Amplified>();
   checking = $state(false);
   // What is wrong beyond single settings.
   problem = $state.raw<Problem>();
@@ -67,6 +75,7 @@ export abstract class Judged<Written> {
       this.faults = new Map();
       this.findings = answer.findings;
       this.reach = answer.reach;
+      this.amplified = answer;
       this.problem = undefined;
     } catch (thrown) {
       if (asked === this.#asked) this.refused(problemOf(thrown));

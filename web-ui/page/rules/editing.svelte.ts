@@ -11,6 +11,7 @@ import { currentRule, problemOf } from "../api";
 import type { Api, Problem } from "../api";
 import type { Saying } from "../parts/author";
 import { Judged } from "../parts/judged.svelte";
+import type { Judgement } from "../parts/judged.svelte";
 import { changes, merged } from "./changes";
 import type { Change } from "./changes";
 import { draftOf, policyOf } from "./draft";
@@ -22,6 +23,8 @@ export class Editing extends Judged<Rule> {
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
+  // What removing it would come to; undefined = not asked, or the server does not say.
+  removal = $state.raw<Judgement>();
   #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
@@ -117,16 +120,26 @@ export class Editing extends Judged<Rule> {
     }
   }
 
+  // Whether it can be removed is for the removal itself to say.
+  async judgeRemoval(): Promise<void> {
+    this.removal = undefined;
+    this.removal = await this.#remove({ validateOnly: true }).catch(() => undefined);
+  }
+
   async remove({ author, reason }: Saying): Promise<bigint | undefined> {
-    if (this.base === undefined) return undefined;
     try {
-      const { key = create(PatternSchema), revision, owner } = this.base;
-      const answer = await this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { author, reason, owner } });
-      return answer.revision;
+      const answer = await this.#remove({ author, reason });
+      return answer?.revision;
     } catch (thrown) {
       this.refused(problemOf(thrown));
       return undefined;
     }
+  }
+
+  async #remove(options: { author: string; reason: string } | { validateOnly: true }) {
+    if (this.base === undefined) return undefined;
+    const { key = create(PatternSchema), revision, owner } = this.base;
+    return this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { ...options, owner } });
   }
 
   #rule(): Rule | undefined {

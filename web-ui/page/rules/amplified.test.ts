@@ -1,0 +1,51 @@
+import { create } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { AmplificationSchema } from "$wire/rules_pb";
+import { expect, test } from "vitest";
+import { amplified } from "./amplified";
+
+const told = (fields: MessageInitShape<typeof AmplificationSchema>) => create(AmplificationSchema, fields);
+const bound = (maxAttempts: number, steadyAttemptsPerCall: number, freeRetriesPerWindow = 0) =>
+  ({ bound: { maxAttempts, steadyAttemptsPerCall, freeRetriesPerWindow, window: { seconds: 10n } } });
+const chain = (sends: bigint, ...services: string[]) =>
+  ({ chain: { sends, hops: services.slice(1).map((calleeService, at) => ({ callerService: services[at] ?? "", calleeService })) } });
+
+const inWords = (before: MessageInitShape<typeof AmplificationSchema>, after: MessageInitShape<typeof AmplificationSchema>) =>
+  amplified(told(before), told(after)).map((line) => `${line.isUp ? "up" : "down"}: ${line.what} ${line.before} → ${line.after} ${line.unit}`);
+
+test("what stays as it is is not said", () => {
+  const same = { ...bound(3, 1.1, 3), ...chain(4n, "shop", "cart") };
+  expect(inWords(same, same)).toEqual([]);
+  expect(amplified(undefined, undefined)).toEqual([]);
+});
+
+test("attempts of the hop and in the long run are said before and after", () => {
+  expect(inWords(bound(2, 1.1, 3), bound(4, 1.2, 3))).toEqual([
+    "up: Attempts on this hop at most 2 → 4 per call",
+    "up: In the long run 1.1 → 1.2 (and 3 per 10 s and process free) per call",
+  ]);
+  expect(inWords(bound(4, 1.25), bound(1, 1))).toEqual([
+    "down: Attempts on this hop at most 4 → 1 per call",
+    "down: In the long run 1.25 → 1 per call",
+  ]);
+});
+
+test("without a retry breaker nothing bounds the long run below the attempts", () => {
+  expect(inWords(bound(3, 1.1), bound(3, 0))).toEqual(["up: In the long run 1.1 → 3 per call"]);
+});
+
+test("where only what is free changes, both sides say it", () => {
+  expect(inWords(bound(3, 1.1, 0), bound(3, 1.1, 5))).toEqual([
+    "up: In the long run 1.1 (and none free) → 1.1 (and 5 per 10 s and process free) per call",
+  ]);
+});
+
+test("the worst chain is named, and both where it becomes another", () => {
+  const before = { ...bound(3, 1.1), ...chain(4n, "shop", "cart", "stock") };
+  expect(inWords(before, { ...bound(3, 1.1), ...chain(16n, "shop", "cart", "stock") })).toEqual([
+    "up: At the end of the worst chain shop → cart → stock: 4 → 16 sends for one request",
+  ]);
+  expect(inWords(before, { ...bound(3, 1.1), ...chain(3n, "web", "cart") })).toEqual([
+    "down: At the end of the worst chain: 4 (shop → cart → stock) → 3 (web → cart) sends for one request",
+  ]);
+});
