@@ -16,6 +16,17 @@ test("a row of the overview leads to its route, whose charts begin with what was
   await expect(routeRow(page, "inventory", "stock")).toBeVisible();
 });
 
+test("charts begin with points that are older than the page", async ({ page }) => {
+  // A span is ten seconds, and told once all processes have had the time to report it.
+  await expect(async () => {
+    await page.goto(ROUTE);
+    const chart = page.getByRole("img", { name: /^Attempts\/s.*now \d/ });
+    await expect(chart).toBeVisible();
+    const loadedAt = await page.evaluate(() => performance.timeOrigin / 1000);
+    expect(Number(await chart.getAttribute("data-oldest"))).toBeLessThan(loadedAt - 10);
+  }).toPass({ timeout: 60_000 });
+});
+
 test("it is watched by a stream of its own while it is seen, and no longer", async ({ page }) => {
   await live(page, ROUTE);
   await expect(page.getByText(/Watched closely/)).toBeVisible();

@@ -1,5 +1,6 @@
 // The page against a real Connect client and an in-memory server.
 import { create } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createRouterTransport } from "@connectrpc/connect";
 import { cleanup, render, screen, waitFor, within } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
@@ -77,6 +78,16 @@ test("a route reads as a multiplication and a high one is marked by a word", asy
   expect(screen.getByText("gateway").closest("tr")?.textContent).not.toContain("high");
   expect(screen.getByTestId("fleet-amplification").textContent).toBe("×2.36");
   expect(screen.getByTestId("clients").textContent).toBe("4");
+});
+
+test("the charts begin with what was before the page was opened", async () => {
+  const past = [{ until: timestampFromMs(Date.now() - 600_000), span: { seconds: 10n }, callsPerS: 10, attemptsPerS: 30, failedPerS: 5 }];
+  shown(served(async function* () {
+    yield message({ reset: true, asOf: timestampFromMs(Date.now()), routes: [route("orders")], past });
+    await new Promise(() => {});
+  }));
+  expect(await screen.findByRole("img", { name: /^Amplification.*now ×1\.00.*highest ×3\.00/ })).toBeTruthy();
+  expect(screen.getByRole("img", { name: /^Failed calls.*highest 50\.0 %/ })).toBeTruthy();
 });
 
 test("a rule says its policy in words and who has not applied it", async () => {

@@ -1,31 +1,22 @@
-// The stream as the components see it: the fleet, whether it is live, and the last two minutes.
+// The stream as the components see it: the fleet, whether it is live, and its last quarter of an hour.
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
-import { Past } from "./past";
+import { Lately } from "./past";
+import type { Sample } from "./past";
 import type { Fleet } from "./state";
 import { fold, totals } from "./state";
-
-export interface Sample {
-  // Seconds since the epoch, by this machine's clock.
-  readonly at: number;
-  readonly amplification: number | undefined;
-  readonly errors: number | undefined;
-}
 
 export type Liveness = "loading" | "live" | "late" | "down" | "locked";
 
 // Two messages missed: worth a mark, not yet an alarm.
 const LATE_AFTER_MS = 3_500;
-// The chart's window and a little more, so that its line enters from outside.
-const KEPT_S = 130;
 const MARK_MS = 5_000;
 
 export class Board {
   fleet = $state.raw<Fleet>();
+  // Of all routes together.
   samples = $state.raw<readonly Sample[]>([]);
-  // Of single routes, for whoever opens one.
-  readonly past = new Past();
   // Why there is no stream; undefined = there is one, or the first is being opened.
   downReason = $state<string>();
   // The server wants to know who is asking.
@@ -43,6 +34,7 @@ export class Board {
     return this.ageMs > LATE_AFTER_MS ? "late" : "live";
   });
 
+  #lately = new Lately();
   #heardAt: number | undefined;
   #feed: Feed | undefined;
 
@@ -80,6 +72,7 @@ export class Board {
     this.#heardAt = performance.now();
     // The first of a stream may be an old one, told again.
     if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
+    this.#lately.tell(event.message.past);
     this.#sample(fleet);
     if (fleet.changed.length > 0) {
       const marked = new Map(this.marked);
@@ -92,7 +85,7 @@ export class Board {
   #forget(): void {
     this.fleet = undefined;
     this.samples = [];
-    this.past.forget();
+    this.#lately = new Lately();
     this.downReason = undefined;
     this.ageMs = undefined;
     this.marked = new Map();
@@ -100,10 +93,9 @@ export class Board {
   }
 
   #sample(fleet: Fleet): void {
-    const at = Date.now() / 1000;
-    const kept = this.samples.filter((sample) => sample.at > at - KEPT_S && sample.at < at);
-    this.samples = [...kept, { at, ...totals(fleet.routes.values()) }];
-    this.past.take(fleet.routes, at);
+    const { calls, attempts, errors } = totals(fleet.routes.values());
+    const sample = { at: Date.now() / 1000, callsPerS: calls, attemptsPerS: attempts, errorShare: errors };
+    this.samples = this.#lately.add(sample, this.aheadMs / 1000);
   }
 
   #tick(): void {

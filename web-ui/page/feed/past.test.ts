@@ -1,46 +1,68 @@
+import { create } from "@bufbuild/protobuf";
+import { PastSchema } from "$wire/fleet_pb";
+import type { Past } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
-import { Past, PAST_S, sampleOf } from "./past";
-import { keyText } from "./state";
+import { Lately, PAST_S, sampleOf, withSpan } from "./past";
+import type { Sample } from "./past";
 import { route } from "../testing";
 
-const fleet = (...routes: ReturnType<typeof route>[]) => new Map(routes.map((each) => [keyText(each.key), each]));
-const key = (caller: string) => keyText(route(caller).key);
+const span = (until: number, fields: object = {}): Past =>
+  create(PastSchema, { until: { seconds: BigInt(until) }, span: { seconds: 10n }, callsPerS: 10, attemptsPerS: 20, failedPerS: 1, ...fields });
+const heard = (at: number) => sampleOf(route("orders"), at);
+const times = (samples: readonly Sample[]) => samples.map(({ at, callsPerS }) => (callsPerS === undefined ? "gap" : at));
 
-test("a route's last minutes are kept, and what is older goes", () => {
-  const past = new Past();
-  for (let at = 0; at <= PAST_S + 10; at += 1) past.take(fleet(route("orders", { attemptsPerS: at })), at);
-  const samples = past.of(key("orders"));
+test("the last quarter of an hour is kept, and what is older goes", () => {
+  const lately = new Lately();
+  let samples: readonly Sample[] = [];
+  for (let at = 0; at <= PAST_S + 10; at += 1) samples = lately.add(heard(at), 0);
   expect(samples).toHaveLength(PAST_S);
-  expect(samples.at(-1)?.attemptsPerS).toBe(PAST_S + 10);
   expect(samples[0]?.at).toBe(11);
 });
 
-test("a route that is gone is forgotten with its time", () => {
-  const past = new Past();
-  past.take(fleet(route("orders")), 1);
-  past.take(fleet(), 100);
-  expect(past.of(key("orders"))).toHaveLength(1);
-  past.take(fleet(), 1 + PAST_S);
-  expect(past.of(key("orders"))).toHaveLength(0);
-});
-
-test("of a large fleet only routes that repeat or fail are kept, and never more than so many", () => {
-  const past = new Past();
-  const quiet = Array.from({ length: 3_000 }, (_, at) => route(`quiet-${at}`));
-  const failing = Array.from({ length: 900 }, (_, at) => route(`failing-${at}`, { errorShare: 0.1 }));
-  past.take(fleet(...quiet, ...failing), 1);
-  expect(past.of(key("quiet-7"))).toHaveLength(0);
-  expect(past.of(key("failing-7"))).toHaveLength(1);
-  expect(past.of(key("failing-899"))).toHaveLength(0);
-});
-
 test("a clock that goes back makes no line that goes back", () => {
-  const past = new Past();
-  for (const at of [1, 2, 3, 2]) past.take(fleet(route("orders")), at);
-  expect(past.of(key("orders")).map(({ at }) => at)).toEqual([1, 2]);
+  const lately = new Lately();
+  for (const at of [1, 2, 3]) lately.add(heard(at), 0);
+  expect(times(lately.add(heard(2), 0))).toEqual([1, 2]);
+});
+
+test("what the server tells stands before what is heard, by this machine's clock", () => {
+  const lately = new Lately();
+  lately.tell([span(1_000), span(1_010, { callsPerS: 4, failedPerS: 1 })]);
+  const samples = lately.add(heard(990), 30);
+  expect(times(samples)).toEqual([970, 980, 990]);
+  expect(samples[1]).toMatchObject({ callsPerS: 4, attemptsPerS: 20, errorShare: 0.25 });
+});
+
+test("where both know a time, it is drawn once", () => {
+  const lately = new Lately();
+  lately.tell([span(100), span(110), span(120), span(130)]);
+  for (const at of [108, 109, 121]) lately.add(heard(at), 0);
+  expect(times(lately.add(heard(122), 0))).toEqual([100, 108, 109, 120, 121, 122]);
+});
+
+test("while the stream was away the server's spans take its place", () => {
+  const lately = new Lately();
+  lately.add(heard(100), 0);
+  lately.tell([span(90), span(100), span(110), span(120), span(130)]);
+  expect(times(lately.add(heard(141), 0))).toEqual([90, 100, 110, 120, 130, 141]);
+});
+
+test("where nobody was heard the line breaks", () => {
+  const lately = new Lately();
+  lately.tell([span(100), span(130), span(140)]);
+  expect(times(lately.add(heard(150), 0))).toEqual([100, "gap", 130, 140, 150]);
+  expect(times(lately.add(heard(200), 0))).toEqual([100, "gap", 130, 140, 150, "gap", 200]);
 });
 
 test("without calls there is no share of failures", () => {
   expect(sampleOf(route("orders", { callsPerS: 0, errorShare: 0 }), 1).errorShare).toBeUndefined();
   expect(sampleOf(undefined, 1)).toMatchObject({ callsPerS: 0, p99Ms: undefined });
+});
+
+test("what is heard of all routes goes on from what the server told, span by span", () => {
+  const routes = [route("orders", { errorShare: 0.1 }), route("shop", { attemptsPerS: 30 })];
+  const told = [span(100)];
+  expect(withSpan(told, routes, { $typeName: "google.protobuf.Timestamp", seconds: 105n, nanos: 0 })).toBe(told);
+  const [, next] = withSpan(told, routes, { $typeName: "google.protobuf.Timestamp", seconds: 110n, nanos: 0 });
+  expect(next).toMatchObject({ callsPerS: 20, attemptsPerS: 40, failedPerS: 1 });
 });

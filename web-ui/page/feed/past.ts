@@ -1,25 +1,32 @@
-// The last minutes of single routes, so that a chart does not begin empty where the page has watched for a while.
-//
-// Of each route five figures a second are kept and nothing else. In a large fleet only routes that repeat or fail are:
-// those are the ones that somebody will open. No clock of its own.
-import type { RouteStats } from "$wire/fleet_pb";
+// The last quarter of an hour as charts draw it: what this page heard itself, second by second, and before that and
+// between what the server tells of it, in spans of ten seconds. No clock of its own.
+import { create } from "@bufbuild/protobuf";
+import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { PastSchema } from "$wire/fleet_pb";
+import type { Past, RouteStats } from "$wire/fleet_pb";
 import { toMs } from "../words";
 
-export interface RouteSample {
+// Of a route, or of all of them together. Undefined = not known.
+export interface Sample {
   // Seconds since the epoch, by this machine's clock.
   readonly at: number;
-  readonly callsPerS: number;
-  readonly attemptsPerS: number;
+  readonly callsPerS: number | undefined;
+  readonly attemptsPerS: number | undefined;
+  // Failed calls / calls; undefined also where there were no calls.
   readonly errorShare: number | undefined;
-  readonly p50Ms: number | undefined;
-  readonly p99Ms: number | undefined;
+  // Of a route only.
+  readonly p50Ms?: number | undefined;
+  readonly p99Ms?: number | undefined;
 }
 
-// The chart's window and a little more, so that its line enters from outside.
-export const PAST_S = 310;
-const MOST_ROUTES = 400;
+// The longest window of a chart and a little more, so that its line enters from outside.
+export const PAST_S = 910;
+const SPAN_S = 10;
+// Further apart than this nothing was heard in between: the line breaks. The latest span that the server can tell lies
+// back by the time that reports take.
+const APART_S = 30;
 
-export function sampleOf(route: RouteStats | undefined, at: number): RouteSample {
+export function sampleOf(route: RouteStats | undefined, at: number): Sample {
   const called = route !== undefined && route.callsPerS > 0;
   return {
     at,
@@ -31,32 +38,71 @@ export function sampleOf(route: RouteStats | undefined, at: number): RouteSample
   };
 }
 
-// With one more at the end, without what is too old; time never runs backwards.
-export function withSample(before: readonly RouteSample[], sample: RouteSample): RouteSample[] {
-  return [...before.filter(({ at }) => at > sample.at - PAST_S && at < sample.at), sample];
+// Undefined also where there were no calls.
+export function amplificationOf({ callsPerS = 0, attemptsPerS }: Sample): number | undefined {
+  return callsPerS > 0 && attemptsPerS !== undefined ? attemptsPerS / callsPerS : undefined;
 }
 
-export class Past {
-  readonly #samples = new Map<string, RouteSample[]>();
+export function secondsOf(at: Timestamp | undefined): number {
+  return at === undefined ? 0 : Number(at.seconds) + at.nanos / 1e9;
+}
 
-  take(routes: ReadonlyMap<string, RouteStats>, at: number): void {
-    const few = routes.size <= MOST_ROUTES;
-    for (const [key, route] of routes) {
-      const kept = this.#samples.get(key);
-      const worthIt = few || route.errorShare > 0 || route.attemptsPerS > route.callsPerS + 0.05;
-      if (kept === undefined && (!worthIt || this.#samples.size >= MOST_ROUTES)) continue;
-      this.#samples.set(key, withSample(kept ?? [], sampleOf(route, at)));
-    }
-    for (const [key, samples] of this.#samples) {
-      if ((samples.at(-1)?.at ?? 0) <= at - PAST_S) this.#samples.delete(key);
-    }
+// With what is now as the last span, once that is due: rates are taken over as long.
+export function withSpan(past: readonly Past[], routes: Iterable<RouteStats>, asOf: Timestamp | undefined): readonly Past[] {
+  const now = secondsOf(asOf);
+  const last = past.at(-1);
+  if (asOf === undefined || (last !== undefined && now - secondsOf(last.until) < SPAN_S)) return past;
+  const span = create(PastSchema, { until: asOf, span: { seconds: BigInt(SPAN_S) } });
+  for (const { callsPerS, attemptsPerS, retriesPerS, hedgesPerS, errorShare } of routes) {
+    span.callsPerS += callsPerS;
+    span.attemptsPerS += attemptsPerS;
+    span.retriesPerS += retriesPerS;
+    span.hedgesPerS += hedgesPerS;
+    span.failedPerS += callsPerS * errorShare;
+  }
+  return [...past.filter(({ until }) => secondsOf(until) > now - PAST_S), span];
+}
+
+export class Lately {
+  #own: readonly Sample[] = [];
+  #told: readonly Past[] = [];
+
+  // What the server says of the time before; `[]` = it says nothing new.
+  tell(past: readonly Past[]): void {
+    if (past.length > 0) this.#told = past;
   }
 
-  of(key: string): readonly RouteSample[] {
-    return this.#samples.get(key) ?? [];
+  // With what is now; the server's clock is ahead of this machine's by `aheadS`. Time never runs backwards.
+  add(sample: Sample, aheadS: number): readonly Sample[] {
+    this.#own = [...this.#own.filter(({ at }) => at > sample.at - PAST_S && at < sample.at), sample];
+    const told = this.#told.map((span) => sampleOfSpan(span, aheadS)).filter(({ at }) => at > sample.at - PAST_S && this.#isNews(at));
+    return withGaps([...told, ...this.#own].sort((a, b) => a.at - b.at), new Set(told));
   }
 
-  forget(): void {
-    this.#samples.clear();
+  // What was heard here is finer.
+  #isNews(until: number): boolean {
+    return !this.#own.some(({ at }) => at > until - SPAN_S && at <= until) && until < (this.#own.at(-1)?.at ?? Infinity);
   }
+}
+
+function sampleOfSpan({ until, callsPerS, attemptsPerS, failedPerS, p50, p99 }: Past, aheadS: number): Sample {
+  return {
+    at: secondsOf(until) - aheadS,
+    callsPerS,
+    attemptsPerS,
+    errorShare: callsPerS > 0 ? Math.min(failedPerS / callsPerS, 1) : undefined,
+    p50Ms: p50 && toMs(p50),
+    p99Ms: p99 && toMs(p99),
+  };
+}
+
+// Between two spans of the server nothing is missing unless one of them is.
+function withGaps(samples: readonly Sample[], told: ReadonlySet<Sample>): Sample[] {
+  return samples.flatMap((sample, index) => {
+    const next = samples[index + 1];
+    if (next === undefined) return [sample];
+    const most = told.has(sample) && told.has(next) ? SPAN_S * 1.5 : APART_S;
+    const gap = { at: sample.at + 1, callsPerS: undefined, attemptsPerS: undefined, errorShare: undefined };
+    return next.at - sample.at > most ? [sample, gap] : [sample];
+  });
 }

@@ -32,6 +32,18 @@ test("a reset forgets everything before it and marks nothing", () => {
   expect(after?.changed).toEqual([]);
 });
 
+test("whoever comes late is told the past as it is by then", () => {
+  const at = (seconds: bigint) => ({ seconds, nanos: 0 });
+  const past = [{ until: at(90n), callsPerS: 5 }];
+  const opened = fold(undefined, message({ reset: true, asOf: at(95n), routes: [route("orders")], past }));
+  const soon = fold(opened, message({ asOf: at(96n) }));
+  const later = fold(soon, message({ asOf: at(101n) }));
+  expect(later?.past.map(({ until, callsPerS }) => [until?.seconds, callsPerS])).toEqual([[90n, 5], [101n, 10]]);
+  expect(soon?.past).toHaveLength(1);
+  if (later === undefined) throw new Error("there is a fleet");
+  expect(fold(undefined, asReset(later))?.past).toEqual(later.past);
+});
+
 test("a rule that a later message brings is marked as changed", () => {
   const after = fold(fold(undefined, start), message({ rules: [rule("orders", 8n)] }));
   expect(after?.changed).toEqual([keyText(rule("orders", 8n).rule?.key)]);

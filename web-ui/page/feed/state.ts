@@ -4,9 +4,10 @@
 // clock: what is new is found by comparing with the value before.
 import { create } from "@bufbuild/protobuf";
 import { WatchResponseSchema } from "$wire/fleet_pb";
-import type { RouteStats, WatchResponse } from "$wire/fleet_pb";
+import type { Past, RouteStats, WatchResponse } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
 import type { Names } from "../address.svelte";
+import { withSpan } from "./past";
 import type { RuleRow, Told } from "./told";
 
 export interface Fleet {
@@ -18,6 +19,8 @@ export interface Fleet {
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
   readonly rules: ReadonlyMap<string, RuleRow>;
+  // What all routes together did lately, for whoever comes late.
+  readonly past: readonly Past[];
   // All that are in force.
   readonly kills: readonly KillSwitch[];
   // Whose clients' figures are missing.
@@ -39,6 +42,7 @@ export function fold(before: Fleet | undefined, message: Told): Fleet | undefine
   if (before === undefined && !message.reset) return undefined;
   const base = message.reset ? undefined : before;
   const first = message.reset || (message.continued && base?.first === true);
+  const routes = changed(base?.routes, message.removedRoutes, message.routes, (route) => route.key);
   return {
     epoch: message.epoch,
     revision: message.revision,
@@ -46,8 +50,9 @@ export function fold(before: Fleet | undefined, message: Told): Fleet | undefine
     asOf: message.asOf,
     staleSince: message.staleSince,
     window: message.window,
-    routes: changed(base?.routes, message.removedRoutes, message.routes, (route) => route.key),
+    routes,
     rules: changed(base?.rules, message.removedRules, message.rules, (rule) => rule),
+    past: base === undefined || message.continued ? (base?.past ?? message.past) : withSpan(base.past, routes.values(), message.asOf),
     kills: message.continued && base ? base.kills : message.kills,
     missingReplicas: message.missingReplicas,
     first,
@@ -77,6 +82,7 @@ export function asReset(fleet: Fleet): Told {
     revision: fleet.revision,
     connectedClients: fleet.clients,
     routes: [...fleet.routes.values()],
+    past: [...fleet.past],
     kills: [...fleet.kills],
     missingReplicas: [...fleet.missingReplicas],
   });

@@ -117,6 +117,23 @@ test("what its own stream says goes before the fleet's", async () => {
   expect(screen.getByText(/Watched closely/)).toBeTruthy();
 });
 
+const agoS = (seconds: number) => timestampFromMs(Date.now() - seconds * 1000);
+
+test("the charts begin with what was before the page was opened, and show as much of it as is wanted", async () => {
+  const user = userEvent.setup();
+  const past = [600, 590].map((ago, at) => ({ until: agoS(ago), span: { seconds: 10n }, callsPerS: 40, attemptsPerS: 90 - at, failedPerS: 10 }));
+  shown({
+    watch: async function* (_, signal) {
+      yield message({ reset: true, asOf: agoS(0), routes: [route("orders")], past });
+      await forever(signal);
+    },
+  });
+  expect(await screen.findByRole("img", { name: /^Attempts\/s.*now 10.*highest 90/ })).toBeTruthy();
+  expect(screen.getByRole("img", { name: /^Failed calls.*highest 25\.0 %/ })).toBeTruthy();
+  await user.selectOptions(screen.getByLabelText("Charts over"), "5");
+  expect(new URLSearchParams(location.search).get("minutes")).toBe("5");
+});
+
 test("when its own stream is refused it says so and goes on with the fleet's", async () => {
   // eslint-disable-next-line require-yield -- a stream that is refused says nothing
   shown({ watch: async function* () { throw new ConnectError("too many streams", Code.ResourceExhausted); } });

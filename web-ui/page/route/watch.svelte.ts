@@ -7,8 +7,8 @@
 // fails, the shared stream's figures are shown.
 import { problemOf } from "../api";
 import type { Problem } from "../api";
-import { sampleOf, withSample } from "../feed/past";
-import type { RouteSample } from "../feed/past";
+import { Lately, sampleOf, secondsOf } from "../feed/past";
+import type { Sample } from "../feed/past";
 import { waitMs } from "../feed/link";
 import type { RouteFailure, RouteStats, WatchResponse } from "$wire/fleet_pb";
 
@@ -21,14 +21,14 @@ export class RouteWatch {
   stats = $state.raw<RouteStats>();
   // The latest calls that did not end well; what was told last, while there is no stream.
   failures = $state.raw<readonly RouteFailure[]>([]);
-  samples = $state.raw<readonly RouteSample[]>([]);
+  samples = $state.raw<readonly Sample[]>([]);
   // What is shown comes from this stream, and now.
   live = $state(false);
   problem = $state.raw<Problem>();
 
-  constructor(past: readonly RouteSample[]) {
-    this.samples = past;
-  }
+  readonly #lately = new Lately();
+  // The server's clock against this machine's.
+  #aheadS = 0;
 
   // Returns what ends it.
   start(ask: Ask): () => void {
@@ -40,7 +40,7 @@ export class RouteWatch {
   // For as long as there is no stream: what the shared one says.
   instead(stats: RouteStats | undefined, at: number): void {
     if (this.live) return;
-    this.samples = withSample(this.samples, sampleOf(stats, at));
+    this.samples = this.#lately.add(sampleOf(stats, at), this.#aheadS);
   }
 
   async #run(ask: Ask, signal: AbortSignal): Promise<void> {
@@ -95,7 +95,10 @@ export class RouteWatch {
     if (!message.continued) this.failures = message.failures;
     this.live = true;
     this.problem = undefined;
-    this.samples = withSample(this.samples, sampleOf(this.stats, Date.now() / 1000));
+    const at = Date.now() / 1000;
+    this.#aheadS = secondsOf(message.asOf) - at;
+    this.#lately.tell(message.past);
+    this.samples = this.#lately.add(sampleOf(this.stats, at), this.#aheadS);
   }
 }
 
