@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use self::fields::Fields;
 use crate::scenario::{
-    Arrivals, Balance, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget, RateFrom,
-    Retries, Scenario, Service, Strategy, Target,
+    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget,
+    RateFrom, Retries, Scenario, Service, Strategy, Target,
 };
 use crate::spread::Spread;
 
@@ -83,7 +83,8 @@ fn scenario(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Scenario 
         name: fields.text("name").unwrap_or_default(),
         duration: fields.duration("duration").unwrap_or_else(|| {
             fields.missing("duration");
-            Duration::from_secs(1)
+            // Nothing in it is too late.
+            DURATION.max
         }),
         seed: fields.number("seed").unwrap_or(DEFAULT_SEED),
         network: fields.part("network", spread).unwrap_or(Spread::Fixed(DEFAULT_NETWORK)),
@@ -179,7 +180,8 @@ fn open(fields: &mut Fields<'_>) -> Arrivals {
     match (rate, rates.is_empty()) {
         (Some(milli_per_second), true) => rates.push(RateFrom { from: Duration::ZERO, milli_per_second }),
         (Some(_), false) => fields.problem("rate", "there is `rates` too: give one of them"),
-        (None, true) => fields.problem("", "lacks `rate` or `rates`"),
+        (None, true) if !fields.has("rate") => fields.problem("", "lacks `rate` or `rates`"),
+        (None, true) => {}
         (None, false) => {}
     }
     Arrivals::Open { even, rates }

@@ -21,7 +21,7 @@ mod what_if;
 mod world;
 
 pub use damper_core::fault::Faults;
-pub use outcome::{Figures, Hop, Latency, Outcome, Phase, Second, ServiceFigures};
+pub use outcome::{Figures, Hop, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
 pub use scenario::Scenario;
 pub use spread::{LENGTH, LIST, Spread};
 pub use what_if::{Change, Downstream, Measured, Prediction, Side, what_if};

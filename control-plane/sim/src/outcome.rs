@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::ledger::{HopCount, Ledger, PHASES, SecondCount, ServiceCount};
 use crate::plan::Plan;
 
-/// So many seconds in a row must be good.
-const RECOVERED_FOR: usize = 5;
+/// So many seconds in a row must be good for a recovery.
+pub const RECOVERED_FOR: usize = 5;
 /// Hundredths of the share before.
 const RECOVERED_PERCENT: u64 = 95;
 

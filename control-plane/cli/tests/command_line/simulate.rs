@@ -14,7 +14,7 @@ fn simulate(file: &Path, args: &[&str]) -> Ended {
 
 const SMALL: &str = "
 name: small
-duration: 5s
+duration: 10s
 services: { stock: { methods: { shop.v1.Stock/Take: { time: 5ms } } } }
 load: [ { caller: shop, call: stock shop.v1.Stock/Take, open: { rate: 20, even: true } } ]
 faults: [ { service: stock, from: 1s, until: 2s, error: {} } ]
@@ -48,7 +48,7 @@ fn tables_show_strategies_hops_and_services() {
     let (_folder, file) = folder(SMALL, RULE);
     let shown = simulate(&file, &[]).ok();
     let lines: Vec<&str> = shown.lines().collect();
-    assert_eq!(lines[0], "small: 5 s, seed 1, trouble from 1.0 s until 2.0 s");
+    assert_eq!(lines[0], "small: 10 s, seed 1, trouble from 1.0 s until 2.0 s");
     let cells = |begin: &str| -> Vec<&str> {
         let found = lines.iter().find(|line| line.starts_with(begin));
         found.unwrap_or_else(|| panic!("{begin} is not in {shown}")).split_whitespace().collect()
@@ -71,7 +71,7 @@ fn picture_is_written_and_speed_is_told_beside_the_figures() {
     let (folder, file) = folder(SMALL, RULE);
     let picture = folder.path().join("picture.svg");
     let ended = simulate(&file, &["--svg", text(&picture), "--timing"]);
-    assert!(ended.err.contains("10 virtual seconds and "), "{ended:?}");
+    assert!(ended.err.contains("20 virtual seconds and "), "{ended:?}");
     ended.ok();
     let picture = std::fs::read_to_string(picture).unwrap();
     assert!(picture.contains("governed: goodput per second"));
@@ -79,11 +79,11 @@ fn picture_is_written_and_speed_is_told_beside_the_figures() {
 
 #[test]
 fn everything_wrong_is_told_at_once_with_file_and_path() {
-    let bad = SMALL.replace("rate: 20", "rate: many").replace("5s", "5");
+    let bad = SMALL.replace("rate: 20", "rate: many").replace("10s", "10");
     let (_folder, file) = folder(&bad, &RULE.replace("max_attempts: 3", "max_attempts: 99"));
     let told = simulate(&file, &[]).failed(65);
     for fault in [
-        "scenario.yaml: duration: 5 is not a duration",
+        "scenario.yaml: duration: 10 is not a duration",
         "scenario.yaml: load[0].open.rate: \"many\" is not a number",
         "scenario.yaml: strategies[1].damper: rules.yaml: ",
         "policy.retry.max_attempts: 99 is not in 1..=10",

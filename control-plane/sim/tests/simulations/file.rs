@@ -120,6 +120,8 @@ strategies:
     ];
     let missing: Vec<_> = expected.iter().filter(|line| !found.iter().any(|known| known == *line)).collect();
     assert!(missing.is_empty(), "missing {missing:#?} in {found:#?}");
+    let follows = |line: &&String| line.contains("lacks") || line.contains("is not before the end");
+    assert_eq!(found.iter().find(follows), None, "what only follows from another fault is not told");
 }
 
 #[test]

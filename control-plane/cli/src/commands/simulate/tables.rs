@@ -1,6 +1,6 @@
 //! What came of a scenario, as tables: strategies, hops, services.
 
-use damper_sim::{Figures, Outcome, Phase};
+use damper_sim::{Figures, Outcome, Phase, RECOVERED_FOR};
 
 use crate::figures::{amplification, rate, share};
 use crate::output::{Align, Table, printable};
@@ -70,7 +70,9 @@ fn goodput(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
 }
 
 fn recovered(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
-    let ends = outcome.trouble_us.is_some_and(|[_, until]| until < outcome.duration_us);
+    // Too little came after it to tell.
+    let least = RECOVERED_FOR as u64 * 1_000_000;
+    let ends = outcome.trouble_us.is_some_and(|[_, until]| until + least <= outcome.duration_us);
     match figures.recovered_after_s {
         _ if phase.name != "after" || !ends => String::new(),
         Some(seconds) => format!("{seconds} s"),
