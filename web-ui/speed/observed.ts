@@ -23,9 +23,10 @@ export async function observe(page: Page, rules: number): Promise<void> {
       for (const { duration } of list.getEntries()) seen.tasksMs.push(duration);
     }).observe({ type: "longtask", buffered: true });
     const look = () => {
-      const count = document.querySelector("section[aria-label=Rules] .count")?.textContent;
+      // With marks between the thousands.
+      const count = document.querySelector("section[aria-label=Rules] .count")?.textContent.replace(/\D/g, "") ?? "";
       if (seen.rowsMs === undefined && document.querySelector("table.rules tbody tr")) seen.rowsMs = performance.now();
-      if (seen.allMs === undefined && parseInt(count ?? "") >= all) seen.allMs = performance.now();
+      if (seen.allMs === undefined && Number(count) >= all) seen.allMs = performance.now();
       if (seen.allMs === undefined) requestAnimationFrame(look);
     };
     requestAnimationFrame(look);

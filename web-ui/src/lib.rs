@@ -57,12 +57,12 @@ mod tests {
 
     /// What a browser loads before it shows anything, over a slow line too.
     #[test]
-    fn all_scripts_and_styles_together_are_at_most_300_kb_packed() {
+    fn all_scripts_and_styles_together_are_at_most_250_kb_packed() {
         let code = paths().filter(|path| path.ends_with(".js") || path.ends_with(".css"));
         let sizes: Vec<(&str, usize)> = code
             .map(|path| (path, file(path).and_then(|file| file.gzip).expect("code is packed").len()))
             .collect();
-        assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() <= 300_000, "{sizes:?}");
+        assert!(sizes.iter().map(|(_, size)| size).sum::<usize>() <= 250_000, "{sizes:?}");
     }
 
     #[test]
