@@ -42,6 +42,10 @@ async function reviewRule(page: Page): Promise<void> {
   await page.getByRole("dialog").getByLabel(/^Why/).fill("Two more repeats while the ledger restarts");
 }
 
+async function judgeGuard(page: Page): Promise<void> {
+  await page.getByText("Rules that it cuts").waitFor();
+}
+
 async function choose(page: Page): Promise<void> {
   await page.getByTestId("reach").waitFor();
 }
@@ -56,7 +60,7 @@ export const SHOWN: readonly Shown[] = [
   { name: "uncovered", path: "/uncovered", full: "large" },
   { name: "route", path: at("/route", DEMO), full: "demo", many: { server: "large", path: at("/route", worstRoute) }, asks: /Rules\/Explain|Fleet\/Watch/ },
   { name: "guards", path: "/guards", full: "large", asks: /Guards\/ListGuards/ },
-  { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/ },
+  { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/, act: judgeGuard },
   { name: "clients", path: "/clients", full: "large", asks: /Fleet\/ListClients/ },
   { name: "kill", path: "/kill?callee=stock", full: "stopped", act: choose },
   { name: "history", path: "/history", full: "large", asks: /History\/ListChanges/ },
