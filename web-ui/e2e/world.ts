@@ -31,11 +31,13 @@ export const HOPS = [
   ["inventory", "stock"],
 ] as const;
 
-// Every test also fails by what the browser complains about, and by a request that leaves the server.
-export const test = base.extend<{ quiet: undefined }>({
+// Every test also fails by what the browser complains about but for what is expected, and by a request that leaves the
+// server.
+export const test = base.extend<{ quiet: undefined; expected: RegExp | undefined }>({
+  expected: [undefined, { option: true }],
   quiet: [
-    async ({ context }, use) => {
-      const complain = heed(context, server);
+    async ({ context, expected }, use) => {
+      const complain = heed(context, server, expected);
       await use(undefined);
       complain();
     },
