@@ -47,11 +47,11 @@ test("who lags is named until the answer comes, and then all have it", async ({ 
   const convergence = page.getByTestId("convergence");
   await expect(convergence).toContainText(/Stored at revision \d+, applied by 1 of 2 clients/);
   await expect(convergence.getByRole("listitem")).toHaveText(/gateway gateway-1: has not answered/);
-  await expect(page.getByText("Applied by 1 of 2 clients.")).toBeVisible();
+  await expect(page.getByText("Applied by 1 of 2 clients.", { exact: true })).toBeVisible();
   await expectSound(page);
   slow.catchUp();
   await expect(convergence).toContainText(/Stored at revision \d+, applied by all 2 clients/);
-  await expect(page.getByText("Applied by 2 of 2 clients.")).toBeVisible();
+  await expect(page.getByText("Applied by 2 of 2 clients.", { exact: true })).toBeVisible();
   await expect(convergence.getByRole("listitem")).toHaveCount(0);
 });
 

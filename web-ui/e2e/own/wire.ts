@@ -7,6 +7,8 @@ import { once } from "node:events";
 export class Wire {
   readonly #server: Server;
   readonly #ends = new Set<Socket>();
+  // Whose other end went away meanwhile.
+  readonly #left = new Set<Socket>();
   #held = false;
 
   private constructor(server: Server) {
@@ -36,6 +38,8 @@ export class Wire {
   release(): void {
     this.#held = false;
     for (const end of this.#ends) end.resume();
+    for (const end of this.#left) end.destroy();
+    this.#left.clear();
   }
 
   async end(): Promise<void> {
@@ -48,10 +52,12 @@ export class Wire {
     for (const [from, to] of [[near, far], [far, near]] as const) {
       this.#ends.add(from);
       from.on("data", (bytes) => { to.write(bytes); });
-      from.on("error", () => { to.destroy(); });
+      // It is followed by a close.
+      from.on("error", () => undefined);
       from.on("close", () => {
         this.#ends.delete(from);
-        to.destroy();
+        if (this.#held) this.#left.add(to);
+        else to.destroy();
       });
       if (this.#held) from.pause();
     }
