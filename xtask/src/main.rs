@@ -4,6 +4,7 @@
 //! carries it, etcd and Chromium are found or installed, everything else is built by cargo. Nothing is
 //! skipped: what can neither be found nor installed is an error that names the packages.
 
+mod bench;
 mod command;
 mod deployment;
 mod docs;
@@ -30,7 +31,9 @@ tasks:
   test          every check and test, as CI runs them
   release       the static binary that is installed, for this machine's architecture
   measure [ARGS]  what that binary needs to serve many clients: memory, processor time
-                (ARGS go to the load; see tests/src/bin/load/main.rs)
+                (ARGS go to the load; see its --help)
+  bench [--short|--full] [--only ROW,...]  what Damper costs beside its peers, measured in one run;
+                writes docs/benchmarks; --only help names the rows
   page-speed    how quick the page is with 10,000 rules and 60 services, in a real browser: a table
   lab [ARGS]    chains of real services under faults, every strategy against every fault; writes docs/benchmarks
                 (--short, --full, --only NAME, --runs N, --parallel N; `draw` only draws)
@@ -59,6 +62,7 @@ fn run() -> Result<()> {
         Some("test") if rest.is_empty() => tests::run(),
         Some("release") if rest.is_empty() => release::run(),
         Some("measure") => release::measure(&rest),
+        Some("bench") => bench::run(&rest),
         Some("page-speed") if rest.is_empty() => page_speed::run(),
         Some("lab") => lab::run(&rest),
         Some("docs") if rest.is_empty() => docs::write(),

@@ -40,7 +40,7 @@ pub(crate) fn measure(args: &[String]) -> Result<()> {
     let binary = damper(&target)?;
     Command::cargo()?
         .args(["run", "--quiet", "--release", "--locked", "--target", &target])
-        .args(["--package", "damper-tests", "--bin", "load", "--"])
+        .args(["--package", "damper-bench", "--bin", "load", "--"])
         .args(args)
         .env("DAMPER_BINARY", binary)
         .run()

@@ -1,9 +1,9 @@
 //! One process of a service as the server sees it: a connection, a stream, answers to what it is sent, and reports.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context as _, Result};
 use damper_core::feature;
 use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::{self, client_message, server_message};
@@ -11,13 +11,11 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval_at};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::Result;
-use crate::server::Door;
+use super::raw::TRIGGER;
+use super::{Door, Fleet, Tell};
 
 /// How many services the clients are processes of.
-pub(crate) const SERVICES: usize = 100;
-/// What each of them calls.
-const ROUTES: usize = 10;
+pub(super) const SERVICES: usize = 100;
 const METHODS: usize = 5;
 const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// Calls of a route between two reports.
@@ -25,78 +23,51 @@ const CALLS: u64 = 50;
 /// The buckets that a route's latencies fall into.
 const BUCKETS: std::ops::Range<u32> = 40..46;
 
-/// Told when a client has a change.
-type Tell = mpsc::UnboundedSender<Instant>;
-
-/// All clients: they stay as long as this does.
-pub(crate) struct Fleet {
-    size: usize,
-    connected: watch::Sender<usize>,
-    tell: watch::Sender<Option<Tell>>,
-    failed: watch::Sender<Option<String>>,
-}
-
-impl Fleet {
-    pub(crate) fn new(size: usize) -> (Self, watch::Receiver<usize>) {
-        let (connected, seen) = watch::channel(0);
-        let fleet =
-            Self { size, connected, tell: watch::Sender::new(None), failed: watch::Sender::new(None) };
-        (fleet, seen)
-    }
-
-    pub(crate) fn size(&self) -> usize {
-        self.size
-    }
-
-    pub(crate) fn connected(&self) -> usize {
-        *self.connected.borrow()
-    }
-
-    /// Whoever gets a change from now on tells when.
-    pub(crate) fn tell(&self, told: Tell) {
-        self.tell.send_replace(Some(told));
-    }
-
-    /// Fails where a client has.
-    pub(crate) fn check(&self) -> Result<()> {
-        self.failed.borrow().clone().map_or(Ok(()), |failure| Err(failure.into()))
-    }
-}
-
 /// The service that a process of this place in the fleet is of.
-pub(crate) fn service_at(place: usize) -> String {
+pub(super) fn service_at(place: usize) -> String {
     format!("service-{:03}", place % SERVICES)
 }
 
 /// One of the services that are called.
-pub(crate) fn callee_at(place: usize) -> String {
+pub(super) fn callee_at(place: usize) -> String {
     format!("callee-{place:03}")
 }
 
+/// Tells the raw server to send its delta.
+pub(super) async fn trigger(door: &Door) -> Result<()> {
+    let identity = v1::Identity { instance: TRIGGER.to_owned(), ..Default::default() };
+    let hello = v1::Hello { identity: Some(identity), ..Default::default() };
+    let said = tokio_stream::iter([message(client_message::Kind::Hello(hello))]);
+    DistributionClient::new(door.channel().await?).subscribe(said).await?;
+    Ok(())
+}
+
 /// One process.
-pub(crate) struct Client {
+pub(super) struct Client {
     place: usize,
     door: Door,
     connected: watch::Sender<usize>,
     tell: watch::Receiver<Option<Tell>>,
+    reported_routes: watch::Receiver<usize>,
     failed: watch::Sender<Option<String>>,
-    reported: Arc<AtomicU64>,
+    reported: AtomicU64,
 }
 
 impl Client {
-    pub(crate) fn new(place: usize, door: Door, fleet: &Fleet) -> Self {
+    pub(super) fn new(place: usize, door: Door, fleet: &Fleet) -> Self {
         Self {
             place,
             door,
             connected: fleet.connected.clone(),
             tell: fleet.tell.subscribe(),
+            reported_routes: fleet.reported_routes.subscribe(),
             failed: fleet.failed.clone(),
-            reported: Arc::default(),
+            reported: AtomicU64::new(0),
         }
     }
 
     /// Connects and goes on until the fleet is gone.
-    pub(crate) async fn run(mut self, slot: OwnedSemaphorePermit) {
+    pub(super) async fn run(mut self, slot: OwnedSemaphorePermit) {
         if let Err(error) = self.serve(slot).await {
             self.failed.send_replace(Some(format!("client {}: {error}", self.place)));
         }
@@ -116,12 +87,14 @@ impl Client {
         loop {
             tokio::select! {
                 answer = answers.message() => {
-                    let answer = answer?.ok_or("the server has ended the stream")?;
+                    let answer = answer?.context("the server has ended the stream")?;
                     if let Some(ack) = self.take(answer, &mut slot) {
                         say.send(message(client_message::Kind::Ack(ack))).await?;
                     }
                 }
-                _ = report.tick() => say.send(message(client_message::Kind::Report(self.report()))).await?,
+                _ = report.tick() => if let Some(report) = self.report() {
+                    say.send(message(client_message::Kind::Report(report))).await?;
+                },
                 () = self.fleet_is_gone() => return Ok(()),
             }
         }
@@ -164,7 +137,9 @@ impl Client {
         }
     }
 
-    fn report(&self) -> v1::Report {
+    /// Nothing where nothing is called.
+    fn report(&self) -> Option<v1::Report> {
+        let routes = Some(*self.reported_routes.borrow()).filter(|routes| *routes > 0)?;
         let calls = self.reported.fetch_add(CALLS, Ordering::Relaxed) + CALLS;
         let failures = calls / 100;
         let route = |route: usize| v1::RouteReport {
@@ -189,12 +164,12 @@ impl Client {
                 .collect(),
             ..Default::default()
         };
-        v1::Report {
-            routes: (0..ROUTES).map(route).collect(),
-            governed_calls: calls * ROUTES as u64,
+        Some(v1::Report {
+            routes: (0..routes).map(route).collect(),
+            governed_calls: calls * routes as u64,
             source: v1::Source::Live.into(),
             ..Default::default()
-        }
+        })
     }
 }
 

@@ -1,12 +1,13 @@
-//! The `damper serve` that is measured: started for it, asked for its figures where the system keeps them, and ended.
+//! The `damper serve` that is measured: started for it and ended with it, and the ways in.
 //!
-//! Guarded as it is in use: TLS with a certificate made for the run, tokens from its bootstrap token. What limits one
-//! caller is set so high that one load can stand for many.
+//! Guarded as it is in use unless told otherwise: TLS with a certificate made for the run, tokens from its bootstrap
+//! token. What limits one caller is set so high that one load can stand for many.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use damper_proto::v1::tokens_client::TokensClient;
 use damper_proto::v1::{self, Role};
 use damper_tests::binary;
@@ -15,79 +16,113 @@ use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::Result;
+use crate::process::{Running, Usage};
 
-/// What /proc counts processor time in, a hundredth of a second on every Linux.
-const TICK: Duration = Duration::from_millis(10);
-const START: Duration = Duration::from_secs(20);
+/// One load stands for many callers.
+const LIMITS: [(&str, &str); 6] = [
+    ("DAMPER_LIMITS_MAX_CONNECTIONS", "100000"),
+    ("DAMPER_LIMITS_MAX_CONNECTIONS_PER_IDENTITY", "100000"),
+    ("DAMPER_LIMITS_MAX_NEW_CONNECTIONS_PER_ADDRESS", "100000"),
+    ("DAMPER_LIMITS_MAX_RULES", "200000"),
+    ("DAMPER_LIMITS_WRITES_PER_SECOND", "1000000"),
+    ("DAMPER_LIMITS_WRITES_BURST", "1000000"),
+];
 
-/// A running server; ended and its store removed when dropped.
-pub(crate) struct Server {
-    child: Child,
-    pub(crate) door: Door,
+/// Tokens for another process of this program.
+const ADMIN: &str = "DAMPER_BENCH_ADMIN_TOKEN";
+const AGENT: &str = "DAMPER_BENCH_AGENT_TOKEN";
+
+const START: Duration = Duration::from_secs(30);
+
+/// How it is started.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Where rules are kept; none = sled in a temporary folder.
+    pub store: Option<String>,
+    /// Without TLS and tokens.
+    pub plaintext: bool,
+}
+
+/// A running server; ended, and its store removed, when dropped.
+#[derive(Debug)]
+pub struct Server {
+    running: Option<Running>,
+    arguments: Vec<String>,
+    door: Door,
     _folder: TempDir,
 }
 
 /// How to come in.
-#[derive(Clone)]
-pub(crate) struct Door {
+#[derive(Clone, Debug)]
+pub struct Door {
+    url: String,
+    authority: Option<PathBuf>,
     endpoint: Endpoint,
-    admin: Option<MetadataValue<Ascii>>,
-    agent: Option<MetadataValue<Ascii>>,
-}
-
-/// What a process has used so far.
-pub(crate) struct Figures {
-    /// In MiB: what it holds, and the most that it has held.
-    pub(crate) memory: u64,
-    pub(crate) peak: u64,
-    processor: Duration,
-}
-
-impl Figures {
-    pub(crate) fn processor_since(&self, before: &Self) -> Duration {
-        self.processor - before.processor
-    }
+    admin: Option<String>,
+    agent: Option<String>,
 }
 
 impl Server {
-    pub(crate) async fn start(store: Option<String>, plaintext: bool) -> Result<Self> {
+    /// Starts one on a free port of loopback, and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn start(settings: Settings) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let store = store.unwrap_or_else(|| format!("sled:{}", folder.path().join("store").display()));
-        let mut command = Command::new(binary::damper());
+        let sled = || format!("sled:{}", folder.path().join("store").display());
         let address = format!("127.0.0.1:{}", free_port()?);
-        command.args(["serve", "--listen", &address, "--store", &store, "--log-level", "warn"]);
-        let (bootstrap, mut endpoint) = (folder.path().join("bootstrap-token"), None);
-        if !plaintext {
+        let scheme = if settings.plaintext { "http" } else { "https" };
+        let mut door = Door::new(&format!("{scheme}://{address}"), None)?;
+        let store = settings.store.unwrap_or_else(sled);
+        let mut arguments: Vec<String> = ["serve", "--log-level", "warn"].map(str::to_owned).into();
+        arguments.extend(["--listen".to_owned(), address, "--store".to_owned(), store]);
+        let bootstrap = folder.path().join("bootstrap-token");
+        if !settings.plaintext {
             let certificate = certificate(folder.path())?;
-            command.arg("--tls-cert").arg(&certificate).arg("--tls-key").arg(folder.path().join("key.pem"));
-            command.args(["--auth", "tokens", "--bootstrap-token-file"]).arg(&bootstrap);
-            let authority = Certificate::from_pem(std::fs::read(&certificate)?);
-            let tls = ClientTlsConfig::new().ca_certificate(authority).domain_name("localhost");
-            endpoint = Some(Endpoint::from_shared(format!("https://{address}"))?.tls_config(tls)?);
+            arguments.extend(guards(folder.path(), &certificate, &bootstrap));
+            door = Door::new(&door.url, Some(certificate))?;
         }
-        let endpoint = match endpoint {
-            Some(endpoint) => endpoint,
-            None => Endpoint::from_shared(format!("http://{address}"))?,
-        };
-        let child = command.stdin(Stdio::null()).spawn()?;
-        let door = Door { endpoint, admin: None, agent: None };
-        let mut server = Self { child, door, _folder: folder };
-        server.until_it_answers().await?;
-        if !plaintext {
+        let mut server = Self { running: None, arguments, door, _folder: folder };
+        server.restart().await?;
+        if !settings.plaintext {
             server.door.authenticate(&bootstrap).await?;
         }
         Ok(server)
     }
 
-    async fn until_it_answers(&mut self) -> Result<()> {
+    /// The ways in.
+    #[must_use]
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.door.url()
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        self.running = None;
+    }
+
+    /// Starts it (again) on its store and port, and waits until it answers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub async fn restart(&mut self) -> Result<()> {
+        let mut command = Command::new(binary::damper());
+        command.args(&self.arguments).envs(LIMITS);
+        let running = Running::start(&mut command)?;
+        let running = self.running.insert(running);
         let deadline = tokio::time::Instant::now() + START;
         while let Err(error) = self.door.channel().await {
-            if let Some(status) = self.child.try_wait()? {
-                return Err(format!("damper serve ended: {status}").into());
+            if let Some(status) = running.ended()? {
+                bail!("damper serve ended: {status}");
             }
             if tokio::time::Instant::now() > deadline {
-                return Err(format!("damper serve does not answer: {error}").into());
+                bail!("damper serve does not answer: {error}");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -95,79 +130,133 @@ impl Server {
     }
 
     /// What it has used so far.
-    pub(crate) fn figures(&self) -> Result<Figures> {
-        let place = PathBuf::from(format!("/proc/{}", self.child.id()));
-        let status = std::fs::read_to_string(place.join("status"))?;
-        let mebibytes = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
-            let kibibytes: u64 = line.trim_end_matches("kB").trim().parse()?;
-            Ok(kibibytes / 1024)
-        };
-        let line = std::fs::read_to_string(place.join("stat"))?;
-        let after_name = line.rsplit(") ").next().unwrap_or_default();
-        // Fields 14 and 15 of proc_pid_stat(5), time in the program and in the system; the state is field 3.
-        let ticks = after_name.split(' ').skip(11).take(2).map(str::parse::<u32>);
-        let ticks = ticks.collect::<std::result::Result<Vec<u32>, _>>()?.iter().sum::<u32>();
-        Ok(Figures { memory: mebibytes("VmRSS:")?, peak: mebibytes("VmHWM:")?, processor: TICK * ticks })
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    ///
+    /// # Errors
+    /// It does not run.
+    pub fn usage(&self) -> Result<Usage> {
+        match &self.running {
+            Some(running) => running.usage(),
+            None => bail!("damper serve does not run"),
+        }
     }
 }
 
 impl Door {
+    /// To a server there; with the certificate of its authority if it has TLS.
+    ///
+    /// # Errors
+    /// That is no URL, or no certificate.
+    pub fn new(url: &str, authority: Option<PathBuf>) -> Result<Self> {
+        let mut endpoint = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true);
+        if let Some(authority) = &authority {
+            let authority = Certificate::from_pem(std::fs::read(authority)?);
+            let tls = ClientTlsConfig::new().ca_certificate(authority).domain_name("localhost");
+            endpoint = endpoint.tls_config(tls)?;
+        }
+        Ok(Self { url: url.to_owned(), authority, endpoint, admin: None, agent: None })
+    }
+
+    /// The same with the tokens that [`Door::tokens`] of another process put into the environment.
+    ///
+    /// # Errors
+    /// As [`Door::new`].
+    pub fn told(url: &str, authority: Option<PathBuf>) -> Result<Self> {
+        let [admin, agent] = [ADMIN, AGENT].map(|name| std::env::var(name).ok());
+        Ok(Self { admin, agent, ..Self::new(url, authority)? })
+    }
+
+    /// The tokens, as another process is told them.
+    pub fn tokens(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let tokens = [(ADMIN, self.admin.clone()), (AGENT, self.agent.clone())];
+        tokens.into_iter().filter_map(|(name, token)| Some((name, token?)))
+    }
+
+    /// Where the server is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The certificate of its authority; none without TLS.
+    #[must_use]
+    pub fn authority(&self) -> Option<&Path> {
+        self.authority.as_deref()
+    }
+
+    /// The token of services; none where none is asked for.
+    #[must_use]
+    pub fn agent_token(&self) -> Option<&str> {
+        self.agent.as_deref()
+    }
+
     /// A connection of its own.
-    pub(crate) async fn channel(&self) -> std::result::Result<Channel, tonic::transport::Error> {
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn channel(&self) -> std::result::Result<Channel, tonic::transport::Error> {
         self.endpoint.connect().await
     }
 
     /// A request of an operator who may do everything.
-    pub(crate) fn admin<T>(&self, message: T) -> Request<T> {
-        with(self.admin.as_ref(), message)
+    pub fn admin<T>(&self, message: T) -> Request<T> {
+        with(self.admin.as_deref(), message)
     }
 
     /// A request of a service.
-    pub(crate) fn agent<T>(&self, message: T) -> Request<T> {
-        with(self.agent.as_ref(), message)
+    pub fn agent<T>(&self, message: T) -> Request<T> {
+        with(self.agent.as_deref(), message)
     }
 
     async fn authenticate(&mut self, bootstrap: &Path) -> Result<()> {
-        self.admin = Some(bearer(std::fs::read_to_string(bootstrap)?.trim())?);
+        self.admin = Some(std::fs::read_to_string(bootstrap)?.trim().to_owned());
         let request = v1::CreateTokenRequest {
-            name: "load".to_owned(),
+            name: "bench".to_owned(),
             role: Role::Agent.into(),
             ..Default::default()
         };
         let made = TokensClient::new(self.channel().await?).create_token(self.admin(request)).await?;
-        self.agent = Some(bearer(&made.into_inner().secret)?);
+        self.agent = Some(made.into_inner().secret);
         Ok(())
     }
 }
 
-fn bearer(token: &str) -> Result<MetadataValue<Ascii>> {
-    let mut value: MetadataValue<Ascii> = format!("Bearer {token}").parse()?;
-    value.set_sensitive(true);
-    Ok(value)
+fn guards(folder: &Path, certificate: &Path, bootstrap: &Path) -> Vec<String> {
+    let path = |path: &Path| path.display().to_string();
+    vec![
+        "--tls-cert".to_owned(),
+        path(certificate),
+        "--tls-key".to_owned(),
+        path(&key_in(folder)),
+        "--auth".to_owned(),
+        "tokens".to_owned(),
+        "--bootstrap-token-file".to_owned(),
+        path(bootstrap),
+    ]
 }
 
-fn with<T>(bearer: Option<&MetadataValue<Ascii>>, message: T) -> Request<T> {
+fn with<T>(token: Option<&str>, message: T) -> Request<T> {
     let mut request = Request::new(message);
+    let bearer = token.and_then(|token| format!("Bearer {token}").parse::<MetadataValue<Ascii>>().ok());
     if let Some(bearer) = bearer {
-        request.metadata_mut().insert("authorization", bearer.clone());
+        request.metadata_mut().insert("authorization", bearer);
     }
     request
 }
 
+pub(super) fn certificate_in(folder: &Path) -> PathBuf {
+    folder.join("certificate.pem")
+}
+
+pub(super) fn key_in(folder: &Path) -> PathBuf {
+    folder.join("key.pem")
+}
+
 /// Writes a certificate that is its own authority, and its key.
-fn certificate(folder: &Path) -> Result<PathBuf> {
+pub(crate) fn certificate(folder: &Path) -> Result<PathBuf> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
-    let path = folder.join("certificate.pem");
+    let path = certificate_in(folder);
     std::fs::write(&path, made.cert.pem())?;
-    std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem())?;
+    std::fs::write(key_in(folder), made.signing_key.serialize_pem())?;
     Ok(path)
 }
 

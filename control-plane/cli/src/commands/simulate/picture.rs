@@ -43,8 +43,8 @@ fn all(outcome: &Outcome, columns: usize, root: &Area<'_>) -> Drawn {
         let seconds = outcome.strategies.iter().flat_map(|figures| &figures.timeline);
         seconds.map(of).max().unwrap_or(1).max(1)
     };
-    let rows: [(&str, RGBColor, fn(&Second) -> u64); 2] =
-        [("goodput", GOODPUT, |second| second.answered), ("attempts on the last hop", ATTEMPTS, last)];
+    let goodput: fn(&Second) -> u64 = |second| second.answered;
+    let rows = [("goodput", GOODPUT, goodput), ("attempts on the last hop", ATTEMPTS, last)];
     for (row, (what, colour, of)) in rows.into_iter().enumerate() {
         let top = most(of).max(most(|second| second.requests));
         for (column, figures) in outcome.strategies.iter().enumerate() {

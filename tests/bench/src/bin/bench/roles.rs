@@ -1,0 +1,71 @@
+//! What this program does for a row in a process of its own.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+use damper_bench::calls::{self, Bench, Subject};
+use damper_bench::fleet::{self, Holding, raw};
+use damper_bench::process;
+use damper_bench::rows::reconnect::{self, Services};
+use damper_bench::rows::unary;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Role {
+    /// Make calls through one subject, for valgrind to count
+    #[command(hide = true)]
+    Calls {
+        #[arg(long)]
+        url: String,
+        #[arg(long, value_enum)]
+        subject: Subject,
+        #[arg(long)]
+        calls: usize,
+    },
+    /// Serve a unary method
+    #[command(hide = true)]
+    ServeUnary,
+    /// Serve the control plane's streams and nothing else
+    #[command(hide = true)]
+    ServeStreams {
+        /// Where a certificate and its key are; without: no TLS
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
+    /// Connect clients and do what is said line by line
+    #[command(hide = true)]
+    HoldFleet(Holding),
+    /// Run SDKs and answer what is asked line by line
+    #[command(hide = true)]
+    HoldServices(Services),
+    /// Call it, with and without the layer
+    #[command(hide = true)]
+    CallUnary(unary::Calls),
+}
+
+impl Role {
+    /// Returns when it is no longer needed.
+    pub(crate) fn play(self) -> Result<()> {
+        match self {
+            Self::Calls { url, subject, calls } => make_calls(&url, subject, calls),
+            Self::ServeStreams { folder } => many_threads(raw::serve(folder.as_deref())),
+            Self::HoldFleet(holding) => many_threads(fleet::hold(holding)),
+            Self::HoldServices(services) => many_threads(reconnect::hold(services)),
+            Self::ServeUnary => many_threads(unary::serve()),
+            Self::CallUnary(calls) => many_threads(unary::call(calls)),
+        }
+    }
+}
+
+// One thread, so that the background work of the SDK runs only where this one waits.
+#[tokio::main(flavor = "current_thread")]
+async fn make_calls(url: &str, subject: Subject, count: usize) -> Result<()> {
+    Bench::new(&calls::service(url).await?)?.calls(subject, count);
+    Ok(())
+}
+
+#[tokio::main]
+async fn many_threads(role: impl Future<Output = Result<()>>) -> Result<()> {
+    process::raise_file_limit()?;
+    role.await
+}

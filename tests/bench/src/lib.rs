@@ -1,0 +1,18 @@
+//! What Damper costs, measured against its peers in the same run.
+//!
+//! `rows` has one file for each row of the table, `calls` and `fleet` what several of them call and connect,
+//! `rounds` how variants take turns, `figure` what is said about them, `report` how that is written down, `process`
+//! the other processes. `cargo xtask bench` builds everything and runs the program `bench`; `count` counts allocations,
+//! with an allocator that would slow down what is timed.
+//!
+//! Times are of the machine that they were measured on; only ratios and counts can be compared. Nothing here fails
+//! because something took long.
+
+pub mod calls;
+pub mod figure;
+pub mod fleet;
+pub mod machine;
+pub mod process;
+pub mod report;
+pub mod rounds;
+pub mod rows;

@@ -1,0 +1,77 @@
+//! What was measured, kept in docs/benchmarks: `bench.json` for programs, `README.md` and pictures for people.
+//!
+//! Rows that were not measured anew stay as they were; each says which commit it is of.
+
+mod picture;
+mod table;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::figure::Row;
+use crate::machine::{self, Machine};
+use crate::rows;
+
+const JSON: &str = "bench.json";
+const TEXT: &str = "README.md";
+
+/// Everything that was measured.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// What the row that was measured last was measured on.
+    machine: Machine,
+    /// The most files that a process might have open there.
+    open_files: u64,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// What was measured so far.
+    ///
+    /// # Errors
+    /// The file is there and can not be read.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let machine = machine::this();
+        let path = folder.join(JSON);
+        let rows = match fs::read(&path) {
+            Ok(json) => {
+                serde_json::from_slice::<Self>(&json).with_context(|| path.display().to_string())?.rows
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        Ok(Self { machine, open_files: 0, rows })
+    }
+
+    /// Takes a row in place of the one of its name.
+    pub fn put(&mut self, row: Row, open_files: u64) {
+        self.open_files = open_files;
+        self.rows.retain(|old| old.id != row.id);
+        self.rows.push(row);
+        self.rows = rows::in_order(std::mem::take(&mut self.rows));
+    }
+
+    /// A row as text.
+    #[must_use]
+    pub fn shown(&self, row: &Row) -> String {
+        table::of_row(row)
+    }
+
+    /// Writes everything.
+    ///
+    /// # Errors
+    /// It can not be written.
+    pub fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let pictures = picture::draw(&self.rows, folder)?;
+        let mut json = serde_json::to_string_pretty(self)?;
+        json.push('\n');
+        fs::write(folder.join(JSON), json)?;
+        let text = table::of_all(&self.machine, self.open_files, &self.rows, &pictures);
+        fs::write(folder.join(TEXT), text).with_context(|| folder.display().to_string())
+    }
+}

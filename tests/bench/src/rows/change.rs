@@ -1,0 +1,138 @@
+//! From writing a rule until it is in force in an SDK, beside what etcd alone takes from a put to the watch event.
+//!
+//! The server is a process of its own, over etcd and over sled, the SDK is in this one. Time runs from sending the write
+//! until the SDK says that it runs on a newer revision, which a thread asks it every 20 µs. Etcd's time runs from sending
+//! a put of the same rule until a watch on another connection tells of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use damper_proto::v1::{self, rules_client::RulesClient};
+use damper_sdk::Damper;
+use damper_tests::etcd::Etcd;
+use etcd_client::{Client, WatchStream};
+use prost::Message as _;
+use tonic::transport::Channel;
+
+use super::Size;
+use crate::calls::{self, CALLEE};
+use crate::figure::{Figure, Row, Target};
+use crate::fleet::{Server, Settings, rule};
+use crate::rounds::quantile;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+const KEY: &str = "bench/change";
+
+/// An SDK and the control plane that it follows.
+struct Followed {
+    server: Server,
+    rules: RulesClient<Channel>,
+    damper: Damper,
+}
+
+pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
+    let (rounds, shots) = size.pick((1, 2), (15, 20), (51, 20));
+    let etcd = Etcd::start().await;
+    let over_etcd = Followed::start(Some(format!("etcd://{}/damper", etcd.endpoint()))).await?;
+    let over_sled = Followed::start(None).await?;
+    let mut raw = Raw::start(&etcd).await?;
+    let (mut ours, mut sled, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..=rounds {
+        let (mut of_etcd, mut of_sled, mut of_raw) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..shots {
+            of_etcd.push(over_etcd.change().await?);
+            of_raw.push(raw.put().await?);
+            of_sled.push(over_sled.change().await?);
+        }
+        // The first round is to warm up.
+        if round > 0 {
+            ours.push(of_etcd);
+            sled.push(of_sled);
+            theirs.push(of_raw);
+        }
+    }
+    let of = |rounds: &[Vec<f64>], share: f64| -> Vec<f64> {
+        let at = |shots: &Vec<f64>| {
+            let mut shots = shots.clone();
+            shots.sort_by(f64::total_cmp);
+            quantile(&shots, share)
+        };
+        rounds.iter().map(at).collect()
+    };
+    let beside = |what: &str, ours: &[Vec<f64>], share| {
+        Figure::beside(what, "ms", &of(ours, share), "etcd: put to watch event", &of(&theirs, share))
+    };
+    let row = Row::new("change", "Change to applied, in one SDK")
+        .note(format!("A round is {shots} changes of each kind in turn; without TLS."))
+        .with(beside("median of a round, over etcd", &ours, 0.5).aim(Target::RatioAtMost(2.0)))
+        .with(beside("slowest of a round, over etcd", &ours, 1.0))
+        .with(beside("median of a round, over sled", &sled, 0.5));
+    Ok((rounds, row))
+}
+
+impl Followed {
+    async fn start(store: Option<String>) -> Result<Self> {
+        let server = Server::start(Settings { store, plaintext: true }).await?;
+        let rules = RulesClient::new(server.door().channel().await?);
+        let damper = calls::service(server.url()).await?;
+        Ok(Self { server, rules, damper })
+    }
+
+    /// How long a change takes, in milliseconds.
+    async fn change(&self) -> Result<f64> {
+        let before = self.damper.status().revision;
+        let damper = self.damper.clone();
+        let applied = tokio::task::spawn_blocking(move || {
+            let begun = Instant::now();
+            while damper.status().revision <= before && begun.elapsed() < PATIENCE {
+                std::thread::sleep(LOOK_EVERY);
+            }
+            Instant::now()
+        });
+        let options = v1::WriteOptions { author: "bench".to_owned(), ..Default::default() };
+        let request = v1::PutRuleRequest {
+            rule: Some(rule("*", CALLEE)?),
+            options: Some(options),
+            ..Default::default()
+        };
+        let request = self.server.door().admin(request);
+        let begun = Instant::now();
+        self.rules.clone().put_rule(request).await?;
+        let took = applied.await?.saturating_duration_since(begun);
+        ensure!(took < PATIENCE, "the change does not arrive");
+        Ok(took.as_secs_f64() * 1e3)
+    }
+}
+
+/// Etcd by itself.
+struct Raw {
+    writer: Client,
+    _watcher: Client,
+    events: WatchStream,
+    value: Vec<u8>,
+}
+
+impl Raw {
+    async fn start(etcd: &Etcd) -> Result<Self> {
+        let (writer, mut watcher) = (etcd.client().await, etcd.client().await);
+        let events = watcher.watch(KEY, None).await?;
+        Ok(Self { writer, _watcher: watcher, events, value: rule("*", CALLEE)?.encode_to_vec() })
+    }
+
+    async fn put(&mut self) -> Result<f64> {
+        let begun = Instant::now();
+        let written = self.writer.put(KEY, self.value.clone(), None);
+        let told = async {
+            loop {
+                let message = self.events.message().await?.context("the watch goes on")?;
+                if !message.events().is_empty() {
+                    return Ok::<_, anyhow::Error>(Instant::now());
+                }
+            }
+        };
+        let (written, told) = tokio::join!(written, told);
+        written?;
+        Ok(told?.saturating_duration_since(begun).as_secs_f64() * 1e3)
+    }
+}
