@@ -37,16 +37,17 @@ export async function observe(page: Page, rules: number): Promise<void> {
 export async function answered(page: Page, event: string, answer: string, act: () => Promise<void>): Promise<number> {
   const waiting = await page.evaluateHandle(
     ({ event, answer }) => {
-      const { promise, resolve } = Promise.withResolvers<number>();
-      const begin = ({ timeStamp }: Event) => {
-        const look = () => {
-          if (document.querySelector(answer) === null) requestAnimationFrame(look);
-          // A task behind the frame: by then it is painted.
-          else setTimeout(() => { resolve(performance.now() - timeStamp); });
+      const promise = new Promise<number>((resolve) => {
+        const begin = ({ timeStamp }: Event) => {
+          const look = () => {
+            if (document.querySelector(answer) === null) requestAnimationFrame(look);
+            // A task behind the frame: by then it is painted.
+            else setTimeout(() => { resolve(performance.now() - timeStamp); });
+          };
+          requestAnimationFrame(look);
         };
-        requestAnimationFrame(look);
-      };
-      addEventListener(event, begin, { once: true, capture: true });
+        addEventListener(event, begin, { once: true, capture: true });
+      });
       return { promise };
     },
     { event, answer },
