@@ -1,8 +1,9 @@
 import { create } from "@bufbuild/protobuf";
-import { ClientSchema } from "$wire/fleet_pb";
+import { Fate } from "$wire/distribution_pb";
+import { ClientSchema, RouteStatsSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
 import { kill } from "../testing";
-import { obedience } from "./reach";
+import { killHref, obedience, reachOf } from "./reach";
 
 const KILL = kill("stock", { revision: 7n, key: { callerService: "orders", callerCluster: "*", calleeService: "stock", calleeMethod: "*" } });
 
@@ -22,4 +23,26 @@ test("a kill is obeyed by those who have confirmed it, of those whom it concerns
 test("who refuses a rule of the same key obeys the kill", () => {
   const refused = [{ key: KILL.key, revision: 3n, reason: "too much" }];
   expect(obedience(KILL, [client("orders", { refused })])).toEqual({ obey: 1, of: 1 });
+});
+
+test("what is stopped has its price: the calls that succeed only by a repeat", () => {
+  const route = create(RouteStatsSchema, {
+    key: { callerService: "orders", callerCluster: "default", calleeService: "stock", calleeMethod: "p.S/M" },
+    callsPerS: 40,
+    attemptsPerS: 100,
+    fates: [
+      { fate: Fate.OK, perS: 10 },
+      { fate: Fate.OK_AFTER_RETRY, perS: 20 },
+      { fate: Fate.OK_BY_HEDGE, perS: 1 },
+      { fate: Fate.OK_AFTER_RETRY, would: true, perS: 100 },
+      { fate: Fate.ATTEMPTS_EXHAUSTED, perS: 9 },
+    ],
+  });
+  const any = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
+  expect(reachOf(any, [route])).toMatchObject({ repeatsPerS: 60, callsPerS: 40, savedPerS: 21 });
+  expect(reachOf({ ...any, calleeService: "ledger" }, [route])).toMatchObject({ repeatsPerS: 0, savedPerS: 0 });
+});
+
+test("the way to stop a service's retries names it, whatever its name", () => {
+  expect(killHref("a&b")).toBe("/kill?callee=a%26b");
 });

@@ -1,5 +1,6 @@
 // What a kill would stop, by the figures at hand: which routes, and how much of their load; and who obeys one that is in
 // force. Pure.
+import { Fate } from "$wire/distribution_pb";
 import type { Client, RouteStats } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
 import type { Names } from "../address.svelte";
@@ -11,7 +12,11 @@ export interface Reach {
   // What is repeated on them now.
   readonly repeatsPerS: number;
   readonly callsPerS: number;
+  // Calls that succeed only because they are repeated: they fail once nothing is.
+  readonly savedPerS: number;
 }
+
+const SAVED = new Set([Fate.OK_AFTER_RETRY, Fate.OK_BY_HEDGE]);
 
 export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
   const matching = [...routes].filter((route) => matchesRoute(names, route));
@@ -19,7 +24,13 @@ export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
     routes: matching,
     repeatsPerS: matching.reduce((sum, route) => sum + extra(route), 0),
     callsPerS: matching.reduce((sum, route) => sum + route.callsPerS, 0),
+    savedPerS: matching.flatMap(({ fates }) => fates).filter(({ fate, would }) => SAVED.has(fate) && !would).reduce((sum, { perS }) => sum + perS, 0),
   };
+}
+
+// Where everything that is repeated to a service can be stopped.
+export function killHref(callee: string): string {
+  return `/kill?${new URLSearchParams({ callee }).toString()}`;
 }
 
 export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {
