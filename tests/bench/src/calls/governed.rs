@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The caller's name.
 pub(crate) const CALLER: &str = "orders";
 
-/// A control plane without TLS that has a rule for every call to [`CALLEE`].
+/// A control plane without TLS that has a rule for every call to the service `stock`.
 ///
 /// # Errors
 /// It can not be started.

@@ -63,7 +63,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// `damper` has a rule for [`CALLEE`].
+    /// `damper` has a rule for the service `stock`.
     ///
     /// # Errors
     /// None, with these names.
