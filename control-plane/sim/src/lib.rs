@@ -24,7 +24,7 @@ pub use damper_core::fault::Faults;
 pub use outcome::{Figures, Hop, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
 pub use scenario::Scenario;
 pub use spread::{LENGTH, LIST, Spread};
-pub use what_if::{Change, Downstream, Measured, Prediction, Side, what_if};
+pub use what_if::{Change, Downstream, Measured, Prediction, RATE, Side, what_if};
 
 /// Simulates every strategy of a scenario under its seed.
 ///
@@ -32,15 +32,20 @@ pub use what_if::{Change, Downstream, Measured, Prediction, Side, what_if};
 /// Everything that is wrong with the scenario, by its path in the YAML form.
 pub fn run(scenario: &Scenario) -> Result<Outcome, Faults> {
     let plan = plan::Plan::new(scenario)?;
-    let figures = |strategy: &scenario::Strategy| {
-        let ledger = world::World::new(&plan, strategy, scenario.seed).run();
-        Figures::of(&strategy.name, &plan, ledger)
-    };
     Ok(Outcome {
         scenario: scenario.name.clone(),
         seed: scenario.seed,
         duration_us: plan.end.as_micros(),
         trouble_us: plan.trouble.map(|(from, until)| [from.as_micros(), until.as_micros()]),
-        strategies: scenario.strategies.iter().map(figures).collect(),
+        strategies: simulate(&plan),
     })
+}
+
+/// The figures of every strategy, in their order.
+fn simulate(plan: &plan::Plan<'_>) -> Vec<Figures> {
+    let figures = |strategy: &scenario::Strategy| {
+        let ledger = world::World::new(plan, strategy, plan.scenario.seed).run();
+        Figures::of(&strategy.name, plan, ledger)
+    };
+    plan.scenario.strategies.iter().map(figures).collect()
 }

@@ -1,8 +1,8 @@
 //! What a change of one route's policy will do, before it is published.
 //!
-//! A small simulation of the route alone, before and after, against a callee that behaves as measured, fails a
-//! tenth of its requests, or all of them. The first window of the simulation is as measured, so that the retry
-//! breaker meets the state with a full window, as it would; the figures are those of the time after it.
+//! A small simulation of the route alone, before and after, against a callee that behaves as measured, is unavailable
+//! for a tenth of its requests, or for all of them. The first window of the simulation is as measured, so that the
+//! retry breaker meets the state with a full window, as it would; the figures are those of the time after it.
 //!
 //! The callee has no capacity of its own: that more load also makes it slower is not predicted. A route of many
 //! processes is simulated as some of them: each has its own counts, and they do not meet. A fast process is
@@ -12,17 +12,18 @@
 use std::time::Duration;
 
 use damper_core::fault::{Bounds, Faults};
-use damper_core::{Bound, Code, Pattern, Policy, Ratio, Rule};
+use damper_core::{Bound, Code, Pattern, Policy, Ratio, Rule, Time};
 use serde::Serialize;
 
-use crate::outcome::Figures;
+use crate::outcome::{Figures, Second};
+use crate::plan::Plan;
 use crate::scenario::{
     Arrivals, Fault, FaultKind, Load, Method, RateFrom, Retries, Scenario, Service, Strategy, Target,
 };
 use crate::spread::Spread;
 
-/// Calls per second of a route, in thousandths.
-const RATE: Bounds<u32> = Bounds { min: 1, max: 1_000_000_000 };
+/// Calls or attempts per second of a route, in thousandths.
+pub const RATE: Bounds<u32> = Bounds { min: 1, max: 1_000_000_000 };
 /// Processes that make the calls.
 const PROCESSES: Bounds<u32> = Bounds { min: 1, max: 1_000_000 };
 /// So many calls are simulated at most; the shares of these are within about 2 % of those of all.
@@ -37,7 +38,7 @@ const SEED: u64 = 1;
 const METHOD: &str = "any.Service/Method";
 
 /// A change of one route's policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Change<'a> {
     /// In force now, guards included. None: no rule.
     pub before: Option<&'a Policy>,
@@ -48,7 +49,7 @@ pub struct Change<'a> {
 }
 
 /// What a route measured lately.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Calls per second of all processes, in thousandths. 1..=1,000,000,000.
     pub calls_milli_per_second: u32,
@@ -56,8 +57,8 @@ pub struct Measured {
     pub attempts_milli_per_second: u32,
     /// The processes that make the calls. 1..=1,000,000.
     pub processes: u32,
-    /// The share of attempts that failed. 0..=1.
-    pub error_share: Ratio,
+    /// The shares of attempts that failed, by code. Together 0..=1.
+    pub failures: Vec<(Code, Ratio)>,
     /// Half of the attempts took no longer.
     pub p50: Duration,
     /// 99 of 100 took no longer.
@@ -70,9 +71,9 @@ pub struct Measured {
 pub enum Downstream {
     /// As measured.
     Healthy,
-    /// A tenth of its requests fail, or more if that was measured.
+    /// A tenth of its requests are answered UNAVAILABLE, or more if that was measured; the others are as measured.
     TenthFailing,
-    /// All of its requests fail.
+    /// All of its requests are answered UNAVAILABLE.
     TotalOutage,
 }
 
@@ -101,7 +102,7 @@ pub struct Side {
     pub attempts_per_call: f64,
     /// The share of calls that succeed.
     pub success_rate: f64,
-    /// Half of the successful calls take no longer.
+    /// Half of the successful calls take no longer. 0 if none succeeds, as for the other.
     pub p50_us: u64,
     /// 99 of 100 successful calls take no longer.
     pub p99_us: u64,
@@ -131,9 +132,13 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
             retries: Retries::Damper { rules, guards: Vec::new() },
         })
         .to_vec();
-    let outcome = crate::run(&change.measured.scenario(downstream, strategies))?;
-    let [before, after] = [(0, change.before), (1, change.after)]
-        .map(|(index, policy)| Side::of(&outcome.strategies[index], policy));
+    let scenario = change.measured.scenario(downstream, strategies);
+    let mut plan = Plan::new(&scenario)?;
+    // What was measured may have failures in it, too; the state is what follows.
+    plan.trouble = Some((Time::after_origin(BEFORE), plan.end));
+    let figures = crate::simulate(&plan);
+    let [before, after] =
+        [(0, change.before), (1, change.after)].map(|(index, policy)| Side::of(&figures[index], policy));
     let calls_per_second = f64::from(change.measured.calls_milli_per_second) / 1000.0;
     let measured = f64::from(change.measured.attempts_milli_per_second)
         / f64::from(change.measured.calls_milli_per_second);
@@ -163,7 +168,8 @@ impl Measured {
         RATE.check("measured.calls_milli_per_second", self.calls_milli_per_second, faults);
         PROCESSES.check("measured.processes", self.processes, faults);
         let whole = Bounds { min: Ratio::from_bp(0), max: Ratio::ONE };
-        whole.check("measured.error_share", self.error_share, faults);
+        let all = self.failures.iter().fold(0, |all: u32, (_, share)| all.saturating_add(share.bp()));
+        whole.check("measured.failures", Ratio::from_bp(all), faults);
         if self.p99 < self.p50 {
             let (p99, p50) = (damper_core::fault::Millis(self.p99), damper_core::fault::Millis(self.p50));
             faults.add("measured.p99", format!("{p99} is less than p50, {p50}"));
@@ -183,23 +189,18 @@ impl Measured {
         let processes = (most / of_one).clamp(1, u64::from(self.processes));
         let median = self.p50.max(Duration::from_micros(1));
         let name = String::from("callee");
-        let failing = |share, from, until| Fault {
+        let failing = |(code, share), from, until| Fault {
             service: name.clone(),
             method: None,
             instances: None,
             from,
             until,
             flapping: None,
-            kind: FaultKind::Error { code: Code::Unavailable, share },
+            kind: FaultKind::Error { code, share },
         };
-        let share = match downstream {
-            Downstream::Healthy => self.error_share,
-            Downstream::TenthFailing => self.error_share.max(Ratio::from_bp(1_000)),
-            Downstream::TotalOutage => Ratio::ONE,
-        };
-        let faults = [failing(self.error_share, Duration::ZERO, Some(BEFORE)), failing(share, BEFORE, None)];
-        let is_real =
-            |fault: &Fault| !matches!(fault.kind, FaultKind::Error { share, .. } if share.bp() == 0);
+        let as_measured = self.failures(Downstream::Healthy).into_iter();
+        let as_measured = as_measured.map(|failure| failing(failure, Duration::ZERO, Some(BEFORE)));
+        let then = self.failures(downstream).into_iter().map(|failure| failing(failure, BEFORE, None));
         let time = Spread::LogNormal { median, p99: self.p99.max(median) };
         let method = Method { name: METHOD.to_owned(), time, calls: Vec::new() };
         Scenario {
@@ -221,9 +222,29 @@ impl Measured {
                     }],
                 },
             }],
-            faults: faults.into_iter().filter(is_real).collect(),
+            faults: as_measured.chain(then).collect(),
             strategies,
         }
+    }
+
+    /// What requests fail with: each code with its share of those that no code before it has failed.
+    fn failures(&self, downstream: Downstream) -> Vec<(Code, Ratio)> {
+        let measured = self.failures.iter().copied().filter(|(_, share)| share.bp() > 0);
+        let (gone, others): (Vec<_>, Vec<_>) = measured.partition(|(code, _)| *code == Code::Unavailable);
+        let gone = gone.iter().map(|(_, share)| share.bp()).sum::<u32>();
+        let gone_in_state = match downstream {
+            Downstream::Healthy => gone,
+            Downstream::TenthFailing => gone.max(Ratio::ONE.bp() / 10),
+            Downstream::TotalOutage => Ratio::ONE.bp(),
+        };
+        let mut failures = vec![(Code::Unavailable, Ratio::from_bp(gone_in_state))];
+        let mut left = Ratio::ONE.bp() - gone;
+        for (code, share) in others {
+            failures.push((code, Ratio::from_bp(share.bp() * Ratio::ONE.bp() / left)));
+            left -= share.bp();
+        }
+        failures.retain(|(_, share)| share.bp() > 0);
+        failures
     }
 
     /// How long the state lasts: long enough for calls to be counted, of all processes that there may be.
@@ -235,17 +256,16 @@ impl Measured {
 
 impl Side {
     fn of(figures: &Figures, policy: Option<&Policy>) -> Self {
-        let state = figures.timeline.get(BEFORE.as_secs() as usize..).unwrap_or_default();
-        let sum = |of: fn(&crate::outcome::Second) -> u64| state.iter().map(of).sum::<u64>() as f64;
-        let attempts = |second: &crate::outcome::Second| second.attempts.iter().sum::<u64>();
-        let calls = sum(|second| second.requests).max(1.0);
-        let worst = state.iter().filter(|second| second.requests > 0);
+        let state = figures.phases.iter().find(|phase| phase.name == "during");
+        let attempts = |second: &Second| second.attempts.iter().sum::<u64>();
+        let seconds = figures.timeline.iter().skip(BEFORE.as_secs() as usize);
+        let worst = seconds.filter(|second| second.requests > 0);
         let worst = worst.map(|second| attempts(second) as f64 / second.requests as f64);
         Self {
-            attempts_per_call: state.iter().map(attempts).sum::<u64>() as f64 / calls,
-            success_rate: sum(|second| second.succeeded) / calls,
-            p50_us: figures.latency.p50_us,
-            p99_us: figures.latency.p99_us,
+            attempts_per_call: state.map_or(1.0, |state| state.attempts_per_request.iter().sum()),
+            success_rate: state.map_or(0.0, |state| state.success_rate),
+            p50_us: state.map_or(0, |state| state.latency.p50_us),
+            p99_us: state.map_or(0, |state| state.latency.p99_us),
             worst_second: worst.fold(0.0, f64::max),
             worst_case: Bound::of(policy).max_attempts,
         }

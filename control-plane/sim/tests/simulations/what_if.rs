@@ -1,6 +1,6 @@
 //! What a change of a policy is said to do.
 
-use damper_core::{Mode, Policy, Ratio, Retry, RetryBreaker};
+use damper_core::{Code, Mode, Policy, Ratio, Retry, RetryBreaker};
 use damper_sim::{Change, Downstream, Measured, Prediction, what_if};
 
 use crate::harness::ms;
@@ -10,7 +10,7 @@ fn measured(error_bp: u32) -> Measured {
         calls_milli_per_second: 100_000,
         attempts_milli_per_second: 100_000,
         processes: 4,
-        error_share: Ratio::from_bp(error_bp),
+        failures: vec![(Code::Unavailable, Ratio::from_bp(error_bp))],
         p50: ms(5),
         p99: ms(60),
     }
@@ -60,6 +60,26 @@ fn a_tenth_failing_is_above_the_ratio_and_adaptive_retries_it_all_the_same() {
 }
 
 #[test]
+fn failures_that_are_not_retried_cost_nothing_and_stay_beside_an_outage() {
+    let refused = vec![(Code::NotFound, Ratio::from_bp(3_000)), (Code::Aborted, Ratio::from_bp(1_000))];
+    let measured = Measured { failures: refused, ..measured(0) };
+    let found = asked(&rule(true), measured.clone(), Downstream::Healthy);
+    assert!((found.after.success_rate - 0.6).abs() < 0.02, "{found:?}");
+    assert_eq!((found.after.attempts_per_call, found.success_gain), (1.0, 0.0));
+    let found = asked(&rule(false), measured, Downstream::TenthFailing);
+    assert!((found.before.success_rate - 0.54).abs() < 0.02, "six tenths of what is answered: {found:?}");
+    assert!(found.success_gain > 0.04, "{found:?}");
+}
+
+#[test]
+fn times_are_those_of_the_state_and_not_of_what_went_before_it() {
+    let found = asked(&rule(false), measured(0), Downstream::TotalOutage);
+    assert_eq!((found.before.p99_us, found.after.p50_us), (0, 0), "nothing succeeds: {found:?}");
+    let found = asked(&rule(false), measured(0), Downstream::TenthFailing);
+    assert!(found.after.p50_us > 4_000 && found.after.p99_us >= found.before.p99_us, "{found:?}");
+}
+
+#[test]
 fn a_route_of_any_size_is_answered() {
     for (calls, processes) in [(1, 1), (300, 1_000), (1_000_000_000, 1), (1_000_000_000, 1_000_000)] {
         let measured = Measured {
@@ -98,11 +118,6 @@ fn what_is_out_of_range_is_refused_by_its_path() {
     let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
     assert_eq!(
         paths,
-        [
-            "measured.calls_milli_per_second",
-            "measured.error_share",
-            "measured.p99",
-            "after.retry.max_attempts"
-        ]
+        ["measured.calls_milli_per_second", "measured.failures", "measured.p99", "after.retry.max_attempts"]
     );
 }
