@@ -18,6 +18,8 @@ use crate::table::TableView;
 const FRESH_FOR: Duration = Duration::from_millis(200);
 /// So many calls in the window make a share of them mean something.
 pub(crate) const ENOUGH_CALLS: f64 = 20.0;
+/// A kill is on its way to processes for so long, and what was being sent then is counted after it.
+const KILL_ARRIVES_WITHIN: Duration = Duration::from_secs(2);
 /// Below this share of calls within requests a chain is not whole: flags are lost on the way.
 pub(crate) const WHOLE_COVERAGE: f64 = 0.99;
 
@@ -61,6 +63,7 @@ struct Gates {
 /// When and over how long figures are taken.
 #[derive(Clone, Copy)]
 struct Moment {
+    now: Duration,
     over: Over,
     /// Up to here every process that lives has reported.
     settled: Duration,
@@ -94,7 +97,7 @@ impl Stats {
         let now = self.now();
         let (usual, watched) = (lag(self.pace.borrow().kept()), lag(self.pace.borrow().watched()));
         let lag = if watched_for < usual { usual } else { watched };
-        let moment = Moment { over, settled: now.saturating_sub(lag) };
+        let moment = Moment { now, over, settled: now.saturating_sub(lag) };
         let mut books = self.books();
         books.tidy(now);
         let mut sources = Sources::default();
@@ -112,18 +115,19 @@ impl Stats {
 
     /// What services serve, whoever calls them.
     pub(crate) fn served_rates(&self, over: Over) -> Vec<(Method, v1::ServedRates)> {
-        let settled = self.now().saturating_sub(lag(self.pace.borrow().kept()));
+        let now = self.now();
+        let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
         let books = self.books();
         let ends = books.ends_of_served();
         let rates = |method: &Method| {
-            let rates = books.served_rates(method, &ends, Moment { over, settled })?;
+            let rates = books.served_rates(method, &ends, Moment { now, over, settled })?;
             Some((method.clone(), rates))
         };
         books.served.methods().filter_map(rates).collect()
     }
 
     fn make(&self, now: Duration, over: Over, table: &TableView) -> Arc<[Arc<Row>]> {
-        let moment = Moment { over, settled: now.saturating_sub(lag(self.pace.borrow().kept())) };
+        let moment = Moment { now, over, settled: now.saturating_sub(lag(self.pace.borrow().kept())) };
         let mut books = self.books();
         books.tidy(now);
         let sources = books.sources();
@@ -183,7 +187,7 @@ impl Books {
         &self,
         method: &Method,
         ends: &HashMap<Method, Duration>,
-        Moment { over, settled }: Moment,
+        Moment { over, settled, .. }: Moment,
     ) -> Option<v1::ServedRates> {
         let end = ends.get(method).copied().unwrap_or(settled).max(settled);
         self.served.rates(method, end, over.length())
@@ -229,7 +233,7 @@ impl RouteBook {
         route: &Route,
         sources: &Sources,
         served: Option<v1::ServedRates>,
-        Moment { over, settled }: Moment,
+        Moment { now, over, settled }: Moment,
         table: &TableView,
     ) -> v1::RouteStats {
         let end = sources.reported.unwrap_or(settled).max(settled);
@@ -283,6 +287,7 @@ impl RouteBook {
             served,
             window_failures: gates.window_failures,
             window_successes: gates.window_successes,
+            awaited_kill: self.awaited_kill(table, now.saturating_sub(end) + over.length()),
         }
     }
 }
@@ -292,6 +297,13 @@ impl RouteBook {
     /// who does not obey is told with the clients.
     fn is_killed(&self, table: &TableView) -> bool {
         self.key.as_ref().is_some_and(|key| table.kills().of_route(key, SystemTime::now()).is_some())
+    }
+
+    /// The kill that stops the route and that figures which begin so long ago can not show yet.
+    fn awaited_kill(&self, table: &TableView, begun: Duration) -> Option<v1::Pattern> {
+        let now = SystemTime::now();
+        let kill = table.kills().first_of_route(self.key.as_ref()?, now)?;
+        (kill.age(now) < begun + KILL_ARRIVES_WITHIN).then(|| kill.kill.pattern().into())
     }
 
     /// The share of the last minute's calls that belong to a request, where the caller serves requests; else there

@@ -1,3 +1,4 @@
+mod kills;
 mod past;
 
 use std::collections::BTreeMap;
@@ -343,24 +344,6 @@ async fn gates_are_those_of_the_last_reports_of_connected_processes() {
     stats.report(&all[0], &detailed(11, |route| route.state = states[1]));
     stats.disconnected(&all[1]);
     assert_eq!(gates(&only(&stats)), (0, 0, 0, 10));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_kill_is_told_of_all_processes_as_soon_as_it_is_in_the_table() {
-    let (stats, all) = (stats(), [session("one"), session("two")]);
-    for session in &all {
-        stats.connected(session);
-        stats.report(session, &detailed(10, |_| {}));
-    }
-    let killed = |table: &Arc<TableView>| stats.rows_over(Over::default(), table)[0].stats.killed;
-    assert_eq!(killed(&table()), 0);
-    let expires_at = Some((SystemTime::now() + Duration::from_secs(600)).into());
-    let kill = v1::KillSwitch { reason: "r".to_owned(), expires_at, ..Default::default() };
-    let everywhere = Subject::Kill(Pattern::parse("*", "*", "*", "*").unwrap());
-    let entry = Entry { revision: 1, value: StoredKill::value(&kill).into() };
-    let entries = [(everywhere.key(), entry)].into_iter().collect();
-    let state = State { epoch: "e".to_owned(), revision: 1, entries };
-    assert_eq!(killed(&Arc::new(TableView::of(&state))), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -86,6 +86,12 @@ impl Kills {
         matching.max_by_key(|stored| (stored.kill.calls(), stored.expires_at))
     }
 
+    /// The kill in force on a route that was set before all others: the first whose effect shows.
+    pub(crate) fn first_of_route(&self, route: &RouteKey, now: SystemTime) -> Option<&Arc<StoredKill>> {
+        let matching = self.in_force(now).filter(|stored| stored.kill.pattern().matches(route));
+        matching.max_by_key(|stored| stored.age(now))
+    }
+
     /// True if the other table has the same kills in the same versions.
     pub(crate) fn same(&self, other: &Self) -> bool {
         let versions = |(pattern, stored): (_, &Arc<StoredKill>)| (pattern, stored.kill.revision());
@@ -118,6 +124,12 @@ impl StoredKill {
     /// What is left of its time; none once it is over.
     pub(crate) fn remaining(&self, now: SystemTime) -> Option<Duration> {
         self.expires_at.duration_since(now).ok().filter(|left| !left.is_zero())
+    }
+
+    /// How long ago it was set; nothing where a clock is behind, or where that is not known.
+    pub(crate) fn age(&self, now: SystemTime) -> Duration {
+        let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
+        set_at.and_then(|at| now.duration_since(at).ok()).unwrap_or_default()
     }
 
     /// For how long it was set; the longest there is where that is not known.

@@ -227,9 +227,7 @@ async fn nobody_connected_is_said_once_and_a_bad_name_refused() {
     server.stop().await;
 }
 
-#[tokio::test]
-async fn a_kill_in_force_is_found_with_its_reason() {
-    let (server, _shop, _stock) = fleet(|_| {}).await;
+async fn kill_stock(server: &Running) {
     let request = v1::KillRequest {
         key: Some(key("*", "stock", "*")),
         options: Some(v1::WriteOptions {
@@ -241,9 +239,30 @@ async fn a_kill_in_force_is_found_with_its_reason() {
     };
     let mut kills = v1::kills_client::KillsClient::new(server.channel());
     soon(kills.kill(request)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kill_in_force_is_found_with_its_reason() {
+    let (server, _shop, _stock) = fleet(|_| {}).await;
+    kill_stock(&server).await;
     let finding = found(&server, "stock", "kill_in_force").await;
     assert!(finding.message.contains("stock is down") && finding.message.contains("kim"), "{finding:?}");
     assert_eq!(finding.subject, "* * stock *");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_storm_that_a_kill_has_just_stopped_waits_for_its_proof() {
+    let (server, _shop, _stock) = fleet(|route| route.attempts = 2000).await;
+    found(&server, "", "retry_storm").await;
+    kill_stock(&server).await;
+    let finding = found(&server, "", "storm_stopped").await;
+    assert_eq!(finding.subject, format!("shop default stock {TAKE}"));
+    let says =
+        "stopped by kill * * stock *, waiting for the proof; 2.00 attempts per call over the last minute";
+    assert!(finding.message.starts_with(says), "{finding:?}");
+    let all = diagnosis(&server, "").await.findings;
+    assert!(all.iter().all(|finding| finding.code != "retry_storm"), "{all:?}");
     server.stop().await;
 }
 

@@ -75,6 +75,9 @@ codes! {
     RETRY_STORM = "retry_storm", Danger,
         "So much is repeated on a route that its callee gets half as many sends again as there are calls.",
         "Stop it with `damper kill`, then let the rule's retry breaker or budget bound repeats.";
+    STORM_STOPPED = "storm_stopped", Warning,
+        "A kill switch stops a retry storm; the figures are of a time that began before it, so the proof is awaited.",
+        "Wait a minute: it goes by itself when the figures are the kill's. If it becomes a retry_storm again, see which clients do not obey.";
     BREAKER_REFUSES = "breaker_refuses", Warning,
         "A retry breaker refuses retries: the callee fails too often for retries to help.",
         "Repair the callee; retries come back by themselves when it answers.";

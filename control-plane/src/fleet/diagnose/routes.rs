@@ -17,6 +17,7 @@ const LATE: f64 = 0.05;
 
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "amplification is below 1.5", scope: Picture::count_of_routes, find: storms },
+    Check { what: "kills have shown their effect", scope: Picture::count_of_routes, find: stopped },
     Check { what: "retry breakers allow retries", scope: Picture::count_of_routes, find: breakers },
     Check { what: "calls have the time they need", scope: Picture::count_of_routes, find: deadlines },
     Check { what: "budgets are not used up", scope: Picture::count_of_routes, find: budgets },
@@ -46,14 +47,26 @@ fn enough(stats: &v1::RouteStats) -> bool {
 }
 
 fn storms(picture: &Picture) -> Vec<v1::Finding> {
-    each(picture, codes::RETRY_STORM, |stats| {
-        let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
-        (enough(stats) && *amplification > STORM).then(|| {
-            format!(
-                "{amplification:.2} attempts per call over the last minute: {attempts_per_s:.1}/s for {calls_per_s:.1} \
-                 calls/s"
-            )
-        })
+    each(picture, codes::RETRY_STORM, |stats| storm(stats).filter(|_| stats.awaited_kill.is_none()))
+}
+
+/// The figures of the last minute go on telling a storm that a kill has just stopped.
+fn stopped(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::STORM_STOPPED, |stats| {
+        let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
+        let storm = storm(stats)?;
+        Some(format!("stopped by kill {kill}, waiting for the proof; {storm}"))
+    })
+}
+
+/// How much is repeated, where that is a storm.
+fn storm(stats: &v1::RouteStats) -> Option<String> {
+    let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
+    (enough(stats) && *amplification > STORM).then(|| {
+        format!(
+            "{amplification:.2} attempts per call over the last minute: {attempts_per_s:.1}/s for {calls_per_s:.1} \
+             calls/s"
+        )
     })
 }
 
