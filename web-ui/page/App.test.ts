@@ -239,9 +239,11 @@ test("when the token is revoked what was shown goes away", async () => {
     throw new ConnectError("revoked", Code.Unauthenticated);
   }));
   expect(await screen.findByText("gateway")).toBeTruthy();
+  expect(screen.getByRole("navigation")).toBeTruthy();
   revoke();
   expect(await screen.findByLabelText("Token")).toBeTruthy();
   expect(screen.queryByText("gateway")).toBeNull();
+  expect(screen.queryByRole("navigation")).toBeNull();
   expect(screen.getByTestId("liveness").textContent).toContain("signed out");
 });
 

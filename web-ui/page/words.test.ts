@@ -6,12 +6,17 @@ import { expect, test } from "vitest";
 import { waitMs } from "./feed/link";
 import { held, matches, nextSort, page, sorted } from "./order";
 import { kill } from "./testing";
-import { attempts, age, backoff, breaker, fateName, isHigh, killed, rate, share, span, times, undoKill } from "./words";
+import { attempts, age, backoff, breaker, fateName, isHigh, killed, rate, share, some, span, times, undoKill, whole } from "./words";
 
 const retrying = (retry: object): Policy => create(PolicySchema, { retry });
 
 test.each([[0, "0.0"], [0.02, "0.02"], [9.96, "10.0"], [99.94, "99.9"], [1234.4, "1,234"]])("rate %d is %s", (perS, words) => {
   expect(rate(perS)).toBe(words);
+});
+
+test("counts have separators, and things their plural", () => {
+  expect([whole(999), whole(10_000), whole(1_234_567n)]).toEqual(["999", "10,000", "1,234,567"]);
+  expect([some(1, "route"), some(0, "route"), some(12_000n, "route")]).toEqual(["1 route", "0 routes", "12,000 routes"]);
 });
 
 test.each([[undefined, "–"], [0, "–"], [1, "×1.00"], [26.999, "×27.00"]])("amplification %s is %s", (value, words) => {

@@ -12,13 +12,23 @@ export const NONE = "–";
 export const HIGH_AMPLIFICATION = 1.5;
 
 export function rate(perS: number): string {
-  if (perS >= 99.95) return Math.round(perS).toLocaleString("en");
+  if (perS >= 99.95) return whole(Math.round(perS));
   return perS.toFixed(perS > 0 && perS < 0.095 ? 2 : 1);
 }
 
+// A count of things, wherever one is shown: 10,000. Revisions are names and have no separators.
+export function whole(count: number | bigint): string {
+  return count.toLocaleString("en");
+}
+
+// With what is counted: 1 route, 12,000 routes.
+export function some(count: number | bigint, what: string): string {
+  return `${whole(count)} ${what}${Number(count) === 1 ? "" : "s"}`;
+}
+
 // How many of how many; one figure where it is all.
-export function counted(found: number, all: number): string {
-  return found === all ? all.toLocaleString("en") : `${found.toLocaleString("en")} of ${all.toLocaleString("en")}`;
+export function counted(found: number | bigint, all: number | bigint): string {
+  return found === all ? whole(all) : `${whole(found)} of ${whole(all)}`;
 }
 
 export function times(amplification: number | undefined): string {

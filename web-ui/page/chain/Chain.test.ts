@@ -167,3 +167,38 @@ test("more than a screen can tell apart is not drawn whole, and the table has it
   expect(document.querySelectorAll("svg.chain .service").length).toBeLessThanOrEqual(120);
   expect(screen.getByText(/400 services/)).toBeTruthy();
 });
+
+const broken: Answer = {
+  edges: [
+    hop("gateway", "orders", { errorShare: 0.6 }),
+    hop("orders", "stock", { errorShare: 0.6 }),
+    hop("orders", "prices"),
+  ],
+};
+
+test("failing edges are told apart by word and class, and the one where failures start from those above it", async () => {
+  shown("/chain", () => broken);
+  const drawn = await picture();
+  const edge = (name: string) => drawn.querySelector(`[data-edge="${name}"]`);
+  const classes = ["gateway orders", "orders stock", "orders prices"].map((name) => ["failing", "start"].filter((kind) => edge(name)?.classList.contains(kind)));
+  expect(classes).toEqual([["failing"], ["failing", "start"], []]);
+  expect(edge("orders stock")?.getAttribute("aria-label")).toMatch(/60\.0 % of its calls fail, and failures start here/);
+  expect(drawn.querySelector(".words")?.textContent).toMatch(/✕ fails 60 %.*✕ start 60 %/s);
+  expect(drawn.querySelector('[data-service="stock"]')?.textContent).toContain("✕ failures start here");
+  expect(drawn.querySelectorAll(".service.start")).toHaveLength(1);
+  expect(document.querySelector('table.edges tr[data-edge="orders stock"]')?.textContent).toContain("✕ starts here");
+  expect(document.querySelector('table.edges tr[data-edge="gateway orders"]')?.textContent).toMatch(/✕ fails\s*60\.0 %/);
+  expect(screen.getByTestId("roots").textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at stock .*1 edge above it fails because of it: gateway → orders/);
+  expect(screen.getByText(/where failures start$/)).toBeTruthy();
+});
+
+test("among sixty services the one edge where failures start has its words without being asked", async () => {
+  shown("/chain", () => manyServices(60, 1, "ledger"));
+  const drawn = await picture();
+  expect([...drawn.querySelectorAll(".service.start")].map((node) => node.getAttribute("data-service"))).toEqual(["ledger"]);
+  const starts = [...drawn.querySelectorAll(".edge.start")].map((edge) => edge.getAttribute("data-edge") ?? "");
+  expect(starts.length).toBeGreaterThan(0);
+  expect(starts.every((name) => name.endsWith(" ledger"))).toBe(true);
+  expect(drawn.querySelectorAll(".words .start")).toHaveLength(starts.length);
+  expect(drawn.querySelectorAll(".edge.failing").length).toBeGreaterThan(starts.length);
+});

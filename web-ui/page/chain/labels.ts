@@ -1,6 +1,6 @@
 // Where the words on lines are put: on the line, off services and off each other.
 //
-// Places go by the drawing alone, not by what is written at present, so that no figure moves a word.
+// Places go by the drawing and by which lines have words, not by what is written, so that no figure moves a word.
 import type { Box, Line, Placed, Point } from "./layout";
 
 // How far along the line; the middle is best.

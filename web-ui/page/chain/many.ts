@@ -13,7 +13,7 @@ const TIERS = [
   ["stock", "ledger", "customers", "addresses", "media", "sessions", "audit", "templates"],
 ] as const;
 
-export function manyServices(count: number, seed = 1): GetChainResponse {
+export function manyServices(count: number, seed = 1, fails = ""): GetChainResponse {
   const next = random(seed);
   const tiers: string[][] = TIERS.map(() => []);
   for (let made = 0; made < count; made += 1) {
@@ -41,7 +41,24 @@ export function manyServices(count: number, seed = 1): GetChainResponse {
     if (tiers.some((names) => names.includes(from ?? "")) && tiers.some((names) => names.includes(to ?? ""))) call(from, to);
   }
   const list = [...edges.values()];
+  if (fails !== "") failAt(fails, list);
   return create(GetChainResponseSchema, { edges: list, ...worst(list), window: { seconds: 10n } });
+}
+
+// Most calls to that service fail, and of those to each service above it as many as it fails itself: nothing else.
+function failAt(service: string, edges: readonly Edge[]): void {
+  for (const edge of edges) edge.errorShare = 0;
+  const sum = (of: readonly Edge[], value: (edge: Edge) => number) => of.reduce((so, edge) => so + value(edge), 0);
+  const hit = new Set([service]);
+  for (const name of hit) {
+    const arriving = edges.filter(({ calleeService }) => calleeService === name);
+    const leaving = edges.filter(({ callerService }) => callerService === name);
+    const share = sum(leaving, (edge) => edge.callsPerS * edge.errorShare) / sum(arriving, (edge) => edge.callsPerS);
+    for (const edge of arriving) {
+      edge.errorShare = name === service ? 0.6 : Math.min(share, 0.9);
+      hit.add(edge.callerService);
+    }
+  }
 }
 
 function edge(from: string, to: string, next: () => number): Edge {

@@ -1,11 +1,13 @@
 // An edge of the chain with what the page knows besides: its routes, and whether it deserves the eye. Pure.
 import type { Edge, GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { hrefOf } from "../address.svelte";
+import { isFailing, roots } from "../failing";
+import type { Flow, Root } from "../failing";
 import { keyText } from "../feed/state";
 import { isHigh } from "../words";
 import type { Arc } from "./graph";
 
-export interface SeenEdge extends Arc {
+export interface SeenEdge extends Arc, Flow {
   // Of both services; no name holds a space.
   readonly name: string;
   readonly edge: Edge;
@@ -13,12 +15,28 @@ export interface SeenEdge extends Arc {
   readonly routes: readonly RouteStats[];
   readonly high: boolean;
   readonly killed: boolean;
+  // So much fails on it that it deserves the eye; and nothing below explains it: failures start at its callee.
+  readonly failing: boolean;
+  readonly atRoot: boolean;
   // On the worst path, as measured and by the rules in force.
   readonly onMeasured: boolean;
   readonly onPossible: boolean;
 }
 
-export function seenEdges(answer: GetChainResponse, routes: Iterable<RouteStats>): SeenEdge[] {
+// The edges, and where failures start among them.
+export interface Seen {
+  readonly edges: readonly SeenEdge[];
+  readonly roots: readonly Root<SeenEdge>[];
+}
+
+export function seen(answer: GetChainResponse, routes: Iterable<RouteStats>): Seen {
+  const edges = seenEdges(answer, routes);
+  const found = roots(edges);
+  const starts = new Set(found.flatMap(({ at }) => at.map(({ name }) => name)));
+  return { edges: edges.map((edge) => (starts.has(edge.name) ? { ...edge, atRoot: true } : edge)), roots: found };
+}
+
+function seenEdges(answer: GetChainResponse, routes: Iterable<RouteStats>): SeenEdge[] {
   const routesOf = new Map<string, RouteStats[]>();
   for (const route of routes) {
     const name = edgeName(route.key?.callerService ?? "", route.key?.calleeService ?? "");
@@ -32,9 +50,13 @@ export function seenEdges(answer: GetChainResponse, routes: Iterable<RouteStats>
     const own = (routesOf.get(name) ?? []).sort((a, b) => (keyText(a.key) < keyText(b.key) ? -1 : 1));
     return {
       from, to, name, edge,
+      callsPerS: edge.callsPerS,
+      errorShare: edge.errorShare,
       routes: own,
       high: isHigh(edge.amplification),
       killed: own.some((route) => route.killed > 0),
+      failing: isFailing(edge),
+      atRoot: false,
       onMeasured: measured.has(name),
       onPossible: possible.has(name),
     };
@@ -66,11 +88,12 @@ export function shapeOf(edges: readonly SeenEdge[]): string {
 export const MOST_SERVICES = 120;
 export const MOST_EDGES = 360;
 
-// What is drawn: everything, or where that is too much the worst paths, what is repeated most, and no more.
+// What is drawn: everything, or where that is too much where failures start, the worst paths, what is repeated most,
+// and no more.
 export function drawable(edges: readonly SeenEdge[]): readonly SeenEdge[] {
   const services = new Set(edges.flatMap(({ from, to }) => [from, to]));
   if (services.size <= MOST_SERVICES && edges.length <= MOST_EDGES) return edges;
-  const rank = (edge: SeenEdge) => (edge.onMeasured || edge.onPossible ? 1 : 0);
+  const rank = (edge: SeenEdge) => (edge.atRoot ? 2 : edge.onMeasured || edge.onPossible ? 1 : 0);
   const first = [...edges].sort((a, b) => rank(b) - rank(a) || b.edge.attemptsPerS - b.edge.callsPerS - (a.edge.attemptsPerS - a.edge.callsPerS)
     || (a.name < b.name ? -1 : 1));
   const drawn: SeenEdge[] = [];

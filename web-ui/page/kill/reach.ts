@@ -12,6 +12,7 @@ export interface Reach {
   // What is repeated on them now.
   readonly repeatsPerS: number;
   readonly callsPerS: number;
+  readonly sendsPerS: number;
   // Calls that succeed only because they are repeated: they fail once nothing is.
   readonly savedPerS: number;
 }
@@ -24,13 +25,31 @@ export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
     routes: matching,
     repeatsPerS: matching.reduce((sum, route) => sum + extra(route), 0),
     callsPerS: matching.reduce((sum, route) => sum + route.callsPerS, 0),
+    sendsPerS: matching.reduce((sum, route) => sum + route.attemptsPerS, 0),
     savedPerS: matching.flatMap(({ fates }) => fates).filter(({ fate, would }) => SAVED.has(fate) && !would).reduce((sum, { perS }) => sum + perS, 0),
   };
 }
 
-// Where everything that is repeated to a service can be stopped.
-export function killHref(callee: string): string {
-  return `/kill?${new URLSearchParams({ callee }).toString()}`;
+export interface Proof {
+  // Of some of its routes the figures are still of before the kill; they show its effect; they show that it has none.
+  readonly level: "awaited" | "given" | "failed";
+  // Of what the kill stops, now.
+  readonly perS: number;
+}
+
+// Below this it is the end of a rounding, not of a call.
+const NOTHING_PER_S = 0.05;
+
+// Whether a kill has stopped what it is for, by the figures of what it reaches.
+export function proofOf({ routes, repeatsPerS, sendsPerS }: Reach, calls: boolean): Proof {
+  const perS = calls ? sendsPerS : repeatsPerS;
+  if (routes.some(({ clients, killed, awaitedKill }) => (clients > 0 && killed === 0) || awaitedKill !== undefined)) return { level: "awaited", perS };
+  return { level: perS < NOTHING_PER_S ? "given" : "failed", perS };
+}
+
+// Where everything that is repeated to a service can be stopped; with why, where somebody has found a reason.
+export function killHref(callee: string, why = ""): string {
+  return `/kill?${new URLSearchParams({ callee, ...(why === "" ? {} : { why }) }).toString()}`;
 }
 
 export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {

@@ -1,21 +1,27 @@
 // The answer to "is anything storming?", from the routes' figures alone. Pure, so that it can be tested.
+//
+// A storm that a kill switch stops is none any more, although the figures go on telling it for as long as they are of a
+// time before the kill: the server says of which routes that is so.
 import type { RouteStats } from "$wire/fleet_pb";
+import { failedPerS, isFailing } from "../failing";
+import type { Flow } from "../failing";
 import { totals } from "../feed/state";
 import type { Totals } from "../feed/state";
 import { isHigh } from "../words";
 
 // Below this a multiplication is a matter of single calls, not of load.
 const EXTRA_PER_S = 0.5;
-// A route that fails so much, with so many calls, deserves the operator's eye even where nothing is repeated.
-const FAILING_SHARE = 0.1;
-const FAILING_CALLS_PER_S = 0.2;
 
-export type Level = "storm" | "failing" | "calm" | "silent";
+export type Level = "storm" | "stopped" | "failing" | "calm" | "silent";
+
+export const LEVEL_SIGN: Record<Level, string> = { storm: "▲", stopped: "■", failing: "◆", calm: "●", silent: "○" };
 
 export interface Verdict extends Totals {
   readonly level: Level;
   // The worst first.
   readonly storming: readonly RouteStats[];
+  // Those that stormed until a kill came, of which there is no proof yet.
+  readonly stopped: readonly RouteStats[];
   readonly failing: readonly RouteStats[];
 }
 
@@ -23,14 +29,31 @@ export function extra(route: RouteStats): number {
   return Math.max(route.attemptsPerS - route.callsPerS, 0);
 }
 
+// By its figures, whatever stops it.
+export function isStorm(route: RouteStats): boolean {
+  return isHigh(route.amplification) && extra(route) >= EXTRA_PER_S;
+}
+
+// A route as one of the flows by which failures are followed.
+export type RouteFlow = Flow & { readonly route: RouteStats };
+
+export function flowOf(route: RouteStats): RouteFlow {
+  const { key, callsPerS, errorShare } = route;
+  return { from: key?.callerService ?? "", to: key?.calleeService ?? "", callsPerS, errorShare, route };
+}
+
 export function verdict(routes: readonly RouteStats[]): Verdict {
-  const storming = routes
-    .filter((route) => isHigh(route.amplification) && extra(route) >= EXTRA_PER_S)
-    .sort((a, b) => extra(b) - extra(a));
-  const failing = routes
-    .filter((route) => route.errorShare >= FAILING_SHARE && route.callsPerS >= FAILING_CALLS_PER_S)
-    .sort((a, b) => b.errorShare * b.callsPerS - a.errorShare * a.callsPerS);
+  const storms = routes.filter(isStorm).sort((a, b) => extra(b) - extra(a));
+  const storming = storms.filter(({ awaitedKill }) => awaitedKill === undefined);
+  const stopped = storms.filter(({ awaitedKill }) => awaitedKill !== undefined);
+  const failing = routes.filter(isFailing).sort((a, b) => failedPerS(b) - failedPerS(a));
   const sum = totals(routes);
-  const level = storming.length > 0 ? "storm" : failing.length > 0 ? "failing" : sum.calls > 0 ? "calm" : "silent";
-  return { ...sum, level, storming, failing };
+  return { ...sum, level: level(storming, stopped, failing, sum), storming, stopped, failing };
+}
+
+function level(storming: readonly RouteStats[], stopped: readonly RouteStats[], failing: readonly RouteStats[], { calls }: Totals): Level {
+  if (storming.length > 0) return "storm";
+  if (stopped.length > 0) return "stopped";
+  if (failing.length > 0) return "failing";
+  return calls > 0 ? "calm" : "silent";
 }

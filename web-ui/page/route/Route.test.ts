@@ -7,7 +7,7 @@ import userEvent from "@testing-library/user-event";
 import { Fate } from "$wire/distribution_pb";
 import { Fleet } from "$wire/fleet_pb";
 import type { WatchRequest, WatchResponse } from "$wire/fleet_pb";
-import { History } from "$wire/history_pb";
+import { History, ObjectKind } from "$wire/history_pb";
 import { Mode } from "$wire/policy_pb";
 import { Rules } from "$wire/rules_pb";
 import { WhoAmIResponseSchema } from "$wire/tokens_pb";
@@ -17,7 +17,7 @@ import App from "../App.svelte";
 import { hrefOf } from "../address.svelte";
 import type { Listener } from "../feed/link";
 import type { Session } from "../session";
-import { heard, kill, message, route } from "../testing";
+import { heard, kill, message, route, withDialogs } from "../testing";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 
@@ -55,7 +55,9 @@ const explained = {
 interface Served {
   watch?: (request: WatchRequest, signal: AbortSignal) => AsyncIterable<WatchResponse>;
   explain?: () => object;
-  changes?: (calleeService: string) => object[];
+  changes?: (calleeService: string, kind: ObjectKind) => object[];
+  // The oldest revision that is kept.
+  oldest?: bigint;
 }
 
 function hide(hidden: boolean): void {
@@ -67,7 +69,7 @@ async function forever(signal: AbortSignal): Promise<void> {
   await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
 }
 
-function shown({ watch, explain, changes }: Served, at = hrefOf("/route", route("orders").key), first: object = {}) {
+function shown({ watch, explain, changes, oldest = 1n }: Served, at = hrefOf("/route", route("orders").key), first: object = {}) {
   history.replaceState(null, "", at);
   let tell: Listener = () => {};
   const transport = createRouterTransport(({ service }) => {
@@ -75,7 +77,7 @@ function shown({ watch, explain, changes }: Served, at = hrefOf("/route", route(
       watch: (request, { signal }) => watch?.(request, signal) ?? (async function* () { await forever(signal); yield message({}); })(),
     });
     service(Rules, { explain: () => explain?.() ?? explained });
-    service(History, { listChanges: ({ filter }) => ({ changes: changes?.(filter?.names?.calleeService ?? "") ?? [] }) });
+    service(History, { listChanges: ({ filter }) => ({ changes: changes?.(filter?.names?.calleeService ?? "", filter?.kind ?? ObjectKind.UNSPECIFIED) ?? [], oldestRevision: oldest }) });
   });
   render(App, {
     api: api(transport),
@@ -258,6 +260,47 @@ test("a change that matches is marked on every chart and told in words that lead
   expect(marks.map((mark) => mark.getAttribute("href"))).toEqual(Array<string>(4).fill("/history?rev=41"));
   expect(screen.getAllByRole("img", { name: /1 change in this time/ }).length).toBeGreaterThan(0);
   tell({ revision: 43n });
+});
+
+const yesterday = () => timestampFromMs(Date.now() - 26 * 3_600_000);
+const ruleAt = (maxAttempts: number) => ({ kind: { case: "rule" as const, value: { key: any, policy: { mode: Mode.ENFORCE, retry: { maxAttempts } } } } });
+const key = { kind: { case: "rule" as const, value: any } };
+const loosened = { revision: 41n, author: "ben", reason: "more attempts", objects: [{ key, before: ruleAt(2), after: ruleAt(6) }] };
+
+test("the last change of its rule stays at the top, however old: who, when, what, and the way back", async () => {
+  withDialogs();
+  const user = userEvent.setup();
+  const killed = { revision: 44n, author: "ann", objects: [{ key: { kind: { case: "kill", value: any } } }] };
+  // The server leaves out what is not asked for.
+  const ofKind = (changes: object[], kind: ObjectKind) => changes.filter((change) => change !== killed || kind !== ObjectKind.RULE);
+  const elsewhere = { revision: 45n, author: "ann", objects: [{ key: { kind: { case: "rule", value: { ...any, callerCluster: "batch" } } } }] };
+  shown({ changes: (callee, kind) => (callee === "stock" ? ofKind([elsewhere, killed, loosened], kind).map((change) => ({ at: yesterday(), ...change })) : []) }, undefined,
+    { asOf: timestampFromMs(Date.now()) });
+  const last = within(await screen.findByTestId("last-change"));
+  expect(screen.getByTestId("last-change").textContent.replaceAll(/\s+/g, " ")).toMatch(
+    /Last rule change: 26 h ago by ben, “more attempts” .*revision 41 rule changed \* \* stock \* retry\.max_attempts 2 → 6/);
+  expect(last.getByRole("link", { name: "revision 41" }).getAttribute("href")).toBe("/history?rev=41");
+  expect(last.getByRole("link", { name: "* * stock *" }).getAttribute("href")).toBe(hrefOf("/rule", any));
+  await user.click(last.getByRole("button", { name: /Roll back…/ }));
+  expect(await screen.findByRole("heading", { name: "Rule * * stock * back to revision 40?" })).toBeTruthy();
+});
+
+test("of a rule whose state before is no longer kept nothing is offered, and without a change nothing is said", async () => {
+  shown({ changes: () => [{ at: yesterday(), ...loosened }], oldest: 41n });
+  expect(within(await screen.findByTestId("last-change")).queryByRole("button")).toBeNull();
+  cleanup();
+  shown({});
+  await screen.findByTestId("winner");
+  expect(screen.queryByTestId("last-change")).toBeNull();
+});
+
+test("where a chain of failures starts is named on the routes above, with the way there", async () => {
+  const failing = { errorShare: 0.7, callsPerS: 40 };
+  const below = route("stock", { ...failing, key: { callerService: "stock", callerCluster: "default", calleeService: "ledger", calleeMethod: "p.S/M" } });
+  shown({}, undefined, { routes: [route("orders", failing), below, route("other", { callsPerS: 1 })] });
+  const named = await screen.findByTestId("roots");
+  expect(named.textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at ledger \(stock → ledger\); 1 route above it fails because of it: orders → stock/);
+  expect(within(named).getByRole("link", { name: "stock → ledger" }).getAttribute("href")).toBe(hrefOf("/route", below.key));
 });
 
 test("a new revision is asked about at once", async () => {

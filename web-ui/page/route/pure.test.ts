@@ -61,6 +61,7 @@ test("a gate says at how many processes it holds", () => {
 
 test.each([
   ["storm", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 }, /×2\.70.*68\.0 extra attempts\/s; 5\.0 %/],
+  ["stopped", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, killed: 1, awaitedKill: pattern("*", "stock") }, /waiting for the proof By kill \* \* stock \*\..*×2\.70, 68\.0 extra/],
   ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply it; the retry breaker refuses/],
   ["calm", {}, /about what it is asked for; no call fails/],
   ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops repeats/],

@@ -1,10 +1,11 @@
 // A route in one sentence: what an operator wants to know first. Pure.
 import type { RouteStats } from "$wire/fleet_pb";
-import { extra } from "../overview/verdict";
-import { isHigh, rate, share, times } from "../words";
+import { FAILING_SHARE } from "../failing";
+import { keyText } from "../feed/state";
+import { extra, isStorm } from "../overview/verdict";
+import type { Level } from "../overview/verdict";
+import { rate, share, times } from "../words";
 import { atProcesses } from "./gates";
-
-export type Level = "storm" | "failing" | "calm" | "silent";
 
 export interface Said {
   readonly level: Level;
@@ -12,22 +13,22 @@ export interface Said {
   readonly why: string;
 }
 
-// As for the fleet: below these it is a matter of single calls.
-const EXTRA_PER_S = 0.5;
-const FAILING_SHARE = 0.1;
-
 export function says(stats: RouteStats | undefined): Said {
   if (stats === undefined) return { level: "silent", answer: "Not seen", why: "No connected process has reported a call of this route." };
   const held = holding(stats);
   const failed = stats.errorShare > 0 ? `${share(stats.errorShare)} of ${rate(stats.callsPerS)} calls/s fail` : "no call fails";
   if (stats.callsPerS === 0) return { level: "silent", answer: "No calls", why: sentence("Nothing was called in the last seconds", held) };
-  if (isHigh(stats.amplification) && extra(stats) >= EXTRA_PER_S) {
-    return {
-      level: "storm",
-      answer: `Storms: each call is sent ${times(stats.amplification)}`,
-      why: sentence(`${rate(extra(stats))} extra attempts/s; ${failed}`, held),
-    };
+  if (isStorm(stats)) {
+    const stormed = `${rate(extra(stats))} extra attempts/s; ${failed}`;
+    return stats.awaitedKill === undefined
+      ? { level: "storm", answer: `Storms: each call is sent ${times(stats.amplification)}`, why: sentence(stormed, held) }
+      : {
+          level: "stopped",
+          answer: "Stopped, waiting for the proof",
+          why: `By kill ${keyText(stats.awaitedKill)}. The figures began before it: ${times(stats.amplification)}, ${stormed}.`,
+        };
   }
+  // Who looks at one route minds single calls too.
   if (stats.errorShare >= FAILING_SHARE) {
     return { level: "failing", answer: `Fails: ${share(stats.errorShare)} of calls`, why: sentence("Repeats do not multiply it", held) };
   }

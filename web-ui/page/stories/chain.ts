@@ -1,4 +1,4 @@
-// The page with as many made-up services as the address says (`?services=60`), for looking at: `npx vite` and
+// The page with as many made-up services as the address says (`?services=60&fails=ledger`), for looking at: `npx vite` and
 // /stories/chain.html. Nothing is asked of a server, and no build has it in it.
 import { create } from "@bufbuild/protobuf";
 import { createRouterTransport } from "@connectrpc/connect";
@@ -14,10 +14,11 @@ import type { Session } from "../session";
 import { heard } from "../testing";
 import "../style/page.css";
 
-const count = Number(new URLSearchParams(location.search).get("services") ?? "60");
+const asked = new URLSearchParams(location.search);
+const count = Number(asked.get("services") ?? "60");
 history.replaceState(null, "", "/chain");
 
-const chain = manyServices(count);
+const chain = manyServices(count, 1, asked.get("fails") ?? "");
 
 function routesOf(edge: Edge) {
   return Array.from({ length: edge.routes }, (_, at) =>
@@ -26,6 +27,7 @@ function routesOf(edge: Edge) {
       callsPerS: edge.callsPerS / edge.routes,
       attemptsPerS: edge.attemptsPerS / edge.routes,
       amplification: edge.amplification,
+      errorShare: edge.errorShare,
       ...(edge.routesWithoutRule > 0
         ? {}
         : { mode: Mode.ENFORCE, rule: { callerService: "*", callerCluster: "*", calleeService: edge.calleeService, calleeMethod: "*" } }),

@@ -1,0 +1,77 @@
+// What an operator goes through in an incident: which service is at the bottom of what fails, the stop, and its proof.
+// The figures are scripted; server, page and protocol are real.
+import { Fate } from "../../gen/damper/v1/distribution_pb";
+import { expectSound } from "../sound";
+import { expect, KEY, live, test } from "./world";
+
+const ORDERS = { calleeService: "orders", calleeMethod: KEY.calleeMethod };
+const LEDGER = { calleeService: "ledger", calleeMethod: "shop.v1.Ledger/Book" };
+
+// So many calls a second, of which so many fail.
+function failing(route: typeof ORDERS, perS: bigint, failed: bigint) {
+  return (second: bigint) => ({
+    routes: [{ ...route, calls: perS * second, attempts: perS * second,
+      fates: [{ fate: Fate.OK, count: (perS - failed) * second }, { fate: Fate.ATTEMPTS_EXHAUSTED, count: failed * second }] }],
+  });
+}
+
+test("in a chain of failures the bottom is named on Overview, Chain and the route above, each with the way there", async ({ page, connect }) => {
+  connect("gateway", { serves: true }).flow(failing(ORDERS, 50n, 30n));
+  connect("orders", { serves: true }).flow(failing(LEDGER, 50n, 30n));
+  connect("ledger", { serves: true });
+  await live(page, "/");
+  const roots = page.getByTestId("roots");
+  await expect(roots).toContainText(/Failures start at ledger \(orders → ledger\); 1 route above it fails because of it:\s+gateway → orders\./);
+  await expectSound(page);
+
+  await roots.getByRole("link", { name: "gateway → orders" }).click();
+  await expect(page).toHaveURL(/\/route\?caller=gateway&/);
+  await expect(page.getByTestId("says")).toContainText(/Fails: 60\.0 % of calls.*Failures start at ledger/s);
+  await roots.getByRole("link", { name: "orders → ledger" }).click();
+  await expect(page).toHaveURL(/\/route\?caller=orders&.*callee=ledger/);
+
+  await roots.getByRole("link", { name: "ledger", exact: true }).click();
+  await expect(page).toHaveURL(/\/chain\?service=ledger$/);
+  await page.getByRole("link", { name: "Whole chain" }).click();
+  const edge = (name: string) => page.locator(`svg.chain [data-edge="${name}"]`);
+  await expect(edge("orders ledger")).toHaveAttribute("aria-label", /60\.0 % of its calls fail, and failures start here/);
+  await expect(edge("gateway orders")).toHaveAttribute("aria-label", /60\.0 % of its calls fail$/);
+  await expect(page.locator("svg.chain .words")).toContainText(/✕ fails 60 %.*✕ start 60 %/s);
+  await expect(page.locator('svg.chain [data-service="ledger"]')).toContainText("✕ failures start here");
+  await expectSound(page);
+});
+
+test("a storm that is stopped is told as stopped while its proof is awaited, and the proof stays beside the confirmation", async ({ page, connect }) => {
+  let stopped = false;
+  let repeats = 0n;
+  let calls = 0n;
+  connect("gateway", { serves: true }, ({ kills }) => {
+    stopped ||= (kills?.kills.length ?? 0) > 0;
+    return [];
+  }).flow(() => {
+    calls += 100n;
+    if (!stopped) repeats += 150n;
+    return { routes: [{ ...ORDERS, calls, attempts: calls + repeats, retries: repeats, fates: [{ fate: Fate.OK, count: calls }] }] };
+  });
+  await live(page, "/");
+  const verdict = page.getByTestId("verdict");
+  await expect(verdict).toContainText(/One route storms.*gateway → orders/s);
+  await verdict.getByRole("link", { name: /Stop retries to orders/ }).click();
+  await expect(page.getByLabel("Why")).toHaveValue(/^Retry storm: gateway → orders ×2\.\d\d, \d+ extra attempts\/s$/);
+  await page.getByRole("button", { name: "Stop retries…" }).click();
+  await page.getByRole("button", { name: "Stop retries now" }).click();
+  const proof = page.getByTestId("proof");
+  await expect(page.getByTestId("convergence")).toContainText("applied by all 1 clients");
+  await expect(proof).toContainText(/Waiting for the proof:.*repeats\/s now/s);
+  await expect(page.getByLabel("Callee")).toHaveValue("");
+  await expectSound(page);
+  await page.getByRole("link", { name: "Overview", exact: true }).click();
+  await expect(verdict).toContainText(/A storm is stopped, waiting for the proof.*gateway → orders\s+by kill \* \* orders \*/s);
+  await expectSound(page);
+  await page.goBack();
+  const still = page.getByTestId("still");
+  await expect(still).toContainText("◔");
+  await expect(still).toHaveText(/✓\s*0\.0/, { timeout: 30_000 });
+  await page.goForward();
+  await expect(verdict).toContainText("Nothing storms");
+});
