@@ -29,7 +29,7 @@ export async function founded(url: string): Promise<Company> {
   await written(url);
   await changed(url);
   const processes = [...new Set(edges.map(({ callerService }) => callerService))].flatMap((service) =>
-    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, INSTANCES) })));
+    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, at, INSTANCES) })));
   const clients = processes.map(({ service, at }, place) => {
     const identity = { service, cluster: "default", instance: `${service}-6f7d-${(place * 7919).toString(36).padStart(4, "0")}` };
     const { told, answer } = oddities(service, at);

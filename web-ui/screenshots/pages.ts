@@ -46,6 +46,14 @@ async function judgeGuard(page: Page): Promise<void> {
   await page.getByText("Rules that it cuts").waitFor();
 }
 
+// One of the calls that failed, with its attempts.
+async function openFailure(page: Page): Promise<void> {
+  const section = page.getByRole("region", { name: /Calls that did not end well/ });
+  await section.locator(".opener").first().click();
+  await section.locator(".waterfall").waitFor();
+  await section.evaluate((element) => { element.scrollIntoView(); });
+}
+
 async function choose(page: Page): Promise<void> {
   await page.getByTestId("reach").waitFor();
 }
@@ -59,6 +67,7 @@ export const SHOWN: readonly Shown[] = [
   { name: "rule-review", path: at("/rule", RULE), full: "demo", act: reviewRule, onlyFull: true },
   { name: "uncovered", path: "/uncovered", full: "large" },
   { name: "route", path: at("/route", DEMO), full: "demo", many: { server: "large", path: at("/route", worstRoute) }, asks: /Rules\/Explain|Fleet\/Watch/ },
+  { name: "route-failures", path: at("/route", worstRoute), full: "large", act: openFailure, onlyFull: true },
   { name: "guards", path: "/guards", full: "large", asks: /Guards\/ListGuards/ },
   { name: "guard", path: at("/guard", { caller: "*", cluster: "*", callee: "orders", method: "*" }), full: "large", asks: /Guards\/GetGuard/, act: judgeGuard },
   { name: "clients", path: "/clients", full: "large", asks: /Fleet\/ListClients/ },

@@ -4,6 +4,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { Fate } from "../gen/damper/v1/distribution_pb";
 import type { ReportSchema } from "../gen/damper/v1/distribution_pb";
+import { failedCalls } from "./failed";
 import { edges, methods } from "./table";
 
 interface Route {
@@ -25,15 +26,23 @@ const WINDOW_S = 10;
 export class Traffic {
   readonly #routes: readonly Route[];
   readonly #begunMs = Date.now();
+  // Tells its failed calls from those of the service's other processes.
+  readonly #at: number;
+  #reports = 0;
 
-  // One of so many processes of a service.
-  constructor(service: string, of: number) {
+  // One of so many processes of a service, by its number.
+  constructor(service: string, at: number, of: number) {
+    this.#at = at;
     this.#routes = edges.flatMap((edge, place) => (edge.callerService === service ? routes(edge, place, of) : []));
   }
 
   report(nowMs: number): MessageInitShape<typeof ReportSchema> {
     const seconds = (nowMs - this.#begunMs) / 1000 + WINDOW_S;
-    const told = this.#routes.map((route) => counted(route, seconds));
+    this.#reports += 1;
+    const told = this.#routes.map((route) => ({
+      ...counted(route, seconds),
+      failedCalls: route.errorShare > 0 ? failedCalls(route.bucket * 10 + this.#at, this.#reports, nowMs) : [],
+    }));
     const governed = told.reduce((sum, { calls }) => sum + calls, 0n);
     return { routes: told, governedCalls: governed, since: { seconds: BigInt(Math.floor(seconds)), nanos: 0 } };
   }

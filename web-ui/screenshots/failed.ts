@@ -1,0 +1,64 @@
+// The calls of a route that did not end well since the last report, one by one, as a process tells them: what its
+// counters count, in examples. The same ones for the same route and report.
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Fate } from "../gen/damper/v1/distribution_pb";
+import type { FailedAttemptSchema, FailedCallSchema } from "../gen/damper/v1/distribution_pb";
+import { Code } from "../gen/damper/v1/policy_pb";
+
+// A report has at most five.
+const TOLD = 3;
+
+const KINDS = [
+  { fate: Fate.ATTEMPTS_EXHAUSTED, code: Code.UNAVAILABLE, sends: 3, detail: "connection refused" },
+  { fate: Fate.RETRY_BREAKER, code: Code.UNAVAILABLE, sends: 1, detail: "" },
+  { fate: Fate.ATTEMPTS_EXHAUSTED, code: Code.UNAVAILABLE, sends: 3, detail: "" },
+  { fate: Fate.DEADLINE, code: Code.DEADLINE_EXCEEDED, sends: 2, detail: "" },
+] as const;
+
+// Of the report with this number, made now; `salt` tells routes and processes apart.
+export function failedCalls(salt: number, report: number, nowMs: number): MessageInitShape<typeof FailedCallSchema>[] {
+  return Array.from({ length: TOLD }, (_, at) => {
+    const number = salt * 7919 + report * 31 + at * 13;
+    const { fate, code, sends, detail } = KINDS[number % KINDS.length] ?? KINDS[0];
+    const attempts = attemptsOf(number, sends, detail, fate === Fate.DEADLINE);
+    const last = attempts.at(-1);
+    const latency = (last?.at ?? 0) + (last?.took ?? 0);
+    return {
+      fate,
+      code,
+      endedAt: { seconds: BigInt(Math.floor(nowMs / 1000) - (TOLD - at)), nanos: (number * 7_001_003) % 1_000_000_000 },
+      latency: ms(latency),
+      sends,
+      traceId: hexOf(number),
+      attempts: attempts.map(({ wire }) => wire),
+    };
+  });
+}
+
+interface Attempt {
+  readonly at: number;
+  readonly took: number;
+  readonly wire: MessageInitShape<typeof FailedAttemptSchema>;
+}
+
+// One after the other, with a wait between; the last of a call that runs out of time is never answered.
+function attemptsOf(number: number, sends: number, detail: string, runsOut: boolean): Attempt[] {
+  let from = 0;
+  return Array.from({ length: sends }, (_, nr) => {
+    const took = 4 + ((number * (nr + 3)) % 38);
+    const isOpen = runsOut && nr === sends - 1;
+    const wire = { sentAfter: ms(from), ...(isOpen ? {} : { took: ms(took), code: Code.UNAVAILABLE, detail }) };
+    const attempt = { at: from, took: isOpen ? 120 : took, wire };
+    from += took + 20 * (nr + 1) + (number % 9);
+    return attempt;
+  });
+}
+
+function ms(value: number): { seconds: bigint; nanos: number } {
+  return { seconds: 0n, nanos: Math.round(value * 1e6) };
+}
+
+// A trace id: 32 hex digits, not all of them 0.
+function hexOf(number: number): string {
+  return Array.from({ length: 4 }, (_, at) => (Math.imul(number + 1, 2_654_435_761 + at * 97) >>> 0).toString(16).padStart(8, "0")).join("");
+}
