@@ -14,7 +14,7 @@ use serde_json::Value;
 use self::fields::Fields;
 use crate::scenario::{
     Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget,
-    RateFrom, Retries, Scenario, Service, Strategy, Target,
+    PeerJitter, RateFrom, Retries, Scenario, Service, Strategy, Target,
 };
 use crate::spread::Spread;
 
@@ -161,6 +161,7 @@ fn load(fields: &mut Fields<'_>) -> Load {
             Target::new("", "")
         }),
         timeout: fields.duration("timeout"),
+        bare: fields.flag("bare").unwrap_or(false),
         arrivals,
     }
 }
@@ -291,11 +292,15 @@ fn peer(fields: &mut Fields<'_>) -> Peer {
         attempts: fields.number("attempts").unwrap_or(default.attempts),
         codes: if codes.is_empty() { default.codes } else { CodeSet::of(&codes) },
         per_attempt_timeout: fields.duration("per_attempt_timeout"),
+        callee_timeouts: fields.durations("callee_timeouts"),
         backoff: fields.fields("backoff", |fields| {
             let default = PeerBackoff::default();
             PeerBackoff {
                 base: fields.duration("base").unwrap_or(default.base),
                 max: fields.duration("max").unwrap_or(default.max),
+                jitter: fields
+                    .one_of("jitter", &[("full", PeerJitter::Full), ("added", PeerJitter::Added)])
+                    .unwrap_or_default(),
             }
         }),
         budget: fields.fields("budget", |fields| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use damper_core::{Code, Ending, Fate, SendKind, Time};
 
 use crate::plan::Plan;
+use crate::trace::Trace;
 
 /// Before, during and after what goes wrong.
 pub(crate) const PHASES: usize = 3;
@@ -24,6 +25,9 @@ pub(crate) struct Ledger {
     /// How the requests ended, by code.
     pub(crate) codes: [u64; Code::ALL.len()],
     pub(crate) events: u64,
+    requests: usize,
+    /// Request by request; none where nobody asked for it.
+    pub(crate) traces: Option<Vec<Trace>>,
 }
 
 /// Requests that began in a phase.
@@ -87,6 +91,8 @@ impl Ledger {
             unfinished: 0,
             codes: [0; Code::ALL.len()],
             events: 0,
+            requests: 0,
+            traces: None,
         }
     }
 
@@ -104,15 +110,38 @@ impl Ledger {
         self.seconds.get_mut(number)
     }
 
-    pub(crate) fn request(&mut self, now: Time) {
+    /// A request is made; how many were made before it.
+    pub(crate) fn request(&mut self, now: Time) -> usize {
         let phase = self.phase(now);
         self.phases[phase].requests += 1;
         if let Some(second) = self.second(now) {
             second.requests += 1;
         }
+        let hops = self.hops.len();
+        if let Some(traces) = &mut self.traces {
+            traces.push(Trace::begun(now, hops));
+        }
+        self.requests += 1;
+        self.requests - 1
     }
 
-    pub(crate) fn request_ended(&mut self, begun_at: Time, now: Time, result: Result<(), Code>) {
+    /// What was made for a request at the top has reached a handler.
+    pub(crate) fn reached_handler(&mut self, request: usize, hop: usize) {
+        if let Some(traces) = &mut self.traces {
+            traces[request].arrivals[hop] += 1;
+        }
+    }
+
+    pub(crate) fn request_ended(
+        &mut self,
+        request: usize,
+        begun_at: Time,
+        now: Time,
+        result: Result<(), Code>,
+    ) {
+        if let Some(traces) = &mut self.traces {
+            traces[request].ended(now, result.is_ok());
+        }
         self.codes[result.err().unwrap_or(Code::Ok) as usize] += 1;
         if result.is_err() {
             return;

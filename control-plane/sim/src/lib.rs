@@ -17,6 +17,7 @@ mod plan;
 mod random;
 pub mod scenario;
 mod spread;
+mod trace;
 mod what_if;
 mod world;
 
@@ -24,6 +25,7 @@ pub use damper_core::fault::Faults;
 pub use outcome::{Figures, Hop, Latency, Outcome, Phase, RECOVERED_FOR, Second, ServiceFigures};
 pub use scenario::Scenario;
 pub use spread::{LENGTH, LIST, Spread};
+pub use trace::{Trace, trace};
 pub use what_if::{Change, Downstream, Measured, Prediction, RATE, Side, what_if};
 
 /// Simulates every strategy of a scenario under its seed.

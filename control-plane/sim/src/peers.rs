@@ -3,27 +3,24 @@
 //! A peer answers with the engine's own `Step`s, so that one driver serves both. It marks no repeat, heeds no
 //! flag, and knows no deadline but the application's and its own timeout of an attempt.
 //!
-//! The budget is tower's `TpsBudget` in small: a success deposits 1, a retry withdraws `1 / retry_percent`
-//! (rounded down), and the balance of the last `ttl`, in ten slots, plus `min_per_sec x ttl` retries must
-//! suffice. Slots begin at multiples of `ttl / 10` here; tower begins the next one with the first use after
-//! the last one's end.
+//! Tower's budget is in a file of its own, `peers::tps`.
 
 use std::time::Duration;
 
 use damper_core::{Answer, Code, Ending, Fate, Finish, Send, SendKind, Step, Time, Verdict, deadline};
 
+use self::tps::TpsBudget;
 use crate::random::Random;
-use crate::scenario::{Peer, PeerBackoff, PeerBudget};
+use crate::scenario::{Peer, PeerBackoff, PeerJitter};
 use crate::spread::us;
 
-const SLOTS: usize = 10;
+mod tps;
 
 /// What all calls of one process on one route share.
 #[derive(Debug)]
 pub(crate) struct PeerRoute {
     peer: Peer,
-    /// By slot: its number since the origin, and its balance.
-    slots: [(u64, i64); SLOTS],
+    budget: Option<TpsBudget>,
 }
 
 /// One call.
@@ -45,44 +42,24 @@ enum Next {
 
 impl PeerRoute {
     pub(crate) fn new(peer: Peer) -> Self {
-        Self { peer, slots: [(0, 0); SLOTS] }
+        let budget = peer.budget.map(TpsBudget::new);
+        Self { peer, budget }
     }
 
     /// The process has come back without memory.
     pub(crate) fn forget(&mut self) {
-        *self = Self::new(self.peer);
+        *self = Self::new(self.peer.clone());
     }
 
     fn deposit(&mut self, now: Time) {
-        if let Some(budget) = self.peer.budget {
-            self.add(budget, 1, now);
+        if let Some(budget) = &mut self.budget {
+            budget.deposit(now);
         }
     }
 
     fn withdraw(&mut self, now: Time) -> bool {
-        let Some(budget) = self.peer.budget else { return true };
-        let price = i64::from(10_000 / budget.retry_percent.bp().max(1));
-        let reserve = i64::from(budget.min_per_sec) * (us(budget.ttl) / 1_000_000) as i64 * price;
-        let present = slot(budget, now);
-        let recent = self.slots.iter().filter(|(number, _)| number + SLOTS as u64 > present);
-        let balance: i64 = recent.map(|(_, balance)| balance).sum();
-        let enough = balance + reserve >= price;
-        if enough {
-            self.add(budget, -price, now);
-        }
-        enough
+        self.budget.as_mut().is_none_or(|budget| budget.withdraw(now))
     }
-
-    fn add(&mut self, budget: PeerBudget, amount: i64, now: Time) {
-        let number = slot(budget, now);
-        let slot = &mut self.slots[(number % SLOTS as u64) as usize];
-        let kept = if slot.0 == number { slot.1 } else { 0 };
-        *slot = (number, kept + amount);
-    }
-}
-
-fn slot(budget: PeerBudget, now: Time) -> u64 {
-    now.as_micros() / (us(budget.ttl) / SLOTS as u64)
 }
 
 impl PeerCall {
@@ -140,7 +117,8 @@ impl PeerCall {
     }
 
     fn failed(&mut self, route: &mut PeerRoute, code: Code, answer: Answer, now: Time, random: &mut Random) {
-        let Peer { attempts, codes, .. } = route.peer;
+        let Peer { attempts, codes, .. } = &route.peer;
+        let attempts = *attempts;
         let refusal = match self.attempts {
             _ if attempts == 1 => Some(Fate::PolicyOff),
             _ if !codes.contains(code) => Some(Fate::NotRetryable),
@@ -172,55 +150,39 @@ impl PeerCall {
     }
 }
 
-/// Full jitter: any wait up to the ceiling of retry n.
+/// The wait before retry n.
 fn wait(backoff: PeerBackoff, retry: u32, random: &mut Random) -> u64 {
-    let doubled = us(backoff.base).saturating_mul(1 << retry.saturating_sub(1).min(32));
-    random.below(doubled.min(us(backoff.max)) + 1)
+    let (doubled, max) =
+        (us(backoff.base).saturating_mul(1 << retry.saturating_sub(1).min(32)), us(backoff.max));
+    let about = doubled.min(max);
+    let drawn = random.below(about + 1);
+    match backoff.jitter {
+        PeerJitter::Full => drawn,
+        PeerJitter::Added => (about + drawn).min(max),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use damper_core::Ratio;
-
     use super::*;
 
     fn at(ms: u64) -> Time {
         Time::from_micros(ms * 1_000)
     }
 
-    fn budgeted(min_per_sec: u32, percent_bp: u32) -> PeerRoute {
-        let ttl = Duration::from_secs(10);
-        let budget = PeerBudget { ttl, min_per_sec, retry_percent: Ratio::from_bp(percent_bp) };
-        PeerRoute::new(Peer { budget: Some(budget), ..Peer::naive(3) })
-    }
-
-    #[test]
-    fn budget_pays_a_retry_for_every_five_successes_and_forgets_them_after_its_time() {
-        let mut route = budgeted(0, 2_000);
-        (0..14).for_each(|_| route.deposit(at(100)));
-        let paid = |route: &mut PeerRoute, ms| (0..10).filter(|_| route.withdraw(at(ms))).count();
-        assert_eq!(paid(&mut route, 5_000), 2);
-        (0..5).for_each(|_| route.deposit(at(6_000)));
-        assert_eq!(paid(&mut route, 15_999), 1);
-        (0..5).for_each(|_| route.deposit(at(17_000)));
-        assert_eq!(paid(&mut route, 27_000), 0, "all of it is older than 10 s");
-    }
-
-    #[test]
-    fn budget_has_its_reserve_in_every_span_of_its_time() {
-        let mut route = budgeted(10, 2_000);
-        let paid = |route: &mut PeerRoute, ms| (0..1_000).filter(|_| route.withdraw(at(ms))).count();
-        assert_eq!(paid(&mut route, 0), 100);
-        assert_eq!(paid(&mut route, 9_999), 0);
-        assert_eq!(paid(&mut route, 10_000), 100);
-    }
-
     #[test]
     fn waits_never_exceed_their_ceiling_and_reach_it() {
-        let backoff = PeerBackoff { base: Duration::from_micros(4), max: Duration::from_micros(10) };
+        let (base, max) = (Duration::from_micros(4), Duration::from_micros(10));
         let mut random = Random::new(1, 0);
-        let mut longest = |retry| (0..1_000).map(|_| wait(backoff, retry, &mut random)).max().unwrap();
-        assert_eq!([1, 2, 3, 9].map(&mut longest), [4, 8, 10, 10]);
+        let mut ends = |jitter, retry| {
+            let waits = (0..1_000).map(|_| wait(PeerBackoff { base, max, jitter }, retry, &mut random));
+            let waits: Vec<_> = waits.collect();
+            (*waits.iter().min().unwrap(), *waits.iter().max().unwrap())
+        };
+        let full = [1, 2, 3, 9].map(|retry| ends(PeerJitter::Full, retry));
+        assert_eq!(full, [(0, 4), (0, 8), (0, 10), (0, 10)]);
+        let added = [1, 2, 3, 9].map(|retry| ends(PeerJitter::Added, retry));
+        assert_eq!(added, [(4, 8), (8, 10), (10, 10), (10, 10)]);
     }
 
     #[test]

@@ -123,6 +123,12 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Whether a route is of callers without a retry layer.
+    pub(crate) fn is_bare(&self, route: usize) -> bool {
+        let mut loads = self.scenario.load.iter().zip(&self.loads);
+        loads.any(|(load, first)| load.bare && (*first..first + load.processes as usize).contains(&route))
+    }
+
     fn hop(&self, caller: &str, target: &Target) -> Option<usize> {
         self.hops.iter().position(|hop| hop.caller == caller && hop.target == target)
     }

@@ -142,6 +142,9 @@ pub struct Load {
     pub call: Target,
     /// The application's own deadline for each request, sent along as `grpc-timeout`. None: it waits for ever.
     pub timeout: Option<Duration>,
+    /// The callers have no retry layer whatever the strategy, as browsers have none: they send once, and hang up
+    /// at their timeout without having told it to anybody.
+    pub bare: bool,
     /// When requests are made.
     pub arrivals: Arrivals,
 }
@@ -265,7 +268,7 @@ pub enum Retries {
 }
 
 /// What others do: a loop around each call, which knows nothing of flags and deadlines of the chain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Attempts per call, the first included; 1 sends once.
     pub attempts: u32,
@@ -273,19 +276,33 @@ pub struct Peer {
     pub codes: CodeSet,
     /// When an attempt is given up. None: never.
     pub per_attempt_timeout: Option<Duration>,
+    /// The same for calls to these services, in its place.
+    pub callee_timeouts: Vec<(String, Duration)>,
     /// The waits between. None: there are none.
     pub backoff: Option<PeerBackoff>,
     /// A cap on retries per process and route. None: there is none.
     pub budget: Option<PeerBudget>,
 }
 
-/// Exponential waits with full jitter: any from 0 to `base x 2^(n-1)`, at most `max`, before retry n.
+/// Exponential waits with jitter: about `base x 2^(n-1)`, at most `max`, before retry n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerBackoff {
-    /// The longest first wait.
+    /// What the first wait is about.
     pub base: Duration,
     /// The longest wait.
     pub max: Duration,
+    /// What is left to chance.
+    pub jitter: PeerJitter,
+}
+
+/// What of a wait is left to chance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PeerJitter {
+    /// All of it: any wait from 0 on.
+    #[default]
+    Full,
+    /// It is added: any from the wait to twice as much, as tower's `ExponentialBackoff` with jitter 1.
+    Added,
 }
 
 /// What tower's `TpsBudget` is made of.
@@ -330,14 +347,29 @@ impl Peer {
     #[must_use]
     pub fn naive(attempts: u32) -> Self {
         let codes = damper_core::policy::RETRYABLE;
-        Self { attempts, codes, per_attempt_timeout: None, backoff: None, budget: None }
+        Self {
+            attempts,
+            codes,
+            per_attempt_timeout: None,
+            callee_timeouts: Vec::new(),
+            backoff: None,
+            budget: None,
+        }
+    }
+
+    /// As it is on a hop to this service.
+    pub(crate) fn towards(&self, service: &str) -> Self {
+        let own = self.callee_timeouts.iter().find(|(callee, _)| callee == service);
+        let timeout = own.map(|(_, timeout)| *timeout).or(self.per_attempt_timeout);
+        Self { per_attempt_timeout: timeout, callee_timeouts: Vec::new(), ..self.clone() }
     }
 }
 
 impl Default for PeerBackoff {
     /// 25 ms, at most 250 ms, as Damper's.
     fn default() -> Self {
-        Self { base: Duration::from_millis(25), max: Duration::from_millis(250) }
+        let (base, max) = (Duration::from_millis(25), Duration::from_millis(250));
+        Self { base, max, jitter: PeerJitter::default() }
     }
 }
 

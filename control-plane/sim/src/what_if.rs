@@ -214,6 +214,7 @@ impl Measured {
                 processes: u32::try_from(processes).unwrap_or(1),
                 call: Target::new(&name, METHOD),
                 timeout: None,
+                bare: false,
                 arrivals: Arrivals::Open {
                     even: false,
                     rates: vec![RateFrom {

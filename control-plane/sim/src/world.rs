@@ -21,7 +21,7 @@ use crate::ledger::Ledger;
 use crate::peers::PeerRoute;
 use crate::plan::Plan;
 use crate::random::Random;
-use crate::scenario::{Retries, Strategy};
+use crate::scenario::{Peer, Retries, Strategy};
 
 mod client;
 mod load;
@@ -62,7 +62,7 @@ enum Event {
 }
 
 /// What all calls of one process on one route share.
-#[allow(clippy::large_enum_variant, reason = "all routes of a simulation are of one kind")]
+#[allow(clippy::large_enum_variant, reason = "most routes of a simulation are of one kind")]
 enum RouteSeat {
     Damper(Route),
     Peer(PeerRoute),
@@ -112,9 +112,12 @@ impl<'a> World<'a> {
             .iter()
             .map(|hop| table.in_force(&key(hop.caller, &hop.target.service, &hop.target.method)?))
             .collect();
-        let seat = |hop: &usize| match &strategy.retries {
+        let seat = |(route, hop): (usize, &usize)| match &strategy.retries {
+            _ if plan.is_bare(route) => RouteSeat::Peer(PeerRoute::new(Peer::naive(1))),
             Retries::Damper { .. } => RouteSeat::Damper(Route::new(rules[*hop].clone())),
-            Retries::Peer(peer) => RouteSeat::Peer(PeerRoute::new(*peer)),
+            Retries::Peer(peer) => {
+                RouteSeat::Peer(PeerRoute::new(peer.towards(&plan.hops[*hop].target.service)))
+            }
         };
         let stream = |number| Random::new(seed, number);
         let loads = 0..plan.scenario.load.len();
@@ -128,7 +131,7 @@ impl<'a> World<'a> {
                 balance: stream(3),
                 engine: stream(4),
             },
-            routes: plan.routes.iter().map(seat).collect(),
+            routes: plan.routes.iter().enumerate().map(seat).collect(),
             rules,
             turns: vec![0; plan.routes.len()],
             instances: plan.instances.iter().map(|service| Instance::new(plan, *service)).collect(),
@@ -139,6 +142,12 @@ impl<'a> World<'a> {
             loads: loads.map(|load| LoadState::new(stream(5 + load as u32))).collect(),
             ledger: Ledger::new(plan),
         }
+    }
+
+    /// The same, which notes what becomes of each request.
+    pub(crate) fn traced(mut self) -> Self {
+        self.ledger.traces = Some(Vec::new());
+        self
     }
 
     /// Lets everything happen, and hands over what was noted.

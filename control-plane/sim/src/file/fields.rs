@@ -169,6 +169,26 @@ impl<'a> Fields<'a> {
         self.part(name, duration)
     }
 
+    /// A map of durations by names that are not known beforehand; empty if it is not there.
+    pub(super) fn durations(&mut self, name: &'static str) -> Vec<(String, Duration)> {
+        let read = self.part(name, |value, faults| {
+            let Value::Object(map) = value else {
+                faults.add("", format!("{value} is not a map"));
+                return None;
+            };
+            let mut read = Vec::new();
+            for (name, value) in map {
+                let mut inner = Faults::none();
+                read.extend(duration(value, &mut inner).map(|length| (name.clone(), length)));
+                faults.nest(name, inner);
+            }
+            // The order must not depend on how maps are kept.
+            read.sort_unstable();
+            Some(read)
+        });
+        read.unwrap_or_default()
+    }
+
     pub(super) fn one_of<T: Copy>(&mut self, name: &'static str, choices: &[(&str, T)]) -> Option<T> {
         self.part(name, |value, faults| {
             let chosen = choices.iter().find(|(name, _)| value.as_str() == Some(*name));

@@ -40,7 +40,7 @@ impl Scenario {
             let path = format!("strategies[{i}]");
             twice(&format!("{path}.name"), &strategy.name, &mut names, faults);
             match &strategy.retries {
-                Retries::Peer(peer) => peer.check(&format!("{path}.peer"), faults),
+                Retries::Peer(peer) => peer.check(self, &format!("{path}.peer"), faults),
                 Retries::Damper { rules, guards } => {
                     unique(&path, rules.iter().map(Rule::pattern), "rule", faults);
                     unique(&path, guards.iter().map(Guard::pattern), "guard", faults);
@@ -252,10 +252,17 @@ impl Fault {
 }
 
 impl Peer {
-    fn check(&self, path: &str, faults: &mut Faults) {
+    fn check(&self, scenario: &Scenario, path: &str, faults: &mut Faults) {
         ATTEMPTS.check(&format!("{path}.attempts"), self.attempts, faults);
         if let Some(timeout) = self.per_attempt_timeout {
             TIMEOUT.check(&format!("{path}.per_attempt_timeout"), timeout, faults);
+        }
+        for (callee, timeout) in &self.callee_timeouts {
+            let path = format!("{path}.callee_timeouts.{callee}");
+            TIMEOUT.check(&path, *timeout, faults);
+            if scenario.services.iter().all(|service| service.name != *callee) {
+                faults.add(path, format!("there is no service {callee:?}"));
+            }
         }
         if self.codes.contains(Code::Ok) {
             faults.add(format!("{path}.codes"), "OK is not a failure");

@@ -17,6 +17,8 @@ pub(super) struct ActiveCall {
     route: usize,
     pub(super) hop: usize,
     parent: Parent,
+    /// Which request at the top it is made for.
+    origin: usize,
     begun_at: Time,
     /// When the application gives up; only at the top.
     own_deadline: Option<Time>,
@@ -28,7 +30,7 @@ pub(super) struct ActiveCall {
     codes: [Code; MOST_ATTEMPTS],
 }
 
-#[allow(clippy::large_enum_variant, reason = "all calls of a simulation are of one kind")]
+#[allow(clippy::large_enum_variant, reason = "most calls of a simulation are of one kind")]
 enum Deciding {
     Damper(Call),
     Peer(PeerCall),
@@ -37,8 +39,8 @@ enum Deciding {
 /// On whose behalf a call is made.
 #[derive(Clone, Copy)]
 pub(super) enum Parent {
-    /// A load's.
-    Load(usize),
+    /// A load's, as so many requests at the top were made before.
+    Load { load: usize, request: usize },
     /// A request that is being served.
     Request(RequestKey),
 }
@@ -46,7 +48,7 @@ pub(super) enum Parent {
 impl ActiveCall {
     /// True at the top of the chain.
     pub(super) fn is_request(&self) -> bool {
-        matches!(self.parent, Parent::Load(_))
+        matches!(self.parent, Parent::Load { .. })
     }
 
     /// What the caller is told.
@@ -74,8 +76,12 @@ impl World<'_> {
     ) -> Option<CallKey> {
         let (now, hop) = (self.now(), self.plan.routes[route]);
         let context = match parent {
-            Parent::Load(_) => None,
+            Parent::Load { .. } => None,
             Parent::Request(request) => Some(&self.requests.get(request)?.context),
+        };
+        let origin = match parent {
+            Parent::Load { request, .. } => request,
+            Parent::Request(request) => self.requests.get(request)?.origin,
         };
         let deciding = match &self.routes[route] {
             RouteSeat::Damper(route) => {
@@ -84,7 +90,10 @@ impl World<'_> {
                 let flag = context.and_then(damper_core::chain::Context::flag);
                 Deciding::Damper(Call::begin(route, CallStart { now, deadline, flag, replayable: true }))
             }
-            RouteSeat::Peer(_) => Deciding::Peer(PeerCall::begin(now, own_deadline)),
+            RouteSeat::Peer(_) => {
+                let told = own_deadline.filter(|_| !self.plan.is_bare(route));
+                Deciding::Peer(PeerCall::begin(now, told))
+            }
         };
         self.ledger.call(hop);
         let key = self.calls.insert(ActiveCall {
@@ -92,6 +101,7 @@ impl World<'_> {
             route,
             hop,
             parent,
+            origin,
             begun_at: now,
             own_deadline,
             wake_at: None,
@@ -114,7 +124,7 @@ impl World<'_> {
             let step = match (&mut call.deciding, &self.routes[call.route]) {
                 (Deciding::Damper(call), RouteSeat::Damper(route)) => call.next_step(route, now),
                 (Deciding::Peer(call), RouteSeat::Peer(route)) => call.next_step(route, now),
-                _ => unreachable!("all routes are of one kind"),
+                _ => unreachable!("a call is of its route's kind"),
             };
             match step {
                 Step::Send(send) => self.send(key, &send),
@@ -148,11 +158,12 @@ impl World<'_> {
 
     fn send(&mut self, key: CallKey, send: &Send) {
         let call = &self.calls[key];
-        let (hop, route) = (call.hop, call.route);
+        let (hop, route, origin) = (call.hop, call.route, call.origin);
         let instance = self.choose_instance(hop, route);
         self.ledger.attempt(hop, send.kind, self.agenda.now());
         let previous = if self.has_layer { send.previous_attempts() } else { 0 };
-        let request = Request::new(key, send, previous, instance, self.plan.hops[hop].method);
+        let mut request = Request::new(key, send, previous, instance, self.plan.hops[hop].method);
+        (request.hop, request.origin) = (hop, origin);
         let request = self.requests.insert(request);
         let call = &mut self.calls[key];
         // A transparent resend takes the place of the attempt that it repeats.
@@ -192,7 +203,7 @@ impl World<'_> {
             (Deciding::Peer(call), RouteSeat::Peer(route)) => {
                 call.attempt_timed_out(route, now, &mut self.streams.engine);
             }
-            _ => unreachable!("all routes are of one kind"),
+            _ => unreachable!("a call is of its route's kind"),
         }
         if let Some(request) = request {
             self.hang_up(request);
@@ -217,7 +228,7 @@ impl World<'_> {
             (Deciding::Peer(call), RouteSeat::Peer(route)) => {
                 call.attempt_ended(route, verdict, now, &mut self.streams.engine);
             }
-            _ => unreachable!("all routes are of one kind"),
+            _ => unreachable!("a call is of its route's kind"),
         }
         self.advance(key);
     }
@@ -231,8 +242,8 @@ impl World<'_> {
         }
         let result = call.result(finish);
         match call.parent {
-            Parent::Load(load) => {
-                self.ledger.request_ended(call.begun_at, now, result);
+            Parent::Load { load, request } => {
+                self.ledger.request_ended(request, call.begun_at, now, result);
                 self.load_answered(load);
             }
             Parent::Request(request) => {
@@ -252,7 +263,7 @@ impl World<'_> {
         let finish = match (&mut call.deciding, &self.routes[call.route]) {
             (Deciding::Damper(call), RouteSeat::Damper(route)) => call.dropped(route, now),
             (Deciding::Peer(call), RouteSeat::Peer(_)) => call.dropped(now),
-            _ => unreachable!("all routes are of one kind"),
+            _ => unreachable!("a call is of its route's kind"),
         };
         let Some(finish) = finish else { return };
         if is_told {

@@ -70,9 +70,9 @@ impl World<'_> {
             _ => state.random.below(processes),
         };
         state.turn += 1;
-        self.ledger.request(now);
+        let parent = Parent::Load { load: index, request: self.ledger.request(now) };
         let route = self.plan.loads[index] + process as usize;
-        self.begin_call(route, Parent::Load(index), load.timeout.map(|timeout| now + timeout));
+        self.begin_call(route, parent, load.timeout.map(|timeout| now + timeout));
     }
 
     /// Notes the next arrival before the end. Where the rate changes before it, it is drawn anew from there:

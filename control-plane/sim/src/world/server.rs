@@ -21,6 +21,9 @@ pub(super) struct Request {
     pub(super) caller: Option<CallKey>,
     pub(super) instance: usize,
     method: usize,
+    /// The hop that it came over, and which request at the top it is made for.
+    pub(super) hop: usize,
+    pub(super) origin: usize,
     /// As it was sent; the context's own from the moment it has arrived.
     limit: Option<Duration>,
     flag: Option<u32>,
@@ -79,6 +82,8 @@ impl Request {
             caller: Some(caller),
             instance,
             method,
+            hop: 0,
+            origin: 0,
             limit: send.limit,
             flag: send.flag,
             previous_attempts,
@@ -106,7 +111,8 @@ impl World<'_> {
             self.ledger.services[service].shed += 1;
             return self.fail(key, Code::Unavailable);
         }
-        let method = self.requests[key].method;
+        let Request { method, hop, origin, .. } = self.requests[key];
+        self.ledger.reached_handler(origin, hop);
         if let Some(code) = self.error_at(key, service, method) {
             self.ledger.services[service].handler_runs += 1;
             return self.fail(key, code);

@@ -55,6 +55,16 @@ fn overload_lasts_under_naive_retries_and_ends_within_a_window_under_ours() {
 }
 
 #[test]
+fn chain_stays_down_after_a_stall_under_naive_retries_and_recovers_within_a_window_under_ours() {
+    let outcome = example("stall");
+    let naive = of(&outcome, "naive");
+    assert_eq!(naive.recovered_after_s, None);
+    assert!(success(naive, "after") < 0.05, "{}", success(naive, "after"));
+    let damper = of(&outcome, "damper");
+    assert!(damper.recovered_after_s.is_some_and(|seconds| seconds <= 10), "{:?}", damper.recovered_after_s);
+}
+
+#[test]
 fn partial_outage_is_where_adaptive_goes_on_retrying_and_the_ratio_stops() {
     let outcome = example("partial");
     let during = |strategy| success(of(&outcome, strategy), "during");

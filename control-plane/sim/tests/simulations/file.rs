@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use damper_sim::scenario::{Arrivals, FaultKind, Retries};
+use damper_sim::scenario::{Arrivals, FaultKind, PeerJitter, Retries};
 use damper_sim::{Scenario, Spread};
 
 use crate::harness::{ms, read};
@@ -59,13 +59,13 @@ services:
       p.T/N: { time: { list: [1ms, 2ms, 2ms] } }
 load:
   - { caller: top, processes: 10, call: a p.S/M, timeout: 1m, open: { even: true, rates: [ { rate: 10 }, { from: 10s, rate: 0 } ] } }
-  - { caller: top, call: b p.T/M, closed: { users: 5, think: 1s } }
+  - { caller: top, bare: true, call: b p.T/M, closed: { users: 5, think: 1s } }
 faults:
   - { service: a, instances: 1, from: 1s, until: 2s, period: 100ms, on: 50ms, crash: }
   - { service: b, method: p.T/N, slow: { add: 1s, factor: 1.5, share: 0.25 } }
   - { service: b, workers: { count: 0 } }
 strategies:
-  - { name: naive, peer: { attempts: 2, codes: [INTERNAL], per_attempt_timeout: 1s, backoff: {}, budget: { ttl: 5s, min_per_sec: 0, retry_percent: 0.5 } } }
+  - { name: naive, peer: { attempts: 2, codes: [INTERNAL], per_attempt_timeout: 1s, callee_timeouts: { b: 200ms, a: 700ms }, backoff: { jitter: added }, budget: { ttl: 5s, min_per_sec: 0, retry_percent: 0.5 } } }
   - name: damper
     damper:
       - kind: Rule
@@ -77,6 +77,10 @@ strategies:
     assert_eq!(scenario.services[1].methods[1].time, Spread::List(vec![ms(1), ms(2), ms(2)]));
     let FaultKind::Slow { factor, share, .. } = scenario.faults[1].kind else { panic!("not slow") };
     assert_eq!((factor.bp(), share.bp()), (15_000, 2_500));
+    assert_eq!([&scenario.load[0], &scenario.load[1]].map(|load| load.bare), [false, true]);
+    let Retries::Peer(peer) = &scenario.strategies[0].retries else { panic!("not a peer's") };
+    assert_eq!(peer.callee_timeouts, [("a".to_owned(), ms(700)), ("b".to_owned(), ms(200))]);
+    assert_eq!(peer.backoff.unwrap().jitter, PeerJitter::Added);
     let Retries::Damper { rules, guards } = &scenario.strategies[1].retries else { panic!("not Damper's") };
     assert_eq!((rules.len(), guards.len()), (1, 1));
 }
@@ -95,7 +99,7 @@ faults:
   - { service: x, from: 2h, on: 1s }
 strategies:
   - { name: one, none:, peer: {} }
-  - { name: two, peer: { attempts: 11 } }
+  - { name: two, peer: { attempts: 11, callee_timeouts: { x: 1s, a: 3 } } }
   - { name: one, damper: [ { kind: Rule, key: { caller_service: a, caller_cluster: a, callee_service: a, callee_method: a.B/C }, policy: { mode: enforce, retry: { max_attempts: 99 } } } ] }
 ");
     let expected = [
@@ -116,6 +120,7 @@ strategies:
         "strategies[0]: must have one of none, peer, damper",
         "strategies[2].name: \"one\" is there twice",
         "strategies[1].peer.attempts: 11 is not in 1..=10",
+        "strategies[1].peer.callee_timeouts.a: 3 is not a duration with its unit, such as 250ms, 2s or 1h",
         "strategies[2].damper[0].policy.retry.max_attempts: 99 is not in 1..=10",
     ];
     let missing: Vec<_> = expected.iter().filter(|line| !found.iter().any(|known| known == *line)).collect();

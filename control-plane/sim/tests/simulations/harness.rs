@@ -70,6 +70,7 @@ pub(crate) fn load(service: &str, per_second: u64) -> Load {
         processes: 1,
         call: Target::new(service, METHOD),
         timeout: None,
+        bare: false,
         arrivals: Arrivals::Open { even: true, rates },
     }
 }

@@ -135,6 +135,7 @@ mod tests {
                 processes: 1,
                 call: Target::new("a", "a.B/C"),
                 timeout: None,
+                bare: false,
                 arrivals: Arrivals::Open { even: true, rates },
             }],
             faults: Vec::new(),

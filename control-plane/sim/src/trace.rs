@@ -1,0 +1,47 @@
+//! A simulation request by request: what one at the top caused on each hop, whenever that came.
+//!
+//! [`Outcome`](crate::Outcome) books an attempt in the second in which it was sent, as a dashboard does. Where the
+//! cause matters, as in a comparison with measurements that number their requests, ask for this.
+
+use damper_core::Time;
+use damper_core::fault::Faults;
+
+use crate::plan::Plan;
+use crate::scenario::{Scenario, Strategy};
+use crate::world::World;
+
+/// One request at the top.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// When it was made, in microseconds after the beginning.
+    pub begun_us: u64,
+    /// When it was answered or given up. None: not a minute after the last one began.
+    pub ended_us: Option<u64>,
+    /// Whether it was answered with OK.
+    pub succeeded: bool,
+    /// How often a handler was reached on its behalf, by hop from the top down. What a fault or a full queue refuses
+    /// counts; what the repeat limit refuses does not.
+    pub arrivals: Vec<u32>,
+}
+
+/// Simulates every strategy of a scenario, and tells of each request in the order in which they were made.
+///
+/// # Errors
+/// Everything that is wrong with the scenario, by its path in the YAML form.
+pub fn trace(scenario: &Scenario) -> Result<Vec<Vec<Trace>>, Faults> {
+    let plan = Plan::new(scenario)?;
+    let of = |strategy: &Strategy| {
+        World::new(&plan, strategy, scenario.seed).traced().run().traces.unwrap_or_default()
+    };
+    Ok(scenario.strategies.iter().map(of).collect())
+}
+
+impl Trace {
+    pub(crate) fn begun(at: Time, hops: usize) -> Self {
+        Self { begun_us: at.as_micros(), ended_us: None, succeeded: false, arrivals: vec![0; hops] }
+    }
+
+    pub(crate) fn ended(&mut self, at: Time, succeeded: bool) {
+        (self.ended_us, self.succeeded) = (Some(at.as_micros()), succeeded);
+    }
+}
