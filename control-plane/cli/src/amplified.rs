@@ -12,7 +12,8 @@ pub(crate) fn tell(before: Option<&v1::Amplification>, after: Option<&v1::Amplif
     }
 }
 
-fn lines(before: &v1::Amplification, after: &v1::Amplification) -> Vec<String> {
+/// One line for the hop and one for the chain.
+pub(crate) fn lines(before: &v1::Amplification, after: &v1::Amplification) -> Vec<String> {
     let hop = before.bound.as_ref().zip(after.bound.as_ref()).filter(|(was, is)| was != is);
     let hop = hop.map(|(was, is)| {
         let [is_now, it_was] = [is, was].map(explain::bound_in_words);

@@ -31,6 +31,7 @@ mod set;
 mod sources;
 mod status;
 mod wait;
+mod what_if;
 mod write;
 
 use std::process::ExitCode;

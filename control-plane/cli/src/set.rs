@@ -78,15 +78,7 @@ impl Set {
         client: &Client,
         options: v1::WriteOptions,
     ) -> Result<v1::ApplyRulesResponse, Error> {
-        let changes = self.manifests.iter().map(|Manifest { item, .. }| {
-            let kind = match item.clone() {
-                Item::Rule(rule) => rule_change::Kind::Put(rule),
-                Item::Guard(guard) => rule_change::Kind::PutGuard(guard),
-            };
-            let expected_revision = expected(item.revision(), self.overwrite);
-            Kind::Change(v1::RuleChange { kind: Some(kind), expected_revision })
-        });
-        let messages = [Kind::Header(options)].into_iter().chain(changes);
+        let messages = [Kind::Header(options)].into_iter().chain(self.changes().map(Kind::Change));
         let requests: Vec<_> = messages.map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect();
         let locate = |field: &str| sources::locate(&self.manifests, field);
         // Without a limit of our own: a large set takes its time, and a server that died is found out by its pings.
@@ -96,6 +88,28 @@ impl Set {
             Ok(response) => Ok(response.into_inner()),
             Err(status) => Err(client.why(&status, asked_at, &locate).await),
         }
+    }
+
+    /// What the set would do. Faults are told as they are of a set that is sent.
+    pub(crate) async fn predict(
+        &self,
+        client: &Client,
+        options: v1::WriteOptions,
+    ) -> Result<v1::WhatIfResponse, Error> {
+        let request = v1::WhatIfRequest { changes: self.changes().collect(), options: Some(options) };
+        let locate = |field: &str| sources::locate(&self.manifests, field);
+        client.answer_in(client.rules.clone().what_if(request), &locate).await
+    }
+
+    fn changes(&self) -> impl Iterator<Item = v1::RuleChange> {
+        self.manifests.iter().map(|Manifest { item, .. }| {
+            let kind = match item.clone() {
+                Item::Rule(rule) => rule_change::Kind::Put(rule),
+                Item::Guard(guard) => rule_change::Kind::PutGuard(guard),
+            };
+            let expected_revision = expected(item.revision(), self.overwrite);
+            v1::RuleChange { kind: Some(kind), expected_revision }
+        })
     }
 }
 

@@ -56,6 +56,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("PutRule", EDITOR),
             ("DeleteRule", EDITOR),
             ("ApplyRules", long(EDITOR, true, false)),
+            ("WhatIf", EDITOR),
             ("Explain", VIEWER),
             ("ProposeRule", VIEWER),
         ],

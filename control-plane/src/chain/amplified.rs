@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use damper_core::Pattern;
 use damper_core::chain::bound::Sends;
+use damper_core::{Pattern, RouteKey};
 use damper_proto::v1;
 
 use super::graph::{Ends, Graph};
@@ -33,6 +33,15 @@ pub(super) fn amplified(write: &Write<'_>) -> Option<Amplified> {
         chain,
     };
     Some((told(write.before, chain_before), told(&write.after, chain_after)))
+}
+
+/// On one route, by what is in force there.
+pub(crate) fn amplified_on(write: &Write<'_>, route: &RouteKey) -> Amplified {
+    let of = |table: &TableView, graph: &Graph| v1::Amplification {
+        bound: Some(told::hop_bound(table.policy_in_force(route).as_ref())),
+        chain: told::bound_through(graph, route),
+    };
+    (of(write.before, write.graph_before()), of(&write.after, write.graph_after()))
 }
 
 /// The edges of the known routes that go by the rule of a pattern.

@@ -12,18 +12,18 @@ use crate::table::TableView;
 use crate::writer::ProposedEdit;
 
 /// A write that is judged.
-pub(super) struct Write<'a> {
+pub(crate) struct Write<'a> {
     pub(super) shared: &'a Shared,
     pub(super) edits: &'a [ProposedEdit],
-    pub(super) before: &'a Arc<TableView>,
-    pub(super) after: TableView,
+    pub(crate) before: &'a Arc<TableView>,
+    pub(crate) after: TableView,
     seen: OnceCell<Seen>,
     graph_before: OnceCell<Graph>,
     graph_after: OnceCell<Graph>,
 }
 
 impl<'a> Write<'a> {
-    pub(super) fn of(shared: &'a Shared, before: &'a Arc<TableView>, edits: &'a [ProposedEdit]) -> Self {
+    pub(crate) fn of(shared: &'a Shared, before: &'a Arc<TableView>, edits: &'a [ProposedEdit]) -> Self {
         Self {
             shared,
             edits,

@@ -23,12 +23,14 @@ pub(crate) struct Rules {
     shared: Arc<Shared>,
     /// For sets that are being read and written.
     rooms: apply::Rooms,
+    /// For predictions.
+    turn: apply::Turn,
 }
 
 impl Rules {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let rooms = apply::Rooms::new(shared.settings.max_apply_bytes);
-        Self { shared, rooms }
+        Self { shared, rooms, turn: apply::Turn::new() }
     }
 }
 
@@ -67,6 +69,14 @@ impl v1::rules_server::Rules for Rules {
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
         let work = apply::apply(&self.shared, &self.rooms, request);
         self.shared.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
+    }
+
+    async fn what_if(
+        &self,
+        request: Request<v1::WhatIfRequest>,
+    ) -> Result<Response<v1::WhatIfResponse>, Status> {
+        let work = apply::what_if(&self.shared, &self.turn, request);
+        within(self.shared.settings.unary_deadline, work).await
     }
 
     async fn explain(

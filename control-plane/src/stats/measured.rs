@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use damper_core::{Code, Pattern, latency};
+use damper_core::{Code, Pattern, Ratio, latency};
 
 use super::tally::{self, COUNTERS, Tally};
 use super::window::Sums;
@@ -30,6 +30,14 @@ impl Measured {
     pub(crate) fn quantile(&self, share_bp: u32) -> Option<Duration> {
         let beyond = u128::from(self.calls) * u128::from(10_000_u32.saturating_sub(share_bp)) / 10_000;
         if beyond >= 10 { latency::quantile(self.latency.iter().copied(), share_bp) } else { None }
+    }
+
+    /// The codes that attempts failed with, each with its share of all of them. One that was cut off says nothing about
+    /// the callee.
+    pub(crate) fn failures(&self) -> impl Iterator<Item = (Code, Ratio)> {
+        let says = |code: &Code| !matches!(code, Code::Ok | Code::Cancelled);
+        let share = |code| Ratio::from_bp((self.share(code) * f64::from(Ratio::ONE.bp())) as u32);
+        self.codes.keys().copied().filter(says).map(move |code| (code, share(code)))
     }
 
     /// The share of the attempts that ended with this code.

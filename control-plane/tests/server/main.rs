@@ -23,3 +23,4 @@ mod port;
 mod propose;
 mod rules;
 mod stats;
+mod what_if;

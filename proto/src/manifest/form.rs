@@ -63,6 +63,7 @@ named! {
     v1::Fate, "FATE_", false;
     v1::Source, "SOURCE_", false;
     v1::rule_result::Change, "CHANGE_", false;
+    v1::prediction::Callee, "CALLEE_", false;
     v1::Prune, "PRUNE_", false;
     v1::Severity, "SEVERITY_", false;
     v1::CircuitState, "CIRCUIT_STATE_", false;

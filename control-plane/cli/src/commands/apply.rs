@@ -15,6 +15,7 @@ use crate::exit::Error;
 use crate::key;
 use crate::output::{Align, Table, message, show};
 use crate::set::SetArgs;
+use crate::what_if;
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper apply`.
@@ -22,6 +23,10 @@ use crate::write::{WriteArgs, warn, warnings};
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     set: SetArgs,
+    /// Predict what the set would do to load and success, by simulation of the routes that made calls in the last
+    /// minute; change nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "wait", "request_id"])]
+    what_if: bool,
     #[command(flatten)]
     write: WriteArgs,
 }
@@ -30,6 +35,10 @@ pub(crate) struct ApplyArgs {
 pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error> {
     let set = args.set.read()?;
     let client = Client::connect(&session.server).await?;
+    if args.what_if {
+        let predicted = set.predict(&client, args.set.options(args.write.options())).await?;
+        return what_if::report(session, &predicted);
+    }
     let response = set.send(&client, args.set.options(args.write.options())).await?;
     report(session, &response, args.write.suffix())?;
     args.write.delivered(&client, written(&response)).await

@@ -24,3 +24,4 @@ mod simulate;
 mod stats;
 mod tls;
 mod tokens;
+mod what_if;

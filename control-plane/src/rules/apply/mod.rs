@@ -2,11 +2,14 @@
 //!
 //! What belongs to whom, and what goes because the set does not name it, is decided where the set is written over
 //! the newest entries (`claim`). Whether guards allow its rules is judged by this replica's table, as in any write.
+//! `what_if` predicts what a set would do instead of writing it.
 
 mod claim;
 mod conflict;
+mod predicted;
 mod read;
 mod room;
+mod what_if;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -17,6 +20,7 @@ use tonic::Request;
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
 pub(super) use self::room::Rooms;
+pub(super) use self::what_if::{Turn, what_if};
 use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::requests::{Asked, Done, commit, first_answer};
@@ -42,29 +46,31 @@ pub(super) async fn apply(
         read = read::read(shared, rooms, request) => read?,
         () = shared.stopping.cancelled() => return Err(Error::unavailable("the server is stopping")),
     };
-    let at = SystemTime::now();
-    let author = asked.options.author.clone();
-    let over = AtCommit { set: Arc::new(set), claim, table: shared.table(), author, at };
+    let over = over_table(shared, &asked, claim, set);
     if let Some(first) = first_answer(shared, &asked).await? {
         return again(shared, over, &first).await;
     }
-    let (Settled { outcome, pruned }, chain) = permitted(shared, &asked, &over).await?;
+    let (settled, chain) = permitted(shared, &asked, &over).await?;
     let AtCommit { set, table: before, .. } = &over;
     if asked.options.validate_only {
-        if asked.options.expected_head.is_some_and(|head| head != before.revision()) {
-            return Err(Error::Moved { head: before.revision() });
-        }
-        set.try_out(shared, before, &outcome, &pruned)?;
-        let guards = set.guards_after(before, &pruned);
+        holds(shared, &asked, &over, &settled)?;
+        let guards = set.guards_after(before, &settled.pruned);
+        let Settled { outcome: changes, pruned } = &settled;
         let revision = before.revision();
-        let came_to = CameTo { revision, changes: &outcome, pruned: &pruned, chain: &chain, by_hand: None };
+        let came_to = CameTo { revision, changes, pruned, chain: &chain, by_hand: None };
         return Ok(set.response(shared, before, &guards, &came_to));
     }
-    let done = write(shared, &asked, &over, &Settled { outcome, pruned }).await?;
+    let done = write(shared, &asked, &over, &settled).await?;
     if done.committed.repeated {
         return again(shared, over, &done).await;
     }
     Ok(response(shared, set, &done, &chain))
+}
+
+/// A set with this replica's table.
+fn over_table(shared: &Shared, asked: &Asked, claim: Claim, set: Set) -> AtCommit {
+    let (author, at) = (asked.options.author.clone(), SystemTime::now());
+    AtCommit { set: Arc::new(set), claim, table: shared.table(), author, at }
 }
 
 /// The answer to a request that was carried out before: what the set came to over what was there then.
@@ -95,6 +101,19 @@ async fn permitted(
     let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled)).await?;
     chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
     Ok((settled, chain))
+}
+
+/// Refuses a set that the writer would refuse for what is there now.
+fn holds(
+    shared: &Shared,
+    asked: &Asked,
+    AtCommit { set, table, .. }: &AtCommit,
+    Settled { outcome, pruned }: &Settled,
+) -> Result<(), Error> {
+    if asked.options.expected_head.is_some_and(|head| head != table.revision()) {
+        return Err(Error::Moved { head: table.revision() });
+    }
+    set.try_out(shared, table, outcome, pruned)
 }
 
 async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settled) -> Result<Done, Error> {

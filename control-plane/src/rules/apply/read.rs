@@ -1,6 +1,6 @@
-//! Reads the stream of an apply into a set of changes.
+//! Reads a set of changes: the stream of an apply, or what a what-if has in one message.
 //!
-//! The set is counted while it arrives, alone and with all others, so that what is too large is refused before it fills
+//! A stream is counted while it arrives, alone and with all others, so that what is too large is refused before it fills
 //! the memory. Every change is read at once; what is wrong anywhere is told together at the end.
 
 use std::collections::HashMap;
@@ -31,6 +31,7 @@ const NEXT_WITHIN: Duration = Duration::from_secs(30);
 const WHOLE_WITHIN: Duration = Duration::from_secs(300);
 /// Reading goes on after faults, so that all are told; but not for ever.
 const MAX_FAULTS: usize = 1000;
+const MAX_WHAT_IF_CHANGES: usize = 1000;
 
 pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
 
@@ -58,14 +59,11 @@ async fn whole<'r>(
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
         return Err(Error::fault("header", "must be the first message"));
     };
-    let mut reading = Reading { faults: Faults::none(), seen: HashMap::new(), too_large: None };
-    check_options("header", &options, &mut reading.faults);
-    let claim = Claim::read("header", &options, &mut reading.faults);
+    let mut reading = Reading::new("header", &options);
     let mut digest = Digest::new();
     digest.add(b"apply");
     digest.add(&options.encode_to_vec());
-    let (mut changes, mut bytes, mut place) = (Vec::new(), 0, 0);
-    let (mut rules, mut guards) = (0, 0);
+    let (mut bytes, mut rules, mut guards) = (0, 0, 0);
     while let Some(request) = next(&mut requests).await? {
         let encoded = request.encode_to_vec();
         bytes += encoded.len();
@@ -84,23 +82,40 @@ async fn whole<'r>(
             let text = format!("the set has more than {most} changes of {}", limit.name());
             return Err(Error::too_large(limit, text));
         }
-        if let Some(change) = reading.change(place, request.kind, &claim) {
-            // Nobody sends much of what they may not change.
-            by.caller.permit_write(&change.subject)?;
-            changes.push(change);
+        match request.kind {
+            Some(apply_rules_request::Kind::Change(change)) => {
+                if let Some(subject) = reading.take(change) {
+                    // Nobody sends much of what they may not change.
+                    by.caller.permit_write(subject)?;
+                }
+            }
+            Some(apply_rules_request::Kind::Header(_)) => {
+                reading.refuse("a header may only be the first message");
+            }
+            None => reading.refuse("must be given"),
         }
-        place += 1;
         if reading.faults.len() >= MAX_FAULTS {
             break;
         }
     }
-    if !reading.faults.is_empty() {
-        return Err(Error::Faults(reading.faults));
+    let (claim, set) = reading.done()?;
+    Ok((Apply { asked: Asked::of_parts(options, digest, by), claim, set }, room))
+}
+
+/// Reads the set of a what-if.
+pub(super) fn read_what_if(request: Request<v1::WhatIfRequest>) -> Result<Apply, Error> {
+    let (asked, request) = Asked::read("what_if", request, |request| request.options.clone());
+    let mut reading = Reading::new("options", &asked.options);
+    let count = request.changes.len();
+    if count > MAX_WHAT_IF_CHANGES {
+        let problem = format!("has {count} entries, at most {MAX_WHAT_IF_CHANGES} are allowed");
+        reading.faults.add("changes", problem);
     }
-    match reading.too_large {
-        Some(error) => Err(error),
-        None => Ok((Apply { asked: Asked::of_parts(options, digest, by), claim, set: Set(changes) }, room)),
+    for change in request.changes.into_iter().take(MAX_WHAT_IF_CHANGES) {
+        reading.take(change);
     }
+    let (claim, set) = reading.done()?;
+    Ok(Apply { asked, claim, set })
 }
 
 fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
@@ -109,8 +124,12 @@ fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
     matches!(change.kind, Some(PutGuard(_) | DeleteGuard(_)))
 }
 
-/// What was found while reading.
+/// A set as far as it was read.
 struct Reading {
+    claim: Claim,
+    changes: Vec<Change>,
+    /// How many changes came, sound or not.
+    place: usize,
     faults: Faults,
     /// Where each key was first.
     seen: HashMap<Subject, usize>,
@@ -118,35 +137,50 @@ struct Reading {
 }
 
 impl Reading {
-    fn change(
-        &mut self,
-        place: usize,
-        kind: Option<apply_rules_request::Kind>,
-        claim: &Claim,
-    ) -> Option<Change> {
+    /// Begins with what the whole set is applied with, which stands at `path`.
+    fn new(path: &str, options: &v1::WriteOptions) -> Self {
+        let mut faults = Faults::none();
+        check_options(path, options, &mut faults);
+        let claim = Claim::read(path, options, &mut faults);
+        Self { claim, changes: Vec::new(), place: 0, faults, seen: HashMap::new(), too_large: None }
+    }
+
+    /// Takes the next change; answers what it is about, as far as it is sound.
+    fn take(&mut self, change: v1::RuleChange) -> Option<&Subject> {
+        let change = self.change(self.place, change);
+        self.place += 1;
+        self.changes.push(change?);
+        self.changes.last().map(|change| &change.subject)
+    }
+
+    /// There is something else where the next change should be.
+    fn refuse(&mut self, problem: &str) {
+        self.faults.add(format!("changes[{}]", self.place), problem);
+        self.place += 1;
+    }
+
+    /// The set, or all that is wrong with it.
+    fn done(self) -> Result<(Claim, Set), Error> {
+        match self.too_large {
+            _ if !self.faults.is_empty() => Err(Error::Faults(self.faults)),
+            Some(error) => Err(error),
+            None => Ok((self.claim, Set(self.changes))),
+        }
+    }
+
+    fn change(&mut self, place: usize, change: v1::RuleChange) -> Option<Change> {
         let path = format!("changes[{place}]");
-        let change = match kind {
-            Some(apply_rules_request::Kind::Change(change)) => change,
-            Some(apply_rules_request::Kind::Header(_)) => {
-                self.faults.add(path, "a header may only be the first message");
-                return None;
-            }
-            None => {
-                self.faults.add(path, "must be given");
-                return None;
-            }
-        };
         let expected = change.expected_revision;
         let read = match change.kind {
             Some(rule_change::Kind::Put(mut rule)) => {
                 let path = format!("{path}.put");
-                let names_owner = belongs(&mut rule.owner, claim);
+                let names_owner = belongs(&mut rule.owner, &self.claim);
                 let rule = WrittenRule::read(&path, Some(rule));
                 rule.map(|rule| Change { names_owner, ..Change::put(Written::Rule(Box::new(rule)), path) })
             }
             Some(rule_change::Kind::PutGuard(mut guard)) => {
                 let path = format!("{path}.put_guard");
-                let names_owner = belongs(&mut guard.owner, claim);
+                let names_owner = belongs(&mut guard.owner, &self.claim);
                 let guard = WrittenGuard::read(&path, Some(guard));
                 guard
                     .map(|guard| Change { names_owner, ..Change::put(Written::Guard(Box::new(guard)), path) })

@@ -44,6 +44,13 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
         "Rules/ApplyRules" => {
             vec![header(wanted).encode_to_vec(), put_change(rule(named, 2)).encode_to_vec()]
         }
+        "Rules/WhatIf" => {
+            let change = v1::RuleChange {
+                kind: Some(v1::rule_change::Kind::Put(rule(named, 2))),
+                ..Default::default()
+            };
+            one(v1::WhatIfRequest { changes: vec![change], options }.encode_to_vec())
+        }
         "Guards/PutGuard" => {
             let guard = Some(v1::Guard {
                 ceiling: Some(v1::Ceiling { max_attempts: Some(2), ..Default::default() }),
