@@ -1,5 +1,6 @@
 // Rules: read, written, reviewed, contested, undone.
 import { Mode } from "../gen/damper/v1/policy_pb";
+import { expectSound } from "./sound";
 import { expect, live, ownKey, rules, test } from "./world";
 
 const NEW = "/rule?new=1";
@@ -78,6 +79,20 @@ test("what a rule adds on its hop and along the chain is said before it is writt
   const said = page.getByTestId("amplified");
   await expect(said).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
   await expect(said).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ sends for one request/);
+});
+
+test("what a change would do to load and success is predicted in its review", async ({ page }) => {
+  const key = { callerService: "*", callerCluster: "*", calleeService: "stock", calleeMethod: "shop.v1.Stock/Take" };
+  await live(page, href(key));
+  await expect(page.getByText("Valid")).toBeVisible();
+  await page.locator('[data-field="mode"]').getByRole("combobox").selectOption("MODE_ENFORCE");
+  await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("9");
+  await page.getByRole("button", { name: /Review/ }).click();
+  const section = page.getByTestId("what-if");
+  await expect(section).toContainText(/A simulation of .* from what (it|they) measured in the last minute: [\d.,]+ calls per second/);
+  await expect(section.locator("tbody th")).toHaveText(["Healthy, as measured", "10 % failing", "Total outage"]);
+  await expect(section.getByRole("row", { name: /Total outage/ })).toContainText(/[\d.,]+ →to [\d.,]+ .*\+\d+.* %.*0 %/);
+  await expectSound(page);
 });
 
 test("what others changed meanwhile is shown beside what was typed, which is kept", async ({ page }) => {

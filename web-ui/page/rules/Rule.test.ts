@@ -1,10 +1,12 @@
 // The editor of a rule against an in-memory server: what a change does to the bounds.
 import { create } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { cleanup, screen, within } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
 import { Fleet } from "$wire/fleet_pb";
-import { Rules, RuleSchema } from "$wire/rules_pb";
-import type { DeleteRuleRequest } from "$wire/rules_pb";
+import { Prediction_Callee as Callee, Rules, RuleSchema } from "$wire/rules_pb";
+import type { DeleteRuleRequest, WhatIfRequest, WhatIfResponseSchema } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { rule } from "../testing";
 import { shownAt } from "../standin";
@@ -17,9 +19,13 @@ const bounds = (maxAttempts: number, sends: bigint) => ({
   chain: { sends, hops: [{ callerService: "shop", calleeService: "cart" }, { callerService: "cart", calleeService: "stock" }] },
 });
 
-function shown() {
+type Answer = MessageInitShape<typeof WhatIfResponseSchema>;
+const nothing = (): Answer | Promise<Answer> => ({});
+
+function shown(answer = nothing) {
   const stored = create(RuleSchema, rule("orders", 7n).rule);
   const deletions: DeleteRuleRequest[] = [];
+  const questions: WhatIfRequest[] = [];
   shownAt("/rule?caller=orders&cluster=*&callee=stock&method=*", ({ service }) => {
     service(Rules, {
       getRule: () => stored,
@@ -31,10 +37,14 @@ function shown() {
         deletions.push(request);
         return { revision: 8n, before: bounds(3, 5n), after: bounds(1, 3n) };
       },
+      whatIf: (request) => {
+        questions.push(request);
+        return answer();
+      },
     });
     service(Fleet, { async *watchConvergence() { yield { done: true, affected: 2, acknowledged: 2 }; } });
   });
-  return { deletions };
+  return { deletions, questions };
 }
 
 async function attempts(): Promise<HTMLElement> {
@@ -77,4 +87,54 @@ test("what a removal comes to is said before it is done", async () => {
   await user.click(dialog.getByRole("button", { name: "Delete" }));
   expect(await screen.findByText("The rule is removed.")).toBeTruthy();
   expect(deletions.map(({ options }) => options?.validateOnly)).toEqual([true, false]);
+});
+
+async function reviewed(user: ReturnType<typeof userEvent.setup>): Promise<HTMLElement> {
+  const field = await attempts();
+  await user.clear(field);
+  await user.type(field, "4");
+  await user.click(await screen.findByRole("button", { name: "Review 1 change…" }));
+  return within(screen.getByRole("dialog")).getByRole("region", { name: "What would happen" });
+}
+
+test("the review predicts what the typed rule would do, and nothing is written for it", async () => {
+  const user = userEvent.setup();
+  const side = (attemptsPerS: number, successShare: number) => ({ attemptsPerS, attemptsPerCall: attemptsPerS / 10, successShare });
+  const { questions } = shown(() => ({
+    routes: [{ callsPerS: 10 }],
+    together: [
+      { callee: Callee.AS_MEASURED, before: side(10, 0.9), after: side(11, 0.99) },
+      { callee: Callee.OUTAGE, before: side(10, 0), after: side(40, 0) },
+    ],
+  }));
+  const section = within(await reviewed(user));
+  const outage = await section.findByRole("row", { name: /Total outage/ });
+  expect(outage.textContent).toMatch(/10\.0 →to 40\.0\s+▲ \+300 %\s*0 %/);
+  expect(section.getByRole("row", { name: /Healthy/ }).textContent).toMatch(/10\.0 →to 11\.0\s+\+10 %\s*90\.0 % →to 99\.0 %/);
+  expect(questions).toHaveLength(1);
+  const put = questions[0]?.changes[0]?.kind;
+  expect(put?.case === "put" && put.value.policy?.retry?.maxAttempts).toBe(4);
+});
+
+test("a removal is predicted, too", async () => {
+  const user = userEvent.setup();
+  const { questions } = shown();
+  await attempts();
+  await user.click(screen.getByRole("button", { name: "Delete the rule…" }));
+  expect(await screen.findByText("No route's policy changes by it.")).toBeTruthy();
+  expect(questions.map(({ changes }) => changes[0]?.kind.case)).toEqual(["delete"]);
+});
+
+test("without calls, and without an answer, the review says so and the rule can be saved all the same", async () => {
+  const user = userEvent.setup();
+  let say: (answer: Answer) => void = () => {};
+  shown(() => new Promise((resolve) => { say = resolve; }));
+  expect((await reviewed(user)).textContent).toContain("Simulating the calls of the last minute…");
+  say({ withoutTraffic: [{}], withoutTrafficTotal: 1 });
+  expect(await screen.findByText(/No call was made in the last minute/)).toBeTruthy();
+  cleanup();
+  shown(() => { throw new ConnectError("the server is busy", Code.ResourceExhausted); });
+  await reviewed(user);
+  expect(await screen.findByText("It can not be predicted: the server is busy")).toBeTruthy();
+  expect(screen.getByRole<HTMLButtonElement>("button", { name: "Save" }).disabled).toBe(false);
 });

@@ -94,7 +94,7 @@ export class Editing extends Judged<Rule> {
   }
 
   protected override judge() {
-    const rule = this.#rule();
+    const rule = this.read();
     return rule && this.#api.rules.putRule({ rule, options: { validateOnly: true } });
   }
 
@@ -104,7 +104,7 @@ export class Editing extends Judged<Rule> {
 
   // Undefined = it is written at this revision; else why not is in `problem`, `faults` or `theirs`.
   async save({ author, reason }: Saying): Promise<bigint | undefined> {
-    const rule = this.#rule();
+    const rule = this.read();
     if (rule === undefined) return undefined;
     try {
       const answer = await this.#api.rules.putRule({
@@ -142,7 +142,8 @@ export class Editing extends Judged<Rule> {
     return this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { ...options, owner } });
   }
 
-  #rule(): Rule | undefined {
+  // The rule as it is typed; undefined = it can not even be sent, see `faults`.
+  read(): Rule | undefined {
     const { policy, faults } = policyOf(this.draft, this.base?.policy ?? create(PolicySchema));
     if (policy === undefined) {
       this.faults = faults;

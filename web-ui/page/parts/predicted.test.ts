@@ -1,0 +1,47 @@
+// What a change is predicted to do, in words.
+import { create } from "@bufbuild/protobuf";
+import { GuardSchema } from "$wire/guards_pb";
+import { KillSwitchSchema } from "$wire/kills_pb";
+import { Prediction_Callee as Callee, RuleSchema, WhatIfResponseSchema } from "$wire/rules_pb";
+import { expect, test } from "vitest";
+import { basis, question, rows } from "./predicted";
+
+const key = { callerService: "shop", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
+const was = create(RuleSchema, { key, owner: "team-a" });
+const is = create(RuleSchema, { key, owner: "team-b" });
+
+test("the question is what is written, or removed, in the name of whom it belongs to", () => {
+  expect(question(was, is)).toEqual({ changes: [{ kind: { case: "put", value: is } }], options: { owner: "team-a" } });
+  expect(question(undefined, is)).toEqual({ changes: [{ kind: { case: "put", value: is } }], options: { owner: "" } });
+  expect(question(was, undefined)).toEqual({ changes: [{ kind: { case: "delete", value: was.key } }], options: { owner: "team-a" } });
+  const guard = create(GuardSchema, { key });
+  expect(question(undefined, guard)?.changes?.[0]?.kind?.case).toBe("putGuard");
+  expect(question(guard, undefined)?.changes?.[0]?.kind?.case).toBe("deleteGuard");
+  expect(question(undefined, undefined)).toBeUndefined();
+  expect(question(create(KillSwitchSchema, { key }), undefined)).toBeUndefined();
+});
+
+test("each behaviour of the callee is a row, marked where repeats make much of the load", () => {
+  const side = (attemptsPerS: number, successShare: number) => ({ attemptsPerS, attemptsPerCall: attemptsPerS / 100, successShare });
+  const answer = create(WhatIfResponseSchema, {
+    together: [
+      { callee: Callee.AS_MEASURED, before: side(100, 0.98), after: side(102, 0.9996) },
+      { callee: Callee.TENTH_FAILING, before: side(120, 0.9), after: side(120, 0.9) },
+      { callee: Callee.OUTAGE, before: side(100, 0), after: side(300, 0) },
+    ],
+  });
+  expect(rows(answer)).toEqual([
+    { callee: "Healthy, as measured", load: { before: "100", after: "102" }, extra: "+2.0 %", success: { before: "98.0 %", after: "100 %" }, isHigh: false },
+    { callee: "10 % failing", load: { before: "120", after: "120" }, extra: "", success: { before: "90.0 %", after: "90.0 %" }, isHigh: false },
+    { callee: "Total outage", load: { before: "100", after: "300" }, extra: "+200 %", success: { before: "0 %", after: "0 %" }, isHigh: true },
+  ]);
+  const less = create(WhatIfResponseSchema, { together: [{ callee: Callee.OUTAGE, before: side(300, 0), after: side(200, 0) }] });
+  expect(rows(less)[0]).toMatchObject({ extra: "−33 %", isHigh: false });
+});
+
+test("it is said which calls it was predicted from, and how many it was not", () => {
+  const one = create(WhatIfResponseSchema, { routes: [{ callsPerS: 12.5 }] });
+  expect(basis(one)).toBe("A simulation of the route that changes, from what it measured in the last minute: 12.5 calls per second.");
+  const many = create(WhatIfResponseSchema, { routes: [{ callsPerS: 100 }, { callsPerS: 50 }], routesLeftOut: 3 });
+  expect(basis(many)).toBe("A simulation of the busiest 2 routes that change, from what they measured in the last minute: 150 calls per second. 3 less busy ones change too.");
+});

@@ -1,0 +1,76 @@
+// What a change of one rule or guard is predicted to do, row by row. Pure.
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import type { Guard } from "$wire/guards_pb";
+import { Prediction_Callee as Callee } from "$wire/rules_pb";
+import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
+import { isHigh, rate, share } from "../words";
+import type { Settable } from "./settings";
+
+export interface Row {
+  readonly callee: string;
+  // Attempts per second.
+  readonly load: Sides;
+  // More or less of it in percent; empty = as before.
+  readonly extra: string;
+  readonly success: Sides;
+  // Repeats make much of the load afterwards, and more than before.
+  readonly isHigh: boolean;
+}
+
+export interface Sides {
+  readonly before: string;
+  readonly after: string;
+}
+
+const CALLEES: Record<Callee, string> = {
+  [Callee.UNSPECIFIED]: "Unknown",
+  [Callee.AS_MEASURED]: "Healthy, as measured",
+  [Callee.TENTH_FAILING]: "10 % failing",
+  [Callee.OUTAGE]: "Total outage",
+};
+
+// The question; undefined = nothing of the two can be asked about.
+export function question(before: Settable | undefined, after: Settable | undefined): MessageInitShape<typeof WhatIfRequestSchema> | undefined {
+  const change = changeOf(before, after);
+  // Who changes it by hand may change what another owns.
+  const owner = isOwned(before) ? before.owner : "";
+  return change && { changes: [{ kind: change }], options: { owner } };
+}
+
+function changeOf(before: Settable | undefined, after: Settable | undefined) {
+  if (after?.$typeName === "damper.v1.Rule") return { case: "put", value: after } as const;
+  if (after?.$typeName === "damper.v1.Guard") return { case: "putGuard", value: after } as const;
+  if (after !== undefined || !isOwned(before) || before.key === undefined) return undefined;
+  return { case: before.$typeName === "damper.v1.Rule" ? "delete" : "deleteGuard", value: before.key } as const;
+}
+
+function isOwned(of: Settable | undefined): of is Rule | Guard {
+  return of?.$typeName === "damper.v1.Rule" || of?.$typeName === "damper.v1.Guard";
+}
+
+export function rows({ together }: WhatIfResponse): Row[] {
+  return together.flatMap(({ callee, before, after }) => (before && after ? [row(callee, before, after)] : []));
+}
+
+function row(callee: Prediction["callee"], before: Predicted, after: Predicted): Row {
+  return {
+    callee: CALLEES[callee] ?? CALLEES[Callee.UNSPECIFIED],
+    load: { before: rate(before.attemptsPerS), after: rate(after.attemptsPerS) },
+    extra: percent(before.attemptsPerS > 0 ? after.attemptsPerS / before.attemptsPerS - 1 : 0),
+    success: { before: share(before.successShare), after: share(after.successShare) },
+    isHigh: isHigh(after.attemptsPerCall) && after.attemptsPerCall > before.attemptsPerCall,
+  };
+}
+
+function percent(more: number): string {
+  const text = (Math.abs(more) * 100).toFixed(Math.abs(more) < 0.0995 ? 1 : 0);
+  return Number(text) === 0 ? "" : `${more > 0 ? "+" : "−"}${text} %`;
+}
+
+// Which calls it was predicted from.
+export function basis({ routes, routesLeftOut }: WhatIfResponse): string {
+  const calls = rate(routes.reduce((sum, { callsPerS }) => sum + callsPerS, 0));
+  const of = routes.length === 1 ? "the route that changes, from what it" : `the ${routesLeftOut > 0 ? "busiest " : ""}${routes.length} routes that change, from what they`;
+  const others = routesLeftOut === 0 ? "" : ` ${routesLeftOut} less busy ${routesLeftOut === 1 ? "one changes" : "ones change"} too.`;
+  return `A simulation of ${of} measured in the last minute: ${calls} calls per second.${others}`;
+}
