@@ -24,13 +24,19 @@ pub struct Etcd {
     client_port: u16,
     peer_port: u16,
     member: Option<Child>,
+    command: fn(PathBuf) -> Command,
 }
 
 impl Etcd {
     /// Starts a member with an empty data folder and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_by(Command::new).await
+    }
+
+    /// The same by a command that is made of the program's path.
+    pub async fn start_by(command: fn(PathBuf) -> Command) -> Self {
         let folder = tempfile::Builder::new().prefix("damper-etcd-").tempdir().expect("a temporary folder");
-        let mut etcd = Self { folder, client_port: 0, peer_port: 0, member: None };
+        let mut etcd = Self { folder, client_port: 0, peer_port: 0, member: None, command };
         for _ in 0..ATTEMPTS - 1 {
             (etcd.client_port, etcd.peer_port) = (free_port(), free_port());
             if etcd.launch().await.is_ok() {
@@ -84,7 +90,7 @@ impl Etcd {
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a log file");
         let program = program();
-        let member = Command::new(&program)
+        let member = (self.command)(program.clone())
             .args(["--name", "one", "--logger", "zap", "--data-dir"])
             .arg(self.folder.path().join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
@@ -164,7 +170,9 @@ impl Drop for Etcd {
     }
 }
 
-fn program() -> PathBuf {
+/// The program.
+#[must_use]
+pub fn program() -> PathBuf {
     std::env::var_os("DAMPER_TEST_ETCD").map_or_else(|| PathBuf::from("etcd"), PathBuf::from)
 }
 

@@ -9,5 +9,6 @@ pub mod etcd;
 pub mod guide;
 pub mod hop;
 pub mod lab;
+pub mod machine;
 pub mod peer;
 pub mod sled;

@@ -4,14 +4,17 @@
 //! comes from an open-loop load ([`load`]), and what is counted is what **arrives**: each layer books each request
 //! that reaches it by the number that the load gave it, so nothing rests on what anybody says to have sent.
 //! [`scenario`] plays one fault against one [`strategy`] on one chain; [`figures`] makes numbers of what happened.
-//! The binary `lab` runs the matrix and draws it; tests run single scenarios.
+//! The binary `lab` runs the matrix and draws it, [`results`] is what it writes, [`targets`] what is asked of that;
+//! tests run single scenarios.
 
 pub mod chain;
 pub mod fault;
 pub mod figures;
 pub mod layer;
 pub mod load;
+pub mod results;
 pub mod scenario;
 mod station;
 pub mod strategy;
 mod stub;
+pub mod targets;

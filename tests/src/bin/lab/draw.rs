@@ -5,14 +5,15 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use damper_tests::lab::results::{Results, Row};
 use damper_tests::lab::scenario::Trouble;
 use damper_tests::lab::strategy::Strategy;
+use damper_tests::lab::targets;
 use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 
 use crate::matrix::{LAYERS, SHARES};
-use crate::results::{Results, Row};
-use crate::{table, targets};
+use crate::table;
 
 const SIZE: (u32, u32) = (860, 460);
 const TEXT: &str = "sans-serif";

@@ -4,17 +4,15 @@
 //! and pictures anew from the figures of a former run. `cargo xtask lab` builds it optimised and runs it.
 
 mod draw;
-mod machine;
 mod matrix;
-mod results;
 mod run;
 mod table;
-mod targets;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use damper_tests::lab::layer;
+use damper_tests::lab::results::Results;
 
 /// Chains of real services under faults, repeated in every way that is compared.
 #[derive(Parser)]
@@ -74,7 +72,7 @@ fn main() -> anyhow::Result<()> {
             runtime.shutdown_background();
             ended
         }
-        Task::Draw { out } => draw::all(&results::Results::read(&out)?, &out),
+        Task::Draw { out } => draw::all(&Results::read(&out)?, &out),
         Task::Run(run) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(run::run(&run))

@@ -1,16 +1,19 @@
 //! Runs the scenarios that were chosen, several chains at a time, and writes what came of them.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
 use damper_tests::lab::figures::Figures;
+use damper_tests::lab::results::{Circumstances, Results, Row, name};
 use damper_tests::lab::scenario::Scenario;
+use damper_tests::machine::{self, Machine};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::machine::Machine;
-use crate::results::{Results, Row, name};
 use crate::{Run, draw, matrix, table};
+
+/// What the chains are made of.
+const CRATES: [&str; 6] = ["damper-sdk", "tonic", "h2", "hyper", "tokio", "tower"];
 
 /// Runs what was asked for. All scenarios run once before any runs again, so that what else the machine does at some
 /// time is spread over them.
@@ -22,8 +25,8 @@ pub(crate) async fn run(asked: &Run) -> anyhow::Result<()> {
         scenarios.retain(|scenario| name(scenario).contains(only));
         ensure!(!scenarios.is_empty(), "no scenario of the {selection} matrix has `{only}` in its name");
     }
-    let machine = Machine::before(selection, asked.runs, asked.parallel)?;
-    let begun = Instant::now();
+    let machine = Machine::this(&CRATES)?;
+    let (begun, load_before) = (Instant::now(), machine::load());
     let program = std::env::current_exe()?;
     let mut runs = vec![Vec::new(); scenarios.len()];
     for round in 0..asked.runs {
@@ -31,7 +34,17 @@ pub(crate) async fn run(asked: &Run) -> anyhow::Result<()> {
         runs.iter_mut().zip(figures).for_each(|(runs, figures)| runs.push(figures));
     }
     let rows = scenarios.iter().zip(runs).map(|(scenario, runs)| Row::of(scenario, runs));
-    let results = Results { machine: machine.after(begun.elapsed())?, rows: rows.collect() };
+    let circumstances = Circumstances {
+        machine,
+        selection: selection.to_owned(),
+        runs: asked.runs,
+        parallel: asked.parallel,
+        load_before,
+        load_after: machine::load(),
+        took_s: begun.elapsed().as_secs(),
+        ended_at: SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
+    };
+    let results = Results { circumstances, rows: rows.collect() };
     if asked.only.is_some() {
         print!("{}", table::all(&results));
         return Ok(());

@@ -2,10 +2,9 @@
 
 use std::fmt::Write as _;
 
+use damper_tests::lab::results::{Results, Row, Spread};
 use damper_tests::lab::scenario::Trouble;
-
-use crate::results::{Results, Row, Spread};
-use crate::targets;
+use damper_tests::lab::targets;
 
 /// Makes a part.
 type Make = fn(&Results) -> String;
@@ -20,8 +19,9 @@ pub(crate) fn all(results: &Results) -> String {
 }
 
 fn machine(results: &Results) -> String {
-    let machine = &results.machine;
-    let changed = if machine.changed { ", with changes that were not committed" } else { "" };
+    let run = &results.circumstances;
+    let machine = &run.machine;
+    let changed = if machine.commit.changed { ", with changes that were not committed" } else { "" };
     format!(
         "{} cores of {}, {}; {}; {}. Commit {}{changed}. The {} matrix, {} of each scenario, {} chains at the same \
          time, {:.0} min in all; load of the machine {:.1} before and {:.1} at the end, the lab's own included.\n",
@@ -30,13 +30,13 @@ fn machine(results: &Results) -> String {
         machine.kernel,
         machine.rustc,
         machine.crates.join(", "),
-        machine.commit,
-        machine.selection,
-        counted(machine.runs, "run"),
-        machine.parallel,
-        machine.took_s as f64 / 60.0,
-        machine.load_before,
-        machine.load_after,
+        machine.commit.commit,
+        run.selection,
+        counted(run.runs, "run"),
+        run.parallel,
+        run.took_s as f64 / 60.0,
+        run.load_before,
+        run.load_after,
     )
 }
 
@@ -116,14 +116,5 @@ fn recovery(row: &Row) -> String {
             if least == most { format!("{least:.1} s") } else { format!("{least:.1}..{most:.1} s") }
         }
         None => "not in the run".to_owned(),
-    }
-}
-
-impl Spread {
-    /// The median, and the ends where they differ from it.
-    fn shown(self, digits: usize) -> String {
-        let [median, least, most] =
-            [self.median, self.least, self.most].map(|value| format!("{value:.digits$}"));
-        if least == most { median } else { format!("{median} ({least}..{most})") }
     }
 }

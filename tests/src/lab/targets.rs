@@ -6,10 +6,9 @@
 
 use std::time::Duration;
 
-use damper_tests::lab::scenario::Trouble;
-use damper_tests::lab::strategy::{ATTEMPTS, Strategy};
-
-use crate::results::{Results, Row};
+use super::results::{Results, Row};
+use super::scenario::Trouble;
+use super::strategy::{ATTEMPTS, Strategy};
 
 /// Attempts on the last hop per request that the steady part may have.
 const STEADY: f64 = 1.1;
@@ -17,17 +16,21 @@ const STEADY: f64 = 1.1;
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// One target and what was found.
-pub(crate) struct Verdict {
-    pub(crate) target: &'static str,
-    /// In how many scenarios it was met, and of how many.
-    pub(crate) met: usize,
-    pub(crate) of: usize,
+#[derive(Debug)]
+pub struct Verdict {
+    /// What was aimed at.
+    pub target: &'static str,
+    /// In how many scenarios it was met.
+    pub met: usize,
+    /// Of how many.
+    pub of: usize,
     /// Those that missed it, with what they had.
-    pub(crate) missed: Vec<String>,
+    pub missed: Vec<String>,
 }
 
 /// All of them.
-pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
+#[must_use]
+pub fn judge(results: &Results) -> Vec<Verdict> {
     let guarded = |row: &&Row| row.strategy.guards_the_chain();
     let chains = || results.rows.iter().filter(guarded).filter(|row| row.trouble != Trouble::Stall);
     let lost = |row: &&Row| matches!(row.trouble, Trouble::Lost | Trouble::Silent);
@@ -60,7 +63,8 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
 }
 
 /// What naive retries come to on the last hop.
-pub(crate) fn naive(layers: usize) -> u32 {
+#[must_use]
+pub fn naive(layers: usize) -> u32 {
     (1..layers).map(|_| ATTEMPTS).product()
 }
 
@@ -93,7 +97,8 @@ fn name(row: &Row) -> String {
 }
 
 /// Whether a strategy is in the pictures, which can not show all.
-pub(crate) fn is_drawn(strategy: Strategy) -> bool {
+#[must_use]
+pub fn is_drawn(strategy: Strategy) -> bool {
     use Strategy::{Damper, DamperAdaptive, Naive, None, TowerBudget};
     matches!(strategy, None | Naive | TowerBudget | Damper | DamperAdaptive)
 }

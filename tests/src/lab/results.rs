@@ -1,0 +1,148 @@
+//! What a run of the lab found: all figures of all runs, and the machine that they come from. It is `lab.json`.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::{Deserialize, Serialize};
+
+use super::figures::{Figures, Part};
+use super::scenario::{Scenario, Trouble};
+use super::strategy::Strategy;
+use crate::machine::Machine;
+
+/// Its name.
+pub const FILE: &str = "lab.json";
+
+/// What is in the file.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Results {
+    /// Where and how it was measured.
+    #[serde(rename = "machine")]
+    pub circumstances: Circumstances,
+    /// One for each scenario.
+    pub rows: Vec<Row>,
+}
+
+/// Where and how.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Circumstances {
+    /// Where, and what.
+    #[serde(flatten)]
+    pub machine: Machine,
+    /// What was run: `short`, `full`.
+    pub selection: String,
+    /// How often each scenario ran.
+    pub runs: usize,
+    /// Chains at the same time.
+    pub parallel: usize,
+    /// Processes that wanted to run before the lab began: what else was going on.
+    pub load_before: f64,
+    /// The same at the end, the lab's own included.
+    pub load_after: f64,
+    /// How long it took.
+    pub took_s: u64,
+    /// Seconds since 1970 at the end.
+    pub ended_at: u64,
+}
+
+/// One scenario.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// m: layers, the top included.
+    pub layers: usize,
+    /// What went wrong.
+    pub trouble: Trouble,
+    /// How every layer repeated.
+    pub strategy: Strategy,
+    /// The figures of each time that it ran.
+    pub runs: Vec<Figures>,
+}
+
+/// The middle and the ends of a figure over the runs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Half of the runs were not above.
+    pub median: f64,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Results {
+    /// Those in a folder.
+    ///
+    /// # Errors
+    /// There are none, or they are of another kind.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        let path = folder.join(FILE);
+        let text = fs::read_to_string(&path).with_context(|| format!("can not read {}", path.display()))?;
+        serde_json::from_str(&text).with_context(|| format!("{} is not what the lab writes", path.display()))
+    }
+
+    /// Writes them into a folder.
+    ///
+    /// # Errors
+    /// They can not be written.
+    pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder)?;
+        let mut text = serde_json::to_string(self)?;
+        // A row per line: a change of one can be seen as such.
+        text = text.replace("{\"layers\":", "\n{\"layers\":");
+        text.push('\n');
+        Ok(fs::write(folder.join(FILE), text)?)
+    }
+
+    /// The row of a scenario, if it was run.
+    #[must_use]
+    pub fn row(&self, layers: usize, trouble: Trouble, strategy: Strategy) -> Option<&Row> {
+        let is_it = |row: &&Row| row.layers == layers && row.trouble == trouble && row.strategy == strategy;
+        self.rows.iter().find(is_it)
+    }
+}
+
+impl Row {
+    /// What came of a scenario.
+    #[must_use]
+    pub fn of(scenario: &Scenario, runs: Vec<Figures>) -> Self {
+        let Scenario { layers, trouble, strategy, .. } = *scenario;
+        Self { layers, trouble, strategy, runs }
+    }
+
+    /// A figure over the runs.
+    pub fn spread(&self, figure: impl Fn(&Figures) -> f64) -> Spread {
+        let mut all: Vec<f64> = self.runs.iter().map(figure).collect();
+        all.sort_by(f64::total_cmp);
+        let at = |place: usize| all.get(place).copied().unwrap_or_default();
+        let median = f64::midpoint(at(all.len() / 2), at(all.len().saturating_sub(1) / 2));
+        Spread { median, least: at(0), most: at(all.len().saturating_sub(1)) }
+    }
+
+    /// A figure of the steady part over the runs.
+    pub fn steady(&self, figure: impl Fn(&Part) -> f64) -> Spread {
+        self.spread(|figures| figure(&figures.steady))
+    }
+
+    /// The most attempts of one request on the last hop in any run.
+    #[must_use]
+    pub fn worst(&self) -> u32 {
+        self.runs.iter().map(|figures| figures.worst).max().unwrap_or_default()
+    }
+}
+
+impl Spread {
+    /// The median, and the ends where they differ from it.
+    #[must_use]
+    pub fn shown(self, digits: usize) -> String {
+        let [median, least, most] =
+            [self.median, self.least, self.most].map(|value| format!("{value:.digits$}"));
+        if least == most { median } else { format!("{median} ({least}..{most})") }
+    }
+}
+
+/// The name of a scenario on the command line.
+#[must_use]
+pub fn name(scenario: &Scenario) -> String {
+    format!("m{}/{}/{}", scenario.layers, scenario.trouble, scenario.strategy)
+}
