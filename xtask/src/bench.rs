@@ -28,10 +28,10 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .env("DAMPER_BINARY", damper)
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
         .env("PROTOC", tools::protoc()?)
-        .run()
+        .replace_this_process()
 }
 
-/// Builds a package's programs as they are installed; answers with their folder.
+/// Builds all of a package's programs as they are installed; answers with their folder.
 fn built(package: &str) -> Result<PathBuf> {
     Command::cargo()?.args(["build", "--release", "--locked", "--package", package, "--bins"]).run()?;
     Ok(tools::target().join("release"))

@@ -38,9 +38,12 @@ fn simulate(binary: &Path) -> Result<()> {
 pub(crate) fn measure(args: &[String]) -> Result<()> {
     let target = target()?;
     let binary = damper(&target)?;
+    // The load starts the server through another program of its package.
     Command::cargo()?
-        .args(["run", "--quiet", "--release", "--locked", "--target", &target])
-        .args(["--package", "damper-bench", "--bin", "load", "--"])
+        .args(["build", "--quiet", "--release", "--locked", "--target", &target])
+        .args(["--package", "damper-bench", "--bins"])
+        .run()?;
+    Command::new(tools::target().join(&target).join("release/load"))
         .args(args)
         .env("DAMPER_BINARY", binary)
         .run()

@@ -36,6 +36,8 @@ pub struct Peer {
 pub enum Target {
     /// Ours.
     AtMost(f64),
+    /// Ours.
+    AtLeast(f64),
     /// Ours divided by the peer's.
     RatioAtMost(f64),
     /// Ours divided by the peer's.
@@ -52,7 +54,8 @@ impl Figure {
     /// Rounds of ours beside rounds of a peer.
     #[must_use]
     pub fn beside(what: impl Into<String>, unit: &str, ours: &[f64], peer: &str, theirs: &[f64]) -> Self {
-        let ratio = Some(crate::rounds::ratio(ours, theirs));
+        // A ratio to nothing is none.
+        let ratio = theirs.iter().all(|&theirs| theirs != 0.0).then(|| crate::rounds::ratio(ours, theirs));
         let peer = Some(Peer { name: peer.to_owned(), figure: Spread::of(theirs.iter().copied()) });
         Self { peer, ratio, ..Self::new(what, unit, Spread::of(ours.iter().copied())) }
     }
@@ -68,6 +71,7 @@ impl Figure {
     pub fn is_met(&self) -> Option<bool> {
         Some(match self.target? {
             Target::AtMost(most) => self.ours.median <= most,
+            Target::AtLeast(least) => self.ours.median >= least,
             Target::RatioAtMost(most) => self.ratio?.median <= most,
             Target::RatioAtLeast(least) => self.ratio?.median >= least,
         })
@@ -81,6 +85,8 @@ pub struct Row {
     pub id: String,
     /// What it is about.
     pub title: String,
+    /// What shows it.
+    pub command: String,
     /// How it was measured, and what the reader has to know to believe it.
     pub notes: Vec<String>,
     /// What came of it; empty for a row that is not measured here.
@@ -154,11 +160,19 @@ impl Row {
         Self {
             id: id.to_owned(),
             title: title.to_owned(),
+            command: format!("cargo xtask bench --only {id}"),
             notes: Vec::new(),
             figures: Vec::new(),
             charts: Vec::new(),
             measured: None,
         }
+    }
+
+    /// Shown by another command than the benchmarks' own.
+    #[must_use]
+    pub fn shown_by(mut self, command: impl Into<String>) -> Self {
+        self.command = command.into();
+        self
     }
 
     /// With something the reader has to know.

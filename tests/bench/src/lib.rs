@@ -2,8 +2,8 @@
 //!
 //! `rows` has one file for each row of the table, `calls` and `fleet` what several of them call and connect,
 //! `rounds` how variants take turns, `figure` what is said about them, `report` how that is written down, `process`
-//! the other processes. `cargo xtask bench` builds everything and runs the program `bench`; `count` counts allocations,
-//! with an allocator that would slow down what is timed.
+//! the other processes, `patience` how long anything is waited for. `cargo xtask bench` builds everything and runs the
+//! program `bench`; `count` counts allocations, with an allocator that would slow down what is timed.
 //!
 //! Times are of the machine that they were measured on; only ratios and counts can be compared. Nothing here fails
 //! because something took long.
@@ -11,7 +11,7 @@
 pub mod calls;
 pub mod figure;
 pub mod fleet;
-pub mod machine;
+pub mod patience;
 pub mod process;
 pub mod report;
 pub mod rounds;

@@ -13,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::raw::TRIGGER;
 use super::{Door, Fleet, Tell};
+use crate::patience::{PATIENCE, within};
 
 /// How many services the clients are processes of.
 pub(super) const SERVICES: usize = 100;
@@ -38,7 +39,8 @@ pub(super) async fn trigger(door: &Door) -> Result<()> {
     let identity = v1::Identity { instance: TRIGGER.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), ..Default::default() };
     let said = tokio_stream::iter([message(client_message::Kind::Hello(hello))]);
-    DistributionClient::new(door.channel().await?).subscribe(said).await?;
+    let mut raw = DistributionClient::new(door.channel().await?);
+    within(PATIENCE, "the raw server's delta", raw.subscribe(said)).await??;
     Ok(())
 }
 

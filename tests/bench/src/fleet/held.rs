@@ -44,15 +44,14 @@ impl HeldFleet {
     ///
     /// # Errors
     /// They can not be connected.
-    pub fn start(door: &Door, raw: bool, clients: usize) -> Result<Self> {
-        let mut arguments = vec!["hold-fleet".to_owned(), "--url".to_owned(), door.url().to_owned()];
-        arguments.extend(["--clients".to_owned(), clients.to_string()]);
-        if let Some(authority) = door.authority() {
-            arguments.extend(["--authority".to_owned(), authority.display().to_string()]);
-        }
-        arguments.extend(raw.then(|| "--raw".to_owned()));
+    pub async fn start(door: &Door, raw: bool, clients: usize) -> Result<Self> {
+        let count = clients.to_string();
+        let mut arguments = vec!["hold-fleet", "--url", door.url(), "--clients", &count];
+        let authority = door.authority().map(|path| path.display().to_string());
+        arguments.extend(authority.iter().flat_map(|path| ["--authority", path]));
+        arguments.extend(raw.then_some("--raw"));
         let mut conversation = Conversation::start(&arguments, door.tokens())?;
-        let said = conversation.read()?;
+        let said = conversation.read(&format!("{clients} connected clients")).await?;
         if said != "ready" {
             bail!("the fleet says {said:?}");
         }
@@ -64,17 +63,18 @@ impl HeldFleet {
     ///
     /// # Errors
     /// It does not reach all of them.
-    pub fn change(&mut self) -> Result<Vec<f64>> {
-        self.0.say(&serde_json::to_string(&Order::Change)?)?;
-        serde_json::from_str(&self.0.read()?).context("when each client had it")
+    pub async fn change(&mut self) -> Result<Vec<f64>> {
+        let change = serde_json::to_string(&Order::Change)?;
+        let arrived = self.0.ask(&change, "the change in all clients").await?;
+        serde_json::from_str(&arrived).context("when each client had it")
     }
 
     /// From now on each client reports so many routes every 5 s.
     ///
     /// # Errors
     /// The fleet is gone.
-    pub fn report(&mut self, routes: usize) -> Result<()> {
-        self.0.say(&serde_json::to_string(&Order::Report(routes))?)
+    pub async fn report(&mut self, routes: usize) -> Result<()> {
+        self.0.say(&serde_json::to_string(&Order::Report(routes))?).await
     }
 }
 

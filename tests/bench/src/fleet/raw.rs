@@ -10,7 +10,8 @@ use anyhow::Result;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
 use damper_proto::v1::{self, client_message, server_message};
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -28,17 +29,18 @@ type Answer = Result<v1::ServerMessage, Status>;
 /// # Errors
 /// There is no free port, or no certificate.
 pub async fn serve(folder: Option<&Path>) -> Result<()> {
-    let mut server = Server::builder().tcp_nodelay(true);
+    let mut server = Server::builder();
     if let Some(folder) = folder {
         let certificate = std::fs::read(certificate_in(folder))?;
         let key = std::fs::read(key_in(folder))?;
         server = server.tls_config(ServerTlsConfig::new().identity(Identity::from_pem(certificate, key)))?;
     }
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    answer(&listener.local_addr()?.to_string())?;
+    // What a server is told of no-delay does not reach connections that somebody else accepts.
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?.with_nodelay(Some(true));
+    answer(&incoming.local_addr()?.to_string())?;
     let streams = Streams { open: Arc::default(), rule: distributed(&rule("*", "late")?) };
     let server = server.add_service(DistributionServer::new(streams));
-    Ok(server.serve_with_incoming(TcpListenerStream::new(listener)).await?)
+    Ok(server.serve_with_incoming(incoming).await?)
 }
 
 struct Streams {

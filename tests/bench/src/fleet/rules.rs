@@ -1,5 +1,6 @@
 //! Rules such as people write, and writing them.
 
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, bail};
@@ -9,19 +10,24 @@ use damper_proto::v1::{self, apply_rules_request, rule_change};
 
 use super::Door;
 use super::client::{SERVICES, callee_at, service_at};
+use crate::patience::{PATIENCE, within};
 
-/// A rule such as people write, each time with another backoff: what changes nothing is not written.
+/// The backoffs of rules, in microseconds: all as long when they are encoded.
+const BASES: std::ops::Range<u32> = 100_000..250_000;
+
+/// A rule such as people write, each time with another backoff: what changes nothing is not written. Processes begin
+/// with different ones, since they change each other's rules.
 ///
 /// # Errors
 /// The names make no rule.
 pub fn rule(caller: &str, callee: &str) -> Result<v1::Rule> {
-    static WRITTEN: AtomicU32 = AtomicU32::new(0);
-    let base = 1 + WRITTEN.fetch_add(1, Ordering::Relaxed) % 200;
+    static WRITTEN: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(fastrand::u32(BASES)));
+    let base = BASES.start + WRITTEN.fetch_add(1, Ordering::Relaxed) % (BASES.end - BASES.start);
     let text = format!(
         "kind: Rule
 key: {{ caller_service: '{caller}', caller_cluster: '*', callee_service: {callee}, callee_method: '*' }}
 policy: {{ mode: enforce, retry: {{ max_attempts: 3, codes: {{ allow: [UNAVAILABLE] }},
-           backoff: {{ exponential: {{ base: {base}ms, max: 250ms }} }} }}, retry_breaker: {{ ratio: 0.1 }} }}
+           backoff: {{ exponential: {{ base: {base}us, max: 250ms }} }} }}, retry_breaker: {{ ratio: 0.1 }} }}
 "
     );
     match manifest::parse(&text)?.pop().map(|document| document.manifest) {
@@ -69,6 +75,7 @@ pub async fn apply(door: &Door, changes: Vec<rule_change::Kind>) -> Result<u64> 
         .map(|kind| v1::ApplyRulesRequest { kind: Some(kind) })
         .collect();
     let request = door.admin(tokio_stream::iter(messages));
-    let written = RulesClient::new(door.channel().await?).apply_rules(request).await?;
+    let mut rules = RulesClient::new(door.channel().await?);
+    let written = within(PATIENCE, "the write of rules", rules.apply_rules(request)).await??;
     Ok(written.into_inner().revision)
 }

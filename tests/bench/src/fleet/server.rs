@@ -4,7 +4,6 @@
 //! token. What limits one caller is set so high that one load can stand for many.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -16,7 +15,8 @@ use tonic::Request;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
-use crate::process::{Running, Usage};
+use crate::patience::{PATIENCE, within};
+use crate::process::{Running, Usage, tethered};
 
 /// One load stands for many callers.
 const LIMITS: [(&str, &str); 6] = [
@@ -33,6 +33,8 @@ const ADMIN: &str = "DAMPER_BENCH_ADMIN_TOKEN";
 const AGENT: &str = "DAMPER_BENCH_AGENT_TOKEN";
 
 const START: Duration = Duration::from_secs(30);
+/// Thousands connect at once to a busy machine.
+const CONNECT: Duration = Duration::from_secs(30);
 
 /// How it is started.
 #[derive(Clone, Debug, Default)]
@@ -112,17 +114,14 @@ impl Server {
     /// # Errors
     /// It does not.
     pub async fn restart(&mut self) -> Result<()> {
-        let mut command = Command::new(binary::damper());
+        let mut command = tethered(binary::damper());
         command.args(&self.arguments).envs(LIMITS);
-        let running = Running::start(&mut command)?;
-        let running = self.running.insert(running);
+        let running = self.running.insert(Running::start("damper serve", command)?);
         let deadline = tokio::time::Instant::now() + START;
         while let Err(error) = self.door.channel().await {
-            if let Some(status) = running.ended()? {
-                bail!("damper serve ended: {status}");
-            }
-            if tokio::time::Instant::now() > deadline {
-                bail!("damper serve does not answer: {error}");
+            let is_late = tokio::time::Instant::now() > deadline;
+            if is_late || running.ended()?.is_some() {
+                bail!("no connection to damper serve ({error}): {}", running.complaint());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -147,7 +146,7 @@ impl Door {
     /// # Errors
     /// That is no URL, or no certificate.
     pub fn new(url: &str, authority: Option<PathBuf>) -> Result<Self> {
-        let mut endpoint = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true);
+        let mut endpoint = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect_timeout(CONNECT);
         if let Some(authority) = &authority {
             let authority = Certificate::from_pem(std::fs::read(authority)?);
             let tls = ClientTlsConfig::new().ca_certificate(authority).domain_name("localhost");
@@ -214,7 +213,8 @@ impl Door {
             role: Role::Agent.into(),
             ..Default::default()
         };
-        let made = TokensClient::new(self.channel().await?).create_token(self.admin(request)).await?;
+        let mut tokens = TokensClient::new(self.channel().await?);
+        let made = within(PATIENCE, "a token", tokens.create_token(self.admin(request))).await??;
         self.agent = Some(made.into_inner().secret);
         Ok(())
     }

@@ -12,30 +12,36 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 
+use damper_tests::machine::Machine;
+use damper_tests::{etcd, machine};
+
 use crate::figure::Row;
-use crate::machine::{self, Machine};
 use crate::rows;
 
 const JSON: &str = "bench.json";
 const TEXT: &str = "README.md";
+
+/// What is compared and what it is made of.
+const CRATES: [&str; 7] = ["tonic", "hyper", "h2", "tower", "tokio", "sled", "etcd-client"];
 
 /// Everything that was measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// What the row that was measured last was measured on.
     machine: Machine,
+    /// The etcd that it was measured with.
+    etcd: String,
     /// The most files that a process might have open there.
     open_files: u64,
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// What was measured so far.
+    /// What was measured so far, on this machine from now on.
     ///
     /// # Errors
     /// The file is there and can not be read.
-    pub fn read(folder: &Path) -> Result<Self> {
-        let machine = machine::this();
+    pub fn read(folder: &Path, open_files: u64) -> Result<Self> {
         let path = folder.join(JSON);
         let rows = match fs::read(&path) {
             Ok(json) => {
@@ -44,15 +50,19 @@ impl Report {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error).with_context(|| path.display().to_string()),
         };
-        Ok(Self { machine, open_files: 0, rows })
+        let etcd = machine::said(etcd::program(), &["--version"])?.replace("etcd Version:", "etcd");
+        Ok(Self { machine: Machine::this(&CRATES)?, etcd, open_files, rows })
     }
 
-    /// Takes a row in place of the one of its name.
-    pub fn put(&mut self, row: Row, open_files: u64) {
-        self.open_files = open_files;
+    /// Takes a row in place of the one of its name; rows that others measure are taken from the folder.
+    ///
+    /// # Errors
+    /// What the others wrote can not be read.
+    pub fn put(&mut self, row: Row, folder: &Path) -> Result<()> {
         self.rows.retain(|old| old.id != row.id);
         self.rows.push(row);
-        self.rows = rows::in_order(std::mem::take(&mut self.rows));
+        self.rows = rows::in_order(std::mem::take(&mut self.rows), folder)?;
+        Ok(())
     }
 
     /// A row as text.
@@ -71,7 +81,7 @@ impl Report {
         let mut json = serde_json::to_string_pretty(self)?;
         json.push('\n');
         fs::write(folder.join(JSON), json)?;
-        let text = table::of_all(&self.machine, self.open_files, &self.rows, &pictures);
+        let text = table::of_all(self, &pictures);
         fs::write(folder.join(TEXT), text).with_context(|| folder.display().to_string())
     }
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use damper_tests::machine::Machine;
+
+use super::Report;
 use super::picture::Picture;
-use crate::figure::{Figure, Row, Target};
-use crate::machine::Machine;
+use crate::figure::{Figure, Measured, Row, Target};
 use crate::rounds::Spread;
 
 const HEAD: &str = "# Benchmarks
@@ -14,48 +16,65 @@ the ratios: ours and the peer's are measured in turn in one run, a ratio is take
 the median of the rounds with the smallest and the largest (`min..max`). A target is judged by the median.
 ";
 
-pub(super) fn of_all(machine: &Machine, open_files: u64, rows: &[Row], pictures: &[Picture]) -> String {
+const TARGETS: &str = "
+## Targets
+
+| row | what | ours | peer's | ratio | target | met | shown by |
+|---|---|--:|--:|--:|--:|---|---|
+";
+
+const FIGURES: &str = "| what | ours | min..max | peer's | min..max | ratio | min..max | peer |
+|---|--:|--:|--:|--:|--:|--:|---|
+";
+
+pub(super) fn of_all(report: &Report, pictures: &[Picture]) -> String {
     let mut text = HEAD.to_owned();
-    let Machine { processor, cores, memory_gib, kernel, rustc, versions } = machine;
-    let versions: Vec<_> = versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
-    let _ = write!(
-        text,
-        "\n{processor}, {cores} cores (clients, servers and stores share them), {memory_gib:.0} GiB; {kernel}; {rustc}; \
-         release profile; {}; {open_files} open files per process.\n\n## Targets\n\n\
-         | row | what | ours | peer's | ratio | target | met |\n|---|---|--:|--:|--:|--:|---|\n",
-        versions.join(", ")
-    );
-    for row in rows {
+    text += &where_and_what(report);
+    text += TARGETS;
+    for row in &report.rows {
         for figure in row.figures.iter().filter(|figure| figure.target.is_some()) {
             text += &summary(row, figure);
         }
         if row.figures.is_empty() {
-            let _ = writeln!(text, "| {} | {} | | | | | {} |", row.id, row.title, row.notes.join(" "));
+            let _ = writeln!(text, "| {} | {} | | | | | | {} |", row.id, row.title, row.notes.join(" "));
         }
     }
     for picture in pictures {
         let _ = write!(text, "\n![{}]({})\n", picture.title, picture.file);
     }
-    for row in rows.iter().filter(|row| !row.figures.is_empty()) {
+    for row in report.rows.iter().filter(|row| !row.figures.is_empty()) {
         let _ = write!(text, "\n{}", of_row(row));
     }
     text
 }
 
+fn where_and_what(report: &Report) -> String {
+    let Machine { processor, cores, memory_gib, kernel, rustc, crates, commit } = &report.machine;
+    format!(
+        "\n{processor}, {cores} cores (clients, servers and stores share them), {memory_gib:.0} GiB; {kernel}; {rustc}; \
+         release profile; {}, {}; {} open files per process. Last measured at commit {commit}; each row says its own.\n",
+        crates.join(", "),
+        report.etcd,
+        report.open_files,
+    )
+}
+
 /// A row with everything that is known of it.
 pub(super) fn of_row(row: &Row) -> String {
-    let mut text = format!("## {}\n\n", row.title);
-    if let Some(measured) = &row.measured {
-        let _ = write!(
-            text,
-            "`cargo xtask bench --{} --only {}`: commit {}, {} rounds in {:.0} s, load {:.1} when it began.\n\n",
-            measured.size, row.id, measured.commit, measured.rounds, measured.took_s, measured.load
-        );
+    let mut text = format!("## {}\n\n`{}`", row.title, row.command);
+    match &row.measured {
+        Some(Measured { commit, size, rounds, load, took_s, .. }) => {
+            let _ = write!(
+                text,
+                ", {size}: commit {commit}, {rounds} rounds in {took_s:.0} s, load {load:.1} when it began.\n\n"
+            );
+        }
+        None => text += "\n\n",
     }
     for note in &row.notes {
         let _ = write!(text, "{note}\n\n");
     }
-    text += "| what | ours | min..max | peer's | min..max | ratio | min..max | peer |\n|---|--:|--:|--:|--:|--:|--:|---|\n";
+    text += FIGURES;
     for figure in &row.figures {
         text += &line(figure);
     }
@@ -78,23 +97,25 @@ fn summary(row: &Row, figure: &Figure) -> String {
     let peers = figure.peer.as_ref().map(|peer| number(peer.figure.median, unit)).unwrap_or_default();
     let ratio = figure.ratio.map(|ratio| format!("{} ({})", number(ratio.median, ""), range(ratio)));
     let met = match figure.is_met() {
-        Some(true) => "yes",
-        Some(false) => "**no**",
+        Some(true) => "met",
+        Some(false) => "**missed**",
         None => "",
     };
     format!(
-        "| [{}](#{}) | {} | {ours} | {peers} | {} | {} | {met} |\n",
+        "| [{}](#{}) | {} | {ours} | {peers} | {} | {} | {met} | `{}` |\n",
         row.id,
         anchor(&row.title),
         figure.what,
         ratio.unwrap_or_default(),
         figure.target.map(|target| aim(target, unit)).unwrap_or_default(),
+        row.command,
     )
 }
 
 fn aim(target: Target, unit: &str) -> String {
     match target {
         Target::AtMost(most) => format!("<= {}", number(most, unit)),
+        Target::AtLeast(least) => format!(">= {}", number(least, unit)),
         Target::RatioAtMost(most) => format!("ratio <= {}", number(most, "")),
         Target::RatioAtLeast(least) => format!("ratio >= {}", number(least, "")),
     }
@@ -140,7 +161,8 @@ mod tests {
         let text = summary(&row, &row.figures[0]);
         assert_eq!(
             text,
-            "| [layer](#sdk-layer-a-call) | time | 25 ns | 10 ns | 2.50 (2..3) | ratio <= 2 | **no** |\n"
+            "| [layer](#sdk-layer-a-call) | time | 25 ns | 10 ns | 2.50 (2..3) | ratio <= 2 | **missed** \
+             | `cargo xtask bench --only layer` |\n"
         );
     }
 

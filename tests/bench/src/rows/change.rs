@@ -18,9 +18,10 @@ use super::Size;
 use crate::calls::{self, CALLEE};
 use crate::figure::{Figure, Row, Target};
 use crate::fleet::{Server, Settings, rule};
+use crate::patience::{PATIENCE, within};
+use crate::process::tethered;
 use crate::rounds::quantile;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 const KEY: &str = "bench/change";
 
@@ -33,7 +34,7 @@ struct Followed {
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let (rounds, shots) = size.pick((1, 2), (15, 20), (51, 20));
-    let etcd = Etcd::start().await;
+    let etcd = Etcd::start_by(tethered).await;
     let over_etcd = Followed::start(Some(format!("etcd://{}/damper", etcd.endpoint()))).await?;
     let over_sled = Followed::start(None).await?;
     let mut raw = Raw::start(&etcd).await?;
@@ -98,7 +99,7 @@ impl Followed {
         };
         let request = self.server.door().admin(request);
         let begun = Instant::now();
-        self.rules.clone().put_rule(request).await?;
+        within(PATIENCE, "the write of a rule", self.rules.clone().put_rule(request)).await??;
         let took = applied.await?.saturating_duration_since(begun);
         ensure!(took < PATIENCE, "the change does not arrive");
         Ok(took.as_secs_f64() * 1e3)
@@ -116,7 +117,8 @@ struct Raw {
 impl Raw {
     async fn start(etcd: &Etcd) -> Result<Self> {
         let (writer, mut watcher) = (etcd.client().await, etcd.client().await);
-        let events = watcher.watch(KEY, None).await?;
+        let mut events = watcher.watch(KEY, None).await?;
+        within(PATIENCE, "etcd's word that it watches", events.message()).await??;
         Ok(Self { writer, _watcher: watcher, events, value: rule("*", CALLEE)?.encode_to_vec() })
     }
 
@@ -131,7 +133,8 @@ impl Raw {
                 }
             }
         };
-        let (written, told) = tokio::join!(written, told);
+        let both = async { tokio::join!(written, told) };
+        let (written, told) = within(PATIENCE, "a put and its watch event in etcd", both).await?;
         written?;
         Ok(told?.saturating_duration_since(begun).as_secs_f64() * 1e3)
     }

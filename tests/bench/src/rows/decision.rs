@@ -30,7 +30,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
         let decisions = decisions.get_mut(index).context("there are as many as numbers of rules")?;
         (0..batches).map(|_| decisions.batch()).sum::<Result<f64>>().map(|sum| sum / batches as f64)
     })?;
-    let counted = layer::count(&["decisions"])?;
+    let counted = layer::count(&["decisions"]).await?;
     let mut row = Row::new("decision", "Decision after a failure")
         .note("Window sum, breaker, budget and backoff with full jitter, without the SDK around them.");
     let first = timed.first().map_or(&[][..], Vec::as_slice);

@@ -1,15 +1,48 @@
-//! Rows of the table that other tasks measure, and what is not built.
+//! Rows of the table that another task measures, and what is not built.
 
-use crate::figure::Row;
+use std::path::Path;
 
-pub(super) fn rows() -> Vec<Row> {
-    let lab = |id, title| Row::new(id, title).note("Measured by `cargo xtask lab`.");
-    let simulated = |id, title| Row::new(id, title).note("Computed by `damper simulate`.");
-    vec![
-        Row::new("queue", "Durable queue: submit, lease, ack").note("Not built yet, so nothing to measure."),
-        lab("chain", "Chains of 2 to 5 layers: attempts on the last hop"),
-        lab("fleet", "1,000 caller processes against a callee that fails completely"),
-        simulated("outage", "Total outage: extra attempts in 20 s"),
-        simulated("recovery", "Recovery from overload"),
-    ]
+use anyhow::Result;
+use damper_tests::lab::results::{self, Results};
+use damper_tests::lab::targets::{self, Verdict};
+
+use crate::figure::{Figure, Row, Target};
+use crate::rounds::Spread;
+
+/// What the lab wrote into this folder, and what nobody can measure yet.
+pub(super) fn rows(folder: &Path) -> Result<Vec<Row>> {
+    Ok(vec![queue(), chain(folder)?])
+}
+
+fn queue() -> Row {
+    Row::new("queue", "Durable queue: submit, lease, ack")
+        .shown_by("")
+        .note("Not built yet, so there is nothing to measure.")
+}
+
+/// Judged by the lab's own targets, over all scenarios that it ran.
+fn chain(folder: &Path) -> Result<Row> {
+    let row = Row::new("chain", "Chains of 2 to 5 layers: attempts on the last hop");
+    if !folder.join(results::FILE).exists() {
+        return Ok(row.note("No run of `cargo xtask lab` is here."));
+    }
+    let lab = Results::read(folder)?;
+    let run = &lab.circumstances;
+    let row = row.shown_by(format!("cargo xtask lab --{} --runs {}", run.selection, run.runs)).note(format!(
+        "From [lab.md](lab.md), which has every scenario beside naive retries and tower's budget: commit {}, {} runs of \
+         each. A figure is in how many scenarios a target was met.",
+        run.machine.commit, run.runs,
+    ));
+    let verdicts = targets::judge(&lab);
+    let missed = verdicts.iter().filter(|verdict| !verdict.missed.is_empty());
+    let row = missed.fold(row, |row, verdict| {
+        row.note(format!("Missed, {}: {}.", verdict.target, verdict.missed.join(", ")))
+    });
+    Ok(row.with_all(verdicts.iter().filter(|verdict| verdict.of > 0).map(figure)))
+}
+
+fn figure(verdict: &Verdict) -> Figure {
+    let unit = format!("of {} scenarios", verdict.of);
+    let met = Spread::exactly(verdict.met as f64);
+    Figure::new(verdict.target, &unit, met).aim(Target::AtLeast(verdict.of as f64))
 }

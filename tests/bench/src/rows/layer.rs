@@ -4,21 +4,24 @@
 //! the same time (all on one route, sharing what clients of a process share), and the bare service's time is taken
 //! off. Allocations are counted by the program `count`. Instructions are counted by valgrind where it is installed.
 
-use std::process::Command;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use damper_tests::machine;
 
 use super::Size;
 use crate::calls::{self, Bench, Subject};
 use crate::figure::{Chart, Figure, Peer, Point, Row, Series, Target};
-use crate::machine;
+use crate::process::{output, sibling, tethered};
 use crate::rounds::{Spread, interleaved, pairwise, ratio};
 
 const TOWER: &str = "tower::retry with TpsBudget, as a tonic client needs it";
 const CLONEABLE: &str = "tower::retry with TpsBudget, where the body can be cloned";
 const BARE: &str = "the bare service";
+
+/// With valgrind everything is some fifty times slower.
+const COUNTING: Duration = Duration::from_secs(180);
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let rounds = size.pick(2, 21, 101);
@@ -46,11 +49,8 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
         y: "ns added per call".to_owned(),
         series: groups,
     });
-    row = row.with_all(allocations(server.url())?);
-    match instructions(server.url(), size.pick(200, 2_000, 2_000))? {
-        Some(figures) => Ok((rounds, row.with_all(figures))),
-        None => Ok((rounds, row.note("Instructions: valgrind is not installed, so they are not counted."))),
-    }
+    row = row.with_all(allocations(server.url()).await?);
+    Ok((rounds, instructions(row, server.url(), size.pick(200, 2_000, 2_000)).await?))
 }
 
 /// The rounds of each subject.
@@ -123,13 +123,13 @@ fn nanoseconds_per_call(bench: &Bench, subject: Subject, threads: usize, calls: 
         };
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
         let own = run();
-        others.into_iter().filter_map(|thread| thread.join().ok()).fold(own, std::time::Duration::max)
+        others.into_iter().filter_map(|thread| thread.join().ok()).fold(own, Duration::max)
     });
     slowest.as_nanos() as f64 / calls as f64
 }
 
-fn allocations(url: &str) -> Result<Vec<Figure>> {
-    let counted = count(&["calls", "--url", url])?;
+async fn allocations(url: &str) -> Result<Vec<Figure>> {
+    let counted = count(&["calls", "--url", url]).await?;
     let of = |subject: Subject| -> Result<f64> {
         counted.get(subject.name()).and_then(serde_json::Value::as_f64).with_context(|| subject.name())
     };
@@ -152,50 +152,51 @@ fn allocations(url: &str) -> Result<Vec<Figure>> {
 }
 
 /// What the program `count` counts.
-pub(super) fn count(arguments: &[&str]) -> Result<serde_json::Value> {
-    let program = std::env::current_exe()?.with_file_name(format!("count{}", std::env::consts::EXE_SUFFIX));
-    let output = Command::new(&program).args(arguments).output();
-    let output = output.with_context(|| format!("can not start {}", program.display()))?;
-    anyhow::ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(serde_json::from_slice(&output.stdout)?)
+pub(super) async fn count(arguments: &[&str]) -> Result<serde_json::Value> {
+    let mut command = tethered(sibling("count"));
+    command.args(arguments);
+    let counted = output("the count of allocations", command, COUNTING).await?;
+    Ok(serde_json::from_str(&counted)?)
 }
 
-/// None where valgrind is not installed.
-fn instructions(url: &str, calls: usize) -> Result<Option<Vec<Figure>>> {
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        return Ok(None);
-    }
+/// Adds what valgrind counts, where it is installed.
+async fn instructions(row: Row, url: &str, calls: usize) -> Result<Row> {
+    let mut version = tethered("valgrind");
+    version.arg("--version");
+    let Ok(version) = output("valgrind's version", version, COUNTING).await else {
+        return Ok(row.note("Instructions are not offered: valgrind, which counts them, is not installed."));
+    };
     let mut counts = Vec::new();
     for subject in Subject::ALL {
-        counts.push(vec![executed(url, subject, calls)? / calls as f64]);
+        counts.push(vec![executed(url, subject, calls).await? / calls as f64]);
     }
-    let counts = Timed(counts);
+    let row = row.note(format!("Instructions are counted by {}, over {calls} calls.", version.trim()));
+    Ok(row.with_all(instructions_added(&Timed(counts))))
+}
+
+fn instructions_added(counts: &Timed) -> [Figure; 3] {
     let damper = counts.added(Subject::Damper, Subject::Bare);
     let tower = counts.added(Subject::Tower, Subject::Bare);
     let cloneable = counts.added(Subject::TowerCloneable, Subject::BareCloneable);
     let no_rule = counts.added(Subject::DamperNoRule, Subject::Bare);
+    let bare = counts.of(Subject::Bare);
     let what = "instructions added per call, under a rule";
-    Ok(Some(vec![
+    [
         Figure::beside(what, "", &damper, TOWER, &tower),
         Figure::beside(what, "", &damper, CLONEABLE, &cloneable),
-        Figure::beside(
-            "instructions added per call, no rule for the route",
-            "",
-            &no_rule,
-            BARE,
-            counts.of(Subject::Bare),
-        ),
-    ]))
+        Figure::beside("instructions added per call, no rule for the route", "", &no_rule, BARE, bare),
+    ]
 }
 
 /// The instructions that so many calls take, the making of the requests left out.
-fn executed(url: &str, subject: Subject, calls: usize) -> Result<f64> {
-    let output = Command::new("valgrind")
+async fn executed(url: &str, subject: Subject, calls: usize) -> Result<f64> {
+    let mut command = tethered("valgrind");
+    command
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--toggle-collect=*drive::call*"])
-        .arg(std::env::current_exe()?)
-        .args(["calls", "--url", url, "--subject", &subject.name(), "--calls", &calls.to_string()])
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+        .args(["--log-fd=1"])
+        .arg(sibling("bench"))
+        .args(["calls", "--url", url, "--subject", &subject.name(), "--calls", &calls.to_string()]);
+    let said = output("valgrind's count", command, COUNTING).await?;
     let collected = said.lines().find_map(|line| line.split_once("Collected : "));
     let (_, collected) = collected.with_context(|| format!("valgrind counted nothing: {said}"))?;
     Ok(collected.trim().parse()?)

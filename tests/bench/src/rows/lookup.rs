@@ -1,8 +1,8 @@
 //! Finding the rule that applies to a route, among few and many; and what a rule takes in memory.
 //!
 //! Routes are looked up when they are first seen and when the table changes; a call finds its route in a map of the
-//! process's own routes, which does not grow with the number of rules. Both are measured: the table, with as many
-//! routes as a process may have, spread over all of it, and a call by a process whose table is that large.
+//! process's own routes, which does not grow with the number of rules (that is in the row of the layer). The table is
+//! asked for as many routes as a process may have, spread over all of it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
         row = row.with(figure.aim(Target::RatioAtMost(1.2)));
     }
     for &rules in sizes {
-        let counted = layer::count(&["table", "--rules", &rules.to_string()])?;
+        let counted = layer::count(&["table", "--rules", &rules.to_string()]).await?;
         let bytes = Spread::exactly(counted.as_f64().context("a number of bytes")?);
         let figure = Figure::new(format!("memory per rule in the table, {rules} rules"), "B", bytes);
         row = row.with(figure.aim(Target::AtMost(1_024.0)));

@@ -2,7 +2,8 @@
 //!
 //! They are real SDKs, many in one process, with their own waits between attempts. The server is killed at once, so that
 //! all connections break, and started again when all SDKs have noticed; it is the only one. As soon as it answers a rule is
-//! changed that concerns all of them: current is who has that. What is read from the store is counted by etcd itself.
+//! changed that concerns all of them: current is who has that. What is read from the store is counted by etcd itself, and
+//! beside it what the server alone reads when it is started again.
 
 use std::io::BufRead as _;
 use std::path::PathBuf;
@@ -13,13 +14,13 @@ use damper_sdk::{Damper, Options};
 use damper_tests::etcd::Etcd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::task::block_in_place;
 
 use super::Size;
 use crate::figure::{Figure, Row, Target};
 use crate::fleet::{Door, Server, Settings, put_late, write_rules};
-use crate::process::{Conversation, answer};
-use crate::rounds::{Spread, quantile};
+use crate::patience::within;
+use crate::process::{Conversation, answer, tethered};
+use crate::rounds::{Spread, pairwise, quantile};
 
 const RULES: usize = 1_000;
 const SERVICES: usize = 100;
@@ -45,60 +46,106 @@ pub struct Services {
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let count = size.pick(20, 1_000, 10_000);
     let rounds = size.pick(1, 3, 3);
-    let etcd = Etcd::start().await;
-    let store = format!("etcd://{}/damper", etcd.endpoint());
-    let mut server = Server::start(Settings { store: Some(store), plaintext: false }).await?;
-    write_rules(server.door(), size.pick(10, RULES, RULES)).await?;
-    let mut services = block_in_place(|| start(server.door(), count))?;
+    let mut plane = Plane::start(size.pick(10, RULES, RULES)).await?;
+    let mut alone = Vec::new();
+    for _ in 0..rounds {
+        alone.push(plane.restart_alone().await?);
+    }
+    let mut services = start(plane.server.door(), count).await?;
     let (mut last, mut most, mut reads) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        server.kill();
-        block_in_place(|| services.say("lost").and_then(|()| services.read()))?;
-        let before = reads_of(&etcd).await?;
-        let begun = Instant::now();
-        server.restart().await?;
-        let revision = put_late(server.door()).await?;
-        let written = begun.elapsed().as_secs_f64();
-        let current: Vec<f64> = block_in_place(|| {
-            services.say(&revision.to_string())?;
-            Ok::<_, anyhow::Error>(serde_json::from_str(&services.read()?)?)
-        })?;
+        let restarted = plane.restart_under(&mut services).await?;
+        let current = restarted.current_s;
         ensure!(current.len() == count, "{} of {count} are current", current.len());
-        last.push(written + quantile(&current, 1.0));
-        most.push(written + quantile(&current, 0.99));
-        reads.push(reads_of(&etcd).await? - before);
+        last.push(quantile(&current, 1.0));
+        most.push(quantile(&current, 0.99));
+        reads.push(restarted.reads);
     }
+    let more = pairwise(&reads, &alone, |reads, alone| reads - alone);
     let row = Row::new("reconnect", "Services reconnecting after a restart")
         .note(format!(
             "{count} SDKs in one process, TLS and tokens, {RULES} rules in etcd; everything on the same cores. From starting \
-             the server until a change made at once has arrived. Reads are what etcd counted meanwhile, the server's start \
-             and the change included.",
+             the server until a change made at once has arrived. Reads are range requests that etcd counted meanwhile: the \
+             server itself makes some when it starts and when a rule is changed, and how many more the services cause is \
+             the figure that has a target.",
         ))
         .with(Figure::new(format!("until all {count} are current"), "s", Spread::of(last)).aim(Target::AtMost(45.0)))
         .with(Figure::new("until 99 % are", "s", Spread::of(most)))
-        .with(Figure::new("reads from the store", "", Spread::of(reads)).aim(Target::AtMost(3.0)));
+        .with(Figure::new("reads from the store that services cause", "", Spread::of(more)).aim(Target::AtMost(3.0)))
+        .with(Figure::beside("reads from the store in all", "", &reads, "a restart without services", &alone));
     Ok((rounds, row))
 }
 
-fn start(door: &Door, count: usize) -> Result<Conversation> {
+/// The control plane and its store.
+struct Plane {
+    etcd: Etcd,
+    server: Server,
+}
+
+/// What came of a restart.
+struct Restarted {
+    /// How long after it each service was current, in ascending seconds.
+    current_s: Vec<f64>,
+    reads: f64,
+}
+
+impl Plane {
+    async fn start(rules: usize) -> Result<Self> {
+        let etcd = Etcd::start_by(tethered).await;
+        let store = format!("etcd://{}/damper", etcd.endpoint());
+        let server = Server::start(Settings { store: Some(store), plaintext: false }).await?;
+        write_rules(server.door(), rules).await?;
+        Ok(Self { etcd, server })
+    }
+
+    /// Answers with the reads.
+    async fn restart_alone(&mut self) -> Result<f64> {
+        self.server.kill();
+        let before = reads_of(&self.etcd).await?;
+        self.server.restart().await?;
+        put_late(self.server.door()).await?;
+        Ok(reads_of(&self.etcd).await? - before)
+    }
+
+    async fn restart_under(&mut self, services: &mut Conversation) -> Result<Restarted> {
+        self.server.kill();
+        services.ask("lost", "all services' notice that the control plane is gone").await?;
+        let before = reads_of(&self.etcd).await?;
+        let begun = Instant::now();
+        self.server.restart().await?;
+        let revision = put_late(self.server.door()).await?;
+        let written_s = begun.elapsed().as_secs_f64();
+        let current = services.ask(&revision.to_string(), "the change in all services").await?;
+        let mut current_s: Vec<f64> = serde_json::from_str(&current)?;
+        current_s.iter_mut().for_each(|seconds| *seconds += written_s);
+        Ok(Restarted { current_s, reads: reads_of(&self.etcd).await? - before })
+    }
+}
+
+async fn start(door: &Door, count: usize) -> Result<Conversation> {
     let authority = door.authority().context("the server has TLS")?.display().to_string();
     let arguments =
         ["hold-services", "--url", door.url(), "--authority", &authority, "--count", &count.to_string()];
     let mut services = Conversation::start(&arguments, door.tokens())?;
-    let said = services.read()?;
+    let said = services.read("all services' first rules").await?;
     ensure!(said == "ready", "the services say {said:?}");
     Ok(services)
 }
 
 /// The range requests that etcd has answered, and those within transactions.
 async fn reads_of(etcd: &Etcd) -> Result<f64> {
+    let metrics = within(PATIENCE, "etcd's metrics", metrics_of(etcd)).await??;
+    let lines = metrics.lines().filter(|line| line.starts_with("etcd_debugging_mvcc_range_total"));
+    let counted = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    Ok(counted.sum())
+}
+
+async fn metrics_of(etcd: &Etcd) -> Result<String> {
     let mut connection = TcpStream::connect(etcd.endpoint()).await?;
     connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
     let mut metrics = String::new();
     connection.read_to_string(&mut metrics).await?;
-    let lines = metrics.lines().filter(|line| line.starts_with("etcd_debugging_mvcc_range_total"));
-    let counted = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-    Ok(counted.sum())
+    Ok(metrics)
 }
 
 /// Holds many SDKs; says `ready`, then answers `lost` when all have lost the control plane, and a revision with how long

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::task::block_in_place;
 
 use super::Size;
 use crate::figure::{Figure, Row, Target};
@@ -20,17 +19,17 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let clients = size.pick(20, 1_000, 1_000);
-    let rounds = size.pick(1, 3, 7);
+    let rounds = size.pick(1, 3, 5);
     let changes = size.pick(1, 10, 20);
-    let time = size.pick(Duration::from_millis(500), 2 * INTERVAL, 4 * INTERVAL);
+    let time = size.pick(Duration::from_millis(500), INTERVAL, 2 * INTERVAL);
     let server = Server::start(Settings::default()).await?;
     write_rules(server.door(), size.pick(10, RULES, RULES)).await?;
-    let mut fleet = block_in_place(|| HeldFleet::start(server.door(), false, clients))?;
+    let mut fleet = HeldFleet::start(server.door(), false, clients).await?;
     let mut shares = [Vec::new(), Vec::new()];
     let mut p99_ms = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for (routes, (shares, p99_ms)) in [0, ROUTES].into_iter().zip(shares.iter_mut().zip(&mut p99_ms)) {
-            fleet.report(routes)?;
+            fleet.report(routes).await?;
             // What the round before asked for is still on its way.
             tokio::time::sleep(time.min(INTERVAL)).await;
             let before = server.usage()?;
@@ -38,7 +37,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
             shares.push(server.usage()?.processor_since(&before).as_secs_f64() / time.as_secs_f64());
             let mut slowest = Vec::new();
             for _ in 0..changes {
-                let arrived = block_in_place(|| fleet.change())?;
+                let arrived = fleet.change().await?;
                 slowest.push(quantile(&arrived, 0.99) * 1e3);
             }
             p99_ms.push(Spread::of(slowest).median);

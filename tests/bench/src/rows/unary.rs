@@ -4,15 +4,14 @@
 //! same connection, and answers with the rounds: throughput and the latency that 99 % of the calls did not exceed.
 
 use std::net::SocketAddr;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use damper_sdk::Damper;
 use http::{Request, Response};
 use serde::{Deserialize, Serialize};
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -21,7 +20,8 @@ use tower::Service;
 use super::Size;
 use crate::calls::{self, CALLEE};
 use crate::figure::{Figure, Row, Target};
-use crate::process::{Conversation, answer};
+use crate::patience::{PATIENCE, within};
+use crate::process::{Conversation, answer, output, sibling, tethered};
 use crate::rounds::{interleaved, quantile};
 
 const IN_FLIGHT: usize = 64;
@@ -59,17 +59,21 @@ struct Rounds {
 }
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
-    let rounds = size.pick(1, 15, 41);
+    let rounds = size.pick(1, 15, 31);
     let milliseconds = size.pick(100, 500, 1_000);
     let control_plane = calls::control_plane().await?;
     let mut server = Conversation::start(&["serve-unary"], [])?;
-    let address = server.read()?;
-    let output = Command::new(std::env::current_exe()?)
-        .args(["call-unary", "--server", &address, "--control-plane", control_plane.url()])
-        .args(["--rounds", &rounds.to_string(), "--milliseconds", &milliseconds.to_string()])
-        .output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let Rounds { per_second, p99_us } = serde_json::from_slice(&output.stdout)?;
+    let address = server.read("the address of the unary server").await?;
+    let mut caller = tethered(sibling("bench"));
+    caller.args(["call-unary", "--server", &address, "--control-plane", control_plane.url()]).args([
+        "--rounds",
+        &rounds.to_string(),
+        "--milliseconds",
+        &milliseconds.to_string(),
+    ]);
+    let loaded = Duration::from_millis(milliseconds) * 3 * (rounds as u32 + 1);
+    let measured = output("the unary calls", caller, PATIENCE + 2 * loaded).await?;
+    let Rounds { per_second, p99_us } = serde_json::from_str(&measured)?;
     let mut row = Row::new("unary", "Real tonic unary over loopback").note(format!(
         "{IN_FLIGHT} calls in flight on one connection; caller, server and control plane are three processes on the same \
          cores. Each round calls for {milliseconds} ms through each variant.",
@@ -92,12 +96,12 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
 /// # Errors
 /// There is no free port.
 pub async fn serve() -> Result<()> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    answer(&listener.local_addr()?.to_string())?;
+    // What a server is told of no-delay does not reach connections that somebody else accepts.
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse()?)?.with_nodelay(Some(true));
+    answer(&incoming.local_addr()?.to_string())?;
     let (reporter, health) = tonic_health::server::health_reporter();
     reporter.set_service_status("", tonic_health::ServingStatus::Serving).await;
-    let server = Server::builder().tcp_nodelay(true).add_service(health);
-    Ok(server.serve_with_incoming(TcpListenerStream::new(listener)).await?)
+    Ok(Server::builder().add_service(health).serve_with_incoming(incoming).await?)
 }
 
 /// Calls it, and prints the rounds.
@@ -106,7 +110,8 @@ pub async fn serve() -> Result<()> {
 /// A call fails.
 pub async fn call(calls: Calls) -> Result<()> {
     let damper: Damper = calls::service(&calls.control_plane).await?;
-    let channel = Endpoint::from_shared(format!("http://{}", calls.server))?.connect().await?;
+    let endpoint = Endpoint::from_shared(format!("http://{}", calls.server))?.tcp_nodelay(true);
+    let channel = within(PATIENCE, "a connection to the unary server", endpoint.connect()).await??;
     let no_rule = damper.client_layer("stock-without-a-rule")?.layer(channel.clone());
     let rule = damper.client_layer(CALLEE)?.layer(channel.clone());
     let time = Duration::from_millis(calls.milliseconds);
@@ -164,7 +169,7 @@ where
         .collect();
     let mut all = Vec::new();
     for caller in callers {
-        all.extend(caller.await??);
+        all.extend(within(time + PATIENCE, "the end of the calls in flight", caller).await???);
     }
     all.sort_by(f64::total_cmp);
     Ok(all)

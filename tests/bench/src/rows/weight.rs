@@ -5,30 +5,34 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::Size;
 use crate::calls;
 use crate::figure::{Figure, Row, Target};
 use crate::fleet::Server;
+use crate::patience::PATIENCE;
+use crate::process::{output, tethered};
 use crate::rounds::Spread;
 
 const PACKAGE: &str = "damper-weight";
 const WITHOUT: &str = "the same service without";
 const ROUTES: usize = 200;
+const BUILDING: Duration = Duration::from_secs(20 * 60);
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     let rounds = size.pick(1, 9, 25);
     let folder = tempfile::tempdir()?;
-    let [without, with] = [Variant::build(false, folder.path())?, Variant::build(true, folder.path())?];
+    let [without, with] =
+        [Variant::build(false, folder.path()).await?, Variant::build(true, folder.path()).await?];
     let server = calls::control_plane().await?;
     let mut held = [Vec::new(), Vec::new()];
     let mut tasks = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for (variant, (held, tasks)) in [&without, &with].into_iter().zip(held.iter_mut().zip(&mut tasks)) {
-            let (memory, alive) = variant.run(&server)?;
+            let (memory, alive) = variant.run(&server).await?;
             held.push(memory);
             tasks.push(alive);
         }
@@ -63,42 +67,36 @@ struct Variant {
 }
 
 impl Variant {
-    fn build(with_sdk: bool, folder: &Path) -> Result<Self> {
+    async fn build(with_sdk: bool, folder: &Path) -> Result<Self> {
         let features: &[&str] = if with_sdk { &["--features", "sdk"] } else { &[] };
-        let messages = cargo(
-            &["build", "--release", "--quiet", "--message-format=json", "--package", PACKAGE],
-            features,
-        )?;
+        let build = ["build", "--release", "--quiet", "--message-format=json", "--package", PACKAGE];
+        let messages = cargo(&build, features).await?;
         let mut messages =
             messages.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let built = messages.find_map(|message| Some(message.get("executable")?.as_str()?.to_owned()));
         let program = folder.join(if with_sdk { "with" } else { "without" });
-        let strip = Command::new("strip")
-            .arg("-o")
-            .arg(&program)
-            .arg(built.context("cargo builds a program")?)
-            .status();
-        ensure!(strip.context("strip (of binutils) is needed")?.success(), "strip failed");
+        let mut strip = tethered("strip");
+        strip.arg("-o").arg(&program).arg(built.context("cargo builds a program")?);
+        output("strip (of binutils)", strip, PATIENCE).await?;
         let mebibytes = std::fs::metadata(&program)?.len() as f64 / 1024.0 / 1024.0;
-        let tree = cargo(&["tree", "--edges=normal", "--prefix=none", "--package", PACKAGE], features)?;
+        let tree = ["tree", "--edges=normal", "--prefix=none", "--package", PACKAGE];
+        let tree = cargo(&tree, features).await?;
         let crates = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect::<BTreeSet<_>>().len();
         Ok(Self { program, crates, mebibytes })
     }
 
     /// What it holds at the end, in MiB, and how many tasks.
-    fn run(&self, server: &Server) -> Result<(f64, f64)> {
-        let output = Command::new(&self.program).args([server.url(), &ROUTES.to_string()]).output()?;
-        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8(output.stdout)?;
+    async fn run(&self, server: &Server) -> Result<(f64, f64)> {
+        let mut service = tethered(&self.program);
+        service.args([server.url(), &ROUTES.to_string()]);
+        let said = output("the service", service, PATIENCE).await?;
         let (kibibytes, tasks) = said.trim().split_once(' ').context("two numbers")?;
         Ok((kibibytes.parse::<f64>()? / 1024.0, tasks.parse()?))
     }
 }
 
-fn cargo(arguments: &[&str], features: &[&str]) -> Result<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output =
-        Command::new(cargo).args(arguments).args(features).output().context("cargo can not be started")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8(output.stdout)?)
+async fn cargo(arguments: &[&str], features: &[&str]) -> Result<String> {
+    let mut cargo = tethered(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(arguments).args(features);
+    output(&format!("cargo {}", arguments.join(" ")), cargo, BUILDING).await
 }

@@ -17,17 +17,22 @@ use etcd_client::{Client, Compare, CompareOp, Txn, TxnOp, WatchOptions};
 use super::Size;
 use crate::figure::{Figure, Row, Target};
 use crate::fleet::{Server, Settings, rule};
+use crate::patience::{PATIENCE, within};
+use crate::process::tethered;
 
-const PREFIX: &str = "damper";
+/// Where the server is told to keep its keys, and how they begin then.
+const PLACE: &str = "bench";
+const PREFIX: &str = "/bench/";
 const WRITERS: [usize; 2] = [1, 64];
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
-    let rounds = size.pick(1, 9, 21);
-    let time = size.pick(Duration::from_millis(100), Duration::from_millis(700), Duration::from_secs(2));
-    let etcd = Etcd::start().await;
-    let over_etcd = Writers::of_server(Some(format!("etcd://{}/{PREFIX}", etcd.endpoint()))).await?;
+    let rounds = size.pick(1, 9, 15);
+    let time = Duration::from_millis(size.pick(100, 700, 1_000));
+    let etcd = Etcd::start_by(tethered).await;
+    let over_etcd = Writers::of_server(Some(format!("etcd://{}/{PLACE}", etcd.endpoint()))).await?;
     let over_sled = Writers::of_server(None).await?;
-    let values = values_of_a_write(&etcd, &over_etcd).await?;
+    let values = values_of_a_write(&etcd, &over_etcd);
+    let values = within(PATIENCE, "the watch event of a rule's write to etcd", values).await??;
     let bytes: usize = values.iter().map(Vec::len).sum();
     let raw_etcd = Writers::of_etcd(&etcd, &values).await?;
     let folder = tempfile::tempdir()?;
@@ -42,7 +47,8 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
         let mut rates = all.map(|_| Vec::new());
         for _ in 0..rounds {
             for (side, rates) in all.iter().zip(&mut rates) {
-                rates.push(side.rate(writers, time).await?);
+                let what = format!("the writes of {writers} {}", side.name);
+                rates.push(within(time + PATIENCE, &what, side.rate(writers, time)).await??);
             }
         }
         let [etcd, raw_etcd, sled, raw_sled] = &rates;
@@ -62,6 +68,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
 
 /// Those who write, each over a connection of its own.
 struct Writers {
+    name: &'static str,
     _server: Option<Server>,
     all: Vec<Writer>,
     next: Arc<AtomicU64>,
@@ -76,12 +83,13 @@ enum Writer {
 
 impl Writers {
     async fn of_server(store: Option<String>) -> Result<Self> {
+        let name = if store.is_some() { "users of etcd" } else { "users of sled" };
         let server = Server::start(Settings { store, plaintext: true }).await?;
         let mut all = Vec::new();
         for _ in 0..most() {
             all.push(Writer::Damper(Box::new(RulesClient::new(server.door().channel().await?))));
         }
-        Ok(Self { _server: Some(server), all, next: Arc::default() })
+        Ok(Self { name, _server: Some(server), all, next: Arc::default() })
     }
 
     async fn of_etcd(etcd: &Etcd, values: &[Vec<u8>]) -> Result<Self> {
@@ -89,13 +97,13 @@ impl Writers {
         for _ in 0..most() {
             all.push(Writer::Etcd(Box::new(etcd.client().await), values.to_vec()));
         }
-        Ok(Self { _server: None, all, next: Arc::default() })
+        Ok(Self { name: "clients of etcd", _server: None, all, next: Arc::default() })
     }
 
     fn of_sled(folder: &std::path::Path, bytes: usize) -> Result<Self> {
         let database = sled::Config::new().path(folder).flush_every_ms(None).open()?;
         let writer = Writer::Sled(database, vec![7; bytes]);
-        Ok(Self { _server: None, all: vec![writer; most()], next: Arc::default() })
+        Ok(Self { name: "threads with sled", _server: None, all: vec![writer; most()], next: Arc::default() })
     }
 
     /// How many writes a second so many writers make, each as soon as its last one is acknowledged.
@@ -163,6 +171,8 @@ async fn values_of_a_write(etcd: &Etcd, server: &Writers) -> Result<Vec<Vec<u8>>
     // The first write may also set up what later ones find.
     writer.write(0).await?;
     let mut events = etcd.client().await.watch(PREFIX, Some(WatchOptions::new().with_prefix())).await?;
+    // Etcd says that it watches before it says what it sees.
+    events.message().await?;
     writer.write(0).await?;
     loop {
         let message = events.message().await?.context("the watch goes on")?;

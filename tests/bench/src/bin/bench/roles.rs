@@ -1,5 +1,6 @@
 //! What this program does for a row in a process of its own.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -12,6 +13,16 @@ use damper_bench::rows::unary;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
+    /// Become a command that ends with the process that started this one
+    #[command(hide = true)]
+    Tethered {
+        /// That process
+        #[arg(long)]
+        to: u32,
+        /// The command with its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
     /// Make calls through one subject, for valgrind to count
     #[command(hide = true)]
     Calls {
@@ -47,6 +58,7 @@ impl Role {
     /// Returns when it is no longer needed.
     pub(crate) fn play(self) -> Result<()> {
         match self {
+            Self::Tethered { to, command } => process::become_tethered(to, &command),
             Self::Calls { url, subject, calls } => make_calls(&url, subject, calls),
             Self::ServeStreams { folder } => many_threads(raw::serve(folder.as_deref())),
             Self::HoldFleet(holding) => many_threads(fleet::hold(holding)),

@@ -1,0 +1,175 @@
+//! What the simulator says of three troubles, from the scenarios that come with it, each with several seeds.
+//!
+//! The program that users run is run, `damper simulate`; the figures of one seed are the same on every machine. Beside
+//! Damper stand what else is in the scenario: no guard, naive retries, the budget of tower.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use damper_tests::binary;
+use serde::Deserialize;
+
+use super::Size;
+use crate::figure::{Figure, Row, Target};
+use crate::patience::PATIENCE;
+use crate::process::{output, tethered};
+
+const SCENARIOS: &str = "control-plane/sim/scenarios";
+/// The breaker's window by default, in seconds.
+const WINDOW: usize = 10;
+
+/// What a strategy came to, as `damper simulate -o json` says it.
+#[derive(Debug, Deserialize)]
+struct Figures {
+    strategy: String,
+    requests: u64,
+    recovered_after_s: Option<u64>,
+    phases: Vec<Phase>,
+    hops: Vec<Hop>,
+    services: Vec<Service>,
+    timeline: Vec<Second>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Phase {
+    name: String,
+    requests: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Hop {
+    retries: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Service {
+    handler_runs: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Second {
+    requests: u64,
+    answered: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Outcome {
+    trouble_us: Option<[u64; 2]>,
+    strategies: Vec<Figures>,
+}
+
+/// The outcomes of a scenario, seed by seed.
+struct Seeds(Vec<Outcome>);
+
+/// Many callers with little traffic each.
+pub(super) async fn fleet(size: Size) -> Result<(usize, Row)> {
+    let seeds = Seeds::of("fleet", size).await?;
+    let runs = |strategy| seeds.each(strategy, |_, figures| handler_runs(figures));
+    let limited = runs("repeat limit")?;
+    let what = "handler runs per first send while the callee fails, repeat limit enforced";
+    let row = row("fleet", "1,000 callers with 0.3 calls/s each, the callee fails completely")
+        .with(Figure::beside(what, "", &limited, "no guard", &runs("rule alone")?).aim(Target::AtMost(1.15)))
+        .with(Figure::beside(what, "", &limited, "tower's budget in each caller", &runs("budget")?));
+    Ok((seeds.0.len(), row))
+}
+
+/// One busy caller.
+pub(super) async fn outage(size: Size) -> Result<(usize, Row)> {
+    let seeds = Seeds::of("outage", size).await?;
+    let extra = |strategy| {
+        seeds.each(strategy, |_, figures| Ok(figures.hops.first().context("a hop")?.retries as f64))
+    };
+    let (budget, naive) = (extra("budget")?, extra("naive")?);
+    let what = |mode: &str| format!("extra attempts in 20 s of outage, {mode}");
+    let (adaptive, ratio) = (extra("adaptive")?, extra("ratio")?);
+    let row = row("outage", "Total outage at 1,000 calls/s from one process")
+        .with(
+            Figure::beside(what("adaptive"), "", &adaptive, "tower's budget", &budget)
+                .aim(Target::AtMost(50.0)),
+        )
+        .with(Figure::beside(what("the ratio alone"), "", &ratio, "tower's budget", &budget))
+        .with(Figure::beside(what("the ratio alone"), "", &ratio, "naive retries", &naive));
+    Ok((seeds.0.len(), row))
+}
+
+/// A queue that callers keep full.
+pub(super) async fn recovery(size: Size) -> Result<(usize, Row)> {
+    let seeds = Seeds::of("overload", size).await?;
+    let seconds = |strategy| seeds.each(strategy, recovered_after);
+    let goodput = |strategy| seeds.each(strategy, goodput_after_a_window);
+    let (ours, share) = (seconds("damper")?, goodput("damper")?);
+    let row = row("recovery", "Recovery of a service at 0.8 of its capacity from an outage of 10 s")
+        .shown_by(format!("damper simulate -f {SCENARIOS}/overload.yaml"))
+        .note("A run that does not recover counts with all seconds of the scenario that are left.")
+        .with(
+            Figure::beside("until well again", "s", &ours, "naive retries", &seconds("naive")?)
+                .aim(Target::AtMost(WINDOW as f64)),
+        )
+        .with(Figure::beside("until well again", "s", &ours, "tower's budget", &seconds("budget")?))
+        .with(
+            Figure::beside(
+                "requests answered of those made, from one window after the outage on",
+                "%",
+                &share,
+                "naive retries",
+                &goodput("naive")?,
+            )
+            .aim(Target::AtLeast(95.0)),
+        );
+    Ok((seeds.0.len(), row))
+}
+
+fn row(id: &str, title: &str) -> Row {
+    Row::new(id, title).shown_by(format!("damper simulate -f {SCENARIOS}/{id}.yaml")).note(format!(
+        "Simulated in virtual time: a round is a seed, and `cargo xtask bench --only {id}` runs all of them.",
+    ))
+}
+
+impl Seeds {
+    async fn of(scenario: &str, size: Size) -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(SCENARIOS);
+        let mut outcomes = Vec::new();
+        for seed in 1..=size.pick(1, 5, 15) {
+            let mut command = tethered(binary::damper());
+            command.args(["simulate", "-o", "json", "--seed", &seed.to_string(), "-f"]);
+            command.arg(root.join(scenario).with_extension("yaml"));
+            let what = format!("the simulation {scenario} with seed {seed}");
+            outcomes.push(serde_json::from_str(&output(&what, command, PATIENCE).await?).context(what)?);
+        }
+        Ok(Self(outcomes))
+    }
+
+    /// A figure of a strategy, seed by seed.
+    fn each(&self, strategy: &str, figure: impl Fn(&Outcome, &Figures) -> Result<f64>) -> Result<Vec<f64>> {
+        let of = |outcome: &Outcome| {
+            let found = outcome.strategies.iter().find(|figures| figures.strategy == strategy);
+            figure(outcome, found.with_context(|| format!("the strategy {strategy}"))?)
+        };
+        self.0.iter().map(of).collect()
+    }
+}
+
+/// All first sends are run; what is run beyond them belongs to the time in which the callee fails.
+fn handler_runs(figures: &Figures) -> Result<f64> {
+    let during = figures.phases.iter().find(|phase| phase.name == "during").context("a phase")?.requests;
+    let runs = figures.services.first().context("a service")?.handler_runs;
+    Ok(1.0 + (runs as f64 - figures.requests as f64) / during as f64)
+}
+
+fn recovered_after(outcome: &Outcome, figures: &Figures) -> Result<f64> {
+    let left = figures.timeline.len() - end_of_trouble(outcome)?;
+    Ok(figures.recovered_after_s.map_or(left as f64, |seconds| seconds as f64))
+}
+
+fn goodput_after_a_window(outcome: &Outcome, figures: &Figures) -> Result<f64> {
+    let after = figures.timeline.iter().skip(end_of_trouble(outcome)? + WINDOW);
+    let (answered, made) =
+        after.fold((0, 0), |(answered, made), second| (answered + second.answered, made + second.requests));
+    Ok(answered as f64 / made as f64 * 100.0)
+}
+
+/// The second in which all that goes wrong is over.
+fn end_of_trouble(outcome: &Outcome) -> Result<usize> {
+    let [_, until] = outcome.trouble_us.context("something goes wrong")?;
+    Ok(usize::try_from(until.div_ceil(1_000_000))?)
+}

@@ -1,0 +1,110 @@
+//! Every row is measured at its smallest size, so that the benchmarks do not rot. Their times say nothing here; what is
+//! counted is the same as ever. Left out is the row that builds a service of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use damper_bench::figure::{Figure, Row};
+use damper_bench::rounds::Spread;
+use damper_bench::rows::IDS;
+use damper_tests::binary;
+use serde_json::Value;
+
+/// Needs builds of its own.
+const LEFT_OUT: &str = "weight";
+
+fn ids() -> impl Iterator<Item = &'static str> {
+    IDS.into_iter().filter(|id| *id != LEFT_OUT)
+}
+
+fn measured(out: &Path) -> Vec<Row> {
+    let output = Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(["run", "--size", "smallest", "--only", &ids().collect::<Vec<_>>().join(","), "--out"])
+        .arg(out)
+        .env("DAMPER_BINARY", binary::damper())
+        .output()
+        .expect("the benchmarks can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json = std::fs::read(out.join("bench.json")).expect("they write what came of them");
+    let report: Value = serde_json::from_slice(&json).expect("as JSON");
+    serde_json::from_value(report["rows"].clone()).expect("with rows")
+}
+
+/// How many figures a row has, and the least that any of them may be.
+fn expected(id: &str) -> (usize, f64) {
+    match id {
+        // What a layer adds is a difference: on a busy machine it may be below nothing.
+        "layer" => (15, f64::MIN),
+        "decision" => (7, 0.0),
+        "unary" => (4, 1.0),
+        "lookup" => (4, 1.0),
+        "change" => (3, 0.01),
+        "streams" => (6, 0.0),
+        "reports" => (4, 0.0),
+        "reconnect" => (4, f64::MIN),
+        "writes" => (4, 0.1),
+        "fleet" => (2, 1.0),
+        "outage" => (3, 1.0),
+        "recovery" => (3, 0.0),
+        other => panic!("what has the row {other:?}?"),
+    }
+}
+
+fn is_ordered(spread: Spread) -> bool {
+    let Spread { median, min, max } = spread;
+    min.is_finite() && max.is_finite() && min <= median && median <= max
+}
+
+fn is_plausible(figure: &Figure, least: f64) -> bool {
+    let spreads = [Some(figure.ours), figure.peer.as_ref().map(|peer| peer.figure)];
+    let is_sound = |spread: &Spread| is_ordered(*spread) && spread.min >= least;
+    !figure.what.is_empty()
+        && spreads.iter().flatten().all(is_sound)
+        && figure.ratio.is_none_or(is_ordered)
+        && (figure.target.is_none() || figure.is_met().is_some())
+}
+
+fn of<'a>(rows: &'a [Row], id: &str) -> &'a Row {
+    rows.iter().find(|row| row.id == id).unwrap_or_else(|| panic!("no row {id}"))
+}
+
+fn counted(rows: &[Row], what: &str) -> Vec<f64> {
+    let figures = rows.iter().flat_map(|row| &row.figures);
+    figures.filter(|figure| figure.what.starts_with(what)).map(|figure| figure.ours.median).collect()
+}
+
+#[test]
+fn every_row_has_plausible_figures_and_the_layer_allocates_nothing_where_it_may_not() {
+    let out = tempfile::tempdir().expect("a temporary folder");
+    let rows = measured(out.path());
+
+    for id in ids() {
+        let row = of(&rows, id);
+        assert_eq!(row.measured.as_ref().map(|measured| measured.size.as_str()), Some("smallest"), "{id}");
+        let (figures, least) = expected(id);
+        assert_eq!(row.figures.len(), figures, "{id}: {:#?}", row.figures);
+        for figure in &row.figures {
+            assert!(is_plausible(figure, least), "{id}: {figure:#?}");
+        }
+        assert!(row.figures.iter().any(|figure| figure.target.is_some()), "{id} aims at something");
+    }
+    assert_eq!(counted(&rows, "allocations added per call, no rule for the route"), [0.0]);
+    assert_eq!(counted(&rows, "allocations, "), [0.0; 3], "of decisions among 1, 100 and 10,000 rules");
+    assert!(counted(&rows, "time of the bare call").iter().all(|&ns| ns > 1.0));
+    // Simulated figures are the same everywhere.
+    assert!(of(&rows, "fleet").figures[0].is_met() == Some(true), "{:#?}", of(&rows, "fleet"));
+
+    let text = std::fs::read_to_string(out.path().join("README.md")).expect("and for people");
+    for row in &rows {
+        assert!(text.contains(&format!("| `{}` |", row.command)) || row.figures.is_empty(), "{}", row.id);
+    }
+    assert!(
+        text.contains("| queue |") && text.contains("| chain |"),
+        "rows without figures are told: {text}"
+    );
+    for picture in ["layer.svg", "lookup.svg", "streams.svg"] {
+        assert!(text.contains(&format!("({picture})")), "{picture} is shown");
+        let drawn = std::fs::read_to_string(out.path().join(picture)).expect("pictures are drawn");
+        assert!(drawn.contains("<svg"), "{picture}");
+    }
+}
