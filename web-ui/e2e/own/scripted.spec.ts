@@ -64,6 +64,10 @@ test("where a client's rules come from is said: live, last known good, built in;
   await live(page, "/clients?sort=instance");
   const row = (nr: number) => page.getByRole("row").filter({ hasText: `gateway-${String(nr)}` });
   await expect(row(1).getByRole("cell", { name: "live", exact: true })).toBeVisible();
+  // An address is read as one word.
+  const address = row(1).locator('[data-label="Address"]');
+  await expect(address).toHaveText(/^127\.0\.0\.1:\d+$/);
+  await expect(address).toHaveCSS("white-space", "nowrap");
   await expect(row(2)).toContainText("last known good");
   await expect(row(3)).toContainText("built in");
   await expect(row(2)).toContainText(/0\s+of [1-9]/);
