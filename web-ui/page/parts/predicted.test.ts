@@ -4,7 +4,7 @@ import { GuardSchema } from "$wire/guards_pb";
 import { KillSwitchSchema } from "$wire/kills_pb";
 import { Prediction_Callee as Callee, RuleSchema, WhatIfResponseSchema } from "$wire/rules_pb";
 import { expect, test } from "vitest";
-import { basis, question, rows } from "./predicted";
+import { basis, question, rows, worst } from "./predicted";
 
 const key = { callerService: "shop", callerCluster: "*", calleeService: "stock", calleeMethod: "*" };
 const was = create(RuleSchema, { key, owner: "team-a" });
@@ -44,4 +44,16 @@ test("it is said which calls it was predicted from, and how many it was not", ()
   expect(basis(one)).toBe("A simulation of the route that changes, from what it measured in the last minute: 12.5 calls per second.");
   const many = create(WhatIfResponseSchema, { routes: [{ callsPerS: 100 }, { callsPerS: 50 }], routesLeftOut: 3 });
   expect(basis(many)).toBe("A simulation of the busiest 2 routes that change, from what they measured in the last minute: 150 calls per second. 3 less busy ones change too.");
+});
+
+test("the worst of all that changes is told on each side", () => {
+  const at = (maxAttempts: number, sends: bigint) => ({ bound: { maxAttempts }, chain: { sends } });
+  const answer = create(WhatIfResponseSchema, {
+    routes: [{ before: at(3, 5n), after: at(1, 3n) }, { before: at(2, 9n), after: at(2, 2n) }],
+    withoutTraffic: [{ before: { maxAttempts: 4 }, after: { maxAttempts: 1 } }],
+  });
+  const { before, after } = worst(answer);
+  expect([before?.bound?.maxAttempts, before?.chain?.sends]).toEqual([4, 9n]);
+  expect([after?.bound?.maxAttempts, after?.chain?.sends]).toEqual([2, 3n]);
+  expect(worst(create(WhatIfResponseSchema, {})).before?.bound).toBeUndefined();
 });

@@ -1,9 +1,11 @@
 // What a change of one rule or guard is predicted to do, row by row. Pure.
+import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Guard } from "$wire/guards_pb";
-import { Prediction_Callee as Callee } from "$wire/rules_pb";
+import { AmplificationSchema, Prediction_Callee as Callee } from "$wire/rules_pb";
 import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
 import { isHigh, rate, share } from "../words";
+import type { Amplified } from "./judged.svelte";
 import type { Settable } from "./settings";
 
 export interface Row {
@@ -65,6 +67,21 @@ function row(callee: Prediction["callee"], before: Predicted, after: Predicted):
 function percent(more: number): string {
   const text = (Math.abs(more) * 100).toFixed(Math.abs(more) < 0.0995 ? 1 : 0);
   return Number(text) === 0 ? "" : `${more > 0 ? "+" : "−"}${text} %`;
+}
+
+// What repeating can add at most: the worst of all that changes, on a hop and along a chain.
+export function worst({ routes, withoutTraffic }: WhatIfResponse): Amplified {
+  const side = (of: "before" | "after") => {
+    const bounds = [...routes.map((route) => route[of]?.bound), ...withoutTraffic.map((without) => without[of])];
+    const bound = greatest(bounds, ({ maxAttempts }) => maxAttempts);
+    const chain = greatest(routes.map((route) => route[of]?.chain), ({ sends }) => Number(sends));
+    return create(AmplificationSchema, { ...(bound && { bound }), ...(chain && { chain }) });
+  };
+  return { before: side("before"), after: side("after") };
+}
+
+function greatest<Of>(all: readonly (Of | undefined)[], size: (of: Of) => number): Of | undefined {
+  return all.filter((of) => of !== undefined).sort((a, b) => size(b) - size(a))[0];
 }
 
 // Which calls it was predicted from.

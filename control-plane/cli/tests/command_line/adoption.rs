@@ -26,9 +26,14 @@ fn every_command_of_the_guide_works_in_its_order() {
     let commands = guide::commands(GUIDE);
     let printed: String = commands.iter().map(|command| session.succeed(&server.address, command)).collect();
     assert!(commands.len() >= 18, "{commands:?}");
-    for part in
-        ["warning outer_loop", "warning repeats_by_grpc", "would_retry", "it would have sent ", "1 created"]
-    {
+    for part in [
+        "warning outer_loop",
+        "warning repeats_by_grpc",
+        "would_retry",
+        "10%-failing",
+        "it would have sent ",
+        "1 created",
+    ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     let rule = server.run(&["rules", "get", "checkout", "*", "inventory", METHOD, "-o", "json"]).json();
