@@ -17,9 +17,9 @@ fn ids() -> impl Iterator<Item = &'static str> {
     IDS.into_iter().filter(|id| *id != LEFT_OUT)
 }
 
-fn measured(out: &Path) -> Vec<Row> {
+fn measured(rows: &str, out: &Path) -> Vec<Row> {
     let output = Command::new(env!("CARGO_BIN_EXE_bench"))
-        .args(["run", "--size", "smallest", "--only", &ids().collect::<Vec<_>>().join(","), "--out"])
+        .args(["run", "--size", "smallest", "--only", rows, "--out"])
         .arg(out)
         .env("DAMPER_BINARY", binary::damper())
         .output()
@@ -76,7 +76,7 @@ fn counted(rows: &[Row], what: &str) -> Vec<f64> {
 #[test]
 fn every_row_has_plausible_figures_and_the_layer_allocates_nothing_where_it_may_not() {
     let out = tempfile::tempdir().expect("a temporary folder");
-    let rows = measured(out.path());
+    let rows = measured(&ids().collect::<Vec<_>>().join(","), out.path());
 
     for id in ids() {
         let row = of(&rows, id);
@@ -107,4 +107,12 @@ fn every_row_has_plausible_figures_and_the_layer_allocates_nothing_where_it_may_
         let drawn = std::fs::read_to_string(out.path().join(picture)).expect("pictures are drawn");
         assert!(drawn.contains("<svg"), "{picture}");
     }
+}
+
+/// The process that holds the clients must not write the rule that is there already: no change would come.
+#[test]
+fn streams_are_measured_also_when_nothing_was_measured_before() {
+    let out = tempfile::tempdir().expect("a temporary folder");
+    let rows = measured("streams", out.path());
+    assert!(of(&rows, "streams").figures.iter().all(|figure| is_plausible(figure, 0.0)), "{rows:#?}");
 }
