@@ -3,7 +3,8 @@
 //! Every layer is a process of its own with a tonic server on loopback ([`layer`] is what runs in it), every request
 //! comes from an open-loop load ([`load`]), and what is counted is what **arrives**: each layer books each request
 //! that reaches it by the number that the load gave it, so nothing rests on what anybody says to have sent.
-//! [`scenario`] plays one fault against one [`strategy`] on one chain; [`figures`] makes numbers of what happened.
+//! [`scenario`] plays one fault against one [`strategy`] on one chain, [`simulated`] the same in virtual time;
+//! [`figures`] makes numbers of what happened.
 //! The binary `lab` runs the matrix and draws it, [`results`] is what it writes, [`targets`] what is asked of that;
 //! tests run single scenarios.
 
@@ -14,6 +15,7 @@ pub mod layer;
 pub mod load;
 pub mod results;
 pub mod scenario;
+pub mod simulated;
 mod station;
 pub mod strategy;
 mod stub;

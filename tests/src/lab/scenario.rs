@@ -161,6 +161,11 @@ impl Scenario {
         if self.trouble == Trouble::Partial { 3 } else { 1 }
     }
 
+    /// Requests per second that an overloaded bottom can do.
+    pub(super) fn overloaded(&self) -> u32 {
+        self.load.rate * 7 / 10
+    }
+
     /// Layer, instance, what is wrong with it, and how it is when it is well again.
     fn faults(&self) -> Vec<(usize, usize, Fault, Fault)> {
         let bottom = |fault| vec![(self.layers, 0, fault, Fault::None)];
@@ -175,7 +180,7 @@ impl Scenario {
             }
             Trouble::Slow => bottom(Fault::Slow(SLOW_PERCENT, SLOW_MS)),
             Trouble::Overload => {
-                vec![(self.layers, 0, Fault::Speed(self.load.rate * 7 / 10), Fault::Speed(speed))]
+                vec![(self.layers, 0, Fault::Speed(self.overloaded()), Fault::Speed(speed))]
             }
             Trouble::Partial => bottom(Fault::Errors(100)),
             Trouble::Flapping => bottom(Fault::Flapping(FLAP_MS)),
@@ -185,10 +190,10 @@ impl Scenario {
 }
 
 /// How late the slow answers are: still within every attempt's time.
-const SLOW_MS: u64 = 50;
+pub(super) const SLOW_MS: u64 = 50;
 /// Few enough that hedges stay below the ratio.
-const SLOW_PERCENT: u32 = 5;
-const FLAP_MS: u64 = 500;
+pub(super) const SLOW_PERCENT: u32 = 5;
+pub(super) const FLAP_MS: u64 = 500;
 
 impl fmt::Display for Trouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

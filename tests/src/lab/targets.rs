@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::results::{Results, Row};
 use super::scenario::Trouble;
-use super::strategy::{ATTEMPTS, Strategy};
+use super::strategy::ATTEMPTS;
 
 /// Attempts on the last hop per request that the steady part may have.
 const STEADY: f64 = 1.1;
@@ -94,11 +94,4 @@ fn verdict<'a>(
 fn name(row: &Row) -> String {
     let Row { layers, trouble, strategy, .. } = row;
     format!("m{layers}/{trouble}/{strategy}")
-}
-
-/// Whether a strategy is in the pictures, which can not show all.
-#[must_use]
-pub fn is_drawn(strategy: Strategy) -> bool {
-    use Strategy::{Damper, DamperAdaptive, Naive, None, TowerBudget};
-    matches!(strategy, None | Naive | TowerBudget | Damper | DamperAdaptive)
 }

@@ -73,6 +73,8 @@ fn partial_outage_is_where_adaptive_goes_on_retrying_and_the_ratio_stops() {
     assert!(during("ratio") < 0.72, "{}", during("ratio"));
     assert!(during("adaptive") > 0.78, "{}", during("adaptive"));
     assert!(at_the_bottom(of(&outcome, "adaptive"), "during") < 1.25, "its budget");
+    assert!(during("ratio of 1") > 0.94, "{}", during("ratio of 1"));
+    assert!(at_the_bottom(of(&outcome, "ratio of 1"), "during") < 1.6, "a third fails, and a third of that");
 }
 
 #[test]

@@ -1,123 +1,115 @@
-//! Pictures and tables from the figures: two SVG files, and the parts of `lab.md` between
-//! `<!-- NAME: made by cargo xtask lab -->` and `<!-- end -->`. What stands between those parts is written by people.
+//! Pictures and tables from the figures: SVG files, and the parts of pages between `<!-- NAME: made by cargo xtask
+//! lab -->` and `<!-- end -->`. What stands between those parts is written by people.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
+use damper_tests::lab::figures::Part;
 use damper_tests::lab::results::{Results, Row};
 use damper_tests::lab::scenario::Trouble;
-use damper_tests::lab::strategy::Strategy;
 use damper_tests::lab::targets;
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
 
-use crate::matrix::{LAYERS, SHARES};
+use crate::chart::{Area, Axis, Chart, Drawn, Line, drawn};
+use crate::compare::{self, Pair};
+use crate::matrix::{self, LAYERS, SHARES};
 use crate::table;
 
-const SIZE: (u32, u32) = (860, 460);
-const TEXT: &str = "sans-serif";
+const WIDTH: u32 = 900;
 
 /// Writes all of them.
 pub(crate) fn all(results: &Results, folder: &Path) -> anyhow::Result<()> {
-    errors(results, &folder.join("lab-errors.svg"))?;
-    stall(results, &folder.join("lab-stall.svg"))?;
-    let path = folder.join("lab.md");
-    let now = fs::read_to_string(&path).with_context(|| format!("can not read {}", path.display()))?;
-    Ok(fs::write(&path, filled(&now, results)?)?)
+    let pairs = compare::pairs(results);
+    picture(&folder.join("lab-errors.svg"), 720, |area| errors(results, area))?;
+    picture(&folder.join("lab-stall.svg"), 720, |area| stall(&pairs, area))?;
+    fill(&folder.join("lab.md"), &table::parts(results))?;
+    fill(&folder.join(compare::PAGE), &compare::parts(&pairs))
+}
+
+fn fill(path: &Path, parts: &[(&str, String)]) -> anyhow::Result<()> {
+    let now = fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
+    Ok(fs::write(path, filled(&now, parts)?)?)
 }
 
 /// The text with its tables.
-pub(crate) fn filled(now: &str, results: &Results) -> anyhow::Result<String> {
-    table::PARTS.iter().try_fold(now.to_owned(), |text, (name, part)| {
+fn filled(now: &str, parts: &[(&str, String)]) -> anyhow::Result<String> {
+    parts.iter().try_fold(now.to_owned(), |text, (name, part)| {
         let begin = format!("<!-- {name}: made by cargo xtask lab -->\n");
         let (head, rest) =
             text.split_once(&begin).with_context(|| format!("there is no place for {name}"))?;
         let (_, tail) = rest.split_once("<!-- end -->").with_context(|| format!("{name} has no end"))?;
-        Ok(format!("{head}{begin}{}<!-- end -->{tail}", part(results)))
+        Ok(format!("{head}{begin}{part}<!-- end -->{tail}"))
     })
 }
 
-/// Attempts on the last hop per request by the share of errors; the axis is logarithmic, for 27 is beside 1.
-fn errors(results: &Results, path: &Path) -> anyhow::Result<()> {
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    let most = f64::from(targets::naive(LAYERS)) * 1.2;
-    (|| {
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption("Attempts on the last hop per request, chain of 4 layers", (TEXT, 18))
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(52)
-            .build_cartesian_2d(Places, (0.9..most).log_scale())?;
-        chart
-            .configure_mesh()
-            .x_desc("requests that the bottom refuses, %")
-            .y_desc("attempts, logarithmic")
-            .x_labels(SHARES.len())
-            .x_label_formatter(&|place: &f64| {
-                SHARES.get(place.round() as usize).map(u32::to_string).unwrap_or_default()
-            })
-            .y_label_formatter(&|attempts| format!("{attempts:.0}"))
-            .label_style((TEXT, 13))
-            .light_line_style(WHITE)
-            .draw()?;
-        for (strategy, color) in drawn() {
-            let at = |(place, share): (usize, &u32)| {
-                let row = results.row(LAYERS, Trouble::Errors(*share), strategy)?;
-                Some((place as f64, row.steady(|part| part.faulty).median))
-            };
-            let points: Vec<_> = SHARES.iter().enumerate().filter_map(at).collect();
-            if points.is_empty() {
-                continue;
-            }
-            chart
-                .draw_series(LineSeries::new(points, color.stroke_width(2)).point_size(3))?
-                .label(strategy.name())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
-        }
-        legend(&mut chart, SeriesLabelPosition::UpperLeft)?;
-        area.present()
-    })()
-    .map_err(|error| anyhow!("can not draw {}: {error}", path.display()))
+fn picture(path: &Path, height: u32, draw: impl FnOnce(&Area<'_>) -> Drawn) -> anyhow::Result<()> {
+    let area = SVGBackend::new(path, (WIDTH, height)).into_drawing_area();
+    let drawn = draw(&area).and_then(|()| area.present());
+    drawn.map_err(|error| anyhow!("can not draw {}: {error}", path.display()))
 }
 
-/// Goodput by the second, before, during and after the stall.
-fn stall(results: &Results, path: &Path) -> anyhow::Result<()> {
-    let rows = || results.rows.iter().filter(|row| row.trouble == Trouble::Stall);
-    let seconds = rows().flat_map(|row| &row.runs).map(|run| run.goodput.len()).max().unwrap_or(1);
-    let area = SVGBackend::new(path, SIZE).into_drawing_area();
-    (|| {
-        area.fill(&WHITE)?;
-        let mut chart = ChartBuilder::on(&area)
-            .caption(
-                "Requests answered in time, per second; the bottom stands still from 12 s to 22 s",
-                (TEXT, 18),
-            )
-            .margin(12)
-            .x_label_area_size(44)
-            .y_label_area_size(52)
-            .build_cartesian_2d(0.0..seconds as f64, 0.0..110.0)?;
-        chart
-            .configure_mesh()
-            .x_desc("second of the run")
-            .y_desc("of 100 that are due")
-            .x_label_formatter(&|second| format!("{second:.0}"))
-            .y_label_formatter(&|goodput| format!("{goodput:.0}"))
-            .label_style((TEXT, 13))
-            .light_line_style(WHITE)
-            .draw()?;
-        for (strategy, color) in drawn() {
-            let Some(row) = rows().find(|row| row.strategy == strategy) else { continue };
-            chart
-                .draw_series(LineSeries::new(goodput(row), color.stroke_width(2)))?
-                .label(strategy.name())
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
+/// What repeats cost and what they save, by the share of errors. The axis of attempts is logarithmic, for 27 is
+/// beside 1; shares stand at equal distances, for 1 % and 5 % would fall together otherwise.
+fn errors(results: &Results, area: &Area<'_>) -> Drawn {
+    let (above, below) = area.split_vertically(370);
+    let lines = |shares: &[u32], of: &dyn Fn(&Part) -> f64| -> Vec<Line> {
+        let line = |(strategy, color): (_, _)| {
+            let at = |(place, share): (usize, &u32)| {
+                let row = results.row(LAYERS, Trouble::Errors(*share), strategy)?;
+                Some((place as f64, row.steady(of).median))
+            };
+            let points: Vec<_> = shares.iter().enumerate().filter_map(at).collect();
+            Line { name: strategy.to_string(), color, marked: true, points }
+        };
+        drawn().into_iter().map(line).collect()
+    };
+    let share = |place: &f64| SHARES.get(place.round() as usize).map(u32::to_string).unwrap_or_default();
+    let x = || Axis { title: "requests that the bottom refuses, %", labels: SHARES.len(), shown: &share };
+    let across = -0.3..SHARES.len() as f64 - 0.7;
+    let most = 0.9..f64::from(targets::naive(LAYERS)) * 1.2;
+    Chart {
+        title: "Attempts on the last hop per request, chain of 4 layers, steady",
+        x: x(),
+        y: Axis { title: "attempts, logarithmic", labels: 5, shown: &|attempts| format!("{attempts:.0}") },
+        trouble: None,
+        lines: lines(&SHARES, &|part| part.faulty),
+    }
+    .draw(&above, across.clone(), most.clone(), most.log_scale().base(3.0))?;
+    // Of an outage nothing succeeds; lines that all end there could not be told apart.
+    let (_, shares) = SHARES.split_last().expect("there are shares");
+    Chart {
+        title: "Requests that succeed in the end",
+        x: x(),
+        y: Axis { title: "% of requests", labels: 5, shown: &|share| format!("{share:.0}") },
+        trouble: None,
+        lines: lines(shares, &|part| part.success * 100.0),
+    }
+    .draw(&below, across, 0.0..104.0, 0.0..104.0)
+}
+
+/// Goodput by the second, before, during and after the stall: in the lab above, in the simulator below.
+fn stall(pairs: &[Pair<'_>], area: &Area<'_>) -> Drawn {
+    let (above, below) = area.split_vertically(360);
+    let panel = |title, of: &dyn for<'a> Fn(&'a Pair<'a>) -> &'a Row, area: &Area<'_>| -> Drawn {
+        let line = |(strategy, color): (_, _)| {
+            let is_it = |row: &&Row| row.trouble == Trouble::Stall && row.strategy == strategy;
+            let points = pairs.iter().map(of).find(is_it).map(goodput).unwrap_or_default();
+            Line { name: format!("{strategy}"), color, marked: false, points }
+        };
+        let parts = matrix::of(0, Trouble::Stall, drawn()[0].0).parts;
+        let [from, until, end] = [parts.broken(), parts.healed(), parts.all()].map(|time| time.as_secs_f64());
+        Chart {
+            title,
+            x: Axis { title: "second of the run", labels: 7, shown: &|second| format!("{second:.0}") },
+            y: Axis { title: "of 100 that are due", labels: 6, shown: &|goodput| format!("{goodput:.0}") },
+            trouble: Some((from..until, "bottom stands still")),
+            lines: drawn().into_iter().map(line).collect(),
         }
-        legend(&mut chart, SeriesLabelPosition::MiddleRight)?;
-        area.present()
-    })()
-    .map_err(|error| anyhow!("can not draw {}: {error}", path.display()))
+        .draw(area, 0.0..end, 0.0..108.0, 0.0..108.0)
+    };
+    panel("Requests answered in time, per second: the lab", &|pair| pair.lab, &above)?;
+    panel("The same in the simulator", &|pair| &pair.simulated, &below)
 }
 
 /// The median over the runs of each second.
@@ -127,49 +119,44 @@ fn goodput(row: &Row) -> Vec<(f64, f64)> {
     (0..seconds).map(|second| (second as f64 + 0.5, median(second))).collect()
 }
 
-type Error = DrawingAreaErrorKind<std::io::Error>;
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
 
-fn legend<'a, 'b: 'a, C: CoordTranslate>(
-    chart: &mut ChartContext<'a, SVGBackend<'b>, C>,
-    position: SeriesLabelPosition,
-) -> Result<(), Error> {
-    chart
-        .configure_series_labels()
-        .position(position)
-        .background_style(WHITE.mix(0.9))
-        .border_style(BLACK.mix(0.3))
-        .label_font((TEXT, 14))
-        .draw()
-}
+    use super::*;
 
-fn drawn() -> impl Iterator<Item = (Strategy, RGBColor)> {
-    let color = |strategy| match strategy {
-        Strategy::None => RGBColor(120, 130, 140),
-        Strategy::Naive => RGBColor(179, 38, 30),
-        Strategy::TowerBudget => RGBColor(196, 127, 0),
-        Strategy::Damper => RGBColor(31, 111, 139),
-        _ => RGBColor(46, 125, 50),
-    };
-    Strategy::ALL.into_iter().filter(|&strategy| targets::is_drawn(strategy)).map(move |it| (it, color(it)))
-}
-
-/// The shares side by side at equal distances, for 1 % and 5 % would fall together otherwise.
-struct Places;
-
-impl plotters::coord::ranged1d::Ranged for Places {
-    type FormatOption = DefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, place: &f64, (from, to): (i32, i32)) -> i32 {
-        let room = f64::from(to - from);
-        from + ((place + 0.5) / SHARES.len() as f64 * room).round() as i32
+    fn folder() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks")
     }
 
-    fn key_points<H: KeyPointHint>(&self, _: H) -> Vec<f64> {
-        (0..SHARES.len()).map(|place| place as f64).collect()
+    /// The first line of a page that is not what its tables would be now.
+    fn differs(page: &str, parts: &[(&str, String)]) -> Option<(String, String)> {
+        let kept = fs::read_to_string(folder().join(page)).unwrap();
+        let made = filled(&kept, parts).unwrap();
+        let differs = kept.lines().zip(made.lines()).find(|(kept, made)| kept != made);
+        let length = (kept.len() != made.len()).then_some(("its length", "another"));
+        differs.or(length).map(|(kept, made)| (kept.to_owned(), made.to_owned()))
     }
 
-    fn range(&self) -> std::ops::Range<f64> {
-        -0.5..SHARES.len() as f64 - 0.5
+    #[test]
+    fn tables_of_the_lab_are_those_of_its_committed_figures() {
+        let results = Results::read(&folder()).unwrap();
+        assert_eq!(differs("lab.md", &table::parts(&results)), None, "kept, and what lab.json comes to");
+    }
+
+    #[test]
+    fn the_comparison_is_what_the_present_engine_comes_to_beside_the_committed_figures() {
+        let results = Results::read(&folder()).unwrap();
+        let parts = compare::parts(&compare::pairs(&results));
+        let hint = "kept, and now: `cargo xtask lab draw`, and look at the difference";
+        assert_eq!(differs(compare::PAGE, &parts), None, "{hint}");
+    }
+
+    #[test]
+    fn a_page_keeps_its_text_and_loses_no_table_unseen() {
+        let page = "# T\n<!-- a: made by cargo xtask lab -->\nold\n<!-- end -->\ntext\n";
+        let filled = |name| filled(page, &[(name, "new\n".to_owned())]);
+        assert_eq!(filled("a").unwrap(), page.replace("old", "new"));
+        assert_eq!(filled("b").unwrap_err().to_string(), "there is no place for b");
     }
 }

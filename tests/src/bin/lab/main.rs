@@ -3,6 +3,8 @@
 //! `lab run` is the coordinator, `lab layer` is what it starts for each layer of each chain, `lab draw` makes tables
 //! and pictures anew from the figures of a former run. `cargo xtask lab` builds it optimised and runs it.
 
+mod chart;
+mod compare;
 mod draw;
 mod matrix;
 mod run;
@@ -26,7 +28,7 @@ struct Lab {
 enum Task {
     /// Runs scenarios and writes what came of them.
     Run(Run),
-    /// Makes tables and pictures anew from the figures in `lab.json`.
+    /// Makes tables and pictures anew from the figures in `lab.json`, and the comparison with the simulator.
     Draw {
         /// Where the figures are, and where tables and pictures go.
         #[arg(long, default_value = "docs/benchmarks")]

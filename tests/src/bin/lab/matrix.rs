@@ -77,6 +77,11 @@ pub(crate) fn short() -> Vec<Scenario> {
     all
 }
 
+/// The scenario of this name.
+pub(crate) fn of(layers: usize, trouble: Trouble, strategy: Strategy) -> Scenario {
+    if trouble == Trouble::Stall { stall(strategy) } else { scenario(layers, trouble, strategy) }
+}
+
 fn scenario(layers: usize, trouble: Trouble, strategy: Strategy) -> Scenario {
     // Where every answer comes at once an attempt has so much time that a busy machine does not count as a fault.
     let attempt = match trouble {

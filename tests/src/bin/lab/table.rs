@@ -6,16 +6,19 @@ use damper_tests::lab::results::{Results, Row, Spread};
 use damper_tests::lab::scenario::Trouble;
 use damper_tests::lab::targets;
 
-/// Makes a part.
-type Make = fn(&Results) -> String;
-
-/// The names of the parts and how each is made.
-pub(crate) const PARTS: [(&str, Make); 4] =
-    [("machine", machine), ("targets", targets), ("stall", stall), ("matrix", matrix)];
+/// The parts of `lab.md`, by name.
+pub(crate) fn parts(results: &Results) -> Vec<(&'static str, String)> {
+    vec![
+        ("machine", machine(results)),
+        ("targets", targets(results)),
+        ("stall", stall(results)),
+        ("matrix", matrix(results)),
+    ]
+}
 
 /// All tables, one after the other.
 pub(crate) fn all(results: &Results) -> String {
-    PARTS.map(|(_, part)| part(results)).join("\n")
+    parts(results).into_iter().map(|(_, part)| part).collect::<Vec<_>>().join("\n")
 }
 
 fn machine(results: &Results) -> String {
@@ -101,12 +104,12 @@ fn layers(row: &Row, at: impl Fn(&damper_tests::lab::figures::Figures, usize) ->
     all.collect::<Vec<_>>().join(", ")
 }
 
-fn percent(share: Spread) -> String {
+pub(crate) fn percent(share: Spread) -> String {
     let Spread { median, least, most } = share;
     Spread { median: median * 1e2, least: least * 1e2, most: most * 1e2 }.shown(1) + " %"
 }
 
-fn recovery(row: &Row) -> String {
+pub(crate) fn recovery(row: &Row) -> String {
     let all: Option<Vec<u64>> = row.runs.iter().map(|run| run.recovery_ms).collect();
     let seconds = |ms: u64| ms as f64 / 1e3;
     match all {
