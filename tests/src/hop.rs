@@ -12,9 +12,9 @@ use std::task::{Context, Poll};
 use damper_sdk::{ClientLayer, ClientService, ServerLayer};
 use http::uri::PathAndQuery;
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -49,7 +49,8 @@ impl Hop {
         let router = axum::Router::new().route_service(&format!("/{METHOD}"), HopService(handle));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let incoming = TcpListenerStream::new(listener);
+        // As tonic's own `serve` does; else an answer that comes late waits for the caller's next request.
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         let server = tokio::spawn(async move {
             let routes = Routes::from(router);
             let served = match layer {
