@@ -4,12 +4,16 @@ use std::fmt::Write as _;
 
 use damper_tests::lab::results::{Results, Row, Spread};
 use damper_tests::lab::scenario::Trouble;
+use damper_tests::lab::strategy::Strategy;
 use damper_tests::lab::targets;
+
+use crate::matrix::{LAYERS, SHARES};
 
 /// The parts of `lab.md`, by name.
 pub(crate) fn parts(results: &Results) -> Vec<(&'static str, String)> {
     vec![
         ("machine", machine(results)),
+        ("saved", saved(results)),
         ("targets", targets(results)),
         ("stall", stall(results)),
         ("matrix", matrix(results)),
@@ -54,6 +58,27 @@ fn targets(results: &Results) -> String {
     for verdict in targets::judge(results).iter().filter(|verdict| verdict.of > 0) {
         let missed = if verdict.missed.is_empty() { "-".to_owned() } else { verdict.missed.join(", ") };
         let _ = writeln!(table, "| {} | {} of {} | {missed} |", verdict.target, verdict.met, verdict.of);
+    }
+    table
+}
+
+/// What repeats save and cost where a part of the attempts fails, which is where strategies differ in it.
+fn saved(results: &Results) -> String {
+    use Strategy::{Damper, DamperAdaptive, Naive, TowerBudget};
+    let columns = [Naive, TowerBudget, Damper, DamperAdaptive];
+    let mut table =
+        format!("| fault | {} |\n|---|--:|--:|--:|--:|\n", columns.map(Strategy::name).join(" | "));
+    let troubles =
+        SHARES.into_iter().filter(|share| *share < 100).map(Trouble::Errors).chain([Trouble::Partial]);
+    for trouble in troubles {
+        let cell = |strategy| match results.row(LAYERS, trouble, strategy) {
+            Some(row) => {
+                let success = row.steady(|part| part.success).median * 1e2;
+                format!("{success:.1} %, {:.2}", row.steady(|part| part.faulty).median)
+            }
+            None => "-".to_owned(),
+        };
+        let _ = writeln!(table, "| {trouble} | {} |", columns.map(cell).join(" | "));
     }
     table
 }
