@@ -38,7 +38,7 @@ fn expected(id: &str) -> (usize, f64) {
         "decision" => (7, 0.0),
         "unary" => (4, 1.0),
         "lookup" => (4, 1.0),
-        "change" => (3, 0.01),
+        "change" => (4, 0.01),
         "streams" => (6, 0.0),
         "reports" => (4, 0.0),
         "reconnect" => (4, f64::MIN),

@@ -13,7 +13,7 @@ const HEAD: &str = "# Benchmarks
 
 Made by `cargo xtask bench`; do not edit. Times hold for the machine below and no other. What can be compared are counts, and
 the ratios: ours and the peer's are measured in turn in one run, a ratio is taken within each round, and what stands here is
-the median of the rounds with the smallest and the largest (`min..max`). A target is judged by the median.
+the median of the rounds with the smallest and the largest (`min..max`). A target is judged by the median. [What is missed, and why](missed.md).
 ";
 
 const TARGETS: &str = "
