@@ -99,7 +99,7 @@ impl World {
             }
             13 => {
                 self.with_attempt(u, |open, attempt, now| {
-                    open.call.attempt_committed(&open.route, attempt, now);
+                    open.call.attempt_committed(&open.route, attempt, || now);
                     open.in_flight = vec![attempt];
                     open.committed = true;
                 })?;

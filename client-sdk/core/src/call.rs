@@ -178,6 +178,7 @@ enum Next {
 
 impl Call {
     /// Begins a call on a route.
+    #[inline]
     #[must_use]
     pub fn begin(route: &Route, start: CallStart) -> Self {
         route.state().counters.count_call();
@@ -252,10 +253,12 @@ impl Call {
     }
 
     /// The answer to the attempt has begun: from now on it can not be repeated, and the driver gives up all
-    /// others.
-    pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: Time) {
+    /// others. The present is asked for only where there are any.
+    pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: impl FnOnce() -> Time) {
         let losers = self.in_flight.commit(attempt);
-        ending::give_up(route, &losers, now);
+        if !losers.is_empty() {
+            ending::give_up(route, &losers, now());
+        }
         self.next = Next::Nothing;
     }
 

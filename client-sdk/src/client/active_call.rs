@@ -33,8 +33,9 @@ pub(crate) struct ActiveCall {
 }
 
 impl ActiveCall {
-    /// Begins a call and says what to do first; `own_deadline` is the one the application set, `replayable`
+    /// Begins a call, to be asked what to do first; `own_deadline` is the one the application set, `replayable`
     /// whether its request is kept.
+    #[inline]
     pub(super) fn begin(
         route: Arc<Known>,
         context: Option<Context>,
@@ -43,7 +44,7 @@ impl ActiveCall {
         replayable: bool,
         now: Time,
         clock: Clock,
-    ) -> (Self, Step) {
+    ) -> Self {
         // The context may come from another engine, whose times have another origin.
         let inherited = context.as_ref().and_then(Context::deadline);
         let start = CallStart {
@@ -52,11 +53,22 @@ impl ActiveCall {
             flag: context.as_ref().and_then(|context| context.chain().flag()),
             replayable,
         };
-        let call = Call::begin(&route, start);
-        let hang_up = HangUp::default();
-        let mut call = Self { route, call, clock, context, watch, trail, now, hang_up, has_ended: false };
-        let step = call.step(now);
-        (call, step)
+        Self {
+            call: Call::begin(&route, start),
+            route,
+            clock,
+            context,
+            watch,
+            trail,
+            now,
+            hang_up: HangUp::default(),
+            has_ended: false,
+        }
+    }
+
+    /// What to do first.
+    pub(super) fn first_step(&mut self) -> Step {
+        self.step(self.now)
     }
 
     /// Gives the call a request to hang up on.
@@ -76,6 +88,13 @@ impl ActiveCall {
     /// True while the call waits and nothing is in flight.
     pub(crate) fn is_between_attempts(&self) -> bool {
         self.call.is_between_attempts()
+    }
+
+    /// The answer to this attempt has begun: all others are given up. From now on nobody hangs up on the request,
+    /// unless it is by the line that is handed over.
+    pub(super) fn answer_begins(&mut self, attempt: u32) -> HangUp {
+        self.call.attempt_committed(&self.route, attempt, || self.clock.now());
+        std::mem::take(&mut self.hang_up)
     }
 
     pub(crate) fn next_step(&mut self) -> Step {
@@ -162,34 +181,5 @@ impl Drop for ActiveCall {
             }
             self.ended(&finish, now);
         }
-    }
-}
-
-/// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
-#[derive(Debug)]
-pub(crate) struct Answering {
-    attempt: AttemptWatch,
-    pub(super) call: ActiveCall,
-    hang_up: HangUp,
-}
-
-impl Answering {
-    /// The call goes on with this attempt alone.
-    pub(crate) fn new(mut call: ActiveCall, attempt: AttemptWatch) -> Self {
-        let now = call.clock.now();
-        call.call.attempt_committed(&call.route, attempt.number(), now);
-        let hang_up = std::mem::take(&mut call.hang_up);
-        Self { attempt, call, hang_up }
-    }
-
-    /// The answer ended so.
-    pub(super) fn ended(mut self, verdict: Verdict, cause: Cause<'_>) -> Step {
-        self.call.attempt_ended(self.attempt, verdict, cause)
-    }
-
-    /// The answer's time was over.
-    pub(crate) fn timed_out(mut self) -> Step {
-        self.hang_up.now();
-        self.call.attempt_timed_out(self.attempt)
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! layer -> service -> response_future (until the answer begins) -> response_body (until it ends)
 //!                          |  one `attempt` or several                |
-//!                          +------ active_call: the engine's Call ----+
+//!                          +- calling: active_call, the engine's Call +
 //! ```
 //!
 //! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
@@ -14,6 +14,7 @@
 
 mod active_call;
 mod attempt;
+mod calling;
 mod cause;
 mod hang_up;
 mod held;

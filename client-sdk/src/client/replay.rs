@@ -1,10 +1,11 @@
 //! Requests kept so that they can be sent again.
 //!
 //! A request body is polled once, without waiting. If it ends within the limit (every unary call's does) its
-//! chunks are kept, and each attempt reads the same chunks by its own cursor, so no server can see a body
+//! chunks are kept, and each attempt reads its own handles on the same chunks, so no server can see a body
 //! twice, partly or reordered. Anything else passes straight through: what was read already, then the rest.
 //!
-//! The bytes kept by all calls together are bounded too; beyond that calls are sent once.
+//! The bytes kept by all calls together are bounded too; beyond that calls are sent once. A call keeps them until
+//! its answer begins or it ends.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,9 +13,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
+use std::vec;
 
 use bytes::Bytes;
-use http::Request;
 use http_body::{Frame, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
@@ -47,15 +48,8 @@ pub(crate) struct Kept {
     memory: Arc<Memory>,
 }
 
-/// A request from which every attempt is made.
-#[derive(Debug)]
-pub(crate) struct Replay {
-    head: Option<Request<()>>,
-    body: Kept,
-}
-
 /// Almost every body is one chunk, so that one costs no allocation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Chunks {
     first: Option<Bytes>,
     more: Vec<Bytes>,
@@ -112,20 +106,11 @@ impl Memory {
     }
 }
 
-impl Replay {
-    /// `head` is the request without its body; none where it will be sent once.
-    pub(crate) fn new(head: Option<Request<()>>, body: Kept) -> Arc<Self> {
-        Arc::new(Self { head, body })
-    }
-
+impl Kept {
     /// The body for one attempt.
-    pub(crate) fn body(self: &Arc<Self>) -> Body {
-        Body::new(Cursor { replay: Arc::clone(self), next: 0, left: self.body.chunks.bytes })
-    }
-
-    /// The request once more.
-    pub(crate) fn request(self: &Arc<Self>) -> Option<Request<Body>> {
-        Some(self.head.clone()?.map(|()| self.body()))
+    pub(crate) fn body(&self) -> Body {
+        let Chunks { first, more, bytes } = self.chunks.clone();
+        Body::new(Again { first, more: more.into_iter(), left: bytes, exact: self.exact })
     }
 }
 
@@ -147,13 +132,6 @@ impl Chunks {
     fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.more.len()
     }
-
-    fn nth(&self, index: usize) -> Option<&Bytes> {
-        match index.checked_sub(1) {
-            None => self.first.as_ref(),
-            Some(index) => self.more.get(index),
-        }
-    }
 }
 
 impl From<Chunks> for VecDeque<Bytes> {
@@ -162,14 +140,15 @@ impl From<Chunks> for VecDeque<Bytes> {
     }
 }
 
-/// One attempt's place in a kept body.
-struct Cursor {
-    replay: Arc<Replay>,
-    next: usize,
+/// What one attempt has still to send of a kept body.
+struct Again {
+    first: Option<Bytes>,
+    more: vec::IntoIter<Bytes>,
     left: usize,
+    exact: bool,
 }
 
-impl http_body::Body for Cursor {
+impl http_body::Body for Again {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -177,20 +156,20 @@ impl http_body::Body for Cursor {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Some(chunk) = self.replay.body.chunks.nth(self.next).cloned() else {
+        let this = &mut *self;
+        let Some(chunk) = this.first.take().or_else(|| this.more.next()) else {
             return Poll::Ready(None);
         };
-        self.next += 1;
         self.left = self.left.saturating_sub(chunk.len());
         Poll::Ready(Some(Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.next >= self.replay.body.chunks.len()
+        self.first.is_none() && self.more.as_slice().is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.replay.body.exact { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
+        if self.exact { SizeHint::with_exact(self.left as u64) } else { SizeHint::default() }
     }
 }
 

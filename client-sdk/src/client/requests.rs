@@ -14,7 +14,7 @@ use tonic::body::Body;
 
 use super::active_call::ActiveCall;
 use super::hang_up::HangUp;
-use super::replay::{self, Captured, Memory, Replay};
+use super::replay::{self, Captured, Kept, Memory};
 use super::trail::Ids;
 use crate::failures::HexId;
 use crate::headers;
@@ -22,9 +22,10 @@ use crate::headers;
 /// How the requests of a call are made.
 #[derive(Debug)]
 pub(crate) struct Requests {
-    /// None if there is at most one.
-    again: Option<Arc<Replay>>,
-    replayable: bool,
+    /// The body of each; none if it is not kept.
+    kept: Option<Kept>,
+    /// All else of each; none if there is at most one.
+    head: Option<Request<()>>,
     own_timeout: Option<Duration>,
     call_id: bool,
     external: bool,
@@ -47,18 +48,18 @@ impl Requests {
         if call_id {
             headers::put_call_id(request.headers_mut());
         }
-        let (again, replayable) = match policy.filter(|policy| policy.repeats()) {
-            None => (None, false),
-            Some(policy) => keep(request, policy, memory),
-        };
+        let kept = policy.filter(|policy| policy.repeats()).and_then(|policy| keep(request, policy, memory));
+        let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
+        // In observe mode the request is kept as well, to know whether it could be, and then sent once.
+        let head = (kept.is_some() && is_enforced).then(|| head_of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
         let mut hang_up = HangUp::default();
-        if !replayable && policy.is_some_and(|policy| policy.mode == Mode::Enforce) {
+        if kept.is_none() && is_enforced {
             let (body, line) = HangUp::line(mem::take(request.body_mut()));
             *request.body_mut() = body;
             hang_up = line;
         }
-        Self { again, replayable, own_timeout, call_id, external, baggage, hang_up }
+        Self { kept, head, own_timeout, call_id, external, baggage, hang_up }
     }
 
     /// The time limit that the application set.
@@ -80,17 +81,23 @@ impl Requests {
 
     /// True if the request is complete, so that it could be sent again.
     pub(crate) fn are_replayable(&self) -> bool {
-        self.replayable
+        self.kept.is_some()
     }
 
     /// True if there may be more than one.
     pub(crate) fn may_repeat(&self) -> bool {
-        self.again.is_some()
+        self.head.is_some()
+    }
+
+    /// There will be no other.
+    pub(super) fn forget(&mut self) {
+        (self.kept, self.head) = (None, None);
     }
 
     /// The request once more, for this attempt; none if it was not kept.
     pub(crate) fn again(&self, send: &Send, call: &ActiveCall) -> Option<Request<Body>> {
-        let mut request = self.again.as_ref()?.request()?;
+        let kept = self.kept.as_ref()?;
+        let mut request = self.head.clone()?.map(|()| kept.body());
         self.mark(request.headers_mut(), send, call);
         Some(request)
     }
@@ -117,21 +124,15 @@ impl Requests {
     }
 }
 
-/// In observe mode the request is kept as well, to know whether it could be, and then sent once.
-fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> (Option<Arc<Replay>>, bool) {
+/// Keeps the request's body, if it is one that can be.
+fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> Option<Kept> {
     let body = mem::take(request.body_mut());
-    match replay::capture(body, policy.replay_limit, memory) {
-        Captured::Whole(body) => {
-            let enforced = policy.mode == Mode::Enforce;
-            let replay = Replay::new(enforced.then(|| head_of(request)), body);
-            *request.body_mut() = replay.body();
-            (Some(replay).filter(|_| enforced), true)
-        }
-        Captured::Once(body) => {
-            *request.body_mut() = body;
-            (None, false)
-        }
-    }
+    let (body, kept) = match replay::capture(body, policy.replay_limit, memory) {
+        Captured::Whole(kept) => (kept.body(), Some(kept)),
+        Captured::Once(body) => (body, None),
+    };
+    *request.body_mut() = body;
+    kept
 }
 
 fn head_of(request: &Request<Body>) -> Request<()> {

@@ -15,11 +15,10 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::active_call::Answering;
+use super::calling::{Answering, Parts};
 use super::cause::Cause;
 use super::held::{Held, HeldEnd};
 use super::own_answer::OwnAnswer;
-use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
 
@@ -35,8 +34,6 @@ pin_project! {
         inner: Inner<B>,
         // None once the call has ended.
         call: Option<Answering>,
-        timer: Timer,
-        external: bool,
     }
 }
 
@@ -58,22 +55,22 @@ where
 {
     /// The body of an answer that came after its status: nothing is left to decide.
     pub(crate) fn decided(inner: B) -> Self {
-        Self::new(VecDeque::new(), Inner::Plain { body: inner }, None, Timer::default(), false)
+        Self { kept: VecDeque::new(), inner: Inner::Plain { body: inner }, call: None }
     }
 
     /// The body of an answer that has begun.
-    pub(crate) fn begun(inner: B, call: Answering, timer: Timer, external: bool) -> Self {
+    pub(super) fn begun(inner: B, call: Answering) -> Self {
         let mut call = Some(call);
         if inner.is_end_stream() {
-            end_bare(&mut call, external);
+            end_bare(&mut call);
         }
-        Self::new(VecDeque::new(), Inner::Plain { body: inner }, call, timer, external)
+        Self { kept: VecDeque::new(), inner: Inner::Plain { body: inner }, call }
     }
 
     /// An answer that was held and is let go before its end.
-    pub(super) fn let_go(held: Held<B>, call: Answering, timer: Timer, external: bool) -> Response<Self> {
+    pub(super) fn let_go(held: Held<B>, call: Answering) -> Response<Self> {
         let Held { head, body, kept, .. } = held;
-        head.map(|()| Self::new(kept, Inner::Held { body }, Some(call), timer, external))
+        head.map(|()| Self { kept, inner: Inner::Held { body }, call: Some(call) })
     }
 
     /// An answer that was held to its end.
@@ -84,22 +81,12 @@ where
             HeldEnd::Error(error) => End::Error(error),
             HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
         });
-        head.map(|()| Self::new(kept, Inner::Ended { end }, None, Timer::default(), false))
+        head.map(|()| Self { kept, inner: Inner::Ended { end }, call: None })
     }
 
     /// No body: the answer was made here.
     pub(crate) fn empty() -> Self {
-        Self::new(VecDeque::new(), Inner::Ended { end: None }, None, Timer::default(), false)
-    }
-
-    fn new(
-        kept: VecDeque<B::Data>,
-        inner: Inner<B>,
-        call: Option<Answering>,
-        timer: Timer,
-        external: bool,
-    ) -> Self {
-        Self { kept, inner, call, timer, external }
+        Self { kept: VecDeque::new(), inner: Inner::Ended { end: None }, call: None }
     }
 }
 
@@ -130,7 +117,7 @@ where
                 Err(data) => {
                     // Who asks whether that was the last frame does not ask for another.
                     if this.inner.is_end_stream() {
-                        end_bare(this.call, *this.external);
+                        end_bare(this.call);
                     }
                     return Poll::Ready(Some(Ok(data)));
                 }
@@ -138,11 +125,11 @@ where
             Poll::Ready(Some(Err(error))) => End::Error(error.into()),
             Poll::Ready(None) => End::Bare,
             Poll::Pending => {
-                ready!(poll_limit(this.call, this.timer, cx));
+                ready!(poll_limit(this.call, cx));
                 End::Cut
             }
         };
-        let timed_out = this.call.take().is_some_and(|call| end.tell(call, *this.external));
+        let timed_out = end.tell(this.call);
         if timed_out {
             this.inner.set(Inner::Ended { end: None });
         }
@@ -204,8 +191,10 @@ enum End {
 }
 
 impl End {
-    /// Ends the call. True if the application is to be told that its time is over.
-    fn tell(&self, call: Answering, external: bool) -> bool {
+    /// Ends the call, unless it has. True if the application is to be told that its time is over.
+    fn tell(&self, answering: &mut Option<Answering>) -> bool {
+        let Some(call) = answering else { return false };
+        let external = call.calling.external;
         let step = match self {
             Self::Trailers(trailers) => {
                 call.ended(verdict::of_trailers(Some(trailers), external), Cause::Trailers)
@@ -214,6 +203,7 @@ impl End {
             Self::Bare => call.ended(verdict::of_trailers(None, external), Cause::Bare),
             Self::Cut => call.timed_out(),
         };
+        *answering = None;
         matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)
     }
 
@@ -232,18 +222,17 @@ impl End {
 
 /// Ends the call where the body did without trailers. That is never the engine's own time limit: the
 /// application sees the end as it is.
-fn end_bare(call: &mut Option<Answering>, external: bool) {
-    if let Some(call) = call.take() {
-        End::Bare.tell(call, external);
-    }
+fn end_bare(call: &mut Option<Answering>) {
+    End::Bare.tell(call);
 }
 
 /// Ready when the attempt's time is over.
-fn poll_limit(call: &mut Option<Answering>, timer: &mut Timer, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(call) = call.as_mut().map(|answering| &mut answering.call).filter(|call| call.is_enforced())
-    else {
+fn poll_limit(call: &mut Option<Answering>, cx: &mut Context<'_>) -> Poll<()> {
+    let Some(answering) = call else { return Poll::Pending };
+    let Parts { call, timer, .. } = &mut *answering.calling;
+    if !call.is_enforced() {
         return Poll::Pending;
-    };
+    }
     while let Step::Wait { until } = call.next_step() {
         ready!(timer.poll(until, call.clock(), cx));
     }

@@ -20,18 +20,15 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::active_call::{ActiveCall, Answering};
 use super::attempt::{Attempt, Came};
+use super::calling::{Answering, Calling, Parts};
 use super::cause::Cause;
 use super::held::Held;
 use super::own_answer::OwnAnswer;
-use super::requests::Requests;
 use super::response_body::ResponseBody;
 use super::telemetry::AttemptWatch;
-use super::timer::Timer;
 use super::verdict::{self, BoxError};
 use crate::headers;
-use crate::kills::Alarm;
 
 pin_project! {
     /// The future of a call through the client layer.
@@ -45,23 +42,12 @@ pin_project! {
         beside: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
         // What to do before anything is waited for.
         step: Option<Step>,
-        calling: Option<Calling<S>>,
+        calling: Option<Calling>,
+        // To send again by; none if there is at most one attempt.
+        service: Option<S>,
         // How the last attempt failed, while the call waits for the next.
         last: Option<Box<Answered<B>>>,
     }
-}
-
-/// What a call needs until it has its answer.
-pub(super) struct Calling<S> {
-    pub(super) call: ActiveCall,
-    pub(super) requests: Requests,
-    /// To send again by; none if there is at most one attempt.
-    pub(super) service: Option<S>,
-    pub(super) timer: Timer,
-    pub(super) alarm: Alarm,
-    /// What a call is told that a kill refuses.
-    pub(super) refusal: Option<Box<OwnAnswer>>,
-    pub(super) external: bool,
 }
 
 /// What the application gets.
@@ -76,7 +62,7 @@ where
 {
     /// Sends the first attempt, at once if the service is ready.
     pub(super) fn begin(
-        mut calling: Calling<S>,
+        mut calling: Calling,
         step: Step,
         mut request: Request<Body>,
         service: &mut S,
@@ -88,9 +74,11 @@ where
                 beside: Vec::new(),
                 step: Some(step),
                 calling: Some(calling),
+                service: None,
                 last: None,
             };
         };
+        let again = calling.requests.may_repeat().then(|| service.clone());
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
         let watch = calling.call.attempt_sent(&send);
         let main = if is_ready {
@@ -99,7 +87,7 @@ where
         } else {
             Attempt::preparing(watch, service.clone(), request)
         };
-        Self { main, beside: Vec::new(), step: None, calling: Some(calling), last: None }
+        Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
     }
 }
 
@@ -134,7 +122,7 @@ where
                 Step::Finish(finish) => {
                     self.as_mut().give_up_attempts();
                     let this = self.project();
-                    let refusal = this.calling.take().and_then(|calling| calling.refusal);
+                    let refusal = this.calling.take().and_then(|mut calling| calling.refusal.take());
                     let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
                     return Poll::Ready(answer(finish, last, refusal));
                 }
@@ -186,14 +174,15 @@ where
     /// Ready with what to do when the time has come that the call waits for.
     fn poll_timer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Step> {
         let calling = self.project().calling.as_mut().expect("not polled after its answer");
-        if !calling.call.is_enforced() {
+        let Parts { call, timer, alarm, .. } = &mut **calling;
+        if !call.is_enforced() {
             return Poll::Pending;
         }
         loop {
-            calling.alarm.listen(calling.call.is_between_attempts());
-            match calling.call.next_step() {
-                Step::Wait { .. } if calling.alarm.poll(cx).is_ready() => {}
-                Step::Wait { until } => ready!(calling.timer.poll(until, calling.call.clock(), cx)),
+            alarm.listen(call.is_between_attempts());
+            match call.next_step() {
+                Step::Wait { .. } if alarm.poll(cx).is_ready() => {}
+                Step::Wait { until } => ready!(timer.poll(until, call.clock(), cx)),
                 step => return Poll::Ready(step),
             }
         }
@@ -238,11 +227,10 @@ where
     fn begun(mut self: Pin<&mut Self>, watch: AttemptWatch, came: Came<B>) -> Answered<B> {
         self.as_mut().give_up_attempts();
         let calling = self.project().calling.take().expect("not polled after its answer");
-        let Calling { call, timer, external, .. } = calling;
-        let call = Answering::new(call, watch);
+        let call = Answering::new(calling, watch);
         let mut response = match came {
-            Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call, timer, external)),
-            Came::Held(held) => ResponseBody::let_go(held, call, timer, external),
+            Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
+            Came::Held(held) => ResponseBody::let_go(held, call),
         };
         headers::clean(response.headers_mut());
         Ok(response)
@@ -250,8 +238,9 @@ where
 
     fn send(mut self: Pin<&mut Self>, send: &Send) {
         self.as_mut().project().last.take();
-        let calling = self.as_mut().project().calling.as_mut().expect("not polled after its answer");
-        let service = calling.service.clone().expect("only a call that is kept is repeated");
+        let this = self.as_mut().project();
+        let calling = this.calling.as_mut().expect("not polled after its answer");
+        let service = this.service.clone().expect("only a call that is kept is repeated");
         let request = calling.requests.again(send, &calling.call);
         let request = request.expect("only a call that is kept is repeated");
         let watch = calling.call.attempt_sent(send);

@@ -13,16 +13,15 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::active_call::ActiveCall;
+use super::calling::Calling;
 use super::own_answer::OwnAnswer;
 use super::requests::Requests;
 use super::response_body::ResponseBody;
-use super::response_future::{Calling, ResponseFuture};
+use super::response_future::ResponseFuture;
 use super::telemetry::CallWatch;
-use super::timer::Timer;
 use super::trail::Trail;
 use super::verdict::BoxError;
 use crate::context::Context;
-use crate::kills::Alarm;
 use crate::routes::{Callee, Engine, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.
@@ -95,12 +94,12 @@ where
         let watch = CallWatch::begin(&route, &self.callee, method_of(&request), now);
         let trail = Trail::begin(requests.ids(&request), now);
         let told = (watch, trail);
-        let (mut call, step) = ActiveCall::begin(route, context, told, own_deadline, replayable, now, clock);
-        call.hang_up_at_end(requests.take_hang_up());
-        let service = requests.may_repeat().then(|| self.inner.clone());
-        let (timer, alarm, external) = (Timer::default(), Alarm::default(), self.external);
-        let refusal = is_killed(&step).then(|| self.refusal(method_of(&request), now));
-        let calling = Calling { call, requests, service, timer, alarm, refusal, external };
+        let hang_up = requests.take_hang_up();
+        let call = || ActiveCall::begin(route, context, told, own_deadline, replayable, now, clock);
+        let mut calling = Calling::begin(call, requests, self.external);
+        calling.call.hang_up_at_end(hang_up);
+        let step = calling.call.first_step();
+        calling.refusal = is_killed(&step).then(|| self.refusal(method_of(&request), now));
         let is_ready = std::mem::take(&mut self.is_ready);
         ResponseFuture::begin(calling, step, request, &mut self.inner, is_ready)
     }

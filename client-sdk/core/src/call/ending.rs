@@ -125,7 +125,9 @@ impl Call {
             route.spending().refund(reservation);
         }
         self.next = Next::Nothing;
-        give_up(route, &std::mem::take(&mut self.in_flight), now);
+        if !self.in_flight.is_empty() {
+            give_up(route, &std::mem::take(&mut self.in_flight), now);
+        }
         let counters = &route.state().counters;
         counters.count_ending(ending);
         counters.latency().record(now.since(self.start.now));

@@ -46,6 +46,12 @@ impl InFlight {
 
     /// The attempt whose answer has begun; the others are given up and returned.
     pub(super) fn commit(&mut self, attempt: u32) -> Self {
+        if self.older.is_empty()
+            && let Some(only) = self.newest.as_mut().filter(|newest| newest.attempt == attempt)
+        {
+            only.committed = true;
+            return Self::default();
+        }
         let Some(mut winner) = self.take(attempt) else {
             return Self::default();
         };

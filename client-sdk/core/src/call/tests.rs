@@ -202,7 +202,7 @@ fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
     let route = route(policy());
     let mut call = Call::begin(&route, start());
     call.next_step(&route, at(0));
-    call.attempt_committed(&route, 1, at(5));
+    call.attempt_committed(&route, 1, || at(5));
     call.attempt_ended(&route, 1, UNAVAILABLE, at(10), 0);
     let Step::Finish(finish) = call.next_step(&route, at(10)) else { panic!("not finished") };
     assert_eq!(finish.ending.fate, Fate::Committed);

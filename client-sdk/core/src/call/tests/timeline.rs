@@ -111,7 +111,7 @@ fn happen(
     match goes {
         Goes::Ends(_, verdict) => call.attempt_ended(route, attempt, verdict, now, 0),
         Goes::Begins(_) => {
-            call.attempt_committed(route, attempt, now);
+            call.attempt_committed(route, attempt, || now);
             let ms_now = now.since(CALLS_BEGIN).as_millis() as u64;
             to.cancelled.extend(pending.drain(..).map(|(_, loser, _)| (ms_now, loser)));
             pending.push((now + ms(10), attempt, Goes::Ends(10, Verdict::Success)));

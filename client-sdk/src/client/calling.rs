@@ -1,0 +1,136 @@
+//! What a call needs until its end, in a place on the heap that was another call's before.
+//!
+//! It is more than half a kilobyte, and an answer is moved a dozen times on its way to the application: by this
+//! layer, by those around it, by tonic. So it stays where it is, and a pointer moves. The places of calls that
+//! ended on a thread serve those that begin there next, so that a call does not go to the heap for one; a thread
+//! keeps at most [`MOST`] of them.
+
+use std::cell::RefCell;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+
+use damper_core::{Step, Verdict};
+
+use super::active_call::ActiveCall;
+use super::cause::Cause;
+use super::hang_up::HangUp;
+use super::own_answer::OwnAnswer;
+use super::requests::Requests;
+use super::telemetry::AttemptWatch;
+use super::timer::Timer;
+use crate::kills::Alarm;
+
+/// The places that a thread keeps: for as many calls as one has under way at once, some 50 kB.
+const MOST: usize = 64;
+
+thread_local! {
+    static FREE: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A place is empty while no call has it.
+type Place = Box<Option<Parts>>;
+
+/// One call, as long as it lasts.
+#[derive(Debug)]
+pub(super) struct Calling(Option<Place>);
+
+/// What it consists of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    /// The one whose answer has begun; of no attempt before.
+    pub(super) attempt: AttemptWatch,
+    pub(super) call: ActiveCall,
+    pub(super) requests: Requests,
+    pub(super) timer: Timer,
+    pub(super) alarm: Alarm,
+    /// What a call is told that a kill refuses.
+    pub(super) refusal: Option<Box<OwnAnswer>>,
+    pub(super) external: bool,
+}
+
+impl Calling {
+    /// The call is begun in its place, for it is large.
+    #[inline]
+    pub(super) fn begin(call: impl FnOnce() -> ActiveCall, requests: Requests, external: bool) -> Self {
+        let mut place = free_place();
+        *place = Some(Parts {
+            attempt: AttemptWatch::none(),
+            call: call(),
+            requests,
+            timer: Timer::default(),
+            alarm: Alarm::default(),
+            refusal: None,
+            external,
+        });
+        Self(Some(place))
+    }
+}
+
+fn free_place() -> Place {
+    FREE.try_with(|free| free.borrow_mut().pop()).ok().flatten().unwrap_or_default()
+}
+
+/// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
+#[derive(Debug)]
+pub(super) struct Answering {
+    pub(super) calling: Calling,
+    hang_up: HangUp,
+}
+
+impl Answering {
+    /// The call goes on with this attempt alone.
+    pub(super) fn new(mut calling: Calling, attempt: AttemptWatch) -> Self {
+        let hang_up = calling.call.answer_begins(attempt.number());
+        calling.attempt = attempt;
+        calling.requests.forget();
+        Self { calling, hang_up }
+    }
+
+    /// The answer ended so.
+    pub(super) fn ended(&mut self, verdict: Verdict, cause: Cause<'_>) -> Step {
+        let attempt = self.calling.take_attempt();
+        self.calling.call.attempt_ended(attempt, verdict, cause)
+    }
+
+    /// The answer's time was over.
+    pub(super) fn timed_out(&mut self) -> Step {
+        self.hang_up.now();
+        let attempt = self.calling.take_attempt();
+        self.calling.call.attempt_timed_out(attempt)
+    }
+}
+
+impl Parts {
+    fn take_attempt(&mut self) -> AttemptWatch {
+        mem::replace(&mut self.attempt, AttemptWatch::none())
+    }
+}
+
+impl Deref for Calling {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.0.as_deref().and_then(Option::as_ref).expect("a call keeps its place until it is dropped")
+    }
+}
+
+impl DerefMut for Calling {
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0.as_deref_mut().and_then(Option::as_mut).expect("a call keeps its place until it is dropped")
+    }
+}
+
+impl Drop for Calling {
+    fn drop(&mut self) {
+        let Some(mut place) = self.0.take() else { return };
+        // Before the place is given back: what the application put into its request may make calls when dropped.
+        *place = None;
+        // A thread that ends keeps none.
+        _ = FREE.try_with(|free| {
+            let mut free = free.borrow_mut();
+            if free.len() < MOST {
+                free.push(place);
+            }
+        });
+    }
+}
