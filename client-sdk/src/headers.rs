@@ -24,9 +24,17 @@ pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status
 pub(crate) static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+/// Up to so many names it is quicker to look through all of them than to hash the one that is sought.
+const FEW: usize = 8;
+
 /// A header's first value as it arrived.
 pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
-    headers.get(name).map(HeaderValue::as_bytes)
+    let value = if headers.keys_len() <= FEW {
+        headers.iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    } else {
+        headers.get(name)
+    };
+    value.map(HeaderValue::as_bytes)
 }
 
 /// The fields of a request that may mark it as a repeat.
@@ -117,12 +125,13 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
 /// Takes off what an answer said about retries to this hop only, and status details that are not base64: tonic
 /// panics on those when it makes a status of the answer, which no peer may cause.
 pub(crate) fn clean(headers: &mut HeaderMap) {
-    if speak_to_this_hop(headers) {
-        for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
-            headers.remove(name);
-        }
+    if !headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()) || name == DETAILS) {
+        return;
     }
-    if headers.keys().any(|name| name == DETAILS) && !are_details_readable(headers) {
+    for name in [&NO_MORE_RETRY, &PUSHBACK, &ENVOY_RATE_LIMITED] {
+        headers.remove(name);
+    }
+    if !are_details_readable(headers) {
         headers.remove(&DETAILS);
     }
 }

@@ -133,7 +133,11 @@ impl TransportFault {
 }
 
 fn code_of_status(value: &[u8]) -> Code {
-    chain::number(value).and_then(Code::from_number).unwrap_or(Code::Unknown)
+    match value {
+        // Almost every answer's.
+        b"0" => Code::Ok,
+        _ => chain::number(value).and_then(Code::from_number).unwrap_or(Code::Unknown),
+    }
 }
 
 fn code_of_http(status: u16) -> Code {
