@@ -17,6 +17,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use damper_core::kill::InForce;
 use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, Table, Time, key};
+use foldhash::fast::RandomState;
 use http::Request;
 
 use crate::client::replay::Memory;
@@ -55,11 +56,14 @@ struct Registry {
     routes: usize,
 }
 
+/// There are at most `MAX_ROUTES`, so a quick hash will do, whoever chooses the methods.
+type ByMethod = HashMap<Arc<str>, Arc<Known>, RandomState>;
+
 /// The routes to one callee.
 #[derive(Debug)]
 pub(crate) struct Callee {
     name: String,
-    routes: ArcSwap<HashMap<Arc<str>, Arc<Known>>>,
+    routes: ArcSwap<ByMethod>,
     other: Arc<Known>,
     histograms: metrics::OfCallee,
 }
@@ -258,7 +262,7 @@ impl Engine {
                 let rule = self.key(callee, method).and_then(|key| registry.rule_for(&key));
                 (Arc::clone(method), Arc::new(route.under(rule)))
             });
-            callee.routes.store(Arc::new(rebuilt.collect()));
+            callee.routes.store(Arc::new(rebuilt.collect::<ByMethod>()));
         }
     }
 
