@@ -100,7 +100,8 @@ fn replace_baggage(headers: &mut HeaderMap, values: Vec<HeaderValue>) {
 /// The fields of headers or trailers that carry a status.
 pub(crate) fn status_fields(headers: &HeaderMap) -> StatusFields<'_> {
     let grpc_status = bytes(headers, &GRPC_STATUS);
-    if !speak_to_this_hop(headers) {
+    // Almost no answer does, and looking through its few names is quicker than looking for three of them.
+    if !headers.keys().any(|name| classify::is_hop_by_hop(name.as_str())) {
         return StatusFields { grpc_status, ..StatusFields::default() };
     }
     let mut pushbacks = headers.get_all(&PUSHBACK).iter();
@@ -144,11 +145,6 @@ fn are_details_readable(headers: &HeaderMap) -> bool {
     }
     let details = MetadataMap::from_headers(details);
     details.get_all_bin(DETAILS.as_str()).iter().all(|value| value.to_bytes().is_ok())
-}
-
-/// Almost no answer does, and looking through its few names is quicker than looking for three of them.
-fn speak_to_this_hop(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| classify::is_hop_by_hop(name.as_str()))
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ pin_project! {
         // Waits until the inner service takes a request; that is part of the attempt.
         Preparing { service: S, request: Option<Request<Body>> },
         Sending { #[pin] answer: F },
-        Holding { held: Option<Held<B>> },
+        Holding { held: Option<Box<Held<B>>> },
     }
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Came<B: http_body::Body> {
     /// An answer's headers, or none.
     Outcome(Result<Response<B>, BoxError>),
     /// An answer that was held, whole or let go.
-    Held(Held<B>),
+    Held(Box<Held<B>>),
 }
 
 impl<S, F, B: http_body::Body> Attempt<S, F, B> {
@@ -65,7 +65,7 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     }
 
     /// One whose answer is held.
-    pub(super) fn holding(watch: AttemptWatch, held: Held<B>) -> Self {
+    pub(super) fn holding(watch: AttemptWatch, held: Box<Held<B>>) -> Self {
         Self { watch, stage: Stage::Holding { held: Some(held) } }
     }
 

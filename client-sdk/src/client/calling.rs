@@ -134,3 +134,61 @@ impl Drop for Calling {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Pending, pending};
+
+    use http::{Request, Response};
+    use tonic::body::Body;
+    use tower::util::{ServiceFn, service_fn};
+    use tower_service::Service;
+
+    use super::*;
+    use crate::client::{BoxError, ClientService};
+    use crate::scenarios::{ended, enforce, engine, governed, request};
+
+    type Silence = Pending<Result<Response<Body>, BoxError>>;
+    type Silent = ServiceFn<fn(Request<Body>) -> Silence>;
+
+    fn silent() -> Silent {
+        service_fn(|_| pending())
+    }
+
+    fn kept() -> usize {
+        FREE.with_borrow(Vec::len)
+    }
+
+    #[test]
+    fn a_thread_keeps_a_bounded_number_of_places_and_calls_take_them() {
+        let mut service = governed(&engine(enforce()), silent());
+        let calls: Vec<_> = (0..2 * MOST).map(|_| service.call(request())).collect();
+        drop(calls);
+        assert_eq!(kept(), MOST);
+        let call = service.call(request());
+        assert_eq!(kept(), MOST - 1);
+        drop(call);
+        assert_eq!(kept(), MOST);
+    }
+
+    /// What an application may put into a request.
+    #[derive(Clone)]
+    struct CallsWhenDropped(ClientService<Silent>);
+
+    impl Drop for CallsWhenDropped {
+        fn drop(&mut self) {
+            drop(self.0.call(request()));
+        }
+    }
+
+    #[test]
+    fn a_request_whose_end_makes_calls_does_not_stop_its_call_from_ending() {
+        let engine = engine(enforce());
+        let mut service = governed(&engine, silent());
+        let mut request = request();
+        request.extensions_mut().insert(CallsWhenDropped(service.clone()));
+        drop(service.call(request));
+        // The request that was to be sent and the one that was kept made a call each.
+        ended(&engine, &[("cancelled", 3)]);
+    }
+}

@@ -216,7 +216,7 @@ where
         }
         match (calling.call.hold_limit(), came) {
             (Some(limit), Came::Outcome(Ok(response))) => {
-                self.put(Attempt::holding(watch, Held::new(response, limit)));
+                self.put(Attempt::holding(watch, Box::new(Held::new(response, limit))));
                 Judged::Held
             }
             (_, came) => Judged::Begun(watch, came),
@@ -230,7 +230,7 @@ where
         let call = Answering::new(calling, watch);
         let mut response = match came {
             Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
-            Came::Held(held) => ResponseBody::let_go(held, call),
+            Came::Held(held) => ResponseBody::let_go(*held, call),
         };
         headers::clean(response.headers_mut());
         Ok(response)
@@ -309,7 +309,7 @@ where
 {
     match came {
         Came::Outcome(response) => Ok(response?.map(ResponseBody::decided)),
-        Came::Held(held) => Ok(ResponseBody::held(held)),
+        Came::Held(held) => Ok(ResponseBody::held(*held)),
     }
 }
 

@@ -171,16 +171,16 @@ fn call_span(route: &Route, callee: &str, method: &str) -> Span {
     let Some(rule) = route.rule().filter(|rule| rule.policy().governs()) else {
         return Span::none();
     };
-    let (service, name) = service_and_name(method);
+    // Nothing of this is looked at where nobody wants the span.
     tracing::info_span!(
         target: "damper",
         "grpc.client.call",
-        otel.name = %format_args!("Sent.{service}.{name}"),
+        otel.name = %format_args!("Sent.{}.{}", service_of(method), name_of(method)),
         otel.kind = "internal",
         otel.status_code = Empty,
         rpc.system = "grpc",
-        rpc.service = service,
-        rpc.method = name,
+        rpc.service = service_of(method),
+        rpc.method = name_of(method),
         rpc.grpc.status_code = Empty,
         peer.service = callee,
         damper.rule = %rule.pattern(),
@@ -197,17 +197,17 @@ fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
         SendKind::Hedge => "hedge",
         SendKind::Resend => "transparent_resend",
     };
-    let (service, name) = service_and_name(&names.method);
+    let method = &names.method;
     tracing::info_span!(
         target: "damper",
         parent: call,
         "grpc.client.attempt",
-        otel.name = %format_args!("Attempt.{service}.{name}"),
+        otel.name = %format_args!("Attempt.{}.{}", service_of(method), name_of(method)),
         otel.kind = "client",
         otel.status_code = Empty,
         rpc.system = "grpc",
-        rpc.service = service,
-        rpc.method = name,
+        rpc.service = service_of(method),
+        rpc.method = name_of(method),
         rpc.grpc.status_code = Empty,
         peer.service = names.callee,
         "previous-rpc-attempts" = send.previous_attempts(),
@@ -215,6 +215,14 @@ fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
         damper.attempt = send.attempt,
         damper.attempt_kind = kind,
     )
+}
+
+fn service_of(method: &str) -> &str {
+    service_and_name(method).0
+}
+
+fn name_of(method: &str) -> &str {
+    service_and_name(method).1
 }
 
 /// Only what names both comes under a rule, see `damper_core::key::is_method`.
