@@ -56,7 +56,8 @@ impl Keeper {
 }
 
 /// Writes when asked, until the end; what was asked for by then is still written.
-pub(super) async fn run(shared: &Arc<Shared>, place: Place, mut stop: Stop) {
+pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
+    let Some(place) = &shared.place else { return };
     let mut asked = shared.keeper.asked.subscribe();
     let mut failing = false;
     let mut ending = false;
@@ -79,7 +80,7 @@ pub(super) async fn run(shared: &Arc<Shared>, place: Place, mut stop: Stop) {
             false
         });
         if number > *shared.keeper.done.borrow() {
-            write(shared, &place, &mut failing).await;
+            write(shared, place, &mut failing).await;
             shared.keeper.done.send_replace(number);
         }
     }

@@ -1,16 +1,15 @@
 //! The control plane's side of the SDK: rules in, reports out, in the background.
 //!
-//! Supervised tasks: the stream (which first takes up what is on disk), the override file, the writer of the
-//! rules on disk, and with the feature `metrics` the one that publishes counters. They hold what they [share](Shared), never the [`Damper`](crate::Damper) itself, so
-//! that dropping its last clone ends them. A task that panics is started again after a growing wait; the
-//! application's calls go on meanwhile by the rules in force. Nothing that a server, a file or a variable says
-//! makes one panic, so a process built with `panic = "abort"` is as safe.
+//! One task does all of it, [in parts](background): the stream (which first takes up what is on disk), the override
+//! file, the writer of the rules on disk, and with the feature `metrics` the publishing of counters. It holds what
+//! the parts [share](Shared), never the [`Damper`](crate::Damper) itself, so that dropping its last clone ends it.
 //!
 //! The runtime is the application's. What takes time (a long table, the disk, the override file) is done on
 //! threads beside it.
 
 mod applier;
 mod aside;
+mod background;
 mod channel;
 mod failed;
 #[cfg(feature = "fuzzing")]
@@ -26,7 +25,7 @@ mod report;
 mod status;
 mod stream;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -45,8 +44,6 @@ use crate::options::Settings;
 use crate::routes::Engine;
 
 const SDK_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The file on disk and the override file are given this long before the stream begins without them.
-const START_WITHIN: Duration = Duration::from_secs(5);
 /// A disk that hangs must not hold up the end of the process.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
@@ -55,10 +52,11 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Control {
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// None once its end is waited for.
+    task: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the background tasks share.
+/// What the parts of the background work share.
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
@@ -67,7 +65,7 @@ struct Shared {
     status: watch::Sender<Status>,
     keeper: Keeper,
     place: Option<Place>,
-    /// Held by the task that follows it.
+    /// Held by the part that follows it.
     override_file: tokio::sync::Mutex<Option<Override>>,
     /// True once the override file was read, so that no rules run ahead of it.
     override_read: watch::Sender<bool>,
@@ -75,7 +73,7 @@ struct Shared {
     started: AtomicBool,
 }
 
-/// Tells a task when to end.
+/// Tells a part when to end.
 #[derive(Clone, Debug)]
 struct Stop(watch::Receiver<bool>);
 
@@ -85,27 +83,8 @@ impl Control {
         let shared = Arc::new(Shared::new(settings, engine));
         shared.limit_mode(None);
         let (stop, stopped) = watch::channel(false);
-        let stopped = Stop(stopped);
-        let mut tasks = Vec::new();
-        let spawn = |name, run: fn(Arc<Shared>, Stop) -> _| {
-            runtime.spawn(supervise(name, run, Arc::clone(&shared), stopped.clone()))
-        };
-        tasks.push(spawn("stream", |shared, stop| Box::pin(begin(shared, stop))));
-        tasks.push(spawn("override", |shared, stop| {
-            Box::pin(async move { overrides::follow(&shared, stop).await })
-        }));
-        tasks.push(spawn("disk", |shared, stop| {
-            Box::pin(async move {
-                if let Some(place) = shared.place.clone() {
-                    keep::run(&shared, place, stop).await;
-                }
-            })
-        }));
-        #[cfg(feature = "metrics")]
-        tasks.push(spawn("metrics", |shared, stop| {
-            Box::pin(async move { publish::run(&shared.engine, stop).await })
-        }));
-        Self { shared, stop, tasks: Mutex::new(tasks) }
+        let task = runtime.spawn(background::run(Arc::clone(&shared), Stop(stopped)));
+        Self { shared, stop, task: Mutex::new(Some(task)) }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -125,14 +104,9 @@ impl Control {
     /// Ends the background work: a last report, the stream closed, the rules on disk.
     pub(crate) async fn shutdown(&self) {
         self.stop.send_replace(true);
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        let all = async {
-            for task in tasks {
-                // Supervisors do not panic, and nobody aborts them but a runtime that ends.
-                let _ = task.await;
-            }
-        };
-        if tokio::time::timeout(END_WITHIN, all).await.is_err() {
+        let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        // An error of its own is that the runtime ended before.
+        if tokio::time::timeout(END_WITHIN, task).await.is_err() {
             tracing::warn!("Damper's background work has not ended within {END_WITHIN:?}");
         }
     }
@@ -252,109 +226,7 @@ impl Stop {
     }
 }
 
-type Work = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Runs a task until it returns, again after each panic.
-async fn supervise(
-    name: &'static str,
-    run: fn(Arc<Shared>, Stop) -> Work,
-    shared: Arc<Shared>,
-    mut stop: Stop,
-) {
-    let mut waits = reconnect::Waits::up_to(reconnect::LONGEST);
-    loop {
-        let ended = tokio::spawn(run(Arc::clone(&shared), stop.clone())).await;
-        let Err(error) = ended else { return };
-        if error.is_cancelled() {
-            return;
-        }
-        let wait = waits.next();
-        tracing::error!(task = name, %error, ?wait, "Damper's background work failed; calls go on, it will start again");
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = stop.stopped() => return,
-        }
-    }
-}
-
-/// Takes up what is on this machine, then follows the control plane.
-async fn begin(shared: Arc<Shared>, mut stop: Stop) {
-    if !shared.started.swap(true, Ordering::Relaxed) {
-        tokio::select! {
-            () = take_up(&shared) => {}
-            () = stop.stopped() => return,
-        }
-    }
-    stream::run(&shared, stop).await;
-}
-
-/// The override before the rules, so that they never run ahead of it.
-async fn take_up(shared: &Arc<Shared>) {
-    let mut override_read = shared.override_read.subscribe();
-    // Late or not, the next poll will reduce what the rules do.
-    let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
-    let Some(place) = shared.place.clone() else { return };
-    let path = place.path();
-    let loading = tokio::task::spawn_blocking(move || place.load());
-    let problem = match tokio::time::timeout(START_WITHIN, loading).await {
-        Ok(Ok(Ok(None))) => return,
-        Ok(Ok(Ok(Some(image)))) => {
-            let taking = Arc::clone(shared);
-            match aside::aside(move || taking.restore(image)).await {
-                Ok(()) => return,
-                Err(problem) => problem,
-            }
-        }
-        Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("not read within {START_WITHIN:?}"),
-    };
-    tracing::warn!(file = %path.display(), %problem, "the rules on disk are of no use; nothing is retried until the control plane answers");
-}
-
 /// How a mode is said on the wire; none is unspecified.
 fn mode_to_wire(mode: Option<Mode>) -> i32 {
     mode.map_or(v1::Mode::Unspecified, v1::Mode::from).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU32;
-
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::options::Options;
-
-    fn shared() -> Arc<Shared> {
-        let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
-        Arc::new(Shared::new(options.resolve().unwrap(), Engine::new("orders", "default")))
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn work_that_panics_is_started_again_after_growing_waits_until_it_returns() {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let (_stop, stopped) = watch::channel(false);
-        let begun = Instant::now();
-        let run = |_, _| -> Work {
-            Box::pin(async {
-                assert!(STARTED.fetch_add(1, Ordering::Relaxed) >= 12, "a panic of the test's own");
-            })
-        };
-        supervise("test", run, shared(), Stop(stopped)).await;
-        assert_eq!(STARTED.load(Ordering::Relaxed), 13);
-        // Full jitter up to 0.5, 1, 2, 4, 8, 16 and six times 30 s: 105 s on average.
-        assert!(begun.elapsed() > Duration::from_secs(10), "{:?}", begun.elapsed());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn work_that_panics_forever_still_ends_with_the_last_damper() {
-        let (stop, stopped) = watch::channel(false);
-        let run = |_, _| -> Work { Box::pin(async { panic!("a panic of the test's own") }) };
-        let supervisor = tokio::spawn(supervise("test", run, shared(), Stop(stopped)));
-        tokio::time::sleep(Duration::from_secs(100)).await;
-        assert!(!supervisor.is_finished());
-        drop(stop);
-        supervisor.await.unwrap();
-    }
 }
