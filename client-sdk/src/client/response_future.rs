@@ -277,7 +277,7 @@ where
     fn give_up_attempts(self: Pin<&mut Self>) {
         let mut this = self.project();
         this.main.as_mut().give_up();
-        for mut attempt in this.beside.drain(..) {
+        while let Some(mut attempt) = this.beside.pop() {
             attempt.as_mut().give_up();
         }
     }

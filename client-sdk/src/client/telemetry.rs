@@ -146,6 +146,9 @@ impl AttemptWatch {
 
     fn tell_end(&mut self, code: Code, is_error: bool, now: Time) {
         self.times.ended(now);
+        if self.span.is_disabled() {
+            return;
+        }
         let span = std::mem::replace(&mut self.span, Span::none());
         record_code(&span, code, is_error);
     }
