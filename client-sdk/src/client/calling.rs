@@ -1,6 +1,6 @@
 //! What a call needs until its end, in a place on the heap that was another call's before.
 //!
-//! It is more than half a kilobyte, and an answer is moved a dozen times on its way to the application: by this
+//! It is almost a kilobyte, and an answer is moved a dozen times on its way to the application: by this
 //! layer, by those around it, by tonic. So it stays where it is, and a pointer moves. The places of calls that
 //! ended on a thread serve those that begin there next, so that a call does not go to the heap for one; a thread
 //! keeps at most [`MOST`] of them.
@@ -20,7 +20,7 @@ use super::telemetry::AttemptWatch;
 use super::timer::Timer;
 use crate::kills::Alarm;
 
-/// The places that a thread keeps: for as many calls as one has under way at once, some 50 kB.
+/// The places that a thread keeps: for as many calls as one has under way at once, some 60 kB.
 const MOST: usize = 64;
 
 thread_local! {
