@@ -18,7 +18,10 @@ const P99: usize = 6;
 
 /// Shows a prediction.
 pub(crate) fn report(session: &Session, response: &v1::WhatIfResponse) -> Result<(), Error> {
-    show(session.format, response, || table(response).to_string())?;
+    show(session.format, response, || {
+        // Without a route only what is said beside the table is left.
+        if response.routes.is_empty() { String::new() } else { table(response).to_string() }
+    })?;
     beside(response).into_iter().for_each(message);
     Ok(())
 }
@@ -69,7 +72,7 @@ fn figures(predicted: &v1::Prediction, calls_per_s: f64, worst: &str) -> [String
         became(&rate(before.attempts_per_s), &rate(after.attempts_per_s)),
         signed(extra, ""),
         became(&share(before.success_share), &share(after.success_share)),
-        signed(gain, "%"),
+        signed(gain, "pp"),
         became(&p99(before), &p99(after)),
         worst.to_owned(),
     ]
@@ -84,7 +87,7 @@ fn p99(side: v1::Predicted) -> String {
 fn callee(callee: Callee) -> &'static str {
     match callee {
         Callee::Unspecified => "",
-        Callee::AsMeasured => "healthy",
+        Callee::AsMeasured => "as-measured",
         Callee::TenthFailing => "10%-failing",
         Callee::Outage => "outage",
     }
@@ -122,7 +125,10 @@ fn beside(response: &v1::WhatIfResponse) -> Vec<String> {
     for v1::WithoutTraffic { key, guard, before, after } in &response.without_traffic {
         let kind = if *guard { "guard " } else { "" };
         let words = format!("{kind}{}", key::words(key.as_ref()));
-        lines.push(format!("{}: no call in the last minute that it would change", printable(&words)));
+        lines.push(format!(
+            "{}: no call in the last minute that it would change; services report every few seconds",
+            printable(&words)
+        ));
         let side = |bound: &Option<v1::Bound>| v1::Amplification { bound: *bound, chain: None };
         lines.extend(bounds(&words, Some(&side(before)), Some(&side(after))));
     }
@@ -212,7 +218,7 @@ mod tests {
         assert_eq!(
             [&words[1], &words[2], &words[5]],
             [
-                "shop default stock p.S/M healthy 100.0 100.0->102.0 +2.0 98.0%->99.9% +2.0% 60ms->80ms 1->3",
+                "shop default stock p.S/M as-measured 100.0 100.0->102.0 +2.0 98.0%->99.9% +2.0pp 60ms->80ms 1->3",
                 "shop default stock p.S/M outage 100.0 100.0->118.0 +18.0 0.0% 0.0% none 1->3",
                 "(all) - - - outage 200.0 200.0->236.0 +36.0 0.0% 0.0% - -",
             ]
@@ -224,7 +230,7 @@ mod tests {
         let lines = beside(&response());
         for line in [
             "1 less busy route would change, too, without a prediction",
-            "desk * stock *: no call in the last minute that it would change",
+            "desk * stock *: no call in the last minute that it would change; services report every few seconds",
             "2 rules and guards more without such calls",
             "predicted at revision 7: nothing was changed",
         ] {

@@ -20,7 +20,7 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
         shown.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
     assert_eq!(rows[0][..5], ["CALLER", "CLUSTER", "CALLEE", "METHOD", "CALLEE-IS"], "{shown:?}");
     let callees: Vec<&str> = rows[1..].iter().map(|row| row[4]).collect();
-    assert_eq!(callees, ["healthy", "10%-failing", "outage"], "one route needs no sum: {shown:?}");
+    assert_eq!(callees, ["as-measured", "10%-failing", "outage"], "one route needs no sum: {shown:?}");
     for row in &rows[1..] {
         assert_eq!((row[..4].join(" "), row[11]), (format!("checkout default inventory {METHOD}"), "1->3"));
         assert!(row[6].contains("->") && row[7].starts_with('+'), "{row:?}");
