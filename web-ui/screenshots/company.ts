@@ -18,7 +18,8 @@ import { edges, manifests } from "./table";
 import { Traffic } from "./traffic";
 
 const INSTANCES = 2;
-const REPORT_EVERY_MS = 4_000;
+// As while somebody watches: less often, and the charts of a watched route would fall to 0 between two reports.
+const REPORT_EVERY_MS = 1_000;
 
 export interface Company {
   readonly end: () => void;
@@ -29,7 +30,7 @@ export async function founded(url: string): Promise<Company> {
   await written(url);
   await changed(url);
   const processes = [...new Set(edges.map(({ callerService }) => callerService))].flatMap((service) =>
-    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, at, INSTANCES) })));
+    Array.from({ length: INSTANCES }, (_, at) => ({ service, at, traffic: new Traffic(service, at, INSTANCES, oddities(service, at).told?.overrideMode) })));
   const clients = processes.map(({ service, at }, place) => {
     const identity = { service, cluster: "default", instance: `${service}-6f7d-${(place * 7919).toString(36).padStart(4, "0")}` };
     const { told, answer } = oddities(service, at);

@@ -1,31 +1,27 @@
 // The calls of a route that did not end well since the last report, one by one, as a process tells them: what its
 // counters count, in examples. The same ones for the same route and report.
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { Fate } from "../gen/damper/v1/distribution_pb";
+import type { Fate } from "../gen/damper/v1/distribution_pb";
 import type { FailedAttemptSchema, FailedCallSchema } from "../gen/damper/v1/distribution_pb";
 import { Code } from "../gen/damper/v1/policy_pb";
 
 // A report has at most five.
 const TOLD = 3;
 
-const KINDS = [
-  { fate: Fate.ATTEMPTS_EXHAUSTED, code: Code.UNAVAILABLE, sends: 3, detail: "connection refused" },
-  { fate: Fate.RETRY_BREAKER, code: Code.UNAVAILABLE, sends: 1, detail: "" },
-  { fate: Fate.ATTEMPTS_EXHAUSTED, code: Code.UNAVAILABLE, sends: 3, detail: "" },
-  { fate: Fate.DEADLINE, code: Code.DEADLINE_EXCEEDED, sends: 2, detail: "" },
-] as const;
+const DETAILS = ["connection refused", "", ""] as const;
 
-// Of the report with this number, made now; `salt` tells routes and processes apart.
-export function failedCalls(salt: number, report: number, nowMs: number): MessageInitShape<typeof FailedCallSchema>[] {
-  return Array.from({ length: TOLD }, (_, at) => {
+// Of so many calls that failed; of the report with this number, made now; `salt` tells routes and processes apart.
+export function failedCalls({ fate, would, sends }: { fate: Fate; would: boolean; sends: number }, failed: number, salt: number, report: number,
+  nowMs: number): MessageInitShape<typeof FailedCallSchema>[] {
+  return Array.from({ length: Math.min(failed, TOLD) }, (_, at) => {
     const number = salt * 7919 + report * 31 + at * 13;
-    const { fate, code, sends, detail } = KINDS[number % KINDS.length] ?? KINDS[0];
-    const attempts = attemptsOf(number, sends, detail, fate === Fate.DEADLINE);
+    const attempts = attemptsOf(number, sends, DETAILS[number % DETAILS.length] ?? "");
     const last = attempts.at(-1);
     const latency = (last?.at ?? 0) + (last?.took ?? 0);
     return {
       fate,
-      code,
+      would,
+      code: Code.UNAVAILABLE,
       endedAt: { seconds: BigInt(Math.floor(nowMs / 1000) - (TOLD - at)), nanos: (number * 7_001_003) % 1_000_000_000 },
       latency: ms(latency),
       sends,
@@ -41,14 +37,12 @@ interface Attempt {
   readonly wire: MessageInitShape<typeof FailedAttemptSchema>;
 }
 
-// One after the other, with a wait between; the last of a call that runs out of time is never answered.
-function attemptsOf(number: number, sends: number, detail: string, runsOut: boolean): Attempt[] {
+// One after the other, with a wait between.
+function attemptsOf(number: number, sends: number, detail: string): Attempt[] {
   let from = 0;
   return Array.from({ length: sends }, (_, nr) => {
     const took = 4 + ((number * (nr + 3)) % 38);
-    const isOpen = runsOut && nr === sends - 1;
-    const wire = { sentAfter: ms(from), ...(isOpen ? {} : { took: ms(took), code: Code.UNAVAILABLE, detail }) };
-    const attempt = { at: from, took: isOpen ? 120 : took, wire };
+    const attempt = { at: from, took, wire: { sentAfter: ms(from), took: ms(took), code: Code.UNAVAILABLE, detail } };
     from += took + 20 * (nr + 1) + (number % 9);
     return attempt;
   });

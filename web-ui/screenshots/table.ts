@@ -1,4 +1,5 @@
 // What the company calls and what it has written down: routes, rules and guards. Pure, and the same every time.
+import type { Edge } from "../gen/damper/v1/fleet_pb";
 import { manyServices } from "../page/chain/many";
 
 const SERVICES = 64;
@@ -8,6 +9,26 @@ const VERBS = ["Get", "List", "Create", "Update", "Cancel", "Search", "Reserve",
 const THINGS = ["", "Item", "Batch", "Draft"] as const;
 
 export const edges = manyServices(SERVICES, 7).edges;
+// They have a rule for all that they call, wider than any guard, which cut it.
+const WIDEST = [...new Set(edges.map(({ callerService }) => callerService))].slice(0, 3);
+
+interface Policy {
+  readonly mode: "enforce" | "observe" | "off";
+  readonly retry: { readonly max_attempts: number; readonly codes: object; readonly backoff: object };
+  readonly retry_breaker: { readonly enabled: false } | { readonly ratio: number };
+}
+
+// Repeats much, as its rule has the retry breaker off: with one, which refuses, it could not. Where most fails, one is on.
+export function storms({ amplification, errorShare }: Edge): boolean {
+  return amplification > 1.5 && errorShare < 0.2;
+}
+
+// Of the most exact rule for a method of an edge, by their numbers; none = no rule.
+export function inForce(edge: Edge, place: number, at: number): Policy | undefined {
+  if (edge.routesWithoutRule === 0) return policy(place + at, at === 0 && storms(edge));
+  const wide = WIDEST.indexOf(edge.callerService);
+  return wide < 0 ? undefined : policy(wide, false, 5);
+}
 
 // Between 12 and 44, some edges being broader than others.
 export function methods(calleeService: string, place: number): string[] {
@@ -18,43 +39,49 @@ export function methods(calleeService: string, place: number): string[] {
 // Rules from wide to exact, until there are so many; then the guards.
 export function manifests(): object[] {
   const ruled = edges.map((edge, place) => ({ edge, place })).filter(({ edge }) => edge.routesWithoutRule === 0);
-  const wide = ruled.map(({ edge, place }) => rule(edge.callerService, "*", edge.calleeService, "*", place));
+  const wide = ruled.map(({ edge, place }) => rule(edge.callerService, "*", edge.calleeService, "*", policy(place, storms(edge))));
   const exact = CLUSTERS.flatMap((cluster) => ruled.flatMap(({ edge, place }) => methods(edge.calleeService, place).map((method, at) =>
-    rule(edge.callerService, cluster, edge.calleeService, method, place + at))));
+    rule(edge.callerService, cluster, edge.calleeService, method, policy(place + at, at === 0 && storms(edge))))));
   const callees = [...new Set(edges.map(({ calleeService }) => calleeService))];
   const services = CLUSTERS.flatMap((cluster) => edges.flatMap(({ callerService }, place) => callees.map((callee) =>
-    rule(callerService, cluster, callee, `shop.v1.Legacy${String(place)}/*`, place))));
-  // Wider than any guard, which cut them.
-  const widest = [...new Set(edges.map(({ callerService }) => callerService))].slice(0, 3).map((caller, at) => rule(caller, "*", "*", "*", at, 5));
+    rule(callerService, cluster, callee, `shop.v1.Legacy${String(place)}/*`, policy(place)))));
+  const widest = WIDEST.map((caller, at) => rule(caller, "*", "*", "*", policy(at, false, 5)));
   const rules = [...widest, ...wide, ...exact, ...services].slice(0, RULES);
   return [...rules, ...callees.slice(0, 24).map(guard)];
 }
 
-function rule(caller: string, cluster: string, callee: string, method: string, place: number, maxAttempts = 2 + (place % 2)): object {
-  const base = [10, 25, 50, 100][place % 4] ?? 25;
+function rule(caller: string, cluster: string, callee: string, method: string, policy: Policy): object {
   return {
     kind: "Rule",
     key: { caller_service: caller, caller_cluster: cluster, callee_service: callee, callee_method: method },
-    policy: {
-      mode: place % 9 === 4 ? "observe" : place % 31 === 7 ? "off" : "enforce",
-      retry: {
-        max_attempts: maxAttempts,
-        codes: { allow: ["UNAVAILABLE"] },
-        backoff: { exponential: { base: `${String(base)}ms`, max: `${String(base * 10)}ms` } },
-      },
-      retry_breaker: { ratio: place % 3 === 0 ? 0.2 : 0.1 },
-    },
+    policy,
     owner: `team-${caller.replace(/-\d+$/, "")}`,
   };
 }
 
+function policy(place: number, lets = false, maxAttempts = lets ? 3 : 2 + (place % 2)): Policy {
+  const base = [10, 25, 50, 100][place % 4] ?? 25;
+  return {
+    mode: place % 9 === 4 ? "observe" : place % 31 === 7 ? "off" : "enforce",
+    retry: {
+      max_attempts: maxAttempts,
+      codes: { allow: ["UNAVAILABLE"] },
+      backoff: { exponential: { base: `${String(base)}ms`, max: `${String(base * 10)}ms` } },
+    },
+    retry_breaker: lets ? { enabled: false } : { ratio: place % 3 === 0 ? 0.2 : 0.1 },
+  };
+}
+
 function guard(callee: string, place: number): object {
-  const limit = place % 3 === 0 ? { repeat_limit: { mode: "enforce", ratio: 0.1 } } : {};
+  // Those who are stormed have not asked for a retry breaker yet, nor for a limit.
+  const stormed = edges.some((edge) => edge.calleeService === callee && storms(edge));
+  const breaker = stormed ? {} : { max_retry_breaker_ratio: 0.2 };
+  const limit = place % 3 === 0 && !stormed ? { repeat_limit: { mode: "enforce", ratio: 0.1 } } : {};
   const hedge = place % 4 === 1 ? { hedge: "forbid" } : {};
   return {
     kind: "Guard",
     key: { caller_service: "*", caller_cluster: "*", callee_service: callee, callee_method: "*" },
-    ceiling: { max_attempts: 3 + (place % 2), max_retry_breaker_ratio: 0.2, ...hedge, ...limit },
+    ceiling: { max_attempts: 3 + (place % 2), ...breaker, ...hedge, ...limit },
     owner: `team-${callee.replace(/-\d+$/, "")}`,
   };
 }

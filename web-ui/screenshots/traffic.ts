@@ -1,19 +1,29 @@
-// What a process of the company has counted since it began: calls at steady rates with a little chance, most of them
-// fine, some routes repeating much.
+// What a process of the company has counted since it began: calls at steady rates with a little chance, of which each
+// attempt fails as likely as the others. What is repeated, and how calls end, follows from that and from the rule in force.
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { Fate } from "../gen/damper/v1/distribution_pb";
 import type { ReportSchema } from "../gen/damper/v1/distribution_pb";
+import { Mode } from "../gen/damper/v1/policy_pb";
 import { failedCalls } from "./failed";
-import { edges, methods } from "./table";
+import { edges, inForce, methods, storms } from "./table";
+
+type Edge = (typeof edges)[number];
 
 interface Route {
   readonly calleeService: string;
   readonly calleeMethod: string;
   readonly callsPerS: number;
-  // Attempts / calls.
-  readonly amplification: number;
-  readonly errorShare: number;
+  // Of an attempt.
+  readonly failing: number;
+  // Of a call, by the rule as it stands now.
+  readonly sends: number;
+  // Of calls that fail.
+  readonly fate: Fate;
+  readonly would: boolean;
+  // Whether a rule governs it, and what its retry breaker says.
+  readonly ruled: boolean;
+  readonly refuses: boolean;
   readonly coverage: number;
   // Index of the middle one of the engine's latency buckets.
   readonly bucket: number;
@@ -21,7 +31,11 @@ interface Route {
 
 // The first method of an edge carries most of what is told of the edge.
 const OF_THE_FIRST = 0.75;
+// Of the retry breaker, as are the failures that it allows at any ratio.
 const WINDOW_S = 10;
+const MIN_FAILURES = 3;
+// What the strictest retry breaker of the table lets be repeated.
+const ORDINARY = 0.08;
 
 export class Traffic {
   readonly #routes: readonly Route[];
@@ -29,49 +43,75 @@ export class Traffic {
   // Tells its failed calls from those of the service's other processes.
   readonly #at: number;
   #reports = 0;
+  #reportedS = 0;
 
   // One of so many processes of a service, by its number.
-  constructor(service: string, at: number, of: number) {
+  constructor(service: string, at: number, of: number, override = Mode.UNSPECIFIED) {
     this.#at = at;
-    this.#routes = edges.flatMap((edge, place) => (edge.callerService === service ? routes(edge, place, of) : []));
+    this.#routes = edges.flatMap((edge, place) => (edge.callerService === service ? routes(edge, place, of, override) : []));
   }
 
   report(nowMs: number): MessageInitShape<typeof ReportSchema> {
     const seconds = (nowMs - this.#begunMs) / 1000 + WINDOW_S;
+    const told = this.#routes.map((route) => {
+      const failed = count(route, seconds).failed - count(route, this.#reportedS).failed;
+      return { ...counted(route, seconds), failedCalls: failedCalls(route, failed, route.bucket * 10 + this.#at, this.#reports, nowMs) };
+    });
     this.#reports += 1;
-    const told = this.#routes.map((route) => ({
-      ...counted(route, seconds),
-      failedCalls: route.errorShare > 0 ? failedCalls(route.bucket * 10 + this.#at, this.#reports, nowMs) : [],
-    }));
+    this.#reportedS = seconds;
     const governed = told.reduce((sum, { calls }) => sum + calls, 0n);
     return { routes: told, governedCalls: governed, since: { seconds: BigInt(Math.floor(seconds)), nanos: 0 } };
   }
 }
 
-function routes(edge: (typeof edges)[number], place: number, of: number): Route[] {
+function routes(edge: Edge, place: number, of: number, override: Mode): Route[] {
   const names = methods(edge.calleeService, place);
   return names.map((calleeMethod, at): Route => {
     const share = at === 0 ? OF_THE_FIRST : (1 - OF_THE_FIRST) / (names.length - 1);
+    const callsPerS = (edge.callsPerS * share) / of;
+    const failing = at === 0 ? chance(edge) : 0;
     return {
       calleeService: edge.calleeService,
       calleeMethod,
-      callsPerS: (edge.callsPerS * share) / of,
-      amplification: at === 0 ? edge.amplification : 1,
-      errorShare: at === 0 ? edge.errorShare : 0,
+      callsPerS,
+      failing,
+      ...governed(inForce(edge, place, at), override, failing, callsPerS),
       coverage: edge.chainCoverage,
       bucket: 72 + ((place * 7 + at * 3) % 24),
     };
   });
 }
 
-function counted({ calleeService, calleeMethod, callsPerS, amplification, errorShare, coverage, bucket }: Route, seconds: number) {
+// A storm sends three times at most, and so many calls fail nevertheless.
+function chance(edge: Edge): number {
+  return storms(edge) ? Math.cbrt(edge.errorShare) : Math.max(edge.errorShare, Math.min(edge.amplification - 1, ORDINARY));
+}
+
+// The ratio of failures to successes is the same whether they are repeated or not.
+function governed(policy: ReturnType<typeof inForce>, override: Mode, failing: number, callsPerS: number) {
+  if (policy === undefined || policy.mode === "off") return { ruled: false, refuses: false, sends: 1, fate: Fate.POLICY_OFF, would: false };
+  const { retry, retry_breaker: breaker } = policy;
+  const inWindow = callsPerS * WINDOW_S;
+  const refuses = "ratio" in breaker && failing * inWindow > Math.max(breaker.ratio * (1 - failing) * inWindow, MIN_FAILURES);
+  const would = policy.mode === "observe" || override === Mode.OBSERVE;
+  const allowed = would ? Fate.RETRY : Fate.ATTEMPTS_EXHAUSTED;
+  return { ruled: true, refuses, sends: would || refuses ? 1 : retry.max_attempts, fate: refuses ? Fate.RETRY_BREAKER : allowed, would };
+}
+
+// Each rises on its own, and never falls.
+function count({ callsPerS, failing, sends, bucket }: Route, seconds: number) {
   // With a slow wave, so that the charts are no straight lines.
-  const calls = Math.round(callsPerS * (seconds + 2.4 * Math.sin(seconds / 9 + bucket)));
-  const retries = Math.round(calls * (amplification - 1));
-  const failed = Math.round(calls * errorShare);
-  const helped = Math.min(Math.round(retries * 0.4), calls - failed);
-  const refused = Math.round(failed * 0.6);
-  const count = (fate: Fate, of: number) => ({ fate, would: false, count: BigInt(of) });
+  const begun = callsPerS * Math.max(0, seconds + 2.4 * Math.sin(seconds / 9 + bucket));
+  const lost = failing ** sends;
+  const repeated = Array.from({ length: sends - 1 }, (_, nr) => failing ** (nr + 1)).reduce((sum, share) => sum + share, 0);
+  const [ok, helped, failed, retries] = [1 - failing, failing - lost, lost, repeated].map((share) => Math.round(begun * share)) as [number, number, number, number];
+  return { ok, helped, failed, retries, calls: ok + helped + failed };
+}
+
+function counted(route: Route, seconds: number) {
+  const { calleeService, calleeMethod, coverage, bucket, fate, would, ruled, refuses } = route;
+  const { ok, helped, failed, retries, calls } = count(route, seconds);
+  const before = count(route, seconds - WINDOW_S);
   return {
     calleeService,
     calleeMethod,
@@ -79,11 +119,11 @@ function counted({ calleeService, calleeMethod, callsPerS, amplification, errorS
     attempts: BigInt(calls + retries),
     retries: BigInt(retries),
     noContextCalls: BigInt(Math.round(calls * (1 - coverage))),
-    fates: [count(Fate.OK, calls - failed - helped), count(Fate.OK_AFTER_RETRY, helped), count(Fate.RETRY_BREAKER, refused),
-      count(Fate.ATTEMPTS_EXHAUSTED, failed - refused)].filter((each) => each.count > 0n),
-    codes: [{ code: 0, count: BigInt(calls - failed) }, { code: Code.Unavailable, count: BigInt(retries + failed) }],
+    fates: [{ fate: Fate.OK, would: false, count: BigInt(ok) }, { fate: Fate.OK_AFTER_RETRY, would: false, count: BigInt(helped) },
+      { fate, would, count: BigInt(failed) }].filter((each) => each.count > 0n),
+    codes: [{ code: 0, count: BigInt(ok + helped) }, { code: Code.Unavailable, count: BigInt(retries + failed) }],
     latency: [-3, -1, 0, 1, 2, 6, 14].map((off, at) => ({ bucket: bucket + off, count: BigInt(Math.round(calls * ([0.1, 0.25, 0.3, 0.2, 0.1, 0.04, 0.01][at] ?? 0))) })),
-    state: { windowFailures: BigInt(Math.round((failed / seconds) * WINDOW_S)), windowSuccesses: BigInt(Math.round(((calls - failed) / seconds) * WINDOW_S)),
-      breakerRefuses: errorShare > 0.1 },
+    ...(ruled && { state: { windowFailures: BigInt(retries + failed - before.retries - before.failed),
+      windowSuccesses: BigInt(ok + helped - before.ok - before.helped), breakerRefuses: refuses } }),
   };
 }
