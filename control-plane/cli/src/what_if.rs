@@ -219,8 +219,8 @@ mod tests {
             [&words[1], &words[2], &words[5]],
             [
                 "shop default stock p.S/M as-measured 100.0 100.0->102.0 +2.0 98.0%->99.9% +2.0pp 60ms->80ms 1->3",
-                "shop default stock p.S/M outage 100.0 100.0->118.0 +18.0 0.0% 0.0% none 1->3",
-                "(all) - - - outage 200.0 200.0->236.0 +36.0 0.0% 0.0% - -",
+                "shop default stock p.S/M outage 100.0 100.0->118.0 +18.0 0.0% 0.0pp none 1->3",
+                "(all) - - - outage 200.0 200.0->236.0 +36.0 0.0% 0.0pp - -",
             ]
         );
     }

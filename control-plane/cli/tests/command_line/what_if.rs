@@ -25,7 +25,7 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
         assert_eq!((row[..4].join(" "), row[11]), (format!("checkout default inventory {METHOD}"), "1->3"));
         assert!(row[6].contains("->") && row[7].starts_with('+'), "{row:?}");
     }
-    assert_eq!((rows[3][8], rows[3][9], rows[3][10]), ("0.0%", "0.0%", "none"));
+    assert_eq!((rows[3][8], rows[3][9], rows[3][10]), ("0.0%", "0.0pp", "none"));
     assert!(rows[1][9].starts_with("+9.") || rows[1][9].starts_with("+10."), "a tenth fails: {shown:?}");
     for line in [
         "checkout default inventory inventory.v1.Inventory/Reserve: more on this hop: at most 3 attempts per call",
