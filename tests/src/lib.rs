@@ -12,3 +12,4 @@ pub mod lab;
 pub mod machine;
 pub mod peer;
 pub mod sled;
+pub mod spread;

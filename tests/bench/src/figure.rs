@@ -1,8 +1,7 @@
 //! What a row of the table says: figures, each with its peer from the same run and what was aimed at.
 
+use damper_tests::spread::Spread;
 use serde::{Deserialize, Serialize};
-
-use crate::rounds::Spread;
 
 /// One measurement.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 
 use damper_bench::figure::{Figure, Row};
-use damper_bench::rounds::Spread;
 use damper_bench::rows::IDS;
 use damper_tests::binary;
+use damper_tests::spread::Spread;
 use serde_json::Value;
 
 /// Needs builds of its own.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::load::Ended;
 use super::scenario::{Parts, Record, Scenario};
+use crate::spread::quantile;
 
 /// The share of requests that must succeed for a chain to be called recovered.
 pub const RECOVERED: f64 = 0.95;
@@ -96,17 +97,10 @@ impl Part {
             faulty: at(&record.arrivals[faulty]),
             success: per_request(succeeded),
             goodput: if requests == 0 { 0.0 } else { succeeded / (due.end - due.start).as_secs_f64() },
-            p50_ms: percentile(&took, 0.5),
-            p99_ms: percentile(&took, 0.99),
+            p50_ms: quantile(&took, 0.5),
+            p99_ms: quantile(&took, 0.99),
         }
     }
-}
-
-/// The nearest rank; 0 for none.
-#[must_use]
-pub fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// The requests due in a time.

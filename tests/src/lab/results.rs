@@ -10,6 +10,7 @@ use super::figures::{Figures, Part};
 use super::scenario::{Scenario, Trouble};
 use super::strategy::Strategy;
 use crate::machine::Machine;
+use crate::spread::Spread;
 
 /// Its name.
 pub const FILE: &str = "lab.json";
@@ -59,17 +60,6 @@ pub struct Row {
     pub runs: Vec<Figures>,
 }
 
-/// The middle and the ends of a figure over the runs.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Spread {
-    /// Half of the runs were not above.
-    pub median: f64,
-    /// The smallest.
-    pub least: f64,
-    /// The largest.
-    pub most: f64,
-}
-
 impl Results {
     /// Those in a folder.
     ///
@@ -112,11 +102,7 @@ impl Row {
 
     /// A figure over the runs.
     pub fn spread(&self, figure: impl Fn(&Figures) -> f64) -> Spread {
-        let mut all: Vec<f64> = self.runs.iter().map(figure).collect();
-        all.sort_by(f64::total_cmp);
-        let at = |place: usize| all.get(place).copied().unwrap_or_default();
-        let median = f64::midpoint(at(all.len() / 2), at(all.len().saturating_sub(1) / 2));
-        Spread { median, least: at(0), most: at(all.len().saturating_sub(1)) }
+        Spread::of(self.runs.iter().map(figure))
     }
 
     /// A figure of the steady part over the runs.
@@ -128,16 +114,6 @@ impl Row {
     #[must_use]
     pub fn worst(&self) -> u32 {
         self.runs.iter().map(|figures| figures.worst).max().unwrap_or_default()
-    }
-}
-
-impl Spread {
-    /// The median, and the ends where they differ from it.
-    #[must_use]
-    pub fn shown(self, digits: usize) -> String {
-        let [median, least, most] =
-            [self.median, self.least, self.most].map(|value| format!("{value:.digits$}"));
-        if least == most { median } else { format!("{median} ({least}..{most})") }
     }
 }
 

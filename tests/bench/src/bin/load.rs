@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Parser;
 use damper_bench::fleet::{Fleet, Server, Settings, put_late, write_rules};
-use damper_bench::{process, rounds};
+use damper_bench::process;
+use damper_tests::spread::quantile;
 
 /// Time for what starting and connecting left behind to settle: a report of every client.
 const SETTLE: Duration = Duration::from_secs(6);
@@ -74,7 +75,7 @@ async fn measure(plan: &Plan, clients: usize, rules: usize) -> Result<String> {
 
 /// How soon half, nearly all and all of them had it.
 fn arrival(seconds: &[f64]) -> String {
-    let at = |share| Duration::from_secs_f64(rounds::quantile(seconds, share));
+    let at = |share| Duration::from_secs_f64(quantile(seconds, share));
     if seconds.is_empty() {
         "-".to_owned()
     } else {

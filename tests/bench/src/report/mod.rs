@@ -85,3 +85,20 @@ impl Report {
         fs::write(folder.join(TEXT), text).with_context(|| folder.display().to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_measured_before_can_be_read() {
+        let committed = include_str!("../../../../docs/benchmarks/bench.json");
+        let report: Report = serde_json::from_str(committed).unwrap();
+        let again: serde_json::Value = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            again,
+            serde_json::from_str::<serde_json::Value>(committed).unwrap(),
+            "and names are kept"
+        );
+    }
+}

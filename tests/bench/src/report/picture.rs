@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use anyhow::Result;
+use damper_tests::spread::Spread;
 use plotters::prelude::*;
 
 use crate::figure::{Chart, Point, Row, Series};
-use crate::rounds::Spread;
 
 const SIZE: (u32, u32) = (820, 380);
 const FONT: &str = "sans-serif";

@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use damper_tests::machine::Machine;
+use damper_tests::spread::Spread;
 
 use super::Report;
 use super::picture::Picture;
 use crate::figure::{Figure, Measured, Row, Target};
-use crate::rounds::Spread;
 
 const HEAD: &str = "# Benchmarks
 

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use damper_proto::v1::{self, rules_client::RulesClient};
 use damper_sdk::Damper;
 use damper_tests::etcd::Etcd;
+use damper_tests::spread::quantile;
 use etcd_client::{Client, WatchStream};
 use prost::Message as _;
 use tokio::time::sleep;
@@ -24,7 +25,6 @@ use crate::figure::{Figure, Row, Target};
 use crate::fleet::{Server, Settings, rule};
 use crate::patience::{PATIENCE, within};
 use crate::process::tethered;
-use crate::rounds::quantile;
 
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 const KEY: &str = "bench/change";

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use damper_core::policy::{Budget, RetryBreaker};
 use damper_core::{Call, CallStart, Code, Failure, Mode, Policy, Ratio, Retry, Route, Step, Time, Verdict};
+use damper_tests::spread::Spread;
 
 use super::{Size, layer, lookup};
 use crate::figure::{Figure, Row, Target};
-use crate::rounds::{Spread, interleaved, ratio};
+use crate::rounds::{interleaved, ratio};
 
 const RULES: [usize; 3] = [1, 100, 10_000];
 const BATCH: usize = 250;

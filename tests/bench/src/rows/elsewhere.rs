@@ -5,9 +5,9 @@ use std::path::Path;
 use anyhow::Result;
 use damper_tests::lab::results::{self, Results};
 use damper_tests::lab::targets::{self, Verdict};
+use damper_tests::spread::Spread;
 
 use crate::figure::{Figure, Row, Target};
-use crate::rounds::Spread;
 
 /// What the lab wrote into this folder, and what nobody can measure yet.
 pub(super) fn rows(folder: &Path) -> Result<Vec<Row>> {

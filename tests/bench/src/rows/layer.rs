@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use damper_tests::machine;
+use damper_tests::spread::Spread;
 
 use super::Size;
 use crate::calls::{self, Bench, Subject};
 use crate::figure::{Chart, Figure, Peer, Point, Row, Series, Target};
 use crate::process::{output, sibling, tethered};
-use crate::rounds::{Spread, interleaved, pairwise, ratio};
+use crate::rounds::{interleaved, pairwise, ratio};
 
 const TOWER: &str = "tower::retry with TpsBudget, as a tonic client needs it";
 const CLONEABLE: &str = "tower::retry with TpsBudget, where the body can be cloned";

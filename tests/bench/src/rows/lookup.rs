@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use damper_core::{MAX_ROUTES, Mode, Pattern, Policy, Retry, RouteKey, Rule, Table};
+use damper_tests::spread::Spread;
 
 use super::{Size, layer};
 use crate::figure::{Chart, Figure, Point, Row, Series, Target};
-use crate::rounds::{Spread, interleaved};
+use crate::rounds::interleaved;
 
 /// What the caller calls itself.
 const CALLER: &str = "orders";

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use damper_sdk::{Damper, Options};
 use damper_tests::etcd::Etcd;
+use damper_tests::spread::{Spread, quantile};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -20,7 +21,7 @@ use crate::figure::{Figure, Row, Target};
 use crate::fleet::{Door, Server, Settings, put_late, write_rules};
 use crate::patience::within;
 use crate::process::{Conversation, answer, tethered};
-use crate::rounds::{Spread, pairwise, quantile};
+use crate::rounds::pairwise;
 
 const RULES: usize = 1_000;
 const SERVICES: usize = 100;

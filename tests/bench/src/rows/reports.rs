@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use damper_tests::spread::{Spread, quantile};
 
 use super::Size;
 use crate::figure::{Figure, Row, Target};
 use crate::fleet::{HeldFleet, Server, Settings, write_rules};
-use crate::rounds::{Spread, quantile};
 
 const ROUTES: usize = 20;
 const RULES: usize = 1_000;

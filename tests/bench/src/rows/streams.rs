@@ -9,13 +9,13 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use damper_tests::spread::{Spread, quantile};
 use tempfile::TempDir;
 
 use super::Size;
 use crate::figure::{Chart, Figure, Point, Row, Series, Target};
 use crate::fleet::{Door, HeldFleet, Server, Settings, certificate, put_late};
 use crate::process::{Conversation, Usage};
-use crate::rounds::{Spread, quantile};
 
 const RAW: &str = "a tonic server with the same streams";
 /// Parts of the idle time, each measured by itself.

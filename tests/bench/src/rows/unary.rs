@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use damper_sdk::Damper;
+use damper_tests::spread::quantile;
 use http::{Request, Response};
 use serde::{Deserialize, Serialize};
 use tonic::body::Body;
@@ -22,7 +23,7 @@ use crate::calls::{self, CALLEE};
 use crate::figure::{Figure, Row, Target};
 use crate::patience::{PATIENCE, within};
 use crate::process::{Conversation, answer, output, sibling, tethered};
-use crate::rounds::{interleaved, quantile};
+use crate::rounds::interleaved;
 
 const IN_FLIGHT: usize = 64;
 const RAW: &str = "tonic without the layer";

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use damper_tests::spread::Spread;
 
 use super::Size;
 use crate::calls;
@@ -17,7 +18,6 @@ use crate::figure::{Figure, Row, Target};
 use crate::fleet::Server;
 use crate::patience::PATIENCE;
 use crate::process::{output, tethered};
-use crate::rounds::Spread;
 
 const PACKAGE: &str = "damper-weight";
 const ROUTES: usize = 200;

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use damper_tests::lab::figures::{Figures, Part};
-use damper_tests::lab::results::{Results, Row, Spread};
+use damper_tests::lab::results::{Results, Row};
 use damper_tests::lab::scenario::{Scenario, Trouble};
 use damper_tests::machine::cores;
+use damper_tests::spread::Spread;
 
 use crate::matrix;
 use crate::table::{percent, recovery};
@@ -187,7 +188,7 @@ fn comparison(pairs: &[Pair<'_>]) -> String {
 
 /// Both medians side by side, the simulator's in bold where it is off.
 fn medians(both: &Both) -> String {
-    let median = |spread: Spread| both.shown(Spread { least: spread.median, most: spread.median, ..spread });
+    let median = |spread: Spread| both.shown(Spread::exactly(spread.median));
     let (lab, simulated) = (median(both.lab), median(both.simulated));
     if both.agrees() { format!("{lab} | {simulated}") } else { format!("{lab} | **{simulated}**") }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use damper_tests::lab::results::{Results, Row, Spread};
+use damper_tests::lab::results::{Results, Row};
 use damper_tests::lab::scenario::Trouble;
 use damper_tests::lab::strategy::Strategy;
 use damper_tests::lab::targets;
+use damper_tests::spread::Spread;
 
 use crate::matrix::{LAYERS, SHARES};
 
@@ -130,19 +131,15 @@ fn layers(row: &Row, at: impl Fn(&damper_tests::lab::figures::Figures, usize) ->
 }
 
 pub(crate) fn percent(share: Spread) -> String {
-    let Spread { median, least, most } = share;
-    Spread { median: median * 1e2, least: least * 1e2, most: most * 1e2 }.shown(1) + " %"
+    let Spread { median, min, max } = share;
+    Spread { median: median * 1e2, min: min * 1e2, max: max * 1e2 }.shown(1) + " %"
 }
 
 pub(crate) fn recovery(row: &Row) -> String {
-    let all: Option<Vec<u64>> = row.runs.iter().map(|run| run.recovery_ms).collect();
-    let seconds = |ms: u64| ms as f64 / 1e3;
-    match all {
-        Some(all) => {
-            let (least, most) = (all.iter().min().copied(), all.iter().max().copied());
-            let (least, most) = (least.map_or(0.0, seconds), most.map_or(0.0, seconds));
-            if least == most { format!("{least:.1} s") } else { format!("{least:.1}..{most:.1} s") }
-        }
+    let all: Option<Vec<f64>> = row.runs.iter().map(|run| Some(run.recovery_ms? as f64 / 1e3)).collect();
+    match all.map(Spread::of) {
+        Some(Spread { min, max, .. }) if min == max => format!("{min:.1} s"),
+        Some(Spread { min, max, .. }) => format!("{min:.1}..{max:.1} s"),
         None => "not in the run".to_owned(),
     }
 }
