@@ -6,6 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use damper_tests::spread::Spread;
+use plotters::coord::CoordTranslate;
 use plotters::prelude::*;
 
 use crate::figure::{Chart, Point, Row, Series};
@@ -65,13 +66,7 @@ fn lines(chart: &Chart, x: &str, area: &Area<'_>) -> Result<()> {
         };
         context.draw_series(series.points.iter().map(range))?;
     }
-    let mut legend = context.configure_series_labels();
-    legend
-        .position(SeriesLabelPosition::UpperLeft)
-        .background_style(WHITE.mix(0.8))
-        .border_style(TRANSPARENT)
-        .draw()?;
-    Ok(())
+    legend(&mut context)
 }
 
 /// Groups beside each other, the same colour for the same bar of each.
@@ -107,6 +102,11 @@ fn bars(chart: &Chart, area: &Area<'_>) -> Result<()> {
         let drawn = context.draw_series(bars.iter().map(rectangle))?;
         drawn.label(name).legend(|(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
     }
+    legend(&mut context)
+}
+
+/// What has which colour, in a corner where lines and bars seldom come.
+fn legend<'a, CT: CoordTranslate>(context: &mut ChartContext<'a, SVGBackend<'a>, CT>) -> Result<()> {
     let mut legend = context.configure_series_labels();
     legend
         .position(SeriesLabelPosition::UpperLeft)
