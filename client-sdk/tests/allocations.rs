@@ -27,6 +27,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc as channel;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::GrpcMethod;
 use tonic::body::Body;
 use tonic::transport::server::TcpIncoming;
 use tower::service_fn;
@@ -102,13 +103,15 @@ impl http_body::Body for Message {
 }
 
 /// What it takes to be able to send a call again: a body that reads the message that is kept, a copy of the
-/// headers (a table and the entries), and the path, which is shared from then on.
+/// headers (a table and the entries), and the path, which is shared from then on. What a generated client puts into
+/// the extensions is kept without any.
 const GOVERNED: usize = 4;
 const TAKE: &str = "/stock.v1.Stock/Take";
 
 fn request(reads: &Arc<AtomicUsize>, path: &str) -> Request<Body> {
     Request::post(path)
         .header("content-type", "application/grpc")
+        .extension(GrpcMethod::new("stock.v1.Stock", "Take"))
         .body(Body::new(Message(Arc::clone(reads))))
         .expect("a path and constants")
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use damper_core::{Mode, Policy, Send, deadline};
 use http::{HeaderMap, HeaderValue, Request};
+use tonic::GrpcMethod;
 use tonic::body::Body;
 
 use super::active_call::ActiveCall;
@@ -25,13 +26,22 @@ pub(crate) struct Requests {
     /// The body of each; none if it is not kept.
     kept: Option<Kept>,
     /// All else of each; none if there is at most one.
-    head: Option<Request<()>>,
+    head: Option<Head>,
     own_timeout: Option<Duration>,
     call_id: bool,
     external: bool,
     /// The flag goes into the baggage too.
     baggage: bool,
     hang_up: HangUp,
+}
+
+/// A request without its body.
+#[derive(Debug)]
+struct Head {
+    head: Request<()>,
+    /// What tonic's generated clients put into each request's extensions, where nothing else is in them. Kept apart:
+    /// cloning extensions takes an allocation for each and two for their map.
+    grpc_method: Option<GrpcMethod<'static>>,
 }
 
 impl Requests {
@@ -51,7 +61,7 @@ impl Requests {
         let kept = policy.filter(|policy| policy.repeats()).and_then(|policy| keep(request, policy, memory));
         let is_enforced = policy.is_some_and(|policy| policy.mode == Mode::Enforce);
         // In observe mode the request is kept as well, to know whether it could be, and then sent once.
-        let head = (kept.is_some() && is_enforced).then(|| head_of(request));
+        let head = (kept.is_some() && is_enforced).then(|| Head::of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
         let mut hang_up = HangUp::default();
         if kept.is_none() && is_enforced {
@@ -97,7 +107,7 @@ impl Requests {
     /// The request once more, for this attempt; none if it was not kept.
     pub(crate) fn again(&self, send: &Send, call: &ActiveCall) -> Option<Request<Body>> {
         let kept = self.kept.as_ref()?;
-        let mut request = self.head.clone()?.map(|()| kept.body());
+        let mut request = self.head.as_ref()?.with(kept.body());
         self.mark(request.headers_mut(), send, call);
         Some(request)
     }
@@ -135,14 +145,28 @@ fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> O
     kept
 }
 
-fn head_of(request: &Request<Body>) -> Request<()> {
-    let mut head = Request::new(());
-    *head.method_mut() = request.method().clone();
-    *head.uri_mut() = request.uri().clone();
-    *head.version_mut() = request.version();
-    *head.headers_mut() = request.headers().clone();
-    *head.extensions_mut() = request.extensions().clone();
-    head
+impl Head {
+    fn of<B>(request: &Request<B>) -> Self {
+        let mut head = Request::new(());
+        *head.method_mut() = request.method().clone();
+        *head.uri_mut() = request.uri().clone();
+        *head.version_mut() = request.version();
+        *head.headers_mut() = request.headers().clone();
+        let extensions = request.extensions();
+        let grpc_method = extensions.get().filter(|_| extensions.len() == 1).cloned();
+        if grpc_method.is_none() {
+            *head.extensions_mut() = extensions.clone();
+        }
+        Self { head, grpc_method }
+    }
+
+    fn with(&self, body: Body) -> Request<Body> {
+        let mut request = self.head.clone().map(|()| body);
+        if let Some(grpc_method) = &self.grpc_method {
+            request.extensions_mut().insert(grpc_method.clone());
+        }
+        request
+    }
 }
 
 /// Written on the stack first: the header's own copy is the only allocation that a deadline costs.

@@ -6,6 +6,7 @@ use std::fmt;
 use damper_core::{Code, CodeSet};
 use http::HeaderValue;
 use tokio::time::Instant;
+use tonic::GrpcMethod;
 
 use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, trailers_only, unavailable};
 use super::*;
@@ -68,6 +69,26 @@ async fn every_attempt_has_the_same_metadata_and_extensions() {
         seen.headers.remove("grpc-previous-rpc-attempts");
         assert_eq!(pairs(&seen.headers), sent);
         assert_eq!(seen.extensions.get(), Some(&Tenant(7)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_attempt_names_the_method_as_a_generated_client_does() {
+    #[derive(Clone, PartialEq, Debug)]
+    struct Tenant(u32);
+    for tenant in [None, Some(Tenant(7))] {
+        let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), unavailable(), ok()]));
+        let mut request = request();
+        request.extensions_mut().insert(GrpcMethod::new("stock.v1.Stock", "Reserve"));
+        tenant.clone().map(|tenant| request.extensions_mut().insert(tenant));
+        call(&mut governed(&engine, peer.clone()), request).await.unwrap();
+        let seen = peer.seen();
+        assert_eq!(seen.len(), 3);
+        for seen in seen {
+            let method = seen.extensions.get::<GrpcMethod<'static>>().unwrap();
+            assert_eq!((method.service(), method.method()), ("stock.v1.Stock", "Reserve"));
+            assert_eq!(seen.extensions.get(), tenant.as_ref());
+        }
     }
 }
 
