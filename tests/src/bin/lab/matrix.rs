@@ -13,8 +13,15 @@ use damper_tests::lab::strategy::{Strategy, Times};
 
 /// The shares of errors, in percent.
 pub(crate) const SHARES: [u32; 7] = [1, 5, 10, 15, 30, 50, 100];
+/// Layers of the chains, the top included.
+pub(crate) const LENGTHS: [usize; 4] = [2, 3, 4, 5];
 /// Where one chain stands for all.
 pub(crate) const LAYERS: usize = 4;
+/// The faults that the target for chains names, ...
+pub(crate) const TARGETED: [Trouble; 4] =
+    [Trouble::Errors(100), Trouble::Errors(50), Trouble::Errors(10), Trouble::Silent];
+/// ... and whom it compares.
+pub(crate) const COMPARED: [Strategy; 3] = [Strategy::Naive, Strategy::TowerBudget, Strategy::Damper];
 const SEED: u64 = 20;
 
 const fn ms(ms: u64) -> Duration {
@@ -26,7 +33,7 @@ pub(crate) fn full() -> Vec<Scenario> {
     let troubles = SHARES.map(Trouble::Errors).into_iter().chain(OTHERS);
     let troubles: Vec<_> = troubles.collect();
     let mut all = Vec::new();
-    for layers in 2..=5 {
+    for layers in LENGTHS {
         for &trouble in &troubles {
             // The layer above the bottom is the top of a chain of two.
             if trouble == Trouble::Middle && layers == 2 {
@@ -49,7 +56,8 @@ const OTHERS: [Trouble; 7] = [
     Trouble::Flapping,
 ];
 
-/// A selection: every share of errors, every other fault, every length and every step of Damper, but not all together.
+/// A selection: every share of errors, every other fault and every step of Damper on one chain, and at every length what
+/// the target names.
 pub(crate) fn short() -> Vec<Scenario> {
     use Strategy::{
         Backoff, Damper, DamperAdaptive, DamperBreaker, DamperDeadline, DamperHedge, DamperLimit, DamperUp,
@@ -62,9 +70,6 @@ pub(crate) fn short() -> Vec<Scenario> {
     for share in SHARES {
         add(LAYERS, Trouble::Errors(share), &[Naive, TowerBudget, Damper, DamperAdaptive]);
     }
-    for layers in [2, 3, 5] {
-        add(layers, Trouble::Errors(100), &[Naive, TowerBudget, Damper]);
-    }
     add(LAYERS, Trouble::Errors(100), &[Backoff, DamperBreaker, DamperUp, DamperDeadline, DamperLimit]);
     add(LAYERS, Trouble::Middle, &[Naive, TowerBudget, Damper]);
     add(LAYERS, Trouble::Silent, &[Naive, TowerBudget, Damper, DamperDeadline]);
@@ -73,6 +78,11 @@ pub(crate) fn short() -> Vec<Scenario> {
     add(LAYERS, Trouble::Overload, &[None, Naive, TowerBudget, Damper]);
     add(LAYERS, Trouble::Partial, &[None, Naive, TowerBudget, Damper, DamperAdaptive]);
     add(LAYERS, Trouble::Flapping, &[None, Naive, TowerBudget, Damper, DamperAdaptive]);
+    for layers in LENGTHS.into_iter().filter(|layers| *layers != LAYERS) {
+        for trouble in TARGETED {
+            add(layers, trouble, &COMPARED);
+        }
+    }
     all.extend([None, Naive, Backoff, TowerBudget, Damper, DamperAdaptive].map(stall));
     all
 }
@@ -125,4 +135,33 @@ fn stall(strategy: Strategy) -> Scenario {
     let capacity = Some(Capacity { per_second: 125, queue: 50 });
     let load = Load { rate: 100, patience: ms(2000) };
     Scenario { layers: 3, trouble: Trouble::Stall, strategy, times, load, parts, capacity, seed: SEED }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use damper_tests::lab::results::name;
+
+    use super::*;
+
+    fn names(scenarios: &[Scenario]) -> HashSet<String> {
+        let names: HashSet<_> = scenarios.iter().map(name).collect();
+        assert_eq!(names.len(), scenarios.len(), "none is there twice");
+        names
+    }
+
+    #[test]
+    fn the_selection_is_of_the_whole_and_has_what_the_target_names_at_every_length() {
+        let (short, full) = (names(&short()), names(&full()));
+        assert_eq!(short.difference(&full).next(), None);
+        for layers in 2..=5 {
+            for trouble in ["errors-100", "errors-50", "errors-10", "silent"] {
+                for strategy in ["naive", "tower-budget", "damper"] {
+                    let name = format!("m{layers}/{trouble}/{strategy}");
+                    assert!(short.contains(&name), "{name}");
+                }
+            }
+        }
+    }
 }

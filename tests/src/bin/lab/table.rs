@@ -8,7 +8,7 @@ use damper_tests::lab::strategy::Strategy;
 use damper_tests::lab::targets;
 use damper_tests::spread::Spread;
 
-use crate::matrix::{LAYERS, SHARES};
+use crate::matrix::{COMPARED, LAYERS, LENGTHS, SHARES, TARGETED};
 
 /// The parts of `lab.md`, by name.
 pub(crate) fn parts(results: &Results) -> Vec<(&'static str, String)> {
@@ -16,6 +16,7 @@ pub(crate) fn parts(results: &Results) -> Vec<(&'static str, String)> {
         ("machine", machine(results)),
         ("saved", saved(results)),
         ("targets", targets(results)),
+        ("lengths", lengths(results)),
         ("stall", stall(results)),
         ("matrix", matrix(results)),
     ]
@@ -59,6 +60,25 @@ fn targets(results: &Results) -> String {
     for verdict in targets::judge(results).iter().filter(|verdict| verdict.of > 0) {
         let missed = if verdict.missed.is_empty() { "-".to_owned() } else { verdict.missed.join(", ") };
         let _ = writeln!(table, "| {} | {} of {} | {missed} |", verdict.target, verdict.met, verdict.of);
+    }
+    table
+}
+
+/// What the target for chains names, chain beside chain; the long table has the lengths far apart.
+fn lengths(results: &Results) -> String {
+    let chains = LENGTHS.map(|layers| format!("m = {layers}")).join(" | ");
+    let mut table = format!("| fault | strategy | {chains} |\n|---|---|--:|--:|--:|--:|\n");
+    for (trouble, strategy) in
+        TARGETED.iter().flat_map(|trouble| COMPARED.map(|strategy| (*trouble, strategy)))
+    {
+        let cell = |layers| match results.row(layers, trouble, strategy) {
+            Some(row) => {
+                let first = row.spread(|run| run.first.faulty).median;
+                format!("{first:.2}, {:.2}, {}", row.steady(|part| part.faulty).median, row.worst())
+            }
+            None => "-".to_owned(),
+        };
+        let _ = writeln!(table, "| {trouble} | {strategy} | {} |", LENGTHS.map(cell).join(" | "));
     }
     table
 }
