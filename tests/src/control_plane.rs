@@ -1,7 +1,6 @@
 //! A control plane for one test: the server library on a port of its own, with sled in a temporary folder or on a
 //! store that the test has.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use damper_control_plane::{Rate, Server, Settings};
@@ -46,7 +45,7 @@ impl ControlPlane {
         let listen = "127.0.0.1:0".parse().expect("an address");
         let mut settings = Settings { listen, ..settings };
         // Tests write as fast as they can; that there is a limit is tested where it lives.
-        settings.limits.writes = Rate { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
+        settings.limits.writes = Rate::UNLIMITED;
         let server = Server::bind(settings).await.expect("the server starts");
         let url = format!("http://{}", server.local_addr());
         let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();

@@ -62,6 +62,11 @@ pub struct Rate {
     pub burst: NonZeroU32,
 }
 
+impl Rate {
+    /// More than anybody makes: no limit.
+    pub const UNLIMITED: Self = Self { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
+}
+
 impl Default for Limits {
     fn default() -> Self {
         let rate = |per_second, burst| Rate {

@@ -1,6 +1,5 @@
 //! Rules to services.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use damper_control_plane::Rate;
@@ -229,11 +228,10 @@ async fn a_bad_hello_is_refused_with_all_its_faults() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_counted() {
-    // How many writes it takes depends on what the kernel buffers.
-    let many = Rate { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
     let server = start_with(|settings| {
         settings.slow_consumer_after = Duration::from_millis(300);
-        settings.limits.writes = many;
+        // How many writes it takes depends on what the kernel buffers.
+        settings.limits.writes = Rate::UNLIMITED;
     })
     .await;
     let channel = tonic::transport::Endpoint::from_shared(server.url.clone())
