@@ -9,6 +9,7 @@ mod conflict;
 mod predicted;
 mod read;
 mod room;
+mod turn;
 mod what_if;
 
 use std::sync::Arc;
@@ -20,7 +21,8 @@ use tonic::Request;
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
 pub(super) use self::room::Rooms;
-pub(super) use self::what_if::{Turn, what_if};
+pub(super) use self::turn::Turn;
+pub(super) use self::what_if::what_if;
 use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
 use crate::requests::{Asked, Done, commit, first_answer};

@@ -12,8 +12,8 @@ use std::time::Duration;
 use damper_core::{Pattern, Policy, RouteKey};
 use damper_proto::{convert, v1};
 use damper_sim::{Change, Downstream, LENGTH, Measured, RATE, Side, what_if};
-use tokio_util::sync::CancellationToken;
 
+use super::turn::Awaited;
 use crate::chain::{Write, amplified_on, hop_bound};
 use crate::errors::Error;
 use crate::shared::Shared;
@@ -70,16 +70,10 @@ impl<'a> Prediction<'a> {
         Self { shared, write, routes, without_traffic: without_traffic.collect() }
     }
 
-    /// All of it on the wire; ends early where that is no longer asked for.
-    pub(super) fn told(&self, given_up: &CancellationToken) -> Result<v1::WhatIfResponse, Error> {
+    /// All of it on the wire, as long as somebody waits for it.
+    pub(super) fn told(&self, awaited: &Awaited) -> Result<v1::WhatIfResponse, Error> {
         let (predicted, left_out) = self.routes.split_at(self.routes.len().min(MAX_ROUTES));
-        let mut routes = Vec::with_capacity(predicted.len());
-        for route in predicted {
-            if given_up.is_cancelled() {
-                return Err(Error::TooLate(self.shared.settings.unary_deadline));
-            }
-            routes.push(self.route(route)?);
-        }
+        let routes = awaited.each(predicted, |route| self.route(route))?;
         let without_traffic = self.without_traffic.iter().take(MAX_WITHOUT_TRAFFIC);
         Ok(v1::WhatIfResponse {
             revision: self.write.before.revision(),

@@ -1,32 +1,21 @@
 //! What a set would do, predicted and not written.
 //!
 //! It is read, judged and refused as the apply of the same set. The prediction keeps a processor busy for a moment: it
-//! is made aside, one at a time; whoever has to wait for too long is answered DEADLINE_EXCEEDED. One that nobody waits
+//! waits for its turn. Whoever has to wait for too long is answered DEADLINE_EXCEEDED, and a prediction that nobody waits
 //! for any more ends after the route that it is at.
 
 use std::sync::Arc;
 
 use damper_proto::v1::{self, rule_result};
-use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
 use super::predicted::Prediction;
 use super::read::read_what_if;
+use super::turn::Turn;
 use super::{Apply, holds, over_table, permitted};
 use crate::errors::Error;
 use crate::shared::Shared;
 use crate::table::Subject;
-
-/// Whose prediction is made; the others wait.
-#[derive(Clone, Debug)]
-pub(crate) struct Turn(Arc<Semaphore>);
-
-impl Turn {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
-}
 
 pub(crate) async fn what_if(
     shared: &Arc<Shared>,
@@ -43,14 +32,6 @@ pub(crate) async fn what_if(
     let changed: Vec<Subject> =
         changed.map(|(change, _)| change.subject.clone()).chain(settled.pruned).collect();
 
-    let stopping = |_| Error::unavailable("the server is stopping");
-    let turn = turn.0.clone().acquire_owned().await.map_err(|_| stopping(()))?;
-    let given_up = CancellationToken::new();
-    let _until_dropped = given_up.clone().drop_guard();
     let (shared, before) = (shared.clone(), over.table);
-    let predicting = tokio::task::spawn_blocking(move || {
-        let _turn = turn;
-        Prediction::of(&shared, &before, &edits, &changed).told(&given_up)
-    });
-    predicting.await.map_err(|_| stopping(()))?
+    turn.take(move |awaited| Prediction::of(&shared, &before, &edits, &changed).told(awaited)).await
 }

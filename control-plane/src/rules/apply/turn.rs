@@ -1,0 +1,137 @@
+//! Work that keeps a processor busy for a while: aside, one at a time, and no longer than somebody waits for it.
+//!
+//! Whoever waits for their turn can be given up as any other future; so can whoever waits for the work. The work itself
+//! runs on a thread that nobody can stop: it asks between its parts whether it is still awaited.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::errors::Error;
+
+/// Whose work is done; the others wait.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(Arc<Semaphore>);
+
+/// Tells work whether somebody waits for it still.
+#[derive(Debug)]
+pub(super) struct Awaited {
+    given_up: CancellationToken,
+}
+
+impl Turn {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+
+    /// Does the work once it is its turn; it is given up where this is dropped.
+    pub(super) async fn take<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let stopping = || Error::unavailable("the server is stopping");
+        let turn = self.0.clone().acquire_owned().await.map_err(|_| stopping())?;
+        let given_up = CancellationToken::new();
+        let awaited = Awaited { given_up: given_up.clone() };
+        let _until_dropped = given_up.drop_guard();
+        let working = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&awaited)
+        });
+        working.await.map_err(|_| stopping())?
+    }
+}
+
+impl Awaited {
+    /// Does one part after the other; fails before the next one where nobody waits any more.
+    pub(super) fn each<P, T>(
+        &self,
+        parts: &[P],
+        mut work: impl FnMut(&P) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        let unless_given_up = |part| match self.given_up.is_cancelled() {
+            true => Err(Error::unavailable("nobody waits for it any more")),
+            false => work(part),
+        };
+        parts.iter().map(unless_given_up).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::runtime::Handle;
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
+    use tonic::Code;
+
+    use super::*;
+    use crate::errors::within;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn the_second_waits_for_the_first_and_is_told_when_that_takes_too_long() {
+        let turn = Turn::new();
+        let (begins, begun) = oneshot::channel();
+        let (release, released) = mpsc::channel();
+        let of_first = turn.clone();
+        let first = tokio::spawn(async move {
+            let work = move |_: &Awaited| {
+                begins.send(()).unwrap();
+                released.recv().unwrap();
+                Ok("first")
+            };
+            of_first.take(work).await
+        });
+        begun.await.unwrap();
+        let (begins, begun) = oneshot::channel();
+        let second = turn.take(move |_| Ok(begins.send(())));
+        let late = within(Duration::ZERO, second).await.unwrap_err();
+        assert_eq!(late.code(), Code::DeadlineExceeded, "{late:?}");
+        assert!(begun.await.is_err(), "it began beside the first");
+        release.send(()).unwrap();
+        assert_eq!(first.await.unwrap().unwrap(), "first");
+        assert_eq!(timeout(PATIENCE, turn.take(|_| Ok("third"))).await.unwrap().unwrap(), "third");
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_any_more_is_told_so_and_gives_its_turn_back() {
+        let turn = Turn::new();
+        let (begins, begun) = oneshot::channel();
+        let (ends, ended) = oneshot::channel();
+        let of_first = turn.clone();
+        let first = tokio::spawn(async move {
+            let work = move |awaited: &Awaited| {
+                begins.send(()).unwrap();
+                let given_up = timeout(PATIENCE, awaited.given_up.cancelled());
+                ends.send(Handle::current().block_on(given_up).is_ok()).unwrap();
+                Ok(())
+            };
+            of_first.take(work).await
+        });
+        begun.await.unwrap();
+        first.abort();
+        assert!(ended.await.unwrap(), "it was not told");
+        timeout(PATIENCE, turn.take(|_| Ok(()))).await.expect("it has its turn").unwrap();
+    }
+
+    #[test]
+    fn work_that_is_given_up_ends_after_the_part_that_it_is_at() {
+        let awaited = Awaited { given_up: CancellationToken::new() };
+        assert_eq!(awaited.each(&[1, 2], |part| Ok(*part)).unwrap(), [1, 2]);
+        let mut done = Vec::new();
+        let ended = awaited.each(&[1, 2, 3, 4], |part| {
+            done.push(*part);
+            if *part == 2 {
+                awaited.given_up.cancel();
+            }
+            Ok(())
+        });
+        assert!(ended.is_err());
+        assert_eq!(done, [1, 2]);
+    }
+}
