@@ -21,7 +21,7 @@ use damper_core::{MAX_ROUTES, Mode, OTHER_METHOD, Pattern, Policy, Retry};
 use damper_proto::v1;
 use damper_proto::v1::distribution_server::{Distribution, DistributionServer};
 use damper_sdk::{ClientService, Damper, Options};
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{Extensions, HeaderMap, HeaderValue, Request, Response};
 use http_body::Frame;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tokio::net::TcpListener;
@@ -176,6 +176,7 @@ fn serving_costs_the_context(
     let reads = Arc::clone(&bare.reads);
     let marked = || {
         let mut request = request(&reads, path);
+        *request.extensions_mut() = Extensions::new();
         for (name, value) in marks {
             request.headers_mut().insert(*name, HeaderValue::from_static(value));
         }
