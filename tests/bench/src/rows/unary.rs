@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use damper_sdk::Damper;
 use damper_tests::spread::quantile;
 use http::{Request, Response};
@@ -43,9 +44,12 @@ pub struct Calls {
     /// How long each variant is called in a round
     #[arg(long)]
     milliseconds: u64,
+    /// Only this variant, for a profiler
+    #[arg(long)]
+    only: Option<Variant>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Variant {
     Raw,
     NoRule,
@@ -118,7 +122,7 @@ pub async fn call(calls: Calls) -> Result<()> {
     let time = Duration::from_millis(calls.milliseconds);
     let runtime = tokio::runtime::Handle::current();
     let mut p99_us = vec![Vec::new(); 3];
-    let variants = [Variant::Raw, Variant::NoRule, Variant::Rule];
+    let variants = calls.only.map_or_else(|| Variant::value_variants().to_vec(), |only| vec![only]);
     let mut measure = |variant: Variant| {
         let loaded = match variant {
             Variant::Raw => runtime.block_on(load(channel.clone(), time)),
@@ -129,14 +133,14 @@ pub async fn call(calls: Calls) -> Result<()> {
         Ok::<_, anyhow::Error>(loaded.len() as f64 / time.as_secs_f64())
     };
     let per_second = tokio::task::block_in_place(|| {
-        for variant in variants {
+        for &variant in &variants {
             measure(variant)?;
         }
         interleaved(calls.rounds, &variants, &mut measure)
     })?;
     // The first of each was to warm up.
     for rounds in &mut p99_us {
-        rounds.remove(0);
+        rounds.drain(..rounds.len().min(1));
     }
     println!("{}", serde_json::to_string(&Rounds { per_second, p99_us })?);
     Ok(())
