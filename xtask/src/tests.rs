@@ -47,13 +47,20 @@ fn format() -> Result<()> {
     Command::cargo()?.args(["fmt", "--all", "--check"]).run()
 }
 
-/// The SDK also without its features: an application may leave TLS and metrics out.
+/// The SDK also without its features: an application may leave TLS and metrics out. The fuzz targets are a workspace of
+/// their own, of which the tests build the library alone: here its examples are too, and by the lock file that it has.
 fn clippy() -> Result<()> {
     let clippy = |chosen: &[&str]| {
-        Command::cargo()?.args(["clippy", "--quiet"]).args(chosen).args(["--", "-D", "warnings"]).run()
+        Command::cargo()?
+            .args(["clippy", "--quiet"])
+            .args(chosen)
+            .args(["--", "-D", "warnings"])
+            .env("CARGO_TARGET_DIR", tools::target())
+            .run()
     };
     clippy(&["--workspace", "--all-targets", "--all-features"])?;
-    clippy(&["--package", "damper-sdk", "--no-default-features"])
+    clippy(&["--package", "damper-sdk", "--no-default-features"])?;
+    clippy(&["--manifest-path", "fuzz/Cargo.toml", "--locked", "--all-targets"])
 }
 
 fn deny() -> Result<()> {
