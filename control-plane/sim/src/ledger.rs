@@ -1,6 +1,7 @@
 //! What happened, counted while it happens.
 //!
-//! A request belongs to the second and the phase in which it began, an attempt to those in which it was sent.
+//! A request belongs to the second and the phase in which it began, an attempt to those in which it was sent, a
+//! handler's run to the phase in which it began.
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ pub(crate) struct HopCount {
 pub(crate) struct ServiceCount {
     pub(crate) arrived: u64,
     pub(crate) shed: u64,
-    pub(crate) handler_runs: u64,
+    pub(crate) handler_runs: [u64; PHASES],
     pub(crate) queue_full: u64,
     pub(crate) longest_queue: u64,
     pub(crate) waited_us: u64,
@@ -130,6 +131,12 @@ impl Ledger {
         if let Some(traces) = &mut self.traces {
             traces[request].arrivals[hop] += 1;
         }
+    }
+
+    /// A handler begins with a request, or a fault answers in its place.
+    pub(crate) fn handled(&mut self, service: usize, now: Time) {
+        let phase = self.phase(now);
+        self.services[service].handler_runs[phase] += 1;
     }
 
     pub(crate) fn request_ended(
@@ -204,10 +211,9 @@ impl ServiceCount {
         self.longest_queue = self.longest_queue.max(queue as u64);
     }
 
-    /// A handler begins, after a wait.
+    /// A worker begins with a request, after a wait.
     pub(crate) fn begun(&mut self, wait: Duration) {
         self.begun += 1;
-        self.handler_runs += 1;
         self.waited_us += crate::spread::us(wait);
     }
 

@@ -92,6 +92,8 @@ pub struct Phase {
     pub latency: Latency,
     /// Attempts sent in this part, per request that began in it, on each hop.
     pub attempts_per_request: Vec<f64>,
+    /// Handler runs that began in this part, per request that began in it, of each service.
+    pub handler_runs_per_request: Vec<f64>,
 }
 
 /// All calls from one service to one method of another.
@@ -134,6 +136,8 @@ pub struct ServiceFigures {
     pub queue_full: u64,
     /// Those that a handler began with, or answered at once with a fault's error.
     pub handler_runs: u64,
+    /// Handler runs per request at the top.
+    pub handler_runs_per_request: f64,
     /// How long those waited on average that a worker began with.
     pub mean_wait_us: f64,
     /// The most that waited at one instance.
@@ -166,15 +170,17 @@ impl Figures {
         let mut named = Vec::new();
         for (number, mut phase) in phases.into_iter().enumerate().filter(|(_, phase)| phase.requests > 0) {
             let succeeded = phase.succeeded_us.len() as u64;
+            let per_request = |counts: [u64; PHASES]| share(counts[number], phase.requests);
             named.push(Phase {
                 name: names[number],
                 requests: phase.requests,
                 succeeded,
                 success_rate: share(succeeded, phase.requests),
                 latency: Latency::of(&mut phase.succeeded_us),
-                attempts_per_request: hops
+                attempts_per_request: hops.iter().map(|hop| per_request(hop.attempts)).collect(),
+                handler_runs_per_request: services
                     .iter()
-                    .map(|hop| share(hop.attempts[number], phase.requests))
+                    .map(|service| per_request(service.handler_runs))
                     .collect(),
             });
         }
@@ -194,7 +200,7 @@ impl Figures {
                 .services
                 .iter()
                 .zip(&services)
-                .map(|(service, count)| ServiceFigures::of(&service.name, count))
+                .map(|(service, count)| ServiceFigures::of(&service.name, count, requests))
                 .collect(),
             timeline: seconds.into_iter().map(Second::of).collect(),
             events,
@@ -233,13 +239,15 @@ impl Hop {
 }
 
 impl ServiceFigures {
-    fn of(service: &str, count: &ServiceCount) -> Self {
+    fn of(service: &str, count: &ServiceCount, requests: u64) -> Self {
+        let handler_runs = count.handler_runs.iter().sum();
         Self {
             service: service.to_owned(),
             arrived: count.arrived,
             shed_repeats: count.shed,
             queue_full: count.queue_full,
-            handler_runs: count.handler_runs,
+            handler_runs,
+            handler_runs_per_request: share(handler_runs, requests),
             mean_wait_us: share(count.waited_us, count.begun),
             longest_queue: count.longest_queue,
             busy_us: count.busy_us,

@@ -55,6 +55,8 @@ fn tables_show_strategies_hops_and_services() {
     };
     assert_eq!(cells("none      during")[2..5], ["20", "0.0%", "0.0"]);
     assert_eq!(cells("governed  after").last_chunk(), Some(&["0", "s"]), "{shown}");
+    let handlers = ["201", "201", "1.01", "1.10"];
+    assert_eq!(cells("governed  stock")[2..6], handlers, "22 of them for the 20 requests that fail: {shown}");
     assert!(shown.contains("shop -> stock shop.v1.Stock/Take"), "{shown}");
     assert!(shown.contains("attempts_exhausted"), "{shown}");
 }

@@ -114,7 +114,7 @@ impl World<'_> {
         let Request { method, hop, origin, .. } = self.requests[key];
         self.ledger.reached_handler(origin, hop);
         if let Some(code) = self.error_at(key, service, method) {
-            self.ledger.services[service].handler_runs += 1;
+            self.ledger.handled(service, self.now());
             return self.fail(key, code);
         }
         if self.swallows(key, service, method) {
@@ -169,6 +169,7 @@ impl World<'_> {
         let request = &self.requests[key];
         let (service, method) = (self.plan.instances[request.instance], request.method);
         self.ledger.services[service].begun(now.since(request.since));
+        self.ledger.handled(service, now);
         let time = &self.plan.scenario.services[service].methods[method].time;
         let own = time.draw(&mut self.streams.service);
         let us = self.slowed(key, service, method, own);

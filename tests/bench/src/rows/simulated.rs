@@ -22,28 +22,21 @@ const WINDOW: usize = 10;
 #[derive(Debug, Deserialize)]
 struct Figures {
     strategy: String,
-    requests: u64,
     recovered_after_s: Option<u64>,
     phases: Vec<Phase>,
     hops: Vec<Hop>,
-    services: Vec<Service>,
     timeline: Vec<Second>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Phase {
     name: String,
-    requests: u64,
+    handler_runs_per_request: Vec<f64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct Hop {
     retries: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct Service {
-    handler_runs: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,11 +142,10 @@ impl Seeds {
     }
 }
 
-/// All first sends are run; what is run beyond them belongs to the time in which the callee fails.
+/// Each request is one call here, so one first send.
 fn handler_runs(figures: &Figures) -> Result<f64> {
-    let during = figures.phases.iter().find(|phase| phase.name == "during").context("a phase")?.requests;
-    let runs = figures.services.first().context("a service")?.handler_runs;
-    Ok(1.0 + (runs as f64 - figures.requests as f64) / during as f64)
+    let during = figures.phases.iter().find(|phase| phase.name == "during").context("a phase")?;
+    during.handler_runs_per_request.first().copied().context("a service")
 }
 
 fn recovered_after(outcome: &Outcome, figures: &Figures) -> Result<f64> {

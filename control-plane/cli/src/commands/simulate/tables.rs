@@ -103,8 +103,6 @@ fn hops(outcome: &Outcome) -> Table {
     ]);
     for figures in &outcome.strategies {
         for (index, hop) in figures.hops.iter().enumerate() {
-            let during = figures.phases.iter().find(|phase| phase.name == "during");
-            let during = during.map(|phase| amplification(phase.attempts_per_request[index]));
             let mut fates: Vec<_> = hop.fates.iter().map(|(fate, count)| format!("{fate} {count}")).collect();
             if hop.unfinished > 0 {
                 fates.push(format!("unfinished {}", hop.unfinished));
@@ -116,7 +114,7 @@ fn hops(outcome: &Outcome) -> Table {
                 hop.retries.to_string(),
                 hop.hedges.to_string(),
                 amplification(hop.attempts_per_request),
-                during.unwrap_or_default(),
+                during(figures, |phase| phase.attempts_per_request[index]),
                 fates.join(", "),
             ]);
         }
@@ -124,24 +122,35 @@ fn hops(outcome: &Outcome) -> Table {
     table
 }
 
+/// A figure per request while something goes wrong; nothing where nothing does.
+fn during(figures: &Figures, of: impl Fn(&Phase) -> f64) -> String {
+    let during = figures.phases.iter().find(|phase| phase.name == "during");
+    during.map(|phase| amplification(of(phase))).unwrap_or_default()
+}
+
+/// What each service does: one row per strategy and service.
 fn services(outcome: &Outcome) -> Table {
     let mut table = Table::new(&[
         ("STRATEGY", Align::Left),
         ("SERVICE", Align::Left),
         ("ARRIVED", Align::Right),
         ("HANDLER RUNS", Align::Right),
+        ("PER REQUEST", Align::Right),
+        ("DURING", Align::Right),
         ("SHED REPEATS", Align::Right),
         ("QUEUE FULL", Align::Right),
         ("MEAN WAIT", Align::Right),
         ("LONGEST QUEUE", Align::Right),
     ]);
     for figures in &outcome.strategies {
-        for service in &figures.services {
+        for (index, service) in figures.services.iter().enumerate() {
             table.row([
                 figures.strategy.clone(),
                 service.service.clone(),
                 service.arrived.to_string(),
                 service.handler_runs.to_string(),
+                amplification(service.handler_runs_per_request),
+                during(figures, |phase| phase.handler_runs_per_request[index]),
                 service.shed_repeats.to_string(),
                 service.queue_full.to_string(),
                 latency(service.mean_wait_us as u64),
