@@ -4,12 +4,15 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as after } from "node:timers/promises";
 import { founded } from "./company";
 import { ran, started } from "./started";
 
 export type Kind = "demo" | "stopped" | "large" | "empty" | "guarded";
 
 const VARIABLE = "DAMPER_SCREENSHOTS";
+// Charts that have just begun show nothing yet.
+const GROWN_MS = 180_000;
 
 export function urlOf(kind: Kind): string {
   const urls = JSON.parse(process.env[VARIABLE] ?? "{}") as Partial<Record<Kind, string>>;
@@ -56,5 +59,6 @@ async function begun(folder: string, ends: (() => void | Promise<void>)[]): Prom
   await ran("--server", urls.stopped, "kill", "--callee", "inventory", "--author", "ann", "--reason", "INC-2041: inventory restarts under load");
   const company = await founded(urls.large);
   ends.push(company.end);
+  await after(GROWN_MS);
   return urls;
 }
