@@ -64,8 +64,9 @@ struct Rounds {
 }
 
 pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
-    let rounds = size.pick(1, 15, 31);
-    let milliseconds = size.pick(100, 500, 1_000);
+    // Many and short: a single one says little, whatever its length, for the machine has better and worse moments.
+    let rounds = size.pick(1, 31, 151);
+    let milliseconds = size.pick(100, 250, 250);
     let control_plane = calls::control_plane().await?;
     let mut server = Conversation::start(&["serve-unary"], [])?;
     let address = server.read("the address of the unary server").await?;
