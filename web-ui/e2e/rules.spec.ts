@@ -90,7 +90,7 @@ test("what a change would do to load and success is predicted in its review", as
   await page.getByRole("button", { name: /Review/ }).click();
   const section = page.getByTestId("what-if");
   await expect(section).toContainText(/A simulation of .* from what (it|they) measured in the last minute: [\d.,]+ calls per second/);
-  await expect(section.locator("tbody th")).toHaveText(["Healthy, as measured", "10 % failing", "Total outage"]);
+  await expect(section.locator("tbody th")).toHaveText(["As measured", "At least 10 % failing", "Total outage"]);
   await expect(section.getByRole("row", { name: /Total outage/ })).toContainText(/Total outage\s*[\d.,]+.*0 %/);
   await expectSound(page);
 });

@@ -8,6 +8,7 @@ import { Severity } from "$wire/admin_pb";
 import { Fleet } from "$wire/fleet_pb";
 import { Guards, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
 import type { Guard, PutGuardRequest } from "$wire/guards_pb";
+import { Rules } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { heard } from "../testing";
 import { shownAt } from "../standin";
@@ -38,17 +39,22 @@ function shown(at: string, { now = () => guard({ maxAttempts: 3 }, 7n), put }: S
         return put?.(request) ?? { guard: { ...request.guard, revision: 21n }, revision: 21n, changed: true };
       },
     });
+    service(Rules, { whatIf: () => ({ withoutTraffic: [{ key: KEY, guard: true }], withoutTrafficTotal: 1 }) });
     service(Fleet, { async *watchConvergence() { yield { done: true, affected: 2, acknowledged: 2 }; } });
   });
   const written = () => asked.filter(({ options }) => options?.validateOnly !== true);
   return { tell, asked, written };
 }
 
-async function save(user: ReturnType<typeof userEvent.setup>): Promise<void> {
+async function reviewed(user: ReturnType<typeof userEvent.setup>) {
   const review = screen.getByRole("button", { name: "Review and save…" });
   await waitFor(() => { expect(review.hasAttribute("disabled")).toBe(false); });
   await user.click(review);
-  await user.dblClick(within(screen.getByRole("dialog")).getByRole("button", { name: "Save" }));
+  return within(screen.getByRole("dialog"));
+}
+
+async function save(user: ReturnType<typeof userEvent.setup>): Promise<void> {
+  await user.dblClick((await reviewed(user)).getByRole("button", { name: "Save" }));
 }
 
 test("the list says what each guard allows, and what it does not limit", async () => {
@@ -70,6 +76,17 @@ test("the guard says which rules it cuts as it is typed", async () => {
   expect(screen.getByTestId("cuts").textContent).toBe("1");
   expect(screen.getByRole("link", { name: "orders * stock *" }).getAttribute("href")).toContain("/rule?caller=orders");
   expect(asked.every(({ options }) => options?.validateOnly)).toBe(true);
+});
+
+test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat limits are not predicted is said of a guard that has one: %s", async (isSaid, limit) => {
+  const user = userEvent.setup();
+  shown(AT, { now: () => guard({ maxAttempts: 3, ...limit }, 7n) });
+  const field = await screen.findByLabelText(/Attempts at most/);
+  await user.clear(field);
+  await user.type(field, "2");
+  const section = (await reviewed(user)).getByRole("region", { name: "What would happen" });
+  expect(await within(section).findByText(/No call was made in the last minute whose policy it would change/)).toBeTruthy();
+  expect(section.textContent.includes("Repeat limits are not predicted.")).toBe(isSaid);
 });
 
 test("what is written names the revision that was edited, and keeps the owner and all else", async () => {

@@ -26,8 +26,8 @@ export interface Sides {
 
 const CALLEES: Record<Callee, string> = {
   [Callee.UNSPECIFIED]: "Unknown",
-  [Callee.AS_MEASURED]: "Healthy, as measured",
-  [Callee.TENTH_FAILING]: "10 % failing",
+  [Callee.AS_MEASURED]: "As measured",
+  [Callee.TENTH_FAILING]: "At least 10 % failing",
   [Callee.OUTAGE]: "Total outage",
 };
 
@@ -48,6 +48,11 @@ function changeOf(before: Settable | undefined, after: Settable | undefined) {
 
 function isOwned(of: Settable | undefined): of is Rule | Guard {
   return of?.$typeName === "damper.v1.Rule" || of?.$typeName === "damper.v1.Guard";
+}
+
+// What a simulation of single routes says nothing about: all callers together are bounded by it.
+export function hasRepeatLimit(of: Settable | undefined): boolean {
+  return of?.$typeName === "damper.v1.Guard" && of.ceiling?.repeatLimit !== undefined;
 }
 
 export function rows({ together }: WhatIfResponse): Row[] {

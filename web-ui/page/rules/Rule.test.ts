@@ -110,7 +110,7 @@ test("the review predicts what the typed rule would do, and nothing is written f
   const section = within(await reviewed(user));
   const outage = await section.findByRole("row", { name: /Total outage/ });
   expect(outage.textContent).toMatch(/10\.0 →to 40\.0\s+▲ \+300 %\s*0 %/);
-  expect(section.getByRole("row", { name: /Healthy/ }).textContent).toMatch(/10\.0 →to 11\.0\s+\+10 %\s*90\.0 % →to 99\.0 %/);
+  expect(section.getByRole("row", { name: /^As measured/ }).textContent).toMatch(/10\.0 →to 11\.0\s+\+10 %\s*90\.0 % →to 99\.0 %/);
   expect(questions).toHaveLength(1);
   const put = questions[0]?.changes[0]?.kind;
   expect(put?.case === "put" && put.value.policy?.retry?.maxAttempts).toBe(4);
