@@ -11,13 +11,14 @@ use crate::{deployment, docs, tools};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     ("format", format),
     ("clippy", clippy),
     ("licences and sources of dependencies", deny),
     ("page: types, lint, unit tests", page),
     ("manifests for Kubernetes", deployment::check),
     ("tests", tests),
+    ("simulations in an optimised build", simulations),
     ("references made from the code", docs::check),
     ("documentation", documentation),
 ];
@@ -88,6 +89,13 @@ fn tests() -> Result<()> {
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
         .env("CHROMIUM", tools::chromium()?)
         .env("DAMPER_BINARY", tools::target().join("debug/damper"))
+        .run()
+}
+
+/// The same seed gives the same bytes in every build: the file that the tests hold theirs to.
+fn simulations() -> Result<()> {
+    Command::cargo()?
+        .args(["test", "--release", "--package", "damper-sim", "--test", "simulations", "golden"])
         .run()
 }
 
