@@ -368,6 +368,13 @@ mod tests {
     }
 
     #[test]
+    fn a_known_route_takes_no_lock() {
+        let engine = Engine::new("orders", "default");
+        let known = engine.route(&engine.callee("stock").unwrap(), "a.B/C");
+        assert!(Arc::ptr_eq(&found_without_the_lock(&engine, ["a.B/C", "a.B/C"]), &known));
+    }
+
+    #[test]
     fn a_path_that_names_no_method_takes_no_lock() {
         let engine = Engine::new("orders", "default");
         let route = found_without_the_lock(&engine, ["nothing", "a.B/C/D"]);
