@@ -1,8 +1,8 @@
 //! What a change of one route's policy will do, before it is published.
 //!
 //! A small simulation of the route alone, before and after, against a callee that behaves as measured, is unavailable
-//! for a tenth of its requests, or for all of them. The first window of the simulation is as measured, so that the
-//! retry breaker meets the state with a full window, as it would; the figures are those of the time after it.
+//! for at least a tenth of its requests, or for all of them. The first window of the simulation is as measured, so
+//! that the retry breaker meets the state with a full window, as it would; the figures are those of the time after it.
 //!
 //! The callee has no capacity of its own: that more load also makes it slower is not predicted. A route of many
 //! processes is simulated as some of them: each has its own counts, and they do not meet. A fast process is
@@ -15,14 +15,14 @@ use damper_core::fault::{Bounds, Faults};
 use damper_core::{Bound, Code, Pattern, Policy, Ratio, Rule, Time};
 use serde::Serialize;
 
-use crate::outcome::{Figures, Second};
+use crate::outcome::Figures;
 use crate::plan::Plan;
 use crate::scenario::{
     Arrivals, Fault, FaultKind, Load, Method, RateFrom, Retries, Scenario, Service, Strategy, Target,
 };
 use crate::spread::Spread;
 
-/// Calls or attempts per second of a route, in thousandths.
+/// Calls per second of a route, in thousandths.
 pub const RATE: Bounds<u32> = Bounds { min: 1, max: 1_000_000_000 };
 /// Processes that make the calls.
 const PROCESSES: Bounds<u32> = Bounds { min: 1, max: 1_000_000 };
@@ -53,8 +53,6 @@ pub struct Change<'a> {
 pub struct Measured {
     /// Calls per second of all processes, in thousandths. 1..=1,000,000,000.
     pub calls_milli_per_second: u32,
-    /// Attempts per second of all processes, in thousandths; how well the prediction fits is judged by it.
-    pub attempts_milli_per_second: u32,
     /// The processes that make the calls. 1..=1,000,000.
     pub processes: u32,
     /// The shares of attempts that failed, by code. Together 0..=1.
@@ -69,9 +67,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Downstream {
-    /// As measured.
-    Healthy,
-    /// A tenth of its requests are answered UNAVAILABLE, or more if that was measured; the others are as measured.
+    /// As measured, be that healthy or not.
+    AsMeasured,
+    /// At least a tenth of its requests are answered UNAVAILABLE: more if more was measured; the others as measured.
     TenthFailing,
     /// All of its requests are answered UNAVAILABLE.
     TotalOutage,
@@ -90,9 +88,6 @@ pub struct Prediction {
     pub extra_attempts_per_second: f64,
     /// The success rate after less that before.
     pub success_gain: f64,
-    /// Attempts per call as measured, less those predicted for the callee as measured and the policy in force
-    /// now: how far the prediction is off where it can be checked. None unless the callee is as measured.
-    pub off_by: Option<f64>,
 }
 
 /// One side of a change.
@@ -106,8 +101,6 @@ pub struct Side {
     pub p50_us: u64,
     /// 99 of 100 successful calls take no longer.
     pub p99_us: u64,
-    /// The most attempts per call in any one second.
-    pub worst_second: f64,
     /// The most that one call can ever come to.
     pub worst_case: u32,
 }
@@ -140,15 +133,12 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
     let [before, after] =
         [(0, change.before), (1, change.after)].map(|(index, policy)| Side::of(&figures[index], policy));
     let calls_per_second = f64::from(change.measured.calls_milli_per_second) / 1000.0;
-    let measured = f64::from(change.measured.attempts_milli_per_second)
-        / f64::from(change.measured.calls_milli_per_second);
     Ok(Prediction {
         downstream,
         before,
         after,
         extra_attempts_per_second: (after.attempts_per_call - before.attempts_per_call) * calls_per_second,
         success_gain: after.success_rate - before.success_rate,
-        off_by: (downstream == Downstream::Healthy).then_some(measured - before.attempts_per_call),
     })
 }
 
@@ -198,7 +188,7 @@ impl Measured {
             flapping: None,
             kind: FaultKind::Error { code, share },
         };
-        let as_measured = self.failures(Downstream::Healthy).into_iter();
+        let as_measured = self.failures(Downstream::AsMeasured).into_iter();
         let as_measured = as_measured.map(|failure| failing(failure, Duration::ZERO, Some(BEFORE)));
         let then = self.failures(downstream).into_iter().map(|failure| failing(failure, BEFORE, None));
         let time = Spread::LogNormal { median, p99: self.p99.max(median) };
@@ -234,7 +224,7 @@ impl Measured {
         let (gone, others): (Vec<_>, Vec<_>) = measured.partition(|(code, _)| *code == Code::Unavailable);
         let gone = gone.iter().map(|(_, share)| share.bp()).sum::<u32>();
         let gone_in_state = match downstream {
-            Downstream::Healthy => gone,
+            Downstream::AsMeasured => gone,
             Downstream::TenthFailing => gone.max(Ratio::ONE.bp() / 10),
             Downstream::TotalOutage => Ratio::ONE.bp(),
         };
@@ -258,16 +248,11 @@ impl Measured {
 impl Side {
     fn of(figures: &Figures, policy: Option<&Policy>) -> Self {
         let state = figures.phases.iter().find(|phase| phase.name == "during");
-        let attempts = |second: &Second| second.attempts.iter().sum::<u64>();
-        let seconds = figures.timeline.iter().skip(BEFORE.as_secs() as usize);
-        let worst = seconds.filter(|second| second.requests > 0);
-        let worst = worst.map(|second| attempts(second) as f64 / second.requests as f64);
         Self {
             attempts_per_call: state.map_or(1.0, |state| state.attempts_per_request.iter().sum()),
             success_rate: state.map_or(0.0, |state| state.success_rate),
             p50_us: state.map_or(0, |state| state.latency.p50_us),
             p99_us: state.map_or(0, |state| state.latency.p99_us),
-            worst_second: worst.fold(0.0, f64::max),
             worst_case: Bound::of(policy).max_attempts,
         }
     }

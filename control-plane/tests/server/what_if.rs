@@ -170,6 +170,13 @@ async fn what_nobody_calls_is_told_with_its_bound_and_what_changes_nothing_not_a
     let most = [without.before, without.after].map(|bound| bound.unwrap().max_attempts);
     assert_eq!(most, [1, 4]);
     assert!(response.routes.is_empty() && response.together.is_empty());
+    let limit = v1::Guard {
+        key: Some(key("*", "stock", "*")),
+        ceiling: Some(v1::Ceiling { repeat_limit: Some(v1::RepeatLimit::default()), ..Default::default() }),
+        ..Default::default()
+    };
+    let response = asked(&server, request([rule_change::Kind::PutGuard(limit)])).await.unwrap();
+    assert!(response.routes.is_empty() && response.without_traffic[0].guard, "in no policy: {response:?}");
     server.put(idle.clone()).await;
     let response = asked(&server, request([put(idle)])).await.unwrap();
     assert_eq!(response, v1::WhatIfResponse { revision: response.revision, ..Default::default() });

@@ -8,7 +8,6 @@ use crate::harness::ms;
 fn measured(error_bp: u32) -> Measured {
     Measured {
         calls_milli_per_second: 100_000,
-        attempts_milli_per_second: 100_000,
         processes: 4,
         failures: vec![(Code::Unavailable, Ratio::from_bp(error_bp))],
         p50: ms(5),
@@ -30,13 +29,12 @@ fn asked(after: &Policy, measured: Measured, downstream: Downstream) -> Predicti
 
 #[test]
 fn retries_of_rare_failures_gain_successes_for_hardly_any_load() {
-    let found = asked(&rule(true), measured(200), Downstream::Healthy);
+    let found = asked(&rule(true), measured(200), Downstream::AsMeasured);
     assert!((found.before.success_rate - 0.98).abs() < 0.01, "{found:?}");
     assert!(found.after.success_rate > 0.999, "{found:?}");
     assert!((found.success_gain - 0.02).abs() < 0.01, "{found:?}");
     assert!((found.extra_attempts_per_second - 2.0).abs() < 1.0, "{found:?}");
     assert_eq!((found.before.worst_case, found.after.worst_case), (1, 3));
-    assert!(found.off_by.unwrap().abs() < 0.01);
 }
 
 #[test]
@@ -45,7 +43,7 @@ fn the_breaker_is_what_an_outage_is_told_apart_by() {
     let with = asked(&rule(true), measured(0), Downstream::TotalOutage);
     assert!((without.after.attempts_per_call - 3.0).abs() < 0.02, "{without:?}");
     assert!(with.after.attempts_per_call < 1.2, "{with:?}");
-    assert_eq!((with.after.success_rate, with.success_gain, with.off_by), (0.0, 0.0, None));
+    assert_eq!((with.after.success_rate, with.success_gain), (0.0, 0.0));
     assert!((without.extra_attempts_per_second - 200.0).abs() < 2.0);
 }
 
@@ -60,10 +58,18 @@ fn a_tenth_failing_is_above_the_ratio_and_adaptive_retries_it_all_the_same() {
 }
 
 #[test]
+fn a_tenth_failing_is_the_least_while_more_is_measured() {
+    let as_measured = asked(&rule(true), measured(3_000), Downstream::AsMeasured);
+    let tenth = asked(&rule(true), measured(3_000), Downstream::TenthFailing);
+    assert_eq!((as_measured.before, as_measured.after), (tenth.before, tenth.after));
+    assert!((tenth.before.success_rate - 0.7).abs() < 0.02, "{tenth:?}");
+}
+
+#[test]
 fn failures_that_are_not_retried_cost_nothing_and_stay_beside_an_outage() {
     let refused = vec![(Code::NotFound, Ratio::from_bp(3_000)), (Code::Aborted, Ratio::from_bp(1_000))];
     let measured = Measured { failures: refused, ..measured(0) };
-    let found = asked(&rule(true), measured.clone(), Downstream::Healthy);
+    let found = asked(&rule(true), measured.clone(), Downstream::AsMeasured);
     assert!((found.after.success_rate - 0.6).abs() < 0.02, "{found:?}");
     assert_eq!((found.after.attempts_per_call, found.success_gain), (1.0, 0.0));
     let found = asked(&rule(false), measured, Downstream::TenthFailing);
@@ -82,12 +88,7 @@ fn times_are_those_of_the_state_and_not_of_what_went_before_it() {
 #[test]
 fn a_route_of_any_size_is_answered() {
     for (calls, processes) in [(1, 1), (300, 1_000), (1_000_000_000, 1), (1_000_000_000, 1_000_000)] {
-        let measured = Measured {
-            calls_milli_per_second: calls,
-            attempts_milli_per_second: calls,
-            processes,
-            ..measured(500)
-        };
+        let measured = Measured { calls_milli_per_second: calls, processes, ..measured(500) };
         let found = asked(&rule(true), measured, Downstream::TotalOutage);
         assert!(found.after.attempts_per_call >= 1.0, "{calls}/{processes}: {found:?}");
     }
@@ -114,7 +115,7 @@ fn what_is_out_of_range_is_refused_by_its_path() {
     after.retry.as_mut().unwrap().max_attempts = 0;
     let measured = Measured { calls_milli_per_second: 0, p99: ms(1), ..measured(10_001) };
     let change = Change { before: None, after: Some(&after), measured };
-    let faults = what_if(&change, Downstream::Healthy).unwrap_err();
+    let faults = what_if(&change, Downstream::AsMeasured).unwrap_err();
     let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
     assert_eq!(
         paths,

@@ -25,7 +25,7 @@ const MAX_ROUTES: usize = 10;
 const MAX_WITHOUT_TRAFFIC: usize = 100;
 /// How a callee behaves, in the order in which it is told.
 const CALLEES: [(Downstream, v1::prediction::Callee); 3] = [
-    (Downstream::Healthy, v1::prediction::Callee::AsMeasured),
+    (Downstream::AsMeasured, v1::prediction::Callee::AsMeasured),
     (Downstream::TenthFailing, v1::prediction::Callee::TenthFailing),
     (Downstream::TotalOutage, v1::prediction::Callee::Outage),
 ];
@@ -136,15 +136,14 @@ impl Concerned {
     /// taken from it.
     fn measured(&self, shared: &Shared) -> Measured {
         let stats = &self.row.stats;
-        let milli = |per_s: f64| (per_s * 1000.0).clamp(f64::from(RATE.min), f64::from(RATE.max)) as u32;
+        let milli = stats.calls_per_s * 1000.0;
         let latency = |wire: Option<prost_types::Duration>| {
             wire.and_then(convert::length).unwrap_or_default().min(LENGTH.max)
         };
         let p50 = latency(stats.p50);
         let codes = Pattern::candidates(&self.key).next().map(|exact| shared.stats.measured(&exact));
         Measured {
-            calls_milli_per_second: milli(stats.calls_per_s),
-            attempts_milli_per_second: milli(stats.attempts_per_s),
+            calls_milli_per_second: milli.clamp(f64::from(RATE.min), f64::from(RATE.max)) as u32,
             processes: stats.clients.max(1),
             failures: codes.map(|codes| codes.failures().collect()).unwrap_or_default(),
             p50,
