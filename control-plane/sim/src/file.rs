@@ -8,17 +8,19 @@
 use std::time::Duration;
 
 use damper_core::fault::Faults;
-use damper_core::{Code, CodeSet, Guard, Ratio, Rule};
+use damper_core::{Code, Guard, Ratio, Rule};
 use serde_json::Value;
 
 use self::fields::Fields;
+use self::peer::peer;
 use crate::scenario::{
-    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget,
-    PeerJitter, RateFrom, Retries, Scenario, Service, Strategy, Target,
+    Arrivals, Balance, DURATION, Fault, FaultKind, Flapping, Load, Method, Peer, RateFrom, Retries, Scenario,
+    Service, Strategy, Target,
 };
 use crate::spread::Spread;
 
 mod fields;
+mod peer;
 
 /// A seed for scenarios that name none.
 pub const DEFAULT_SEED: u64 = 1;
@@ -283,35 +285,6 @@ fn damper(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Option<Retr
     }
     let (rules, guards): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     Some(Retries::Damper { rules: rules.concat(), guards: guards.concat() })
-}
-
-fn peer(fields: &mut Fields<'_>) -> Peer {
-    let default = Peer::naive(3);
-    let codes = fields.list("codes", code);
-    Peer {
-        attempts: fields.number("attempts").unwrap_or(default.attempts),
-        codes: if codes.is_empty() { default.codes } else { CodeSet::of(&codes) },
-        per_attempt_timeout: fields.duration("per_attempt_timeout"),
-        callee_timeouts: fields.durations("callee_timeouts"),
-        backoff: fields.fields("backoff", |fields| {
-            let default = PeerBackoff::default();
-            PeerBackoff {
-                base: fields.duration("base").unwrap_or(default.base),
-                max: fields.duration("max").unwrap_or(default.max),
-                jitter: fields
-                    .one_of("jitter", &[("full", PeerJitter::Full), ("added", PeerJitter::Added)])
-                    .unwrap_or_default(),
-            }
-        }),
-        budget: fields.fields("budget", |fields| {
-            let default = PeerBudget::default();
-            PeerBudget {
-                ttl: fields.duration("ttl").unwrap_or(default.ttl),
-                min_per_sec: fields.number("min_per_sec").unwrap_or(default.min_per_sec),
-                retry_percent: fields.part("retry_percent", ratio).unwrap_or(default.retry_percent),
-            }
-        }),
-    }
 }
 
 fn spread(value: &Value, faults: &mut Faults) -> Option<Spread> {

@@ -3,7 +3,7 @@
 //! A [`Scenario`] goes in, an [`Outcome`] comes out: `Scenario -> Outcome`, decided by one seed and nothing else.
 //! Calls are decided by `damper-core`'s `Call` and `RouteState`, repeats are bounded by its repeat limit; this
 //! crate only keeps the time, the queues and the network, as the SDK keeps sockets. Peers for comparison (naive
-//! retries, tower's budget) are in one file.
+//! retries, the caps of tower, gRPC and the AWS SDKs) are in `peers`.
 //!
 //! [`file::read`] reads a scenario from YAML; [`what_if`] asks what a change of one route's policy will do.
 //! It has no clock, no thread and no I/O. docs/simulator.md says what is modelled and what is not.

@@ -3,24 +3,28 @@
 //! A peer answers with the engine's own `Step`s, so that one driver serves both. It marks no repeat, heeds no
 //! flag, and knows no deadline but the application's and its own timeout of an attempt.
 //!
-//! Tower's budget is in a file of its own, `peers::tps`.
+//! What caps their retries is in files of their own: `peers::tps` (tower's), `peers::throttling` (gRPC's) and
+//! `peers::quota` (that of the AWS SDKs).
 
 use std::time::Duration;
 
 use damper_core::{Answer, Code, Ending, Fate, Finish, Send, SendKind, Step, Time, Verdict, deadline};
 
-use self::tps::TpsBudget;
+use self::cap::Cap;
 use crate::random::Random;
 use crate::scenario::{Peer, PeerBackoff, PeerJitter};
 use crate::spread::us;
 
+mod cap;
+mod quota;
+mod throttling;
 mod tps;
 
 /// What all calls of one process on one route share.
 #[derive(Debug)]
 pub(crate) struct PeerRoute {
     peer: Peer,
-    budget: Option<TpsBudget>,
+    cap: Cap,
 }
 
 /// One call.
@@ -29,6 +33,8 @@ pub(crate) struct PeerCall {
     attempts: u32,
     next: Next,
     in_flight: bool,
+    /// What its last retry cost; none: it made none.
+    paid: Option<u32>,
     deadline: Option<Time>,
     limit: Option<Time>,
     finish: Option<Finish>,
@@ -42,29 +48,20 @@ enum Next {
 
 impl PeerRoute {
     pub(crate) fn new(peer: Peer) -> Self {
-        let budget = peer.budget.map(TpsBudget::new);
-        Self { peer, budget }
+        let cap = Cap::new(peer.cap);
+        Self { peer, cap }
     }
 
     /// The process has come back without memory.
     pub(crate) fn forget(&mut self) {
         *self = Self::new(self.peer.clone());
     }
-
-    fn deposit(&mut self, now: Time) {
-        if let Some(budget) = &mut self.budget {
-            budget.deposit(now);
-        }
-    }
-
-    fn withdraw(&mut self, now: Time) -> bool {
-        self.budget.as_mut().is_none_or(|budget| budget.withdraw(now))
-    }
 }
 
 impl PeerCall {
     pub(crate) fn begin(now: Time, deadline: Option<Time>) -> Self {
-        Self { attempts: 0, next: Next::Send(now), in_flight: false, deadline, limit: None, finish: None }
+        let next = Next::Send(now);
+        Self { attempts: 0, next, in_flight: false, paid: None, deadline, limit: None, finish: None }
     }
 
     pub(crate) fn next_step(&mut self, route: &PeerRoute, now: Time) -> Step {
@@ -102,7 +99,7 @@ impl PeerCall {
         let answer = Answer::Attempt(self.attempts);
         match verdict {
             Verdict::Success => {
-                route.deposit(now);
+                route.cap.succeeded(self.paid, now);
                 let fate = if self.attempts == 1 { Fate::Ok } else { Fate::OkAfterRetry };
                 self.end(fate, answer);
             }
@@ -117,21 +114,30 @@ impl PeerCall {
     }
 
     fn failed(&mut self, route: &mut PeerRoute, code: Code, answer: Answer, now: Time, random: &mut Random) {
-        let Peer { attempts, codes, .. } = &route.peer;
-        let attempts = *attempts;
-        let refusal = match self.attempts {
-            _ if attempts == 1 => Some(Fate::PolicyOff),
-            _ if !codes.contains(code) => Some(Fate::NotRetryable),
-            made if made >= attempts => Some(Fate::AttemptsExhausted),
-            _ => (!route.withdraw(now)).then_some(Fate::Budget),
-        };
-        match refusal {
-            Some(fate) => self.end(fate, answer),
-            None => {
+        match self.retry(route, code, now) {
+            Err(fate) => self.end(fate, answer),
+            Ok(()) => {
                 let wait = route.peer.backoff.map_or(0, |backoff| wait(backoff, self.attempts, random));
                 self.next = Next::Send(now + Duration::from_micros(wait));
             }
         }
+    }
+
+    /// Pays for a retry; else says why there is none.
+    fn retry(&mut self, route: &mut PeerRoute, code: Code, now: Time) -> Result<(), Fate> {
+        let Peer { attempts, codes, .. } = &route.peer;
+        if *attempts == 1 {
+            return Err(Fate::PolicyOff);
+        }
+        if !codes.contains(code) {
+            return Err(Fate::NotRetryable);
+        }
+        route.cap.failed();
+        if self.attempts >= *attempts {
+            return Err(Fate::AttemptsExhausted);
+        }
+        self.paid = Some(route.cap.withdraw(code, now).ok_or(Fate::Budget)?);
+        Ok(())
     }
 
     fn end(&mut self, fate: Fate, answer: Answer) {
@@ -165,6 +171,7 @@ fn wait(backoff: PeerBackoff, retry: u32, random: &mut Random) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{PeerCap, PeerQuota, PeerThrottling};
 
     fn at(ms: u64) -> Time {
         Time::from_micros(ms * 1_000)
@@ -197,5 +204,45 @@ mod tests {
         }
         let Step::Finish(finish) = call.next_step(&route, at(5)) else { panic!("not finished") };
         assert_eq!(finish.ending.fate, Fate::AttemptsExhausted);
+    }
+
+    fn capped(cap: PeerCap) -> PeerRoute {
+        PeerRoute::new(Peer { cap: Some(cap), ..Peer::naive(3) })
+    }
+
+    /// Makes a call whose first attempts fail, so many of them, and tells how many attempts it had.
+    fn attempts(route: &mut PeerRoute, failing: u32) -> u32 {
+        let (mut call, mut random) = (PeerCall::begin(at(5), None), Random::new(1, 0));
+        while let Step::Send(send) = call.next_step(route, at(5)) {
+            let failed = Verdict::Failure(damper_core::Failure::new(Code::Unavailable));
+            let verdict = if send.attempt <= failing { failed } else { Verdict::Success };
+            call.attempt_ended(route, verdict, at(5), &mut random);
+        }
+        call.attempts
+    }
+
+    fn retries_of_failing_calls(cap: PeerCap) -> u32 {
+        let mut route = capped(cap);
+        (0..1_000).map(|_| attempts(&mut route, 3) - 1).sum()
+    }
+
+    #[test]
+    fn retries_in_an_outage_come_to_a_third_of_grpcs_tokens_and_a_fifth_of_the_quota() {
+        let throttling =
+            |max_tokens| PeerCap::Throttling(PeerThrottling { max_tokens, ..Default::default() });
+        // A call that fails three times takes three tokens for two retries, until half of them are gone.
+        assert_eq!([10, 1_000].map(throttling).map(retries_of_failing_calls), [3, 333]);
+        assert_eq!(retries_of_failing_calls(PeerCap::Quota(PeerQuota::default())), 100);
+    }
+
+    #[test]
+    fn quota_has_the_last_retrys_cost_back_when_it_succeeds() {
+        let mut route = capped(PeerCap::Quota(PeerQuota { tokens: 10, ..PeerQuota::default() }));
+        assert_eq!([1, 1, 1].map(|failing| attempts(&mut route, failing)), [2, 2, 2]);
+        assert_eq!(
+            [2, 2, 1].map(|failing| attempts(&mut route, failing)),
+            [3, 2, 1],
+            "the first of two is not"
+        );
     }
 }

@@ -10,11 +10,16 @@
 use std::time::Duration;
 
 use damper_core::fault::Bounds;
-use damper_core::{Code, CodeSet, Guard, Ratio, Rule};
+use damper_core::{Code, Guard, Ratio, Rule};
 
+pub use self::peer::{
+    ATTEMPTS, MAX_TOKENS, MIN_PER_SEC, Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter, PeerQuota,
+    PeerThrottling, RETRY_PERCENT, TOKEN_RATIO, TOKENS, TTL,
+};
 use crate::spread::Spread;
 
 mod check;
+mod peer;
 
 /// `duration`
 pub const DURATION: Bounds<Duration> =
@@ -40,14 +45,6 @@ pub const SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ON
 pub const FACTOR: Bounds<Ratio> = Bounds { min: Ratio::ONE, max: Ratio::from_bp(10_000_000) };
 /// `faults[].period`, `faults[].on`
 pub const PERIOD: Bounds<Duration> = Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
-/// Attempts of a peer.
-pub const ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
-/// `budget.ttl` of a peer.
-pub const TTL: Bounds<Duration> = Bounds { min: Duration::from_secs(1), max: Duration::from_secs(60) };
-/// `budget.min_per_sec` of a peer.
-pub const MIN_PER_SEC: Bounds<u32> = Bounds { min: 0, max: 100_000 };
-/// `budget.retry_percent` of a peer, of which 1 is 100 %.
-pub const RETRY_PERCENT: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
 /// Methods of all services together.
 pub const METHODS: Bounds<u32> = Bounds { min: 1, max: 1_000 };
 /// How many strategies are compared.
@@ -267,55 +264,6 @@ pub enum Retries {
     Peer(Peer),
 }
 
-/// What others do: a loop around each call, which knows nothing of flags and deadlines of the chain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
-    /// Attempts per call, the first included; 1 sends once.
-    pub attempts: u32,
-    /// The codes that are retried.
-    pub codes: CodeSet,
-    /// When an attempt is given up. None: never.
-    pub per_attempt_timeout: Option<Duration>,
-    /// The same for calls to these services, in its place.
-    pub callee_timeouts: Vec<(String, Duration)>,
-    /// The waits between. None: there are none.
-    pub backoff: Option<PeerBackoff>,
-    /// A cap on retries per process and route. None: there is none.
-    pub budget: Option<PeerBudget>,
-}
-
-/// Exponential waits with jitter: about `base x 2^(n-1)`, at most `max`, before retry n.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerBackoff {
-    /// What the first wait is about.
-    pub base: Duration,
-    /// The longest wait.
-    pub max: Duration,
-    /// What is left to chance.
-    pub jitter: PeerJitter,
-}
-
-/// What of a wait is left to chance.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PeerJitter {
-    /// All of it: any wait from 0 on.
-    #[default]
-    Full,
-    /// It is added: any from the wait to twice as much, as tower's `ExponentialBackoff` with jitter 1.
-    Added,
-}
-
-/// What tower's `TpsBudget` is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerBudget {
-    /// How long a success is remembered.
-    pub ttl: Duration,
-    /// So many retries per second are always there.
-    pub min_per_sec: u32,
-    /// So many retries per success.
-    pub retry_percent: Ratio,
-}
-
 impl Service {
     /// A service of one instance that works on any number of requests at once.
     #[must_use]
@@ -339,44 +287,6 @@ impl Target {
     #[must_use]
     pub fn new(service: &str, method: &str) -> Self {
         Self { service: service.to_owned(), method: method.to_owned() }
-    }
-}
-
-impl Peer {
-    /// So many attempts after UNAVAILABLE, at once and without a cap.
-    #[must_use]
-    pub fn naive(attempts: u32) -> Self {
-        let codes = damper_core::policy::RETRYABLE;
-        Self {
-            attempts,
-            codes,
-            per_attempt_timeout: None,
-            callee_timeouts: Vec::new(),
-            backoff: None,
-            budget: None,
-        }
-    }
-
-    /// As it is on a hop to this service.
-    pub(crate) fn towards(&self, service: &str) -> Self {
-        let own = self.callee_timeouts.iter().find(|(callee, _)| callee == service);
-        let timeout = own.map(|(_, timeout)| *timeout).or(self.per_attempt_timeout);
-        Self { per_attempt_timeout: timeout, callee_timeouts: Vec::new(), ..self.clone() }
-    }
-}
-
-impl Default for PeerBackoff {
-    /// 25 ms, at most 250 ms, as Damper's.
-    fn default() -> Self {
-        let (base, max) = (Duration::from_millis(25), Duration::from_millis(250));
-        Self { base, max, jitter: PeerJitter::default() }
-    }
-}
-
-impl Default for PeerBudget {
-    /// 10 s, 10 per second, 20 %, as tower's.
-    fn default() -> Self {
-        Self { ttl: Duration::from_secs(10), min_per_sec: 10, retry_percent: Ratio::from_bp(2_000) }
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 use damper_core::{Code, CodeSet, Ratio};
 use damper_proto::manifest;
 use damper_sim::scenario::{
-    Arrivals, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget, PeerJitter, RateFrom,
-    Retries, Service, Strategy as Simulated, Target,
+    Arrivals, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter,
+    RateFrom, Retries, Service, Strategy as Simulated, Target,
 };
 use damper_sim::{Spread, Trace, trace};
 
@@ -98,11 +98,11 @@ impl Scenario {
             per_attempt_timeout: None,
             callee_timeouts: (1..self.layers).map(timeout).collect(),
             backoff: waits.then_some(PeerBackoff { base: WAIT.0, max: WAIT.1, jitter: PeerJitter::Added }),
-            budget: (self.strategy == Strategy::TowerBudget).then_some(PeerBudget {
+            cap: (self.strategy == Strategy::TowerBudget).then_some(PeerCap::Budget(PeerBudget {
                 ttl,
                 min_per_sec,
                 retry_percent,
-            }),
+            })),
         })
     }
 

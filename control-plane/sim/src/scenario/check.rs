@@ -8,9 +8,9 @@ use damper_core::fault::{Bounds, Faults, Millis};
 use damper_core::{Code, Guard, Pattern, Rule, key};
 
 use super::{
-    ATTEMPTS, Arrivals, DURATION, FACTOR, Fault, FaultKind, INSTANCES, Load, METHODS, MIN_PER_SEC, Method,
-    PERIOD, PROCESSES, Peer, QUEUE, RATE_MILLI, RETRY_PERCENT, Retries, SHARE, STRATEGIES, Scenario, Service,
-    TIMEOUT, TTL, Target, USERS, WORKERS, WORKERS_LEFT,
+    ATTEMPTS, Arrivals, DURATION, FACTOR, Fault, FaultKind, INSTANCES, Load, MAX_TOKENS, METHODS,
+    MIN_PER_SEC, Method, PERIOD, PROCESSES, Peer, PeerCap, QUEUE, RATE_MILLI, RETRY_PERCENT, Retries, SHARE,
+    STRATEGIES, Scenario, Service, TIMEOUT, TOKEN_RATIO, TOKENS, TTL, Target, USERS, WORKERS, WORKERS_LEFT,
 };
 use crate::spread::LENGTH;
 
@@ -271,10 +271,29 @@ impl Peer {
             LENGTH.check(&format!("{path}.backoff.base"), backoff.base, faults);
             LENGTH.check(&format!("{path}.backoff.max"), backoff.max, faults);
         }
-        if let Some(budget) = self.budget {
-            TTL.check(&format!("{path}.budget.ttl"), budget.ttl, faults);
-            MIN_PER_SEC.check(&format!("{path}.budget.min_per_sec"), budget.min_per_sec, faults);
-            RETRY_PERCENT.check(&format!("{path}.budget.retry_percent"), budget.retry_percent, faults);
+        if let Some(cap) = self.cap {
+            cap.check(path, faults);
+        }
+    }
+}
+
+impl PeerCap {
+    fn check(self, path: &str, faults: &mut Faults) {
+        match self {
+            Self::Budget(budget) => {
+                TTL.check(&format!("{path}.budget.ttl"), budget.ttl, faults);
+                MIN_PER_SEC.check(&format!("{path}.budget.min_per_sec"), budget.min_per_sec, faults);
+                RETRY_PERCENT.check(&format!("{path}.budget.retry_percent"), budget.retry_percent, faults);
+            }
+            Self::Throttling(throttling) => {
+                MAX_TOKENS.check(&format!("{path}.throttling.max_tokens"), throttling.max_tokens, faults);
+                TOKEN_RATIO.check(&format!("{path}.throttling.token_ratio"), throttling.token_ratio, faults);
+            }
+            Self::Quota(quota) => {
+                TOKENS.check(&format!("{path}.quota.tokens"), quota.tokens, faults);
+                TOKENS.check(&format!("{path}.quota.cost"), quota.cost, faults);
+                TOKENS.check(&format!("{path}.quota.timeout_cost"), quota.timeout_cost, faults);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_core::{Code, CodeSet, Mode, Policy, Ratio, RetryBreaker};
 use damper_sim::Figures;
-use damper_sim::scenario::{Fault, FaultKind, Peer, Scenario, Strategy};
+use damper_sim::scenario::{Fault, FaultKind, Peer, PeerBudget, PeerCap, Scenario, Strategy};
 
 use crate::harness::{chain, damper, ms, only, peer, three_attempts};
 
@@ -110,8 +110,8 @@ fn governed_retries_stop_and_the_last_hop_carries_hardly_more_than_one_attempt()
 
 #[test]
 fn budget_of_a_peer_bounds_each_layer_but_not_their_product() {
-    let budget = damper_sim::scenario::PeerBudget { min_per_sec: 1, ..Default::default() };
-    let strategy = peer(Peer { budget: Some(budget), ..Peer::naive(3) });
+    let budget = PeerBudget { min_per_sec: 1, ..Default::default() };
+    let strategy = peer(Peer { cap: Some(PeerCap::Budget(budget)), ..Peer::naive(3) });
     let mut scenario = failing_chain(3, unavailable(10_000), strategy);
     scenario.duration = Duration::from_secs(60);
     let figures = only(&scenario);

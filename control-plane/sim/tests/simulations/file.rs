@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use damper_sim::scenario::{Arrivals, FaultKind, PeerJitter, Retries};
+use damper_core::Ratio;
+use damper_sim::scenario::{
+    Arrivals, FaultKind, PeerBudget, PeerCap, PeerJitter, PeerQuota, PeerThrottling, Retries,
+};
 use damper_sim::{Scenario, Spread};
 
 use crate::harness::{ms, read};
@@ -81,8 +84,56 @@ strategies:
     let Retries::Peer(peer) = &scenario.strategies[0].retries else { panic!("not a peer's") };
     assert_eq!(peer.callee_timeouts, [("a".to_owned(), ms(700)), ("b".to_owned(), ms(200))]);
     assert_eq!(peer.backoff.unwrap().jitter, PeerJitter::Added);
+    let ttl = Duration::from_secs(5);
+    let budget = PeerBudget { ttl, min_per_sec: 0, retry_percent: Ratio::from_bp(5_000) };
+    assert_eq!(peer.cap, Some(PeerCap::Budget(budget)));
     let Retries::Damper { rules, guards } = &scenario.strategies[1].retries else { panic!("not Damper's") };
     assert_eq!((rules.len(), guards.len()), (1, 1));
+}
+
+/// The cap of the only strategy, which is a peer with these fields.
+fn cap(peer: &str) -> Option<PeerCap> {
+    let text = GOOD.replace("none: }", &format!("peer: {{ {peer} }} }}"));
+    let Retries::Peer(peer) = read(&text).unwrap().strategies.remove(0).retries else {
+        panic!("not a peer's")
+    };
+    peer.cap
+}
+
+#[test]
+fn a_peer_has_the_cap_that_is_said_or_none() {
+    assert_eq!(cap(""), None);
+    assert_eq!(cap("throttling: {}"), Some(PeerCap::Throttling(PeerThrottling::default())));
+    let throttling = PeerThrottling { max_tokens: 1_000, token_ratio: Ratio::from_bp(15_000) };
+    let said = cap("throttling: { max_tokens: 1000, token_ratio: 1.5 }");
+    assert_eq!(said, Some(PeerCap::Throttling(throttling)));
+    assert_eq!(cap("quota: {}"), Some(PeerCap::Quota(PeerQuota::default())));
+    let quota = PeerQuota { tokens: 100, cost: 14, timeout_cost: 15 };
+    assert_eq!(cap("quota: { tokens: 100, cost: 14, timeout_cost: 15 }"), Some(PeerCap::Quota(quota)));
+}
+
+#[test]
+fn caps_out_of_range_are_refused_and_so_are_two_of_them() {
+    let faults = |peer: &str| faults_of(&GOOD.replace("none: }", &format!("peer: {{ {peer} }} }}")));
+    assert_eq!(
+        faults("throttling: { max_tokens: 1001, token_ratio: 0 }"),
+        [
+            "strategies[0].peer.throttling.max_tokens: 1001 is not in 1..=1000",
+            "strategies[0].peer.throttling.token_ratio: 0 is not in 0.001..=1000",
+        ]
+    );
+    assert_eq!(
+        faults("quota: { tokens: 0, cost: 0, timeout_cost: 100001 }"),
+        [
+            "strategies[0].peer.quota.tokens: 0 is not in 1..=100000",
+            "strategies[0].peer.quota.cost: 0 is not in 1..=100000",
+            "strategies[0].peer.quota.timeout_cost: 100001 is not in 1..=100000",
+        ]
+    );
+    assert_eq!(
+        faults("budget: {}, quota: {}"),
+        ["strategies[0].peer: may have one of budget, throttling, quota"]
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_core::{Budget, Code, CodeSet, Hedge, HedgeDelay, Mode, Policy, Ratio, RetryBreaker};
 use damper_sim::scenario::{
-    self, Arrivals, Balance, Fault, FaultKind, Flapping, Peer, PeerBackoff, PeerBudget, Scenario,
+    self, Arrivals, Balance, Fault, FaultKind, Flapping, Peer, PeerBackoff, PeerCap, Scenario,
 };
 use damper_sim::{Outcome, Spread};
 use proptest::prelude::*;
@@ -54,11 +54,18 @@ fn strategy() -> impl Strategy<Value = scenario::Strategy> {
         policy.mode = if observe { Mode::Observe } else { Mode::Enforce };
         damper(Policy { timeout: Some(ms(700)), ..policy })
     });
-    let peers = (1_u32..=5, any::<[bool; 3]>()).prop_map(|(attempts, [timeout, waits, budget])| {
+    let caps = [
+        None,
+        Some(PeerCap::Budget(Default::default())),
+        Some(PeerCap::Throttling(Default::default())),
+        Some(PeerCap::Quota(Default::default())),
+    ];
+    let caps = prop::sample::select(caps.to_vec());
+    let peers = (1_u32..=5, any::<[bool; 2]>(), caps).prop_map(|(attempts, [timeout, waits], cap)| {
         peer(Peer {
             per_attempt_timeout: timeout.then_some(ms(100)),
             backoff: waits.then(PeerBackoff::default),
-            budget: budget.then(PeerBudget::default),
+            cap,
             ..Peer::naive(attempts)
         })
     });

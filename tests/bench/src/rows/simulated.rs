@@ -1,7 +1,8 @@
 //! What the simulator says of three troubles, from the scenarios that come with it, each with several seeds.
 //!
 //! The program that users run is run, `damper simulate`; the figures of one seed are the same on every machine. Beside
-//! Damper stand what else is in the scenario: no guard, naive retries, the budget of tower.
+//! Damper stand what else is in the scenario: no guard, naive retries, the budget of tower, gRPC's throttling, the quota
+//! of the AWS SDKs.
 
 use std::path::Path;
 
@@ -60,9 +61,16 @@ pub(super) async fn fleet(size: Size) -> Result<(usize, Row)> {
     let runs = |strategy| seeds.each(strategy, |_, figures| handler_runs(figures));
     let limited = runs("repeat limit")?;
     let what = "handler runs per first send while the callee fails, repeat limit enforced";
+    let beside =
+        |peer, strategy| -> Result<Figure> { Ok(Figure::beside(what, "", &limited, peer, &runs(strategy)?)) };
     let row = row("fleet", "1,000 callers with 0.3 calls/s each, the callee fails completely")
-        .with(Figure::beside(what, "", &limited, "no guard", &runs("rule alone")?).aim(Target::AtMost(1.15)))
-        .with(Figure::beside(what, "", &limited, "tower's budget in each caller", &runs("budget")?));
+        .note(
+            "Without a reserve a caller with so little traffic has hardly a retry when all is well, either: \
+             [docs/simulator.md](../simulator.md#caps-of-peers) says what that costs.",
+        )
+        .with(beside("no guard", "rule alone")?.aim(Target::AtMost(1.15)))
+        .with(beside("tower's budget in each caller, its reserve of 10/s", "budget (reserve 10/s)")?)
+        .with(beside("tower's budget in each caller, no reserve", "budget (no reserve)")?);
     Ok((seeds.0.len(), row))
 }
 
@@ -72,16 +80,22 @@ pub(super) async fn outage(size: Size) -> Result<(usize, Row)> {
     let extra = |strategy| {
         seeds.each(strategy, |_, figures| Ok(figures.hops.first().context("a hop")?.retries as f64))
     };
-    let (budget, naive) = (extra("budget")?, extra("naive")?);
     let what = |mode: &str| format!("extra attempts in 20 s of outage, {mode}");
     let (adaptive, ratio) = (extra("adaptive")?, extra("ratio")?);
-    let row = row("outage", "Total outage at 1,000 calls/s from one process")
-        .with(
-            Figure::beside(what("adaptive"), "", &adaptive, "tower's budget", &budget)
-                .aim(Target::AtMost(50.0)),
-        )
-        .with(Figure::beside(what("the ratio alone"), "", &ratio, "tower's budget", &budget))
-        .with(Figure::beside(what("the ratio alone"), "", &ratio, "naive retries", &naive));
+    let peers = [
+        ("tower's budget, no reserve", extra("budget (no reserve)")?),
+        ("gRPC's throttling, 10 tokens", extra("gRPC (10 tokens)")?),
+        ("gRPC's throttling, 1,000 tokens", extra("gRPC (1000 tokens)")?),
+        ("the AWS SDKs' quota", extra("AWS quota")?),
+    ];
+    let mut row = row("outage", "Total outage at 1,000 calls/s from one process");
+    for (at, (peer, theirs)) in peers.iter().enumerate() {
+        let figure = Figure::beside(what("adaptive"), "", &adaptive, peer, theirs);
+        row = row.with(if at == 0 { figure.aim(Target::AtMost(50.0)) } else { figure });
+    }
+    for (peer, theirs) in peers.into_iter().chain([("naive retries", extra("naive")?)]) {
+        row = row.with(Figure::beside(what("the ratio alone"), "", &ratio, peer, &theirs));
+    }
     Ok((seeds.0.len(), row))
 }
 
@@ -98,7 +112,13 @@ pub(super) async fn recovery(size: Size) -> Result<(usize, Row)> {
             Figure::beside("until well again", "s", &ours, "naive retries", &seconds("naive")?)
                 .aim(Target::AtMost(WINDOW as f64)),
         )
-        .with(Figure::beside("until well again", "s", &ours, "tower's budget", &seconds("budget")?))
+        .with(Figure::beside(
+            "until well again",
+            "s",
+            &ours,
+            "tower's budget, its reserve of 10/s",
+            &seconds("budget (reserve 10/s)")?,
+        ))
         .with(
             Figure::beside(
                 "requests answered of those made, from one window after the outage on",

@@ -1,0 +1,67 @@
+//! The retry quota of the AWS SDKs' standard mode: a retry takes its cost, twice as much by default after a timeout, and
+//! is not sent if there is less. The success of a retry gives its cost back, that of a first attempt 1.
+//!
+//! In the SDKs one quota serves a client's calls; here each hop has its own.
+
+use damper_core::Code;
+
+use crate::scenario::PeerQuota;
+
+/// What is given back for a success that cost nothing.
+const FOR_A_FIRST_SUCCESS: u32 = 1;
+
+/// The quota of one process on one route.
+#[derive(Debug)]
+pub(super) struct Quota {
+    settings: PeerQuota,
+    tokens: u32,
+}
+
+impl Quota {
+    pub(super) fn new(settings: PeerQuota) -> Self {
+        Self { settings, tokens: settings.tokens }
+    }
+
+    /// A call has succeeded, by a retry of this cost or at once.
+    pub(super) fn succeeded(&mut self, paid: Option<u32>) {
+        self.tokens = (self.tokens + paid.unwrap_or(FOR_A_FIRST_SUCCESS)).min(self.settings.tokens);
+    }
+
+    /// Pays for a retry after this code, and says what it cost; none: there is not enough.
+    pub(super) fn withdraw(&mut self, code: Code) -> Option<u32> {
+        let timed_out = code == Code::DeadlineExceeded;
+        let cost = if timed_out { self.settings.timeout_cost } else { self.settings.cost };
+        self.tokens = self.tokens.checked_sub(cost)?;
+        Some(cost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paid(quota: &mut Quota, code: Code) -> usize {
+        (0..1_000).filter(|_| quota.withdraw(code).is_some()).count()
+    }
+
+    #[test]
+    fn a_hundred_retries_are_paid_for_without_a_success_and_half_of_them_after_timeouts() {
+        let quota = || Quota::new(PeerQuota::default());
+        assert_eq!(paid(&mut quota(), Code::Unavailable), 100);
+        assert_eq!(paid(&mut quota(), Code::DeadlineExceeded), 50);
+    }
+
+    #[test]
+    fn a_retry_that_succeeds_is_free_and_five_first_successes_pay_for_one_that_does_not() {
+        let mut quota = Quota::new(PeerQuota::default());
+        for code in [Code::Unavailable, Code::DeadlineExceeded].repeat(1_000) {
+            let cost = quota.withdraw(code);
+            quota.succeeded(cost);
+        }
+        assert_eq!(paid(&mut quota, Code::Unavailable), 100);
+        (0..14).for_each(|_| quota.succeeded(None));
+        assert_eq!(paid(&mut quota, Code::Unavailable), 2);
+        (0..10_000).for_each(|_| quota.succeeded(None));
+        assert_eq!(paid(&mut quota, Code::Unavailable), 100, "never more than at the beginning");
+    }
+}
