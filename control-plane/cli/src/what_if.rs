@@ -88,7 +88,7 @@ fn callee(callee: Callee) -> &'static str {
     match callee {
         Callee::Unspecified => "",
         Callee::AsMeasured => "as-measured",
-        Callee::TenthFailing => "10%-failing",
+        Callee::TenthFailing => "at-least-10%-failing",
         Callee::Outage => "outage",
     }
 }
@@ -123,10 +123,10 @@ fn beside(response: &v1::WhatIfResponse) -> Vec<String> {
         lines.push(format!("{left_out} would change, too, without a prediction"));
     }
     for v1::WithoutTraffic { key, guard, before, after } in &response.without_traffic {
-        let kind = if *guard { "guard " } else { "" };
+        let (kind, limits) = if *guard { ("guard ", "; repeat limits are not predicted") } else { ("", "") };
         let words = format!("{kind}{}", key::words(key.as_ref()));
         lines.push(format!(
-            "{}: no call in the last minute that it would change; services report every few seconds",
+            "{}: no call in the last minute whose policy it would change{limits}; services report every few seconds",
             printable(&words)
         ));
         let side = |bound: &Option<v1::Bound>| v1::Amplification { bound: *bound, chain: None };
@@ -230,7 +230,7 @@ mod tests {
         let lines = beside(&response());
         for line in [
             "1 less busy route would change, too, without a prediction",
-            "desk * stock *: no call in the last minute that it would change; services report every few seconds",
+            "desk * stock *: no call in the last minute whose policy it would change; services report every few seconds",
             "2 rules and guards more without such calls",
             "predicted at revision 7: nothing was changed",
         ] {
@@ -240,6 +240,15 @@ mod tests {
         assert!(lines.iter().any(|told| told.starts_with("shop default stock p.S/M: more on this hop: ")));
         let nothing = beside(&v1::WhatIfResponse::default());
         assert_eq!(nothing[0], "no policy of any route would change");
+    }
+
+    #[test]
+    fn of_a_guard_it_is_said_that_its_repeat_limit_is_not_predicted() {
+        let mut response = response();
+        response.without_traffic[0].guard = true;
+        let line = "guard desk * stock *: no call in the last minute whose policy it would change; repeat limits are \
+                    not predicted; services report every few seconds";
+        assert!(beside(&response).iter().any(|told| told == line), "{:#?}", beside(&response));
     }
 
     #[test]

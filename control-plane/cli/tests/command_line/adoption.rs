@@ -30,7 +30,7 @@ fn every_command_of_the_guide_works_in_its_order() {
         "warning outer_loop",
         "warning repeats_by_grpc",
         "would_retry",
-        "10%-failing",
+        "at-least-10%-failing",
         "it would have sent ",
         "1 created",
     ] {

@@ -20,7 +20,11 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
         shown.out.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
     assert_eq!(rows[0][..5], ["CALLER", "CLUSTER", "CALLEE", "METHOD", "CALLEE-IS"], "{shown:?}");
     let callees: Vec<&str> = rows[1..].iter().map(|row| row[4]).collect();
-    assert_eq!(callees, ["as-measured", "10%-failing", "outage"], "one route needs no sum: {shown:?}");
+    assert_eq!(
+        callees,
+        ["as-measured", "at-least-10%-failing", "outage"],
+        "one route needs no sum: {shown:?}"
+    );
     for row in &rows[1..] {
         assert_eq!((row[..4].join(" "), row[11]), (format!("checkout default inventory {METHOD}"), "1->3"));
         assert!(row[6].contains("->") && row[7].starts_with('+'), "{row:?}");
@@ -29,7 +33,7 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
     assert!(rows[1][9].starts_with("+9.") || rows[1][9].starts_with("+10."), "a tenth fails: {shown:?}");
     for line in [
         "checkout default inventory inventory.v1.Inventory/Reserve: more on this hop: at most 3 attempts per call",
-        "nobody * inventory inventory.v1.Inventory/Reserve: no call in the last minute that it would change",
+        "nobody * inventory inventory.v1.Inventory/Reserve: no call in the last minute whose policy it would change",
         "predicted at revision 0: nothing was changed",
     ] {
         assert!(shown.err.contains(line), "{line}: {shown:?}");
