@@ -5,6 +5,8 @@
 //! the command line's crate, and `cargo xtask test` is what runs this. Commands within sentences are run here
 //! too, or named with the test that runs them.
 
+use std::path::{Path, PathBuf};
+
 use damper_tests::binary::{self, Served};
 use damper_tests::etcd::Etcd;
 use damper_tests::guide::{self, Block, Session};
@@ -66,6 +68,12 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
         match command.as_str() {
             covered if elsewhere.contains(&covered) => {}
             "damper serve" => {}
+            "damper simulate -f control-plane/sim/scenarios/fleet.yaml" => {
+                let scenario = root().join("control-plane/sim/scenarios/fleet.yaml");
+                let output = binary::run("", &["simulate", "-f", &scenario.display().to_string()]);
+                let told = String::from_utf8_lossy(&output.stdout);
+                assert!(["1.10", "1.39", "3.00"].iter().all(|figure| told.contains(figure)), "{told}");
+            }
             "damper completion bash" => {
                 let output = binary::run("", &["completion", "bash"]);
                 assert!(output.status.success() && !output.stdout.is_empty());
@@ -83,11 +91,20 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
 
 #[test]
 fn every_file_that_the_readme_links_is_there() {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let targets = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     for target in targets.filter(|target| !target.contains("://")) {
-        assert!(root.join(target).exists(), "the README links {target}");
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        assert!(root().join(file).exists(), "the README links {target}");
+        let headings = || guide::anchors(&std::fs::read_to_string(root().join(file)).expect("it is text"));
+        assert!(
+            anchor.is_empty() || headings().iter().any(|heading| heading == anchor),
+            "no heading {target}"
+        );
     }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 #[test]
