@@ -1,4 +1,5 @@
 import { create } from "@bufbuild/protobuf";
+import { TimestampSchema } from "@bufbuild/protobuf/wkt";
 import { Fate } from "$wire/distribution_pb";
 import { Jitter, OverMax, PolicySchema, RetryBreakerMode } from "$wire/policy_pb";
 import type { Policy } from "$wire/policy_pb";
@@ -6,12 +7,17 @@ import { expect, test } from "vitest";
 import { waitMs } from "./feed/link";
 import { held, matches, nextSort, page, sorted } from "./order";
 import { kill } from "./testing";
-import { attempts, age, backoff, breaker, fateName, isHigh, killed, rate, share, some, span, times, undoKill, whole } from "./words";
+import { attempts, age, backoff, breaker, clock, fateName, isHigh, killed, rate, share, some, span, times, undoKill, whole } from "./words";
 
 const retrying = (retry: object): Policy => create(PolicySchema, { retry });
 
 test.each([[0, "0.0"], [0.02, "0.02"], [9.96, "10.0"], [99.94, "99.9"], [1234.4, "1,234"]])("rate %d is %s", (perS, words) => {
   expect(rate(perS)).toBe(words);
+});
+
+test("a clock has two digits at every hour", () => {
+  const early = new Date(2026, 10, 22, 3, 7, 5).getTime() / 1000;
+  expect(clock(create(TimestampSchema, { seconds: BigInt(early) }))).toMatch(/^03:07:05 \S+$/);
 });
 
 test("counts have separators, and things their plural", () => {

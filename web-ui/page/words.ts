@@ -79,7 +79,7 @@ export function age(ms: number): string {
 export function clock(time: Timestamp | undefined): string {
   if (time === undefined) return NONE;
   const date = new Date(Number(time.seconds) * 1000);
-  return date.toLocaleTimeString("en-GB", { timeZoneName: "short" });
+  return date.toLocaleTimeString("en-GB", { timeStyle: "long" });
 }
 
 // Day, time and zone.
