@@ -65,6 +65,7 @@ mod tests {
 
     use tokio::runtime::Handle;
     use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
     use tokio::time::timeout;
     use tonic::Code;
 
@@ -73,21 +74,31 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
+    /// Work that has its turn, and has begun.
+    async fn begun<T: Send + 'static>(
+        turn: &Turn,
+        work: impl FnOnce(&Awaited) -> T + Send + 'static,
+    ) -> JoinHandle<Result<T, Error>> {
+        let (begins, begun) = oneshot::channel();
+        let turn = turn.clone();
+        let work = move |awaited: &Awaited| {
+            begins.send(()).unwrap();
+            Ok(work(awaited))
+        };
+        let working = tokio::spawn(async move { turn.take(work).await });
+        begun.await.unwrap();
+        working
+    }
+
     #[tokio::test]
     async fn the_second_waits_for_the_first_and_is_told_when_that_takes_too_long() {
         let turn = Turn::new();
-        let (begins, begun) = oneshot::channel();
         let (release, released) = mpsc::channel();
-        let of_first = turn.clone();
-        let first = tokio::spawn(async move {
-            let work = move |_: &Awaited| {
-                begins.send(()).unwrap();
-                released.recv().unwrap();
-                Ok("first")
-            };
-            of_first.take(work).await
-        });
-        begun.await.unwrap();
+        let first = begun(&turn, move |_| {
+            released.recv().unwrap();
+            "first"
+        })
+        .await;
         let (begins, begun) = oneshot::channel();
         let second = turn.take(move |_| Ok(begins.send(())));
         let late = within(Duration::ZERO, second).await.unwrap_err();
@@ -101,19 +112,12 @@ mod tests {
     #[tokio::test]
     async fn work_that_nobody_waits_for_any_more_is_told_so_and_gives_its_turn_back() {
         let turn = Turn::new();
-        let (begins, begun) = oneshot::channel();
         let (ends, ended) = oneshot::channel();
-        let of_first = turn.clone();
-        let first = tokio::spawn(async move {
-            let work = move |awaited: &Awaited| {
-                begins.send(()).unwrap();
-                let given_up = timeout(PATIENCE, awaited.given_up.cancelled());
-                ends.send(Handle::current().block_on(given_up).is_ok()).unwrap();
-                Ok(())
-            };
-            of_first.take(work).await
-        });
-        begun.await.unwrap();
+        let first = begun(&turn, move |awaited| {
+            let given_up = timeout(PATIENCE, awaited.given_up.cancelled());
+            ends.send(Handle::current().block_on(given_up).is_ok()).unwrap();
+        })
+        .await;
         first.abort();
         assert!(ended.await.unwrap(), "it was not told");
         timeout(PATIENCE, turn.take(|_| Ok(()))).await.expect("it has its turn").unwrap();
