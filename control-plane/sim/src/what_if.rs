@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use damper_core::fault::{Bounds, Faults};
 use damper_core::{Bound, Code, Pattern, Policy, Ratio, Rule, Time};
-use serde::Serialize;
 
 use crate::outcome::Figures;
 use crate::plan::Plan;
@@ -64,8 +63,7 @@ pub struct Measured {
 }
 
 /// How the callee behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Downstream {
     /// As measured, be that healthy or not.
     AsMeasured,
@@ -76,22 +74,16 @@ pub enum Downstream {
 }
 
 /// What a change will do.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// How the callee behaves.
-    pub downstream: Downstream,
     /// With the policy in force now.
     pub before: Side,
     /// With the one after the change.
     pub after: Side,
-    /// Attempts per second that the change adds on the callee; negative: that it takes away.
-    pub extra_attempts_per_second: f64,
-    /// The success rate after less that before.
-    pub success_gain: f64,
 }
 
 /// One side of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Side {
     /// Attempts per call.
     pub attempts_per_call: f64,
@@ -132,14 +124,7 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
     let figures = crate::simulate(&plan);
     let [before, after] =
         [(0, change.before), (1, change.after)].map(|(index, policy)| Side::of(&figures[index], policy));
-    let calls_per_second = f64::from(change.measured.calls_milli_per_second) / 1000.0;
-    Ok(Prediction {
-        downstream,
-        before,
-        after,
-        extra_attempts_per_second: (after.attempts_per_call - before.attempts_per_call) * calls_per_second,
-        success_gain: after.success_rate - before.success_rate,
-    })
+    Ok(Prediction { before, after })
 }
 
 fn rule(policy: Policy) -> Result<Rule, Faults> {

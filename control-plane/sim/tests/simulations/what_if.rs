@@ -27,13 +27,22 @@ fn asked(after: &Policy, measured: Measured, downstream: Downstream) -> Predicti
     what_if(&Change { before: None, after: Some(after), measured }, downstream).unwrap()
 }
 
+fn success_gain(Prediction { before, after }: &Prediction) -> f64 {
+    after.success_rate - before.success_rate
+}
+
+/// Attempts per second that a change adds, at the 100 calls per second that are measured.
+fn extra_attempts(Prediction { before, after }: &Prediction) -> f64 {
+    (after.attempts_per_call - before.attempts_per_call) * 100.0
+}
+
 #[test]
 fn retries_of_rare_failures_gain_successes_for_hardly_any_load() {
     let found = asked(&rule(true), measured(200), Downstream::AsMeasured);
     assert!((found.before.success_rate - 0.98).abs() < 0.01, "{found:?}");
     assert!(found.after.success_rate > 0.999, "{found:?}");
-    assert!((found.success_gain - 0.02).abs() < 0.01, "{found:?}");
-    assert!((found.extra_attempts_per_second - 2.0).abs() < 1.0, "{found:?}");
+    assert!((success_gain(&found) - 0.02).abs() < 0.01, "{found:?}");
+    assert!((extra_attempts(&found) - 2.0).abs() < 1.0, "{found:?}");
     assert_eq!((found.before.worst_case, found.after.worst_case), (1, 3));
 }
 
@@ -43,8 +52,8 @@ fn the_breaker_is_what_an_outage_is_told_apart_by() {
     let with = asked(&rule(true), measured(0), Downstream::TotalOutage);
     assert!((without.after.attempts_per_call - 3.0).abs() < 0.02, "{without:?}");
     assert!(with.after.attempts_per_call < 1.2, "{with:?}");
-    assert_eq!((with.after.success_rate, with.success_gain), (0.0, 0.0));
-    assert!((without.extra_attempts_per_second - 200.0).abs() < 2.0);
+    assert_eq!((with.after.success_rate, success_gain(&with)), (0.0, 0.0));
+    assert!((extra_attempts(&without) - 200.0).abs() < 2.0);
 }
 
 #[test]
@@ -71,10 +80,10 @@ fn failures_that_are_not_retried_cost_nothing_and_stay_beside_an_outage() {
     let measured = Measured { failures: refused, ..measured(0) };
     let found = asked(&rule(true), measured.clone(), Downstream::AsMeasured);
     assert!((found.after.success_rate - 0.6).abs() < 0.02, "{found:?}");
-    assert_eq!((found.after.attempts_per_call, found.success_gain), (1.0, 0.0));
+    assert_eq!((found.after.attempts_per_call, success_gain(&found)), (1.0, 0.0));
     let found = asked(&rule(false), measured, Downstream::TenthFailing);
     assert!((found.before.success_rate - 0.54).abs() < 0.02, "six tenths of what is answered: {found:?}");
-    assert!(found.success_gain > 0.04, "{found:?}");
+    assert!(success_gain(&found) > 0.04, "{found:?}");
 }
 
 #[test]
