@@ -4,6 +4,7 @@ import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
 import type { Page } from "@playwright/test";
+import { Fleet } from "../../gen/damper/v1/fleet_pb";
 import { Guards } from "../../gen/damper/v1/guards_pb";
 import { Kills } from "../../gen/damper/v1/kills_pb";
 import { Rules } from "../../gen/damper/v1/rules_pb";
@@ -16,7 +17,10 @@ export { expect };
 
 export function apiOf(url: string) {
   const transport = createGrpcWebTransport({ baseUrl: url });
-  return { rules: createClient(Rules, transport), guards: createClient(Guards, transport), kills: createClient(Kills, transport) };
+  return {
+    rules: createClient(Rules, transport), guards: createClient(Guards, transport), kills: createClient(Kills, transport),
+    fleet: createClient(Fleet, transport),
+  };
 }
 
 interface World {

@@ -1,0 +1,109 @@
+// An operator in an incident: knows no name and no cause, has the page and nothing else, and goes by what it says.
+//
+// What the page itself takes to show each thing is clocked. A human reads and presses besides: that is counted at fixed
+// rates and not waited for. Whatever has to pass would pass in that time too, so that the sum is the most it can take.
+import { expect } from "@playwright/test";
+import type { Locator, Page } from "@playwright/test";
+
+// For each screen that is looked at, and for each click.
+const READING_S = 5;
+const CLICK_S = 2;
+
+// What an incident leaves for each of `Told.times`.
+export const BOUNDS_S = [30, 60, 90, 120] as const;
+
+export interface Told {
+  // Who storms, as the page names it.
+  readonly storming: { readonly caller: string; readonly callee: string };
+  // Repeats per second, when it was pressed and when the page says that they are stopped.
+  readonly repeats: { readonly before: number; readonly after: number };
+  readonly culprit: { readonly who: string; readonly why: string; readonly what: string; readonly revision: string };
+  readonly times: readonly Time[];
+}
+
+export interface Time {
+  readonly what: string;
+  // Since the trouble began: what the page took, and with what a human takes.
+  readonly clockedS: number;
+  readonly inAllS: number;
+}
+
+class Clock {
+  readonly times: Time[] = [];
+  #human = 0;
+  readonly #since: number;
+
+  constructor(since: number) {
+    this.#since = since;
+  }
+
+  read(): void {
+    this.#human += READING_S;
+  }
+
+  async click(what: Locator): Promise<void> {
+    this.#human += CLICK_S;
+    await what.click();
+  }
+
+  took(what: string): void {
+    const clockedS = (Date.now() - this.#since) / 1000;
+    this.times.push({ what, clockedS, inAllS: clockedS + this.#human });
+  }
+}
+
+// From the Overview, opened when the trouble began, to who changed what.
+export async function operate(page: Page, since: number): Promise<Told> {
+  const clock = new Clock(since);
+  const storming = await find(page, clock);
+  const { repeats, route } = await stop(page, clock);
+  await clock.click(route(storming));
+  const culprit = await ask(page, clock);
+  return { storming, repeats, culprit, times: clock.times };
+}
+
+async function find(page: Page, clock: Clock): Promise<Told["storming"]> {
+  await page.goto("/");
+  const verdict = page.getByTestId("verdict");
+  await expect(verdict.locator(".answer")).toContainText(/routes? storms?\s*$/, { timeout: 60_000 });
+  const worst = await verdict.locator(".answer + p a").first().innerText();
+  const [caller = "", callee = ""] = worst.split(" → ");
+  clock.read();
+  clock.took("the storming route found");
+  return { caller, callee };
+}
+
+async function stop(page: Page, clock: Clock) {
+  await clock.click(page.getByTestId("verdict").getByRole("link", { name: /^Stop retries to / }).first());
+  await expect(page.getByTestId("reach")).toContainText(/\d connected clients/);
+  clock.read();
+  await clock.click(page.getByRole("button", { name: "Stop retries…" }));
+  clock.read();
+  await clock.click(page.getByRole("button", { name: "Stop retries now" }));
+  await expect(page.getByTestId("convergence")).toContainText(/applied by all \d+ clients/, { timeout: 60_000 });
+  clock.read();
+  clock.took("stopped, confirmed by all clients");
+
+  const proof = page.getByTestId("proof");
+  await expect(proof).toContainText("✓ Stopped:", { timeout: 90_000 });
+  const [after = "", before = ""] = (await proof.locator("p").first().innerText()).match(/[\d.]+(?=( repeats)?\/s)/g) ?? [];
+  clock.read();
+  clock.took("proof: no repeats any more");
+  const route = ({ caller, callee }: Told["storming"]) => proof.getByRole("link", { name: `${caller} → ${callee} ` });
+  return { repeats: { before: Number(before), after: Number(after) }, route };
+}
+
+// On the route's page.
+async function ask(page: Page, clock: Clock): Promise<Told["culprit"]> {
+  const last = page.getByTestId("last-change");
+  await expect(last).toBeVisible();
+  const [who, why, what, revision] = await Promise.all([
+    last.locator("p strong").nth(1).innerText(),
+    last.locator("p").first().innerText(),
+    last.locator(".settings").first().innerText(),
+    last.getByRole("link", { name: /^revision/ }).innerText(),
+  ]);
+  clock.read();
+  clock.took("who changed what, and when");
+  return { who, why, what, revision };
+}
