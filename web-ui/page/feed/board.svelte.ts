@@ -36,6 +36,7 @@ export class Board {
 
   #lately = new Lately();
   #heardAt: number | undefined;
+  #sampledAt = 0;
   #feed: Feed | undefined;
 
   // Returns what ends it.
@@ -73,7 +74,7 @@ export class Board {
     // The first of a stream may be an old one, told again.
     if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
     this.#lately.tell(event.message.past);
-    this.#sample(fleet);
+    this.#sample(fleet, event.message.continued);
     if (fleet.changed.length > 0) {
       const marked = new Map(this.marked);
       for (const key of fleet.changed) marked.set(key, this.#heardAt);
@@ -92,9 +93,11 @@ export class Board {
     this.#heardAt = undefined;
   }
 
-  #sample(fleet: Fleet): void {
+  // The parts of one interval are one sample, which takes the place of those that had less of it.
+  #sample(fleet: Fleet, continued: boolean): void {
+    if (!continued) this.#sampledAt = Date.now() / 1000;
     const { calls, attempts, errors } = totals(fleet.routes.values());
-    const sample = { at: Date.now() / 1000, callsPerS: calls, attemptsPerS: attempts, errorShare: errors };
+    const sample = { at: this.#sampledAt, callsPerS: calls, attemptsPerS: attempts, errorShare: errors };
     this.samples = this.#lately.add(sample, this.aheadMs / 1000);
   }
 
