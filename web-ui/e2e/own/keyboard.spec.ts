@@ -14,6 +14,8 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
     await tabTo(page, dialog.getByRole("button", { name: "Save" }));
     await keyboard.press("Enter");
     await expect(dialog).toHaveCount(0);
+    await expect(page.getByTestId("convergence")).toBeFocused();
+    await expect(page.getByTestId("convergence")).toBeInViewport();
   };
   const type = async (text: string) => {
     await tabTo(page, setting(page, "retry.max_attempts"));
@@ -46,6 +48,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await expect(mine).toBeVisible();
   await tabTo(page, mine);
   await keyboard.press("Enter");
+  await expect(page.locator("main")).toBeFocused();
   await save();
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(5);
 
@@ -54,6 +57,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await tabTo(page, dialog.getByRole("button", { name: "Delete" }));
   await keyboard.press("Enter");
   await expect(page.getByText("The rule is removed.")).toBeVisible();
+  await expect(page.getByTestId("convergence")).toBeFocused();
 });
 
 test("a guard is written; sections, choices and codes are within reach", async ({ page, api }) => {
@@ -74,6 +78,7 @@ test("a guard is written; sections, choices and codes are within reach", async (
   await tabTo(page, page.getByRole("dialog").getByRole("button", { name: "Save" }));
   await keyboard.press("Enter");
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
+  await expect(page.getByTestId("convergence")).toBeFocused();
   const key = { callerService: "*", callerCluster: "*", calleeService: "orders", calleeMethod: "*" };
   expect((await api.guards.getGuard({ key })).ceiling).toMatchObject({ maxAttempts: 2, repeatLimit: {} });
 });
@@ -94,6 +99,7 @@ test("a kill is thrown and ended", async ({ page, api }) => {
   await tabTo(page, dialog.getByRole("button", { name: "Stop retries now" }));
   await keyboard.press("Enter");
   await expect(page.getByRole("cell", { name: /^in 1(5|4\.9) min/ })).toBeVisible();
+  await expect(page.getByTestId("convergence")).toBeFocused();
   expect((await api.kills.listKills({})).kills.map(({ reason }) => reason)).toEqual(["orders is down"]);
   await tabTo(page, page.getByRole("button", { name: "End it…" }));
   await keyboard.press("Enter");
@@ -158,6 +164,7 @@ test("from the overview to a route, its rule and its chain; lists are sorted and
   await tabTo(page, rows.filter({ hasText: "orders" }).getByRole("rowheader").getByRole("link"));
   await keyboard.press("Enter");
   await expect(page).toHaveURL(at("/route"));
+  await expect(page.getByRole("main")).toBeFocused();
   await tabTo(page, page.getByRole("link", { name: "Edit the rule" }));
   await keyboard.press("Enter");
   await expect(page).toHaveURL(at("/rule"));

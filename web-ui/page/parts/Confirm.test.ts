@@ -2,7 +2,7 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { cleanup, render, screen, waitFor } from "@testing-library/svelte";
 import userEvent from "@testing-library/user-event";
-import { createRawSnippet } from "svelte";
+import { createRawSnippet, tick } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
 import { withDialogs } from "../testing";
 import Confirm from "./Confirm.svelte";
@@ -38,6 +38,25 @@ test("Escape leaves without a request", async () => {
   await user.keyboard("{Escape}");
   expect(onclose).toHaveBeenCalledTimes(1);
   expect(onconfirm).not.toHaveBeenCalled();
+});
+
+// A dialog that a button opened, and what has the focus once it is closed; whatever `meanwhile` does is done before.
+async function focusAfter(meanwhile: (button: HTMLButtonElement) => void): Promise<Element | null> {
+  document.body.innerHTML = '<main id="main" tabindex="-1"><button>Review…</button></main>';
+  const button = screen.getByRole<HTMLButtonElement>("button", { name: "Review…" });
+  button.focus();
+  const { unmount } = render(Confirm, { title: "Roll back?", action: "Roll back", onconfirm: () => Promise.resolve(), onclose: () => {}, children });
+  screen.getByRole("button", { name: "Cancel" }).focus();
+  meanwhile(button);
+  unmount();
+  await tick();
+  return document.activeElement;
+}
+
+test("the focus goes back to where it was, or into the page where that is gone or can not be pressed any more", async () => {
+  expect((await focusAfter(() => {}))?.textContent).toBe("Review…");
+  expect((await focusAfter((button) => { button.disabled = true; }))?.id).toBe("main");
+  expect((await focusAfter((button) => { button.remove(); }))?.id).toBe("main");
 });
 
 test("what the server refuses is told, and it can be tried again", async () => {
