@@ -35,6 +35,22 @@ test("a rule", async ({ page, api }) => {
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(3);
 });
 
+test("a rule that is being reviewed: it is said there, and nothing that would be refused can be pressed", async ({ page, api }) => {
+  const rule = (maxAttempts: number) => ({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts } } } });
+  await api.rules.putRule(rule(2));
+  await live(page, at("/rule"));
+  await setting(page, "retry.max_attempts").fill("5");
+  await page.getByRole("button", { name: /^Review/ }).click();
+  const dialog = page.getByRole("dialog");
+  await expect(dialog.getByRole("button", { name: "Save" })).toBeEnabled();
+  await api.rules.putRule({ ...rule(3), ...theirs });
+  await expect(dialog).toContainText("somebody else changed it meanwhile, at revision 2: leave this to see both.");
+  await expect(dialog.getByRole("button", { name: "Save" })).toBeDisabled();
+  await page.keyboard.press("Escape");
+  await expect(page.locator("main")).toBeFocused();
+  await expect(page.getByTestId("conflict")).toBeInViewport();
+});
+
 test("a guard", async ({ page, api }) => {
   const guard = (maxAttempts: number) => ({ guard: { key: KEY, ceiling: { maxAttempts } } });
   await api.guards.putGuard(guard(2));
