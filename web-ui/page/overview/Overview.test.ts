@@ -63,6 +63,14 @@ test("a failing route is marked by a word, and where nothing fails no start is n
   expect(screen.queryByTestId("roots")).toBeNull();
 });
 
+test("what fails a little is told where nothing is worse, single calls are not", async () => {
+  shownAt("/", () => {}, { routes: [route("orders", { callsPerS: 40, errorShare: 0.06 }), route("gateway", { callsPerS: 5, errorShare: 0.02 })] });
+  expect(await text()).toMatch(/Nothing storms Every route sends about what it is asked for\. Most fail of orders → stock: 6\.0 % of 40\.0 calls\/s\./);
+  cleanup();
+  shownAt("/", () => {}, { routes: [route("orders", { callsPerS: 5, errorShare: 0.02 })] });
+  expect(await text()).toMatch(/asked for\.$/);
+});
+
 test("ten thousand rules have a separator", async () => {
   const rules = Array.from({ length: 10_000 }, (_, at) => ({ rule: { key: { callerService: `s${at}`, callerCluster: "*", calleeService: "stock", calleeMethod: "*" } } }));
   shownAt("/", () => {}, { routes: [route("orders")], rules, connectedClients: 1200 });

@@ -11,6 +11,9 @@ import { isHigh } from "../words";
 
 // Below this a multiplication is a matter of single calls, not of load.
 const EXTRA_PER_S = 0.5;
+// Less than failing, and yet to be told where nothing is worse: a limit alone would be silent just below itself.
+const NOTICED_SHARE = 0.01;
+const NOTICED_PER_S = 0.2;
 
 export type Level = "storm" | "stopped" | "failing" | "calm" | "silent";
 
@@ -23,6 +26,8 @@ export interface Verdict extends Totals {
   // Those that stormed until a kill came, of which there is no proof yet.
   readonly stopped: readonly RouteStats[];
   readonly failing: readonly RouteStats[];
+  // Of which most calls fail, of those that do not count as failing.
+  readonly noticed: RouteStats | undefined;
 }
 
 export function extra(route: RouteStats): number {
@@ -46,9 +51,15 @@ export function verdict(routes: readonly RouteStats[]): Verdict {
   const storms = routes.filter(isStorm).sort((a, b) => extra(b) - extra(a));
   const storming = storms.filter(({ awaitedKill }) => awaitedKill === undefined);
   const stopped = storms.filter(({ awaitedKill }) => awaitedKill !== undefined);
-  const failing = routes.filter(isFailing).sort((a, b) => failedPerS(b) - failedPerS(a));
+  const failed = routes.filter(isNoticed).sort((a, b) => failedPerS(b) - failedPerS(a));
+  const failing = failed.filter(isFailing);
+  const noticed = failed.find((route) => !isFailing(route));
   const sum = totals(routes);
-  return { ...sum, level: level(storming, stopped, failing, sum), storming, stopped, failing };
+  return { ...sum, level: level(storming, stopped, failing, sum), storming, stopped, failing, noticed };
+}
+
+function isNoticed(route: RouteStats): boolean {
+  return isFailing(route) || (route.errorShare >= NOTICED_SHARE && failedPerS(route) >= NOTICED_PER_S);
 }
 
 function level(storming: readonly RouteStats[], stopped: readonly RouteStats[], failing: readonly RouteStats[], { calls }: Totals): Level {
