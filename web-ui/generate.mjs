@@ -52,7 +52,7 @@ function comments() {
   for (const file of protoFile.filter(({ name }) => SETTINGS.includes(name))) {
     for (const { path, leadingComments } of file.sourceCodeInfo?.location ?? []) {
       const name = leadingComments.trim() && nameAt(file, [...path]);
-      if (name) said[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ");
+      if (name) said[`${file.package}.${name}`] = leadingComments.trim().replaceAll(/\s*\n\s*/g, " ").replaceAll("`", "");
     }
   }
   return `export const comments: Readonly<Record<string, string>> = ${JSON.stringify(said, null, 2)};\n`;

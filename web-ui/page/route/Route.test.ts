@@ -262,7 +262,7 @@ test("a change that matches is marked on every chart and told in words that lead
   tell({ revision: 43n });
 });
 
-const yesterday = () => timestampFromMs(Date.now() - 26 * 3_600_000);
+const yesterday = () => timestampFromMs(Date.now() - 26.5 * 3_600_000);
 const ruleAt = (maxAttempts: number) => ({ kind: { case: "rule" as const, value: { key: any, policy: { mode: Mode.ENFORCE, retry: { maxAttempts } } } } });
 const key = { kind: { case: "rule" as const, value: any } };
 const loosened = { revision: 41n, author: "ben", reason: "more attempts", objects: [{ key, before: ruleAt(2), after: ruleAt(6) }] };

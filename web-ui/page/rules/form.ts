@@ -72,7 +72,7 @@ export function choices(names: Record<number, string>, prefix: string, unsaid: s
 
 const JITTER = choices(Jitter, "JITTER_", "as usual for this kind");
 const OVER_MAX = choices(OverMax, "OVER_MAX_", "default: cap");
-const YES_NO: readonly Choice[] = [{ value: "", label: "default" }, { value: "true", label: "yes" }, { value: "false", label: "no" }];
+const YES_NO: readonly Choice[] = [{ value: "", label: "default: yes" }, { value: "true", label: "yes" }, { value: "false", label: "no" }];
 
 export const CODES: readonly string[] = Object.values(Code).filter((name): name is string => typeof name === "string" && name !== "OK");
 
@@ -148,7 +148,7 @@ const DELAY: Variants = {
   path: "hedge.delay",
   label: "Hedge after",
   help: help("HedgeDelay"),
-  none: "not said",
+  none: "not set",
   of: [
     { name: "fixed", label: "a fixed time", fields: [field("HedgeDelay", "hedge.delay.fixed", "Time", "duration")] },
     {
