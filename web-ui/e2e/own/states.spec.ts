@@ -42,6 +42,7 @@ const WAITING = [
   [at("/rule"), "Asking for the rule…"],
   [at("/guard"), "Asking for the guard…"],
   [at("/route"), "Asking which rule applies…"],
+  [at("/route"), "Asking who changed its rule last…"],
 ] as const;
 
 // Lets nothing through that matches, until it is called.
