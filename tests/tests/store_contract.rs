@@ -41,7 +41,7 @@ impl Place {
 
     async fn open(&self) -> Arc<dyn Store> {
         match self {
-            Self::Sled(folder) => Arc::new(SledStore::open(folder.path()).await.unwrap()),
+            Self::Sled(folder) => Arc::new(damper_tests::sled::open(folder.path()).await),
             Self::Etcd(etcd) => Arc::new(etcd.store(PREFIX)),
         }
     }

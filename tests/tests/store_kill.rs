@@ -13,7 +13,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{State, Store};
 use damper_tests::etcd::Etcd;
 
@@ -93,7 +92,7 @@ async fn sled_loses_no_acknowledged_write_to_sixty_kills() {
     let mut acks = Vec::new();
     for round in 0..60 {
         acks.extend(kill_in_the_middle(&location, round, &mut random));
-        let store = SledStore::open(folder.path()).await.unwrap();
+        let store = damper_tests::sled::open(folder.path()).await;
         assert_nothing_is_lost(&store, &acks).await;
     }
     assert!(acks.len() > 60 * 4 / 5, "the victims hardly wrote: {}", acks.len());
