@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Time, chain};
+use damper_core::{Finish, Route, Time, chain};
 use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::Instant;
@@ -85,6 +85,16 @@ impl Context {
 
     pub(crate) fn chain(&self) -> &chain::Context {
         &self.0.chain
+    }
+
+    /// A call that was made in serving the request ended so.
+    pub(crate) fn call_ended(&self, route: &Route, finish: &Finish) {
+        if finish.marks_context {
+            self.0.chain.mark_no_more_retry();
+        }
+        if finish.ending.fate.is_final_failure() {
+            self.0.chain.note_failed(route.id());
+        }
     }
 }
 

@@ -37,6 +37,15 @@ pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     value.map(HeaderValue::as_bytes)
 }
 
+/// The same of two headers, which are usually not there.
+pub(crate) fn both<'a>(headers: &'a HeaderMap, names: [&HeaderName; 2]) -> [Option<&'a [u8]>; 2] {
+    let is_sought = |other: &HeaderName| names.contains(&other);
+    if headers.keys_len() <= FEW && !headers.keys().any(is_sought) {
+        return [None, None];
+    }
+    names.map(|name| bytes(headers, name))
+}
+
 /// The fields of a request that may mark it as a repeat.
 pub(crate) fn marks(headers: &HeaderMap) -> Marks<'_> {
     let baggage = Baggage::read(headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes));

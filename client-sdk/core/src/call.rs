@@ -18,7 +18,7 @@
 //! A kill switch is asked before anything is sent, and whenever a call that waits is asked for its next step.
 //!
 //! In observe mode the same questions are asked of the first attempt and the answer is only counted. Without
-//! a rule nothing is asked.
+//! a rule nothing is asked; `passing` is the same call for a driver that makes many of them.
 
 use std::time::Duration;
 
@@ -37,8 +37,11 @@ use self::in_flight::{InFlight, Pending};
 
 mod ending;
 mod in_flight;
+mod passing;
 mod questions;
 mod sending;
+
+pub use self::passing::Passing;
 
 /// What a driver knows when a call begins.
 #[derive(Clone, Copy, Debug)]

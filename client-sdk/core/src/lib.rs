@@ -42,7 +42,7 @@ mod table;
 mod time;
 mod window;
 
-pub use call::{Answer, Call, CallStart, Finish, Send, SendKind, Step};
+pub use call::{Answer, Call, CallStart, Finish, Passing, Send, SendKind, Step};
 pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
 pub use explain::{Bound, Explanation, Loser};

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, Send, Step, Time, Verdict, deadline};
+use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, Send, Step, Time, Verdict};
 
 use super::cause::Cause;
 use super::hang_up::HangUp;
@@ -28,31 +28,20 @@ pub(crate) struct ActiveCall {
     now: Time,
     /// On a request that is still being sent; nobody does once the answer has begun.
     hang_up: HangUp,
-    /// Reading the clock is most of what a call without a rule costs, so it is not read after the end.
+    /// Reading the clock is dear, so it is not read after the end.
     has_ended: bool,
 }
 
 impl ActiveCall {
-    /// Begins a call, to be asked what to do first; `own_deadline` is the one the application set, `replayable`
-    /// whether its request is kept.
+    /// Begins a call, to be asked what to do first.
     #[inline]
     pub(super) fn begin(
         route: Arc<Known>,
         context: Option<Context>,
         (watch, trail): (CallWatch, Trail),
-        own_deadline: Option<Time>,
-        replayable: bool,
-        now: Time,
+        start: CallStart,
         clock: Clock,
     ) -> Self {
-        // The context may come from another engine, whose times have another origin.
-        let inherited = context.as_ref().and_then(Context::deadline);
-        let start = CallStart {
-            now,
-            deadline: deadline::earliest([inherited.map(|at| clock.time(at)), own_deadline]),
-            flag: context.as_ref().and_then(|context| context.chain().flag()),
-            replayable,
-        };
         Self {
             call: Call::begin(&route, start),
             route,
@@ -60,7 +49,7 @@ impl ActiveCall {
             context,
             watch,
             trail,
-            now,
+            now: start.now,
             hang_up: HangUp::default(),
             has_ended: false,
         }
@@ -157,12 +146,8 @@ impl ActiveCall {
         self.has_ended = true;
         self.watch.ended(finish, self.trail.sends(), now);
         self.trail.ended(finish, self.watch.code_of(finish), now, self.route.failures());
-        let Some(context) = &self.context else { return };
-        if finish.marks_context {
-            context.chain().mark_no_more_retry();
-        }
-        if finish.ending.fate.is_final_failure() {
-            context.chain().note_failed(self.route.id());
+        if let Some(context) = &self.context {
+            context.call_ended(&self.route, finish);
         }
     }
 }

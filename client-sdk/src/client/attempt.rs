@@ -1,6 +1,5 @@
 //! One attempt, until its answer begins, or is complete where it is held.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -10,6 +9,7 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::held::Held;
+use super::sending::Sending;
 use super::telemetry::AttemptWatch;
 use super::verdict::BoxError;
 
@@ -33,9 +33,7 @@ pin_project! {
     {
         // There is none.
         Over,
-        // Waits until the inner service takes a request; that is part of the attempt.
-        Preparing { service: S, request: Option<Request<Body>> },
-        Sending { #[pin] answer: F },
+        Sending { #[pin] sending: Sending<S, F> },
         Holding { held: Option<Box<Held<B>>> },
     }
 }
@@ -54,14 +52,9 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
         Self { watch: AttemptWatch::none(), stage: Stage::Over }
     }
 
-    /// One that asks the service whether it is ready.
-    pub(super) fn preparing(watch: AttemptWatch, service: S, request: Request<Body>) -> Self {
-        Self { watch, stage: Stage::Preparing { service, request: Some(request) } }
-    }
-
-    /// One that was given to a service that was ready.
-    pub(super) fn sending(watch: AttemptWatch, answer: F) -> Self {
-        Self { watch, stage: Stage::Sending { answer } }
+    /// One whose request is on its way.
+    pub(super) fn sending(watch: AttemptWatch, sending: Sending<S, F>) -> Self {
+        Self { watch, stage: Stage::Sending { sending } }
     }
 
     /// One whose answer is held.
@@ -102,25 +95,13 @@ where
     pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Came<B>> {
         let mut this = self.project();
         let _in_span = this.watch.span().enter();
-        let came = loop {
-            let next = match this.stage.as_mut().project() {
-                StageProj::Over => return Poll::Pending,
-                StageProj::Preparing { service, request } => match ready!(service.poll_ready(cx)) {
-                    Ok(()) => {
-                        let request = request.take().expect("a request is sent once");
-                        Stage::Sending { answer: service.call(request) }
-                    }
-                    Err(error) => break Came::Outcome(Err(error.into())),
-                },
-                StageProj::Sending { answer } => {
-                    break Came::Outcome(ready!(answer.poll(cx)).map_err(Into::into));
-                }
-                StageProj::Holding { held } => {
-                    ready!(held.as_mut().expect("it is taken when it is over").poll(cx));
-                    break Came::Held(held.take().expect("see above"));
-                }
-            };
-            this.stage.set(next);
+        let came = match this.stage.as_mut().project() {
+            StageProj::Over => return Poll::Pending,
+            StageProj::Sending { sending } => Came::Outcome(ready!(sending.poll(cx))),
+            StageProj::Holding { held } => {
+                ready!(held.as_mut().expect("it is taken when it is over").poll(cx));
+                Came::Held(held.take().expect("see above"))
+            }
         };
         this.stage.set(Stage::Over);
         Poll::Ready(came)

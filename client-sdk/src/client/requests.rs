@@ -16,7 +16,6 @@ use tonic::body::Body;
 use super::active_call::ActiveCall;
 use super::hang_up::HangUp;
 use super::replay::{self, Captured, Kept, Memory};
-use super::trail::Ids;
 use crate::failures::HexId;
 use crate::headers;
 
@@ -52,8 +51,8 @@ impl Requests {
         policy: Option<&Policy>,
         memory: &Arc<Memory>,
         external: bool,
+        own_timeout: Option<Duration>,
     ) -> Self {
-        let own_timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
         let call_id = policy.is_some_and(|policy| policy.call_id && policy.mode == Mode::Enforce);
         if call_id {
             headers::put_call_id(request.headers_mut());
@@ -72,16 +71,10 @@ impl Requests {
         Self { kept, head, own_timeout, call_id, external, baggage, hang_up }
     }
 
-    /// The time limit that the application set.
-    pub(crate) fn own_timeout(&self) -> Option<Duration> {
-        self.own_timeout
-    }
-
-    /// What the application's request, and so each attempt, tells the callee who it is.
-    pub(super) fn ids(&self, request: &Request<Body>) -> Ids {
-        let header = |name| headers::bytes(request.headers(), name);
-        let call = self.call_id.then(|| header(&headers::CALL_ID).and_then(HexId::read)).flatten();
-        Ids { trace: header(&headers::TRACE_PARENT).and_then(HexId::of_traceparent), call }
+    /// What tells the call from others at its callee.
+    pub(super) fn call_id(&self, request: &Request<Body>) -> Option<HexId> {
+        let read = || headers::bytes(request.headers(), &headers::CALL_ID).and_then(HexId::read);
+        self.call_id.then(read).flatten()
     }
 
     /// The end at which the call hangs up on a request that is still being sent.
@@ -114,23 +107,44 @@ impl Requests {
 
     /// Tells an attempt from the others.
     pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &Send, call: &ActiveCall) {
-        // The application's own limit stays as it was written for as long as it says the same.
-        if let Some(limit) = send.limit.filter(|limit| self.own_timeout != Some(*limit)) {
-            headers.insert(&headers::TIMEOUT, timeout_value(limit));
-        }
-        if self.external {
-            headers.remove(&headers::RETRY);
-            headers::drop_baggage(headers);
-        } else if let Some(flag) = send.flag {
-            headers.insert(&headers::RETRY, flag.into());
-            if self.baggage {
-                headers::put_baggage(headers, flag, call.time_left());
-            }
+        mark(headers, send, self.own_timeout, self.external);
+        if let Some(flag) = send.flag.filter(|_| self.baggage && !self.external) {
+            headers::put_baggage(headers, flag, call.time_left());
         }
         let previous = send.previous_attempts();
         if previous > 0 {
             headers.insert(&headers::PREVIOUS_ATTEMPTS, previous.into());
         }
+    }
+}
+
+/// What the application's request says to this layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// The time limit that the application set.
+    pub(super) timeout: Option<Duration>,
+    /// The trace that the call belongs to.
+    pub(super) trace: Option<HexId>,
+}
+
+impl Asked {
+    pub(super) fn of(request: &Request<Body>) -> Self {
+        let [timeout, trace] = headers::both(request.headers(), [&headers::TIMEOUT, &headers::TRACE_PARENT]);
+        Self { timeout: timeout.and_then(deadline::parse), trace: trace.and_then(HexId::of_traceparent) }
+    }
+}
+
+/// Tells until when the answer is awaited, and whether the request is a repeat.
+pub(super) fn mark(headers: &mut HeaderMap, send: &Send, own_timeout: Option<Duration>, external: bool) {
+    // The application's own limit stays as it was written for as long as it says the same.
+    if let Some(limit) = send.limit.filter(|limit| own_timeout != Some(*limit)) {
+        headers.insert(&headers::TIMEOUT, timeout_value(limit));
+    }
+    if external {
+        headers.remove(&headers::RETRY);
+        headers::drop_baggage(headers);
+    } else if let Some(flag) = send.flag {
+        headers.insert(&headers::RETRY, flag.into());
     }
 }
 

@@ -10,12 +10,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Buf;
-use damper_core::{Answer, Step};
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::calling::{Answering, Parts};
+use super::begun::Begun;
 use super::cause::Cause;
 use super::held::{Held, HeldEnd};
 use super::own_answer::OwnAnswer;
@@ -28,24 +27,35 @@ pin_project! {
     where
         B: Body,
     {
-        // What was read of the inner body while the answer was held back.
-        kept: VecDeque<B::Data>,
         #[pin]
         inner: Inner<B>,
         // None once the call has ended.
-        call: Option<Answering>,
+        call: Option<Begun>,
     }
 }
 
 pin_project! {
     #[project = InnerProj]
-    enum Inner<B> {
+    enum Inner<B>
+    where
+        B: Body,
+    {
         Plain { #[pin] body: B },
-        // It was held back, and so had to stay where it was.
-        Held { body: Pin<Box<B>> },
-        // It was read to its end, which is still to be handed on.
-        Ended { end: Option<End> },
+        // Apart, for it is large and rare: answers are moved.
+        LetGo { rest: Box<Rest<B>> },
+        // Nothing is left.
+        Over,
     }
+}
+
+/// What is left of an answer that was held back.
+struct Rest<B: Body> {
+    /// What was read of it.
+    kept: VecDeque<B::Data>,
+    /// What was not; it had to stay where it was. None if it was read to its end.
+    body: Option<Pin<Box<B>>>,
+    /// Its end, if it was read and is still to be handed on.
+    end: Option<End>,
 }
 
 impl<B> ResponseBody<B>
@@ -55,22 +65,23 @@ where
 {
     /// The body of an answer that came after its status: nothing is left to decide.
     pub(crate) fn decided(inner: B) -> Self {
-        Self { kept: VecDeque::new(), inner: Inner::Plain { body: inner }, call: None }
+        Self { inner: Inner::Plain { body: inner }, call: None }
     }
 
     /// The body of an answer that has begun.
-    pub(super) fn begun(inner: B, call: Answering) -> Self {
+    pub(super) fn begun(inner: B, call: Begun) -> Self {
         let mut call = Some(call);
         if inner.is_end_stream() {
             end_bare(&mut call);
         }
-        Self { kept: VecDeque::new(), inner: Inner::Plain { body: inner }, call }
+        Self { inner: Inner::Plain { body: inner }, call }
     }
 
     /// An answer that was held and is let go before its end.
-    pub(super) fn let_go(held: Held<B>, call: Answering) -> Response<Self> {
+    pub(super) fn let_go(held: Held<B>, call: Begun) -> Response<Self> {
         let Held { head, body, kept, .. } = held;
-        head.map(|()| Self { kept, inner: Inner::Held { body }, call: Some(call) })
+        let rest = Box::new(Rest { kept, body: Some(body), end: None });
+        head.map(|()| Self { inner: Inner::LetGo { rest }, call: Some(call) })
     }
 
     /// An answer that was held to its end.
@@ -81,12 +92,13 @@ where
             HeldEnd::Error(error) => End::Error(error),
             HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
         });
-        head.map(|()| Self { kept, inner: Inner::Ended { end }, call: None })
+        let rest = Box::new(Rest { kept, body: None, end });
+        head.map(|()| Self { inner: Inner::LetGo { rest }, call: None })
     }
 
     /// No body: the answer was made here.
     pub(crate) fn empty() -> Self {
-        Self { kept: VecDeque::new(), inner: Inner::Ended { end: None }, call: None }
+        Self { inner: Inner::Over, call: None }
     }
 }
 
@@ -103,35 +115,35 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut this = self.project();
-        if let Some(data) = this.kept.pop_front() {
-            return Poll::Ready(Some(Ok(Frame::data(data))));
-        }
         let frame = match this.inner.as_mut().project() {
             InnerProj::Plain { body } => body.poll_frame(cx),
-            InnerProj::Held { body } => body.as_mut().poll_frame(cx),
-            InnerProj::Ended { end } => return Poll::Ready(end.take().and_then(End::into_frame)),
+            InnerProj::LetGo { rest } => match (rest.kept.pop_front(), &mut rest.body) {
+                (Some(data), _) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                (None, Some(body)) => body.as_mut().poll_frame(cx),
+                (None, None) => return Poll::Ready(rest.end.take().and_then(End::into_frame)),
+            },
+            InnerProj::Over => return Poll::Ready(None),
         };
         let end = match frame {
-            Poll::Ready(Some(Ok(frame))) => match frame.into_trailers() {
-                Ok(trailers) => End::Trailers(trailers),
-                Err(data) => {
-                    // Who asks whether that was the last frame does not ask for another.
-                    if this.inner.is_end_stream() {
-                        end_bare(this.call);
-                    }
-                    return Poll::Ready(Some(Ok(data)));
+            Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() => {
+                // Who asks whether that was the last frame does not ask for another.
+                if this.inner.is_end_stream() {
+                    end_bare(this.call);
                 }
-            },
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            Poll::Ready(Some(Ok(frame))) => frame.into_trailers().map_or(End::Bare, End::Trailers),
             Poll::Ready(Some(Err(error))) => End::Error(error.into()),
             Poll::Ready(None) => End::Bare,
             Poll::Pending => {
-                ready!(poll_limit(this.call, cx));
+                let Some(call) = this.call.as_mut() else { return Poll::Pending };
+                ready!(call.poll_limit(cx));
                 End::Cut
             }
         };
         let timed_out = end.tell(this.call);
         if timed_out {
-            this.inner.set(Inner::Ended { end: None });
+            this.inner.set(Inner::Over);
         }
         Poll::Ready(if timed_out {
             Some(Ok(Frame::trailers(OwnAnswer::TimedOut.trailers())))
@@ -141,18 +153,15 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.kept.is_empty() && self.inner.is_end_stream()
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let kept: u64 = self.kept.iter().map(|data| data.remaining() as u64).sum();
-        let rest = self.inner.size_hint();
-        let mut hint = SizeHint::default();
-        hint.set_lower(rest.lower().saturating_add(kept));
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper.saturating_add(kept));
+        match &self.inner {
+            Inner::Plain { body } => body.size_hint(),
+            Inner::LetGo { rest } => rest.size_hint(),
+            Inner::Over => SizeHint::with_exact(0),
         }
-        hint
     }
 }
 
@@ -160,17 +169,27 @@ impl<B: Body> Inner<B> {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Plain { body } => body.is_end_stream(),
-            Self::Held { body } => body.is_end_stream(),
-            Self::Ended { end } => end.is_none(),
+            Self::LetGo { rest } => rest.is_end_stream(),
+            Self::Over => true,
         }
+    }
+}
+
+impl<B: Body> Rest<B> {
+    fn is_end_stream(&self) -> bool {
+        let is_read = || self.body.as_ref().map_or(self.end.is_none(), |body| body.is_end_stream());
+        self.kept.is_empty() && is_read()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Plain { body } => body.size_hint(),
-            Self::Held { body } => body.size_hint(),
-            Self::Ended { .. } => SizeHint::with_exact(0),
+        let kept: u64 = self.kept.iter().map(|data| data.remaining() as u64).sum();
+        let rest = self.body.as_ref().map_or(SizeHint::with_exact(0), |body| body.size_hint());
+        let mut hint = SizeHint::default();
+        hint.set_lower(rest.lower().saturating_add(kept));
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper.saturating_add(kept));
         }
+        hint
     }
 }
 
@@ -192,19 +211,17 @@ enum End {
 
 impl End {
     /// Ends the call, unless it has. True if the application is to be told that its time is over.
-    fn tell(&self, answering: &mut Option<Answering>) -> bool {
-        let Some(call) = answering else { return false };
-        let external = call.calling.external;
-        let step = match self {
+    fn tell(&self, begun: &mut Option<Begun>) -> bool {
+        let Some(call) = begun.take() else { return false };
+        let external = call.is_external();
+        match self {
             Self::Trailers(trailers) => {
                 call.ended(verdict::of_trailers(Some(trailers), external), Cause::Trailers)
             }
             Self::Error(error) => call.ended(verdict::of_error(&**error), Cause::Error(&**error)),
             Self::Bare => call.ended(verdict::of_trailers(None, external), Cause::Bare),
             Self::Cut => call.timed_out(),
-        };
-        *answering = None;
-        matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)
+        }
     }
 
     /// What the application sees of an end that is its answer.
@@ -222,19 +239,6 @@ impl End {
 
 /// Ends the call where the body did without trailers. That is never the engine's own time limit: the
 /// application sees the end as it is.
-fn end_bare(call: &mut Option<Answering>) {
+fn end_bare(call: &mut Option<Begun>) {
     End::Bare.tell(call);
-}
-
-/// Ready when the attempt's time is over.
-fn poll_limit(call: &mut Option<Answering>, cx: &mut Context<'_>) -> Poll<()> {
-    let Some(answering) = call else { return Poll::Pending };
-    let Parts { call, timer, .. } = &mut *answering.calling;
-    if !call.is_enforced() {
-        return Poll::Pending;
-    }
-    while let Step::Wait { until } = call.next_step() {
-        ready!(timer.poll(until, call.clock(), cx));
-    }
-    Poll::Ready(())
 }

@@ -1,34 +1,21 @@
-//! A call from its first send to its answer: a driver of the engine's steps.
-//!
-//! ```text
-//! step: Send -> an attempt begins (beside those under way)
-//!       Wait -> until an attempt came to something, or the instant has come: tell the call, next step
-//!       Finish, or an answer begins -> all other attempts are dropped, which cancels them on the wire
-//! ```
-//!
-//! It decides nothing: whenever something happened it tells the call and does what the step says. The first
-//! attempt and retries live inside the future itself; only hedges are allocated. While a call waits between
-//! attempts the last one's failure is kept, for a kill may end the wait with it.
+//! The future of a call: of one that passes, or of one that the engine may have something to decide about.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
-use damper_core::{Answer, Finish, Send, Step, Time};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::attempt::{Attempt, Came};
-use super::calling::{Answering, Calling, Parts};
-use super::cause::Cause;
-use super::held::Held;
-use super::own_answer::OwnAnswer;
+use super::governed::Governed;
+use super::passing::Passing;
 use super::response_body::ResponseBody;
-use super::telemetry::AttemptWatch;
-use super::verdict::{self, BoxError};
-use crate::headers;
+use super::verdict::BoxError;
+
+/// What the application gets.
+pub(super) type Answered<B> = Result<Response<ResponseBody<B>>, BoxError>;
 
 pin_project! {
     /// The future of a call through the client layer.
@@ -38,56 +25,33 @@ pin_project! {
         B: http_body::Body,
     {
         #[pin]
-        main: Attempt<S, S::Future, B>,
-        beside: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
-        // What to do before anything is waited for.
-        step: Option<Step>,
-        calling: Option<Calling>,
-        // To send again by; none if there is at most one attempt.
-        service: Option<S>,
-        // How the last attempt failed, while the call waits for the next.
-        last: Option<Box<Answered<B>>>,
+        call: Of<S, B>,
     }
 }
 
-/// What the application gets.
-type Answered<B> = Result<Response<ResponseBody<B>>, BoxError>;
+pin_project! {
+    #[project = OfProj]
+    enum Of<S, B>
+    where
+        S: Service<Request<Body>>,
+        B: http_body::Body,
+    {
+        Passing { #[pin] call: Passing<S, S::Future> },
+        Governed { #[pin] call: Governed<S, B> },
+    }
+}
 
 impl<S, B> ResponseFuture<S, B>
 where
-    S: Service<Request<Body>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
+    S: Service<Request<Body>>,
     B: http_body::Body,
-    B::Error: Into<BoxError>,
 {
-    /// Sends the first attempt, at once if the service is ready.
-    pub(super) fn begin(
-        mut calling: Calling,
-        step: Step,
-        mut request: Request<Body>,
-        service: &mut S,
-        is_ready: bool,
-    ) -> Self {
-        let Step::Send(send) = step else {
-            return Self {
-                main: Attempt::none(),
-                beside: Vec::new(),
-                step: Some(step),
-                calling: Some(calling),
-                service: None,
-                last: None,
-            };
-        };
-        let again = calling.requests.may_repeat().then(|| service.clone());
-        calling.requests.mark(request.headers_mut(), &send, &calling.call);
-        let watch = calling.call.attempt_sent(&send);
-        let main = if is_ready {
-            let answer = watch.span().in_scope(|| service.call(request));
-            Attempt::sending(watch, answer)
-        } else {
-            Attempt::preparing(watch, service.clone(), request)
-        };
-        Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
+    pub(super) fn passing(call: Passing<S, S::Future>) -> Self {
+        Self { call: Of::Passing { call } }
+    }
+
+    pub(super) fn governed(call: Governed<S, B>) -> Self {
+        Self { call: Of::Governed { call } }
     }
 }
 
@@ -100,230 +64,10 @@ where
 {
     type Output = Answered<B>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            let (step, came) = match self.as_mut().project().step.take() {
-                Some(step) => (step, None),
-                None => match self.as_mut().poll_attempts(cx) {
-                    None => (ready!(self.as_mut().poll_timer(cx)), None),
-                    Some(attempt) => match self.as_mut().judge(attempt) {
-                        Judged::Ended(step, came) => (step, Some(came)),
-                        Judged::Begun(watch, came) => {
-                            return Poll::Ready(self.as_mut().begun(watch, came));
-                        }
-                        Judged::Held => continue,
-                    },
-                },
-            };
-            match step {
-                Step::Send(send) => self.as_mut().send(&send),
-                Step::Wait { .. } => self.as_mut().keep(came),
-                Step::Cancel { attempt } => self.as_mut().cancel(attempt),
-                Step::Finish(finish) => {
-                    self.as_mut().give_up_attempts();
-                    let this = self.project();
-                    let refusal = this.calling.take().and_then(|mut calling| calling.refusal.take());
-                    let last = came.map(answered).or_else(|| this.last.take().map(|last| *last));
-                    return Poll::Ready(answer(finish, last, refusal));
-                }
-            }
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().call.project() {
+            OfProj::Passing { call } => call.poll(cx),
+            OfProj::Governed { call } => call.poll(cx),
         }
-    }
-}
-
-/// An attempt that came to something.
-struct Arrived<B: http_body::Body> {
-    watch: AttemptWatch,
-    came: Came<B>,
-}
-
-/// What that means.
-enum Judged<B: http_body::Body> {
-    /// The attempt ended; this is next.
-    Ended(Step, Came<B>),
-    /// Its answer has begun: the application gets it.
-    Begun(AttemptWatch, Came<B>),
-    /// Its answer has begun and is held.
-    Held,
-}
-
-impl<S, B> ResponseFuture<S, B>
-where
-    S: Service<Request<Body>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    /// An attempt that came to something; none if all are under way.
-    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
-        let mut this = self.project();
-        if let Poll::Ready(came) = this.main.as_mut().poll(cx) {
-            return Some(Arrived { watch: this.main.take_watch(), came });
-        }
-        for index in 0..this.beside.len() {
-            if let Some(attempt) = this.beside.get_mut(index)
-                && let Poll::Ready(came) = attempt.as_mut().poll(cx)
-            {
-                let mut attempt = this.beside.swap_remove(index);
-                return Some(Arrived { watch: attempt.as_mut().take_watch(), came });
-            }
-        }
-        None
-    }
-
-    /// Ready with what to do when the time has come that the call waits for.
-    fn poll_timer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Step> {
-        let calling = self.project().calling.as_mut().expect("not polled after its answer");
-        let Parts { call, timer, alarm, .. } = &mut **calling;
-        if !call.is_enforced() {
-            return Poll::Pending;
-        }
-        loop {
-            alarm.listen(call.is_between_attempts());
-            match call.next_step() {
-                Step::Wait { .. } if alarm.poll(cx).is_ready() => {}
-                Step::Wait { until } => ready!(timer.poll(until, call.clock(), cx)),
-                step => return Poll::Ready(step),
-            }
-        }
-    }
-
-    /// What an attempt came to before the call began to wait.
-    fn keep(self: Pin<&mut Self>, came: Option<Came<B>>) {
-        let this = self.project();
-        let is_waiting = this.calling.as_ref().is_some_and(|calling| calling.call.is_between_attempts());
-        if let Some(came) = came.filter(|_| is_waiting) {
-            *this.last = Some(Box::new(released(came)));
-        }
-    }
-
-    fn judge(mut self: Pin<&mut Self>, arrived: Arrived<B>) -> Judged<B> {
-        let Arrived { watch, came } = arrived;
-        let this = self.as_mut().project();
-        let calling = this.calling.as_mut().expect("not polled after its answer");
-        let verdict = match &came {
-            Came::Outcome(Ok(response)) => verdict::of_response(response, calling.external),
-            Came::Outcome(Err(error)) => Some(verdict::of_error(&**error)),
-            Came::Held(held) => held.verdict(calling.external),
-        };
-        if let Some(verdict) = verdict {
-            let cause = match &came {
-                Came::Outcome(Ok(response)) => Cause::Headers(response.status(), response.headers()),
-                Came::Outcome(Err(error)) => Cause::Error(&**error),
-                Came::Held(held) => held.cause(),
-            };
-            return Judged::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
-        }
-        match (calling.call.hold_limit(), came) {
-            (Some(limit), Came::Outcome(Ok(response))) => {
-                self.put(Attempt::holding(watch, Box::new(Held::new(response, limit))));
-                Judged::Held
-            }
-            (_, came) => Judged::Begun(watch, came),
-        }
-    }
-
-    /// The answer has begun: the body goes on with the call.
-    fn begun(mut self: Pin<&mut Self>, watch: AttemptWatch, came: Came<B>) -> Answered<B> {
-        self.as_mut().give_up_attempts();
-        let calling = self.project().calling.take().expect("not polled after its answer");
-        let call = Answering::new(calling, watch);
-        let mut response = match came {
-            Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
-            Came::Held(held) => ResponseBody::let_go(*held, call),
-        };
-        headers::clean(response.headers_mut());
-        Ok(response)
-    }
-
-    fn send(mut self: Pin<&mut Self>, send: &Send) {
-        self.as_mut().project().last.take();
-        let this = self.as_mut().project();
-        let calling = this.calling.as_mut().expect("not polled after its answer");
-        let service = this.service.clone().expect("only a call that is kept is repeated");
-        let request = calling.requests.again(send, &calling.call);
-        let request = request.expect("only a call that is kept is repeated");
-        let watch = calling.call.attempt_sent(send);
-        self.put(Attempt::preparing(watch, service, request));
-    }
-
-    /// The attempt's time is over.
-    fn cancel(self: Pin<&mut Self>, number: u32) {
-        let mut this = self.project();
-        let watch = if this.main.number() == number {
-            let watch = this.main.as_mut().take_watch();
-            this.main.set(Attempt::none());
-            watch
-        } else {
-            let index = this.beside.iter().position(|attempt| attempt.number() == number);
-            let index = index.expect("what is to be cancelled is under way");
-            this.beside.swap_remove(index).as_mut().take_watch()
-        };
-        let calling = this.calling.as_mut().expect("not polled after its answer");
-        *this.step = Some(calling.call.attempt_timed_out(watch));
-    }
-
-    /// Puts an attempt where there is room for it.
-    fn put(self: Pin<&mut Self>, attempt: Attempt<S, S::Future, B>) {
-        let mut this = self.project();
-        if this.main.is_over() {
-            this.main.set(attempt);
-        } else {
-            this.beside.push(Box::pin(attempt));
-        }
-    }
-
-    /// Drops every attempt under way: its stream is reset.
-    fn give_up_attempts(self: Pin<&mut Self>) {
-        let mut this = self.project();
-        this.main.as_mut().give_up();
-        while let Some(mut attempt) = this.beside.pop() {
-            attempt.as_mut().give_up();
-        }
-    }
-}
-
-/// What the application gets; `last` is how the last attempt ended, with which the call may end too.
-fn answer<B>(finish: Finish, last: Option<Answered<B>>, refusal: Option<Box<OwnAnswer>>) -> Answered<B>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    let own = match (finish.answer, last) {
-        (Answer::Attempt(_), Some(last)) => {
-            let mut response = last?;
-            headers::clean(response.headers_mut());
-            return Ok(response);
-        }
-        (Answer::Killed, _) => refusal.map_or_else(|| OwnAnswer::killed(None, Time::ZERO), |own| *own),
-        (Answer::CircuitOpen, _) => OwnAnswer::CircuitOpen,
-        (Answer::TimedOut, _) | (Answer::Attempt(_), None) => OwnAnswer::TimedOut,
-    };
-    Ok(own.response(ResponseBody::empty()))
-}
-
-fn answered<B>(came: Came<B>) -> Answered<B>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    match came {
-        Came::Outcome(response) => Ok(response?.map(ResponseBody::decided)),
-        Came::Held(held) => Ok(ResponseBody::held(*held)),
-    }
-}
-
-/// The same without a stream that is still open: an answer whose status is known may not hold one for as long
-/// as a call waits.
-fn released<B>(came: Came<B>) -> Answered<B>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    match came {
-        Came::Outcome(Ok(response)) if !response.body().is_end_stream() => {
-            Ok(response.map(|_| ResponseBody::empty()))
-        }
-        came => answered(came),
     }
 }

@@ -1,28 +1,33 @@
 //! The client service: begins a call for each request.
 //!
-//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation: the
-//! request goes on as it is.
+//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation: the call
+//! passes, see `passing`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
+use std::time::Duration;
 
-use damper_core::{Answer, Route, Step, Time};
+use damper_core::{Answer, CallStart, Route, Step, Time, deadline};
 use http::{Request, Response};
 use tonic::body::Body;
 use tower_service::Service;
 
 use super::active_call::ActiveCall;
 use super::calling::Calling;
+use super::governed::Governed;
 use super::own_answer::OwnAnswer;
-use super::requests::Requests;
+use super::passing::{Passing, PassingCall};
+use super::requests::{self, Asked, Requests};
 use super::response_body::ResponseBody;
 use super::response_future::ResponseFuture;
+use super::sending::Sending;
 use super::telemetry::CallWatch;
-use super::trail::Trail;
+use super::trail::{Ids, Trail};
 use super::verdict::BoxError;
+use crate::clock::Clock;
 use crate::context::Context;
-use crate::routes::{Callee, Engine, method_of};
+use crate::routes::{Callee, Engine, Known, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.
 pub struct ClientService<S> {
@@ -54,11 +59,66 @@ impl<S> ClientService<S> {
         context
     }
 
+    /// Begins a call that passes; none if there is something to decide.
+    fn pass(
+        &self,
+        route: &Arc<Known>,
+        context: &Option<Context>,
+        request: &mut Request<Body>,
+    ) -> Option<PassingCall> {
+        if route.policy().is_some() {
+            return None;
+        }
+        let (asked, clock) = (Asked::of(request), self.engine.clock());
+        let start = start(context, asked.timeout, clock);
+        let times = || self.callee.call_begins(route, method_of(request), start.now);
+        let call = PassingCall::begin(route, context, asked.trace, &start, clock, self.external, times);
+        let (call, send) = call?;
+        requests::mark(request.headers_mut(), &send, asked.timeout, self.external);
+        Some(call)
+    }
+
+    /// Begins a call that the engine may have something to decide about, and says what to do first.
+    #[inline]
+    fn govern(
+        &self,
+        route: Arc<Known>,
+        context: Option<Context>,
+        request: &mut Request<Body>,
+    ) -> (Calling, Step) {
+        let asked = Asked::of(request);
+        let (memory, policy) = (self.engine.memory(), route.policy());
+        let mut requests = Requests::new(request, policy, memory, self.external, asked.timeout);
+        let clock = self.engine.clock();
+        let replayable = requests.are_replayable();
+        let start = CallStart { replayable, ..start(&context, asked.timeout, clock) };
+        let watch = CallWatch::begin(&route, &self.callee, method_of(request), start.now);
+        let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
+        let told = (watch, Trail::begin(ids, start.now));
+        let hang_up = requests.take_hang_up();
+        let call = || ActiveCall::begin(route, context, told, start, clock);
+        let mut calling = Calling::begin(call, requests, self.external);
+        calling.call.hang_up_at_end(hang_up);
+        let step = calling.call.first_step();
+        calling.refusal = is_killed(&step).then(|| self.refusal(method_of(request), start.now));
+        (calling, step)
+    }
+
     /// What a call is told that a kill refuses.
     fn refusal(&self, method: &str, now: Time) -> Box<OwnAnswer> {
         let kill = self.engine.kills().refusing(self.callee.name(), method, now);
         Box::new(OwnAnswer::killed(kill.as_ref(), now))
     }
+}
+
+/// A call begins now whose request is not kept.
+fn start(context: &Option<Context>, own_timeout: Option<Duration>, clock: Clock) -> CallStart {
+    let now = clock.now();
+    // The context may come from another engine, whose times have another origin.
+    let inherited = context.as_ref().and_then(Context::deadline).map(|at| clock.time(at));
+    let deadline = deadline::earliest([inherited, own_timeout.map(|timeout| now + timeout)]);
+    let flag = context.as_ref().and_then(|context| context.chain().flag());
+    CallStart { now, deadline, flag, replayable: false }
 }
 
 fn is_killed(step: &Step) -> bool {
@@ -86,22 +146,18 @@ where
     fn call(&mut self, mut request: Request<Body>) -> ResponseFuture<S, B> {
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
-        let mut requests = Requests::new(&mut request, route.policy(), self.engine.memory(), self.external);
-        let clock = self.engine.clock();
-        let now = clock.now();
-        let own_deadline = requests.own_timeout().map(|timeout| now + timeout);
-        let replayable = requests.are_replayable();
-        let watch = CallWatch::begin(&route, &self.callee, method_of(&request), now);
-        let trail = Trail::begin(requests.ids(&request), now);
-        let told = (watch, trail);
-        let hang_up = requests.take_hang_up();
-        let call = || ActiveCall::begin(route, context, told, own_deadline, replayable, now, clock);
-        let mut calling = Calling::begin(call, requests, self.external);
-        calling.call.hang_up_at_end(hang_up);
-        let step = calling.call.first_step();
-        calling.refusal = is_killed(&step).then(|| self.refusal(method_of(&request), now));
         let is_ready = std::mem::take(&mut self.is_ready);
-        ResponseFuture::begin(calling, step, request, &mut self.inner, is_ready)
+        match self.pass(&route, &context, &mut request) {
+            Some(call) => {
+                let sending = Sending::begin(&mut self.inner, is_ready, request);
+                ResponseFuture::passing(Passing::new(sending, call))
+            }
+            None => {
+                let (calling, step) = self.govern(route, context, &mut request);
+                let call = Governed::begin(calling, step, request, &mut self.inner, is_ready);
+                ResponseFuture::governed(call)
+            }
+        }
     }
 }
 

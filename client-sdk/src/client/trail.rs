@@ -42,6 +42,11 @@ impl Trail {
         Self { began: now, ids, sends: 0, attempts: Attempts::First }
     }
 
+    /// That of a call whose only attempt was sent when it began.
+    pub(super) fn of_first(ids: Ids, began: Time) -> Self {
+        Self { sends: 1, ..Self::begin(ids, began) }
+    }
+
     /// Sends of any kind.
     pub(super) fn sends(&self) -> u32 {
         self.sends

@@ -96,6 +96,22 @@ async fn retries_are_counted_and_timed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_without_a_rule_are_counted_and_timed() {
+    let recorded = play(None, [vec![after(3, unavailable())], vec![after(7, ok())]]).await;
+    recorded.counted(&[
+        ("damper.attempts{grpc.status=OK}", 1),
+        ("damper.attempts{grpc.status=UNAVAILABLE}", 1),
+        ("damper.calls.started", 2),
+        ("damper.calls{fate=ok,would=false}", 1),
+        ("damper.calls{fate=policy_off,would=false}", 1),
+        ("grpc.client.attempt.started", 2),
+    ]);
+    assert_eq!(recorded.histograms[CALL], [0.003, 0.007]);
+    assert_eq!(recorded.histograms[ATTEMPT], [0.003, 0.007]);
+    assert!(recorded.histograms[DELAY].is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn hedges_are_no_delay_and_losers_take_their_time() {
     let hedge = Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 1 };
     let policy = Policy { hedge: Some(hedge), retry: None, ..enforce() };

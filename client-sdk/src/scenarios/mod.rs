@@ -13,6 +13,7 @@ mod held;
 mod kills;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod passing;
 mod peer;
 mod repeats;
 mod spans;

@@ -1,0 +1,193 @@
+//! A call that passes: no rule applies to it and no kill refuses it.
+//!
+//! Nothing is asked of it and nothing can follow its only attempt, so it needs no state machine and no more than
+//! three words. It is counted, and tells what a [`Call`](super::Call) on such a route tells: that the two never
+//! differ is a test below. Drivers that care for the cost of a call begin with this one.
+
+use super::{Answer, CallStart, Finish, Send, SendKind};
+use crate::classify::Verdict;
+use crate::code::Code;
+use crate::deadline;
+use crate::fate::{Ending, Fate};
+use crate::route::Route;
+use crate::time::Time;
+
+/// A call that passes, while its only attempt is under way.
+#[derive(Debug)]
+pub struct Passing {
+    began: Time,
+    deadline: Option<Time>,
+}
+
+impl Passing {
+    /// Begins a call, and says how its attempt is sent. None where there is something to decide, be it that a kill
+    /// refuses it: then nothing is counted, and it is a [`Call`](super::Call).
+    #[inline]
+    #[must_use]
+    pub fn begin(route: &Route, start: &CallStart) -> Option<(Self, Send)> {
+        let &CallStart { now, deadline, flag, replayable: _ } = start;
+        if route.policy().is_some() || route.switch().refuses_calls(now) {
+            return None;
+        }
+        route.state().counters.count_call();
+        let limit = deadline.map(|deadline| deadline.since(now));
+        let send = Send { attempt: 1, kind: SendKind::First, limit, flag };
+        Some((Self { began: now, deadline }, send))
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn began(&self) -> Time {
+        self.began
+    }
+
+    /// The attempt ended so; says how the call did, and with what code the attempt is counted.
+    pub fn ended(&self, route: &Route, verdict: &Verdict, now: Time) -> (Finish, Code) {
+        let (fate, code, marks_context) = match verdict {
+            Verdict::Success => (Fate::Ok, Code::Ok, false),
+            Verdict::Unprocessed => (Fate::PolicyOff, Code::Unavailable, false),
+            // A timer elsewhere that runs on the same limit usually calls its end a cancellation.
+            Verdict::Failure(failure) if failure.code == Code::Cancelled && self.is_over(now) => {
+                (Fate::PolicyOff, Code::DeadlineExceeded, failure.no_more_retry)
+            }
+            Verdict::Failure(failure) => (Fate::PolicyOff, failure.code, failure.no_more_retry),
+        };
+        route.state().counters.count_code(code);
+        (self.finished(route, fate, Answer::Attempt(1), marks_context, now), code)
+    }
+
+    /// The application dropped the call, or somebody's timer ended it.
+    pub fn dropped(&self, route: &Route, now: Time) -> Finish {
+        let fate = if self.is_over(now) { Fate::Deadline } else { Fate::Cancelled };
+        if fate == Fate::Deadline {
+            route.state().counters.count_code(Code::DeadlineExceeded);
+        }
+        self.finished(route, fate, Answer::TimedOut, false, now)
+    }
+
+    fn is_over(&self, now: Time) -> bool {
+        deadline::ended_by(self.deadline, now)
+    }
+
+    fn finished(&self, route: &Route, fate: Fate, answer: Answer, marks_context: bool, now: Time) -> Finish {
+        let (ending, counters) = (Ending::real(fate), &route.state().counters);
+        counters.count_ending(ending);
+        counters.latency().record(now.since(self.began));
+        Finish { ending, answer, marks_context }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::super::{Call, Step};
+    use super::*;
+    use crate::classify::{Failure, Pushback};
+    use crate::kill::{InForce, Kill};
+    use crate::pattern::Pattern;
+    use crate::policy::{Mode, Policy};
+    use crate::table::Rule;
+
+    const BEGAN: Time = Time::from_micros(5_000_000);
+
+    fn any_call() -> Pattern {
+        Pattern::parse("*", "*", "*", "*").unwrap()
+    }
+
+    fn killed(calls: bool) -> InForce {
+        let kill = Kill::new(any_call(), calls, "storm".to_owned(), 1).unwrap();
+        InForce { kill: Arc::new(kill), until: Time::from_micros(u64::MAX) }
+    }
+
+    fn start(deadline: Option<Time>, flag: Option<u32>) -> CallStart {
+        CallStart { now: BEGAN, deadline, flag, replayable: false }
+    }
+
+    /// What is counted of a route, and how the call ended.
+    fn seen(route: &Route, send: Send, finish: Finish) -> String {
+        let counters = &route.state().counters;
+        let took: Vec<_> = counters.latency().counts().filter(|(_, count)| *count > 0).collect();
+        let codes = Code::ALL.map(|code| counters.code(code));
+        let endings: Vec<_> = counters.endings().collect();
+        format!(
+            "{send:?} {finish:?} {} {} {endings:?} {codes:?} {took:?}",
+            counters.calls(),
+            counters.attempts()
+        )
+    }
+
+    /// None: the call is dropped.
+    fn as_call(start: CallStart, end: Option<Verdict>, now: Time) -> String {
+        let route = Route::new(None);
+        let mut call = Call::begin(&route, start);
+        let Step::Send(send) = call.next_step(&route, start.now) else { panic!("it is sent") };
+        let finish = match end {
+            None => call.dropped(&route, now).unwrap(),
+            Some(verdict) => {
+                call.attempt_ended(&route, 1, verdict, now, 0);
+                let Step::Finish(finish) = call.next_step(&route, now) else { panic!("it is over") };
+                finish
+            }
+        };
+        seen(&route, send, finish)
+    }
+
+    fn as_passing(start: CallStart, end: Option<Verdict>, now: Time) -> String {
+        let route = Route::new(None);
+        let (call, send) = Passing::begin(&route, &start).unwrap();
+        let finish = match end {
+            None => call.dropped(&route, now),
+            Some(verdict) => call.ended(&route, &verdict, now).0,
+        };
+        seen(&route, send, finish)
+    }
+
+    fn any_end() -> impl Strategy<Value = Option<Verdict>> {
+        (0_u32..19, any::<bool>(), any::<bool>()).prop_map(|(code, no_more_retry, pushback)| {
+            Some(match Code::from_number(code) {
+                None if code == 18 => return None,
+                None => Verdict::Unprocessed,
+                Some(Code::Ok) => Verdict::Success,
+                Some(code) => {
+                    let pushback = pushback.then_some(Pushback::Stop);
+                    Verdict::Failure(Failure { code, no_more_retry, pushback })
+                }
+            })
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_sent_counted_and_ended_as_a_call_without_a_rule(
+            end in any_end(),
+            deadline_ms in proptest::option::of(prop_oneof![Just(0_u64), Just(1_000), 0_u64..3_000]),
+            flag in proptest::option::of(any::<u32>()),
+            took_us in prop_oneof![Just(0_u64), Just(999_999), Just(1_000_000), 0_u64..4_000_000],
+        ) {
+            let start = start(deadline_ms.map(|ms| BEGAN + Duration::from_millis(ms)), flag);
+            let now = BEGAN + Duration::from_micros(took_us);
+            prop_assert_eq!(as_passing(start, end, now), as_call(start, end, now));
+        }
+    }
+
+    #[test]
+    fn what_has_something_to_decide_does_not_pass_and_is_not_counted() {
+        let passes = |route: &Route| {
+            let passes = Passing::begin(route, &start(None, None)).is_some();
+            assert_eq!(route.state().counters.calls(), u64::from(passes));
+            passes
+        };
+        let ruled = |mode| Route::new(Some(Arc::new(Rule::new(any_call(), Policy::new(mode), 1).unwrap())));
+        assert!(passes(&Route::new(None)) && passes(&ruled(Mode::Off)));
+        assert!(!passes(&ruled(Mode::Observe)) && !passes(&ruled(Mode::Enforce)));
+        let route = Route::new(None);
+        route.switch().obey(&[killed(true)]);
+        assert!(!passes(&route), "a kill refuses it");
+        route.switch().obey(&[killed(false)]);
+        assert!(passes(&route), "there are no repeats to stop");
+    }
+}

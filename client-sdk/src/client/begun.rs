@@ -1,0 +1,61 @@
+//! A call whose answer has begun, of either kind: the body goes on with it.
+
+use std::task::{Context, Poll, ready};
+
+use damper_core::{Answer, Step, Verdict};
+
+use super::calling::{Answering, Parts};
+use super::cause::Cause;
+use super::passing::PassingCall;
+
+#[derive(Debug)]
+pub(super) enum Begun {
+    Passing(PassingCall),
+    Governed(Answering),
+}
+
+impl Begun {
+    /// The callee is not of this system: what it says of the chain is not heard.
+    pub(super) fn is_external(&self) -> bool {
+        match self {
+            Self::Passing(call) => call.is_external(),
+            Self::Governed(call) => call.calling.external,
+        }
+    }
+
+    /// The answer ended so. True if the application is to be told that its time is over.
+    pub(super) fn ended(self, verdict: Verdict, cause: Cause<'_>) -> bool {
+        match self {
+            Self::Passing(call) => {
+                call.ended(&verdict, cause);
+                false
+            }
+            Self::Governed(mut call) => is_timed_out(&call.ended(verdict, cause)),
+        }
+    }
+
+    /// The same for an answer that was cut.
+    pub(super) fn timed_out(self) -> bool {
+        match self {
+            Self::Passing(_) => false,
+            Self::Governed(mut call) => is_timed_out(&call.timed_out()),
+        }
+    }
+
+    /// Ready when the attempt's time is over. That of a call that passes is somebody else's business.
+    pub(super) fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Self::Governed(answering) = self else { return Poll::Pending };
+        let Parts { call, timer, .. } = &mut *answering.calling;
+        if !call.is_enforced() {
+            return Poll::Pending;
+        }
+        while let Step::Wait { until } = call.next_step() {
+            ready!(timer.poll(until, call.clock(), cx));
+        }
+        Poll::Ready(())
+    }
+}
+
+fn is_timed_out(step: &Step) -> bool {
+    matches!(step, Step::Finish(finish) if finish.answer == Answer::TimedOut)
+}

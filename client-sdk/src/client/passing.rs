@@ -1,0 +1,165 @@
+//! A call that passes: no rule applies to it. The request goes on as it is, with the chain's flag and deadline, and
+//! the call is counted.
+//!
+//! It takes a way of its own because it is what most calls are, and all that it needs moves along in a hundred
+//! bytes: no place on the heap, no timer, no span. `damper_core::Passing` says what it counts as.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+
+use damper_core::{CallStart, Code, Fate, Finish, Send, Time, Verdict};
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tonic::body::Body;
+use tower_service::Service;
+
+use super::begun::Begun;
+use super::cause::Cause;
+use super::response_body::ResponseBody;
+use super::response_future::Answered;
+use super::sending::Sending;
+use super::trail::{Ids, Trail};
+use super::verdict::{self, BoxError};
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::failures::HexId;
+use crate::headers;
+use crate::metrics::{AttemptTimes, CallTimes};
+use crate::routes::Known;
+
+pin_project! {
+    /// Until the answer begins.
+    pub(super) struct Passing<S, F> {
+        #[pin]
+        sending: Sending<S, F>,
+        // None once the answer has begun.
+        call: Option<PassingCall>,
+    }
+}
+
+impl<S, F> Passing<S, F> {
+    pub(super) fn new(sending: Sending<S, F>, call: PassingCall) -> Self {
+        Self { sending, call: Some(call) }
+    }
+}
+
+impl<S, B> Passing<S, S::Future>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Error: Into<BoxError>,
+    B: http_body::Body,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Answered<B>> {
+        let this = self.project();
+        let outcome = ready!(this.sending.poll(cx));
+        let call = this.call.take().expect("not polled after its answer");
+        Poll::Ready(call.answered(outcome))
+    }
+}
+
+/// The call, until it ended. Dropped before that it counts as cancelled, or as timed out if its deadline has come.
+#[derive(Debug)]
+pub(super) struct PassingCall {
+    /// None once it has ended.
+    call: Option<damper_core::Passing>,
+    route: Arc<Known>,
+    context: Option<Context>,
+    clock: Clock,
+    trace: Option<HexId>,
+    times: CallTimes,
+    attempt: AttemptTimes,
+    external: bool,
+}
+
+impl PassingCall {
+    /// Begins a call, and says how it is sent. None where there is something to decide.
+    pub(super) fn begin(
+        route: &Arc<Known>,
+        context: &Option<Context>,
+        trace: Option<HexId>,
+        start: &CallStart,
+        clock: Clock,
+        external: bool,
+        times: impl FnOnce() -> CallTimes,
+    ) -> Option<(Self, Send)> {
+        let (call, send) = damper_core::Passing::begin(route, start)?;
+        let mut times = times();
+        let attempt = times.sent(send.kind, start.now);
+        let (route, context) = (Arc::clone(route), context.clone());
+        Some((Self { call: Some(call), route, context, clock, trace, times, attempt, external }, send))
+    }
+
+    pub(super) fn is_external(&self) -> bool {
+        self.external
+    }
+
+    /// The attempt ended so.
+    pub(super) fn ended(mut self, verdict: &Verdict, cause: Cause<'_>) {
+        let Some(call) = self.call.take() else { return };
+        let now = self.clock.now();
+        let (finish, code) = call.ended(&self.route, verdict, now);
+        if !finish.ending.fate.is_ok() {
+            let mut trail = self.trail(&call);
+            trail.attempt_ended(1, code, verdict, cause, now, self.route.failures());
+            trail.ended(&finish, code, now, self.route.failures());
+        }
+        self.tell(&finish, now);
+    }
+
+    /// What the application gets. The call ends here, or where the answer does.
+    fn answered<B>(self, outcome: Result<Response<B>, BoxError>) -> Answered<B>
+    where
+        B: http_body::Body,
+        B::Error: Into<BoxError>,
+    {
+        let response = match outcome {
+            Ok(response) => response,
+            Err(error) => {
+                self.ended(&verdict::of_error(&*error), Cause::Error(&*error));
+                return Err(error);
+            }
+        };
+        let mut response = match verdict::of_response(&response, self.external) {
+            Some(verdict) => {
+                self.ended(&verdict, Cause::Headers(response.status(), response.headers()));
+                response.map(ResponseBody::decided)
+            }
+            None => response.map(|body| ResponseBody::begun(body, Begun::Passing(self))),
+        };
+        headers::clean(response.headers_mut());
+        Ok(response)
+    }
+
+    fn trail(&self, call: &damper_core::Passing) -> Trail {
+        Trail::of_first(Ids { trace: self.trace, call: None }, call.began())
+    }
+
+    fn tell(&mut self, finish: &Finish, now: Time) {
+        self.times.attempt_ended(now);
+        self.attempt.ended(now);
+        self.times.ended(now);
+        if let Some(context) = &self.context {
+            context.call_ended(&self.route, finish);
+        }
+    }
+}
+
+impl Drop for PassingCall {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        let now = self.clock.now();
+        let finish = call.dropped(&self.route, now);
+        let (mut trail, failures) = (self.trail(&call), self.route.failures());
+        let code = match finish.ending.fate {
+            Fate::Deadline => {
+                trail.timed_out(now, failures);
+                Code::DeadlineExceeded
+            }
+            _ => Code::Cancelled,
+        };
+        trail.ended(&finish, code, now, failures);
+        self.tell(&finish, now);
+    }
+}
