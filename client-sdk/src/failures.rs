@@ -36,6 +36,13 @@ pub(crate) struct FailedCall {
     pub(crate) attempts: Vec<FailedAttempt>,
     /// Sends in all.
     pub(crate) sends: u32,
+    /// None if it has neither.
+    pub(crate) ids: Option<Box<Ids>>,
+}
+
+/// What tells a call from others, beyond this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ids {
     pub(crate) trace: Option<HexId>,
     pub(crate) call: Option<HexId>,
 }
@@ -58,6 +65,13 @@ pub(crate) struct FailedAttempt {
 /// 128 bits as 32 lower-case hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HexId([u8; ID_DIGITS]);
+
+impl Ids {
+    /// None if there is no id.
+    pub(crate) fn kept(self) -> Option<Box<Self>> {
+        self.trace.or(self.call).map(|_| Box::new(self))
+    }
+}
 
 impl HexId {
     /// None if the value is anything else: an application's own words are not for operators.
@@ -87,7 +101,8 @@ impl FailedCall {
             Cow::Borrowed(_) => 0,
         };
         let details: usize = self.attempts.iter().map(owned).sum();
-        size_of::<Self>() + self.attempts.capacity() * size_of::<FailedAttempt>() + details
+        let ids = self.ids.as_ref().map_or(0, |_| size_of::<Ids>());
+        size_of::<Self>() + self.attempts.capacity() * size_of::<FailedAttempt>() + details + ids
     }
 }
 
@@ -142,6 +157,10 @@ impl Failures {
             let Some(oldest) = latest.pop_front() else { return };
             self.room.give_back(oldest.bytes());
         }
+        // Many routes fail once between two reports: the first has a place of its own, with the second come all.
+        let places = if latest.is_empty() { 1 } else { MAX_CALLS };
+        let further = places.saturating_sub(latest.len());
+        latest.reserve_exact(further);
         latest.push_back(call);
     }
 

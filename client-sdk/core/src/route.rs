@@ -59,8 +59,8 @@ struct Windows {
 #[derive(Debug, Default)]
 pub struct RouteState {
     /// How long successful attempts took lately, those of hedges left out: they are sent to beat one that is
-    /// slow, so the slow ones among them are never seen.
-    pub recent: Recent,
+    /// slow, so the slow ones among them are never seen. Made with the first rule that does anything.
+    recent: OnceLock<Box<Recent>>,
     /// How long attempts took at least that a hedge overtook, or that were cut; made with the first rule that
     /// hedges by a percentile.
     overtaken: OnceLock<Box<Recent>>,
@@ -73,6 +73,18 @@ pub struct RouteState {
 }
 
 impl RouteState {
+    /// How long successful attempts took lately, where that is noted.
+    pub(crate) fn recent(&self) -> Option<&Recent> {
+        self.recent.get().map(AsRef::as_ref)
+    }
+
+    /// An attempt, no hedge, that took so long to succeed.
+    pub(crate) fn record(&self, now: Time, duration: Duration) {
+        if let Some(recent) = self.recent.get() {
+            recent.record(now, duration);
+        }
+    }
+
     /// An attempt that took at least so long when it was given up.
     pub(crate) fn record_at_least(&self, now: Time, duration: Duration) {
         if let Some(overtaken) = self.overtaken.get() {
@@ -115,8 +127,9 @@ impl Route {
 
     /// Makes here what would cost a call a lock and memory.
     fn prepared(self) -> Self {
-        let hedge = self.policy().and_then(|policy| policy.hedge);
-        if hedge.is_some_and(|hedge| matches!(hedge.delay, HedgeDelay::Percentile { .. })) {
+        let Some(policy) = self.policy() else { return self };
+        self.state.recent.get_or_init(Box::default);
+        if policy.hedge.is_some_and(|hedge| matches!(hedge.delay, HedgeDelay::Percentile { .. })) {
             self.state.overtaken.get_or_init(Box::default);
         }
         self
@@ -172,7 +185,7 @@ impl Route {
         } else {
             let overtaken = self.state.overtaken.get().map(AsRef::as_ref);
             let samples = samples_for(at);
-            let found = self.state.recent.complete_percentile(overtaken, now, at, samples);
+            let found = self.state.recent()?.complete_percentile(overtaken, now, at, samples);
             let delay_us = found.map_or(UNKNOWN_DELAY, |delay| micros(delay).min(UNKNOWN_DELAY - 1));
             self.hedge_delay.store((window << DELAY_BITS) | delay_us, Ordering::Relaxed);
             delay_us
@@ -371,5 +384,31 @@ impl Default for Counters {
             codes: [const { AtomicU64::new(0) }; Code::ALL.len()],
             latency: Histogram::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::Pattern;
+    use crate::policy::Mode;
+
+    #[test]
+    fn latencies_are_noted_from_the_first_rule_that_does_anything_and_kept_when_it_goes() {
+        let ruled = |mode| {
+            let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
+            Some(Arc::new(Rule::new(pattern, Policy::new(mode), 1).unwrap()))
+        };
+        let (now, took) = (Time::from_micros(1), Duration::from_millis(10));
+        let median = |route: &Route| route.state().recent().and_then(|recent| recent.median(now, 1));
+        let route = Route::new(None).under(ruled(Mode::Off));
+        route.state().record(now, took);
+        assert!(route.state().recent().is_none(), "nobody asks for them");
+        let route = route.under(ruled(Mode::Observe));
+        assert_eq!(median(&route), None, "what was before is not known");
+        route.state().record(now, took);
+        assert!(median(&route).is_some());
+        let route = route.under(None).under(ruled(Mode::Enforce));
+        assert!(median(&route).is_some());
     }
 }

@@ -23,10 +23,11 @@ use super::response_body::ResponseBody;
 use super::response_future::ResponseFuture;
 use super::sending::Sending;
 use super::telemetry::CallWatch;
-use super::trail::{Ids, Trail};
+use super::trail::Trail;
 use super::verdict::BoxError;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::failures::Ids;
 use crate::routes::{Callee, Engine, Known, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.

@@ -10,14 +10,7 @@ use damper_core::failed_call::MAX_ATTEMPTS;
 use damper_core::{Code, Finish, Send, SendKind, Time, Verdict};
 
 use super::cause::{self, Cause};
-use crate::failures::{FailedAttempt, FailedCall, Failures, HexId};
-
-/// What tells a call from others, beyond this process.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ids {
-    pub(crate) trace: Option<HexId>,
-    pub(crate) call: Option<HexId>,
-}
+use crate::failures::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// The traces of one call.
 #[derive(Debug)]
@@ -106,7 +99,7 @@ impl Trail {
             return;
         };
         let latency = now.since(self.began);
-        let (ending, sends, Ids { trace, call }) = (finish.ending, self.sends, self.ids);
+        let (ending, sends, ids) = (finish.ending, self.sends, self.ids);
         failures.put(now, || FailedCall {
             ending,
             code,
@@ -114,8 +107,7 @@ impl Trail {
             latency,
             attempts,
             sends,
-            trace,
-            call,
+            ids: ids.kept(),
         });
     }
 

@@ -2,7 +2,7 @@
 
 use damper_proto::v1;
 
-use crate::failures::{FailedAttempt, FailedCall, Failures, HexId};
+use crate::failures::{FailedAttempt, FailedCall, Failures, HexId, Ids};
 
 /// Those that wait, which wait no more then.
 pub(super) fn failed_calls(failures: &Failures) -> Vec<v1::FailedCall> {
@@ -10,7 +10,8 @@ pub(super) fn failed_calls(failures: &Failures) -> Vec<v1::FailedCall> {
 }
 
 fn call(call: FailedCall) -> v1::FailedCall {
-    let FailedCall { ending, code, ended_at, latency, attempts, sends, trace, call } = call;
+    let FailedCall { ending, code, ended_at, latency, attempts, sends, ids } = call;
+    let Ids { trace, call } = ids.map_or_else(Ids::default, |ids| *ids);
     let text = |id: Option<HexId>| id.map_or_else(String::new, |id| id.as_str().to_owned());
     v1::FailedCall {
         fate: v1::Fate::from(ending.fate).into(),

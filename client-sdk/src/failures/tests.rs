@@ -27,8 +27,7 @@ fn call(number: u64, attempts: Vec<FailedAttempt>) -> FailedCall {
         latency: Duration::from_micros(number),
         attempts,
         sends: 1,
-        trace: None,
-        call: None,
+        ids: None,
     }
 }
 
@@ -54,6 +53,18 @@ fn the_latest_five_wait_and_are_told_once() {
     }
     assert_eq!(numbers(&failures), [7, 8, 9, 10, 11]);
     assert!(numbers(&failures).is_empty());
+}
+
+#[test]
+fn the_first_of_a_route_takes_no_place_for_further_ones_and_all_no_more_than_they_may() {
+    let failures = Failures::new(Arc::default());
+    let places = || failures.latest.lock().unwrap().capacity();
+    failures.put(at_ms(0), || call(0, Vec::new()));
+    assert_eq!(places(), 1);
+    for number in 1..8 {
+        failures.put(at_ms(number * 1000), || call(number, Vec::new()));
+        assert_eq!(places(), MAX_CALLS);
+    }
 }
 
 #[test]

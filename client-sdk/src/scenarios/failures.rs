@@ -55,8 +55,9 @@ async fn a_call_that_runs_out_of_attempts_leaves_each_of_them() {
     );
     assert_eq!((failed.ending.to_string(), failed.code), ("attempts_exhausted".to_owned(), down));
     assert_eq!((failed.latency, failed.sends), (ms(35), 3));
-    assert_eq!(failed.trace.unwrap().as_str(), TRACE);
-    assert!(failed.call.is_some());
+    let ids = failed.ids.as_ref().unwrap();
+    assert_eq!(ids.trace.unwrap().as_str(), TRACE);
+    assert!(ids.call.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -107,7 +108,7 @@ async fn what_is_under_way_at_the_end_is_told_as_it_is() {
     assert!(tokio::time::timeout(ms(18), call(&mut service, request())).await.is_err());
     let failed = left(&limited).unwrap();
     assert_eq!(told(&failed), [(0, Some(18), Code::DeadlineExceeded, over)]);
-    assert!(failed.trace.is_none());
+    assert!(failed.ids.is_none());
 }
 
 #[tokio::test(start_paused = true)]

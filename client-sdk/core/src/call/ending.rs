@@ -19,7 +19,7 @@ impl Call {
         if let Some(policy) = route.policy() {
             count(route, policy, &pending, None, now);
             if pending.kind != SendKind::Hedge {
-                route.state().recent.record(now, now.since(pending.sent_at));
+                route.state().record(now, now.since(pending.sent_at));
             }
             self.count_would_hedge(route, policy, &pending, now);
         }

@@ -185,7 +185,7 @@ impl Call {
     fn stops(&self, stop_when: &StopWhen, route: &Route, now: Time) -> bool {
         let StopWhen { latency_above_percentile, success_rate_below, min_samples } = *stop_when;
         let too_slow = latency_above_percentile.is_some_and(|at| {
-            let usual = route.state().recent.percentile(now, at, min_samples);
+            let usual = route.state().recent().and_then(|recent| recent.percentile(now, at, min_samples));
             usual.is_some_and(|usual| now.since(self.start.now) > usual)
         });
         too_slow
@@ -216,7 +216,8 @@ impl Call {
         let Some(deadline) = self.judged_deadline else {
             return false;
         };
-        let typical = route.state().recent.median(now, MEDIAN_MIN_SAMPLES).unwrap_or(Duration::ZERO);
+        let typical = route.state().recent().and_then(|recent| recent.median(now, MEDIAN_MIN_SAMPLES));
+        let typical = typical.unwrap_or(Duration::ZERO);
         deadline.since(now) <= wait.saturating_add(typical)
     }
 }

@@ -223,7 +223,7 @@ fn no_retry_is_begun_that_could_not_finish_in_time() {
 
     let route = route(policy());
     for _ in 0..20 {
-        route.state().recent.record(CALLS_BEGIN, ms(80));
+        route.state().record(CALLS_BEGIN, ms(80));
     }
     assert_eq!(drive(&route, limited(180), &[UNAVAILABLE]).finish.ending.fate, Fate::Deadline);
     let driven = drive(&route, limited(200), &[UNAVAILABLE, Verdict::Success]);

@@ -236,7 +236,7 @@ fn a_call_slower_than_the_percentile_is_not_repeated() {
         StopWhen { latency_above_percentile: Some(Percent::from_hundredths(9_000)), ..StopWhen::default() };
     let slow = |samples: u64, usual_ms: u64| {
         let route = route(Policy { stop_when: Some(stop_when), ..policy() });
-        (0..samples).for_each(|_| route.state().recent.record(CALLS_BEGIN, ms(usual_ms)));
+        (0..samples).for_each(|_| route.state().record(CALLS_BEGIN, ms(usual_ms)));
         drive(&route, start(), &[UNAVAILABLE, Verdict::Success]).finish.ending.fate
     };
     // The first attempt takes 10 ms.

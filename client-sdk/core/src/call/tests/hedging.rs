@@ -338,7 +338,7 @@ fn by_percentile() -> (Route, HedgeDelay) {
     policy.hedge = Some(Hedge { delay, max_hedges: 1 });
     policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(90));
     let route = route(policy);
-    (0..100).for_each(|_| route.state().recent.record(CALLS_BEGIN, ms(10)));
+    (0..100).for_each(|_| route.state().record(CALLS_BEGIN, ms(10)));
     (route, delay)
 }
 
@@ -346,7 +346,7 @@ fn by_percentile() -> (Route, HedgeDelay) {
 fn delay_after(script: &[Goes], expected: &str) -> Duration {
     let (route, delay) = by_percentile();
     let now = at(10_000);
-    (0..90).for_each(|_| route.state().recent.record(now, ms(10)));
+    (0..90).for_each(|_| route.state().record(now, ms(10)));
     for _ in 0..10 {
         let timeline = play(&route, CallStart { now, ..start() }, script);
         assert_eq!(timeline.fate(), expected);
@@ -374,15 +374,15 @@ fn too_few_samples_mean_no_hedge() {
     let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_900), min: ms(1), max: ms(60_000) };
     let route = route(Policy { hedge: Some(Hedge { delay, max_hedges: 1 }), ..hedged(1) });
     for _ in 0..99 {
-        route.state().recent.record(CALLS_BEGIN, ms(10));
+        route.state().record(CALLS_BEGIN, ms(10));
     }
     let later = CALLS_BEGIN + ms(10_000);
     assert_eq!(route.hedge_delay(delay, later), None, "one above the 99th needs a hundred");
     let route = route.under(route.rule().cloned());
-    route.state().recent.record(CALLS_BEGIN, ms(10));
+    route.state().record(CALLS_BEGIN, ms(10));
     assert_eq!(route.hedge_delay(delay, later), None, "what came late to a window that is over is not seen");
     for _ in 0..100 {
-        route.state().recent.record(later, ms(10));
+        route.state().record(later, ms(10));
     }
     let delay = route.hedge_delay(delay, later + ms(10_000)).unwrap();
     assert!(delay >= ms(10) && delay < ms(12), "{delay:?}");
