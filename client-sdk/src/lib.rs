@@ -34,7 +34,8 @@
 //!   turned off) with [`Options::ca_file`] and [`Options::token_file`], or the same by variables, see [`Options`].
 //!   Of several replicas another one is asked as soon as one ends the stream or can not be reached.
 //! - [`ClientLayer`] sends, repeats and ends calls as the rules say, counts what became of them, and gives the
-//!   application its own answer, unchanged. Where no rule applies it costs no allocation and keeps nothing.
+//!   application its own answer, unchanged. Where no rule applies it costs no allocation, if the channel is ready, and
+//!   keeps nothing.
 //! - [`ServerLayer`] gives each request a [`Context`]: calls made in serving it keep within its deadline, are
 //!   not retried where a layer above retries, and tell the layers above when retries are of no use. Without it
 //!   calls are still governed, but every layer of a chain decides for itself. It also counts who sends requests

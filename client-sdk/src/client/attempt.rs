@@ -31,8 +31,7 @@ pin_project! {
     where
         B: http_body::Body,
     {
-        // There is none.
-        Over,
+        // Or it is over, or there was none.
         Sending { #[pin] sending: Sending<S, F> },
         Holding { held: Option<Box<Held<B>>> },
     }
@@ -49,7 +48,7 @@ pub(super) enum Came<B: http_body::Body> {
 impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     /// No attempt.
     pub(super) fn none() -> Self {
-        Self { watch: AttemptWatch::none(), stage: Stage::Over }
+        Self { watch: AttemptWatch::none(), stage: Stage::Sending { sending: Sending::Over } }
     }
 
     /// One whose request is on its way.
@@ -63,7 +62,7 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Over)
+        matches!(self.stage, Stage::Sending { sending: Sending::Over })
     }
 
     /// The attempt, as the engine knows it.
@@ -80,7 +79,7 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     pub(super) fn give_up(self: Pin<&mut Self>) {
         let mut this = self.project();
         this.watch.lost();
-        this.stage.set(Stage::Over);
+        this.stage.set(Stage::Sending { sending: Sending::Over });
     }
 }
 
@@ -96,14 +95,13 @@ where
         let mut this = self.project();
         let _in_span = this.watch.span().enter();
         let came = match this.stage.as_mut().project() {
-            StageProj::Over => return Poll::Pending,
             StageProj::Sending { sending } => Came::Outcome(ready!(sending.poll(cx))),
             StageProj::Holding { held } => {
                 ready!(held.as_mut().expect("it is taken when it is over").poll(cx));
                 Came::Held(held.take().expect("see above"))
             }
         };
-        this.stage.set(Stage::Over);
+        this.stage.set(Stage::Sending { sending: Sending::Over });
         Poll::Ready(came)
     }
 }

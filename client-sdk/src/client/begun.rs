@@ -1,4 +1,7 @@
 //! A call whose answer has begun, of either kind: the body goes on with it.
+//!
+//! The body tells it how the answer ended, and asks it how long that may take. Only a call under a rule has an answer
+//! to the second: the time of one that passes is somebody else's business.
 
 use std::task::{Context, Poll, ready};
 
@@ -42,7 +45,7 @@ impl Begun {
         }
     }
 
-    /// Ready when the attempt's time is over. That of a call that passes is somebody else's business.
+    /// Ready when the attempt's time is over.
     pub(super) fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self::Governed(answering) = self else { return Poll::Pending };
         let Parts { call, timer, .. } = &mut *answering.calling;

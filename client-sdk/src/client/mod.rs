@@ -6,13 +6,11 @@
 //!                         calling: active_call, the engine's Call
 //! ```
 //!
-//! `response_future` is either, `begun` the same once the answer has begun, and `sending` a request on its way.
-//! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of
-//! it, `held` keeps an answer back until its status is known,
-//! `hang_up` ends a request that is still being sent, `own_answer` is what the engine answers itself,
-//! `timer` wakes, `telemetry` tells, `trail` keeps what is reported of a call that does not end well, with the
-//! `cause` of each failure. Every decision is a step of `damper_core::Call`, or one of
-//! `damper_core::Passing`.
+//! `response_future` is either, `begun` the same once the answer has begun, `sending` a request on its way.
+//! `requests` makes the request of each attempt, `replay` keeps the body for it, `verdict` reads what came of it,
+//! `held` keeps an answer back until its status is known, `hang_up` ends a request that is still being sent,
+//! `own_answer` is what the engine answers itself, `timer` wakes, `telemetry` tells, `trail` keeps what is reported of
+//! a call that does not end well, with the `cause` of each failure. Every decision is a step of `damper_core::Call`.
 
 mod active_call;
 mod attempt;

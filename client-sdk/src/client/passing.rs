@@ -1,14 +1,15 @@
 //! A call that passes: no rule applies to it. The request goes on as it is, with the chain's flag and deadline, and
 //! the call is counted.
 //!
-//! It takes a way of its own because it is what most calls are, and all that it needs moves along in a hundred
-//! bytes: no place on the heap, no timer, no span. `damper_core::Passing` says what it counts as.
+//! It takes a way of its own because it is what most calls are, and all that it needs moves along in some hundred
+//! bytes: no place on the heap, no timer, no span. `damper_core::Passing` says what it counts as. Only a request whose
+//! inner service is not ready is kept on the heap until it is.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use damper_core::{CallStart, Code, Fate, Finish, Send, Time, Verdict};
+use damper_core::{Code, Fate, Finish, Time, Verdict};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
@@ -63,34 +64,17 @@ where
 #[derive(Debug)]
 pub(super) struct PassingCall {
     /// None once it has ended.
-    call: Option<damper_core::Passing>,
-    route: Arc<Known>,
-    context: Option<Context>,
-    clock: Clock,
-    trace: Option<HexId>,
-    times: CallTimes,
-    attempt: AttemptTimes,
-    external: bool,
+    pub(super) call: Option<damper_core::Passing>,
+    pub(super) route: Arc<Known>,
+    pub(super) context: Option<Context>,
+    pub(super) clock: Clock,
+    pub(super) trace: Option<HexId>,
+    pub(super) times: CallTimes,
+    pub(super) attempt: AttemptTimes,
+    pub(super) external: bool,
 }
 
 impl PassingCall {
-    /// Begins a call, and says how it is sent. None where there is something to decide.
-    pub(super) fn begin(
-        route: &Arc<Known>,
-        context: &Option<Context>,
-        trace: Option<HexId>,
-        start: &CallStart,
-        clock: Clock,
-        external: bool,
-        times: impl FnOnce() -> CallTimes,
-    ) -> Option<(Self, Send)> {
-        let (call, send) = damper_core::Passing::begin(route, start)?;
-        let mut times = times();
-        let attempt = times.sent(send.kind, start.now);
-        let (route, context) = (Arc::clone(route), context.clone());
-        Some((Self { call: Some(call), route, context, clock, trace, times, attempt, external }, send))
-    }
-
     pub(super) fn is_external(&self) -> bool {
         self.external
     }
@@ -98,10 +82,10 @@ impl PassingCall {
     /// The attempt ended so.
     pub(super) fn ended(mut self, verdict: &Verdict, cause: Cause<'_>) {
         let Some(call) = self.call.take() else { return };
-        let now = self.clock.now();
+        let (began, now) = (call.began(), self.clock.now());
         let (finish, code) = call.ended(&self.route, verdict, now);
         if !finish.ending.fate.is_ok() {
-            let mut trail = self.trail(&call);
+            let mut trail = self.trail(began);
             trail.attempt_ended(1, code, verdict, cause, now, self.route.failures());
             trail.ended(&finish, code, now, self.route.failures());
         }
@@ -132,8 +116,8 @@ impl PassingCall {
         Ok(response)
     }
 
-    fn trail(&self, call: &damper_core::Passing) -> Trail {
-        Trail::of_first(Ids { trace: self.trace, call: None }, call.began())
+    fn trail(&self, began: Time) -> Trail {
+        Trail::of_first(Ids { trace: self.trace, call: None }, began)
     }
 
     fn tell(&mut self, finish: &Finish, now: Time) {
@@ -149,9 +133,9 @@ impl PassingCall {
 impl Drop for PassingCall {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
-        let now = self.clock.now();
+        let (began, now) = (call.began(), self.clock.now());
         let finish = call.dropped(&self.route, now);
-        let (mut trail, failures) = (self.trail(&call), self.route.failures());
+        let (mut trail, failures) = (self.trail(began), self.route.failures());
         let code = match finish.ending.fate {
             Fate::Deadline => {
                 trail.timed_out(now, failures);

@@ -42,7 +42,7 @@ pin_project! {
     {
         Plain { #[pin] body: B },
         // Apart, for it is large and rare: answers are moved.
-        LetGo { rest: Box<Rest<B>> },
+        WasHeld { rest: Box<Rest<B>> },
         // Nothing is left.
         Over,
     }
@@ -81,7 +81,7 @@ where
     pub(super) fn let_go(held: Held<B>, call: Begun) -> Response<Self> {
         let Held { head, body, kept, .. } = held;
         let rest = Box::new(Rest { kept, body: Some(body), end: None });
-        head.map(|()| Self { inner: Inner::LetGo { rest }, call: Some(call) })
+        head.map(|()| Self { inner: Inner::WasHeld { rest }, call: Some(call) })
     }
 
     /// An answer that was held to its end.
@@ -93,7 +93,7 @@ where
             HeldEnd::Bare | HeldEnd::TooLong => End::Bare,
         });
         let rest = Box::new(Rest { kept, body: None, end });
-        head.map(|()| Self { inner: Inner::LetGo { rest }, call: None })
+        head.map(|()| Self { inner: Inner::WasHeld { rest }, call: None })
     }
 
     /// No body: the answer was made here.
@@ -117,8 +117,8 @@ where
         let mut this = self.project();
         let frame = match this.inner.as_mut().project() {
             InnerProj::Plain { body } => body.poll_frame(cx),
-            InnerProj::LetGo { rest } => match (rest.kept.pop_front(), &mut rest.body) {
-                (Some(data), _) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+            InnerProj::WasHeld { rest } => match (rest.kept.pop_front(), &mut rest.body) {
+                (Some(data), _) => Poll::Ready(Some(Ok(Frame::data(data)))),
                 (None, Some(body)) => body.as_mut().poll_frame(cx),
                 (None, None) => return Poll::Ready(rest.end.take().and_then(End::into_frame)),
             },
@@ -159,7 +159,7 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
             Inner::Plain { body } => body.size_hint(),
-            Inner::LetGo { rest } => rest.size_hint(),
+            Inner::WasHeld { rest } => rest.size_hint(),
             Inner::Over => SizeHint::with_exact(0),
         }
     }
@@ -169,7 +169,7 @@ impl<B: Body> Inner<B> {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Plain { body } => body.is_end_stream(),
-            Self::LetGo { rest } => rest.is_end_stream(),
+            Self::WasHeld { rest } => rest.is_end_stream(),
             Self::Over => true,
         }
     }

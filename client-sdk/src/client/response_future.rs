@@ -1,4 +1,7 @@
 //! The future of a call: of one that passes, or of one that the engine may have something to decide about.
+//!
+//! Which of the two it is was settled when the call began, and a rule that comes meanwhile changes nothing. It is one
+//! type so that a client has one, whatever the rules are.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,13 +28,13 @@ pin_project! {
         B: http_body::Body,
     {
         #[pin]
-        call: Of<S, B>,
+        way: Way<S, B>,
     }
 }
 
 pin_project! {
-    #[project = OfProj]
-    enum Of<S, B>
+    #[project = WayProj]
+    enum Way<S, B>
     where
         S: Service<Request<Body>>,
         B: http_body::Body,
@@ -47,11 +50,11 @@ where
     B: http_body::Body,
 {
     pub(super) fn passing(call: Passing<S, S::Future>) -> Self {
-        Self { call: Of::Passing { call } }
+        Self { way: Way::Passing { call } }
     }
 
     pub(super) fn governed(call: Governed<S, B>) -> Self {
-        Self { call: Of::Governed { call } }
+        Self { way: Way::Governed { call } }
     }
 }
 
@@ -65,9 +68,9 @@ where
     type Output = Answered<B>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project().call.project() {
-            OfProj::Passing { call } => call.poll(cx),
-            OfProj::Governed { call } => call.poll(cx),
+        match self.project().way.project() {
+            WayProj::Passing { call } => call.poll(cx),
+            WayProj::Governed { call } => call.poll(cx),
         }
     }
 }

@@ -1,4 +1,8 @@
-//! A request on its way, until the headers of its answer: the inner service, asked whether it is ready.
+//! A request on its way: the inner service is asked whether it is ready, called, and waited for until the headers of
+//! its answer come.
+//!
+//! A service that is ready is called at once, and nothing is allocated for it. One that is not has to be kept with the
+//! request until it is: both lie on the heap, so that the calls of the others are moved without a place for them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,9 +18,10 @@ use super::verdict::BoxError;
 pin_project! {
     #[project = SendingProj]
     pub(super) enum Sending<S, F> {
-        // Apart, for it is large: almost every first attempt is sent at once, and calls are moved.
         Preparing { prepared: Box<Prepared<S>> },
         Sent { #[pin] answer: F },
+        // Its answer has begun, or it came to nothing.
+        Over,
     }
 }
 
@@ -39,7 +44,8 @@ where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Error: Into<BoxError>,
 {
-    /// Sends the request at once if the service has said that it is ready.
+    /// Sends the request at once if the service has said that it is ready. One that has not may hold a place in a
+    /// queue, so that is the one which is waited for; a clone takes its place.
     pub(super) fn begin(service: &mut S, is_ready: bool, request: Request<Body>) -> Self
     where
         S: Clone,
@@ -47,22 +53,29 @@ where
         if is_ready {
             Self::Sent { answer: service.call(request) }
         } else {
-            Self::preparing(service.clone(), request)
+            let next = service.clone();
+            Self::preparing(std::mem::replace(service, next), request)
         }
     }
 
-    /// Ready with what came of it.
+    /// Ready with what came of it; then it is over. What is over never is.
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Response<B>, BoxError>> {
-        loop {
+        let outcome = loop {
             let answer = match self.as_mut().project() {
-                SendingProj::Preparing { prepared } => ready!(prepared.poll(cx))?,
-                SendingProj::Sent { answer } => return answer.poll(cx).map_err(Into::into),
+                SendingProj::Preparing { prepared } => ready!(prepared.poll(cx)),
+                SendingProj::Sent { answer } => break ready!(answer.poll(cx)).map_err(Into::into),
+                SendingProj::Over => return Poll::Pending,
             };
-            self.set(Self::Sent { answer });
-        }
+            match answer {
+                Ok(answer) => self.set(Self::Sent { answer }),
+                Err(error) => break Err(error),
+            }
+        };
+        self.set(Self::Over);
+        Poll::Ready(outcome)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client service: begins a call for each request.
 //!
-//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation: the call
-//! passes, see `passing`.
+//! A route without a rule, or with one that is off, costs a look-up, some counters and no allocation where the inner
+//! service is ready: the call passes, see `passing`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,23 +60,28 @@ impl<S> ClientService<S> {
         context
     }
 
-    /// Begins a call that passes; none if there is something to decide.
+    /// Begins a call that passes, and makes its request say what it must. The route and its context are given back
+    /// where there is something to decide.
     fn pass(
         &self,
-        route: &Arc<Known>,
-        context: &Option<Context>,
+        route: Arc<Known>,
+        context: Option<Context>,
         request: &mut Request<Body>,
-    ) -> Option<PassingCall> {
+    ) -> Result<PassingCall, (Arc<Known>, Option<Context>)> {
+        // Neither headers nor the clock are read in vain, and under a rule the request is kept before the call begins.
         if route.policy().is_some() {
-            return None;
+            return Err((route, context));
         }
         let (asked, clock) = (Asked::of(request), self.engine.clock());
-        let start = start(context, asked.timeout, clock);
-        let times = || self.callee.call_begins(route, method_of(request), start.now);
-        let call = PassingCall::begin(route, context, asked.trace, &start, clock, self.external, times);
-        let (call, send) = call?;
+        let start = start(&context, asked.timeout, clock);
+        let Some((call, send)) = damper_core::Passing::begin(&route, &start) else {
+            return Err((route, context));
+        };
+        let mut times = self.callee.call_begins(&route, method_of(request), start.now);
+        let attempt = times.sent(send.kind, start.now);
         requests::mark(request.headers_mut(), &send, asked.timeout, self.external);
-        Some(call)
+        let (call, trace, external) = (Some(call), asked.trace, self.external);
+        Ok(PassingCall { call, route, context, clock, trace, times, attempt, external })
     }
 
     /// Begins a call that the engine may have something to decide about, and says what to do first.
@@ -148,12 +153,12 @@ where
         let route = self.engine.route(&self.callee, method_of(&request));
         let context = self.context(&request, &route);
         let is_ready = std::mem::take(&mut self.is_ready);
-        match self.pass(&route, &context, &mut request) {
-            Some(call) => {
+        match self.pass(route, context, &mut request) {
+            Ok(call) => {
                 let sending = Sending::begin(&mut self.inner, is_ready, request);
                 ResponseFuture::passing(Passing::new(sending, call))
             }
-            None => {
+            Err((route, context)) => {
                 let (calling, step) = self.govern(route, context, &mut request);
                 let call = Governed::begin(calling, step, request, &mut self.inner, is_ready);
                 ResponseFuture::governed(call)

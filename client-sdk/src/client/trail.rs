@@ -1,7 +1,7 @@
 //! What a call leaves behind if it does not end well: when each attempt was sent and what came of it.
 //!
-//! A call whose first attempt is answered keeps a few words on the stack. A list is begun with the first failure
-//! or the second send, and only while its route takes any, see `crate::failures`.
+//! A call whose first attempt is answered keeps a few words; one that passes begins its trail when it fails. A list is
+//! begun with the first failure or the second send, and only while its route takes any, see `crate::failures`.
 
 use std::borrow::Cow;
 use std::time::SystemTime;

@@ -42,6 +42,18 @@ async fn an_error_that_stays_is_handed_on_with_its_message_and_trailers() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_stops_at_the_last_frame_of_what_was_let_go_has_read_the_answer() {
+    let engine = holding(4);
+    let peer = Peer::new([begun(ScriptedBody::over([data("\0\0\0\0\u{4}"), data("pong")]))]);
+    let mut body = std::pin::pin!(governed(&engine, peer).call(request()).await.unwrap().into_body());
+    while !body.is_end_stream() {
+        assert!(body.frame().await.unwrap().unwrap().is_data());
+    }
+    // Without a status, as when the reader had asked on; not cancelled.
+    ended(&engine, &[("not_retryable", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_holding_a_call_that_fails_after_its_message_is_committed() {
     let engine = engine(enforce());
     assert_eq!(one_call(&engine, [message_then("14")]).await.status(), "14");

@@ -1,11 +1,12 @@
 //! Calls without a rule: what they carry, what they leave, and how they end when nobody waits for them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use damper_core::Code;
 use tower::service_fn;
 
-use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers_only};
+use super::peer::{Peer, Reply, ScriptedBody, after, begun, data, ok, trailers, trailers_only};
 use super::*;
 use crate::Context;
 
@@ -60,21 +61,69 @@ async fn a_body_that_stalls_is_not_cut() {
     }
 }
 
+/// A channel that is ready when a permit is.
+fn limited(peer: Peer) -> tower::limit::ConcurrencyLimit<Peer> {
+    tower::limit::ConcurrencyLimit::new(peer, 1)
+}
+
 #[tokio::test(start_paused = true)]
-async fn an_inner_service_that_is_not_ready_is_waited_for_and_its_error_is_the_answer() {
-    for policy in rules() {
-        let engine = engine(policy);
-        let peer = Peer::never_ready();
-        let mut waiting = governed(&engine, peer.clone());
+async fn an_inner_service_that_is_not_ready_is_waited_for() {
+    // Under a rule as well: it is the same sending.
+    for policy in rules().into_iter().chain([Some(enforce())]) {
+        let (engine, peer) = (engine(policy), Peer::new([after(20, ok()), after(20, ok())]));
+        let first = governed(&engine, limited(peer.clone()));
+        let (mut first, mut second) = (first.clone(), first);
+        let begun = tokio::time::Instant::now();
+        let both = tokio::join!(call(&mut first, request()), call(&mut second, request()));
+        assert!(both.0.is_ok() && both.1.is_ok());
+        assert_eq!(begun.elapsed(), ms(40), "one after the other");
+        ended(&engine, &[("ok", 2)]);
+        let mut waiting = governed(&engine, Peer::never_ready());
         assert!(tokio::time::timeout(ms(40), call(&mut waiting, request())).await.is_err());
-        assert!(peer.seen().is_empty());
-        ended(&engine, &[("cancelled", 1)]);
+        ended(&engine, &[("ok", 2), ("cancelled", 1)]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_place_of_an_answer_is_handed_on_and_lets_go_of_the_service() {
+    let (engine, peer) = (engine(None), Peer::new([Reply::Error("broken".into()), ok()]));
+    let mut client = governed(&engine, limited(peer));
+    let mut failed = std::pin::pin!(client.call(request()));
+    assert_eq!(failed.as_mut().await.unwrap_err().to_string(), "broken");
+    // Its future is still there; its permit must not be.
+    assert_eq!(call(&mut client, request()).await.unwrap().status(), "0");
+    ended(&engine, &[("ok", 1), ("policy_off", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_body_says_how_the_call_ended() {
+    let failing = begun(ScriptedBody::over([data("wor"), trailers(&[("grpc-status", "8")])]));
+    let bare = begun(ScriptedBody::over([data("wor")]));
+    let (engine, peer) = (engine(None), Peer::new([failing, bare]));
+    let mut client = governed(&engine, peer);
+    assert_eq!(call(&mut client, request()).await.unwrap().status(), "8");
+    // A reader that asks whether there is more does not ask for it.
+    let mut body = std::pin::pin!(client.call(request()).await.unwrap().into_body());
+    assert!(body.frame().await.unwrap().unwrap().is_data() && body.is_end_stream());
+    ended(&engine, &[("policy_off", 2)]);
+    engine.for_each_route(|_, _, route| {
+        assert_eq!(route.state().counters.code(Code::ResourceExhausted), 1);
+        assert_eq!(route.state().counters.code(Code::Unknown), 1);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_whose_service_panics_or_that_is_never_polled_is_counted_once() {
     let engine = engine(None);
-    let broken = service_fn(|_: Request<Body>| async { Err::<Response<Body>, BoxError>("broken".into()) });
-    let error = call(&mut governed(&engine, broken), request()).await.unwrap_err();
-    assert_eq!(error.to_string(), "broken");
-    ended(&engine, &[("policy_off", 1)]);
+    let panicking = service_fn(|_: Request<Body>| -> std::future::Ready<Result<Response<Body>, BoxError>> {
+        panic!("in the application")
+    });
+    let mut client = governed(&engine, panicking);
+    std::future::poll_fn(|cx| client.poll_ready(cx)).await.unwrap();
+    let calling = AssertUnwindSafe(|| drop(client.call(request())));
+    assert!(catch_unwind(calling).is_err());
+    drop(governed(&engine, Peer::new([ok()])).call(request()));
+    ended(&engine, &[("cancelled", 2)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -42,7 +42,7 @@ impl Passing {
     }
 
     /// The attempt ended so; says how the call did, and with what code the attempt is counted.
-    pub fn ended(&self, route: &Route, verdict: &Verdict, now: Time) -> (Finish, Code) {
+    pub fn ended(self, route: &Route, verdict: &Verdict, now: Time) -> (Finish, Code) {
         let (fate, code, marks_context) = match verdict {
             Verdict::Success => (Fate::Ok, Code::Ok, false),
             Verdict::Unprocessed => (Fate::PolicyOff, Code::Unavailable, false),
@@ -57,7 +57,7 @@ impl Passing {
     }
 
     /// The application dropped the call, or somebody's timer ended it.
-    pub fn dropped(&self, route: &Route, now: Time) -> Finish {
+    pub fn dropped(self, route: &Route, now: Time) -> Finish {
         let fate = if self.is_over(now) { Fate::Deadline } else { Fate::Cancelled };
         if fate == Fate::Deadline {
             route.state().counters.count_code(Code::DeadlineExceeded);
@@ -141,7 +141,15 @@ mod tests {
         let (call, send) = Passing::begin(&route, &start).unwrap();
         let finish = match end {
             None => call.dropped(&route, now),
-            Some(verdict) => call.ended(&route, &verdict, now).0,
+            Some(verdict) => {
+                let (finish, code) = call.ended(&route, &verdict, now);
+                assert_eq!(
+                    route.state().counters.code(code),
+                    1,
+                    "the code that it tells is the one it counts"
+                );
+                finish
+            }
         };
         seen(&route, send, finish)
     }
