@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use damper_core::Faults;
 use tonic::transport::{Endpoint, Uri};
 
+use crate::one_task::OneTask;
 use crate::tls::Files;
 use crate::token::Token;
 use crate::{address, tls};
@@ -128,7 +129,7 @@ impl Access {
             Source::Given(token, _) => Some(token.clone()),
             Source::File(path, _) => Some(Token::read(path)?),
         };
-        let mut endpoint = Endpoint::from(uri.clone());
+        let mut endpoint = Endpoint::from(uri.clone()).executor(OneTask::default());
         if address::is_tls(uri) {
             endpoint = self.files.set_up(endpoint)?;
         }

@@ -5,10 +5,12 @@
 //! connection attempt, so that a renewed certificate or token is used without a restart; [`problem`] says in words
 //! why a peer's certificate, or ours, was not accepted.
 //!
-//! Nothing here connects, waits or logs, and no text made here holds a secret.
+//! Nothing here connects or logs, and no text made here holds a secret. What is opened here is run by one task per
+//! connection.
 
 mod access;
 pub mod address;
+mod one_task;
 pub mod problem;
 mod tls;
 mod token;
