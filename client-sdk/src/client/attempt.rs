@@ -94,14 +94,14 @@ where
     pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Came<B>> {
         let mut this = self.project();
         let _in_span = this.watch.span().enter();
-        let came = match this.stage.as_mut().project() {
-            StageProj::Sending { sending } => Came::Outcome(ready!(sending.poll(cx))),
+        let held = match this.stage.as_mut().project() {
+            StageProj::Sending { sending } => return sending.poll(cx).map(Came::Outcome),
             StageProj::Holding { held } => {
                 ready!(held.as_mut().expect("it is taken when it is over").poll(cx));
-                Came::Held(held.take().expect("see above"))
+                held.take().expect("see above")
             }
         };
         this.stage.set(Stage::Sending { sending: Sending::Over });
-        Poll::Ready(came)
+        Poll::Ready(Came::Held(held))
     }
 }

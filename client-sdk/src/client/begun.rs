@@ -21,7 +21,7 @@ impl Begun {
     /// The callee is not of this system: what it says of the chain is not heard.
     pub(super) fn is_external(&self) -> bool {
         match self {
-            Self::Passing(call) => call.is_external(),
+            Self::Passing(call) => call.external,
             Self::Governed(call) => call.calling.external,
         }
     }

@@ -75,10 +75,6 @@ pub(super) struct PassingCall {
 }
 
 impl PassingCall {
-    pub(super) fn is_external(&self) -> bool {
-        self.external
-    }
-
     /// The attempt ended so.
     pub(super) fn ended(mut self, verdict: &Verdict, cause: Cause<'_>) {
         let Some(call) = self.call.take() else { return };
