@@ -1,6 +1,6 @@
 // Generates the TypeScript messages from a descriptor set: node generate.mjs <folder> [<set>, else stdin].
 //
-// Beside them goes `comments.ts`: what the .proto files say about each field and value, which the page shows as help.
+// With them goes `comments.ts`: the comments of the .proto files on each field and value, which the page shows as help.
 // It does what protoc or buf would do, ask the plugin and write its answer, so that neither is needed.
 // Used by the build script and, in the checkout, by `npm run generate`.
 import { spawnSync } from "node:child_process";

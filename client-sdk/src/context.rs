@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Finish, Route, Time, chain};
+use damper_core::{CodeSet, Finish, Route, Time, chain};
 use tokio::task::JoinHandle;
 use tokio::task::futures::TaskLocalFuture;
 use tokio::time::Instant;
@@ -87,10 +87,22 @@ impl Context {
         &self.0.chain
     }
 
-    /// A call that was made in serving the request ended so.
-    pub(crate) fn call_ended(&self, route: &Route, finish: &Finish) {
+    /// The request must not be repeated by the layers above, whatever error it is answered with.
+    pub fn mark_final(&self) {
+        self.0.chain.mark_final();
+    }
+
+    /// The calls of this request that failed so far have nothing to do with its answer, so an error does not tell the
+    /// layers above to stop. An error with a code that none of them failed with does not do so anyway, but for
+    /// UNAVAILABLE and DEADLINE_EXCEEDED, which may be made of any failure.
+    pub fn forget_failures(&self) {
+        self.0.chain.forget_failures();
+    }
+
+    /// A call that was made in serving the request ended so, with one of these codes as its caller sees it.
+    pub(crate) fn call_ended(&self, route: &Route, finish: &Finish, codes: CodeSet) {
         if finish.marks_context {
-            self.0.chain.mark_no_more_retry();
+            self.0.chain.mark_no_more_retry(codes);
         }
         if finish.ending.fate.is_final_failure() {
             self.0.chain.note_failed(route.id());

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_core::repeat_limit::Served;
-use damper_core::{Counters, Faults, Kill};
+use damper_core::{Counters, Faults, Kill, Table};
 use tokio::runtime::Handle;
 
 use crate::client::ClientLayer;
-use crate::control::{Control, NotReady, Status};
+use crate::control::{Control, NotReady, Source, Status};
+use crate::identity::DEFAULT_CLUSTER;
 use crate::options::Options;
 use crate::routes::Engine;
 use crate::server::ServerLayer;
@@ -34,7 +35,15 @@ use crate::server::ServerLayer;
 #[derive(Clone, Debug)]
 pub struct Damper {
     engine: Arc<Engine>,
-    control: Arc<Control>,
+    rules: Rules,
+}
+
+/// Where the rules come from.
+#[derive(Clone, Debug)]
+enum Rules {
+    Followed(Arc<Control>),
+    /// As many as were given when it was made.
+    Fixed(usize),
 }
 
 impl Damper {
@@ -56,7 +65,70 @@ impl Damper {
         let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
         engine.measure(settings.detail);
         let control = Control::start(settings, Arc::clone(&engine), &runtime);
-        Ok(Self { engine, control: Arc::new(control) })
+        Ok(Self { engine, rules: Rules::Followed(Arc::new(control)) })
+    }
+
+    /// Damper without rules and without a control plane: calls pass. For tests, and for a service that goes on
+    /// where [`connect`](Self::connect) fails.
+    ///
+    /// It reads no variable, starts nothing in the background and needs no runtime.
+    ///
+    /// ```
+    /// let damper = damper_sdk::Damper::off();
+    /// assert!(damper.client_layer("inventory").is_ok());
+    /// ```
+    #[must_use]
+    pub fn off() -> Self {
+        Self::with_table("off", Table::default())
+    }
+
+    /// Damper with these rules and guards for as long as it lives, and no control plane: for tests of what a handler
+    /// does under a rule. The manifests are those that `damper apply` takes; `service` is the caller in their keys, in
+    /// the cluster `default`.
+    ///
+    /// It reads no variable and starts nothing in the background.
+    ///
+    /// ```
+    /// let rule = r#"
+    ///     kind: Rule
+    ///     key: { caller_service: shop, caller_cluster: "*", callee_service: price, callee_method: "*" }
+    ///     policy: { mode: enforce, retry: { max_attempts: 3 } }
+    /// "#;
+    /// let damper = damper_sdk::Damper::fixed("shop", rule)?;
+    /// assert_eq!(damper.status().rules, 1);
+    /// # Ok::<(), damper_sdk::Faults>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Everything that is wrong with the name and the manifests, at once.
+    #[cfg(feature = "manifest")]
+    pub fn fixed(service: &str, manifests: &str) -> Result<Self, Faults> {
+        use damper_core::key;
+        use damper_proto::manifest;
+
+        let mut faults = Faults::none();
+        key::check_name("service", service, &mut faults);
+        let read = manifest::parse(manifests).and_then(|documents| manifest::check(&documents));
+        let checked = read.unwrap_or_else(|error| {
+            for problem in &error.problems {
+                faults.add("manifests", problem.to_string());
+            }
+            manifest::Checked::default()
+        });
+        let mut table = Table::default();
+        for rule in checked.rules {
+            table.insert(Arc::new(rule));
+        }
+        for guard in checked.guards {
+            table.insert_guard(Arc::new(guard));
+        }
+        faults.or(Self::with_table(service, table))
+    }
+
+    fn with_table(service: &str, table: Table) -> Self {
+        let (engine, rules) = (Engine::new(service, DEFAULT_CLUSTER), table.len());
+        engine.apply(table);
+        Self { engine, rules: Rules::Fixed(rules) }
     }
 
     /// A layer for a channel to the service of this name, which is how that service names itself.
@@ -79,13 +151,19 @@ impl Damper {
     /// # Errors
     /// They did not arrive; what it runs on instead.
     pub async fn ready(&self, within: Duration) -> Result<(), NotReady> {
-        self.control.ready(within).await
+        match &self.rules {
+            Rules::Followed(control) => control.ready(within).await,
+            Rules::Fixed(_) => Ok(()),
+        }
     }
 
     /// What this process runs on at present.
     #[must_use]
     pub fn status(&self) -> Status {
-        self.control.status()
+        match &self.rules {
+            Rules::Followed(control) => control.status(),
+            Rules::Fixed(rules) => Status { source: Source::Fixed, rules: *rules, ..Status::default() },
+        }
     }
 
     /// Shows what has happened on each route that this process calls: callee service, callee method, counters
@@ -108,6 +186,8 @@ impl Damper {
     /// Sends a last report, closes the stream and ends the work in the background, for all clones. Takes at
     /// most a few seconds, whatever the control plane does.
     pub async fn shutdown(&self) {
-        self.control.shutdown().await;
+        if let Rules::Followed(control) = &self.rules {
+            control.shutdown().await;
+        }
     }
 }

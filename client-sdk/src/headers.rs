@@ -37,11 +37,14 @@ pub(crate) fn bytes<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a
     value.map(HeaderValue::as_bytes)
 }
 
-/// The same of two headers, which are usually not there.
-pub(crate) fn both<'a>(headers: &'a HeaderMap, names: [&HeaderName; 2]) -> [Option<&'a [u8]>; 2] {
+/// The same of several headers, which are usually not there.
+pub(crate) fn each<'a, const N: usize>(
+    headers: &'a HeaderMap,
+    names: [&HeaderName; N],
+) -> [Option<&'a [u8]>; N] {
     let is_sought = |other: &HeaderName| names.contains(&other);
     if headers.keys_len() <= FEW && !headers.keys().any(is_sought) {
-        return [None, None];
+        return [None; N];
     }
     names.map(|name| bytes(headers, name))
 }
@@ -58,9 +61,10 @@ pub(crate) fn marks(headers: &HeaderMap) -> Marks<'_> {
     }
 }
 
-/// Takes off whatever may mark a request as a repeat.
+/// Takes off whatever may mark a request as a repeat, and the key by which handlers tell repeats: one that a stranger
+/// chose could be another call's.
 pub(crate) fn drop_marks(headers: &mut HeaderMap) {
-    for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT] {
+    for name in [&RETRY, &PREVIOUS_ATTEMPTS, &ENVOY_ATTEMPT_COUNT, &CALL_ID] {
         headers.remove(name);
     }
     drop_baggage(headers);
@@ -127,7 +131,11 @@ pub(crate) fn put_call_id(headers: &mut HeaderMap) {
     if headers.contains_key(&CALL_ID) {
         return;
     }
-    let id = format!("{:032x}", fastrand::u128(..));
+    // A key that two calls share makes a handler drop one of them, so it is not left to a generator with 64 bits.
+    let mut bits = [0; 16];
+    let drawn = getrandom::fill(&mut bits);
+    let bits = drawn.map_or_else(|_| fastrand::u128(..), |()| u128::from_ne_bytes(bits));
+    let id = format!("{bits:032x}");
     let id = HeaderValue::try_from(id).expect("hexadecimal digits are a header value");
     headers.insert(&CALL_ID, id);
 }

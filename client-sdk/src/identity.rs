@@ -16,7 +16,7 @@ const CLUSTER: &str = "DAMPER_CLUSTER";
 const OTEL_SERVICE: &str = "OTEL_SERVICE_NAME";
 const OTEL_ATTRIBUTES: &str = "OTEL_RESOURCE_ATTRIBUTES";
 /// The cluster of processes that do not say theirs.
-const DEFAULT_CLUSTER: &str = "default";
+pub(crate) const DEFAULT_CLUSTER: &str = "default";
 
 /// Who this process says it is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -43,6 +43,7 @@
 //! - A spawned task leaves the context behind, unless by [`spawn`] or [`Context::scope`].
 //! - Each call under a rule and each of its attempts is a `tracing` span (target `damper`). With the cargo
 //!   feature `metrics` counters and histograms go to the recorder of the process, see [`metrics`].
+//! - [`Damper::fixed`] and [`Damper::off`] need no control plane: they are for tests.
 //! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
 //!
 //! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.
@@ -60,6 +61,7 @@ pub mod metrics;
 mod options;
 mod routes;
 mod server;
+mod turns;
 
 pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFuture};
 pub use context::{Context, Scope, spawn};
@@ -74,6 +76,11 @@ pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub use control::fuzzing;
+
+// The examples of the guide are compiled and run as tests.
+#[cfg(all(doctest, feature = "manifest"))]
+#[doc = include_str!("../../docs/testing.md")]
+mod testing {}
 
 #[cfg(test)]
 mod scenarios;

@@ -17,6 +17,8 @@ use crate::metrics::Detail;
 
 /// The variable that holds the control plane's addresses, separated by commas.
 const SERVER_VARIABLE: &str = "DAMPER_SERVER";
+/// The variable that holds the path of the folder for the rules.
+const STATE_VARIABLE: &str = "DAMPER_STATE_DIR";
 
 type Environment = dyn Fn(&str) -> Option<String> + Send + Sync;
 
@@ -123,7 +125,7 @@ impl Options {
     }
 
     /// A folder in which the rules are kept, so that a process that starts while the control plane is away
-    /// has the last ones. Unless said they are not kept, and such a process does not retry.
+    /// has the last ones. Default: `DAMPER_STATE_DIR`; without it they are not kept, and such a process does not retry.
     #[must_use]
     pub fn state_dir(mut self, folder: impl Into<PathBuf>) -> Self {
         self.state_dir = Some(folder.into());
@@ -214,13 +216,10 @@ impl Options {
         let access = Access::resolve(self.access, Speaker::Code, &endpoints, &env, &mut faults);
         let endpoints = endpoints.into_iter().map(|(_, uri)| uri).collect();
         let identity = Identity::resolve(&self.said, &env, &mut faults);
-        let mode = overrides::parse(&env(overrides::MODE_VARIABLE).unwrap_or_default());
-        let mode = mode.unwrap_or_else(|problem| {
-            faults.add(overrides::MODE_VARIABLE, problem);
-            None
-        });
+        let mode = imposed(&env(overrides::MODE_VARIABLE).unwrap_or_default());
         let override_file = self.override_file.or_else(|| env(overrides::FILE_VARIABLE).map(PathBuf::from));
-        let (state_dir, detail) = (self.state_dir, self.detail);
+        let state_dir = self.state_dir.or_else(|| env(STATE_VARIABLE).map(PathBuf::from));
+        let detail = self.detail;
         faults.or(Settings { identity, endpoints, access, state_dir, override_file, mode, detail })
     }
 }
@@ -237,6 +236,15 @@ impl fmt::Debug for Options {
             .field("detail", detail)
             .finish_non_exhaustive()
     }
+}
+
+/// What `DAMPER_MODE` asks for. A word that is not known is `off`: the variable is set in an emergency, to reduce what
+/// rules do, and a service that does not start because of it makes the emergency worse.
+fn imposed(text: &str) -> Option<Mode> {
+    overrides::parse(text).unwrap_or_else(|problem| {
+        tracing::error!(variable = overrides::MODE_VARIABLE, problem, "an unknown mode is taken as off");
+        Some(Mode::Off)
+    })
 }
 
 fn endpoints(said: &[String], variable: Option<String>, faults: &mut Faults) -> Vec<(String, Uri)> {
@@ -291,8 +299,7 @@ mod tests {
                 "endpoints[4]",
                 "DAMPER_CERT_FILE",
                 "service",
-                "instance_id",
-                "DAMPER_MODE"
+                "instance_id"
             ]
         );
     }
@@ -314,6 +321,29 @@ mod tests {
             Options::new(["http://c:3"]).override_file("here").environment(env(pairs)).resolve().unwrap();
         assert_eq!(said.endpoints, ["http://c:3/"]);
         assert_eq!(said.override_file, Some(PathBuf::from("here")));
+    }
+
+    #[test]
+    fn an_unknown_word_in_the_emergency_switch_is_off() {
+        for word in ["disabled", "OFF", "0", "enforced"] {
+            let environment = move |name: &str| (name == "DAMPER_MODE").then(|| word.to_owned());
+            let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(environment);
+            assert_eq!(options.resolve().unwrap().mode, Some(Mode::Off), "{word}");
+        }
+    }
+
+    #[test]
+    fn the_state_folder_comes_from_its_variable_unless_set_in_code() {
+        let environment = env(&[("DAMPER_STATE_DIR", "/var/lib/orders")]);
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(environment);
+        assert_eq!(options.clone().resolve().unwrap().state_dir, Some(PathBuf::from("/var/lib/orders")));
+        assert_eq!(options.state_dir("here").resolve().unwrap().state_dir, Some(PathBuf::from("here")));
+    }
+
+    #[test]
+    fn faults_that_main_prints_can_be_read() {
+        let faults = Options::new([""; 0]).service("orders").environment(env(&[])).resolve().unwrap_err();
+        assert_eq!(format!("{faults:?}"), faults.to_string());
     }
 
     #[test]

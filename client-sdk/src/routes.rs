@@ -10,7 +10,7 @@
 mod known;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -40,7 +40,6 @@ pub(crate) struct Engine {
     room: Arc<Room>,
     methods: Methods,
     serves: AtomicBool,
-    governed_calls: AtomicU64,
     /// True once a method found no room; routes are never given up, so that stays.
     is_full: AtomicBool,
     kills: Kills,
@@ -56,6 +55,9 @@ struct Registry {
     routes: usize,
 }
 
+/// Stands for the methods that have no route of their own: the rule for every method of a callee applies to them.
+const NO_METHOD: &str = "_OTHER/_OTHER";
+
 /// There are at most `MAX_ROUTES`, so a quick hash will do, whoever chooses the methods.
 type ByMethod = HashMap<Arc<str>, Arc<Known>, RandomState>;
 
@@ -64,7 +66,7 @@ type ByMethod = HashMap<Arc<str>, Arc<Known>, RandomState>;
 pub(crate) struct Callee {
     name: String,
     routes: ArcSwap<ByMethod>,
-    other: Arc<Known>,
+    other: ArcSwap<Known>,
     histograms: metrics::OfCallee,
 }
 
@@ -79,7 +81,6 @@ impl Engine {
             room: Arc::default(),
             methods: Methods::new(caller_service, caller_cluster),
             serves: AtomicBool::new(false),
-            governed_calls: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
             kills: Kills::default(),
             registry: Mutex::default(),
@@ -90,8 +91,11 @@ impl Engine {
     pub(crate) fn apply(&self, table: Table) {
         let mut registry = self.registry();
         self.methods.apply(&table);
-        registry.table = table;
+        let old = std::mem::replace(&mut registry.table, table);
         self.rebuild(&registry);
+        // A long table takes long to drop, and first calls of a method wait for the lock.
+        drop(registry);
+        drop(old);
     }
 
     /// Lets rules and repeat limits do no more than this; none lifts that.
@@ -136,12 +140,16 @@ impl Engine {
         key::check_name("callee_service", callee_service, &mut faults);
         faults.or(())?;
         let mut registry = self.registry();
-        let detail = registry.detail;
-        let callee = registry
-            .callees
-            .entry(callee_service.to_owned())
-            .or_insert_with(|| Arc::new(Callee::new(callee_service, detail, &self.kills, &self.room)));
-        Ok(Arc::clone(callee))
+        let name = registry.name_with_room(callee_service);
+        if let Some(callee) = registry.callees.get(name) {
+            return Ok(Arc::clone(callee));
+        }
+        let callee = Callee::new(name, registry.detail, &self.kills, &self.room);
+        let rule = self.key(&callee, NO_METHOD).and_then(|key| registry.rule_for(&key));
+        callee.other.store(Arc::new(callee.other.load().under(rule)));
+        let callee = Arc::new(callee);
+        registry.callees.insert(name.to_owned(), Arc::clone(&callee));
+        Ok(callee)
     }
 
     /// The route of a callee's method.
@@ -157,9 +165,9 @@ impl Engine {
     /// The route of methods that have none of their own. A kill may be for some of them alone.
     fn other(&self, callee: &Callee, method: &str) -> Arc<Known> {
         if !self.kills.single_out(&callee.name, method) {
-            return Arc::clone(&callee.other);
+            return callee.other.load_full();
         }
-        let apart = callee.other.apart();
+        let apart = callee.other.load().apart();
         self.kills.tell(&apart, &callee.name, method);
         Arc::new(apart)
     }
@@ -207,21 +215,15 @@ impl Engine {
         self.serves.load(Ordering::Relaxed)
     }
 
-    /// Counts a call under a rule, in a process that serves requests.
-    pub(crate) fn count_governed_call(&self) {
-        self.governed_calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Calls under a rule since this process serves requests: those that should have a context.
-    pub(crate) fn governed_calls(&self) -> u64 {
-        self.governed_calls.load(Ordering::Relaxed)
-    }
-
-    /// Those of [`Engine::governed_calls`] that were made outside any request's context.
-    pub(crate) fn calls_without_context(&self) -> u64 {
-        let mut sum = 0;
-        self.for_each_route(|_, _, route| sum += route.state().counters.without_context());
-        sum
+    /// All calls, and those that were made outside any request's context since this process serves requests.
+    pub(crate) fn calls_and_without_context(&self) -> (u64, u64) {
+        let (mut calls, mut without) = (0, 0);
+        self.for_each_route(|_, _, route| {
+            let counters = &route.state().counters;
+            without += counters.without_context();
+            calls += counters.calls();
+        });
+        (calls, without)
     }
 
     /// A new route, or the one that somebody else has just made; none if there is no room.
@@ -250,7 +252,7 @@ impl Engine {
             tracing::warn!(
                 callee = callee.name,
                 method,
-                "{MAX_ROUTES} methods are known: the calls of this and all further ones have no rule and are counted as {OTHER_METHOD}"
+                "{MAX_ROUTES} methods are known: this and all further ones are counted as {OTHER_METHOD}, and only rules for every method apply to them"
             );
         }
     }
@@ -263,6 +265,8 @@ impl Engine {
                 (Arc::clone(method), Arc::new(route.under(rule)))
             });
             callee.routes.store(Arc::new(rebuilt.collect::<ByMethod>()));
+            let rule = self.key(callee, NO_METHOD).and_then(|key| registry.rule_for(&key));
+            callee.other.store(Arc::new(callee.other.load().under(rule)));
         }
     }
 
@@ -277,6 +281,20 @@ impl Engine {
 }
 
 impl Registry {
+    /// The callee's own name, or the one that all callees share which find no room.
+    fn name_with_room<'a>(&self, name: &'a str) -> &'a str {
+        if self.callees.contains_key(name) || self.callees.len() < MAX_ROUTES {
+            return name;
+        }
+        if self.callees.len() == MAX_ROUTES {
+            tracing::warn!(
+                callee = name,
+                "{MAX_ROUTES} callees are known: this and all further ones are counted as {OTHER_METHOD}, and only rules and kills for every callee apply to them"
+            );
+        }
+        OTHER_METHOD
+    }
+
     fn rule_for(&self, key: &RouteKey) -> Option<Arc<Rule>> {
         let rule = self.table.in_force(key)?;
         match self.most {
@@ -291,7 +309,7 @@ impl Callee {
         let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
-            other: Arc::new(Known::new(None, room)),
+            other: ArcSwap::from_pointee(Known::new(None, room)),
             histograms: metrics::OfCallee::new(name, detail),
         };
         callee.obey(kills);
@@ -303,7 +321,7 @@ impl Callee {
         for (method, route) in self.routes.load().iter() {
             kills.tell(route, &self.name, method);
         }
-        kills.tell(&self.other, &self.name, OTHER_METHOD);
+        kills.tell(&self.other.load(), &self.name, OTHER_METHOD);
     }
 
     /// The callee's own service name.
@@ -315,13 +333,13 @@ impl Callee {
     pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<Known>)> {
         let known = self.routes.load();
         let known = known.iter().map(|(method, route)| (Arc::clone(method), Arc::clone(route)));
-        let other = Some(&self.other).filter(|other| other.state().counters.calls() > 0);
-        known.chain(other.map(|other| (Arc::from(OTHER_METHOD), Arc::clone(other)))).collect()
+        let other = Some(self.other.load_full()).filter(|other| other.state().counters.calls() > 0);
+        known.chain(other.map(|other| (Arc::from(OTHER_METHOD), other))).collect()
     }
 
     /// Begins to measure a call of this method, on the route that was found for it.
     pub(crate) fn call_begins(&self, route: &Known, method: &str, now: Time) -> CallTimes {
-        let is_known = route.id() != self.other.id();
+        let is_known = route.id() != self.other.load().id();
         self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
     }
 
@@ -378,7 +396,7 @@ mod tests {
     fn a_path_that_names_no_method_takes_no_lock() {
         let engine = Engine::new("orders", "default");
         let route = found_without_the_lock(&engine, ["nothing", "a.B/C/D"]);
-        assert!(Arc::ptr_eq(&route, &engine.callee("stock").unwrap().other));
+        assert!(Arc::ptr_eq(&route, &engine.callee("stock").unwrap().other.load()));
     }
 
     #[test]
@@ -393,6 +411,39 @@ mod tests {
         engine.route(&callee, "a.B/Over");
         assert!(engine.is_full.load(Ordering::Relaxed));
         let route = found_without_the_lock(&engine, ["a.B/Over", "a.B/More"]);
-        assert!(Arc::ptr_eq(&route, &callee.other));
+        assert!(Arc::ptr_eq(&route, &callee.other.load()));
+    }
+
+    #[test]
+    fn a_method_beyond_the_limit_has_the_rule_for_every_method() {
+        let engine = Engine::new("orders", "default");
+        let callee = engine.callee("stock").unwrap();
+        (0..MAX_ROUTES).for_each(|number| _ = engine.route(&callee, &format!("a.B/M{number}")));
+        let late = engine.callee("late").unwrap();
+        assert!(engine.route(&late, "a.B/C").policy().is_none());
+        let rule = |method: &str| {
+            let pattern = damper_core::Pattern::parse("*", "*", "late", method).unwrap();
+            let policy = damper_core::Policy::new(Mode::Enforce);
+            Arc::new(Rule::new(pattern, policy, 1).unwrap())
+        };
+        engine.apply(Table::from_iter([rule("a.B/C")]));
+        assert!(engine.route(&late, "a.B/C").policy().is_none(), "it is for one method");
+        engine.apply(Table::from_iter([rule("*")]));
+        assert!(engine.route(&late, "a.B/C").policy().is_some());
+        assert!(engine.route(&callee, "a.B/Over").policy().is_none(), "another callee");
+    }
+
+    #[test]
+    fn callees_beyond_the_limit_share_one() {
+        let engine = Engine::new("orders", "default");
+        for number in 0..2 * MAX_ROUTES {
+            engine.callee(&format!("shard-{number}")).unwrap();
+        }
+        assert_eq!(engine.callees().len(), MAX_ROUTES + 1);
+        assert_eq!(engine.callee("shard-7").unwrap().name(), "shard-7");
+        assert_eq!(engine.callee("one-more").unwrap().name(), OTHER_METHOD);
+        engine.apply(crate::scenarios::table(crate::scenarios::enforce()));
+        let callee = engine.callee("one-more").unwrap();
+        assert!(engine.route(&callee, "a.B/C").policy().is_some(), "rules for every callee apply");
     }
 }

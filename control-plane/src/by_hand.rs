@@ -63,6 +63,17 @@ impl Beside {
     }
 }
 
+/// What is found in it, for those who may not put it too.
+pub(crate) async fn judge(shared: &Arc<Shared>, wanted: &impl Put) -> Result<Beside, Error> {
+    let (asked, before, subject) =
+        (Asked::by_itself(v1::WriteOptions::default()), shared.table(), wanted.subject());
+    let value = Some(wanted.value(&before, "", SystemTime::now()));
+    let edit = ProposedEdit { key: subject.key(), value, expected: None };
+    let beside = Beside::of(shared, &asked, &before, (&subject, false), &edit).await?;
+    wanted.permit(&before, &beside.chain, &asked.options)?;
+    Ok(beside)
+}
+
 /// Puts it, or tries to.
 pub(crate) async fn put(
     shared: &Arc<Shared>,
@@ -73,7 +84,7 @@ pub(crate) async fn put(
     let (at, subject) = (SystemTime::now(), wanted.subject());
     asked.permit([&subject])?;
     let edit = |before: &TableView| {
-        let value = Some(wanted.value(before, &asked.options.author, at));
+        let value = Some(wanted.value(before, &asked.author(), at));
         ProposedEdit { key: subject.key(), value, expected }
     };
     let judge = async |before: &Arc<TableView>| {

@@ -18,7 +18,21 @@ const MAX_FEATURES: usize = 256;
 pub(crate) struct Class {
     pub(crate) service: String,
     pub(crate) cluster: String,
-    pub(crate) features: BTreeSet<String>,
+    /// Those of this server's engine; what else a client lists has no effect here and is not kept.
+    pub(crate) features: BTreeSet<&'static str>,
+}
+
+/// The features among these that this server's engine has.
+pub(crate) fn known(listed: &[String]) -> BTreeSet<&'static str> {
+    feature::ALL.iter().copied().filter(|known| listed.iter().any(|listed| listed == known)).collect()
+}
+
+/// The rules that are off at the clients of a class.
+#[derive(Debug, Default)]
+pub(crate) struct Withheld {
+    pub(crate) count: usize,
+    /// The first of them.
+    pub(crate) first: Vec<v1::Pattern>,
 }
 
 impl Class {
@@ -45,8 +59,13 @@ impl Class {
         faults.or(Self {
             service: identity.service.clone(),
             cluster: identity.cluster.clone(),
-            features: hello.features.iter().cloned().collect(),
+            features: known(&hello.features),
         })
+    }
+
+    /// The features as the wire has them.
+    pub(crate) fn wire_features(&self) -> Vec<String> {
+        self.features.iter().map(|feature| (*feature).to_owned()).collect()
     }
 
     /// True if rules and guards with this pattern concern the client. A guard with a repeat limit, which its
@@ -113,9 +132,16 @@ impl Class {
         self.features_lacking().next().is_none()
     }
 
-    /// The patterns of rules that are off at these clients.
-    pub(crate) fn withheld(&self, view: &TableView) -> Vec<Pattern> {
-        self.off(view).cloned().collect()
+    /// The rules that are off at these clients, of which so many are listed.
+    pub(crate) fn withheld(&self, view: &TableView, listed: usize) -> Withheld {
+        let mut withheld = Withheld::default();
+        for pattern in self.off(view) {
+            if withheld.count < listed {
+                withheld.first.push(pattern.into());
+            }
+            withheld.count += 1;
+        }
+        withheld
     }
 
     /// True if a rule is off at these clients for want of a feature.
@@ -131,5 +157,23 @@ impl Class {
                 && self.off_because(view.guards(), pattern, stored.rule.as_deref()).is_some()
         });
         rules.map(|(pattern, _)| pattern)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_that_this_server_does_not_know_make_no_class() {
+        let hello = |features: &[&str]| {
+            let [service, cluster, instance] = ["shop", "default", "one"].map(str::to_owned);
+            let identity = Some(v1::Identity { service, cluster, instance });
+            let features = features.iter().map(|name| (*name).to_owned()).collect();
+            Class::read(&v1::Hello { identity, features, ..Default::default() }).unwrap()
+        };
+        let class = hello(&[feature::GUARDS, "of-a-later-version", "invented"]);
+        assert_eq!(class, hello(&[feature::GUARDS]));
+        assert_eq!(class.wire_features(), [feature::GUARDS]);
     }
 }

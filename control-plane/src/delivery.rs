@@ -1,20 +1,30 @@
 //! How far rules have come: a picture of all clients at one moment, asked rule by rule.
 //!
-//! Clients of a class are one group, so that a question about a rule costs a look at each class and not at each
-//! process.
+//! Clients of a class are one group, found by their service: a question about a rule costs a look at each class that its
+//! caller names. The answers for all rules are made once for all who watch ([`Deliveries`]), off the runtime, and not
+//! more often than takes a fifth of a processor.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use damper_core::{Pattern, Rule};
+use damper_core::{Part, Pattern, Rule};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::class::Class;
+use crate::errors::Error;
 use crate::hub::{Hub, Session};
-use crate::table::{Guards, Subject, TableView};
+use crate::shared::Shared;
+use crate::table::{Guards, StoredRule, Subject, TableView};
+
+/// It rests so many times as long as it took.
+const PAUSE: u32 = 4;
 
 /// How far rules have come, for all clients at one moment.
 pub(crate) struct Delivery {
-    groups: Vec<Group>,
+    /// By service.
+    groups: BTreeMap<String, Vec<Group>>,
     /// Per rule what the clients that refuse it have acknowledged.
     refusals: HashMap<Pattern, Vec<u64>>,
     guards: Guards,
@@ -64,14 +74,32 @@ impl Delivery {
             acknowledged.sort_unstable();
             Group { class, acknowledged }
         };
-        let groups = groups.into_iter().map(group).collect();
-        Self { groups, refusals, guards: view.guards().clone() }
+        let mut by_service: BTreeMap<String, Vec<Group>> = BTreeMap::new();
+        for group in groups.into_iter().map(group) {
+            by_service.entry(group.class.service.clone()).or_default().push(group);
+        }
+        Self { groups: by_service, refusals, guards: view.guards().clone() }
+    }
+
+    /// The groups that a pattern concerns.
+    fn concerned(&self, pattern: &Pattern) -> impl Iterator<Item = &Group> {
+        use std::ops::Bound::{Included, Unbounded};
+        let bounds = match &pattern.caller_service {
+            Part::Any => (Unbounded, Unbounded),
+            Part::Exact(service) => (Included(&**service), Included(&**service)),
+        };
+        let groups = self.groups.range::<str, _>(bounds).flat_map(|(_, groups)| groups);
+        groups.filter(|group| group.class.matches(pattern))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values().flatten()
     }
 
     /// How far a rule has come; `rule` is none where this server can not read it.
     pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, rule: Option<&Rule>) -> Delivered {
         let mut sum = Delivered::default();
-        for group in self.groups.iter().filter(|group| group.class.matches(pattern)) {
+        for group in self.concerned(pattern) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
             if group.class.off_because(&self.guards, pattern, rule).is_some() {
@@ -91,7 +119,7 @@ impl Delivery {
     /// How many clients a guard concerns, and how many of them know nothing of guards.
     pub(crate) fn guarded(&self, pattern: &Pattern) -> Delivered {
         let mut sum = Delivered::default();
-        for group in self.groups.iter().filter(|group| group.class.matches(pattern)) {
+        for group in self.concerned(pattern) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
             sum.lacking += if group.class.knows_guards() { 0 } else { size };
@@ -103,7 +131,7 @@ impl Delivery {
     pub(crate) fn killed(&self, patterns: &[Pattern]) -> Delivered {
         let mut sum = Delivered::default();
         let concerned = |group: &&Group| patterns.iter().any(|pattern| group.class.matches(pattern));
-        for group in self.groups.iter().filter(concerned) {
+        for group in self.all().filter(concerned) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
             sum.lacking += if group.class.knows_kills() { 0 } else { size };
@@ -113,7 +141,74 @@ impl Delivery {
 
     /// The services and clusters that are connected.
     pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
-        self.groups.iter().map(|group| &*group.class)
+        self.all().map(|group| &*group.class)
+    }
+}
+
+/// How far each rule had come at one moment.
+pub(crate) struct Deliveries(Mutex<Option<Made>>);
+
+/// A rule and how far it has come.
+pub(crate) struct Reached {
+    pub(crate) pattern: Pattern,
+    pub(crate) stored: Arc<StoredRule>,
+    pub(crate) delivered: Delivered,
+}
+
+/// All rules in their order, and how far each has come.
+pub(crate) struct AllReached {
+    pub(crate) table: Arc<TableView>,
+    pub(crate) rules: Vec<Reached>,
+}
+
+struct Made {
+    all: Arc<AllReached>,
+    /// The hub's events until then.
+    moves: u64,
+    at: Instant,
+    took: Duration,
+}
+
+impl Default for Deliveries {
+    fn default() -> Self {
+        Self(Mutex::const_new(None))
+    }
+}
+
+impl Deliveries {
+    /// All rules as they are; as they were a moment ago if to look at all of them takes long.
+    pub(crate) async fn now(&self, shared: &Arc<Shared>) -> Result<Arc<AllReached>, Error> {
+        let mut made = self.0.lock().await;
+        let moves = *shared.hub.moves().borrow();
+        let table = shared.table();
+        if let Some(made) = &*made {
+            let is_now = made.moves == moves && made.all.table.same_rules(&table);
+            let same_store = *made.all.table.epoch() == *table.epoch();
+            if is_now || (same_store && made.at.elapsed() < made.took * PAUSE) {
+                return Ok(made.all.clone());
+            }
+        }
+        let work = |shared: &Arc<Shared>| {
+            let begun = Instant::now();
+            let all = Arc::new(AllReached::of(&shared.hub, table));
+            Ok((all, begun.elapsed()))
+        };
+        let (all, took) = shared.aside(work).await?;
+        *made = Some(Made { all: all.clone(), moves, at: Instant::now(), took });
+        Ok(all)
+    }
+}
+
+impl AllReached {
+    fn of(hub: &Hub, table: Arc<TableView>) -> Self {
+        let delivery = Delivery::of(hub, &table);
+        let reached = |(pattern, stored): (&Pattern, &Arc<StoredRule>)| Reached {
+            pattern: pattern.clone(),
+            stored: stored.clone(),
+            delivered: delivery.delivered(pattern, stored.wire.revision, stored.rule.as_deref()),
+        };
+        let rules = table.iter().map(reached).collect();
+        Self { table, rules }
     }
 }
 

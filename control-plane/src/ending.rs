@@ -2,19 +2,78 @@
 //!
 //! The items go through a channel that is full whenever the reader is slower than the server, so the last word has a
 //! way of its own and waits until they are read. A producer that ends without a word, because it panicked or because
-//! the server is going, has not finished, and its stream ends with an error. A reader that never reads on is cut off
-//! with its connection.
+//! the server is going, has not finished, and its stream ends with an error. A reader that leaves a message unread for
+//! too long is cut off with its connection: HTTP/2 has no other way to be rid of what it was sent.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use ::metrics::Counter;
 use futures_core::Stream;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
+use tonic::{Request, Status};
 
+use crate::connection::Peer;
 use crate::errors::Error;
+use crate::shared::Shared;
+
+/// The reader of an answer.
+pub(crate) struct Reader {
+    /// `None` only in tests.
+    peer: Option<Peer>,
+    /// How long one message may wait for it.
+    within: Duration,
+    slow: Counter,
+    stopping: CancellationToken,
+}
+
+/// The way to a reader.
+pub(crate) struct Out<T> {
+    items: mpsc::Sender<T>,
+    reader: Reader,
+}
+
+/// The reader is gone, or was cut off.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl Reader {
+    pub(crate) fn of<T>(request: &Request<T>, shared: &Shared) -> Self {
+        Self {
+            peer: request.extensions().get::<Peer>().cloned(),
+            within: shared.settings.slow_consumer_after,
+            slow: shared.metrics.slow_consumers.clone(),
+            stopping: shared.stopping.clone(),
+        }
+    }
+}
+
+impl<T> Out<T> {
+    /// Sends once there is room; cuts the reader off if it takes too long to make some.
+    pub(crate) async fn send(&self, item: T) -> Result<(), Gone> {
+        let Reader { peer, within, slow, .. } = &self.reader;
+        match timeout(*within, self.items.send(item)).await {
+            Ok(sent) => sent.map_err(|_| Gone),
+            Err(_) => {
+                slow.increment(1);
+                if let Some(peer) = peer {
+                    tracing::warn!(%peer.address, "an answer was not read in time; connection closed");
+                    peer.cut_off();
+                }
+                Err(Gone)
+            }
+        }
+    }
+
+    /// Waits until the reader is gone.
+    pub(crate) async fn closed(&self) {
+        self.items.closed().await;
+    }
+}
 
 /// What a producer sends, then how it ended.
 pub(crate) struct Answer<T> {
@@ -25,17 +84,14 @@ pub(crate) struct Answer<T> {
 
 impl<T: Send + 'static> Answer<T> {
     /// Starts a producer that may be `room` items ahead of its reader. It is dropped when the server stops.
-    pub(crate) fn of<F>(
-        stopping: &CancellationToken,
-        room: usize,
-        produce: impl FnOnce(mpsc::Sender<T>) -> F,
-    ) -> Self
+    pub(crate) fn of<F>(reader: Reader, room: usize, produce: impl FnOnce(Out<T>) -> F) -> Self
     where
         F: Future<Output = Result<(), Error>> + Send + 'static,
     {
         let (out, items) = mpsc::channel(room);
         let (last_word, end) = oneshot::channel();
-        let (producer, stopping) = (produce(out), stopping.clone());
+        let stopping = reader.stopping.clone();
+        let producer = produce(Out { items: out, reader });
         tokio::spawn(async move {
             let ended = tokio::select! {
                 ended = producer => ended,
@@ -69,8 +125,13 @@ mod tests {
     use futures_util::StreamExt as _;
     use tonic::Code;
 
+    fn reader(stopping: &CancellationToken) -> Reader {
+        let (within, slow) = (Duration::from_secs(60), Counter::noop());
+        Reader { peer: None, within, slow, stopping: stopping.clone() }
+    }
+
     /// Sends two numbers into a channel with room for one, then ends in its way.
-    async fn two(out: mpsc::Sender<u8>, ended: Result<(), Error>) -> Result<(), Error> {
+    async fn two(out: Out<u8>, ended: Result<(), Error>) -> Result<(), Error> {
         for n in [1, 2] {
             if out.send(n).await.is_err() {
                 return Ok(());
@@ -88,16 +149,16 @@ mod tests {
     #[tokio::test]
     async fn the_end_is_told_after_everything_that_was_sent() {
         let stopping = CancellationToken::new();
-        let done = Answer::of(&stopping, 1, |out| two(out, Ok(())));
+        let done = Answer::of(reader(&stopping), 1, |out| two(out, Ok(())));
         assert_eq!(told(done).await, (vec![1, 2], None));
-        let failed = Answer::of(&stopping, 1, |out| two(out, Err(Error::Damaged("x".to_owned()))));
+        let failed = Answer::of(reader(&stopping), 1, |out| two(out, Err(Error::Damaged("x".to_owned()))));
         assert_eq!(told(failed).await, (vec![1, 2], Some(Code::DataLoss)));
     }
 
     #[tokio::test]
     async fn a_slow_reader_of_a_server_that_stops_is_told_that_there_was_more() {
         let stopping = CancellationToken::new();
-        let answer = Answer::of(&stopping, 1, |out| two(out, Ok(())));
+        let answer = Answer::of(reader(&stopping), 1, |out| two(out, Ok(())));
         stopping.cancel();
         // Full with the first number, and nobody reads while the server stops.
         for _ in 0..10 {
@@ -108,10 +169,23 @@ mod tests {
         assert_eq!(code, Some(Code::Unavailable));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_does_not_read_is_given_up() {
+        let stopping = CancellationToken::new();
+        let (told, ended) = oneshot::channel();
+        let answer = Answer::of(reader(&stopping), 1, |out: Out<u8>| async move {
+            let sent = [out.send(1).await, out.send(2).await];
+            let _ = told.send(sent.map(|sent| sent.is_ok()));
+            Ok(())
+        });
+        assert_eq!(ended.await.unwrap(), [true, false]);
+        drop(answer);
+    }
+
     #[tokio::test]
     async fn a_producer_that_panics_has_not_finished() {
         let stopping = CancellationToken::new();
-        let answer = Answer::of(&stopping, 1, |out: mpsc::Sender<u8>| async move {
+        let answer = Answer::of(reader(&stopping), 1, |out: Out<u8>| async move {
             let _ = out.send(1).await;
             panic!("a defect")
         });

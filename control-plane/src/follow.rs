@@ -1,20 +1,25 @@
 //! Keeps the table at the store's head.
 //!
-//! The one task that builds tables: it reads everything once, then follows the store's watch. What the watch
-//! can not bridge (compaction, another store in this one's place) is read anew; meanwhile the old table goes on
-//! serving, marked with the time since when it may be out of date. A question every few seconds tells a quiet
-//! store from one that is away.
+//! The one task that builds tables: it follows the store's watch, and asks every few seconds which store it is. What
+//! the watch cannot bridge (compaction, a successor) is read again; meanwhile the old table goes on serving,
+//! marked with the time since when it may be out of date. A store that is not the one that was known is never
+//! published: the table stays, marked with what was found (see [`crate::standing`]).
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use damper_core::Pattern;
+use damper_proto::v1;
 use futures_util::{FutureExt as _, StreamExt as _};
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 use crate::metrics::Metrics;
-use crate::store::{Change, Error, Store, Watch};
-use crate::table::TableView;
+use crate::standing::{Standing, Unaccepted, identify};
+use crate::store::{Change, Error, Identity, Store, Watch};
+use crate::table::{HeldKills, NotHeld, TableView};
 
 const ASK_EVERY: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
@@ -23,81 +28,109 @@ pub(crate) const LOAD_WITHIN: Duration = Duration::from_secs(20);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The most changes taken together before they are published.
 const BURST: usize = 256;
-/// A client that claims a revision from the future can not make everybody start anew more often than this.
-const RENEW_EVERY: Duration = Duration::from_secs(60);
+/// Clients cannot make the store be asked more often than this.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A watch that delivered nothing of what this many questions in a row found is opened again.
+const SILENT_ASKS: u32 = 2;
 
 /// The task's state.
 pub(crate) struct Follower {
     store: Arc<dyn Store>,
     view: TableView,
     publish: watch::Sender<Arc<TableView>>,
-    ahead: mpsc::Receiver<u64>,
+    /// A client knows more than the table.
+    looks: mpsc::Receiver<()>,
+    /// Kills that the store cannot take now.
+    holds: mpsc::Receiver<Hold>,
+    held: Arc<HeldKills>,
     metrics: Metrics,
-    renewed: Option<Instant>,
+    looked: Option<Instant>,
+    /// Questions that found changes of which the watch had delivered none.
+    silent_asks: u32,
 }
 
-/// The watch is of no more use; read everything.
-struct StartAnew;
+/// What the follower learns of kills that the store could not take.
+pub(crate) enum Hold {
+    /// To be put in force now, all or none.
+    Take {
+        kills: Vec<v1::HeldKill>,
+        /// Gets the table that has them so.
+        answer: Option<oneshot::Sender<Result<Arc<TableView>, NotHeld>>>,
+    },
+    /// The store has had one by this revision.
+    Stored { pattern: Pattern, at: SystemTime, revision: u64 },
+}
+
+/// The watch is of no more use.
+enum Ended {
+    /// What is held goes on from a new watch.
+    Watch,
+    /// Read everything.
+    Table,
+}
 
 impl Follower {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         publish: watch::Sender<Arc<TableView>>,
-        ahead: mpsc::Receiver<u64>,
+        looks: mpsc::Receiver<()>,
+        holds: mpsc::Receiver<Hold>,
         metrics: Metrics,
     ) -> Self {
         let view = TableView::clone(&publish.borrow());
-        Self { store, view, publish, ahead, metrics, renewed: None }
+        let held = Arc::default();
+        Self { store, view, publish, looks, holds, held, metrics, looked: None, silent_asks: 0 }
     }
 
     /// Follows the store for ever.
     pub(crate) async fn run(mut self) {
         loop {
-            let StartAnew = self.follow().await;
-            self.load().await;
+            match self.follow().await {
+                Ended::Watch => {}
+                Ended::Table => self.load().await,
+            }
         }
     }
 
-    async fn follow(&mut self) -> StartAnew {
-        let mut changes = self.store.watch(self.view.revision());
+    async fn follow(&mut self) -> Ended {
+        let mut changes = self.store.watch(&self.view.position());
         let mut ask = interval(ASK_EVERY);
         ask.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut ahead_open = true;
+        self.silent_asks = 0;
         loop {
             let went_on = tokio::select! {
                 change = changes.next() => self.take(change, &mut changes),
                 _ = ask.tick() => self.ask().await,
-                claimed = self.ahead.recv(), if ahead_open => match claimed {
-                    Some(revision) => self.catch_up(revision).await,
-                    None => {
-                        ahead_open = false;
-                        Ok(())
-                    }
-                },
+                Some(()) = self.looks.recv() => self.look().await,
+                Some(hold) = self.holds.recv() => {
+                    self.hold(hold);
+                    Ok(())
+                }
             };
-            if let Err(anew) = went_on {
-                return anew;
+            if let Err(ended) = went_on {
+                return ended;
             }
         }
     }
 
     /// Takes a change, and those that are ready behind it.
-    fn take(&mut self, first: Option<Result<Change, Error>>, changes: &mut Watch) -> Result<(), StartAnew> {
+    fn take(&mut self, first: Option<Result<Change, Error>>, changes: &mut Watch) -> Result<(), Ended> {
         let mut next = first;
         for _ in 0..BURST {
             match next {
                 Some(Ok(change)) if change.revision <= self.view.revision() => {}
-                Some(Ok(change)) if change.revision == self.view.revision() + 1 => self.view.apply(&change),
+                Some(Ok(change)) if change.revision == self.view.revision() + 1 => self.apply(&change),
                 Some(Ok(change)) => {
                     tracing::error!(change.revision, "the store's watch left a gap; reading everything");
-                    return Err(StartAnew);
+                    return Err(Ended::Table);
                 }
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "the store's watch ended; reading everything");
-                    return Err(StartAnew);
+                    tracing::warn!(%error, "the store's watch ended");
+                    return Err(Ended::Table);
                 }
-                None => return Err(StartAnew),
+                None => return Err(Ended::Table),
             }
+            self.silent_asks = 0;
             match changes.next().now_or_never() {
                 Some(ready) => next = ready,
                 None => break,
@@ -108,77 +141,175 @@ impl Follower {
         Ok(())
     }
 
-    /// Asks the store for its head: proof that it answers.
-    async fn ask(&mut self) -> Result<(), StartAnew> {
-        match timeout(ANSWER_WITHIN, self.store.changes(self.view.revision(), u64::MAX)).await {
-            Ok(Err(Error::Replaced { .. } | Error::Compacted { .. })) => return Err(StartAnew),
-            Ok(Ok(_)) => self.answered(),
+    /// Asks the store because a client knows more than the table.
+    async fn look(&mut self) -> Result<(), Ended> {
+        if self.looked.is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+            return Ok(());
+        }
+        self.looked = Some(Instant::now());
+        self.ask().await
+    }
+
+    /// Asks the store which one it is and where its head is: proof that it answers, and that nothing is missed.
+    async fn ask(&mut self) -> Result<(), Ended> {
+        let Some(found) = self.identify().await else { return Ok(()) };
+        if Standing::of(&self.view.position(), &found) != Standing::Known {
+            return Err(Ended::Table);
+        }
+        let known = self.view.revision();
+        if found.revision > known {
+            self.catch_up(known + BURST as u64).await?;
+            self.silent_asks += 1;
+        }
+        if self.view.revision() >= found.revision {
+            self.answered();
+        }
+        if self.silent_asks >= SILENT_ASKS {
+            tracing::warn!("the store's watch delivers nothing and is opened again");
+            return Err(Ended::Watch);
+        }
+        Ok(())
+    }
+
+    /// Takes changes that the watch has not delivered.
+    async fn catch_up(&mut self, upto: u64) -> Result<(), Ended> {
+        let (store, after) = (self.store.clone(), self.view.revision());
+        let reading = async move { timeout(ANSWER_WITHIN, store.changes(after, upto)).await };
+        match self.holding_kills(reading).await {
+            Ok(Ok(changes)) => {
+                for change in &changes {
+                    if change.revision != self.view.revision() + 1 {
+                        return Err(Ended::Table);
+                    }
+                    self.apply(change);
+                }
+                self.publish();
+            }
+            Ok(Err(Error::Replaced { .. } | Error::Compacted { .. })) => return Err(Ended::Table),
             Ok(Err(error)) => self.went_away(&error.to_string()),
             Err(_) => self.went_away("no answer in time"),
         }
         Ok(())
     }
 
-    /// Reads what a client claims to hold already. Where the store does not have it, the store is an older
-    /// copy of the one the client followed: it gets another identity, so that everybody starts anew.
-    async fn catch_up(&mut self, claimed: u64) -> Result<(), StartAnew> {
-        if claimed <= self.view.revision() {
-            return Ok(());
+    /// Which store it is; `None` if it does not answer.
+    async fn identify(&mut self) -> Option<Identity> {
+        let (store, revision) = (self.store.clone(), self.view.revision());
+        let asking = async move { timeout(ANSWER_WITHIN, identify(&*store, revision)).await };
+        match self.holding_kills(asking).await {
+            Ok(Ok(found)) => return Some(found),
+            Ok(Err(error)) => self.went_away(&error.to_string()),
+            Err(_) => self.went_away("no answer in time"),
         }
-        match timeout(ANSWER_WITHIN, self.store.changes(self.view.revision(), u64::MAX)).await {
-            Ok(Ok(changes)) => {
-                for change in &changes {
-                    if change.revision == self.view.revision() + 1 {
-                        self.view.apply(change);
-                    }
-                }
-                self.publish();
-            }
-            Ok(Err(Error::Replaced { .. } | Error::Compacted { .. })) => return Err(StartAnew),
-            _ => return Ok(()),
-        }
-        let recently = self.renewed.is_some_and(|at| at.elapsed() < RENEW_EVERY);
-        if claimed <= self.view.revision() || recently {
-            return Ok(());
-        }
-        tracing::warn!(claimed, revision = self.view.revision(), "a client is ahead of the store: new epoch");
-        self.renewed = Some(Instant::now());
-        match self.store.renew_epoch(self.view.epoch()).await {
-            Ok(_) => Err(StartAnew),
-            Err(error) => {
-                tracing::warn!(%error, "the epoch could not be renewed");
-                Ok(())
-            }
-        }
+        None
     }
 
-    /// Reads everything, however long it takes until the store answers.
+    /// Reads everything, however long it takes until the store answers and is the one that was known.
     async fn load(&mut self) {
         loop {
-            match self.read().await {
-                Ok(view) => {
-                    self.view = view;
-                    self.publish();
-                    return;
+            if let Some(found) = self.identify().await {
+                match Standing::of(&self.view.position(), &found) {
+                    Standing::Other(problem) => self.mark(found, problem).await,
+                    Standing::Known | Standing::Successor => match self.read(&found).await {
+                        Ok(view) => return self.go_on_from(view),
+                        Err(error) => self.went_away(&error),
+                    },
                 }
-                Err(error) => self.went_away(&error),
             }
-            sleep(AGAIN_AFTER).await;
+            let again_at = Instant::now() + AGAIN_AFTER;
+            while let Ok(Some(hold)) = timeout_at(again_at, self.holds.recv()).await {
+                self.hold(hold);
+            }
         }
     }
 
-    async fn read(&self) -> Result<TableView, String> {
-        let load = || async {
-            let state = timeout(LOAD_WITHIN, self.store.load()).await;
-            state.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())
-        };
-        let mut state = load().await?;
-        // The revision never goes back within an epoch: an older copy under the same one gets a new one.
-        if state.epoch == **self.view.epoch() && state.revision < self.view.revision() {
-            self.store.renew_epoch(&state.epoch).await.map_err(|error| error.to_string())?;
-            state = load().await?;
+    fn apply(&mut self, change: &Change) {
+        self.view.apply(change);
+        if !self.held.is_empty() {
+            Arc::make_mut(&mut self.held).follow(change);
         }
-        Ok(TableView::of(&state))
+    }
+
+    /// Puts kills in force that the store cannot take now, or learns that it has had one.
+    fn hold(&mut self, hold: Hold) {
+        let (kills, answer) = match hold {
+            Hold::Take { kills, answer } => (kills, answer),
+            Hold::Stored { pattern, at, revision } => {
+                Arc::make_mut(&mut self.held).stored(&pattern, at, revision);
+                return self.publish();
+            }
+        };
+        let mut held = HeldKills::clone(&self.held);
+        let revision = self.view.revision();
+        let taken = kills.into_iter().try_for_each(|kill| held.take(kill, revision));
+        if taken.is_ok() {
+            self.held = Arc::new(held);
+            self.publish();
+        }
+        if let Some(answer) = answer {
+            // Who asked may be gone.
+            let _ = answer.send(taken.map(|()| self.publish.borrow().clone()));
+        }
+    }
+
+    /// Waits for the store, and puts kills in force meanwhile.
+    async fn holding_kills<T>(&mut self, asking: impl Future<Output = T>) -> T {
+        let mut asking = pin!(asking);
+        loop {
+            tokio::select! {
+                answer = &mut asking => return answer,
+                Some(hold) = self.holds.recv() => self.hold(hold),
+            }
+        }
+    }
+
+    /// Reads the store that was identified.
+    async fn read(&mut self, found: &Identity) -> Result<TableView, String> {
+        let store = self.store.clone();
+        let reading = async move { timeout(LOAD_WITHIN, store.load()).await };
+        let state = self.holding_kills(reading).await;
+        let state = state.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
+        match state.epoch == found.epoch && state.revision >= found.revision {
+            true => Ok(TableView::of(&state)),
+            false => Err("the store changed its identity while it was read".to_owned()),
+        }
+    }
+
+    fn go_on_from(&mut self, view: TableView) {
+        if self.view.unaccepted.is_some() || view.epoch() != self.view.epoch() {
+            let (epoch, revision) = (view.epoch(), view.revision());
+            tracing::warn!(%epoch, revision, known = %self.view.epoch(), "going on from the store");
+        }
+        self.view = view;
+        self.publish();
+    }
+
+    /// Notes what was found in place of the store that is known; nothing is taken from it.
+    async fn mark(&mut self, found: Identity, problem: String) {
+        self.answered();
+        let noted = self.view.unaccepted.as_deref();
+        if noted.is_some_and(|noted| (&noted.epoch, noted.revision) == (&found.epoch, found.revision)) {
+            return;
+        }
+        let since = noted.map_or_else(SystemTime::now, |noted| noted.since);
+        let Identity { epoch, revision, .. } = found.clone();
+        let mut unaccepted = Unaccepted { epoch, revision, entries: 0, since, problem };
+        // Before it is read: from here on no one else reads or writes it.
+        self.view.unaccepted = Some(Arc::new(unaccepted.clone()));
+        self.publish();
+        if !found.epoch.is_empty() {
+            unaccepted.entries = self.read(&found).await.map_or(0, |view| view.entries());
+        }
+        tracing::error!(
+            problem = unaccepted.problem,
+            found_epoch = unaccepted.epoch,
+            found_revision = revision,
+            found_entries = unaccepted.entries,
+            known_entries = self.view.entries(),
+            "the store is not the one that is known; serving from memory until it is back or an operator accepts it"
+        );
+        self.view.unaccepted = Some(Arc::new(unaccepted));
+        self.publish();
     }
 
     fn answered(&mut self) {
@@ -196,8 +327,12 @@ impl Follower {
         }
     }
 
-    fn publish(&self) {
-        self.metrics.table(&self.view);
-        self.publish.send_replace(Arc::new(self.view.clone()));
+    fn publish(&mut self) {
+        let shown = self.view.holding(&mut self.held);
+        self.metrics.table(&shown);
+        self.publish.send_replace(Arc::new(shown));
     }
 }
+
+#[cfg(test)]
+mod tests;

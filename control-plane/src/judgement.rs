@@ -122,7 +122,7 @@ impl Findings {
     pub(crate) fn all(found: impl IntoIterator<Item = v1::Finding>) -> Vec<v1::Finding> {
         let mut findings = Self::default();
         let mut told = findings.take(found);
-        told.extend(findings.rest());
+        told.extend(findings.rest(0));
         told
     }
 
@@ -141,15 +141,17 @@ impl Findings {
         taken
     }
 
-    /// Counts findings of what is not listed itself.
-    pub(crate) fn leave_out(&mut self, count: usize) {
-        self.untold += count;
-    }
-
-    /// How many were left out, where any were.
-    pub(crate) fn rest(&self) -> Option<v1::Finding> {
-        let message = format!("and {} more findings", self.untold);
-        (self.untold > 0).then(|| finding(codes::MORE_FINDINGS, "", "", message))
+    /// How many were left out, if any were; `unchecked` rules and guards were not looked at.
+    pub(crate) fn rest(&self, unchecked: usize) -> Option<v1::Finding> {
+        let message = match (self.untold, unchecked) {
+            (0, 0) => return None,
+            (untold, 0) => format!("and {untold} more findings"),
+            (0, unchecked) => format!("{unchecked} more rules or guards, not checked for findings"),
+            (untold, unchecked) => {
+                format!("and {untold} more findings; {unchecked} more rules or guards, not checked for them")
+            }
+        };
+        Some(finding(codes::MORE_FINDINGS, "", "", message))
     }
 }
 

@@ -39,11 +39,13 @@ mod server;
 mod set;
 mod settings;
 mod shared;
+mod standing;
 mod stats;
 pub mod store;
 mod table;
 mod tls;
 mod tokens;
+mod turn;
 mod watching;
 pub mod writer;
 mod written;
@@ -54,6 +56,6 @@ pub use limits::{Limits, Rate};
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
     AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
-    MAX_RULES, MAX_TOKENS, MaxAmplification, RetentionTooShort, Settings, StoreUrl,
+    MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, RetentionTooShort, Settings, StoreUrl,
 };
 pub use tls::{ClientCertificates, Pem, Tls};

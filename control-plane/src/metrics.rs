@@ -35,6 +35,7 @@ pub(crate) struct Metrics {
     rules: Gauge,
     guards: Gauge,
     stale: Gauge,
+    unaccepted: Gauge,
 }
 
 const DENIALS: &str = "damper_denied_total";
@@ -97,6 +98,10 @@ impl Metrics {
             rules: gauge("damper_rules", "Rules in the table."),
             guards: gauge("damper_guards", "Guards in the table."),
             stale: gauge("damper_store_stale", "1 while the store does not answer."),
+            unaccepted: gauge(
+                "damper_store_unaccepted",
+                "1 while the store holds other data than this replica knew, which no operator has accepted.",
+            ),
             recorder: Arc::new(recorder),
             handle,
         }
@@ -108,6 +113,7 @@ impl Metrics {
         self.rules.set(view.len() as f64);
         self.guards.set(view.guards().len() as f64);
         self.stale.set(if view.stale_since.is_some() { 1.0 } else { 0.0 });
+        self.unaccepted.set(if view.unaccepted.is_some() { 1.0 } else { 0.0 });
     }
 
     /// Counts a write by how it was answered.

@@ -17,6 +17,8 @@ pub(crate) fn finding(table: &TableView, subject: &Subject, said: &str) -> Optio
         return None;
     }
     let kind = if matches!(subject, Subject::Guard(_)) { "guard" } else { "rule" };
-    let message = format!("the {kind} belonged to {owner}, whose next apply undoes this change");
+    let message = format!(
+        "the {kind} is in the set of {owner}: the next `damper apply --owner {owner}` undoes this change"
+    );
     Some(judgement::finding(codes::OWNED_BY_ANOTHER, &subject.pattern().to_string(), "owner", message))
 }

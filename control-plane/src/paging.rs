@@ -12,14 +12,14 @@ use crate::table::decoded;
 const DEFAULT_SIZE: u32 = 100;
 const MAX_SIZE: u32 = 1000;
 /// The most bytes of one page; a page ends there even when more entries were asked for.
-pub(crate) const PAGE_BYTES: usize = 1 << 20;
+pub(crate) const PAGE_BYTES: usize = 256 << 10;
 
 /// How many entries a page has.
 pub(crate) fn size(asked: u32) -> Result<usize, Error> {
     match asked {
         0 => Ok(DEFAULT_SIZE as usize),
         1..=MAX_SIZE => Ok(asked as usize),
-        _ => Err(Error::fault("page_size", format!("{asked} is not in 0..={MAX_SIZE}"))),
+        _ => Err(Error::fault("page_size", format!("{asked} is not in 0 to {MAX_SIZE}"))),
     }
 }
 

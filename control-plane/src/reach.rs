@@ -1,7 +1,7 @@
 //! Whom a rule or guard concerns at the moment, and what an operator may have meant where that is nobody.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use damper_core::{Pattern, RouteKey, Rule};
 use damper_proto::v1;
@@ -18,35 +18,48 @@ const MAX_DISTANCE: usize = 3;
 pub(crate) struct Survey {
     routes: Vec<Arc<RouteKey>>,
     delivery: Delivery,
+    /// Known names, by the part of a pattern.
+    known: OnceLock<[BTreeSet<String>; 4]>,
 }
 
 impl Survey {
     pub(crate) fn of(shared: &Shared) -> Self {
-        Self { routes: shared.stats.keys(), delivery: Delivery::of(&shared.hub, &shared.table()) }
+        Self {
+            routes: shared.stats.keys(),
+            delivery: Delivery::of(&shared.hub, &shared.table()),
+            known: OnceLock::new(),
+        }
     }
 
     /// Whom the rule concerns.
     pub(crate) fn reach(&self, rule: &Rule) -> v1::RuleReach {
-        self.told(rule.pattern(), self.delivery.delivered(rule.pattern(), 0, Some(rule)))
+        self.told(
+            std::slice::from_ref(rule.pattern()),
+            self.delivery.delivered(rule.pattern(), 0, Some(rule)),
+        )
     }
 
     /// Whom a guard concerns.
     pub(crate) fn reach_of_guard(&self, pattern: &Pattern) -> v1::RuleReach {
-        self.told(pattern, self.delivery.guarded(pattern))
+        self.told(std::slice::from_ref(pattern), self.delivery.guarded(pattern))
     }
 
-    /// Whom a kill concerns.
-    pub(crate) fn reach_of_kill(&self, pattern: &Pattern) -> v1::RuleReach {
-        self.told(pattern, self.delivery.killed(std::slice::from_ref(pattern)))
+    /// Whom kills of these patterns concern, each counted once.
+    pub(crate) fn reach_of_kills(&self, patterns: &[Pattern]) -> v1::RuleReach {
+        self.told(patterns, self.delivery.killed(patterns))
     }
 
-    fn told(&self, pattern: &Pattern, delivered: Delivered) -> v1::RuleReach {
-        let routes = self.routes.iter().filter(|route| pattern.matches(route)).count();
+    fn told(&self, patterns: &[Pattern], delivered: Delivered) -> v1::RuleReach {
+        let matches = |route: &&Arc<RouteKey>| patterns.iter().any(|pattern| pattern.matches(route));
+        let routes = self.routes.iter().filter(matches).count();
         v1::RuleReach {
             routes: u32::try_from(routes).unwrap_or(u32::MAX),
             clients: delivered.clients,
             clients_lacking_features: delivered.lacking,
-            nearest: if routes == 0 { self.nearest(pattern) } else { Vec::new() },
+            nearest: patterns
+                .first()
+                .filter(|_| routes == 0)
+                .map_or_else(Vec::new, |first| self.nearest(first)),
         }
     }
 
@@ -54,25 +67,10 @@ impl Survey {
     fn nearest(&self, pattern: &Pattern) -> Vec<String> {
         let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
         let written = [caller_service, caller_cluster, callee_service, callee_method];
-        let mut known: [BTreeSet<&str>; 4] = Default::default();
-        for class in self.delivery.classes() {
-            known[0].insert(&class.service);
-            known[1].insert(&class.cluster);
-        }
-        for route in &self.routes {
-            let names = [
-                route.caller_service(),
-                route.caller_cluster(),
-                route.callee_service(),
-                route.callee_method(),
-            ];
-            known.iter_mut().zip(names).for_each(|(known, name)| {
-                known.insert(name);
-            });
-        }
+        let known = self.known.get_or_init(|| self.names());
         let fields = ["caller_service", "caller_cluster", "callee_service", "callee_method"];
         let mut near: Vec<(usize, String)> = Vec::new();
-        for ((field, name), known) in fields.into_iter().zip(&written).zip(&known) {
+        for ((field, name), known) in fields.into_iter().zip(&written).zip(known) {
             if name.contains('*') || known.contains(name.as_str()) {
                 continue;
             }
@@ -86,10 +84,30 @@ impl Survey {
         near.sort();
         near.into_iter().take(NEAREST).map(|(_, name)| name).collect()
     }
+
+    fn names(&self) -> [BTreeSet<String>; 4] {
+        let mut known: [BTreeSet<String>; 4] = Default::default();
+        let mut put = |part: usize, name: &str| {
+            if !known[part].contains(name) {
+                known[part].insert(name.to_owned());
+            }
+        };
+        for class in self.delivery.classes() {
+            put(0, &class.service);
+            put(1, &class.cluster);
+        }
+        for route in &self.routes {
+            put(0, route.caller_service());
+            put(1, route.caller_cluster());
+            put(2, route.callee_service());
+            put(3, route.callee_method());
+        }
+        known
+    }
 }
 
 /// How many characters must be inserted, removed or replaced to make one name of the other.
-fn distance(a: &str, b: &str) -> usize {
+pub(crate) fn distance(a: &str, b: &str) -> usize {
     let (a, b) = (a.as_bytes(), b.as_bytes());
     if a.len().abs_diff(b.len()) > MAX_DISTANCE {
         return a.len().abs_diff(b.len());

@@ -15,9 +15,11 @@ use crate::connection::Peer;
 use crate::errors::{Current, Error};
 use crate::history;
 use crate::limits::Limit;
+use crate::limits::layer::identity;
 use crate::paging::Digest;
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::store;
+use crate::table::{KILLS, Subject, TableView};
 use crate::writer::{Committed, Entries, Judge, Proposal, ProposedEdit, Refusal};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
@@ -37,6 +39,33 @@ pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern,
         faults.nest(path, inner);
         faults
     })
+}
+
+/// The most keys besides the first that one request may name.
+const MAX_ALSO: usize = 31;
+
+/// The keys of a request that may name several: `key`, and all in `also`; no key twice.
+pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Result<Vec<Pattern>, Faults> {
+    let mut faults = Faults::none();
+    if also.len() > MAX_ALSO {
+        faults.add("also", format!("has {} keys, at most {MAX_ALSO} are allowed", also.len()));
+        return Err(faults);
+    }
+    let paths = std::iter::once("key".to_owned()).chain((0..also.len()).map(|n| format!("also[{n}]")));
+    let mut keys = Vec::new();
+    for (path, key) in paths.zip(std::iter::once(key).chain(also.iter().map(Some))) {
+        match read_key(&path, key) {
+            Ok(key) if keys.contains(&key) => faults.add(path, format!("{key} is named twice")),
+            Ok(key) => keys.push(key),
+            Err(inner) => faults.nest("", inner),
+        }
+    }
+    if faults.is_empty() { Ok(keys) } else { Err(faults) }
+}
+
+/// Subjects in one line, for the log.
+pub(crate) fn listed(subjects: &[Subject]) -> String {
+    subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Notes what is wrong with the options of a write.
@@ -88,18 +117,22 @@ pub(crate) struct Asker {
     pub(crate) caller: Caller,
     /// The address; empty = unknown, or the server itself.
     pub(crate) address: String,
+    /// Whom limits are counted for; empty = the server itself.
+    identity: String,
 }
 
 impl Asker {
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let peer = request.extensions().get::<Peer>();
         let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
-        Self { caller: Caller::of(request), address }
+        let caller = Caller::of(request);
+        let identity = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
+        Self { caller, address, identity }
     }
 
     /// The server itself.
     fn itself() -> Self {
-        Self { caller: Caller::Anybody, address: String::new() }
+        Self { caller: Caller::Anybody, address: String::new(), identity: String::new() }
     }
 }
 
@@ -137,6 +170,16 @@ impl Asked {
         self.by.caller.principal()
     }
 
+    /// Who makes the change, for what it writes: the proven name first, and whatever else is declared.
+    pub(crate) fn author(&self) -> String {
+        let (proven, declared) = (self.by.caller.name(), &self.options.author);
+        match proven {
+            "" => declared.clone(),
+            _ if declared.is_empty() || declared == proven => proven.to_owned(),
+            _ => format!("{proven} (as {declared})"),
+        }
+    }
+
     /// Whether who asks may change these, in the way that was asked for. It is looked at again when it is written; what
     /// is only tried is looked at here alone.
     pub(crate) fn permit<'s>(&self, subjects: impl IntoIterator<Item = &'s Subject>) -> Result<(), Error> {
@@ -161,6 +204,14 @@ impl Asked {
         }
         let subjects: Vec<Subject> = keys.into_iter().filter_map(Subject::of_key).collect();
         self.permit(&subjects)
+    }
+
+    /// Tells the log of a change of rules and guards. What sets kills and creates tokens tells of them itself.
+    fn log(&self, first: Option<(Subject, bool)>, others: usize, revision: u64) {
+        let Some((first, is_removed)) = first else { return };
+        let v1::WriteOptions { author, reason, .. } = &self.options;
+        let (what, principal) = (if is_removed { "deleted" } else { "written" }, self.principal());
+        tracing::info!(%first, others, reason, author, principal, revision, "{what}");
     }
 
     /// The proposal of edits; at any revision of the store, unless one is said.
@@ -209,9 +260,20 @@ pub(crate) async fn commit(
 ) -> Result<Done, Error> {
     asked.by.caller.check_in_force(&shared.table(), SystemTime::now())?;
     asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
+    if !asked.by.identity.is_empty() {
+        // Kills and removals are never held up.
+        let counted = proposal.edits.iter().filter(|edit| !edit.key.starts_with(KILLS));
+        let bytes = counted.filter_map(|edit| Some(edit.key.len() + edit.value.as_ref()?.len())).sum();
+        shared.limiter.admit_bytes(&asked.by.identity, bytes)?;
+    }
     if let Some(judge) = proposal.judge.take() {
         proposal.judge = Some(Arc::new(Permitted { judge, asked: asked.clone() }));
     }
+    let mut rules_and_guards = proposal.edits.iter().filter_map(|edit| {
+        let subject = Subject::of_key(&edit.key)?;
+        (!matches!(subject, Subject::Kill(_))).then_some((subject, edit.value.is_none()))
+    });
+    let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
     let committed = match shared.writer.propose(proposal).await {
         Err(Refusal::Judged { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
@@ -219,21 +281,42 @@ pub(crate) async fn commit(
         }
         done => done?,
     };
+    if !committed.repeated && !committed.unchanged {
+        asked.log(first, others, committed.revision);
+    }
     let after = match shared.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,
         Err(error) => {
             // It is durable: to say anything else than yes would be wrong.
-            tracing::warn!(%error, committed.revision, "answering a write before the table shows it");
+            let revision = committed.revision;
+            tracing::warn!(%error, revision, "answering a write before the table shows it");
             shared.table()
         }
     };
     if !committed.repeated {
         return Ok(Done { committed, before: before.clone(), after });
     }
+    let committed = with_keys(shared, committed).await?;
     let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
     let before = history::as_it_was(shared, &after, found).await?;
     let after = history::as_it_was(shared, &after, committed.revision).await?;
     Ok(Done { committed, before, after })
+}
+
+/// The first answer to a request of many keys, of which the writer does not remember the keys: the history has them, as
+/// far as it reaches.
+async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committed, Error> {
+    if committed.unchanged || !committed.keys.is_empty() {
+        return Ok(committed);
+    }
+    let revision = committed.revision;
+    let changes = match shared.store.changes(revision - 1, revision).await {
+        Err(store::Error::Compacted { .. }) => Vec::new(),
+        changes => changes?,
+    };
+    let edits = changes.into_iter().flat_map(|change| change.edits);
+    committed.keys = edits.map(|edit| (edit.key, edit.value.map(|_| revision))).collect();
+    Ok(committed)
 }
 
 /// A judge who may add edits, but only such as who asks may make.

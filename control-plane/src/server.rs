@@ -24,12 +24,15 @@ use self::opening::{keychain, listen, open, read};
 use self::routes::{report_health, routes};
 pub(crate) use self::tasks::{Opened, Tasks, start};
 use crate::connection::{Patience, Port};
+use crate::limits::Limiter;
 use crate::metrics::Metrics;
 use crate::settings::Settings;
 use crate::shared::Shared;
 use crate::store::{Presence, Store};
 use crate::{access, http, replicas};
 
+/// How long health may be watched by one request: whoever watches need not say who asks.
+const WATCHED_WITHIN: Duration = Duration::from_secs(300);
 const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A server that holds its ports and has read its store.
@@ -118,22 +121,24 @@ impl Server {
         let patience = Patience {
             // To be answered, and to take the answer.
             answered_within: settings.unary_deadline * 2,
-            watched_within: settings.stream_age,
+            watched_within: settings.stream_age.min(WATCHED_WITHIN),
         };
-        let port = |routes, tls| Port {
+        let port = |routes, tls, limiter| Port {
             routes,
             tls,
-            limiter: shared.limiter.clone(),
+            limiter,
             patience,
             metrics: shared.metrics.clone(),
             stopping: stopping.clone(),
             cut: cut.clone(),
         };
-        let mut serving = Box::pin(port(routes, shared.tls.clone()).serve(listener));
+        let mut serving = Box::pin(port(routes, shared.tls.clone(), shared.limiter.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
             let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
-            let serving =
-                port(http::operations(shared.clone(), http::Readers::Everybody), tls).serve(listener);
+            let routes = http::operations(shared.clone(), http::Readers::Everybody);
+            // Its own places: a full house at the other port does not keep the probes out.
+            let limiter = Limiter::new(settings.limits.of_metrics(), shared.metrics.clone());
+            let serving = port(routes, tls, limiter).serve(listener);
             tasks.spawn(async move {
                 serving.await;
                 "metrics port"
@@ -157,7 +162,7 @@ impl Server {
         cut.cancel();
         drop(serving);
         tasks.shutdown().await;
-        let store = Arc::downgrade(&shared.store);
+        let store = Arc::downgrade(&shared.found);
         drop(shared);
         released(store).await;
         outcome

@@ -30,15 +30,15 @@ const MAX_RESULTS: usize = 1000;
 pub(crate) struct Set(pub(crate) Vec<Change>);
 
 /// What a set came to, or would come to.
-pub(crate) struct CameTo<'a> {
+pub(crate) struct CameTo {
     pub(crate) revision: u64,
     /// Of each change, in its order.
-    pub(crate) changes: &'a [rule_result::Change],
+    pub(crate) changes: Vec<rule_result::Change>,
     /// What went without having been named.
-    pub(crate) pruned: &'a [Subject],
-    pub(crate) chain: &'a Judged,
+    pub(crate) pruned: Vec<Subject>,
+    pub(crate) chain: Judged,
     /// Whom the author of a change by hand names as the owner; none = ownership was settled before.
-    pub(crate) by_hand: Option<&'a str>,
+    pub(crate) by_hand: Option<String>,
 }
 
 /// What becomes of one rule or guard.
@@ -182,20 +182,29 @@ impl Set {
         subjects
     }
 
-    pub(crate) fn response(
-        &self,
-        shared: &Shared,
-        before: &TableView,
-        guards: &Guards,
-        came_to: &CameTo<'_>,
-    ) -> v1::ApplyRulesResponse {
-        let CameTo { revision, changes: outcome, pruned, chain, by_hand } = *came_to;
+    /// The answer to whoever asked for the set. It looks at all routes and clients for each change that is listed, so it
+    /// is made off the runtime; it is made in any case, because the set may be written.
+    pub(crate) async fn response(
+        self: Arc<Self>,
+        shared: &Arc<Shared>,
+        before: &Arc<TableView>,
+        came_to: CameTo,
+    ) -> Result<v1::ApplyRulesResponse, Error> {
+        let (shared, before) = (shared.clone(), before.clone());
+        let turn = shared.turn.clone();
+        turn.take_in_any_case(move |_| Ok(self.answer(&shared, &before, &came_to))).await
+    }
+
+    fn answer(&self, shared: &Shared, before: &TableView, came_to: &CameTo) -> v1::ApplyRulesResponse {
+        let CameTo { revision, changes: outcome, pruned, chain, by_hand } = came_to;
+        let (revision, guards) = (*revision, &self.guards_after(before, pruned));
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
         let (survey, traffic) = (Survey::of(shared), Traffic::of(shared));
         let mut findings = Findings::default();
         let mut cut_by = self.cut_by_its_guards(before, pruned);
+        let mut unlisted = 0;
         for (change, result) in self.0.iter().zip(outcome) {
             let count = match result {
                 rule_result::Change::Created => &mut response.created,
@@ -204,12 +213,16 @@ impl Set {
                 rule_result::Change::Unchanged | rule_result::Change::Unspecified => &mut response.unchanged,
             };
             *count += 1;
+            if response.results.len() == room {
+                unlisted += 1;
+                continue;
+            }
             let reach = change.put.as_ref().map(|put| match put {
                 Written::Rule(written) => survey.reach(&written.rule),
                 Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
             });
             let mut found = chain.findings_of(&change.subject);
-            let said = by_hand.filter(|_| *result != rule_result::Change::Unchanged);
+            let said = by_hand.as_deref().filter(|_| *result != rule_result::Change::Unchanged);
             found.extend(said.and_then(|said| ownership::finding(before, &change.subject, said)));
             match (&change.put, &reach) {
                 (Some(Written::Rule(written)), Some(reach)) => {
@@ -220,10 +233,6 @@ impl Set {
                     found.extend(cut_by.remove(written.guard.pattern()).unwrap_or_default());
                 }
                 _ => {}
-            }
-            if response.results.len() == room {
-                findings.leave_out(found.len());
-                continue;
             }
             response.results.push(v1::RuleResult {
                 key: Some(change.subject.pattern().into()),
@@ -240,7 +249,7 @@ impl Set {
             guard: matches!(subject, Subject::Guard(_)),
             ..Default::default()
         }));
-        if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest()) {
+        if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest(unlisted)) {
             last.findings.push(rest);
         }
         response

@@ -24,6 +24,9 @@ pub const MAX_GUARDS: usize = 10_000;
 /// The most tokens there may be, unless a server is told otherwise.
 pub const MAX_TOKENS: usize = 10_000;
 
+/// How many replicas can be expected. One follows at most 64 others.
+pub const REPLICAS: RangeInclusive<u32> = 1..=65;
+
 /// Which share of those whom a change concerns can be waited for.
 pub const CONVERGENCE_SHARE: RangeInclusive<f64> = 0.01..=1.0;
 
@@ -70,7 +73,7 @@ pub struct MaxAmplification(u32);
 
 /// The limit is not one of those that can be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not in 1..={}", MaxAmplification::MOST)]
+#[error("is not in 1 to {}", MaxAmplification::MOST)]
 pub struct AmplificationOutOfRange;
 
 impl MaxAmplification {
@@ -144,16 +147,20 @@ pub struct Settings {
     pub peer_ca: Option<PathBuf>,
     /// The name in the other replicas' certificates. Default: the host of the address where each is reached.
     pub peer_name: Option<String>,
+    /// How many replicas there should be; a diagnosis warns where there are fewer. Default: not known.
+    pub replicas: Option<u32>,
     /// The most rules there may be. Default [`MAX_RULES`].
     pub max_rules: usize,
     /// The most guards there may be. Default [`MAX_GUARDS`].
     pub max_guards: usize,
     /// The most tokens there may be. Default [`MAX_TOKENS`].
     pub max_tokens: usize,
-    /// The most bytes of one apply. Default 256 MiB.
+    /// The most bytes of one apply. Default 16 MiB: some 50,000 usual rules.
     pub max_apply_bytes: usize,
     /// The most routes whose figures are kept. Default 10,000.
     pub max_routes: usize,
+    /// The most bytes of all figures: totals of processes, windows of routes, failed calls. Default 96 MiB.
+    pub max_figures_bytes: usize,
     /// Writes that raise the worst chain above this are refused unless forced. Default 16.
     pub max_amplification: MaxAmplification,
     /// Changes older than this are dropped, but for the last 1,000. Default 30 days.
@@ -204,12 +211,14 @@ impl Settings {
             advertise: None,
             peer_ca: None,
             peer_name: None,
+            replicas: None,
             limits: Limits::default(),
             max_rules: MAX_RULES,
             max_guards: MAX_GUARDS,
             max_tokens: MAX_TOKENS,
-            max_apply_bytes: 256 << 20,
+            max_apply_bytes: 16 << 20,
             max_routes: 10_000,
+            max_figures_bytes: 96 << 20,
             max_amplification: MaxAmplification::default(),
             history_retention: HistoryRetention::default(),
             first_retention_after: Duration::from_secs(60),

@@ -7,8 +7,10 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::delivery::Deliveries;
 use crate::errors::Error;
 use crate::exposition::Exposition;
+use crate::follow::Hold;
 use crate::hub::Hub;
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
@@ -18,20 +20,26 @@ use crate::stats::Stats;
 use crate::store::Store;
 use crate::table::TableView;
 use crate::tls::Keychain;
+use crate::turn::Turn;
 use crate::writer::Writer;
 
 /// One server's state; every service holds it by `Arc`.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) access: Access,
+    /// The store while it is the one that the table is from.
     pub(crate) store: Arc<dyn Store>,
+    /// The store whatever it holds; only to accept it.
+    pub(crate) found: Arc<dyn Store>,
     pub(crate) writer: Writer,
     /// The table as soon as it changes.
     pub(crate) table: watch::Receiver<Arc<TableView>>,
     /// The table at the pace in which it is distributed.
     pub(crate) distributed: watch::Receiver<Arc<TableView>>,
-    /// Tells the table of a client that holds a later revision than it.
-    pub(crate) ahead: mpsc::Sender<u64>,
+    /// Has the store asked now, because a client knows more than the table.
+    pub(crate) look: mpsc::Sender<()>,
+    /// Puts a kill in force that the store cannot take now.
+    pub(crate) hold: mpsc::Sender<Hold>,
     pub(crate) hub: Hub,
     pub(crate) stats: Stats,
     pub(crate) metrics: Metrics,
@@ -39,6 +47,11 @@ pub(crate) struct Shared {
     /// None = no TLS.
     pub(crate) tls: Option<Arc<Keychain>>,
     pub(crate) exposition: Exposition,
+    /// For reads that keep a processor busy.
+    pub(crate) turn: Turn,
+    /// For counts of clients that have a change.
+    pub(crate) counting: Turn,
+    pub(crate) deliveries: Deliveries,
     /// This replica and the others.
     pub(crate) replicas: Peers,
     /// Cancelled when streams must end.
@@ -51,6 +64,15 @@ impl Shared {
     /// The table now.
     pub(crate) fn table(&self) -> Arc<TableView> {
         self.table.borrow().clone()
+    }
+
+    /// Does work that looks at all rules, routes or clients: off the threads that serve streams, one at a time.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = self.clone();
+        self.turn.take(move |_| work(&shared)).await
     }
 
     /// The table once it has reached the revision.

@@ -124,7 +124,7 @@ impl Case {
         for (number, told) in told.iter().enumerate() {
             sent += told.check_attempts(&policy, external, &peer, number);
         }
-        check_counters(&bench, told.len() as u64, sent);
+        check_counters(&bench, told.len() as u64, sent).await;
         assert_eq!(bench.kept_bytes(), 0, "request bytes are kept after the last call");
     }
 }
@@ -230,7 +230,7 @@ fn judge(before: &BTreeMap<Ending, u64>, after: &BTreeMap<Ending, u64>, saw: &Sa
     }
 }
 
-fn check_counters(bench: &Bench, calls: u64, seen: u64) {
+async fn check_counters(bench: &Bench, calls: u64, seen: u64) {
     let (mut counted, mut ended, mut attempts) = (0, 0, 0);
     bench.for_each_route(|_, _, counters| {
         counted += counters.calls();
@@ -241,7 +241,7 @@ fn check_counters(bench: &Bench, calls: u64, seen: u64) {
     assert_eq!((counted, ended), (calls, calls), "fates do not sum to calls");
     // An attempt may be given up before the callee was ready for it.
     assert!(seen <= attempts, "{seen} attempts reached the callee, {attempts} were counted");
-    for report in bench.report() {
+    for report in bench.report().await {
         assert!(report.routes.iter().all(|route| route.calls == calls));
     }
 }

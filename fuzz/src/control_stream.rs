@@ -140,10 +140,12 @@ fn message(u: &mut Unstructured<'_>) -> Result<v1::ServerMessage> {
         8 => Kind::Goodbye(v1::Goodbye { reason: "enough".to_owned() }),
         _ => Kind::ReportSettings(v1::ReportSettings {
             interval: Some(prost_types::Duration { seconds: u.arbitrary()?, nanos: u.arbitrary()? }),
+            token_ends_at: Some(prost_types::Timestamp { seconds: u.arbitrary()?, nanos: u.arbitrary()? }),
         }),
     };
-    let kills = if u.ratio(1, 3)? { Some(v1::KillSet { kills: some(u, kill)? }) } else { None };
-    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind), kills })
+    let kills =
+        if u.ratio(1, 3)? { Some(v1::KillSet { kills: some(u, kill)?, ..Default::default() }) } else { None };
+    Ok(v1::ServerMessage { epoch, revision, nonce: u.arbitrary()?, kind: Some(kind), kills, commit: 0 })
 }
 
 fn kill(u: &mut Unstructured<'_>) -> Result<v1::ActiveKill> {

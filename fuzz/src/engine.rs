@@ -4,7 +4,7 @@
 //! Checked:
 //! - No step leads in a circle: what is to be waited for is never past.
 //! - Every call ends with one fate, which stays; fates sum to calls.
-//! - Sends stay within attempts, hedges, one resend, the flag of the request served, the kept request and the
+//! - Sends stay within attempts, hedges, five resends, the flag of the request served, the kept request and the
 //!   deadline; after an answer has begun nothing is sent, and nothing that a kill stops.
 //! - Whenever a repeat was decided on, the retry breaker's own formula admits it on what was counted then; the
 //!   extra attempts that were decided on never exceed the budget in any window (by a list of our own, while
@@ -305,7 +305,7 @@ impl Open {
         }
         let policy = policy.expect("nothing is repeated unless a rule is carried out");
         let most = if self.start.replayable { policy.max_attempts() } else { 1 };
-        assert!(self.sent <= most && self.resent <= 1, "{} sends and {}", self.sent, self.resent);
+        assert!(self.sent <= most && self.resent <= 5, "{} sends and {}", self.sent, self.resent);
         assert!(policy.repeats() && self.start.replayable);
         assert!(send.attempt == 1 || send.flag.is_some(), "a repeat without the flag");
         if send.kind != SendKind::Resend {
@@ -343,12 +343,12 @@ impl Open {
                 assert!(self.enforced().is_some_and(|policy| policy.circuit_breaker.is_some()));
             }
             Answer::Killed => {
-                assert!(self.sent == 0 && !would && fate == Fate::CircuitOpen);
+                assert!(self.sent == 0 && !would && fate == Fate::Killed);
                 assert!(self.route.switch().refuses_calls(now));
             }
             Answer::TimedOut => {}
         }
-        if fate == Fate::Killed {
+        if fate == Fate::Killed && answer != Answer::Killed {
             assert!(self.sent > 0 && self.route.policy().is_some_and(Policy::repeats), "nothing to stop");
         }
         let observed = self.route.policy().is_some_and(|policy| policy.mode == Mode::Observe);
@@ -370,7 +370,7 @@ impl Open {
 fn verdict(u: &mut Unstructured<'_>) -> Result<Verdict> {
     Ok(match u.int_in_range(0..=9)? {
         0..=2 => Verdict::Success,
-        3 => Verdict::Unprocessed,
+        3 => *u.choose(&[Verdict::Unprocessed, Verdict::Unsent, Verdict::Local, Verdict::TimedOut])?,
         _ => {
             let code = if u.arbitrary()? { Code::Unavailable } else { *u.choose(&Code::ALL[1..])? };
             let pushback = match u.int_in_range(0..=9)? {

@@ -20,7 +20,8 @@ use damper_core::chain::{ENVOY_PREFIX, ENVOY_RATE_LIMITED, HOP_BY_HOP, NO_MORE_R
 use damper_core::{Table, deadline};
 use damper_sdk::fuzzing::Bench;
 use damper_sdk::{BoxError, ClientService, Context};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use tokio::time::timeout;
@@ -45,6 +46,7 @@ struct Case {
 }
 
 struct Plan {
+    is_grpc: bool,
     path: String,
     headers: HeaderMap,
     after: Duration,
@@ -77,9 +79,15 @@ fn plan(u: &mut Unstructured<'_>) -> Result<Plan> {
         *answer.status_mut() = StatusCode::from_u16(u.int_in_range(100..=999)?).expect("three digits");
     }
     let calls = u.int_in_range(0..=2)?;
+    let mut headers = fields::of_request(u, 6)?;
+    // Only requests of gRPC are counted.
+    let is_grpc = u.ratio(7, 8)?;
+    let content_type = if is_grpc { "application/grpc" } else { "application/json" };
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(Plan {
+        is_grpc,
         path: u.choose(&["/a.B/C", "/a.B/D", "/", "/a/b/c"])?.to_string(),
-        headers: fields::of_request(u, 6)?,
+        headers,
         after: Duration::from_micros(u.int_in_range(0..=3_000_000)?),
         answer,
         calls: (0..calls).map(|_| Script::any(u, 3)).collect::<Result<_>>()?,
@@ -93,8 +101,8 @@ impl Case {
         let layer = bench.server_layer();
         let layer = if self.edge { layer.edge() } else { layer };
         let to_stock = bench.client_layer("stock").expect("the name is a constant");
-        let count = self.requests.len() as u64;
-        for Plan { path, headers, after, answer, calls } in self.requests {
+        let count = self.requests.iter().filter(|request| request.is_grpc).count() as u64;
+        for Plan { path, headers, after, answer, calls, .. } in self.requests {
             tokio::time::sleep(after).await;
             let told = calls.iter().any(Script::raises_flag);
             let expected = Expected::of(&headers, &answer, told, self.edge);
@@ -116,7 +124,7 @@ impl Case {
             arrived += served.first_sends();
             arrived += Repeater::ALL.into_iter().map(|by| served.repeats(by)).sum::<u64>();
         });
-        assert_eq!(arrived, count, "every request is counted once");
+        assert_eq!(arrived, count, "every request of gRPC is counted once");
         assert_eq!(bench.kept_bytes(), 0);
     }
 }

@@ -71,7 +71,7 @@ fn retries() -> Vec<Row> {
             "retry.max_duration",
             none(),
             times(&TIMEOUT),
-            "from the first send; only stops further attempts: a wait that would cross it is not begun",
+            "from the first send; only stops further attempts: a wait that would reach it is not begun",
         ),
         (
             "retry.per_attempt_timeout",
@@ -349,7 +349,7 @@ where
 }
 
 fn times(bounds: &Bounds<Duration>) -> String {
-    format!("{}..={}", time(bounds.min), time(bounds.max))
+    format!("{} to {}", time(bounds.min), time(bounds.max))
 }
 
 /// `1h`, as it is written in a manifest.

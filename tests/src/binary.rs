@@ -85,6 +85,13 @@ impl Served {
         self.url.trim_start_matches("http://").trim_start_matches("https://")
     }
 
+    /// The most memory that the process has had at once (`VmHWM`), in MiB.
+    pub fn memory_peak_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux counts it");
+        peak.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") / 1024
+    }
+
     /// SIGTERM, and waits until it has ended well.
     pub fn terminate(&mut self) {
         let process = self.child.id().to_string();

@@ -46,6 +46,7 @@ impl ControlPlane {
         let mut settings = Settings { listen, ..settings };
         // Tests write as fast as they can; that there is a limit is tested where it lives.
         settings.limits.writes = Rate::UNLIMITED;
+        settings.limits.max_open_requests_per_identity = 10_000;
         let server = Server::bind(settings).await.expect("the server starts");
         let url = format!("http://{}", server.local_addr());
         let channel = Channel::from_shared(url.clone()).expect("a URL").connect_lazy();

@@ -3,12 +3,13 @@
 //! The program is `DAMPER_TEST_ETCD` or `etcd` on the path; without it a test fails, it is never skipped. A
 //! member can be ended and started again on the same data and ports, which is what reconnection tests need.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use damper_control_plane::store::etcd::{EtcdStore, Settings};
+use damper_control_plane::store::etcd::{self, EtcdStore, Settings};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -25,6 +26,18 @@ pub struct Etcd {
     peer_port: u16,
     member: Option<Child>,
     command: fn(PathBuf) -> Command,
+    tls: Option<Tls>,
+}
+
+/// The files of a member that speaks TLS and asks for certificates. The same authority signs both sides.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The authority.
+    pub ca: PathBuf,
+    /// A certificate for 127.0.0.1, of the member and of its clients.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 impl Etcd {
@@ -35,8 +48,17 @@ impl Etcd {
 
     /// The same by a command that is made of the program's path.
     pub async fn start_by(command: fn(PathBuf) -> Command) -> Self {
+        Self::start_as(command, None).await
+    }
+
+    /// The same with TLS for clients, by the files that these are now.
+    pub async fn start_with_tls(tls: Tls) -> Self {
+        Self::start_as(Command::new, Some(tls)).await
+    }
+
+    async fn start_as(command: fn(PathBuf) -> Command, tls: Option<Tls>) -> Self {
         let folder = tempfile::Builder::new().prefix("damper-etcd-").tempdir().expect("a temporary folder");
-        let mut etcd = Self { folder, client_port: 0, peer_port: 0, member: None, command };
+        let mut etcd = Self { folder, client_port: 0, peer_port: 0, member: None, command, tls };
         for _ in 0..ATTEMPTS - 1 {
             (etcd.client_port, etcd.peer_port) = (free_port(), free_port());
             if etcd.launch().await.is_ok() {
@@ -62,7 +84,12 @@ impl Etcd {
             prefix: prefix.to_owned(),
             user: None,
             password: None,
-            tls: None,
+            tls: self.tls.as_ref().map(|Tls { ca, cert, key }| etcd::Tls {
+                ca: Some(ca.clone()),
+                cert: Some(cert.clone()),
+                key: Some(key.clone()),
+                domain: None,
+            }),
         }
     }
 
@@ -74,7 +101,16 @@ impl Etcd {
 
     /// A client without Damper in between, to look at keys and to compact.
     pub async fn client(&self) -> etcd_client::Client {
-        etcd_client::Client::connect([self.endpoint()], None).await.expect("the member runs")
+        let Some(Tls { ca, cert, key }) = &self.tls else {
+            return etcd_client::Client::connect([self.endpoint()], None).await.expect("the member runs");
+        };
+        let read = |path: &PathBuf| std::fs::read(path).expect("a file");
+        let tls = etcd_client::TlsOptions::new()
+            .ca_certificate(etcd_client::Certificate::from_pem(read(ca)))
+            .identity(etcd_client::Identity::from_pem(read(cert), read(key)));
+        let options = etcd_client::ConnectOptions::new().with_tls(tls);
+        let place = format!("https://{}", self.endpoint());
+        etcd_client::Client::connect([place], Some(options)).await.expect("the member runs")
     }
 
     /// Starts the member on its data and ports, and waits until it answers.
@@ -84,9 +120,18 @@ impl Etcd {
         }
     }
 
+    /// Starts the member that was ended on other data, which is moved to its folder.
+    pub async fn restart_on(&mut self, data: &Path) {
+        let own = self.folder.path().join("data");
+        std::fs::remove_dir_all(&own).expect("the member has data");
+        std::fs::rename(data, own).expect("both lie in temporary folders");
+        self.restart().await;
+    }
+
     async fn launch(&mut self) -> Result<(), String> {
         assert!(self.member.is_none(), "the member runs already");
-        let client = format!("http://127.0.0.1:{}", self.client_port);
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.client_port);
         let peer = format!("http://127.0.0.1:{}", self.peer_port);
         let log = std::fs::File::create(self.folder.path().join("log")).expect("a log file");
         let program = program();
@@ -96,6 +141,7 @@ impl Etcd {
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("one={peer}")])
+            .args(self.tls_arguments())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)
@@ -108,6 +154,13 @@ impl Etcd {
             )
         }));
         self.wait_until_it_answers().await
+    }
+
+    fn tls_arguments(&self) -> Vec<OsString> {
+        let Some(Tls { ca, cert, key }) = &self.tls else { return Vec::new() };
+        let files = [("--trusted-ca-file", ca), ("--cert-file", cert), ("--key-file", key)];
+        let files = files.into_iter().flat_map(|(name, file)| [name.into(), file.clone().into_os_string()]);
+        files.chain(["--client-cert-auth".into()]).collect()
     }
 
     /// Ends the member at once, as a power loss would.

@@ -5,6 +5,8 @@
 
 pub mod binary;
 pub mod control_plane;
+#[cfg(target_os = "linux")]
+pub mod disk;
 pub mod etcd;
 pub mod guide;
 pub mod hop;
@@ -13,3 +15,4 @@ pub mod machine;
 pub mod peer;
 pub mod sled;
 pub mod spread;
+pub mod victim;

@@ -193,7 +193,7 @@ async fn says_what_is_wrong_with_a_claim(server: &ControlPlane) {
     let long = v1::WriteOptions { owner: "x".repeat(256), prune: 7, ..Default::default() };
     let refused = server.write(long, []).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    for part in ["header.owner: 256 bytes are not in 0..=255", "header.prune: is not known"] {
+    for part in ["header.owner: 256 bytes are not in 0 to 255", "header.prune: is not known"] {
         assert!(refused.message().contains(part), "{refused:?}");
     }
     let refused = server.write(owned(""), []).await.unwrap_err();
@@ -222,7 +222,8 @@ async fn tells_a_change_by_hand(server: &ControlPlane) {
             .map(|f| f.message.clone())
             .collect()
     };
-    let told = ["the rule belonged to team-a, whose next apply undoes this change"];
+    let told =
+        ["the rule is in the set of team-a: the next `damper apply --owner team-a` undoes this change"];
     let named = |owner: &str| Some(v1::WriteOptions { owner: owner.to_owned(), ..Default::default() });
     let table = [
         // Who writes back what was read has not said who is asking.
@@ -248,7 +249,7 @@ async fn tells_a_change_by_hand(server: &ControlPlane) {
         let gone = server.guards().delete_guard(request).await.unwrap().into_inner();
         assert_eq!(
             codes(&gone.findings),
-            ["the guard belonged to team-a, whose next apply undoes this change"]
+            ["the guard is in the set of team-a: the next `damper apply --owner team-a` undoes this change"]
         );
     }
     let mine = v1::PutRuleRequest { rule: Some(rule("shop", "team-a", 3)), ..Default::default() };

@@ -209,7 +209,7 @@ fn the_binary_takes_all_settings() {
     for (_, value) in &mut environment {
         *value = value.replace("%d", &credentials).replace("%H", "damper-0");
     }
-    assert_eq!(environment.len(), 4, "{environment:?}");
+    assert_eq!(environment.len(), 5, "{environment:?}");
     place.accepts("systemd with etcd", &settings, &environment);
 }
 

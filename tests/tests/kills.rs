@@ -94,7 +94,7 @@ fn kill(calls: bool, seconds: i64) -> v1::KillRequest {
         calls,
         time_to_live: Some(prost_types::Duration { seconds, nanos: 0 }),
         options: Some(options),
-        expected_revision: None,
+        ..Default::default()
     }
 }
 

@@ -61,6 +61,7 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
     let elsewhere = [
         // tests/command_line in the command line's crate
         "damper stats -w",
+        "damper doctor",
         // tests/demo.rs there
         "damper demo fault 5%",
     ];

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -13,9 +15,10 @@ use bytes::Bytes;
 use damper_control_plane::store::etcd::{EtcdStore, Settings};
 use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{
-    Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_VALUE_BYTES, OpenError, State, Store, Watch, key,
+    Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_VALUE_BYTES, OpenError, Position, State, Store, Watch,
+    key,
 };
-use damper_tests::etcd::Etcd;
+use damper_tests::etcd::{Etcd, Tls};
 use futures_util::StreamExt;
 use tempfile::TempDir;
 
@@ -42,7 +45,11 @@ impl Place {
     async fn open(&self) -> Arc<dyn Store> {
         match self {
             Self::Sled(folder) => Arc::new(damper_tests::sled::open(folder.path()).await),
-            Self::Etcd(etcd) => Arc::new(etcd.store(PREFIX)),
+            Self::Etcd(etcd) => {
+                let store = etcd.store(PREFIX);
+                store.create().await.unwrap();
+                Arc::new(store)
+            }
         }
     }
 
@@ -86,7 +93,8 @@ macro_rules! contract {
 }
 
 contract!(
-    the_first_load_creates_an_empty_store,
+    a_created_store_is_empty_and_stays_what_it_is,
+    commits_and_lineage_tell_histories_apart,
     a_commit_needs_the_right_head,
     of_racing_writers_exactly_one_gets_each_revision,
     a_change_is_all_or_nothing_to_every_reader,
@@ -139,6 +147,7 @@ fn removal(key: &str) -> Edit {
 fn change(revision: u64, edits: Vec<Edit>) -> Change {
     Change {
         revision,
+        commit: 0,
         at: UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_000 + revision),
         author: format!("author {revision}"),
         reason: "because".to_owned(),
@@ -163,7 +172,7 @@ async fn next(watch: &mut Watch) -> Result<Change, Error> {
 
 /// The state that the changes make of nothing.
 fn replayed(epoch: &str, changes: &[Change]) -> State {
-    let mut state = State { epoch: epoch.to_owned(), revision: 0, entries: Default::default() };
+    let mut state = State { epoch: epoch.to_owned(), revision: 0, ..State::default() };
     changes.iter().for_each(|change| state.apply(change));
     state
 }
@@ -175,11 +184,13 @@ async fn assert_entries_are_the_replay_of_all_changes(store: &Arc<dyn Store>) ->
     state
 }
 
-async fn the_first_load_creates_an_empty_store(place: Place) {
+async fn a_created_store_is_empty_and_stays_what_it_is(place: Place) {
     let store = place.open().await;
     let state = store.load().await.unwrap();
     assert_eq!((state.revision, state.entries.len(), state.epoch.len()), (0, 0, 32));
     assert_eq!(store.changes(0, u64::MAX).await.unwrap(), []);
+    store.create().await.unwrap();
+    assert_eq!(store.load().await.unwrap(), state);
 }
 
 async fn a_commit_needs_the_right_head(place: Place) {
@@ -257,7 +268,7 @@ async fn a_change_is_all_or_nothing_to_every_reader(place: Place) {
 async fn a_change_of_many_keys_is_one_change(place: Place) {
     let store = place.open().await;
     let first = put(&store, 1, vec![edit("rules/00001", "old"), edit("rules/gone", "old")]).await;
-    let mut watch = store.watch(1);
+    let mut watch = store.watch(&Position::at(1));
     let mut edits: Vec<Edit> = (0..500).map(|place| edit(&format!("rules/{place:05}"), "new")).collect();
     edits.push(removal("rules/gone"));
     let second = put(&store, 2, edits).await;
@@ -272,7 +283,7 @@ async fn a_change_of_many_keys_is_one_change(place: Place) {
 async fn a_change_of_many_bytes_is_one_change(place: Place) {
     let store = place.open().await;
     store.load().await.unwrap();
-    let mut watch = store.watch(0);
+    let mut watch = store.watch(&Position::at(0));
     let value = |byte: u8| Some(Bytes::from(vec![byte; MAX_VALUE_BYTES]));
     let edits = (0..6).map(|place| Edit { key: format!("rules/{place}"), value: value(place), before: None });
     let big = put(&store, 1, edits.collect()).await;
@@ -310,7 +321,7 @@ async fn a_watch_yields_every_change_once_while_writes_go_on(place: Place) {
         while store.load().await.unwrap().revision < from {}
         let store = place.beside(&store).await;
         watches.push(tokio::spawn(async move {
-            let mut watch = store.watch(from);
+            let mut watch = store.watch(&Position::at(from));
             for revision in from + 1..=WRITES {
                 let change = next(&mut watch).await.unwrap();
                 assert_eq!(change.revision, revision);
@@ -330,7 +341,7 @@ async fn a_watch_and_the_head_go_on_after_reopening(place: Place) {
     made.push(put(&store, 2, vec![edit("rules/b", "2")]).await);
     drop(store);
     let store = place.open().await;
-    let mut watch = store.watch(1);
+    let mut watch = store.watch(&Position::at(1));
     made.push(put(&store, 3, vec![removal("rules/a")]).await);
     assert_eq!(next(&mut watch).await.unwrap(), made[1]);
     assert_eq!(next(&mut watch).await.unwrap(), made[2]);
@@ -359,16 +370,16 @@ async fn compaction_drops_changes_and_keeps_entries(place: Place) {
         put(&store, revision, vec![edit("rules/a", &revision.to_string())]).await;
     }
     let before = store.load().await.unwrap();
-    let mut watching = store.watch(6);
+    let mut watching = store.watch(&Position::at(6));
     store.compact(4).await.unwrap();
     store.compact(3).await.unwrap();
     assert_eq!(store.load().await.unwrap(), before);
     let kept: Vec<u64> =
         store.changes(0, u64::MAX).await.unwrap().iter().map(|change| change.revision).collect();
     assert_eq!(kept, [5, 6]);
-    let late = next(&mut store.watch(2)).await;
+    let late = next(&mut store.watch(&Position::at(2))).await;
     assert!(matches!(late, Err(Error::Compacted { oldest: 4 })), "{late:?}");
-    assert_eq!(next(&mut store.watch(4)).await.unwrap().revision, 5);
+    assert_eq!(next(&mut store.watch(&Position::at(4))).await.unwrap().revision, 5);
     let seventh = put(&store, 7, vec![removal("rules/a")]).await;
     assert_eq!(next(&mut watching).await.unwrap(), seventh);
     store.compact(u64::MAX).await.unwrap();
@@ -397,16 +408,36 @@ async fn a_renewed_epoch_ends_watches(place: Place) {
     let store = place.open().await;
     put(&store, 1, vec![edit("rules/a", "1")]).await;
     let first = store.load().await.unwrap().epoch;
-    let mut watch = store.watch(1);
+    let mut watch = store.watch(&Position::at(1));
     let mut ready = Box::pin(next(&mut watch));
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut ready).await.is_err(), "nothing happened");
-    let second = store.renew_epoch(&first).await.unwrap();
+    let second = store.renew_epoch(&first, &[]).await.unwrap();
     assert_ne!(second, first);
     assert!(matches!(ready.await, Err(Error::Replaced { epoch }) if epoch == second));
-    assert_eq!(store.renew_epoch(&first).await.unwrap(), second, "somebody else was faster");
+    assert_eq!(store.renew_epoch(&first, &[]).await.unwrap(), second, "somebody else was faster");
     let state = store.load().await.unwrap();
     assert_eq!((state.epoch, state.revision), (second, 1));
     put(&store, 2, vec![edit("rules/a", "2")]).await;
+}
+
+async fn commits_and_lineage_tell_histories_apart(place: Place) {
+    let store = place.open().await;
+    put(&store, 1, vec![edit("rules/a", "1")]).await;
+    put(&store, 2, vec![edit("rules/a", "2")]).await;
+    let changes = store.changes(0, 2).await.unwrap();
+    assert!(changes.iter().all(|change| change.commit != 0) && changes[0].commit != changes[1].commit);
+    let state = store.load().await.unwrap();
+    assert_eq!((state.commit, state.lineage.len()), (changes[1].commit, 0));
+    let first = store.identity(1).await.unwrap();
+    assert_eq!((first.revision, first.commit), (2, Some(changes[0].commit)));
+    assert_eq!(store.identity(9).await.unwrap().commit, None);
+    let lineage = ["b".to_owned(), state.epoch.clone()];
+    let second = store.renew_epoch(&state.epoch, &lineage).await.unwrap();
+    let third = store.renew_epoch(&second, std::slice::from_ref(&second)).await.unwrap();
+    let found = store.identity(2).await.unwrap();
+    assert_eq!(found.lineage, [second, "b".to_owned(), state.epoch]);
+    assert_eq!((found.epoch, found.commit), (third, Some(changes[1].commit)));
+    assert_eq!(store.load().await.unwrap().lineage, found.lineage);
 }
 
 async fn hostile_names_stay_in_their_place(place: Place) {
@@ -489,14 +520,14 @@ async fn the_entries_are_what_the_changes_make(place: Place) {
         store.commit(head, &changes).await.unwrap();
         made.extend(changes);
         if random.u8(..8) == 0 {
-            let state = store.load().await.unwrap();
+            let state = State { commit: 0, ..store.load().await.unwrap() };
             assert_eq!(state, replayed(&state.epoch, &made), "seed {seed}");
         }
     }
     assert_eq!(store.changes(0, u64::MAX).await.unwrap(), made, "seed {seed}");
     drop(store);
     let state = assert_entries_are_the_replay_of_all_changes(&place.open().await).await;
-    assert_eq!(state, replayed(&state.epoch, &made), "seed {seed}");
+    assert_eq!(State { commit: 0, ..state.clone() }, replayed(&state.epoch, &made), "seed {seed}");
 }
 
 fn random_edits(random: &mut fastrand::Rng) -> Vec<Edit> {
@@ -524,8 +555,9 @@ async fn a_second_process_is_told_that_the_folder_is_in_use() {
 async fn an_etcd_that_was_stopped_or_killed_costs_time_but_no_change() {
     let mut etcd = Etcd::start().await;
     let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
     put(&store, 1, vec![edit("rules/a", "1")]).await;
-    let mut watch = store.watch(0);
+    let mut watch = store.watch(&Position::at(0));
     assert_eq!(next(&mut watch).await.unwrap().revision, 1);
     for (revision, kill) in [(2, false), (3, true)] {
         if kill {
@@ -551,8 +583,9 @@ async fn an_etcd_that_was_stopped_or_killed_costs_time_but_no_change() {
 async fn a_compaction_by_etcd_neither_loses_nor_invents_a_change() {
     let mut etcd = Etcd::start().await;
     let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
     put(&store, 1, vec![edit("rules/a", "1")]).await;
-    let mut watch = store.watch(0);
+    let mut watch = store.watch(&Position::at(0));
     assert_eq!(next(&mut watch).await.unwrap().revision, 1);
     for revision in 2..=30 {
         put(&store, revision, vec![edit("rules/a", &revision.to_string())]).await;
@@ -571,7 +604,7 @@ async fn a_compaction_by_etcd_neither_loses_nor_invents_a_change() {
     for revision in 2..=30 {
         assert_eq!(next(&mut watch).await.unwrap().revision, revision);
     }
-    let mut late = store.watch(0);
+    let mut late = store.watch(&Position::at(0));
     for revision in 1..=30 {
         assert_eq!(next(&mut late).await.unwrap().revision, revision);
     }
@@ -582,6 +615,7 @@ async fn a_compaction_by_etcd_neither_loses_nor_invents_a_change() {
 async fn a_commit_without_an_answer_is_cleared_up() {
     let etcd = Etcd::start().await;
     let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
     put(&store, 1, vec![edit("rules/a", "1")]).await;
 
     etcd.freeze();
@@ -613,6 +647,7 @@ async fn a_commit_without_an_answer_is_cleared_up() {
 async fn another_writers_change_is_not_mistaken_for_the_own() {
     let etcd = Etcd::start().await;
     let (one, two) = (etcd.store(PREFIX), etcd.store(PREFIX));
+    one.create().await.unwrap();
     one.load().await.unwrap();
     two.load().await.unwrap();
     let same = [change(1, vec![edit("rules/a", "1")])];
@@ -625,6 +660,7 @@ async fn another_writers_change_is_not_mistaken_for_the_own() {
 async fn a_large_commit_that_was_cut_off_is_finished_by_the_next() {
     let etcd = Etcd::start().await;
     let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
     let large: Vec<Edit> = (0..300).map(|place| edit(&format!("rules/{place:03}"), "new")).collect();
     put(&store, 1, vec![edit("rules/000", "old"), edit("rules/zzz", "old")]).await;
     put(&store, 2, large).await;
@@ -652,12 +688,16 @@ async fn a_large_commit_that_was_cut_off_is_finished_by_the_next() {
 async fn a_swapped_etcd_is_noticed_by_watch_read_and_commit() {
     let etcd = Etcd::start().await;
     let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
     put(&store, 1, vec![edit("rules/a", "1")]).await;
-    let mut watch = store.watch(1);
+    let mut watch = store.watch(&Position::at(1));
     let mut client = etcd.client().await;
     let everything = etcd_client::DeleteOptions::new().with_prefix();
     client.delete(PREFIX, Some(everything)).await.unwrap();
+    let missing = store.load().await;
+    assert!(matches!(&missing, Err(Error::Replaced { epoch }) if epoch.is_empty()), "{missing:?}");
     let other: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    other.create().await.unwrap();
     put(&other, 1, vec![edit("rules/b", "1")]).await;
     let seen = next(&mut watch).await;
     assert!(matches!(seen, Err(Error::Replaced { .. })), "{seen:?}");
@@ -673,7 +713,8 @@ async fn a_member_that_is_down_is_passed_over() {
     let mut settings = etcd.settings(PREFIX);
     settings.endpoints.insert(0, gone.to_string());
     let store: Arc<dyn Store> = Arc::new(EtcdStore::open(settings).unwrap());
-    let mut watch = store.watch(0);
+    store.create().await.unwrap();
+    let mut watch = store.watch(&Position::at(0));
     for revision in 1..=20 {
         put(&store, revision, vec![edit("rules/a", &revision.to_string())]).await;
         assert_eq!(next(&mut watch).await.unwrap().revision, revision);
@@ -695,9 +736,99 @@ async fn a_user_is_signed_in_again_when_the_token_has_expired() {
     let refused = with_password("wrong").load().await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
     let store: Arc<dyn Store> = with_password("secret");
-    let mut watch = store.watch(0);
+    store.create().await.unwrap();
+    let mut watch = store.watch(&Position::at(0));
     put(&store, 1, vec![edit("rules/a", "1")]).await;
     assert_eq!(next(&mut watch).await.unwrap().revision, 1);
+    etcd.stop();
+    etcd.restart().await;
+    put(&store, 2, vec![edit("rules/a", "2")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 2);
+}
+
+/// A token of the kind `jwt` names the revision of users and roles, so that each change to them ends all tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_is_signed_in_again_when_users_have_changed() {
+    fn with_jwt(program: PathBuf) -> Command {
+        let key = std::env::temp_dir().join(format!("damper-jwt-{}", std::process::id()));
+        std::fs::write(&key, [7; 64]).unwrap();
+        let mut command = Command::new(program);
+        command.args(["--auth-token", &format!("jwt,priv-key={},sign-method=HS256,ttl=10m", key.display())]);
+        command
+    }
+    let etcd = Etcd::start_by(with_jwt).await;
+    let mut client = etcd.client().await;
+    client.user_add("root", "secret", None).await.unwrap();
+    client.user_grant_role("root", "root").await.unwrap();
+    client.auth_enable().await.unwrap();
+    let (user, password) = (Some("root".to_owned()), Some("secret".to_owned()));
+    let settings = Settings { user, password, ..etcd.settings(PREFIX) };
+    let store: Arc<dyn Store> = Arc::new(EtcdStore::open(settings).unwrap());
+    store.create().await.unwrap();
+    let mut watch = store.watch(&Position::at(0));
+    put(&store, 1, vec![edit("rules/a", "1")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 1);
+    let options = etcd_client::ConnectOptions::new().with_user("root", "secret");
+    let mut admin = etcd_client::Client::connect([etcd.endpoint()], Some(options)).await.unwrap();
+    admin.user_add("ann", "secret", None).await.unwrap();
+    put(&store, 2, vec![edit("rules/a", "2")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 2);
+    assert_eq!(store.load().await.unwrap().revision, 2);
+}
+
+/// The commit that crosses etcd's quota is carried out and answered like those that are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_full_etcd_has_written_is_acknowledged() {
+    fn with_quota(program: PathBuf) -> Command {
+        let mut command = Command::new(program);
+        command.args(["--quota-backend-bytes", "16777216"]);
+        command
+    }
+    let etcd = Etcd::start_by(with_quota).await;
+    let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
+    store.load().await.unwrap();
+    let value = "v".repeat(200 << 10);
+    let mut acknowledged = 0;
+    let refused = loop {
+        let next = change(acknowledged + 1, vec![edit("rules/a", &value)]);
+        match store.commit(acknowledged, &[next]).await {
+            Ok(()) => acknowledged += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert_eq!(store.load().await.unwrap().revision, acknowledged, "what was refused was not written");
+}
+
+/// An authority, and a certificate of it for 127.0.0.1, written over the files.
+fn issue(files: &Tls) {
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(&files.ca, authority.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = rcgen::Issuer::new(authority, key);
+    let mut own = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+    own.extended_key_usages =
+        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let key = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(&files.cert, own.signed_by(&key, &issuer).unwrap().pem()).unwrap();
+    std::fs::write(&files.key, key.serialize_pem()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewed_certificates_for_etcd_are_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let files = Tls { ca: file("ca"), cert: file("cert"), key: file("key") };
+    issue(&files);
+    let mut etcd = Etcd::start_with_tls(files.clone()).await;
+    let store: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
+    store.create().await.unwrap();
+    let mut watch = store.watch(&Position::at(0));
+    put(&store, 1, vec![edit("rules/a", "1")]).await;
+    assert_eq!(next(&mut watch).await.unwrap().revision, 1);
+    issue(&files);
     etcd.stop();
     etcd.restart().await;
     put(&store, 2, vec![edit("rules/a", "2")]).await;

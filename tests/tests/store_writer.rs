@@ -28,8 +28,9 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
     }
 }
 
-fn replica(etcd: &Etcd) -> (Arc<dyn Store>, Writer) {
+async fn replica(etcd: &Etcd) -> (Arc<dyn Store>, Writer) {
     let store: Arc<dyn Store> = Arc::new(etcd.store("/damper/"));
+    store.create().await.unwrap();
     let writer = Writer::spawn(store.clone(), Settings::default()).0;
     (store, writer)
 }
@@ -39,8 +40,8 @@ fn replica(etcd: &Etcd) -> (Arc<dyn Store>, Writer) {
 async fn no_update_is_lost_between_replicas() {
     const EACH: u64 = 20;
     let etcd = Etcd::start().await;
-    let (store, one) = replica(&etcd);
-    let (_, two) = replica(&etcd);
+    let (store, one) = replica(&etcd).await;
+    let (_, two) = replica(&etcd).await;
     let first = one.propose(put("n", "0", Some(0))).await.unwrap();
     assert_eq!(first.revision, 1);
     let callers: Vec<_> = [one.clone(), two.clone(), one, two]
@@ -74,7 +75,7 @@ async fn no_update_is_lost_between_replicas() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_etcd_that_is_away_costs_refusals_in_time_and_nothing_else() {
     let mut etcd = Etcd::start().await;
-    let (store, writer) = replica(&etcd);
+    let (store, writer) = replica(&etcd).await;
     writer.propose(put("a", "1", None)).await.unwrap();
     etcd.kill();
     let asked = Instant::now();
@@ -98,10 +99,12 @@ async fn an_etcd_that_is_away_costs_refusals_in_time_and_nothing_else() {
 async fn a_writer_may_be_started_before_its_etcd() {
     let mut etcd = Etcd::start().await;
     etcd.stop();
-    let (_, writer) = replica(&etcd);
+    let store: Arc<dyn Store> = Arc::new(etcd.store("/damper/"));
+    let writer = Writer::spawn(store.clone(), Settings::default()).0;
     let refused = writer.propose(put("a", "1", None)).await;
     assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "{refused:?}");
     etcd.restart().await;
+    store.create().await.unwrap();
     assert_eq!(writer.propose(put("a", "1", Some(0))).await.unwrap().revision, 1);
 }
 
@@ -109,7 +112,7 @@ async fn a_writer_may_be_started_before_its_etcd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_repeated_after_silence_is_carried_out_once() {
     let etcd = Etcd::start().await;
-    let (store, writer) = replica(&etcd);
+    let (store, writer) = replica(&etcd).await;
     writer.propose(put("a", "1", None)).await.unwrap();
     let request = Proposal { request_id: "id".to_owned(), request_digest: 1, ..put("a", "2", None) };
     etcd.freeze();
@@ -121,14 +124,18 @@ async fn a_request_repeated_after_silence_is_carried_out_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_etcd_is_a_new_store_to_the_writer() {
+async fn writer_makes_no_store_in_a_wiped_etcd() {
     let etcd = Etcd::start().await;
-    let (store, writer) = replica(&etcd);
+    let (store, writer) = replica(&etcd).await;
     for value in ["1", "2", "3"] {
         writer.propose(put("a", value, None)).await.unwrap();
     }
     let everything = etcd_client::DeleteOptions::new().with_prefix();
     etcd.client().await.delete("/damper/", Some(everything)).await.unwrap();
+    let refused = writer.propose(put("b", "1", Some(0))).await;
+    assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "{refused:?}");
+    assert!(store.load().await.is_err(), "nothing was made");
+    store.create().await.unwrap();
     assert_eq!(writer.propose(put("b", "1", Some(0))).await.unwrap().revision, 1);
     assert_eq!(store.load().await.unwrap().entries.len(), 1);
 }

@@ -11,7 +11,7 @@ for (const path of PAGES) {
     await live(page, path);
     await expect(page.getByText(/^(Asking|Comparing)/)).toHaveCount(0);
     // What the server says comes a moment after the form.
-    if (/^.(rule|guard)\?/.test(path)) await expect(page.getByText(/Valid|can not be so/)).toBeVisible();
+    if (/^.(rule|guard)\?/.test(path)) await expect(page.getByText(/Valid|invalid setting/)).toBeVisible();
     await expectSound(page);
   });
 }

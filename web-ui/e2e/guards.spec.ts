@@ -1,7 +1,7 @@
 // Guards: read, written, contested, and which rules they cut.
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expectSound } from "./sound";
-import { expect, guards, live, ownKey, rules, test } from "./world";
+import { expect, guards, live, ownKey, rules, say, test } from "./world";
 
 type Key = ReturnType<typeof ownKey>;
 
@@ -14,7 +14,7 @@ test("a guard is written by hand, says which rules it cuts, and is removed", asy
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });
     await live(page, at(key));
-    await expect(page.getByText("New: nothing is written before you save.")).toBeVisible();
+    await expect(page.getByText("New: nothing is saved yet.")).toBeVisible();
     await page.getByLabel("Attempts at most").fill("99");
     await expect(page.locator('[data-field="max_attempts"]')).toContainText(/99.*10/);
     await page.getByLabel("Attempts at most").fill("2");
@@ -25,12 +25,14 @@ test("a guard is written by hand, says which rules it cuts, and is removed", asy
     await page.getByRole("button", { name: "Review and save…" }).click();
     const dialog = page.getByRole("dialog");
     await expect(dialog.getByTestId("difference")).toContainText(/ceiling\.max_attempts.*2.*owner.*team-browser/s);
+    await say(dialog);
     await dialog.getByRole("button", { name: "Save" }).dblclick();
     await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
     expect(await guards.getGuard({ key })).toMatchObject({ owner: "team-browser", ceiling: { maxAttempts: 2 } });
     await page.getByRole("button", { name: "Delete the guard…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-    await expect(page.getByText("The guard is removed.")).toBeVisible();
+    await expect(page.getByText("The guard is deleted.")).toBeVisible();
   } finally {
     await guards.deleteGuard({ key }).catch(() => undefined);
     await rules.deleteRule({ key }).catch(() => undefined);
@@ -50,6 +52,7 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
     await conflict.getByRole("button", { name: "Keep mine, on top of theirs" }).click();
     await expect(page.getByLabel("Owner")).toHaveValue("team-else");
     await page.getByRole("button", { name: "Review and save…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
     await expect(page.getByTestId("convergence")).toBeVisible();
     expect(await guards.getGuard({ key })).toMatchObject({ owner: "team-else", ceiling: { maxAttempts: 5 } });

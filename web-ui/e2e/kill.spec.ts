@@ -1,5 +1,5 @@
 // The kill switch: said everywhere, thrown and ended from the page.
-import { expect, kills, live, opened, test } from "./world";
+import { expect, kills, live, opened, say, test } from "./world";
 
 test("a kill switch is said while it is in force", async ({ page }) => {
   const key = { callerService: "*", callerCluster: "*", calleeService: `browser-test-${Date.now()}`, calleeMethod: "*" };
@@ -8,7 +8,7 @@ test("a kill switch is said while it is in force", async ({ page }) => {
   await expect(said).toHaveCount(0);
   try {
     await kills.kill({ key, options: { reason: "a browser test", author: "playwright" } });
-    await expect(said).toContainText(/nothing is repeated to browser-test-\d+, until .* left/);
+    await expect(said).toContainText(/retries to browser-test-\d+ are stopped, until .* left/);
     await expect(said).toContainText("a browser test");
     await expect(said).toContainText(`damper unkill --callee '${key.calleeService}'`);
   } finally {
@@ -25,7 +25,7 @@ test("a kill is thrown with a reason, its reach said before and who obeyed after
     const press = page.getByRole("button", { name: "Stop retries…" });
     await press.click();
     await expect(page.getByRole("dialog")).toHaveCount(0);
-    await page.getByLabel("Why").fill("a browser test");
+    await say(page);
     await press.click();
     const dialog = page.getByRole("dialog");
     await expect(dialog).toContainText(/no longer sent/);
@@ -36,6 +36,7 @@ test("a kill is thrown with a reason, its reach said before and who obeyed after
     await expect(row.getByTestId("obeyed")).toContainText(/all \d+/);
     expect((await kills.listKills({})).kills.filter(({ reason }) => reason === "a browser test")).toHaveLength(1);
     await row.getByRole("button", { name: "End it…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "End it" }).click();
     await expect(row).toHaveCount(0);
   } finally {

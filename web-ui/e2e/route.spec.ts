@@ -78,9 +78,9 @@ test.describe("with calls that fail", () => {
   test.beforeAll(async () => { await rules.putRule({ rule: { key, policy }, options }); });
   test.afterAll(async () => { await rules.deleteRule({ key }); });
 
-  test("calls that did not end well are shown with their attempts and traces, and stand still while they are read", async ({ page }) => {
+  test("failed calls are shown with their attempts and traces, and stand still while they are read", async ({ page }) => {
     await live(page, ROUTE);
-    const section = page.getByRole("region", { name: /Calls that did not end well/ });
+    const section = page.getByRole("region", { name: /Failed calls/ });
     const rows = section.locator("tr.failure");
     await expect(rows.first()).toContainText("DEADLINE_EXCEEDED", { timeout: 20_000 });
     await expect(rows.first().locator(".trace code")).toHaveText(/^[0-9a-f]{32}$/);
@@ -99,7 +99,7 @@ test.describe("with calls that fail", () => {
     await expect(rows.first().locator(".trace code")).not.toHaveText(trace);
   });
 
-  test("the calls that did not end well are sound, also with one open", async ({ page }) => {
+  test("the failed calls are sound, also with one open", async ({ page }) => {
     await live(page, ROUTE);
     const row = page.locator("tr.failure").first();
     await expect(row).toBeVisible({ timeout: 20_000 });

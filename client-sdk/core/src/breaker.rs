@@ -38,8 +38,10 @@ const OUTAGE_RUN: u64 = 20;
 
 /// What counts as a failure unless the rule says otherwise: the callee is in trouble, whether or not the
 /// rule would retry it. Every other answer is a success: the callee is alive. What the rule retries counts as
-/// well, whatever it says: else retries would go unbounded.
+/// well, whatever it says: else retries would go unbounded. CANCELLED is among them, for a call that its caller
+/// cancelled is not judged at all: where the code arrives the callee's side gave up.
 pub const FAILURES: CodeSet = CodeSet::of(&[
+    Code::Cancelled,
     Code::Unavailable,
     Code::DeadlineExceeded,
     Code::ResourceExhausted,
@@ -52,7 +54,7 @@ pub const FAILURES: CodeSet = CodeSet::of(&[
 /// True if an attempt that ended so counts as a failure in the window.
 #[must_use]
 pub fn is_failure(policy: Option<&Policy>, failure: &Failure) -> bool {
-    let retried = policy.map_or(CodeSet::EMPTY, Policy::retryable);
+    let retried = policy.filter(|policy| policy.repeats()).map_or(CodeSet::EMPTY, Policy::retryable);
     let replaced = policy.and_then(|policy| policy.retry_breaker).and_then(|breaker| breaker.failure_codes);
     let codes = replaced.unwrap_or(FAILURES).union(retried);
     // The stop that comes along with the flag says no more than the flag.

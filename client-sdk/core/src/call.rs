@@ -25,8 +25,7 @@ use std::time::Duration;
 use crate::backoff::Sequence;
 use crate::budget::Reservation;
 use crate::circuit::{Admission, Outcome};
-use crate::classify::{Failure, Verdict};
-use crate::code::Code;
+use crate::classify::Verdict;
 use crate::deadline;
 use crate::fate::{Ending, Fate};
 use crate::policy::{Mode, Policy};
@@ -42,6 +41,13 @@ mod questions;
 mod sending;
 
 pub use self::passing::Passing;
+
+use self::ending::Failed;
+
+/// A request that a server leaves unprocessed is sent so many times more (gRFC A6).
+const MAX_UNPROCESSED: u32 = 1;
+/// One that was not written is, so many times.
+const MAX_UNSENT: u32 = 4;
 
 /// What a driver knows when a call begins.
 #[derive(Clone, Copy, Debug)]
@@ -143,8 +149,12 @@ pub struct Call {
     judged_deadline: Option<Time>,
     attempts: u32,
     hedges_left: u32,
-    has_resent: bool,
+    /// Sends that the server has provably not seen, by what became of them.
+    unprocessed: u32,
+    unsent: u32,
     flag_received: bool,
+    /// When a failure was counted that nothing was sent for since.
+    counted_at: Option<Time>,
     waits: Sequence,
     /// A server asked not to be sent anything sooner.
     not_before: Option<Time>,
@@ -194,8 +204,10 @@ impl Call {
             judged_deadline,
             attempts: 0,
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
-            has_resent: false,
+            unprocessed: 0,
+            unsent: 0,
             flag_received: false,
+            counted_at: None,
             waits: Sequence::default(),
             not_before: None,
             in_flight: InFlight::default(),
@@ -203,7 +215,7 @@ impl Call {
             last: Answer::TimedOut,
             unseen: None,
             refused: None,
-            admission: Admission::Closed,
+            admission: Admission::Closed { since_ms: 0 },
             outcome: Outcome::Unknown,
             finish: None,
         }
@@ -213,6 +225,12 @@ impl Call {
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+
+    /// True if something in flight has a limit.
+    #[must_use]
+    pub fn has_limit(&self) -> bool {
+        self.in_flight.first_limit().is_some()
     }
 
     /// What to do at `now`.
@@ -256,11 +274,13 @@ impl Call {
     }
 
     /// The answer to the attempt has begun: from now on it can not be repeated, and the driver gives up all
-    /// others. The present is asked for only where there are any.
+    /// others. The present is asked for only where there are any, or where it may be of use to hedges.
     pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: impl FnOnce() -> Time) {
         let losers = self.in_flight.commit(attempt);
-        if !losers.is_empty() {
-            ending::give_up(route, &losers, now());
+        if route.policy().is_some_and(|policy| policy.hedge.is_some()) {
+            let now = now();
+            ending::give_up(route, &losers, now);
+            self.in_flight.begins(now);
         }
         self.next = Next::Nothing;
     }
@@ -270,15 +290,15 @@ impl Call {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
-        match verdict {
-            Verdict::Success => self.succeed(route, pending, now),
-            Verdict::Unprocessed if self.may_resend(route, pending, now) => {
-                self.has_resent = true;
-                self.unseen = Some(pending);
-            }
-            Verdict::Unprocessed => self.fail(route, pending, Failure::new(Code::Unavailable), now, random),
-            Verdict::Failure(failure) => self.fail(route, pending, failure, now, random),
+        if verdict == Verdict::Success {
+            return self.succeed(route, pending, now);
         }
+        if self.may_resend(route, pending, verdict, now) {
+            self.unseen = Some(pending);
+            return;
+        }
+        let failed = self.failed(route, &pending, verdict, now);
+        self.after_failure(route, pending, failed, now, random);
     }
 
     /// The attempt was cancelled as [`Step::Cancel`] asked.
@@ -286,8 +306,7 @@ impl Call {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
         };
-        let failure = Failure::new(Code::DeadlineExceeded);
-        self.after_failure(route, pending, failure, Answer::TimedOut, now, random);
+        self.after_failure(route, pending, Failed::cut(), now, random);
     }
 
     /// The application dropped the call. Says how it ended, unless it had ended before.
@@ -299,10 +318,17 @@ impl Call {
     }
 
     /// A server that has not seen the request may get it once more at once, where the rule repeats at all. A
-    /// kill of repeats does not forbid it, for it is none; one of calls does: nothing is sent.
-    fn may_resend(&self, route: &Route, pending: Pending, now: Time) -> bool {
+    /// kill of repeats does not forbid it, for it is none; one of calls does: nothing is sent. A request that never
+    /// left the process may be sent a few times more, for connections that are closing are met in numbers.
+    fn may_resend(&mut self, route: &Route, pending: Pending, verdict: Verdict, now: Time) -> bool {
+        let (count, most) = match verdict {
+            Verdict::Unprocessed => (&mut self.unprocessed, MAX_UNPROCESSED),
+            Verdict::Unsent => (&mut self.unsent, MAX_UNSENT),
+            _ => return false,
+        };
+        *count += 1;
         let repeats = enforced(route).is_some_and(Policy::repeats) && !route.switch().refuses_calls(now);
-        repeats && self.start.replayable && !pending.committed && !self.has_resent
+        *count <= most && repeats && self.start.replayable && !pending.committed
     }
 }
 

@@ -19,10 +19,11 @@ mod baggage;
 pub mod bound;
 
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub use self::baggage::{BAGGAGE, Baggage, GRACE_MS, baggage_with, baggage_without};
 
+use crate::code::{Code, CodeSet};
 use crate::time::Time;
 
 /// Down: how many sends came before this one, on this hop or one above.
@@ -119,6 +120,11 @@ impl Marks<'_> {
     }
 }
 
+/// Beside the bits of codes: the request must not be repeated whatever its answer.
+const FINAL: u32 = 1 << 31;
+/// What a handler may make of any failed call. Other codes that none of its calls failed with are its own.
+const OF_ANY_FAILURE: CodeSet = CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded]);
+
 /// So many routes that failed for good are remembered in one request.
 const FAILED_ROUTES: usize = 8;
 
@@ -130,7 +136,8 @@ const FAILED_ROUTES: usize = 8;
 pub struct Context {
     flag: Option<u32>,
     deadline: Option<Time>,
-    no_more_retry: AtomicBool,
+    /// With what codes failures may be passed on that must not be repeated; [`FINAL`].
+    marks: AtomicU32,
     /// The routes on which a call has failed for good; 0 is a free place.
     failed: [AtomicU64; FAILED_ROUTES],
 }
@@ -154,15 +161,29 @@ impl Context {
         self.deadline
     }
 
-    /// Notes that a call made in serving the request must not be repeated by the layers above.
-    pub fn mark_no_more_retry(&self) {
-        self.no_more_retry.store(true, Ordering::Relaxed);
+    /// Notes that a call made in serving the request must not be repeated by the layers above. It failed with one of
+    /// these codes, as far as the handler sees.
+    pub fn mark_no_more_retry(&self, codes: CodeSet) {
+        self.marks.fetch_or(codes.bits(), Ordering::Relaxed);
     }
 
-    /// True if an error answer to the request must carry the flag up.
+    /// Notes that the request must not be repeated, whatever its answer.
+    pub fn mark_final(&self) {
+        self.marks.fetch_or(FINAL, Ordering::Relaxed);
+    }
+
+    /// Forgets what was noted so far: the answer has nothing to do with it.
+    pub fn forget_failures(&self) {
+        self.marks.store(0, Ordering::Relaxed);
+    }
+
+    /// True if the request's answer must carry the flag up where it is this error. The flag belongs to the failure:
+    /// an error that is not one of those which calls ended with is the handler's own, and may be repeated.
     #[must_use]
-    pub fn no_more_retry(&self) -> bool {
-        self.no_more_retry.load(Ordering::Relaxed)
+    pub fn no_more_retry(&self, answer: Code) -> bool {
+        let marks = self.marks.load(Ordering::Relaxed);
+        let has = |codes: CodeSet| marks & codes.bits() != 0;
+        marks & FINAL != 0 || has(CodeSet::of(&[answer])) || marks != 0 && OF_ANY_FAILURE.contains(answer)
     }
 
     /// Notes that a call of this route, made in serving the request, has failed for good. The number is the
@@ -207,11 +228,28 @@ mod tests {
     fn a_context_tells_what_the_request_brought_and_what_was_marked() {
         let context = Context::new(Some(2), Some(Time::from_micros(7)));
         assert_eq!((context.flag(), context.deadline()), (Some(2), Some(Time::from_micros(7))));
-        assert!(!context.no_more_retry());
-        context.mark_no_more_retry();
-        assert!(context.no_more_retry());
+        assert!(!context.no_more_retry(Code::Unavailable));
+        context.mark_no_more_retry(CodeSet::of(&[Code::Aborted]));
+        assert!(context.no_more_retry(Code::Aborted));
         let first_send = Context::new(None, None);
         assert_eq!((first_send.flag(), first_send.deadline()), (None, None));
+    }
+
+    #[test]
+    fn the_flag_up_belongs_to_the_failure_and_not_to_the_request() {
+        let context = Context::new(None, None);
+        context.mark_no_more_retry(CodeSet::of(&[Code::Internal]));
+        let flagged = |code| context.no_more_retry(code);
+        assert!(flagged(Code::Internal));
+        assert!(!flagged(Code::Aborted) && !flagged(Code::NotFound), "the handler's own");
+        assert!(
+            flagged(Code::Unavailable) && flagged(Code::DeadlineExceeded),
+            "it may come from any failure"
+        );
+        context.forget_failures();
+        assert!(!flagged(Code::Internal) && !flagged(Code::Unavailable));
+        context.mark_final();
+        assert!(flagged(Code::NotFound));
     }
 
     #[test]

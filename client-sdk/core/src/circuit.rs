@@ -38,7 +38,10 @@ pub struct Circuit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// There is no circuit breaker, or it is closed.
-    Closed,
+    Closed {
+        /// Since when; 0 from the beginning.
+        since_ms: u64,
+    },
     /// As a probe of the half-open circuit.
     Probe {
         /// When that began.
@@ -113,22 +116,36 @@ impl Circuit {
         match admission {
             Admission::Refused => {}
             Admission::Probe { since_ms } => self.probe_ended(settings, since_ms, outcome, now),
-            Admission::Closed => match outcome {
-                Outcome::Unknown => {}
-                Outcome::Good => {
-                    calls.count_success(now);
-                    self.run.end();
-                }
-                Outcome::Failed => self.call_failed(settings, calls, now),
-            },
+            Admission::Closed { since_ms } => self.call_ended(settings, since_ms, outcome, calls, now),
         }
     }
 
-    fn call_failed(&self, settings: &CircuitBreaker, calls: &Window, now: Time) {
-        calls.count_failure(now);
-        let in_a_row = self.run.extend(now, calls.shape().length());
+    /// A call ended that was admitted while the circuit was closed. One of an earlier time says nothing of this.
+    fn call_ended(
+        &self,
+        settings: &CircuitBreaker,
+        admitted_since_ms: u64,
+        outcome: Outcome,
+        calls: &Window,
+        now: Time,
+    ) {
         let word = self.word.load(Ordering::Acquire);
-        let State::Closed { since_ms } = State::unpack(word) else { return };
+        let since_ms = match State::unpack(word) {
+            State::Closed { since_ms } if since_ms == admitted_since_ms => since_ms,
+            _ => return,
+        };
+        let in_a_row = match outcome {
+            Outcome::Unknown => return,
+            Outcome::Good => {
+                calls.count_success(now);
+                self.run.end();
+                0
+            }
+            Outcome::Failed => {
+                calls.count_failure(now);
+                self.run.extend(now, calls.shape().length())
+            }
+        };
         // The bucket in which it closed also holds what opened it.
         let from = match since_ms {
             0 => Time::ZERO,
@@ -172,7 +189,7 @@ impl State {
         let over = |since_ms| is_over(settings, since_ms, now_ms);
         let first = Self::HalfOpen { since_ms: now_ms, started: 1, good: 0 };
         match self {
-            Self::Closed { .. } => (Admission::Closed, None),
+            Self::Closed { since_ms } => (Admission::Closed { since_ms }, None),
             Self::HalfOpen { since_ms, started, good } if started < u64::from(settings.probes) => {
                 (Admission::Probe { since_ms }, Some(Self::HalfOpen { since_ms, started: started + 1, good }))
             }

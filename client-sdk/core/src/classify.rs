@@ -5,8 +5,8 @@
 //!
 //! - `grpc-status` in the first headers is final and does not commit, whether or not the stream ends there.
 //!   Headers without it commit: the answer has begun, the attempt can not be repeated any more.
-//! - A server that provably has not seen the request (a refused stream, a GOAWAY that leaves it out, a
-//!   connection that failed before it was written) makes the attempt [`Verdict::Unprocessed`].
+//! - A server that provably has not seen the request (a refused stream, a GOAWAY that leaves it out) makes the
+//!   attempt [`Verdict::Unprocessed`], a connection that failed before the request was written [`Verdict::Unsent`].
 //!
 //! Sources: the gRPC HTTP/2 protocol and its "HTTP to gRPC status mapping" and "Errors" sections (RST codes),
 //! gRFC A6 (pushback, transparent retries).
@@ -23,8 +23,37 @@ pub enum Verdict {
     Success,
     /// Answered with an error, or not answered.
     Failure(Failure),
-    /// The server provably has not seen it.
+    /// A timer on this side ended it before there was an answer.
+    TimedOut,
+    /// The server's application provably has not seen it.
     Unprocessed,
+    /// It provably never left this process.
+    Unsent,
+    /// Something else in this process refused it: the callee has no part in that.
+    Local,
+}
+
+impl Verdict {
+    /// The code that the attempt is counted with.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        match self {
+            Self::Success => Code::Ok,
+            Self::Failure(failure) => failure.code,
+            Self::TimedOut => Code::DeadlineExceeded,
+            Self::Unprocessed | Self::Unsent => Code::Unavailable,
+            Self::Local => Code::ResourceExhausted,
+        }
+    }
+
+    /// The same of an answer that had begun: a server that answers has seen the request.
+    #[must_use]
+    pub const fn of_begun(self) -> Self {
+        match self {
+            Self::Unprocessed | Self::Unsent => Self::Failure(Failure::new(Code::Unavailable)),
+            other => other,
+        }
+    }
 }
 
 /// An attempt that failed, and what the answer said about repeating it.
@@ -107,8 +136,12 @@ impl StatusFields<'_> {
 pub enum TransportFault {
     /// No connection could be made. An ordinary failure: it is worth waiting before the next attempt.
     NotConnected,
-    /// The request was not written, or the peer said by GOAWAY or REFUSED_STREAM that it will not process it.
+    /// The peer said by GOAWAY or REFUSED_STREAM that it will not process it.
     Unprocessed,
+    /// The request was not written.
+    Unsent,
+    /// The process itself refused it, to protect itself.
+    Local,
     /// The peer reset the stream with this HTTP/2 error code.
     Reset(u32),
     /// A timer of the transport ended it.
@@ -125,19 +158,28 @@ impl TransportFault {
         match self {
             Self::Unprocessed | Self::Reset(REFUSED_STREAM) => Verdict::Unprocessed,
             Self::NotConnected | Self::Lost => Verdict::Failure(Failure::new(Code::Unavailable)),
-            // A timer's end is reported as CANCELLED; at the attempt's limit the call makes it DEADLINE_EXCEEDED.
-            Self::TimedOut => Verdict::Failure(Failure::new(Code::Cancelled)),
+            Self::Unsent => Verdict::Unsent,
+            Self::Local => Verdict::Local,
+            Self::TimedOut => Verdict::TimedOut,
             Self::Reset(reason) => Verdict::Failure(Failure::new(code_of_reset(reason))),
         }
     }
 }
 
-fn code_of_status(value: &[u8]) -> Code {
+/// The code that a `grpc-status` names; UNKNOWN for one that does not follow the protocol.
+#[must_use]
+pub fn code_of_status(value: &[u8]) -> Code {
     match value {
         // Almost every answer's.
         b"0" => Code::Ok,
+        _ if has_leading_zero(value) => Code::Unknown,
         _ => chain::number(value).and_then(Code::from_number).unwrap_or(Code::Unknown),
     }
+}
+
+/// Numbers of gRPC have none.
+fn has_leading_zero(value: &[u8]) -> bool {
+    value.len() > 1 && value.starts_with(b"0")
 }
 
 fn code_of_http(status: u16) -> Code {
@@ -166,8 +208,10 @@ fn parse_pushback(value: &[u8]) -> Pushback {
     let digits = text.filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits {
         // More milliseconds than a number holds are more than any limit.
-        Some(text) => Pushback::After(text.parse().map_or(Duration::MAX, Duration::from_millis)),
-        None => Pushback::Stop,
+        Some(text) if !has_leading_zero(value) => {
+            Pushback::After(text.parse().map_or(Duration::MAX, Duration::from_millis))
+        }
+        _ => Pushback::Stop,
     }
 }
 
@@ -220,7 +264,7 @@ mod tests {
     #[test]
     fn a_status_that_is_missing_or_not_a_number_is_unknown() {
         assert_eq!(StatusFields::default().verdict_of_trailers(), failed(Code::Unknown));
-        for bad in ["", "x", "-1", "17", "99999999999", "0x0", " 0", "+0"] {
+        for bad in ["", "x", "-1", "17", "99999999999", "0x0", " 0", "+0", "014", "00"] {
             assert_eq!(fields(bad).verdict_of_trailers(), failed(Code::Unknown), "{bad:?}");
         }
     }
@@ -239,7 +283,7 @@ mod tests {
         check("0", false, Pushback::After(Duration::ZERO));
         check("250", false, Pushback::After(Duration::from_millis(250)));
         check("99999999999999999999999", false, Pushback::After(Duration::MAX));
-        for bad in ["-1", "", "1.5", "abc", "+5", " 5", "5ms"] {
+        for bad in ["-1", "", "1.5", "abc", "+5", " 5", "5ms", "007", "00"] {
             check(bad, false, Pushback::Stop);
         }
         check("250", true, Pushback::Stop);

@@ -101,6 +101,11 @@ impl CodeSet {
     /// No code.
     pub const EMPTY: Self = Self(0);
 
+    /// As a number with a bit for each code.
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
     /// These codes.
     #[must_use]
     pub const fn of(codes: &[Code]) -> Self {

@@ -16,7 +16,7 @@ use crate::time::{Time, micros};
 pub const HEADER: &str = "grpc-timeout";
 
 /// A peer that ends an attempt this little before its limit ended it because of the limit: its timer started
-/// from the same number and runs on another clock.
+/// from the same number and runs on another clock. Of a short time it is at most a quarter.
 pub const GRACE: Duration = Duration::from_millis(5);
 
 /// The longest value of the header: the digits and the unit.
@@ -31,10 +31,10 @@ pub fn earliest(deadlines: impl IntoIterator<Item = Option<Time>>) -> Option<Tim
     deadlines.into_iter().flatten().min()
 }
 
-/// True if something that ended at `now` ended because of this limit.
+/// True if something that began at `began` and ended at `now` ended because of this limit.
 #[must_use]
-pub fn ended_by(limit: Option<Time>, now: Time) -> bool {
-    limit.is_some_and(|limit| now + GRACE >= limit)
+pub fn ended_by(limit: Option<Time>, began: Time, now: Time) -> bool {
+    limit.is_some_and(|limit| now + GRACE.min(limit.since(began) / 4) >= limit)
 }
 
 /// The value of a `grpc-timeout` header; `None` for one that does not follow the protocol.
@@ -128,8 +128,9 @@ mod tests {
     #[test]
     fn what_ends_within_the_grace_ended_by_the_limit() {
         let limit = Some(Time::from_micros(100_000));
-        assert!(!ended_by(limit, Time::from_micros(94_999)));
-        assert!(ended_by(limit, Time::from_micros(95_000)));
-        assert!(!ended_by(None, Time::from_micros(u64::MAX)));
+        let ended = |began, now| ended_by(limit, Time::from_micros(began), Time::from_micros(now));
+        assert!(!ended(0, 94_999) && ended(0, 95_000));
+        assert!(!ended(96_000, 98_999) && ended(96_000, 99_000), "a quarter of 4 ms");
+        assert!(!ended_by(None, Time::ZERO, Time::from_micros(u64::MAX)));
     }
 }

@@ -35,7 +35,7 @@ pub enum Fate {
     ChainNoMoreRetry,
     /// `stop_when`: the call had taken too long, or too few calls succeed.
     StopWhen,
-    /// The circuit breaker was open, or a kill refused calls: nothing was sent.
+    /// The circuit breaker was open: nothing was sent.
     CircuitOpen,
     /// The request was too long or not complete when it was sent.
     NotReplayable,
@@ -47,7 +47,7 @@ pub enum Fate {
     Cancelled,
     /// Observe mode only: a retry would have been sent.
     Retry,
-    /// A kill switch stops what is repeated.
+    /// A kill switch stops what is repeated, or refused the call: then nothing was sent.
     Killed,
 }
 

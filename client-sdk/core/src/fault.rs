@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Fault {
     /// The field, by its path from the message that was written: `policy.retry.max_attempts`.
     pub path: String,
-    /// What is wrong, with the value and the bound: `11 is not in 1..=10`.
+    /// What is wrong, with the value and the bound: `11 is not in 1 to 10`.
     pub problem: String,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Fault {
 }
 
 /// All the faults of one input, in the order of its fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
@@ -65,6 +65,13 @@ impl Faults {
     /// The faults, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+}
+
+/// As it is displayed, because `main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
+impl fmt::Debug for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -141,25 +148,25 @@ impl Bounds<Percent> {
 
 impl fmt::Display for Bounds<Percent> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..={}", self.min, self.max)
+        write!(f, "{} to {}", self.min, self.max)
     }
 }
 
 impl fmt::Display for Bounds<u32> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..={}", self.min, self.max)
+        write!(f, "{} to {}", self.min, self.max)
     }
 }
 
 impl fmt::Display for Bounds<Duration> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..={}", Millis(self.min), Millis(self.max))
+        write!(f, "{} to {}", Millis(self.min), Millis(self.max))
     }
 }
 
 impl fmt::Display for Bounds<Ratio> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}..={}", self.min, self.max)
+        write!(f, "{} to {}", self.min, self.max)
     }
 }
 

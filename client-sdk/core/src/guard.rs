@@ -5,8 +5,9 @@
 //! twice changes nothing. What is cut, and by which guard, is told as [`Excess`].
 //!
 //! A ceiling on the retry breaker's ratio also switches a breaker on that was off, and makes an adaptive one
-//! go by the ratio alone, which it could exceed otherwise. Where no code is left to retry, nothing is retried;
-//! a policy that only hedges then does not hedge either, because its hedges repeat failed attempts too.
+//! go by the ratio alone, which it could exceed otherwise. Where no code is left to retry, calls are sent once;
+//! a policy that only hedges then does not hedge either, because its hedges repeat failed attempts too. The limit
+//! of an attempt stays: a guard takes no time limit away.
 //!
 //! The repeat limit is no ceiling on rules: it is for the server layer of the callee, see
 //! [`repeat_limit`](crate::repeat_limit).
@@ -139,9 +140,9 @@ impl Ceiling {
             cut.attempts(self.max_attempts);
             cut.hedge(self.forbid_hedge);
             cut.codes(self.codes);
-            cut.attempt_timeout(self.min_per_attempt_timeout);
             cut.retry_breaker(self.max_retry_breaker_ratio);
         }
+        cut.attempt_timeout(self.min_per_attempt_timeout);
         (cut.policy, cut.excesses)
     }
 }
@@ -187,10 +188,13 @@ impl Cut {
         let problem = format!("{} may not be retried", names.join(", "));
         match &mut self.policy.retry {
             Some(retry) => {
-                retry.codes = retry.codes.intersection(allowed);
-                if retry.codes.is_empty() {
-                    self.policy.retry = None;
+                let left = retry.codes.intersection(allowed);
+                if left.is_empty() {
+                    // The rest of the block stays: the limit of an attempt holds for one that is not repeated too.
+                    retry.max_attempts = 1;
                     self.policy.hedge = None;
+                } else {
+                    retry.codes = left;
                 }
                 self.note("retry.codes", problem);
             }

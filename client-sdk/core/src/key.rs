@@ -1,7 +1,7 @@
 //! Who calls what: one exact route, and the rules for names.
 //!
 //! Names end up in store keys, metric labels and headers, so they are restricted to what all of those can
-//! carry: 1..=255 bytes of visible ASCII without `*`; `/` only in methods, where it stands once, between
+//! carry: 1 to 255 bytes of visible ASCII without `*`; `/` only in methods, where it stands once, between
 //! service and method.
 
 use std::fmt;

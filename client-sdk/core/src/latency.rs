@@ -20,6 +20,10 @@ const SUB_BITS: u32 = 3;
 const SUBS: u64 = 1 << SUB_BITS;
 /// How long one window of [`Recent`] is.
 const WINDOW: Duration = Duration::from_secs(10);
+/// So many of what was counted lately are within the usual time.
+const USUAL: Percent = Percent::from_hundredths(9_900);
+/// So many must be known to say what is usual.
+const USUAL_MIN_SAMPLES: u32 = 20;
 
 /// The bucket that a duration falls into.
 #[must_use]
@@ -103,6 +107,34 @@ pub struct Recent {
     /// The number of the present window; the other half holds the one before.
     window: AtomicU64,
     halves: [Half; 2],
+    usual: PerWindow,
+}
+
+/// A duration that is found once in a window of [`Recent`].
+#[derive(Debug, Default)]
+pub(crate) struct PerWindow(AtomicU64);
+
+impl PerWindow {
+    const BITS: u32 = 40;
+    const UNKNOWN: u64 = (1 << Self::BITS) - 1;
+
+    /// What was put last, if it was put in the window of `now`; and what it is.
+    pub(crate) fn get(&self, now: Time) -> (bool, Option<Duration>) {
+        let word = self.0.load(Ordering::Relaxed);
+        let us = word & Self::UNKNOWN;
+        let is_known = word != 0 && us != Self::UNKNOWN;
+        (word >> Self::BITS == Self::window(now), is_known.then(|| Duration::from_micros(us)))
+    }
+
+    pub(crate) fn put(&self, now: Time, found: Option<Duration>) {
+        let us = found.map_or(Self::UNKNOWN, |found| micros(found).min(Self::UNKNOWN - 1));
+        self.0.store((Self::window(now) << Self::BITS) | us, Ordering::Relaxed);
+    }
+
+    /// Never 0 within five years: that is a word in which nothing was put.
+    fn window(now: Time) -> u64 {
+        (Recent::window_of(now) + 1) & (u64::MAX >> Self::BITS)
+    }
 }
 
 #[derive(Debug)]
@@ -160,6 +192,17 @@ impl Recent {
             (None, None) => None,
         }
         .map(end_of)
+    }
+
+    /// What 99 of 100 counted lately did not exceed, as it was known last; and whether it still is.
+    pub(crate) fn usual(&self, now: Time) -> (Option<Duration>, bool) {
+        let (is_present, known) = self.usual.get(now);
+        if is_present {
+            return (known, true);
+        }
+        let Some(found) = self.percentile(now, USUAL, USUAL_MIN_SAMPLES) else { return (known, false) };
+        self.usual.put(now, Some(found));
+        (Some(found), true)
     }
 
     /// The number of the window that a time lies in.
@@ -220,7 +263,8 @@ impl Default for Half {
 
 impl Default for Recent {
     fn default() -> Self {
-        Self { window: AtomicU64::new(0), halves: [Half::default(), Half::default()] }
+        let halves = [Half::default(), Half::default()];
+        Self { window: AtomicU64::new(0), halves, usual: PerWindow::default() }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Damper's rule book: everything that decides about repeating a call, and nothing else.
 //!
 //! The crate is pure. It has no clock, no I/O, no threads and no randomness of its own: the present [`Time`]
-//! and random numbers come in as arguments. The client SDK, the durable queue and the simulator are drivers
-//! of this one rule book, and every rule can be tested without sleeping.
+//! and random numbers come in as arguments. The client SDK and the simulator are drivers of this
+//! one rule book, and every rule can be tested without sleeping.
 //!
 //! Three nouns carry it:
 //! - [`Policy`]: immutable settings; a [`Rule`] binds a checked one to a [`Pattern`], a [`Table`] finds it.

@@ -4,6 +4,7 @@
 //! `Route` from the old one: the state is carried over, so a policy change keeps every count; only a window
 //! of another shape starts empty. A call in flight keeps the `Route` it began with.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -14,22 +15,21 @@ use crate::code::Code;
 use crate::fate::{Ending, Fate};
 use crate::fault::Percent;
 use crate::kill::Switch;
-use crate::latency::{Histogram, Recent};
+use crate::latency::{Histogram, PerWindow, Recent, bucket_of};
 use crate::policy::{HedgeDelay, Policy};
 use crate::run::Run;
 use crate::table::Rule;
-use crate::time::{Time, micros};
+use crate::time::Time;
 use crate::window::{Window, WindowShape};
 
-const DELAY_BITS: u32 = 40;
-const DELAY_MASK: u64 = (1 << DELAY_BITS) - 1;
-const WINDOW_MASK: u64 = (1 << (64 - DELAY_BITS)) - 1;
-const UNKNOWN_DELAY: u64 = DELAY_MASK;
+/// While it is not known how long attempts usually take, so long is long enough.
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// So many routes of one process are told apart; the calls of further methods are counted together.
 pub const MAX_ROUTES: usize = 1_000;
 /// The method under which calls are counted that no route of their own exists for: those beyond
-/// [`MAX_ROUTES`], and those whose path names no method. No method has this name, so no rule applies to it.
+/// [`MAX_ROUTES`], and those whose path names no method. No method has this name, so only rules for every method
+/// apply to it. Callees beyond that number share this name likewise.
 pub const OTHER_METHOD: &str = "_OTHER";
 
 /// A route with the rule that applies to it.
@@ -38,7 +38,7 @@ pub struct Route {
     rule: Option<Arc<Rule>>,
     windows: Arc<Windows>,
     /// The hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
-    hedge_delay: Arc<AtomicU64>,
+    hedge_delay: Arc<PerWindow>,
     state: Arc<RouteState>,
     /// The same for all calls, whatever rule they began with.
     switch: Arc<Switch>,
@@ -83,6 +83,19 @@ impl RouteState {
         if let Some(recent) = self.recent.get() {
             recent.record(now, duration);
         }
+    }
+
+    /// True if the callee should have answered an attempt that had so much time: as long as 99 of 100 successful
+    /// ones took lately, or when that was known last.
+    pub(crate) fn is_long_enough(&self, given: Duration, now: Time) -> bool {
+        let usual = self.recent().and_then(|recent| recent.usual(now).0);
+        usual.map_or(given >= LONG_ENOUGH, |usual| bucket_of(given) >= bucket_of(usual))
+    }
+
+    /// True if an attempt had less time than they take now.
+    pub(crate) fn is_hurried(&self, given: Duration, now: Time) -> bool {
+        let is_less = |usual| bucket_of(given) < bucket_of(usual);
+        matches!(self.recent().map(|recent| recent.usual(now)), Some((Some(usual), true)) if is_less(usual))
     }
 
     /// An attempt that took at least so long when it was given up.
@@ -178,19 +191,17 @@ impl Route {
             HedgeDelay::Percentile { at, min, max } => (at, min, max),
         };
         // A window's percentile is the same for all calls of the next: it is found once.
-        let window = (Recent::window_of(now) + 1) & WINDOW_MASK;
-        let known = self.hedge_delay.load(Ordering::Relaxed);
-        let delay_us = if known >> DELAY_BITS == window {
-            known & DELAY_MASK
-        } else {
-            let overtaken = self.state.overtaken.get().map(AsRef::as_ref);
-            let samples = samples_for(at);
-            let found = self.state.recent()?.complete_percentile(overtaken, now, at, samples);
-            let delay_us = found.map_or(UNKNOWN_DELAY, |delay| micros(delay).min(UNKNOWN_DELAY - 1));
-            self.hedge_delay.store((window << DELAY_BITS) | delay_us, Ordering::Relaxed);
-            delay_us
+        let delay = match self.hedge_delay.get(now) {
+            (true, known) => known,
+            (false, _) => {
+                let overtaken = self.state.overtaken.get().map(AsRef::as_ref);
+                let samples = samples_for(at);
+                let found = self.state.recent()?.complete_percentile(overtaken, now, at, samples);
+                self.hedge_delay.put(now, found);
+                found
+            }
         };
-        (delay_us != UNKNOWN_DELAY).then(|| Duration::from_micros(delay_us).clamp(min, max.max(min)))
+        delay.map(|delay| delay.clamp(min, max.max(min)))
     }
 
     /// What kills say of it.
@@ -222,7 +233,6 @@ fn shape_for(rule: Option<&Rule>) -> WindowShape {
 }
 
 /// What has happened on a route since the driver started. Every call that ended has exactly one ending.
-#[derive(Debug)]
 pub struct Counters {
     calls: AtomicU64,
     unsent: AtomicU64,
@@ -364,6 +374,31 @@ impl Counters {
     }
 }
 
+/// What has happened, by name; what never did is left out.
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let codes = || Code::ALL.into_iter().map(|code| (code.name(), self.code(code)));
+        let counts = [
+            ("calls", self.calls()),
+            ("attempts", self.attempts()),
+            ("retries", self.retries()),
+            ("hedges", self.hedges()),
+            ("would_hedges", self.would_hedges()),
+            ("transparent_resends", self.transparent_resends()),
+            ("without_context", self.without_context()),
+            ("outer_loop_calls", self.outer_loop_calls()),
+        ];
+        let mut shown = f.debug_map();
+        for (name, count) in counts.into_iter().chain(codes()).filter(|(_, count)| *count > 0) {
+            shown.entry(&format_args!("{name}"), &count);
+        }
+        for (ending, count) in self.endings() {
+            shown.entry(&format_args!("{ending}"), &count);
+        }
+        shown.finish()
+    }
+}
+
 fn add(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
@@ -392,6 +427,16 @@ mod tests {
     use super::*;
     use crate::pattern::Pattern;
     use crate::policy::Mode;
+
+    #[test]
+    fn counters_are_shown_by_name_and_without_zeros() {
+        let counters = Counters::default();
+        assert_eq!(format!("{counters:?}"), "{}");
+        counters.count_call();
+        counters.count_code(Code::Unavailable);
+        counters.count_ending(Ending::real(Fate::Budget));
+        assert_eq!(format!("{counters:?}"), "{calls: 1, attempts: 1, UNAVAILABLE: 1, budget: 1}");
+    }
 
     #[test]
     fn latencies_are_noted_from_the_first_rule_that_does_anything_and_kept_when_it_goes() {

@@ -148,7 +148,8 @@ mod tests {
         assert_eq!(stands(&route, NOW).circuit, Some(Phase::Closed));
         for _ in 0..settings.consecutive_failures {
             let circuit = &route.state().circuit;
-            circuit.ended(&settings, Admission::Closed, Outcome::Failed, route.calls(), NOW);
+            let closed = Admission::Closed { since_ms: 0 };
+            circuit.ended(&settings, closed, Outcome::Failed, route.calls(), NOW);
         }
         assert_eq!(stands(&route, NOW).circuit, Some(Phase::Open));
         let later = NOW + settings.open_for;

@@ -3,29 +3,33 @@
 //! rustls says precisely what is wrong with a certificate, but deep in a chain of errors, and in its own terms. In
 //! TLS 1.3 a server judges the client's certificate after the client has finished the handshake: its alert then
 //! breaks the HTTP/2 connection, where only the alert's text is left, and a reset may even overtake it. So texts are
-//! looked at too, and [`after_handshake`] says what a connection that ends at once may mean.
+//! looked at too, and [`of_lost`] says what a connection that ends at once may mean.
 
 use std::error::Error;
 
-/// What a certificate, or the way TLS was spoken, is refused for; none if it is about something else.
+/// What a certificate, or the way TLS or HTTP/2 was spoken, is refused for; `None` if it is about something else.
 #[must_use]
 pub fn of(error: &(dyn Error + 'static)) -> Option<String> {
+    let found = chain(error).find_map(in_http2);
     #[cfg(feature = "tls")]
-    {
-        let found = chain(error).find_map(tls::in_words);
-        found.or_else(|| tls::in_text(&with_sources(error)))
-    }
-    #[cfg(not(feature = "tls"))]
-    {
-        let _ = error;
-        None
-    }
+    let found =
+        found.or_else(|| chain(error).find_map(tls::in_words)).or_else(|| tls::in_text(&with_sources(error)));
+    found
 }
 
-/// What a connection that was lost before its first answer may mean, where TLS was spoken without showing a
-/// certificate; none if it is about something else.
+/// What cannot be read as HTTP/2 was not written by a server of it.
+fn in_http2(error: &(dyn Error + 'static)) -> Option<String> {
+    let error = error.downcast_ref::<h2::Error>()?;
+    let is_unread = matches!(error.reason(), Some(h2::Reason::FRAME_SIZE_ERROR | h2::Reason::PROTOCOL_ERROR));
+    (is_unread && error.is_library() && error.is_go_away()).then(|| {
+        "what answers there does not speak HTTP/2; if it speaks TLS, use an https:// address, else look at the port"
+            .to_owned()
+    })
+}
+
+/// What a connection that was lost before its first answer may mean; `None` if it is about something else.
 #[must_use]
-pub fn after_handshake(error: &(dyn Error + 'static), has_certificate: bool) -> Option<&'static str> {
+pub fn of_lost(error: &(dyn Error + 'static), is_tls: bool, has_certificate: bool) -> Option<&'static str> {
     const LOST: [&str; 5] = [
         "connection reset",
         "broken pipe",
@@ -34,8 +38,12 @@ pub fn after_handshake(error: &(dyn Error + 'static), has_certificate: bool) -> 
         "close_notify",
     ];
     let text = with_sources(error).to_ascii_lowercase();
-    let lost = !has_certificate && LOST.iter().any(|words| text.contains(words));
-    lost.then_some("the server may require a client certificate (DAMPER_CERT_FILE and DAMPER_KEY_FILE)")
+    let hint = match (is_tls, has_certificate) {
+        (false, _) => "the server may speak TLS: then use an https:// address",
+        (true, false) => "the server may require a client certificate (DAMPER_CERT_FILE and DAMPER_KEY_FILE)",
+        (true, true) => return None,
+    };
+    LOST.iter().any(|words| text.contains(words)).then_some(hint)
 }
 
 /// An error with all that caused it.
@@ -56,7 +64,6 @@ pub fn with_sources(error: &dyn Error) -> String {
 }
 
 /// The error and what caused it; an I/O error hides what it is made of from `source`.
-#[cfg(feature = "tls")]
 fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
@@ -153,8 +160,24 @@ mod tls {
             }
             CertificateError::Revoked => "the server's certificate was revoked".to_owned(),
             CertificateError::BadEncoding => "the server's certificate can not be read".to_owned(),
-            other => format!("the server's certificate is of no use: {other}"),
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => SAME_NAME.to_owned(),
+            CertificateError::UnsupportedSignatureAlgorithmContext { .. } => {
+                "the server's certificate is signed by an algorithm that is not supported here; issue it with an \
+                 ECDSA or RSA key"
+                    .to_owned()
+            }
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                "the server's certificate is not for servers; issue it with the extended key usage serverAuth"
+                    .to_owned()
+            }
+            other => format!("the server's certificate is of no use: {}", name_of(other)),
         }
+    }
+
+    /// The name of an error alone: its content is for programs.
+    fn name_of(error: &CertificateError) -> String {
+        let text = format!("{error:?}");
+        text.chars().take_while(char::is_ascii_alphanumeric).collect()
     }
 
     /// `damper` of `DnsName("damper")`, as rustls writes names.
@@ -205,11 +228,19 @@ mod tests {
             (CertificateError::Expired, "has expired"),
             (CertificateError::NotValidYet, "not valid yet"),
             (CertificateError::BadSignature, "of the same name"),
-            (CertificateError::InvalidPurpose, "of no use"),
+            (CertificateError::InvalidPurpose, "serverAuth"),
+            (CertificateError::UnhandledCriticalExtension, "of no use: UnhandledCriticalExtension"),
+            (
+                CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                    signature_algorithm_id: vec![6, 8, 42],
+                    public_key_algorithm_id: vec![6, 7],
+                },
+                "of the same name",
+            ),
         ];
         for (error, words) in table {
             let said = said(Tls::InvalidCertificate(error));
-            assert!(said.contains(words), "{said}");
+            assert!(said.contains(words) && !said.contains('['), "{said}");
         }
     }
 
@@ -226,9 +257,11 @@ mod tests {
     #[test]
     fn what_is_not_about_tls_is_left_to_others() {
         let refused = io::Error::new(io::ErrorKind::ConnectionRefused, "Connection refused");
-        assert_eq!((of(&refused), after_handshake(&refused, false)), (None, None));
+        assert_eq!((of(&refused), of_lost(&refused, true, false)), (None, None));
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
-        assert!(after_handshake(&reset, false).unwrap().contains("client certificate"));
-        assert_eq!(after_handshake(&reset, true), None);
+        assert!(of_lost(&reset, true, false).unwrap().contains("client certificate"));
+        assert!(of_lost(&reset, false, false).unwrap().contains("https://"));
+        assert_eq!(of_lost(&reset, true, true), None);
+        assert_eq!(of(&h2::Error::from(h2::Reason::REFUSED_STREAM)), None);
     }
 }

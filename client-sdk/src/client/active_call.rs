@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, Send, Step, Time, Verdict};
 
-use super::cause::Cause;
+use super::cause::{self, Cause};
 use super::hang_up::HangUp;
 use super::telemetry::{AttemptWatch, CallWatch};
 use super::trail::Trail;
@@ -28,6 +28,8 @@ pub(crate) struct ActiveCall {
     now: Time,
     /// On a request that is still being sent; nobody does once the answer has begun.
     hang_up: HangUp,
+    /// The last attempt came to an error instead of an answer.
+    is_error: bool,
     /// Reading the clock is dear, so it is not read after the end.
     has_ended: bool,
 }
@@ -51,6 +53,7 @@ impl ActiveCall {
             trail,
             now: start.now,
             hang_up: HangUp::default(),
+            is_error: false,
             has_ended: false,
         }
     }
@@ -72,6 +75,11 @@ impl ActiveCall {
     /// True if the engine may end an attempt before the transport does.
     pub(crate) fn is_enforced(&self) -> bool {
         self.route.policy().is_some_and(|policy| policy.mode == Mode::Enforce)
+    }
+
+    /// True if the engine ends the attempt at some time.
+    pub(super) fn has_limit(&self) -> bool {
+        self.is_enforced() && self.call.has_limit()
     }
 
     /// True while the call waits and nothing is in flight.
@@ -98,6 +106,7 @@ impl ActiveCall {
         cause: Cause<'_>,
     ) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
+        self.is_error = matches!(cause, Cause::Error(_));
         let code = self.watch.attempt_ended(attempt, &verdict, now);
         self.trail.attempt_ended(number, code, &verdict, cause, now, self.route.failures());
         self.call.attempt_ended(&self.route, number, verdict, now, fastrand::u64(..));
@@ -147,7 +156,8 @@ impl ActiveCall {
         self.watch.ended(finish, self.trail.sends(), now);
         self.trail.ended(finish, self.watch.code_of(finish), now, self.route.failures());
         if let Some(context) = &self.context {
-            context.call_ended(&self.route, finish);
+            let codes = cause::seen_as(self.watch.code_of(finish), self.is_error);
+            context.call_ended(&self.route, finish, codes);
         }
     }
 }

@@ -45,6 +45,15 @@ impl Begun {
         }
     }
 
+    /// One more frame of data was ready. True if the answer's time is over: a body that always has one would never be
+    /// asked otherwise. Most answers have a single frame, for which the clock is not read.
+    pub(super) fn is_over_at_frame(&mut self) -> bool {
+        match self {
+            Self::Passing(_) => false,
+            Self::Governed(answering) => answering.is_over_at_frame(),
+        }
+    }
+
     /// Ready when the attempt's time is over.
     pub(super) fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self::Governed(answering) = self else { return Poll::Pending };

@@ -75,6 +75,8 @@ fn free_place() -> Place {
 pub(super) struct Answering {
     pub(super) calling: Calling,
     hang_up: HangUp,
+    /// One frame of data was read.
+    has_frame: bool,
 }
 
 impl Answering {
@@ -83,7 +85,15 @@ impl Answering {
         let hang_up = calling.call.answer_begins(attempt.number());
         calling.attempt = attempt;
         calling.requests.forget();
-        Self { calling, hang_up }
+        Self { calling, hang_up, has_frame: false }
+    }
+
+    /// One more frame is ready; is the time over?
+    pub(super) fn is_over_at_frame(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.has_frame, true);
+        !is_first
+            && self.calling.call.has_limit()
+            && !matches!(self.calling.call.next_step(), Step::Wait { .. })
     }
 
     /// The answer ended so.

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::io;
 
 use damper_core::failed_call::MAX_DETAIL_BYTES;
-use damper_core::{Failure, Verdict};
+use damper_core::{Code, CodeSet, Failure, Verdict};
 use http::{HeaderMap, StatusCode};
 
 use crate::headers;
@@ -32,6 +32,16 @@ pub(super) enum Cause<'a> {
     Over,
 }
 
+/// What tonic may make of an error of the transport: its own code, not the one that it is judged by.
+const OF_TRANSPORT: CodeSet =
+    CodeSet::of(&[Code::Cancelled, Code::Unknown, Code::Internal, Code::Unavailable]);
+
+/// The codes that an application may see where an attempt was counted with this one.
+pub(super) fn seen_as(code: Code, is_error: bool) -> CodeSet {
+    let code = CodeSet::of(&[code]);
+    if is_error { code.union(OF_TRANSPORT) } else { code }
+}
+
 /// What is told of an attempt that failed, in at most [`MAX_DETAIL_BYTES`].
 pub(super) fn detail(verdict: &Verdict, cause: Cause<'_>) -> Cow<'static, str> {
     let words = match cause {
@@ -45,6 +55,9 @@ pub(super) fn detail(verdict: &Verdict, cause: Cause<'_>) -> Cow<'static, str> {
     };
     let more = match verdict {
         Verdict::Unprocessed => "the server has not seen the request",
+        Verdict::Unsent => "the request was not sent",
+        Verdict::Local => "the process itself refused it",
+        Verdict::TimedOut => "a timer of the client ended it",
         Verdict::Failure(Failure { no_more_retry: true, .. }) => "a hop below had given up",
         Verdict::Failure(Failure { pushback: Some(_), .. }) => "the server said when to retry, or not to",
         Verdict::Failure(_) | Verdict::Success => "",

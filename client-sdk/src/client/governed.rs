@@ -210,7 +210,9 @@ where
             };
             return Judged::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
         }
-        match (calling.call.hold_limit(), came) {
+        // What cannot be sent again gains nothing by being held.
+        let limit = calling.call.hold_limit().filter(|_| calling.requests.may_repeat());
+        match (limit, came) {
             (Some(limit), Came::Outcome(Ok(response))) => {
                 self.put(Attempt::holding(watch, Box::new(Held::new(response, limit))));
                 Judged::Held

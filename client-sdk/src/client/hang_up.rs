@@ -4,6 +4,9 @@
 //! source is silent, so the stream of a call that was cut would stay open. A request that is not kept is
 //! therefore sent through a [`Line`], on which the call can hang up: the stream is reset with CANCEL.
 //!
+//! One case is out of reach: while a chunk waits for the peer's window hyper asks for no more of the body, and once the
+//! answer has begun it listens to nothing else. Such a stream stays until window arrives or the connection ends.
+//!
 //! A call that is over is one that was dropped or ended before its answer began, or whose time is over. An
 //! application that lets go of a begun answer may go on sending, as it may without this layer.
 

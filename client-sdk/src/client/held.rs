@@ -18,6 +18,8 @@ use super::verdict::{self, BoxError};
 
 /// A gRPC message begins with one byte of flags and four of length.
 const PREFIX: usize = 5;
+/// Frames can be empty, so bytes alone would not bound them.
+const MAX_FRAMES: usize = 65_536;
 
 pub(super) struct Held<B: Body> {
     pub(super) head: Response<()>,
@@ -26,6 +28,7 @@ pub(super) struct Held<B: Body> {
     pub(super) end: Option<HeldEnd>,
     limit: usize,
     bytes: usize,
+    frames: usize,
     prefix: [u8; PREFIX],
 }
 
@@ -48,7 +51,7 @@ where
         let (parts, body) = response.into_parts();
         let head = Response::from_parts(parts, ());
         let (kept, prefix) = (VecDeque::new(), [0; PREFIX]);
-        Self { head, body: Box::pin(body), kept, end: None, limit, bytes: 0, prefix }
+        Self { head, body: Box::pin(body), kept, end: None, limit, bytes: 0, frames: 0, prefix }
     }
 
     /// Ready when it has an end.
@@ -70,7 +73,7 @@ where
     pub(super) fn verdict(&self, external: bool) -> Option<Verdict> {
         match self.end.as_ref()? {
             HeldEnd::Trailers(trailers) => Some(verdict::of_trailers(Some(trailers), external)),
-            HeldEnd::Error(error) => Some(verdict::of_error(&**error)),
+            HeldEnd::Error(error) => Some(verdict::of_error(&**error).of_begun()),
             HeldEnd::Bare => Some(verdict::of_trailers(None, external)),
             HeldEnd::TooLong => None,
         }
@@ -88,10 +91,11 @@ where
     fn keep(&mut self, data: B::Data) -> Option<HeldEnd> {
         let fits = self.fits(&data);
         self.bytes = self.bytes.saturating_add(data.remaining());
+        self.frames += 1;
         if data.has_remaining() {
             self.kept.push_back(data);
         }
-        (!fits).then_some(HeldEnd::TooLong)
+        (!fits || self.frames > MAX_FRAMES).then_some(HeldEnd::TooLong)
     }
 
     /// True if the answer is one message within the limit so far.

@@ -9,14 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
 
-use damper_core::{Code, Fate, Finish, Time, Verdict};
+use damper_core::{Code, CodeSet, Fate, Finish, Time, Verdict};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
 use super::begun::Begun;
-use super::cause::Cause;
+use super::cause::{self, Cause};
 use super::response_body::ResponseBody;
 use super::response_future::Answered;
 use super::sending::Sending;
@@ -85,7 +85,7 @@ impl PassingCall {
             trail.attempt_ended(1, code, verdict, cause, now, self.route.failures());
             trail.ended(&finish, code, now, self.route.failures());
         }
-        self.tell(&finish, now);
+        self.tell(&finish, cause::seen_as(code, matches!(cause, Cause::Error(_))), now);
     }
 
     /// What the application gets. The call ends here, or where the answer does.
@@ -116,12 +116,12 @@ impl PassingCall {
         Trail::of_first(Ids { trace: self.trace, call: None }, began)
     }
 
-    fn tell(&mut self, finish: &Finish, now: Time) {
+    fn tell(&mut self, finish: &Finish, codes: CodeSet, now: Time) {
         self.times.attempt_ended(now);
         self.attempt.ended(now);
         self.times.ended(now);
         if let Some(context) = &self.context {
-            context.call_ended(&self.route, finish);
+            context.call_ended(&self.route, finish, codes);
         }
     }
 }
@@ -140,6 +140,6 @@ impl Drop for PassingCall {
             _ => Code::Cancelled,
         };
         trail.ended(&finish, code, now, failures);
-        self.tell(&finish, now);
+        self.tell(&finish, cause::seen_as(code, false), now);
     }
 }

@@ -5,7 +5,8 @@
 //! twice, partly or reordered. Anything else passes straight through: what was read already, then the rest.
 //!
 //! The bytes kept by all calls together are bounded too; beyond that calls are sent once. A call keeps them until
-//! its answer begins or it ends.
+//! its answer begins or it ends. A chunk holds the whole buffer that it was cut from, so a short one counts as the
+//! buffer that tonic makes for a message. Once a good part of the memory is in use short chunks are copied instead.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -22,6 +23,12 @@ use tonic::body::Body;
 
 /// The request bytes that all calls together may keep.
 const MAX_MEMORY: usize = 16 << 20;
+/// What a short chunk holds: the buffer that tonic encodes a message into.
+const BUFFER: usize = 8 << 10;
+/// From here on short chunks are copied.
+const COPIES_FROM: usize = MAX_MEMORY / 2;
+/// Longer ones are not: they waste little of their buffer.
+const SHORT: usize = BUFFER / 2;
 /// The chunks that one call may keep: chunks can be empty, so bytes alone would not bound them.
 const MAX_CHUNKS: usize = 1_024;
 
@@ -43,6 +50,8 @@ pub(crate) enum Captured {
 #[derive(Debug)]
 pub(crate) struct Kept {
     chunks: Chunks,
+    /// What they hold in memory.
+    reserved: usize,
     /// The body said how long it is, so the attempts say it too: an exact size becomes a `content-length`.
     exact: bool,
     memory: Arc<Memory>,
@@ -75,12 +84,13 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captu
                 Err(other) => break Some(Ok(other)),
             },
             Poll::Ready(Some(Err(error))) => break Some(Err(error)),
-            Poll::Ready(None) if memory.reserve(chunks.bytes) => {
+            Poll::Ready(None) => {
+                let Some(reserved) = memory.reserve_for(&mut chunks) else { break None };
                 let exact = hint.exact().is_some();
                 let memory = Arc::clone(memory);
-                return Captured::Whole(Kept { chunks, exact, memory });
+                return Captured::Whole(Kept { chunks, reserved, exact, memory });
             }
-            Poll::Ready(None) | Poll::Pending => break None,
+            Poll::Pending => break None,
         }
     };
     if chunks.len() == 0 && next.is_none() {
@@ -94,6 +104,17 @@ impl Memory {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// Reserves what these chunks hold, and says how much that is; none if there is no room.
+    fn reserve_for(&self, chunks: &mut Chunks) -> Option<usize> {
+        if self.in_use.load(Ordering::Relaxed) >= COPIES_FROM {
+            chunks.copy_short_ones();
+            return self.reserve(chunks.bytes).then_some(chunks.bytes);
+        }
+        let held =
+            chunks.iter().map(|chunk| if chunk.is_empty() { 0 } else { chunk.len().max(BUFFER) }).sum();
+        self.reserve(held).then_some(held)
     }
 
     fn reserve(&self, bytes: usize) -> bool {
@@ -116,7 +137,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.memory.in_use.fetch_sub(self.chunks.bytes, Ordering::Relaxed);
+        self.memory.in_use.fetch_sub(self.reserved, Ordering::Relaxed);
     }
 }
 
@@ -131,6 +152,17 @@ impl Chunks {
 
     fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.more.len()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.first.iter().chain(&self.more)
+    }
+
+    /// Lets go of the buffers that short chunks were cut from.
+    fn copy_short_ones(&mut self) {
+        for chunk in self.first.iter_mut().chain(&mut self.more).filter(|chunk| chunk.len() <= SHORT) {
+            *chunk = Bytes::copy_from_slice(chunk);
+        }
     }
 }
 
@@ -210,5 +242,52 @@ impl http_body::Body for Resumed {
             hint.set_upper(upper.saturating_add(read as u64));
         }
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use http_body_util::Full;
+
+    use super::*;
+
+    /// A buffer as tonic makes one for each message, which is counted until it is let go.
+    struct Buffer(Vec<u8>, Arc<AtomicUsize>);
+
+    impl Buffer {
+        fn message(held: &Arc<AtomicUsize>) -> Body {
+            held.fetch_add(BUFFER, Ordering::Relaxed);
+            let buffer = Bytes::from_owner(Self(vec![0; BUFFER], Arc::clone(held)));
+            Body::new(Full::new(buffer.slice(..20)))
+        }
+    }
+
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            self.1.fetch_sub(BUFFER, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn kept_requests_hold_no_more_memory_than_is_said() {
+        let (memory, held) = (Arc::default(), Arc::default());
+        let kept: Vec<_> = (0..20_000)
+            .map(|_| match capture(Buffer::message(&held), 1_024, &memory) {
+                Captured::Whole(kept) => kept,
+                Captured::Once(_) => panic!("twenty bytes find room"),
+            })
+            .collect();
+        assert!(held.load(Ordering::Relaxed) <= memory.in_use(), "{held:?} {memory:?}");
+        assert!(memory.in_use() <= MAX_MEMORY);
+        drop(kept);
+        assert_eq!((memory.in_use(), held.load(Ordering::Relaxed)), (0, 0));
     }
 }

@@ -128,9 +128,17 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn of(request: &Request<Body>) -> Self {
-        let [timeout, trace] = headers::both(request.headers(), [&headers::TIMEOUT, &headers::TRACE_PARENT]);
-        Self { timeout: timeout.and_then(deadline::parse), trace: trace.and_then(HexId::of_traceparent) }
+    /// Reads it, and takes off how often the application says that it sent the request before: on this hop that is
+    /// for the layer to say, and a handler that copies what it received would make a first send look like a repeat.
+    pub(super) fn of(request: &mut Request<Body>) -> Self {
+        let names = [&headers::TIMEOUT, &headers::TRACE_PARENT, &headers::PREVIOUS_ATTEMPTS];
+        let [timeout, trace, previous] = headers::each(request.headers(), names);
+        let timeout = timeout.and_then(deadline::parse);
+        let asked = Self { timeout, trace: trace.and_then(HexId::of_traceparent) };
+        if previous.is_some() {
+            request.headers_mut().remove(&headers::PREVIOUS_ATTEMPTS);
+        }
+        asked
     }
 }
 

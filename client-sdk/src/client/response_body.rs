@@ -98,6 +98,13 @@ where
 
     /// No body: the answer was made here.
     pub(crate) fn empty() -> Self {
+        Self::default()
+    }
+}
+
+/// A body without content, as tonic's interceptors need one for the calls that they refuse.
+impl<B: Body> Default for ResponseBody<B> {
+    fn default() -> Self {
         Self { inner: Inner::Over, call: None }
     }
 }
@@ -126,6 +133,12 @@ where
         };
         let end = match frame {
             Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() => {
+                if this.call.as_mut().is_some_and(Begun::is_over_at_frame) {
+                    let told = End::Cut.tell(this.call);
+                    debug_assert!(told, "the engine ends it");
+                    this.inner.set(Inner::Over);
+                    return Poll::Ready(Some(Ok(Frame::trailers(OwnAnswer::TimedOut.trailers()))));
+                }
                 // Who asks whether that was the last frame does not ask for another.
                 if this.inner.is_end_stream() {
                     end_bare(this.call);

@@ -51,11 +51,8 @@ impl<S> ClientService<S> {
         if context.as_ref().is_some_and(|context| context.chain().has_failed(route.id())) {
             route.state().counters.count_outer_loop();
         }
-        if self.engine.serves() && route.policy().is_some() {
-            self.engine.count_governed_call();
-            if context.is_none() {
-                route.state().counters.count_without_context();
-            }
+        if context.is_none() && self.engine.serves() {
+            route.state().counters.count_without_context();
         }
         context
     }

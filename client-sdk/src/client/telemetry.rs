@@ -6,6 +6,9 @@
 //! for each is one request that a server may continue; the call around them is `internal`, so that nobody who
 //! counts client spans counts it twice. An attempt given up for another has code 1 and is no error.
 //!
+//! Each send but the first, and each call that failed, is also an event of the level debug within the call's span, so
+//! that retries stand in a service's log.
+//!
 //! A call without a rule has no span, and where no subscriber wants them none is made. Times are kept only
 //! with the feature `metrics`.
 
@@ -48,19 +51,18 @@ impl CallWatch {
     /// An attempt is sent.
     pub(super) fn sent(&mut self, send: &Send, now: Time, clock: Clock) -> AttemptWatch {
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
+        self.log_repeat(send);
         let limit = send.limit.map(|limit| now + limit);
         let times = self.times.sent(send.kind, now);
-        AttemptWatch { number: send.attempt, span, limit, clock: Some(clock), times }
+        AttemptWatch { number: send.attempt, span, sent_at: now, limit, clock: Some(clock), times }
     }
 
     /// An attempt ended so; answers with what code.
     pub(super) fn attempt_ended(&mut self, mut attempt: AttemptWatch, verdict: &Verdict, now: Time) -> Code {
-        let code = match verdict {
-            Verdict::Success => Code::Ok,
-            Verdict::Unprocessed => Code::Unavailable,
+        let code = match verdict.code() {
             // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
-            Verdict::Failure(failure) if failure.code == Code::Cancelled => attempt.code_of_end(now),
-            Verdict::Failure(failure) => failure.code,
+            Code::Cancelled => attempt.code_of_end(now),
+            code => code,
         };
         self.tell_end(&mut attempt, code, now);
         code
@@ -91,6 +93,30 @@ impl CallWatch {
         record_code(&self.span, code, code != Code::Ok && finish.ending.fate != Fate::Cancelled);
         self.span.record("damper.fate", display(finish.ending));
         self.span.record("damper.attempts", sends);
+        self.log_end(finish, code, sends);
+    }
+
+    /// One event for each send but the first. It belongs to the call's span, which names the rule.
+    fn log_repeat(&self, send: &Send) {
+        let Some(Names { callee, method }) = self.names.as_deref() else { return };
+        if send.kind == SendKind::First {
+            return;
+        }
+        let (attempt, kind) = (send.attempt, kind_name(send.kind));
+        // A hedge follows no failure.
+        let after = (send.kind != SendKind::Hedge).then(|| self.code.name());
+        tracing::debug!(target: "damper", parent: &self.span, callee, method, attempt, kind, after, "sent again");
+    }
+
+    /// One event for each call that failed, with the reason why it was not repeated, or not once more.
+    fn log_end(&self, finish: &Finish, code: Code, attempts: u32) {
+        let Some(Names { callee, method }) = self.names.as_deref() else { return };
+        let fate = finish.ending.fate;
+        if fate.is_ok() || fate == Fate::Cancelled {
+            return;
+        }
+        let (fate, code) = (finish.ending, code.name());
+        tracing::debug!(target: "damper", parent: &self.span, callee, method, %fate, code, attempts, "call failed");
     }
 
     fn tell_end(&mut self, attempt: &mut AttemptWatch, code: Code, now: Time) {
@@ -105,6 +131,7 @@ impl CallWatch {
 pub(crate) struct AttemptWatch {
     number: u32,
     span: Span,
+    sent_at: Time,
     limit: Option<Time>,
     /// None where there is no attempt.
     clock: Option<Clock>,
@@ -114,7 +141,8 @@ pub(crate) struct AttemptWatch {
 impl AttemptWatch {
     /// Of no attempt.
     pub(super) fn none() -> Self {
-        Self { number: 0, span: Span::none(), limit: None, clock: None, times: AttemptTimes::none() }
+        let (span, times) = (Span::none(), AttemptTimes::none());
+        Self { number: 0, span, sent_at: Time::ZERO, limit: None, clock: None, times }
     }
 
     /// The attempt, as the engine knows it.
@@ -135,7 +163,11 @@ impl AttemptWatch {
 
     /// What ended it, if that calls itself a cancellation.
     fn code_of_end(&self, now: Time) -> Code {
-        if deadline::ended_by(self.limit, now) { Code::DeadlineExceeded } else { Code::Cancelled }
+        if deadline::ended_by(self.limit, self.sent_at, now) {
+            Code::DeadlineExceeded
+        } else {
+            Code::Cancelled
+        }
     }
 
     /// The clock is not read where nobody wants to know.
@@ -194,12 +226,7 @@ fn call_span(route: &Route, callee: &str, method: &str) -> Span {
 }
 
 fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
-    let kind = match send.kind {
-        SendKind::First => "first",
-        SendKind::Retry => "retry",
-        SendKind::Hedge => "hedge",
-        SendKind::Resend => "transparent_resend",
-    };
+    let kind = kind_name(send.kind);
     let method = &names.method;
     tracing::info_span!(
         target: "damper",
@@ -218,6 +245,15 @@ fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
         damper.attempt = send.attempt,
         damper.attempt_kind = kind,
     )
+}
+
+fn kind_name(kind: SendKind) -> &'static str {
+    match kind {
+        SendKind::First => "first",
+        SendKind::Retry => "retry",
+        SendKind::Hedge => "hedge",
+        SendKind::Resend => "transparent_resend",
+    }
 }
 
 fn service_of(method: &str) -> &str {

@@ -1,10 +1,16 @@
 //! Wakes a call at the instant its engine asked for. Nothing is allocated until it asks.
+//!
+//! The timer is the one of the tokio runtime that polls the call. A call that another executor polls has none there;
+//! then a thread of this process drives it, which begins with the first such call.
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::task::{Context, Poll};
+use std::{future, thread};
 
 use damper_core::Time;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::clock::Clock;
@@ -24,10 +30,32 @@ impl Timer {
     }
 
     fn at(&mut self, until: Instant) -> Pin<&mut Sleep> {
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(until)));
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep(until)));
         if sleep.deadline() != until {
             sleep.as_mut().reset(until);
         }
         sleep.as_mut()
     }
+}
+
+fn sleep(until: Instant) -> Sleep {
+    if Handle::try_current().is_ok() {
+        return sleep_until(until);
+    }
+    let _within = own_runtime().enter();
+    sleep_until(until)
+}
+
+/// A runtime that does nothing but drive timers, on a thread of its own.
+fn own_runtime() -> &'static Runtime {
+    static OWN: OnceLock<&Runtime> = OnceLock::new();
+    OWN.get_or_init(|| {
+        let runtime = Builder::new_current_thread().enable_time().build().expect("timers need no resource");
+        let runtime: &Runtime = Box::leak(Box::new(runtime));
+        let drive = || runtime.block_on(future::pending::<()>());
+        if let Err(error) = thread::Builder::new().name("damper-timers".to_owned()).spawn(drive) {
+            tracing::error!(%error, "no thread for timers: calls outside a tokio runtime have no time limits");
+        }
+        runtime
+    })
 }

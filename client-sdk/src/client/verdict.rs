@@ -8,6 +8,7 @@ use std::error::Error;
 use damper_core::classify::{StatusFields, TransportFault};
 use damper_core::{Code, Failure, Verdict};
 use http::{HeaderMap, Response};
+use tower::{buffer, load_shed, timeout};
 
 use crate::headers;
 
@@ -54,15 +55,21 @@ fn fields(headers: &HeaderMap, external: bool) -> StatusFields<'_> {
 }
 
 fn transport_fault(error: &(dyn Error + 'static)) -> Option<TransportFault> {
-    if error.is::<tonic::TimeoutExpired>() {
+    let is_timer = error.is::<tonic::TimeoutExpired>()
+        || error.is::<timeout::error::Elapsed>()
+        || error.is::<tokio::time::error::Elapsed>();
+    if is_timer {
         return Some(TransportFault::TimedOut);
+    }
+    if error.is::<load_shed::error::Overloaded>() || error.is::<buffer::error::Closed>() {
+        return Some(TransportFault::Local);
     }
     if error.is::<tonic::ConnectError>() {
         return Some(TransportFault::NotConnected);
     }
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
         // hyper cancels what it had not begun to write. Other errors have a cause that says more.
-        return error.is_canceled().then_some(TransportFault::Unprocessed);
+        return error.is_canceled().then_some(TransportFault::Unsent);
     }
     let error = error.downcast_ref::<h2::Error>()?;
     match error.reason() {

@@ -50,10 +50,12 @@ pub(super) struct Applier {
 }
 
 /// A revision, and the store it is a revision of.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Position {
     pub(super) epoch: String,
     pub(super) revision: u64,
+    /// The id of the commit that made the revision; 0 = unknown.
+    pub(super) commit: u64,
 }
 
 /// A response that is about the table.

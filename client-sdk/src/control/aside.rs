@@ -15,7 +15,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 /// # Errors
 /// The thread could not be had, or the work panicked.
 pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    begin(work)?.await.map_err(|_| "the rules could not be put in force".to_owned())
+    begin(work)?.await.map_err(|_| "the work was not done".to_owned())
 }
 
 /// Work that may hang for ever, as a read of a network's file system may. It is waited for only so long, and never
@@ -35,6 +35,18 @@ impl<T: Send + 'static> MayHang<T> {
     ) -> Result<T, String> {
         // What ended since then is old: it is done anew.
         self.0.take_if(|told| !matches!(told.try_recv(), Err(TryRecvError::Empty)));
+        self.answer_within(limit, work).await
+    }
+
+    /// The same, but what has ended since the last time is the answer.
+    ///
+    /// # Errors
+    /// It has not ended in time, or the thread could not be had.
+    pub(super) async fn answer_within(
+        &mut self,
+        limit: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, String> {
         let told = match &mut self.0 {
             Some(told) => told,
             none => none.insert(begin(work)?),
@@ -43,6 +55,13 @@ impl<T: Send + 'static> MayHang<T> {
             tokio::time::timeout(limit, told).await.map_err(|_| format!("not done within {limit:?}"))?;
         self.0 = None;
         answer.map_err(|_| "its thread ended without an answer".to_owned())
+    }
+}
+
+#[cfg(test)]
+impl<T> MayHang<T> {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.0.is_some()
     }
 }
 

@@ -13,10 +13,14 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
+use super::aside::MayHang;
 use super::{Shared, Stop, aside, keep, overrides, reconnect, stream};
 
 /// The file on disk and the override file are given this long before the stream begins without them.
 const START_WITHIN: Duration = Duration::from_secs(5);
+
+/// The longest wait after a panic.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -44,7 +48,7 @@ async fn supervise(
     shared: Arc<Shared>,
     mut stop: Stop,
 ) {
-    let mut waits = reconnect::Waits::up_to(reconnect::LONGEST);
+    let mut waits = reconnect::Waits::up_to(LONGEST_WAIT);
     while let Err(panic) = caught(begin(Arc::clone(&shared), stop.clone())).await {
         let (wait, words) = (waits.next(), words(panic.as_ref()));
         tracing::error!(
@@ -93,19 +97,17 @@ async fn take_up(shared: &Arc<Shared>) {
     let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
     let Some(place) = shared.place.clone() else { return };
     let path = place.path();
-    let loading = tokio::task::spawn_blocking(move || place.load());
-    let problem = match tokio::time::timeout(START_WITHIN, loading).await {
-        Ok(Ok(Ok(None))) => return,
-        Ok(Ok(Ok(Some(image)))) => {
+    let problem = match MayHang::default().within(START_WITHIN, move || place.load()).await {
+        Ok(Ok(None)) => return,
+        Ok(Ok(Some(image))) => {
             let taking = Arc::clone(shared);
             match aside::aside(move || taking.restore(image)).await {
                 Ok(()) => return,
                 Err(problem) => problem,
             }
         }
-        Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("not read within {START_WITHIN:?}"),
+        Err(problem) => problem,
     };
     tracing::warn!(file = %path.display(), %problem, "the rules on disk are of no use; nothing is retried until the control plane answers");
 }
@@ -140,6 +142,19 @@ mod tests {
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
         control.shutdown().await;
         assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    }
+
+    #[tokio::test]
+    async fn each_one_that_ends_the_work_sees_it_ended() {
+        let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
+        let engine = Engine::new("orders", "default");
+        let control = Control::start(options.resolve().unwrap(), engine, &Handle::current());
+        let end = || async {
+            control.shutdown().await;
+            Handle::current().metrics().num_alive_tasks()
+        };
+        assert_eq!(tokio::join!(end(), end()), (0, 0));
+        assert_eq!(end().await, 0, "once more");
     }
 
     #[tokio::test(start_paused = true)]

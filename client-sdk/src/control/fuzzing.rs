@@ -54,7 +54,7 @@ impl Bench {
 
     /// A response of the control plane, as on a stream.
     pub fn receive(&self, message: v1::ServerMessage) -> Received {
-        let v1::ServerMessage { epoch, revision, nonce: _, kind, kills } = message;
+        let v1::ServerMessage { epoch, revision, nonce: _, kind, kills, commit } = message;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),
@@ -69,7 +69,7 @@ impl Bench {
             None => return Received::Unchanged,
         };
         let kills = kills.map(|set| Told { set, at: self.0.engine.clock().now() });
-        match self.0.apply(Position { epoch, revision }, response, kills) {
+        match self.0.apply(Position { epoch, revision, commit }, response, kills) {
             Outcome::Applied { refused, whole: _ } => Received::Applied(refused),
             Outcome::Confirmed | Outcome::Stale | Outcome::Incomplete => Received::Unchanged,
             Outcome::OutOfStep(problem) => Received::Broken(problem),
@@ -117,9 +117,8 @@ impl Bench {
     }
 
     /// The first report of a stream, in parts.
-    #[must_use]
-    pub fn report(&self) -> Vec<v1::Report> {
-        Reporter::new().parts(&self.0)
+    pub async fn report(&self) -> Vec<v1::Report> {
+        Reporter::new().parts(&self.0).await
     }
 
     /// As [`Damper::client_layer`](crate::Damper::client_layer).

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Shared, Stop, last_known_good::Place};
+use super::{Shared, Stop, aside, last_known_good::Place};
 
 /// Deltas are gathered for this long.
 const GATHER: Duration = Duration::from_millis(300);
@@ -88,14 +88,14 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
 
 async fn write(shared: &Arc<Shared>, place: &Place, failing: &mut bool) {
     let (held, writing) = (Arc::clone(shared), place.clone());
-    let written = tokio::task::spawn_blocking(move || {
+    let written = aside::aside(move || {
         let image = held.applier().image(held.present());
         image.map_or(Ok(()), |image| writing.store(image))
     });
     let problem = match written.await {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(error.to_string()),
-        Err(error) => Some(error.to_string()),
+        Err(problem) => Some(problem),
     };
     if let Some(problem) = &problem
         && !*failing

@@ -79,6 +79,9 @@ struct Body {
     guards: Vec<v1::DistributedGuard>,
     #[prost(message, repeated, tag = "10")]
     kills: Vec<v1::ActiveKill>,
+    /// Absent in files of versions that did not know it.
+    #[prost(fixed64, tag = "11")]
+    commit: u64,
 }
 
 impl Place {
@@ -138,7 +141,7 @@ impl Place {
     fn encoded(&self, image: Image) -> Vec<u8> {
         let Image { position, rules, guards, kills, refused } = image;
         let version = if kills.is_empty() { VERSION_WITHOUT_KILLS } else { FORMAT_VERSION };
-        let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
+        let Position { epoch, revision, commit } = position.unwrap_or_default();
         let body = Body {
             service: self.service.clone(),
             cluster: self.cluster.clone(),
@@ -146,6 +149,7 @@ impl Place {
             features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
             epoch,
             revision,
+            commit,
             rules: rules.into_iter().map(Arc::unwrap_or_clone).collect(),
             refused,
             guards: guards.into_iter().map(Arc::unwrap_or_clone).collect(),
@@ -180,7 +184,7 @@ impl Place {
 impl From<Body> for Image {
     fn from(body: Body) -> Self {
         let same_abilities = body.sdk_version == super::SDK_VERSION && body.features == feature::ALL;
-        let position = Position { epoch: body.epoch, revision: body.revision };
+        let position = Position { epoch: body.epoch, revision: body.revision, commit: body.commit };
         Self {
             position: Some(position).filter(|_| same_abilities),
             rules: body.rules.into_iter().map(Arc::new).collect(),
@@ -256,7 +260,7 @@ mod tests {
             kind: None,
         };
         Image {
-            position: Some(Position { epoch: "e".to_owned(), revision }),
+            position: Some(Position { epoch: "e".to_owned(), revision, commit: revision << 40 }),
             rules: (0..rules).map(rule).map(Arc::new).collect(),
             guards: vec![Arc::new(v1::DistributedGuard { revision, ..v1::DistributedGuard::default() })],
             kills: vec![v1::ActiveKill { revision, ..v1::ActiveKill::default() }],

@@ -52,8 +52,8 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Control {
     shared: Arc<Shared>,
     stop: watch::Sender<bool>,
-    /// None once its end is waited for.
-    task: Mutex<Option<JoinHandle<()>>>,
+    /// Waited for by each one that ends it.
+    task: tokio::sync::Mutex<JoinHandle<()>>,
 }
 
 /// What the parts of the background work share.
@@ -84,7 +84,7 @@ impl Control {
         shared.limit_mode(None);
         let (stop, stopped) = watch::channel(false);
         let task = runtime.spawn(background::run(Arc::clone(&shared), Stop(stopped)));
-        Self { shared, stop, task: Mutex::new(Some(task)) }
+        Self { shared, stop, task: tokio::sync::Mutex::new(task) }
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -104,9 +104,14 @@ impl Control {
     /// Ends the background work: a last report, the stream closed, the rules on disk.
     pub(crate) async fn shutdown(&self) {
         self.stop.send_replace(true);
-        let Some(task) = self.task.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        // An error of its own is that the runtime ended before.
-        if tokio::time::timeout(END_WITHIN, task).await.is_err() {
+        let ended = async {
+            let mut task = self.task.lock().await;
+            // An error of its own is that the runtime ended before.
+            if !task.is_finished() {
+                let _ = (&mut *task).await;
+            }
+        };
+        if tokio::time::timeout(END_WITHIN, ended).await.is_err() {
             tracing::warn!("Damper's background work has not ended within {END_WITHIN:?}");
         }
     }

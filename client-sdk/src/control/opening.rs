@@ -25,6 +25,7 @@ use tonic::transport::Uri;
 use tonic::{Code, Request, Status, Streaming};
 use tower_service::Service;
 
+use super::applier::Position;
 use super::aside::MayHang;
 use super::channel::SafeChannel;
 use super::reconnect::Replica;
@@ -106,15 +107,20 @@ impl Opener {
         }
         self.token = token;
         let answer = DistributionClient::new(SafeChannel(channel)).subscribe(request).await;
-        let shows_none = address::is_tls(&replica.endpoint) && !shared.settings.access.has_certificate();
-        let inbox = answer.map_err(|status| match lost(&status).filter(|_| shows_none) {
+        let is_tls = address::is_tls(&replica.endpoint);
+        let has_certificate = shared.settings.access.has_certificate();
+        let inbox = answer.map_err(|status| match lost(&status, is_tls, has_certificate) {
             Some(hint) => Trouble::Failed(format!("{}; {hint}", status.message())),
             None => self.said(&status),
         })?;
         Ok((outbox, inbox.into_inner()))
     }
 
-    async fn read(&mut self, shared: &Arc<Shared>, endpoint: &Uri) -> Result<Opening, String> {
+    /// What the files of TLS and token hold now.
+    ///
+    /// # Errors
+    /// Why they are of no use.
+    pub(super) async fn read(&mut self, shared: &Arc<Shared>, endpoint: &Uri) -> Result<Opening, String> {
         if !shared.settings.access.reads_files(endpoint) {
             return shared.settings.access.open(endpoint);
         }
@@ -137,6 +143,11 @@ impl Opener {
             }
             (Code::PermissionDenied, _) => {
                 "it takes a token of the role agent, or a client certificate, for this service"
+            }
+            (Code::Unimplemented, _) => {
+                let problem = "what answers there is no control plane of Damper's; is the port right?";
+                let words = if words.is_empty() { words } else { format!(": {words}") };
+                return Trouble::Failed(format!("{problem} (Unimplemented{words})"));
             }
             (code, _) => return Trouble::Failed(format!("{code:?}: {words}")),
         };
@@ -165,12 +176,12 @@ impl From<String> for Trouble {
 }
 
 /// A connection that ended before it answered.
-fn lost(status: &Status) -> Option<&'static str> {
+fn lost(status: &Status, is_tls: bool, has_certificate: bool) -> Option<&'static str> {
     let error = std::error::Error::source(status)?;
     if problem::of(error).is_some() {
         return None;
     }
-    problem::after_handshake(error, false)
+    problem::of_lost(error, is_tls, has_certificate)
 }
 
 /// Connects to one address, whichever name the endpoint has.
@@ -202,13 +213,14 @@ fn hello(shared: &Shared) -> v1::Hello {
         let applier = shared.applier();
         (applier.position().cloned(), at_most(applier.refused(), applier.refused_count()))
     };
-    let (epoch, revision) = position.map_or_else(Default::default, |at| (at.epoch, at.revision));
+    let Position { epoch, revision, commit } = position.unwrap_or_default();
     v1::Hello {
         identity: Some((&shared.settings.identity).into()),
         sdk_version: SDK_VERSION.to_owned(),
         features: feature::ALL.iter().map(|&name| name.to_owned()).collect(),
         epoch,
         revision,
+        commit: Some(commit),
         refused,
         source: v1::Source::from(status.source).into(),
         serves: shared.engine.serves(),

@@ -11,13 +11,12 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
 use damper_core::Mode;
 use tokio::time::MissedTickBehavior;
 
+use super::aside::MayHang;
 use super::{Shared, Stop};
 
 /// The variable that holds a mode.
@@ -59,37 +58,22 @@ pub(super) struct Override {
     path: Arc<Path>,
     says: Option<Mode>,
     /// The answer of the read that has not ended.
-    reading: Option<Receiver<Said>>,
+    reading: MayHang<Said>,
     /// What was wrong the last time, so that it is said once.
     complaint: Option<String>,
 }
 
 impl Override {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path: path.into(), says: None, reading: None, complaint: None }
+        Self { path: path.into(), says: None, reading: MayHang::default(), complaint: None }
     }
 
     /// Reads the file again, unless it is still being read, and says what it asks for.
     pub(super) async fn poll(&mut self) -> Option<Mode> {
-        let said = match self.reading.take().map_or_else(|| begin_reading(&self.path), Ok) {
-            Ok(reading) => self.wait_for(reading).await,
-            Err(problem) => Err(problem),
-        };
-        self.note(said);
+        let path = Arc::clone(&self.path);
+        let said = self.reading.answer_within(READ_WITHIN, move || read(&path)).await;
+        self.note(said.and_then(|said| said));
         self.says
-    }
-
-    /// The wait is short and real, so it ends although a runtime that shuts down waits for it.
-    async fn wait_for(&mut self, reading: Receiver<Said>) -> Said {
-        let waiting = tokio::task::spawn_blocking(move || (reading.recv_timeout(READ_WITHIN), reading));
-        let (said, reading) = waiting.await.map_err(|error| error.to_string())?;
-        said.unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => {
-                self.reading = Some(reading);
-                Err(format!("not read within {READ_WITHIN:?}"))
-            }
-            RecvTimeoutError::Disconnected => Err("its reader ended without an answer".to_owned()),
-        })
     }
 
     fn note(&mut self, said: Said) {
@@ -129,16 +113,6 @@ pub(super) async fn follow(shared: &Shared, mut stop: Stop) {
     }
 }
 
-/// Reads the file on a thread of its own, which may hang without holding anything up.
-fn begin_reading(path: &Arc<Path>) -> Result<Receiver<Said>, String> {
-    let (tell, told) = mpsc::sync_channel(1);
-    let path = Arc::clone(path);
-    let reader = thread::Builder::new().name("damper-override".to_owned());
-    // Nobody listens any more once the `Damper` is gone.
-    let reader = reader.spawn(move || tell.send(read(&path)));
-    reader.map(|_| told).map_err(|error| format!("no thread to read it: {error}"))
-}
-
 /// A file that is not there says nothing.
 fn read(path: &Path) -> Said {
     let file = match std::fs::File::open(path) {
@@ -157,6 +131,9 @@ fn read(path: &Path) -> Said {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
     use tokio::sync::watch;
 
     use super::*;
@@ -180,6 +157,26 @@ mod tests {
         assert_eq!(lower(None, off), off);
         assert_eq!(lower(enforce, None), None);
         assert_eq!(lower(None, None), None);
+    }
+
+    #[test]
+    fn a_file_is_read_while_all_threads_for_blocking_work_are_taken() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
+        let runtime = runtime.unwrap();
+        let (go_on, wait) = mpsc::channel::<()>();
+        let taken = runtime.spawn_blocking(move || wait.recv().is_ok());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mode");
+        std::fs::write(&path, "off").unwrap();
+        let mut file = Override::new(path);
+        let read = runtime.block_on(async {
+            // Longer than a read takes on a busy machine; reaching it is a failure.
+            tokio::time::timeout(Duration::from_secs(30), file.poll()).await
+        });
+        drop(go_on);
+        assert_eq!(read, Ok(Some(Mode::Off)));
+        runtime.block_on(taken).unwrap();
     }
 
     #[tokio::test]
@@ -239,7 +236,7 @@ mod tests {
         file.says = Some(Mode::Observe);
         for _ in 0..3 {
             assert_eq!(file.poll().await, Some(Mode::Observe), "what it said last stays");
-            assert_eq!(file.complaint.as_deref(), Some("not read within 1s"));
+            assert_eq!(file.complaint.as_deref(), Some("not done within 1s"));
             // One is ours, and each reader has one.
             assert_eq!(Arc::strong_count(&file.path), 2);
         }
@@ -260,7 +257,7 @@ mod tests {
         thread::spawn(move || {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             runtime.block_on(file.poll());
-            let reads = file.reading.is_some();
+            let reads = file.reading.is_under_way();
             drop(runtime);
             tell.send(reads).unwrap();
         });
@@ -268,7 +265,8 @@ mod tests {
         assert!(reads, "it hangs still");
     }
 
-    #[tokio::test(start_paused = true)]
+    /// The reader has a thread of its own, of which a paused clock knows nothing.
+    #[tokio::test]
     async fn what_the_file_said_last_holds_when_the_task_has_to_start_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("mode");

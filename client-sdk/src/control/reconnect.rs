@@ -2,8 +2,10 @@
 //!
 //! A replica is one address of an endpoint: a name may have several. A round asks each of them once, in an order
 //! drawn anew, the one that was left last; an endpoint's name is looked up when its turn comes. After a round the
-//! wait is uniform in [0, d], d = 0.5 s doubling to 30 s ("full jitter", M. Brooker, Exponential Backoff And Jitter,
-//! AWS Architecture Blog). Where all deny us it is of the longest at once: only a person can change that.
+//! wait is uniform in [0, d], d = 0.5 s doubling to 2.5 s ("full jitter", M. Brooker, Exponential Backoff And Jitter,
+//! AWS Architecture Blog): a client is back within 3 s of the control plane, and one that is away is asked by each every
+//! 1.25 s on average. Where all deny us the wait is uniform in [0, 20 s] at once: only a person can change that, and a
+//! handshake costs the server more than a refused connection.
 //!
 //! A stream that brought rules and ended is no failure: replicas are restarted and balanced. While any of them serves,
 //! a client is back within 10 s: the wait after a stream grows to 4 s, and an address that swallows connections costs
@@ -18,8 +20,10 @@ use damper_endpoint::address;
 use tonic::transport::Uri;
 
 const SHORTEST: Duration = Duration::from_millis(500);
-/// After a round without success.
-pub(super) const LONGEST: Duration = Duration::from_secs(30);
+/// After a round without success. With the time that connecting takes it stays below 3 s.
+const LONGEST: Duration = Duration::from_millis(2_500);
+/// After a round in which all denied us. It is cut short when the token is another, see `stream`.
+const LONGEST_AFTER_DENIAL: Duration = Duration::from_secs(20);
 const LONGEST_AFTER_STREAM: Duration = Duration::from_secs(4);
 /// A stream that lasted this long is no sign of a server that ends all of them.
 const LASTING: Duration = Duration::from_secs(4);
@@ -129,7 +133,7 @@ impl Replicas {
         match (self.is_round_over(), self.all_denied) {
             (false, _) => Duration::ZERO,
             (true, false) => self.after_rounds.next(),
-            (true, true) => jittered(LONGEST),
+            (true, true) => jittered(LONGEST_AFTER_DENIAL),
         }
     }
 

@@ -19,6 +19,7 @@ use damper_proto::{convert, v1};
 use super::Shared;
 use super::failed::failed_calls;
 use crate::routes::{Engine, Known};
+use crate::turns::Turns;
 
 /// How often, until the server says otherwise.
 const INTERVAL: Duration = Duration::from_secs(5);
@@ -60,9 +61,9 @@ impl Reporter {
     }
 
     /// What is new, in parts; nothing if nothing is.
-    pub(super) fn parts(&mut self, shared: &Shared) -> Vec<v1::Report> {
+    pub(super) async fn parts(&mut self, shared: &Shared) -> Vec<v1::Report> {
         let totals = totals(shared);
-        let parts = self.changed(&shared.engine);
+        let parts = self.changed(&shared.engine).await;
         if parts.is_empty() && self.totals.as_ref() == Some(&totals) {
             return Vec::new();
         }
@@ -79,24 +80,29 @@ impl Reporter {
         self.totals = None;
     }
 
-    fn changed(&mut self, engine: &Engine) -> Parts {
-        let mut parts = Parts::default();
+    async fn changed(&mut self, engine: &Engine) -> Parts {
+        let (mut parts, mut turns) = (Parts::default(), Turns::default());
         let now = engine.clock().now();
-        engine.for_each_route(|callee, method, route| {
-            let mut report = route_report(callee, method, route, now);
-            let is_news = is_news(&mut self.routes, (callee.to_owned(), method.to_owned()), &report);
-            // What is told once is no part of what is compared.
-            report.failed_calls = failed_calls(route.failures());
-            if is_news || !report.failed_calls.is_empty() {
-                parts.with_room_for(&report).routes.push(report);
+        for callee in engine.callees() {
+            for (method, route) in callee.routes() {
+                let mut report = route_report(callee.name(), &method, &route, now);
+                let name = (callee.name().to_owned(), String::from(&*method));
+                let is_news = is_news(&mut self.routes, name, &report);
+                // What is told once is no part of what is compared.
+                report.failed_calls = failed_calls(route.failures());
+                if is_news || !report.failed_calls.is_empty() {
+                    parts.with_room_for(&report).routes.push(report);
+                }
+                turns.done().await;
             }
-        });
-        engine.methods().for_each(|method, served| {
-            let report = served_report(method, served);
-            if is_news(&mut self.served, method.to_owned(), &report) {
+        }
+        for (method, served) in engine.methods().all() {
+            let report = served_report(&method, &served);
+            if is_news(&mut self.served, String::from(&*method), &report) {
                 parts.with_room_for(&report).served.push(report);
             }
-        });
+            turns.done().await;
+        }
         parts
     }
 }
@@ -147,10 +153,13 @@ impl Parts {
 
 fn totals(shared: &Shared) -> v1::Report {
     let status = shared.status.borrow();
+    let (calls, no_context_calls) = shared.engine.calls_and_without_context();
+    let serves = shared.engine.serves();
     v1::Report {
         routes: Vec::new(),
-        no_context_calls: shared.engine.calls_without_context(),
-        governed_calls: shared.engine.governed_calls(),
+        no_context_calls,
+        governed_calls: if serves { calls } else { 0 },
+        serves,
         source: v1::Source::from(status.source).into(),
         override_mode: super::mode_to_wire(status.override_mode),
         since: None,
@@ -223,6 +232,8 @@ fn served_report(method: &str, served: &Served) -> v1::ServedReport {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
     use prost::Message as _;
 
     use super::*;
@@ -230,19 +241,43 @@ mod tests {
     #[test]
     fn settings_outside_what_makes_sense_are_ignored() {
         let mut reporter = Reporter::new();
-        let asked =
-            |seconds, nanos| v1::ReportSettings { interval: Some(prost_types::Duration { seconds, nanos }) };
+        let asked = |seconds, nanos| v1::ReportSettings {
+            interval: Some(prost_types::Duration { seconds, nanos }),
+            token_ends_at: None,
+        };
         for nonsense in [asked(0, 0), asked(-5, 0), asked(0, 99_000_000), asked(i64::MAX, 0), asked(3601, 0)]
         {
             assert!(!reporter.set(&nonsense), "{nonsense:?}");
         }
-        assert!(!reporter.set(&v1::ReportSettings { interval: None }));
+        assert!(!reporter.set(&v1::ReportSettings::default()));
         assert_eq!(reporter.interval, INTERVAL);
         assert!(reporter.set(&asked(1, 0)));
         for _ in 0..1000 {
             let wait = reporter.wait();
             assert!((Duration::from_millis(900)..=Duration::from_millis(1100)).contains(&wait), "{wait:?}");
         }
+    }
+
+    #[test]
+    fn a_long_report_leaves_the_runtime_turns_between() {
+        let engine = Engine::new("orders", "default");
+        let callee = engine.callee("stock").unwrap();
+        for number in 0..damper_core::MAX_ROUTES {
+            engine.route(&callee, &format!("a.B/M{number}"));
+        }
+        let mut reporter = Reporter::new();
+        let mut parts = std::pin::pin!(reporter.changed(&engine));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut turns = 0;
+        let parts = loop {
+            match parts.as_mut().poll(&mut cx) {
+                Poll::Ready(parts) => break parts.into_all(),
+                Poll::Pending => turns += 1,
+            }
+        };
+        assert!(turns >= 30, "{turns} turns");
+        let routes: usize = parts.iter().map(|part| part.routes.len()).sum();
+        assert_eq!(routes, damper_core::MAX_ROUTES);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct Status {
     pub kills: usize,
     /// What `DAMPER_MODE` or the override file reduces all rules to; none if they do not.
     pub override_mode: Option<Mode>,
-    /// True while the control plane's stream is open.
+    /// True while the control plane answers on a stream of this process.
     pub connected: bool,
     /// True while the control plane, the replica that was asked last, does not let this process in: its token or
     /// client certificate is missing, is not valid or is for another service, see `last_problem`.
@@ -44,11 +44,13 @@ pub enum Source {
     LastKnownGood,
     /// The control plane, since this process began.
     Live,
+    /// [`Damper::fixed`](crate::Damper::fixed) or [`Damper::off`](crate::Damper::off): there is no control plane.
+    Fixed,
 }
 
 /// The control plane's rules did not arrive in time. The service can work all the same, on what its
 /// [`Status`] says.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no live rules within {waited:?}, running on {}{}", .status.source, problem(.status))]
 #[non_exhaustive]
 pub struct NotReady {
@@ -58,6 +60,13 @@ pub struct NotReady {
     pub status: Status,
 }
 
+/// As it is displayed, because `main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
+impl fmt::Debug for NotReady {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 fn problem(status: &Status) -> String {
     status.last_problem.as_ref().map_or_else(String::new, |problem| format!(": {problem}"))
 }
@@ -65,9 +74,10 @@ fn problem(status: &Status) -> String {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BuiltIn => "built in",
+            Self::BuiltIn => "no rules",
             Self::LastKnownGood => "last known good",
             Self::Live => "live",
+            Self::Fixed => "fixed",
         })
     }
 }
@@ -78,6 +88,7 @@ impl From<Source> for v1::Source {
             Source::BuiltIn => Self::BuiltIn,
             Source::LastKnownGood => Self::LastKnownGood,
             Source::Live => Self::Live,
+            Source::Fixed => Self::Unspecified,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! 45 s (three bookmarks) is given up. Nothing here is waited for by an application's call, a long table is
 //! read aside, and a server that reads slowly holds up nothing but the answers to it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use damper_proto::v1::server_message::Kind;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tonic::transport::Uri;
 use tonic::{Code, Streaming};
 
 use super::applier::{Outcome, Position, Response, Told};
@@ -36,6 +37,10 @@ const MAX_REFUSALS: usize = 300;
 const MAX_REFUSAL_BYTES: usize = 768 << 10;
 /// Up to so many rules, guards and kills are gone through at once, within a millisecond or two.
 const MAX_EFFORT: usize = 1_000;
+/// So often the files are read for another token while all replicas deny the present one.
+const LOOK_FOR_TOKEN_EVERY: Duration = Duration::from_secs(1);
+/// An outage is warned of once, and again after each of these.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// What a server says may be of any length.
 const MAX_PROBLEM_CHARS: usize = 500;
 
@@ -46,23 +51,26 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
         replicas: Replicas::new(shared.settings.endpoints.clone()),
         opener: Opener::default(),
         denied: None,
+        warned: None,
     };
     loop {
         let turn = tokio::select! {
             turn = following.next() => turn,
             () = stop.stopped() => return,
         };
-        let (replica, ended) = match turn {
+        let (endpoint, (replica, ended)) = match turn {
             None => return,
-            Some(Err(unknown)) => unknown,
+            Some(Err(unknown)) => (None, unknown),
             Some(Ok(replica)) => match following.follow(&replica, &mut stop).await {
                 None => return,
-                Some(ended) => (replica.to_string(), ended),
+                Some(ended) => (Some(replica.endpoint.clone()), (replica.to_string(), ended)),
             },
         };
+        let denied_by = endpoint.filter(|_| matches!(ended, Ended::Missed(Trouble::Denied(..))));
         let wait = following.note(&replica, ended);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
+            () = following.finds_another_token(denied_by) => {}
             () = stop.stopped() => return,
         }
     }
@@ -84,6 +92,8 @@ struct Following<'a> {
     opener: Opener,
     /// What was shown when we were not let in, and how that was said: it is warned of once.
     denied: Option<(Code, Option<Token>)>,
+    /// When the present outage was last warned of.
+    warned: Option<Instant>,
 }
 
 impl Following<'_> {
@@ -120,12 +130,17 @@ impl Following<'_> {
             Ok(ends) => ends,
             Err(trouble) => return Some(Ended::Missed(trouble)),
         };
-        tracing::info!(%replica, "connected to the control plane");
-        self.shared.status.send_modify(|status| (status.connected, status.denied) = (true, false));
         let begun = Instant::now();
         let (shared, opener) = (self.shared, &self.opener);
-        let mut conversation =
-            Conversation { shared, opener, outbox, reporter: Reporter::new(), brought_rules: false };
+        let mut conversation = Conversation {
+            shared,
+            opener,
+            replica,
+            outbox,
+            reporter: Reporter::new(),
+            heard: false,
+            brought_rules: false,
+        };
         let trouble = conversation.hold(inbox, stop).await?;
         Some(match conversation.brought_rules {
             true => Ended::Over { trouble, lasted: begun.elapsed() },
@@ -135,9 +150,10 @@ impl Following<'_> {
 
     /// Says why there is no stream, in the status and the log; how long to wait.
     fn note(&mut self, replica: &str, ended: Ended) -> Duration {
+        let was_open = matches!(ended, Ended::Over { .. });
         let (trouble, wait) = match ended {
             Ended::Over { trouble, lasted } => {
-                self.denied = None;
+                (self.denied, self.warned) = (None, None);
                 (trouble, self.replicas.after_stream(lasted))
             }
             Ended::Missed(trouble @ Trouble::Denied(..)) => (trouble, self.replicas.after_denial()),
@@ -159,7 +175,14 @@ impl Following<'_> {
             None if wait.is_zero() => {
                 tracing::debug!(%replica, %problem, "control plane not reached; trying the next replica");
             }
+            None if was_open => {
+                tracing::info!(%replica, %problem, ?wait, "the control plane's stream ended; connecting again");
+            }
+            None if self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) => {
+                tracing::debug!(%replica, %problem, ?wait, "still no stream from the control plane");
+            }
             None => {
+                self.warned = Some(Instant::now());
                 tracing::warn!(%replica, %problem, ?wait, %rules, "no stream from the control plane; calls go on, connecting again");
             }
         }
@@ -173,13 +196,28 @@ impl Following<'_> {
         }
         wait
     }
+
+    /// Returns once the files hold another token than the one that this endpoint denied; never without a denial.
+    async fn finds_another_token(&mut self, endpoint: Option<Uri>) {
+        let Some(endpoint) = endpoint else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(LOOK_FOR_TOKEN_EVERY).await;
+            let found = self.opener.read(self.shared, &endpoint).await;
+            if found.is_ok_and(|opening| opening.token.as_ref() != self.opener.shown()) {
+                return;
+            }
+        }
+    }
 }
 
 struct Conversation<'a> {
     shared: &'a Arc<Shared>,
     opener: &'a Opener,
+    replica: &'a Replica,
     outbox: mpsc::Sender<v1::ClientMessage>,
     reporter: Reporter,
+    /// The server has answered: what took the connection is a control plane that lets us in.
+    heard: bool,
     brought_rules: bool,
 }
 
@@ -204,6 +242,7 @@ impl Conversation<'_> {
                         Ok(Ok(Some(received))) => received,
                     };
                     silent_at = Instant::now() + SILENCE;
+                    self.hears();
                     let is_pace = matches!(received.kind, Some(Kind::ReportSettings(_)));
                     if let Err(problem) = self.obey(received).await {
                         return Some(problem.into());
@@ -214,7 +253,7 @@ impl Conversation<'_> {
                     }
                 }
                 () = &mut report => {
-                    self.report();
+                    self.report().await;
                     reported_at = Instant::now();
                     report.as_mut().reset(Instant::now() + self.reporter.wait());
                 }
@@ -222,10 +261,18 @@ impl Conversation<'_> {
         }
     }
 
+    /// Notes a message. With the first one the stream is known to be a control plane's.
+    fn hears(&mut self) {
+        if !std::mem::replace(&mut self.heard, true) {
+            tracing::info!(replica = %self.replica, "connected to the control plane");
+            self.shared.status.send_modify(|status| (status.connected, status.denied) = (true, false));
+        }
+    }
+
     /// Does what a message says.
     async fn obey(&mut self, received: v1::ServerMessage) -> Result<(), String> {
         let at = self.shared.engine.clock().now();
-        let v1::ServerMessage { epoch, revision, nonce, kind, kills } = received;
+        let v1::ServerMessage { epoch, revision, nonce, kind, kills, commit } = received;
         let response = match kind {
             Some(Kind::Snapshot(page)) => Response::Snapshot(page),
             Some(Kind::Delta(delta)) => Response::Delta(delta),
@@ -237,6 +284,7 @@ impl Conversation<'_> {
                 if !self.reporter.set(&settings) {
                     tracing::warn!(?settings, "report settings that make no sense are ignored");
                 }
+                warn_of_end(settings.token_ends_at);
                 return Ok(());
             }
             // Of a newer server, which must not need an answer to it.
@@ -244,7 +292,7 @@ impl Conversation<'_> {
         };
         let kills = kills.map(|set| Told { set, at });
         let throws = kills.is_some();
-        let outcome = self.apply(Position { epoch, revision }, response, kills).await?;
+        let outcome = self.apply(Position { epoch, revision, commit }, response, kills).await?;
         if throws && outcome == Outcome::Incomplete && self.shared.place.is_some() {
             self.shared.keeper.ask();
         }
@@ -305,8 +353,8 @@ impl Conversation<'_> {
     }
 
     /// Sends what is new; if there is no room for it, it is said the next time.
-    fn report(&mut self) {
-        for part in self.reporter.parts(self.shared) {
+    async fn report(&mut self) {
+        for part in self.reporter.parts(self.shared).await {
             if self.outbox.try_send(message(FromUs::Report(part))).is_err() {
                 self.reporter.forget();
                 return;
@@ -316,11 +364,21 @@ impl Conversation<'_> {
 
     /// The last report, then the end of our side; the server's end says that it has read it.
     async fn close(&mut self, mut inbox: Streaming<v1::ServerMessage>) {
-        self.report();
+        self.report().await;
         let (closed, _) = mpsc::channel(1);
         self.outbox = closed;
         let ended = async { while let Ok(Some(_)) = inbox.message().await {} };
         let _ = tokio::time::timeout(CLOSE_WITHIN, ended).await;
+    }
+}
+
+/// The server names the end of our token when it is near.
+fn warn_of_end(end: Option<prost_types::Timestamp>) {
+    if let Some(end) = end {
+        tracing::warn!(
+            %end,
+            "the token shown to the control plane ends soon; replace it, or this process keeps the rules that it has then"
+        );
     }
 }
 
@@ -351,14 +409,31 @@ fn note(refused: &[v1::Refusal]) {
     tracing::warn!(count, first = %Short(&first), guard, kill, revision, reason, "rules, guards or kills refused; each keeps its previous version; without one a rule is off, and a guard or kill does not hold");
 }
 
-/// The beginning of a text that may be of any length.
+/// The beginning of a text of the peer's, on one line: it may be of any length and have breaks of lines in it.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.char_indices().nth(MAX_PROBLEM_CHARS) {
-            Some((end, _)) => write!(f, "{}...", &self.0[..end]),
-            None => f.write_str(self.0),
+        for shown in self.0.chars().take(MAX_PROBLEM_CHARS) {
+            f.write_char(if shown.is_control() { ' ' } else { shown })?;
         }
+        if self.0.chars().nth(MAX_PROBLEM_CHARS).is_some() { f.write_str("...") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::warn_of_end;
+
+    #[test]
+    fn any_end_of_a_token_that_a_server_names_can_be_logged() {
+        let subscriber = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for (seconds, nanos) in
+                [(i64::MAX, i32::MAX), (i64::MIN, i32::MIN), (0, -1), (253_402_300_800, 0)]
+            {
+                warn_of_end(Some(prost_types::Timestamp { seconds, nanos }));
+            }
+        });
     }
 }

@@ -14,31 +14,28 @@ use damper_core::{Code, Counters, Ending};
 
 use super::*;
 use crate::routes::Engine;
+use crate::turns::Turns;
 
 /// How often.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
-/// So many routes at a time.
-const ROUTES_PER_TURN: usize = 32;
 
 /// Hands over everything.
 pub(crate) async fn publish(engine: &Engine) {
     describe();
-    let mut routes = 0;
+    let mut turns = Turns::default();
     for callee in engine.callees() {
         callee.histograms().take_again();
         let target: Arc<str> = callee.name().into();
         for (method, route) in callee.routes() {
             let labels = [(METHOD_LABEL, method.into()), (TARGET_LABEL, Arc::clone(&target).into())];
             publish_route(&Series(labels.map(into_label).into()), &route.state().counters);
-            routes += 1;
-            if routes % ROUTES_PER_TURN == 0 {
-                tokio::task::yield_now().await;
-            }
+            turns.done().await;
         }
     }
-    engine.methods().for_each(|method, served| {
-        publish_served(&Series(vec![into_label((METHOD_LABEL, method.to_owned().into()))]), served);
-    });
+    for (method, served) in engine.methods().all() {
+        publish_served(&Series(vec![into_label((METHOD_LABEL, method.into()))]), &served);
+        turns.done().await;
+    }
 }
 
 /// The labels that some counters have in common.

@@ -25,6 +25,25 @@ async fn a_body_of_many_chunks_is_sent_alike_on_every_attempt() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_always_has_a_frame_ends_at_its_deadline_too() {
+    let engine = engine(Policy { timeout: Some(ms(20)), ..enforce() });
+    let peer = Peer::new([super::peer::begun(ScriptedBody::over((0..100).map(|_| data("more"))))]);
+    let response = governed(&engine, peer.clone()).call(super::request()).await.unwrap();
+    let mut body = std::pin::pin!(response.into_body());
+    let mut frames = 0;
+    let trailers = loop {
+        match body.frame().await.unwrap().unwrap().into_data() {
+            Ok(_) => frames += 1,
+            Err(frame) => break frame.into_trailers().unwrap(),
+        }
+        tokio::time::advance(ms(1)).await;
+    };
+    assert_eq!((frames, trailers["grpc-status"].to_str().unwrap()), (20, "4"));
+    assert!(body.frame().await.is_none() && peer.was_hung_up());
+    ended(&engine, &[("deadline", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_that_announces_its_size_does_so_on_every_attempt() {
     let (engine, peer) = (engine(enforce()), Peer::new([unavailable(), ok()]));
     let body = ScriptedBody::over([data("12345"), data("678")]).announcing(8);

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use damper_core::policy::CircuitBreaker;
 use damper_core::{Code, CodeSet};
 use http::HeaderValue;
 use tokio::time::Instant;
@@ -278,6 +279,64 @@ async fn a_status_that_a_service_in_the_process_returns_is_judged_by_its_code() 
     let (engine, peer) = (engine(enforce()), Peer::new([refused]));
     assert!(call(&mut governed(&engine, peer), request()).await.is_err());
     ended(&engine, &[("not_retryable", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_process_itself_refuses_is_no_failure_of_the_callee() {
+    async fn refused<S, B>(inner: S)
+    where
+        S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let engine = engine(Policy { circuit_breaker: Some(CircuitBreaker::default()), ..enforce() });
+        let mut client = governed(&engine, inner);
+        for _ in 0..40 {
+            assert!(call(&mut client, request()).await.is_err());
+        }
+        ended(&engine, &[("not_retryable", 40)]);
+        engine.for_each_route(|_, _, route| {
+            let counts = route.window().counts(engine.clock().now());
+            assert_eq!((counts.failures, counts.successes), (0, 0));
+        });
+    }
+    refused(tower::load_shed::LoadShed::new(Peer::never_ready())).await;
+    let (buffer, worker) = tower::buffer::Buffer::pair(Peer::default(), 1);
+    drop(worker);
+    refused(buffer).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timer_below_the_layer_is_a_time_limit_of_the_call() {
+    let engine = engine(with_retry(|retry| retry.codes = CodeSet::of(&[Code::DeadlineExceeded])));
+    let peer = Peer::new([Reply::Hang, ok()]);
+    let slow = tower::timeout::Timeout::new(peer, ms(500));
+    assert_eq!(call(&mut governed(&engine, slow), request()).await.unwrap().status(), "0");
+    ended(&engine, &[("ok_after_retry", 1)]);
+}
+
+/// Waits and limits hold where no runtime polls the call.
+#[test]
+fn a_call_polled_outside_a_runtime_keeps_its_waits_and_limits() {
+    let policy = Policy { timeout: Some(ms(50)), ..enforce() };
+    let (engine, peer) = (engine(policy), Peer::new([unavailable(), Reply::Hang]));
+    let mut client = governed(&engine, peer.clone());
+    let (thread, mut call) = (std::thread::current(), std::pin::pin!(call(&mut client, request())));
+    let waker = futures_util::task::waker(Arc::new(Unparks(thread)));
+    let answer = loop {
+        match call.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+            std::task::Poll::Ready(answer) => break answer.unwrap(),
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    };
+    assert_eq!((answer.status(), peer.seen().len()), ("4", 2));
+}
+
+struct Unparks(std::thread::Thread);
+
+impl futures_util::task::ArcWake for Unparks {
+    fn wake_by_ref(this: &Arc<Self>) {
+        this.0.unpark();
+    }
 }
 
 #[tokio::test(start_paused = true)]

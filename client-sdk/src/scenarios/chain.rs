@@ -104,7 +104,7 @@ async fn without_time_left_a_governed_call_is_not_sent() {
         let answer = context.clone().scope(call(&mut client, request())).await.unwrap();
         assert_eq!(below.seen().len(), sends);
         assert_eq!(answer.status(), if sends == 0 { "4" } else { "0" });
-        assert_eq!(context.chain().no_more_retry(), sends == 0);
+        assert_eq!(context.chain().no_more_retry(damper_core::Code::DeadlineExceeded), sends == 0);
         ended(&engine, &[(fate, 1)]);
     }
 }
@@ -168,13 +168,28 @@ async fn a_successful_answer_never_carries_the_flag() {
 
 #[tokio::test(start_paused = true)]
 async fn the_flag_goes_into_the_trailers_of_an_answer_that_had_begun() {
-    let body = ScriptedBody::over([data("some"), trailers(&[("grpc-status", "13"), ("x-app", "a")])]);
+    let body = ScriptedBody::over([data("some"), trailers(&[("grpc-status", "14"), ("x-app", "a")])]);
     let answer = answered(begun(body)).await;
     assert_eq!(header(&answer.headers, "damper-no-more-retry"), None);
     let trailers = answer.trailers.unwrap();
     assert_eq!(header(&trailers, "damper-no-more-retry"), Some("1"));
     assert_eq!(header(&trailers, "grpc-retry-pushback-ms"), Some("-1"));
     assert_eq!(header(&trailers, "x-app"), Some("a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_handler_s_own_carries_no_flag_although_a_call_failed() {
+    for own in ["5", "10", "13"] {
+        let answer = answered(trailers_only(&[("grpc-status", own)])).await;
+        assert_eq!(header(&answer.headers, "damper-no-more-retry"), None, "{own}");
+        let answer =
+            answered(begun(ScriptedBody::over([data("some"), trailers(&[("grpc-status", own)])]))).await;
+        assert_eq!(header(&answer.trailers.unwrap(), "damper-no-more-retry"), None, "{own}");
+    }
+    for passed_on in ["14", "4"] {
+        let answer = answered(trailers_only(&[("grpc-status", passed_on)])).await;
+        assert_eq!(header(&answer.headers, "damper-no-more-retry"), Some("1"), "{passed_on}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -227,6 +242,17 @@ async fn at_the_edge_flags_of_requests_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_edge_sends_the_flag_up_in_standard_headers_only() {
+    let (engine, below) = (engine(enforce()), Peer::new([unavailable(), unavailable(), unavailable()]));
+    let marks = inbound(&[("x-envoy-attempt-count", "1")]);
+    let answer = relayed(&engine, &server(&engine).edge(), below, marks).await;
+    let fields = answer.trailers.as_ref().unwrap_or(&answer.headers);
+    assert_eq!(header(fields, "grpc-retry-pushback-ms"), Some("-1"));
+    assert_eq!(header(fields, "x-envoy-ratelimited"), Some("true"));
+    assert_eq!(header(fields, "damper-no-more-retry"), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_external_callee_gets_no_flags_and_its_own_are_ignored() {
     let flagged = || {
         trailers_only(&[
@@ -240,7 +266,7 @@ async fn an_external_callee_gets_no_flags_and_its_own_are_ignored() {
     assert_eq!(call(&mut client, request()).await.unwrap().status(), "0");
     let context = Context::new(Some(2), None, engine.clock());
     context.clone().scope(call(&mut client, request())).await.unwrap();
-    assert!(!context.chain().no_more_retry());
+    assert!(!context.chain().no_more_retry(damper_core::Code::Unavailable));
     assert!(peer.seen().iter().all(|seen| !seen.headers.contains_key("damper-retry")));
     ended(&engine, &[("ok", 1), ("ok_after_retry", 1)]);
 }

@@ -53,25 +53,24 @@ async fn a_limit_never_adds_to_a_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn methods_beyond_the_first_thousand_are_counted_together_without_a_rule() {
+async fn methods_beyond_the_first_thousand_share_the_rule_for_every_method() {
     let engine = engine(enforce());
     for number in 0..1_000 {
         one_call(&engine, Peer::new([ok()]), &format!("/a.B/M{number}")).await;
     }
-    one_call(&engine, Peer::new([unavailable()]), "/a.B/M1000").await;
-    one_call(&engine, Peer::new([unavailable()]), "/a.B/M1001").await;
-    // A known one is still governed.
+    one_call(&engine, Peer::new([unavailable(), ok()]), "/a.B/M1000").await;
+    one_call(&engine, Peer::new([unavailable(), ok()]), "/a.B/M1001").await;
     one_call(&engine, Peer::new([unavailable(), ok()]), "/a.B/M7").await;
     let routes = routes(&engine);
     assert_eq!(routes.len(), 1_001);
     assert!(routes.contains(&"inventory _OTHER".to_owned()));
-    ended_in_sum(&engine, &[("ok", 1_000), ("ok_after_retry", 1), ("policy_off", 2)]);
+    ended_in_sum(&engine, &[("ok", 1_000), ("ok_after_retry", 3)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_path_that_names_no_method_is_counted_and_passed_on() {
     let engine = engine(enforce());
-    one_call(&engine, Peer::new([unavailable()]), "/nothing").await;
+    one_call(&engine, Peer::new([unavailable(), ok()]), "/nothing").await;
     one_call(&engine, Peer::new([ok()]), "/").await;
     assert_eq!(routes(&engine), ["inventory _OTHER"]);
 }
@@ -128,18 +127,20 @@ fn routes_seen_first_by_many_threads_at_once_are_one_route() {
         }
     });
     assert_eq!(routes(&engine).len(), 300);
-    assert_eq!(engine.calls_without_context(), 8 * 300);
+    assert_eq!(engine.calls_and_without_context().1, 8 * 300);
     engine.for_each_route(|_, _, route| assert_eq!(route.policy(), Some(&enforce())));
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_outside_a_context_are_counted_once_the_process_serves() {
-    let engine = engine(enforce());
-    one_call(&engine, Peer::new([ok()]), METHOD).await;
-    assert_eq!((engine.governed_calls(), engine.calls_without_context()), (0, 0));
-    engine.set_serves();
-    one_call(&engine, Peer::new([ok()]), METHOD).await;
-    let context = crate::Context::new(None, None, engine.clock());
-    context.scope(one_call(&engine, Peer::new([ok()]), METHOD)).await;
-    assert_eq!((engine.governed_calls(), engine.calls_without_context()), (2, 1));
+async fn calls_outside_a_context_are_counted_once_it_serves() {
+    for rule in [None, Some(observe()), Some(enforce())] {
+        let engine = engine(rule);
+        one_call(&engine, Peer::new([ok()]), METHOD).await;
+        assert_eq!(engine.calls_and_without_context(), (1, 0));
+        engine.set_serves();
+        one_call(&engine, Peer::new([ok()]), METHOD).await;
+        let context = crate::Context::new(None, None, engine.clock());
+        context.scope(one_call(&engine, Peer::new([ok()]), METHOD)).await;
+        assert_eq!(engine.calls_and_without_context(), (3, 1));
+    }
 }

@@ -54,6 +54,27 @@ async fn a_reader_that_stops_at_the_last_frame_of_what_was_let_go_has_read_the_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_to_a_request_that_is_not_kept_is_not_held() {
+    let engine = holding(20);
+    let answer = begun(ScriptedBody::stalling([data("\0\0\0\0\u{4}pong")]));
+    let response =
+        governed(&engine, Peer::new([answer])).call(request_of(&["longer than twenty bytes"])).await.unwrap();
+    let mut body = std::pin::pin!(response.into_body());
+    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "\0\0\0\0\u{4}pong");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_has_begun_to_answer_has_seen_the_request() {
+    let engine = holding(1_000);
+    let refused = || Err(h2::Error::from(h2::Reason::REFUSED_STREAM).into());
+    let refuses = || begun(ScriptedBody::over([data("\0\0\0\0\u{4}pong"), refused()]));
+    let answer = one_call(&engine, [refuses(), ok()]).await;
+    assert!(answer.error.is_none());
+    // It was repeated as an ordinary failure.
+    ended(&engine, &[("ok_after_retry", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_holding_a_call_that_fails_after_its_message_is_committed() {
     let engine = engine(enforce());
     assert_eq!(one_call(&engine, [message_then("14")]).await.status(), "14");

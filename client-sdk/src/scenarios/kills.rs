@@ -159,7 +159,7 @@ async fn a_kill_that_is_over_before_the_call_begins_to_wait_changes_nothing() {
     tokio::time::sleep(ms(10)).await;
     assert_eq!(call(&mut service, request()).await.unwrap().status(), "0");
     assert_eq!(peer.seen().len(), 3, "it ends by itself");
-    ended(&engine, &[("ok_after_retry", 1), ("circuit_open", 1)]);
+    ended(&engine, &[("ok_after_retry", 1), ("killed", 1)]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,7 +193,7 @@ async fn first_sends_are_refused_with_and_without_a_rule_and_told_why() {
         assert_eq!(peer.seen().len(), 0);
         engine.obey(vec![]);
         assert_eq!(call(&mut service, request()).await.unwrap().status(), "0");
-        ended(&engine, &[("ok", 1), ("circuit_open", 1)]);
+        ended(&engine, &[("ok", 1), ("killed", 1)]);
     }
 }
 
@@ -244,7 +244,7 @@ async fn a_method_that_is_not_told_apart_is_refused_alone() {
     assert!(engine.route(&callee, "a.B/M7").switch().refuses_calls(now));
     engine.obey(vec![]);
     assert_eq!(call(&mut service, request()).await.unwrap().status(), "0");
-    ended(&engine, &[("ok", 1), ("circuit_open", 1)]);
+    ended(&engine, &[("ok", 1), ("killed", 1)]);
 }
 
 #[tokio::test(start_paused = true)]

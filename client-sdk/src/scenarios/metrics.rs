@@ -294,7 +294,8 @@ async fn what_is_served_is_counted_by_source() {
     table.insert_guard(guard(Mode::Observe, 1));
     engine.apply(table);
     let now = engine.clock().now();
-    engine.methods().arrived("a.B/M", None, now);
+    // The first request of a method is counted when it is answered.
+    engine.methods().settled("a.B/M", None, now, true);
     for (repeater, times) in [(Repeater::Damper, 2), (Repeater::Grpc, 1), (Repeater::Envoy, 3)] {
         for _ in 0..times {
             engine.methods().arrived("a.B/M", Some(repeater), now);

@@ -17,6 +17,7 @@ mod passing;
 mod peer;
 mod repeats;
 mod spans;
+mod strangers;
 mod transport;
 mod wire;
 

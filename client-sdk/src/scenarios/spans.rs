@@ -9,7 +9,7 @@ use damper_core::{CircuitBreaker, Code, CodeSet, Hedge, HedgeDelay};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::DefaultGuard;
-use tracing::{Dispatch, Span, Subscriber};
+use tracing::{Dispatch, Event, Span, Subscriber};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -55,9 +55,9 @@ impl Told {
     }
 }
 
-/// Every span, in the order in which they began.
+/// Every span, in the order in which they began, and every event.
 #[derive(Clone, Default)]
-struct Spans(Arc<Mutex<Vec<(u64, Told)>>>);
+struct Spans(Arc<Mutex<Vec<(u64, Told)>>>, Arc<Mutex<Vec<Told>>>);
 
 impl Spans {
     /// Those of this thread, until the guard is dropped.
@@ -77,6 +77,15 @@ impl Spans {
 
     fn told(&self) -> Vec<Told> {
         self.all().iter().map(|(_, told)| told.clone()).collect()
+    }
+
+    /// What stands in the log, one line an event.
+    fn log(&self) -> Vec<String> {
+        let line = |told: &Told| {
+            let fields = ["message", "callee", "kind", "after", "fate", "code"].map(|name| told.field(name));
+            fields.join(" ")
+        };
+        self.1.lock().unwrap().iter().map(line).collect()
     }
 
     /// All have ended, so.
@@ -103,6 +112,14 @@ where
         let mut told = Told { name: metadata.name(), parent, ..Told::default() };
         attributes.record(&mut told);
         all.push((id.into_u64(), told));
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() == "damper" {
+            let mut told = Told { name: "event", is_closed: true, ..Told::default() };
+            event.record(&mut told);
+            self.1.lock().unwrap().push(told);
+        }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, _: Context<'_, S>) {
@@ -159,6 +176,23 @@ async fn a_call_and_each_attempt_say_what_they_are() {
     let attempt = ["otel.name", "otel.kind", "previous-rpc-attempts", "transparent-retry"];
     assert_eq!(fields(first, attempt), ["Attempt.inventory.v1.Inventory.Reserve", "client", "0", "false"]);
     assert_eq!(fields(second, attempt), ["Attempt.inventory.v1.Inventory.Reserve", "client", "1", "false"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_repeat_and_each_failed_call_is_one_event() {
+    let spans = play(enforce(), [unavailable(), ok()]).await;
+    assert_eq!(spans.log(), ["sent again inventory retry UNAVAILABLE - -"]);
+    let spans = play(hedged(), [Reply::Hang, after(20, ok())]).await;
+    assert_eq!(spans.log(), ["sent again inventory hedge - - -"]);
+    let once = with_retry(|retry| retry.max_attempts = 2);
+    let spans = play(once, [unavailable(), unavailable()]).await;
+    let repeat = "sent again inventory retry UNAVAILABLE - -";
+    assert_eq!(spans.log(), [repeat, "call failed inventory - - attempts_exhausted UNAVAILABLE"]);
+    let spans = play(observe(), [unavailable()]).await;
+    assert_eq!(spans.log(), ["call failed inventory - - would_retry UNAVAILABLE"]);
+    for silent in [play(enforce(), [ok()]).await, play(None, [unavailable()]).await] {
+        assert!(silent.log().is_empty(), "{:?}", silent.log());
+    }
 }
 
 #[tokio::test(start_paused = true)]

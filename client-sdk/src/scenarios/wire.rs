@@ -208,7 +208,7 @@ async fn two_hops_retry_once_together_and_the_flag_climbs_to_the_top() {
     assert_eq!(bottom_log.flags(), [None, Some("1".to_owned()), Some("2".to_owned())]);
     assert_eq!(middle_log.flags(), no_flags(1));
     assert_same(&error, &out_of_stock());
-    assert!(context.chain().no_more_retry());
+    assert!(context.chain().no_more_retry(damper_core::Code::Unavailable));
     ended(&top, &[("chain_no_more_retry", 1)]);
     ended(&middle, &[("attempts_exhausted", 1)]);
 

@@ -18,18 +18,26 @@ pin_project! {
         // None if the request was refused.
         #[pin]
         inner: Option<B>,
-        reply: Reply,
+        // None if the answer came from outside of the layer.
+        reply: Option<Reply>,
+    }
+}
+
+/// A body without content, as tonic's interceptors need one for the requests that they refuse.
+impl<B> Default for ServerBody<B> {
+    fn default() -> Self {
+        Self { inner: None, reply: None }
     }
 }
 
 impl<B> ServerBody<B> {
     pub(super) fn new(inner: B, reply: Reply) -> Self {
-        Self { inner: Some(inner), reply }
+        Self { inner: Some(inner), reply: Some(reply) }
     }
 
     /// That of a refused request.
     pub(super) fn empty(reply: Reply) -> Self {
-        Self { inner: None, reply }
+        Self { inner: None, reply: Some(reply) }
     }
 }
 
@@ -39,14 +47,14 @@ impl<B: Body> Body for ServerBody<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Task<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        let Some(inner) = this.inner.as_pin_mut() else {
+        let (Some(inner), Some(reply)) = (this.inner.as_pin_mut(), this.reply) else {
             return Poll::Ready(None);
         };
-        let mut poll = this.reply.context().sync_scope(|| inner.poll_frame(cx));
+        let mut poll = reply.context().sync_scope(|| inner.poll_frame(cx));
         if let Poll::Ready(Some(Ok(frame))) = &mut poll
             && let Some(trailers) = frame.trailers_mut()
         {
-            this.reply.flag(trailers);
+            reply.flag(trailers);
         }
         poll
     }

@@ -54,7 +54,8 @@ where
         Poll::Ready(match this.state.project() {
             StateProjection::Serving { inner } => {
                 let mut response = ready!(inner.poll(cx))?;
-                let reply = end();
+                let mut reply = end();
+                reply.begins(response.status(), response.headers());
                 reply.flag(response.headers_mut());
                 Ok(response.map(|body| ServerBody::new(body, reply)))
             }

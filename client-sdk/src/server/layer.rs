@@ -21,7 +21,8 @@ impl ServerLayer {
     }
 
     /// For a service at the border of the trusted chain: flags that requests carry are dropped, so that none
-    /// counts as a repeat.
+    /// counts as a repeat. An error that must not be repeated has no `damper-no-more-retry` there, only what stock
+    /// gRPC clients and Envoy understand.
     #[must_use]
     pub fn edge(self) -> Self {
         Self { edge: true, ..self }

@@ -2,18 +2,25 @@
 //!
 //! With the flag go its translations: a pushback of -1 for stock gRPC clients, and `x-envoy-ratelimited` if
 //! the request came through Envoy. They are inserted, never appended, and never put on a successful answer.
+//! At the edge only the translations go out: to strangers the flag itself means nothing.
 
-use damper_core::chain;
+use std::sync::Arc;
+
+use damper_core::chain::Repeater;
+use damper_core::{Code, Time, chain, classify};
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::context::Context;
 use crate::headers;
+use crate::routes::Engine;
 
 const YES: HeaderValue = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
 const STOP: HeaderValue = HeaderValue::from_static(chain::PUSHBACK_STOP_VALUE);
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const UNAVAILABLE: HeaderValue = HeaderValue::from_static("14");
+/// PERMISSION_DENIED, UNIMPLEMENTED and UNAUTHENTICATED: what answers before a method is looked up, or finds none.
+const NO_METHOD: [&[u8]; 3] = [b"7", b"12", b"16"];
 const REFUSED: HeaderValue = HeaderValue::from_static(
     "repeat limit: too many of the requests to this method are repeats; this one was not served",
 );
@@ -24,11 +31,40 @@ const RATE_LIMITED: HeaderValue = HeaderValue::from_static("true");
 pub(super) struct Reply {
     context: Context,
     envoy: bool,
+    edge: bool,
+    /// None of a request to a method that is known.
+    unknown: Option<Box<Unknown>>,
+}
+
+/// A request of a method that is not known: what it is counted as shows when it is answered.
+#[derive(Debug)]
+pub(super) struct Unknown {
+    pub(super) engine: Arc<Engine>,
+    pub(super) method: String,
+    pub(super) repeated_by: Option<Repeater>,
+    pub(super) now: Time,
+    pub(super) is_served: bool,
+}
+
+impl Drop for Unknown {
+    fn drop(&mut self) {
+        let Self { engine, method, repeated_by, now, is_served } = self;
+        engine.methods().settled(method, *repeated_by, *now, *is_served);
+    }
 }
 
 impl Reply {
-    pub(super) fn new(context: Context, envoy: bool) -> Self {
-        Self { context, envoy }
+    pub(super) fn new(context: Context, envoy: bool, edge: bool, unknown: Option<Box<Unknown>>) -> Self {
+        Self { context, envoy, edge, unknown }
+    }
+
+    /// The answer begins: it is of a method that is served, unless it can be the answer to any name.
+    pub(super) fn begins(&mut self, http_status: StatusCode, fields: &HeaderMap) {
+        if let Some(mut unknown) = self.unknown.take() {
+            let status = headers::bytes(fields, &headers::GRPC_STATUS);
+            unknown.is_served =
+                http_status == StatusCode::OK && !status.is_some_and(|status| NO_METHOD.contains(&status));
+        }
     }
 
     pub(super) fn context(&self) -> &Context {
@@ -44,7 +80,7 @@ impl Reply {
         answer.insert(CONTENT_TYPE, content_type.cloned().unwrap_or(GRPC));
         answer.insert(&headers::GRPC_STATUS, UNAVAILABLE);
         answer.insert(&headers::GRPC_MESSAGE, REFUSED);
-        self.context.chain().mark_no_more_retry();
+        self.context.chain().mark_final();
         self.flag(&mut answer);
         answer
     }
@@ -52,11 +88,13 @@ impl Reply {
     /// Adds the flag to headers or trailers that carry an error, if a call in serving the request asked for it.
     pub(super) fn flag(&self, fields: &mut HeaderMap) {
         let status = headers::bytes(fields, &headers::GRPC_STATUS);
-        let failed = status.is_some_and(|status| status != b"0");
-        if !failed || !self.context.chain().no_more_retry() {
+        let code = status.map_or(Code::Ok, classify::code_of_status);
+        if code == Code::Ok || !self.context.chain().no_more_retry(code) {
             return;
         }
-        fields.insert(&headers::NO_MORE_RETRY, YES);
+        if !self.edge {
+            fields.insert(&headers::NO_MORE_RETRY, YES);
+        }
         fields.insert(&headers::PUSHBACK, STOP);
         if self.envoy {
             fields.insert(&headers::ENVOY_RATE_LIMITED, RATE_LIMITED);

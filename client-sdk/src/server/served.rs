@@ -4,8 +4,11 @@
 //! a clock, one hash and a few atomics: no lock, no allocation. Changes (a first-seen method, other guards, a
 //! local override) are rare, replace the map as a whole and go through one mutex.
 //!
-//! As for routes, 1,000 methods are told apart. Further ones, and requests whose path names no method, are
-//! counted together, and bounded together by the guards that are for every method. Nothing is decided here; see `damper_core::repeat_limit`.
+//! A method becomes known when a request to it has an answer that not every name gets: HTTP status 200, and neither
+//! UNIMPLEMENTED nor, as layers above the methods answer, PERMISSION_DENIED or UNAUTHENTICATED. So strangers cannot fill
+//! the table with names of their own. As for routes, 1,000 methods are told apart. Further ones, and requests whose path
+//! names no method, are counted together, and bounded together by the guards that are for every method. Nothing is
+//! decided here; see `damper_core::repeat_limit`.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +23,21 @@ use damper_core::{Guard, MAX_ROUTES, MethodPart, Mode, OTHER_METHOD, RouteKey, T
 #[derive(Debug)]
 pub(crate) struct Methods {
     known: ArcSwap<HashMap<Arc<str>, Method>>,
-    other: Served,
+    other: Arc<Served>,
+    /// Requests of methods that are not known, until they are answered.
+    open: Served,
     other_limits: ArcSwap<Limits>,
     /// True once a method found no room; methods are never given up, so that stays.
     is_full: AtomicBool,
     limiting: Mutex<Limiting>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) admission: Admission,
+    /// What it is counted as is still to be [settled](Methods::settled).
+    pub(crate) is_open: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -48,23 +61,36 @@ impl Methods {
         let (service, cluster) = (service.to_owned(), cluster.to_owned());
         Self {
             known: ArcSwap::default(),
-            other: Served::default(),
+            other: Arc::default(),
+            open: Served::default(),
             other_limits: ArcSwap::default(),
             is_full: AtomicBool::new(false),
             limiting: Mutex::new(Limiting { service, cluster, guards: Vec::new(), most: None }),
         }
     }
 
-    /// Counts a request that has arrived, and says what becomes of it.
-    pub(crate) fn arrived(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Admission {
+    /// Counts a request that has arrived, and says what becomes of it. None of a method that is not known: it was
+    /// judged together with others of that kind, and its answer says as what it is counted.
+    pub(crate) fn arrived(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Arrived {
         if let Some(admission) = self.count(method, repeated_by, now) {
-            return admission;
+            return Arrived { admission, is_open: false };
         }
+        let limits = **self.other_limits.load();
         let may_become_known = !self.is_full.load(Ordering::Relaxed) && key::is_method(method);
-        if may_become_known && self.first_seen(method) {
-            return self.count(method, repeated_by, now).unwrap_or(Admission::Served);
+        let is_open = may_become_known && self.open.arrived(repeated_by, limits, now) != Admission::Shed;
+        let admission =
+            if is_open { Admission::Served } else { self.other.arrived(repeated_by, limits, now) };
+        Arrived { admission, is_open }
+    }
+
+    /// A request of a method that was not known has come to its end, or its answer has begun: now it is counted.
+    pub(crate) fn settled(&self, method: &str, repeated_by: Option<Repeater>, now: Time, is_served: bool) {
+        if is_served {
+            self.is_served(method);
         }
-        self.other.arrived(repeated_by, **self.other_limits.load(), now)
+        if self.count(method, repeated_by, now).is_none() {
+            self.other.arrived(repeated_by, Limits::default(), now);
+        }
     }
 
     /// Puts the limits of a table's guards in force. The counts stay.
@@ -82,15 +108,21 @@ impl Methods {
         self.rebuild(&limiting);
     }
 
+    /// Every method that had a request.
+    pub(crate) fn all(&self) -> Vec<(Arc<str>, Arc<Served>)> {
+        let is_used = |served: &Served| {
+            let repeats: u64 = Repeater::ALL.into_iter().map(|by| served.repeats(by)).sum();
+            served.first_sends() + repeats > 0
+        };
+        let known = self.known.load();
+        let known = known.iter().map(|(name, method)| (Arc::clone(name), Arc::clone(&method.served)));
+        let other = (Arc::from(OTHER_METHOD), Arc::clone(&self.other));
+        known.chain([other]).filter(|(_, served)| is_used(served)).collect()
+    }
+
     /// Shows every method. No lock is held meanwhile.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&str, &Served)) {
-        for (name, method) in self.known.load().iter() {
-            f(name, &method.served);
-        }
-        let repeats: u64 = Repeater::ALL.into_iter().map(|by| self.other.repeats(by)).sum();
-        if self.other.first_sends() + repeats > 0 {
-            f(OTHER_METHOD, &self.other);
-        }
+        self.all().iter().for_each(|(name, served)| f(name, served));
     }
 
     fn count(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Option<Admission> {
@@ -99,22 +131,21 @@ impl Methods {
         Some(served.arrived(repeated_by, *limits, now))
     }
 
-    /// Makes a method known, if there is room.
-    fn first_seen(&self, method: &str) -> bool {
+    /// Makes a method known that the process serves, if there is room.
+    fn is_served(&self, method: &str) {
         let limiting = self.limiting();
         let known = self.known.load();
         if known.contains_key(method) {
-            return true;
+            return;
         }
         if known.len() >= MAX_ROUTES {
             self.note_full(method);
-            return false;
+            return;
         }
         let mut more = HashMap::clone(&known);
         let new = Method { limits: limiting.limits_of(method), served: Arc::default() };
         more.insert(Arc::from(method), new);
         self.known.store(Arc::new(more));
-        true
     }
 
     fn note_full(&self, method: &str) {
@@ -132,7 +163,15 @@ impl Methods {
             let served = Arc::clone(&method.served);
             (Arc::clone(name), Method { limits: limiting.limits_of(name), served })
         });
-        self.known.store(Arc::new(rebuilt.collect()));
+        let mut rebuilt: HashMap<_, _> = rebuilt.collect();
+        // Methods that have a limit of their own keep to it from the first request on, answered or not.
+        for name in limiting.named() {
+            if rebuilt.len() < MAX_ROUTES && !rebuilt.contains_key(name) {
+                let new = Method { limits: limiting.limits_of(name), served: Arc::default() };
+                rebuilt.insert(Arc::from(name), new);
+            }
+        }
+        self.known.store(Arc::new(rebuilt));
         self.other_limits.store(Arc::new(limiting.limits_of_others()));
     }
 
@@ -143,6 +182,16 @@ impl Methods {
 }
 
 impl Limiting {
+    /// The methods that guards of this service name.
+    fn named(&self) -> impl Iterator<Item = &str> {
+        self.guards.iter().filter_map(|guard| match &guard.pattern().callee_method {
+            MethodPart::Exact(method) if self.guards_of(method).any(|other| Arc::ptr_eq(other, guard)) => {
+                Some(method.as_str())
+            }
+            _ => None,
+        })
+    }
+
     /// A guard with a repeat limit is for all callers, this service itself among them.
     fn limits_of(&self, method: &str) -> Limits {
         let guards = self.guards_of(method);
@@ -198,7 +247,9 @@ mod tests {
 
     /// How many of 20 repeats of a method are served.
     fn served(methods: &Methods, method: &str) -> usize {
-        let admissions = (0..20).map(|_| methods.arrived(method, Some(Repeater::Damper), Time::ZERO));
+        methods.is_served(method);
+        let admissions =
+            (0..20).map(|_| methods.arrived(method, Some(Repeater::Damper), Time::ZERO).admission);
         admissions.filter(|admission| *admission != Admission::Shed).count()
     }
 
@@ -245,9 +296,7 @@ mod tests {
         let methods = Methods::new("stock", "default");
         let everything = guard("stock", "*", Mode::Enforce, 5);
         methods.apply(&table([everything, guard("stock", "a.B/*", Mode::Enforce, 1)]));
-        for n in 0..MAX_ROUTES {
-            methods.arrived(&format!("junk.X/M{n}"), None, Time::ZERO);
-        }
+        (0..MAX_ROUTES).for_each(|n| methods.is_served(&format!("a.X/M{n}")));
         assert_eq!(served(&methods, "a.B/M") + served(&methods, "a.C/M"), 5);
         methods.apply(&Table::default());
         assert_eq!(served(&methods, "a.B/M"), 20);
@@ -257,6 +306,7 @@ mod tests {
     fn what_is_no_method_or_beyond_the_limit_is_counted_together_without_a_lock() {
         let methods = Arc::new(Methods::new("orders", "default"));
         for number in 0..=MAX_ROUTES {
+            methods.is_served(&format!("a.B/M{number}"));
             methods.arrived(&format!("a.B/M{number}"), None, Time::ZERO);
         }
         let (tell, told) = mpsc::channel();

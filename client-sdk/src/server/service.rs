@@ -7,12 +7,13 @@ use std::task::{Context as Task, Poll};
 use damper_core::chain::{self, Marks};
 use damper_core::repeat_limit::Admission;
 use damper_core::{Time, deadline};
-use http::{HeaderMap, Request, Response};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Method, Request, Response};
 use tower_service::Service;
 
 use super::body::ServerBody;
 use super::future::ServerFuture;
-use super::reply::Reply;
+use super::reply::{Reply, Unknown};
 use crate::context::Context;
 use crate::headers;
 use crate::routes::{Engine, method_of};
@@ -56,9 +57,14 @@ where
         }
         let marks = headers::marks(request.headers());
         let context = self.context(request.headers(), &marks, now);
-        let admission = self.engine.methods().arrived(method_of(&request), marks.repeated_by(), now);
-        let reply = Reply::new(context.clone(), envoy);
-        if admission == Admission::Shed {
+        let (method, repeated_by) = (method_of(&request), marks.repeated_by());
+        let arrived = is_grpc(&request).then(|| self.engine.methods().arrived(method, repeated_by, now));
+        let unknown = arrived.filter(|arrived| arrived.is_open).map(|_| {
+            let (engine, method) = (Arc::clone(&self.engine), method.to_owned());
+            Box::new(Unknown { engine, method, repeated_by, now, is_served: false })
+        });
+        let reply = Reply::new(context.clone(), envoy, self.edge, unknown);
+        if arrived.is_some_and(|arrived| arrived.admission == Admission::Shed) {
             return ServerFuture::refused(reply.refusal(request.headers()), reply);
         }
         request.extensions_mut().insert(context.clone());
@@ -72,6 +78,13 @@ impl<S> fmt::Debug for ServerService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerService").field("edge", &self.edge).finish_non_exhaustive()
     }
+}
+
+/// Only requests of gRPC have methods. All others pass: a port may serve pages and other protocols too.
+fn is_grpc<A>(request: &Request<A>) -> bool {
+    let content_type = request.headers().get(CONTENT_TYPE);
+    request.method() == Method::POST
+        && content_type.is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
 fn came_through_envoy(headers: &HeaderMap) -> bool {

@@ -39,7 +39,8 @@ pub(crate) async fn served(damper: &Damper, count: u32, headers: &[(&'static str
     });
     let service = damper.server_layer().layer(handler);
     for _ in 0..count {
-        let mut request = Request::post("http://orders/a.B/Served").body(Body::empty()).unwrap();
+        let request = Request::post("http://orders/a.B/Served").header("content-type", "application/grpc");
+        let mut request = request.body(Body::empty()).unwrap();
         for (name, value) in headers {
             request.headers_mut().insert(*name, http::HeaderValue::from_static(value));
         }

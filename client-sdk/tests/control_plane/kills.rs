@@ -137,7 +137,7 @@ async fn first_sends_are_refused_also_without_a_rule_until_the_kill_is_lifted() 
     stream.exchange_killing(8, 2, delta(vec![], &[]), kills).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "nobody").await), (0, 0));
     assert_eq!(attempts(&damper, "b").await, 3);
-    assert_eq!((ended(&damper, "a", Fate::CircuitOpen), ended(&damper, "nobody", Fate::CircuitOpen)), (1, 1));
+    assert_eq!((ended(&damper, "a", Fate::Killed), ended(&damper, "nobody", Fate::Killed)), (1, 1));
     stream.exchange_killing(9, 3, delta(vec![], &[]), vec![kill("nobody", true, 60)]).await;
     assert_eq!((attempts(&damper, "a").await, attempts(&damper, "nobody").await), (3, 0));
 }

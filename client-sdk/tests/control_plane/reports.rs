@@ -26,6 +26,14 @@ async fn ruled() -> (ControlPlane, Damper, Stream) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_layer_made_after_the_hello_is_reported() {
+    let (_plane, damper, mut stream) = ruled().await;
+    assert!(!stream.hello.serves);
+    let _layer = damper.server_layer();
+    while !stream.report().await.serves {}
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_report_says_what_became_of_the_calls_of_each_route() {
     let (_plane, damper, mut stream) = ruled().await;
     for callee in ["a", "a", "without-rule"] {
@@ -135,7 +143,7 @@ async fn the_server_sets_how_often() {
     let (_plane, damper, mut stream) = ruled().await;
     let every = |seconds| {
         let interval = Some(prost_types::Duration { seconds, nanos: 0 });
-        Kind::ReportSettings(v1::ReportSettings { interval })
+        Kind::ReportSettings(v1::ReportSettings { interval, token_ends_at: None })
     };
     for (seconds, expected) in [(1, 800..1300), (20, 17_000..23_000), (-1, 17_000..23_000)] {
         stream.say(7, 0, every(seconds)).await;
@@ -160,7 +168,7 @@ async fn a_pace_that_changes_all_the_time_puts_no_report_off() {
     for look in 0..40 {
         let interval = if look % 2 == 0 { Duration::from_secs(1) } else { Duration::from_secs(5) };
         let interval = prost_types::Duration::try_from(interval).ok();
-        stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval })).await;
+        stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval, token_ends_at: None })).await;
         if tokio::time::timeout(Duration::from_millis(500), stream.report()).await.is_ok() {
             break;
         }
@@ -188,7 +196,7 @@ async fn the_last_calls_are_reported_when_it_shuts_down() {
 async fn a_server_that_reads_nothing_holds_up_no_rules_and_misses_no_call_in_the_end() {
     let (_plane, damper, stream) = ruled().await;
     let interval = Some(prost_types::Duration { seconds: 1, nanos: 0 });
-    stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval })).await;
+    stream.say(7, 0, Kind::ReportSettings(v1::ReportSettings { interval, token_ends_at: None })).await;
     // 40 reports of 100 KiB: far more than HTTP/2 and the client keep for a server that does not read.
     let callees: Vec<_> = (0..250).map(|i| format!("{i:-<250}")).collect();
     for round in 1..=40 {

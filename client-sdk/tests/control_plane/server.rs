@@ -144,7 +144,7 @@ impl Stream {
 
     pub(crate) async fn say_in(&self, epoch: &str, revision: u64, nonce: u64, kind: Kind) {
         let epoch = epoch.to_owned();
-        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None };
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None, commit: 0 };
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
@@ -156,8 +156,8 @@ impl Stream {
         kind: Kind,
         kills: Vec<v1::ActiveKill>,
     ) {
-        let (epoch, kills) = ("e".to_owned(), Some(v1::KillSet { kills }));
-        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills };
+        let (epoch, kills) = ("e".to_owned(), Some(v1::KillSet { kills, ..Default::default() }));
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills, commit: 0 };
         self.to_client.send(Ok(message)).await.unwrap();
     }
 
@@ -178,7 +178,7 @@ impl Stream {
     /// Says it if the client still listens.
     pub(crate) async fn try_say(&self, revision: u64, nonce: u64, kind: Kind) -> bool {
         let epoch = "e".to_owned();
-        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None };
+        let message = v1::ServerMessage { epoch, revision, nonce, kind: Some(kind), kills: None, commit: 0 };
         soon(self.to_client.send(Ok(message))).await.is_ok()
     }
 

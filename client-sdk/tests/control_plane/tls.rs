@@ -149,6 +149,13 @@ async fn a_peer_of_old_times_and_one_that_speaks_no_tls_are_said() {
     says(options([format!("https://{plain}")]), "does not speak TLS").await;
     let plane = ControlPlane::start().await;
     says(options([format!("https://{}", plane.address)]), "does not speak TLS").await;
+    // An alert `unexpected_message`, as TLS answers what is none, and HTTP/1.
+    for other in [&[21, 3, 3, 0, 2, 2, 10][..], b"HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let peer = saying(other).await;
+        says(options([format!("http://{peer}")]), "use an https:// address").await;
+    }
+    let guarded = ControlPlane::start_tls(Authority::new().server()).await;
+    says(options([format!("http://{}", guarded.address)]), "use an https:// address").await;
 }
 
 #[tokio::test]

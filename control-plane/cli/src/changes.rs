@@ -98,10 +98,11 @@ fn moment(text: &str) -> Result<SystemTime, String> {
 pub(crate) fn table(changes: &[v1::Change]) -> Table {
     use Align::{Left, Right};
     let is_proven = changes.iter().any(|change| !change.principal.is_empty());
-    let mut columns = vec![("REVISION", Right), ("AGE", Right), ("BY", Left)];
-    // Where nobody is asked who they are it would be a column of dashes.
-    columns.extend(is_proven.then_some(("PROVEN", Left)));
+    let mut columns = vec![("REVISION", Right), ("AGE", Right)];
+    // The proven name comes first. Where the server asks for no tokens it would be a column of dashes.
+    columns.extend(is_proven.then_some(("BY", Left)));
     columns.extend([
+        (if is_proven { "DECLARED" } else { "BY" }, Left),
         ("CHANGE", Left),
         ("KIND", Left),
         ("CALLER", Left),
@@ -121,8 +122,8 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
                 (_, None) => "deleted",
                 _ => "updated",
             };
-            let head = [change.revision.to_string(), age(change.at.as_ref(), now), change.author.clone()];
-            let what = [done.to_owned(), kind.to_owned()];
+            let head = [change.revision.to_string(), age(change.at.as_ref(), now)];
+            let what = [change.author.clone(), done.to_owned(), kind.to_owned()];
             let proven = is_proven.then(|| change.principal.clone());
             let columns = head.into_iter().chain(proven).chain(what).chain(key::columns(key));
             table.row(columns.chain([owner(object).to_owned(), change.reason.clone()]));
@@ -168,7 +169,7 @@ mod tests {
     fn a_moment_is_so_long_ago_or_a_time() {
         let two_hours_ago = || SystemTime::now() - std::time::Duration::from_secs(7200);
         let (before, told, after) = (two_hours_ago(), moment("2h").unwrap(), two_hours_ago());
-        assert!((before..=after).contains(&told), "{told:?} is not in {before:?}..={after:?}");
+        assert!((before..=after).contains(&told), "{told:?} is not in {before:?} to {after:?}");
         let then = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
         assert_eq!(moment("1970-01-02T00:00:00Z"), Ok(then));
         for bad in ["", "yesterday", "2 weeks hence"] {

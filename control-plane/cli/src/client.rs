@@ -19,7 +19,8 @@ use tonic::{Response, Status};
 pub(crate) use crate::connection::ServerArgs;
 use crate::connection::{self, Line};
 use crate::exit::Error;
-use crate::output::message;
+use crate::key;
+use crate::output::{message, printable};
 use crate::status::{self, Locate, Peer, as_is};
 
 /// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
@@ -127,8 +128,27 @@ impl Client {
 
     /// The rule with this pattern.
     pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, Error> {
-        let request = v1::GetRuleRequest { key: Some(key), min_revision: 0 };
-        self.answer(self.rules.clone().get_rule(request)).await
+        let request = v1::GetRuleRequest { key: Some(key.clone()), min_revision: 0 };
+        match self.answer(self.rules.clone().get_rule(request)).await {
+            Err(Error::Missing(problem)) => {
+                let near = self.rules_near(&key).await.into_iter().map(|near| format!("there is: {near}"));
+                let lines: Vec<_> = std::iter::once(problem).chain(near).collect();
+                Err(Error::Missing(lines.join("\n")))
+            }
+            answer => answer,
+        }
+    }
+
+    /// The keys of rules for the same callee that share most words with this one. None where they cannot be listed.
+    async fn rules_near(&self, key: &v1::Pattern) -> Vec<String> {
+        let filter = RuleFilter { callee_service: Some(key.callee_service.clone()), ..RuleFilter::default() };
+        let request =
+            v1::ListRulesRequest { filter: Some(filter), page_size: PAGE, ..v1::ListRulesRequest::default() };
+        let Ok(page) = self.answer(self.rules.clone().list_rules(request)).await else { return Vec::new() };
+        let wanted = key::columns(Some(key));
+        let mut near: Vec<_> = page.rules.iter().map(|rule| key::columns(rule.key.as_ref())).collect();
+        near.sort_by_key(|words| words.iter().zip(&wanted).filter(|(word, wanted)| word != wanted).count());
+        near.into_iter().take(3).map(|words| printable(&words.join(" "))).collect()
     }
 
     /// The guard with this pattern.

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{AmplificationOutOfRange, HistoryRetention, MaxAmplification, Settings, StoreUrl};
+use damper_control_plane::{
+    AmplificationOutOfRange, HistoryRetention, MaxAmplification, REPLICAS, Settings, StoreUrl,
+};
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
@@ -39,11 +41,11 @@ pub(crate) struct ServeArgs {
     /// Where metrics and health are served besides [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// How long changes are kept, at least 24h; the last 1,000 always are
+    /// How long changes are kept, at least 24h; the last 1,000 stay longer. Beyond 128 MiB the oldest go sooner
     /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
-    /// How often the last service of a chain may be sent what its first was asked for once, 1..=1000; a write that
+    /// How often the last service of a chain may be sent what its first was asked for once, 1 to 1000; a write that
     /// raises it above is refused unless forced [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,
@@ -74,6 +76,10 @@ pub(crate) struct ServeArgs {
     /// The name in the other replicas' certificates [env: DAMPER_PEER_NAME] [default: the host each is reached at]
     #[arg(long, value_name = "NAME")]
     peer_name: Option<String>,
+    /// How many replicas there should be; `damper doctor` warns where there are fewer
+    /// [env: DAMPER_REPLICAS] [default: not known]
+    #[arg(long, value_name = "N", value_parser = ReplicaCount::from_str)]
+    replicas: Option<ReplicaCount>,
     /// A YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -126,6 +132,7 @@ struct File {
     advertise: Option<String>,
     peer_ca: Option<String>,
     peer_name: Option<String>,
+    replicas: Option<u64>,
 }
 
 /// What the command line, the environment and the file come to.
@@ -169,6 +176,8 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let advertise = layers.pick("advertise", args.advertise, file.advertise);
     let peer_ca = layers.pick("peer_ca", args.peer_ca, file.peer_ca);
     let peer_name = layers.pick("peer_name", args.peer_name, file.peer_name);
+    let replicas =
+        layers.pick::<ReplicaCount>("replicas", args.replicas, file.replicas.map(|said| said.to_string()));
     let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
     let etcd_password = layers.password(password);
     let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
@@ -190,7 +199,23 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     server.advertise = advertise.map(|Advertised(url)| url);
     server.peer_ca = peer_ca;
     server.peer_name = peer_name;
+    server.replicas = replicas.map(|ReplicaCount(count)| count);
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
+}
+
+/// How many replicas there should be.
+#[derive(Clone, Copy, Debug)]
+struct ReplicaCount(u32);
+
+impl FromStr for ReplicaCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let count = text.parse().ok().filter(|count| REPLICAS.contains(count));
+        count
+            .map(Self)
+            .ok_or_else(|| format!("is not a number in {} to {}", REPLICAS.start(), REPLICAS.end()))
+    }
 }
 
 /// A replica's address.
@@ -349,7 +374,7 @@ mod tests {
     #[test]
     fn every_setting_can_stand_in_the_file() {
         let file = "listen: 127.0.0.1:1\nstore: sled:/tmp/x\nmetrics_listen: '[::1]:2'\nlog: json\n\
-                    log_level: damper=debug\ninsecure_allow_plaintext: true\nhistory_retention: 7d\nmax_amplification: 40\n";
+                    log_level: damper=debug\ninsecure_allow_plaintext: true\nhistory_retention: 7d\nmax_amplification: 40\nreplicas: 2\n";
         let config = settle_with(ServeArgs::default(), &[], Some(file)).unwrap();
         assert_eq!(config.server.store.to_string(), "sled:/tmp/x");
         assert_eq!(config.server.metrics_listen, Some(listening_on("[::1]:2")));
@@ -358,6 +383,7 @@ mod tests {
         assert!(config.server.allow_insecure);
         assert_eq!(config.server.history_retention.length().as_secs(), 7 * 24 * 3600);
         assert_eq!(config.server.max_amplification.sends(), 40);
+        assert_eq!(config.server.replicas, Some(2));
     }
 
     #[test]
@@ -379,16 +405,18 @@ mod tests {
             ("DAMPER_LOG", "xml"),
             ("DAMPER_HISTORY_RETENTION", "23h"),
             ("DAMPER_MAX_AMPLIFICATION", "1001"),
+            ("DAMPER_REPLICAS", "0"),
         ];
         let file = Some("store: postgres://x\ninsecure_allow_plaintext: true\n");
         let error = settle_with(ServeArgs::default(), &env, file).unwrap_err();
         let text = error.to_string();
-        assert_eq!(text.lines().count(), 5, "{text}");
+        assert_eq!(text.lines().count(), 6, "{text}");
         for part in [
             "DAMPER_LISTEN: \"here\"",
             "DAMPER_LOG: \"xml\"",
             "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
-            "DAMPER_MAX_AMPLIFICATION: \"1001\": is not in 1..=1000",
+            "DAMPER_MAX_AMPLIFICATION: \"1001\": is not in 1 to 1000",
+            "DAMPER_REPLICAS: \"0\": is not a number in 1 to 65",
             "damper.yaml: store: \"postgres://x\"",
         ] {
             assert!(text.contains(part), "{text}");

@@ -34,7 +34,7 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
             amplification(route.amplification),
             share(route.error_share),
             time(route.p99.as_ref()),
-            share(route.chain_coverage),
+            coverage(route),
             mode_name(route.mode).to_owned(),
             route.rule.as_ref().map_or_else(|| "none".to_owned(), |rule| key::words(Some(rule))),
             elsewhere(route),
@@ -42,6 +42,11 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
         table.row(key::route_columns(route.key.as_ref()).into_iter().chain(figures));
     }
     table
+}
+
+/// The share of calls that are made within a request; `-` where no process that makes them serves any.
+pub(crate) fn coverage(route: &v1::RouteStats) -> String {
+    if route.total_serving_calls == 0 { "-".to_owned() } else { share(route.chain_coverage) }
 }
 
 /// Who repeats the route's calls besides Damper: a loop in the caller, and what the callee is sent by stock gRPC
@@ -115,7 +120,8 @@ pub(crate) fn state(route: &v1::RouteStats) -> String {
 }
 
 pub(crate) fn rate(per_s: f64) -> String {
-    format!("{per_s:.1}")
+    // A sum of no rates is -0.
+    format!("{:.1}", per_s + 0.0)
 }
 
 /// Attempts per call; nothing where there were no calls.
@@ -216,6 +222,18 @@ mod tests {
         for (value, shown) in table {
             assert_eq!(share(value), shown);
         }
+    }
+
+    #[test]
+    fn a_sum_of_no_rates_is_zero() {
+        assert_eq!(rate([].iter().sum()), "0.0");
+    }
+
+    #[test]
+    fn coverage_is_open_where_no_caller_serves() {
+        let whole = v1::RouteStats { chain_coverage: 1.0, ..v1::RouteStats::default() };
+        assert_eq!(coverage(&whole), "-");
+        assert_eq!(coverage(&v1::RouteStats { total_serving_calls: 1, ..whole }), "100.0%");
     }
 
     #[test]

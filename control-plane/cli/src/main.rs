@@ -40,8 +40,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
     apply, audit, chain, clients, completion, diff, doctor, explain, export, failures, guards, history,
-    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats, token,
-    unkill, whoami,
+    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats, store,
+    token, unkill, whoami,
 };
 use crate::exit::Error;
 
@@ -79,59 +79,65 @@ struct Session {
 enum Command {
     /// Run the control plane
     Serve(config::ServeArgs),
-    /// Run a chain of four services under load and tell what retries do to it
+    /// Run a demo: four services under load, and what retries do to them
     Demo(demo::Args),
     /// Show every route that services report, with its figures and its rule
     Routes(routes::RoutesArgs),
     /// Show and change single rules
     #[command(subcommand)]
     Rules(rules::RulesCommand),
-    /// Show and change the ceilings that callees' owners set for all rules
+    /// The same as `rules promote`
+    #[command(hide = true)]
+    Promote(rules::PromoteArgs),
+    /// Show and change the ceilings that owners of callees set for all rules
     #[command(subcommand)]
     Guards(guards::GuardsCommand),
     /// Write the rules and guards of manifests, all or nothing
     Apply(apply::ApplyArgs),
     /// Show what apply would change, remove, and be refused for
     Diff(diff::DiffArgs),
-    /// Hand out every rule and guard at one revision, as manifests
+    /// Export all rules and guards at one revision, as manifests
     Export(export::ExportArgs),
-    /// Make everything what an export says
+    /// Restore rules and guards from an export
     Import(import::ImportArgs),
     /// Show who changed which rules and guards, when and why
     History(history::HistoryArgs),
     /// Make a rule, a guard or everything what it was at a revision
     Rollback(rollback::RollbackArgs),
-    /// Hand out the record of all changes
+    /// Export the audit log
     #[command(subcommand)]
     Audit(audit::AuditCommand),
-    /// Stop retries and hedges of routes, at once and for a time
+    /// Stop retries and hedges on routes immediately, for a limited time
     Kill(kill::KillArgs),
-    /// End a kill before its time
+    /// End a kill switch early
     Unkill(unkill::UnkillArgs),
-    /// Show what is stopped at present
+    /// List the kill switches in force
     Kills(kills::KillsArgs),
     /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),
     /// Show who calls whom, how much is repeated on the way, and the worst path
     Chain(chain::ChainArgs),
-    /// Find in manifests what deserves a look, without a server
+    /// Check manifests for risky settings, without a server
     Lint(lint::LintArgs),
     /// Try rules and guards on simulated services, without a server
     Simulate(simulate::SimulateArgs),
-    /// Show who is connected and which rules have arrived there
+    /// List connected processes and the rules they run
     Clients(clients::ClientsArgs),
-    /// Show the servers of the control plane, and whether they hear each other
+    /// List the replicas of the control plane and whether they hear each other
     Replicas(replicas::ReplicasArgs),
-    /// Show how calls go
+    /// Show call statistics
     Stats(stats::StatsArgs),
-    /// Show the latest calls of a route that did not end well
+    /// Show recent failed calls of a route
     Failures(failures::FailuresArgs),
-    /// Look for what is not as it should be, and tell what to do about it
+    /// Diagnose problems and suggest fixes
     Doctor(doctor::DoctorArgs),
-    /// Make, show and revoke tokens: who may do what
+    /// Decide about a store that was emptied, replaced or set back
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Create, list and revoke tokens
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// Show whom the server takes this command for, and what that allows
+    /// Show the authenticated identity and its permissions
     Whoami(whoami::WhoAmIArgs),
     /// Print a shell's completion script
     Completion(completion::CompletionArgs),
@@ -163,6 +169,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Demo(args) => demo::run(args).await.map_err(Error::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,
+        Command::Promote(args) => rules::promote(&session, args).await,
         Command::Guards(command) => guards::run(&session, command).await,
         Command::Apply(args) => apply::run(&session, args).await,
         Command::Diff(args) => diff::run(&session, args).await,
@@ -183,6 +190,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Stats(args) => stats::run(&session, args).await,
         Command::Failures(args) => failures::run(&session, args).await,
         Command::Doctor(args) => doctor::run(&session, args).await,
+        Command::Store(command) => store::run(&session, command).await,
         Command::Token(command) => token::run(&session, command).await,
         Command::Whoami(args) => whoami::run(&session, args).await,
         Command::Completion(args) => completion::run(&args),

@@ -6,7 +6,7 @@
 use damper_core::{Ending, Fate};
 use damper_proto::v1;
 
-use crate::figures::{amplification, rate, share, state, time};
+use crate::figures::{amplification, coverage, rate, share, state, time};
 use crate::filter::mode_name;
 use crate::key;
 use crate::output::{Align, Table};
@@ -41,7 +41,7 @@ fn head(route: &v1::RouteStats) -> String {
         ("latency", latency),
         ("amplification", or_none(amplification(route.amplification))),
         ("errors", share(route.error_share)),
-        ("within requests", share(route.chain_coverage)),
+        ("within requests", coverage(route)),
     ];
     rows.map(|(what, value)| format!("{what:<16} {}\n", crate::output::printable(&value))).concat()
 }

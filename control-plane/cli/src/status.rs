@@ -75,7 +75,10 @@ pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> Error
         Code::DeadlineExceeded | Code::Cancelled => {
             Error::Unavailable(format!("{address} did not finish in time: {message}"))
         }
-        Code::Unimplemented => Error::Unavailable(format!("{address} does not offer this: {message}")),
+        Code::Unimplemented => Error::Unavailable(format!(
+            "{address} does not offer this: it is no control plane of Damper, or an older one; is the address right \
+             (--server, DAMPER_SERVER)? ({message})"
+        )),
         Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => {
             Error::Defect(format!("{address} failed: {} ({message})", status.code()))
         }

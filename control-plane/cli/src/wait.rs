@@ -181,7 +181,7 @@ fn share(text: &str) -> Result<f64, String> {
     let share = share.ok().filter(|share| CONVERGENCE_SHARE.contains(share));
     share.ok_or_else(|| {
         let (least, most) = (percent(*CONVERGENCE_SHARE.start()), percent(*CONVERGENCE_SHARE.end()));
-        format!("is not in {least}..={most}; 99% and 0.99 are the same")
+        format!("is not in {least} to {most}; 99% and 0.99 are the same")
     })
 }
 
@@ -190,7 +190,7 @@ fn within(text: &str) -> Result<Duration, String> {
     if CONVERGENCE_WITHIN.contains(&within) {
         return Ok(within);
     }
-    Err(format!("is not in {}..={}", Millis(*CONVERGENCE_WITHIN.start()), Millis(*CONVERGENCE_WITHIN.end())))
+    Err(format!("is not in {} to {}", Millis(*CONVERGENCE_WITHIN.start()), Millis(*CONVERGENCE_WITHIN.end())))
 }
 
 #[cfg(test)]

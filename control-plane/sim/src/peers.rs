@@ -30,6 +30,7 @@ pub(crate) struct PeerRoute {
 /// One call.
 #[derive(Debug)]
 pub(crate) struct PeerCall {
+    began: Time,
     attempts: u32,
     next: Next,
     in_flight: bool,
@@ -61,7 +62,16 @@ impl PeerRoute {
 impl PeerCall {
     pub(crate) fn begin(now: Time, deadline: Option<Time>) -> Self {
         let next = Next::Send(now);
-        Self { attempts: 0, next, in_flight: false, paid: None, deadline, limit: None, finish: None }
+        Self {
+            began: now,
+            attempts: 0,
+            next,
+            in_flight: false,
+            paid: None,
+            deadline,
+            limit: None,
+            finish: None,
+        }
     }
 
     pub(crate) fn next_step(&mut self, route: &PeerRoute, now: Time) -> Step {
@@ -103,8 +113,7 @@ impl PeerCall {
                 let fate = if self.attempts == 1 { Fate::Ok } else { Fate::OkAfterRetry };
                 self.end(fate, answer);
             }
-            Verdict::Failure(failure) => self.failed(route, failure.code, answer, now, random),
-            Verdict::Unprocessed => self.failed(route, Code::Unavailable, answer, now, random),
+            failed => self.failed(route, failed.code(), answer, now, random),
         }
     }
 
@@ -150,7 +159,7 @@ impl PeerCall {
         if self.finish.is_some() {
             return None;
         }
-        let in_time = !deadline::ended_by(self.deadline, now);
+        let in_time = !deadline::ended_by(self.deadline, self.began, now);
         self.end(if in_time { Fate::Cancelled } else { Fate::Deadline }, Answer::TimedOut);
         self.finish
     }

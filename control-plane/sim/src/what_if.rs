@@ -50,11 +50,11 @@ pub struct Change<'a> {
 /// What a route measured lately.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Calls per second of all processes, in thousandths. 1..=1,000,000,000.
+    /// Calls per second of all processes, in thousandths. 1 to 1,000,000,000.
     pub calls_milli_per_second: u32,
-    /// The processes that make the calls. 1..=1,000,000.
+    /// The processes that make the calls. 1 to 1,000,000.
     pub processes: u32,
-    /// The shares of attempts that failed, by code. Together 0..=1.
+    /// The shares of attempts that failed, by code. Together 0 to 1.
     pub failures: Vec<(Code, Ratio)>,
     /// Half of the attempts took no longer.
     pub p50: Duration,

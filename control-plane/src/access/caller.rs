@@ -163,6 +163,15 @@ impl Caller {
         if is_in_force { Ok(()) } else { Err(Denied::Ended) }
     }
 
+    /// When the token that was shown ends, where that is soon.
+    pub(crate) fn ends_soon(&self, now: SystemTime) -> Option<SystemTime> {
+        match self {
+            Self::Token(shown) => shown.token.ends_soon(now),
+            // Certificates of services are renewed by programs, often every hour.
+            Self::Certificate(_) | Self::Nobody | Self::Anybody | Self::Replica => None,
+        }
+    }
+
     /// What they may do, for themselves.
     pub(crate) fn described(&self, tokens_required: bool) -> v1::WhoAmIResponse {
         let (scope, expires_at, session) = match self {

@@ -4,7 +4,7 @@
 //! and the end of a stream too. Whoever comes through has its `Caller` in the request's extensions.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -23,6 +23,9 @@ use crate::shared::Shared;
 
 /// How services come.
 const SUBSCRIBE: &str = "/damper.v1.Distribution/Subscribe";
+const FOLLOW: &str = "/damper.v1.Replicas/Follow";
+/// Within this time after a start the other replicas may not have the key of this one yet, or the reverse.
+const KEYS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Around the API.
 pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
@@ -68,6 +71,11 @@ fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, C
             return;
         }
         let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+        let is_early = shared.replicas.started_at().elapsed().is_ok_and(|since| since < KEYS_WITHIN);
+        if is_early && parts.uri.path() == FOLLOW {
+            tracing::debug!(peer, %denied, "another replica has no key yet; it tries again");
+            return;
+        }
         tracing::info!(peer, path = parts.uri.path(), reason = denied.reason(), %denied, "a request was denied");
     })?;
     parts.extensions.insert(caller.clone());

@@ -32,6 +32,10 @@ pub(crate) struct Method {
     pub(crate) long_request: bool,
     /// It is kept being answered.
     pub(crate) long_answer: bool,
+    /// The caller is a client, which is counted as one and not as an open request.
+    pub(crate) is_client: bool,
+    /// It has room of its own, however many other requests are open.
+    pub(crate) is_urgent: bool,
 }
 
 impl Method {
@@ -55,6 +59,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("ListRules", VIEWER),
             ("PutRule", EDITOR),
             ("DeleteRule", EDITOR),
+            ("JudgeRule", VIEWER),
             ("ApplyRules", long(EDITOR, true, false)),
             ("WhatIf", EDITOR),
             ("Explain", VIEWER),
@@ -63,9 +68,15 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
     ),
     (
         "Guards",
-        &[("GetGuard", VIEWER), ("ListGuards", VIEWER), ("PutGuard", OPERATOR), ("DeleteGuard", OPERATOR)],
+        &[
+            ("GetGuard", VIEWER),
+            ("ListGuards", VIEWER),
+            ("PutGuard", OPERATOR),
+            ("DeleteGuard", OPERATOR),
+            ("JudgeGuard", VIEWER),
+        ],
     ),
-    ("Kills", &[("ListKills", VIEWER), ("Kill", OPERATOR), ("Unkill", OPERATOR)]),
+    ("Kills", &[("ListKills", VIEWER), ("Kill", urgent(OPERATOR)), ("Unkill", urgent(OPERATOR))]),
     (
         "History",
         &[
@@ -74,6 +85,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("DiffRevisions", VIEWER),
             ("Rollback", EDITOR),
             ("RollbackAll", write(Need::Unscoped(Role::Operator))),
+            ("AcceptStore", write(Need::Unscoped(Role::Operator))),
             ("ExportAudit", long(VIEWER, false, true)),
             ("Export", long(VIEWER, false, true)),
         ],
@@ -90,7 +102,10 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("ListReplicas", VIEWER),
         ],
     ),
-    ("Distribution", &[("Subscribe", long(read(Need::Role(Role::Agent)), true, true))]),
+    (
+        "Distribution",
+        &[("Subscribe", Method { is_client: true, ..long(read(Need::Role(Role::Agent)), true, true) })],
+    ),
     (
         "Tokens",
         &[
@@ -100,7 +115,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("WhoAmI", read(Need::Known)),
         ],
     ),
-    ("Replicas", &[("Follow", long(read(Need::Replica), true, true))]),
+    ("Replicas", &[("Follow", urgent(long(read(Need::Replica), true, true)))]),
 ];
 
 const PACKAGE: &str = "/damper.v1.";
@@ -135,11 +150,22 @@ fn listed(service: &str, method: &str) -> Option<Method> {
 }
 
 const fn read(need: Need) -> Method {
-    Method { need, class: Class::Read, long_request: false, long_answer: false }
+    Method {
+        need,
+        class: Class::Read,
+        long_request: false,
+        long_answer: false,
+        is_client: false,
+        is_urgent: false,
+    }
 }
 
 const fn write(need: Need) -> Method {
     Method { class: Class::Write, ..read(need) }
+}
+
+const fn urgent(method: Method) -> Method {
+    Method { is_urgent: true, ..method }
 }
 
 const fn long(method: Method, long_request: bool, long_answer: bool) -> Method {

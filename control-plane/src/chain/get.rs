@@ -1,33 +1,36 @@
-//! `Fleet.GetChain`: every edge, and the worst paths as measured and as the rules would have it.
+//! `Fleet.GetChain`: every edge, the worst paths as measured and as the rules would have it, and the worst of each rule.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use damper_core::Pattern;
 use damper_proto::v1;
 
-use super::graph::{Edge, Graph};
+use super::graph::{Edge, Ends, Graph, Seen};
 use super::search::{Found, Measured, worst};
+use super::through::through;
 use super::told;
 use crate::errors::Error;
 use crate::shared::Shared;
 use crate::stats::Over;
 
-/// The most edges in one answer.
-const MAX_EDGES: usize = 10_000;
+/// The most edges, and the most rules, in one answer.
+const MAX_EDGES: usize = 5_000;
+const MAX_RULES: usize = 10_000;
 
 pub(crate) async fn get(
     shared: &Arc<Shared>,
     request: v1::GetChainRequest,
 ) -> Result<v1::GetChainResponse, Error> {
     let over = Over::read("window", request.window)?;
-    let shared = shared.clone();
-    // Thousands of routes are looked up; that is no work for the threads that serve streams.
-    let answer = tokio::task::spawn_blocking(move || chain(&shared, over, &request.service));
-    answer.await.map_err(|_| Error::unavailable("the server is stopping"))?
+    shared.aside(move |shared| chain(shared, over, &request)).await
 }
 
-fn chain(shared: &Shared, over: Over, service: &str) -> Result<v1::GetChainResponse, Error> {
-    let table = shared.table();
-    let graph = Graph::of(shared, over, &table, &table, None);
+fn chain(shared: &Shared, over: Over, request: &v1::GetChainRequest) -> Result<v1::GetChainResponse, Error> {
+    let (table, service) = (shared.table(), &request.service);
+    let seen = Seen::of(shared, over, &table);
+    let graph = seen.graph(&table);
     let at = if service.is_empty() { None } else { Some(known(&graph, service)?) };
     let leads = at.map(|service| leads_to_or_from(&graph, service));
     let shown = |edge: usize| leads.as_ref().is_none_or(|leads| leads[edge]);
@@ -35,14 +38,35 @@ fn chain(shared: &Shared, over: Over, service: &str) -> Result<v1::GetChainRespo
         let Edge { caller, callee, .. } = graph.edges[edge];
         at.is_none_or(|service| service == caller || service == callee)
     };
-    let edges = (0..graph.edges.len()).filter(|edge| shown(*edge)).take(MAX_EDGES);
+    let most = if request.without_edges { 0 } else { MAX_EDGES };
+    let edges = (0..graph.edges.len()).filter(|edge| shown(*edge)).take(most);
     Ok(v1::GetChainResponse {
         edges: edges.map(|edge| wire(&graph, &graph.edges[edge])).collect(),
         worst_measured: worst::<Measured>(&graph, &touches).map(|found| measured(&graph, &found)),
         worst_possible: worst(&graph, &touches).map(|found| told::bound(&graph, &found)),
         window: over.wire(),
         missing_replicas: shared.replicas.missing(),
+        limit: shared.settings.max_amplification.sends(),
+        rules: if request.rules { rules(&seen, &graph) } else { Vec::new() },
     })
+}
+
+/// Of each rule that applies to a route the worst chain through one of its routes.
+fn rules(seen: &Seen, graph: &Graph) -> Vec<v1::RuleBound> {
+    let through = through(graph);
+    let worst: HashMap<Ends, u64> =
+        (0..graph.edges.len()).map(|edge| (graph.ends(edge), through[edge])).collect();
+    let mut bounds: HashMap<Pattern, u64> = HashMap::new();
+    for (route, rule) in seen.ruled() {
+        let ends = (route.caller_service.clone(), route.callee_service.clone());
+        let sends = worst.get(&ends).copied().unwrap_or(1);
+        let most = bounds.entry(rule).or_default();
+        *most = sends.max(*most);
+    }
+    let mut bounds: Vec<(Pattern, u64)> = bounds.into_iter().collect();
+    bounds.sort_by_cached_key(|(rule, sends)| (Reverse(*sends), rule.to_string()));
+    bounds.truncate(MAX_RULES);
+    bounds.into_iter().map(|(rule, sends)| v1::RuleBound { rule: Some((&rule).into()), sends }).collect()
 }
 
 fn known(graph: &Graph, service: &str) -> Result<usize, Error> {

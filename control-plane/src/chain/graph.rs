@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use damper_core::chain::bound::{Flag, Gain, Hop, Sends};
-use damper_core::{OTHER_METHOD, RouteKey};
-use damper_proto::v1;
+use damper_core::{OTHER_METHOD, Pattern, RouteKey};
+use damper_proto::{convert, v1};
 
 use crate::shared::Shared;
 use crate::stats::{Over, Route, Row, WHOLE_COVERAGE};
@@ -61,6 +61,12 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn of(shared: &Shared, over: Over, table: &Arc<TableView>) -> Self {
         Self { rows: shared.stats.rows_over(over, table), connected: Connected::of(shared) }
+    }
+
+    /// The routes that a rule applies to, and which.
+    pub(super) fn ruled(&self) -> impl Iterator<Item = (&Route, Pattern)> {
+        let rule = |row: &Row| convert::pattern(row.stats.rule.as_ref()?).ok();
+        self.rows.iter().filter_map(move |row| Some((&row.route, rule(row)?)))
     }
 
     /// The graph with the rules of a table.
@@ -174,7 +180,7 @@ impl Connected {
         let mut connected = Self { all: HashSet::new(), serving: HashSet::new() };
         for session in shared.hub.all() {
             let service = &session.class.service;
-            if session.serves && !connected.serving.contains(service) {
+            if session.serves() && !connected.serving.contains(service) {
                 connected.serving.insert(service.clone());
             }
             if !connected.all.contains(service) {

@@ -34,8 +34,11 @@ const MAX_HEAD_BYTES: u32 = 16 << 10;
 const MAX_HEADERS: usize = 100;
 const MAX_PENDING_RESETS: usize = 20;
 const MAX_FORCED_RESETS: usize = 256;
+/// What waits to be taken, per stream and of all streams of a connection.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
 /// What waits to be sent per stream.
-const MAX_SEND_BYTES: usize = 256 << 10;
+const MAX_SEND_BYTES: usize = 64 << 10;
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
 /// What a peer that is over a deadline is left to go in peace.
@@ -58,6 +61,8 @@ pub(super) fn protocol(limits: &Limits) -> Builder<TokioExecutor> {
         .keep_alive_interval(KEEPALIVE_EVERY)
         .keep_alive_timeout(KEEPALIVE_WITHIN)
         .max_concurrent_streams(limits.max_streams_per_connection)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(MAX_HEAD_BYTES)
         .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
         .max_local_error_reset_streams(MAX_FORCED_RESETS)

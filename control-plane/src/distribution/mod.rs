@@ -4,22 +4,29 @@
 //! table when its one outgoing slot is free ([`responses`]); nothing is queued behind that slot, so the latest
 //! table wins. [`pace`] decides when a change of the table is shown to the streams, [`told`] which kills go along.
 
+mod holding;
 pub(crate) mod pace;
 pub(crate) mod reports;
 mod responses;
 mod stream;
 mod told;
+mod wire;
 
-use std::pin::Pin;
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use damper_proto::v1;
-use futures_core::Stream;
+use damper_proto::v1::distribution_server::SERVICE_NAME;
+use http::{HeaderValue, Request, Response, header};
 use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tower::Service;
 
 use self::responses::Responses;
+use self::wire::{Inbound, Outbound};
 use crate::access::Caller;
 use crate::connection::Peer;
 use crate::shared::Shared;
@@ -28,37 +35,57 @@ use crate::shared::Shared;
 const ADMISSIONS: usize = 32;
 
 /// The service.
+#[derive(Clone)]
 pub(crate) struct Distribution {
     shared: Arc<Shared>,
     desk: Arc<Desk>,
+    max_message_bytes: usize,
 }
 
 /// What streams share among themselves.
 struct Desk {
     responses: Responses,
     admissions: Semaphore,
+    /// Held while the store is asked for one old revision.
+    looks: Semaphore,
 }
 
 impl Distribution {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let desk = Desk { responses: Responses::default(), admissions: Semaphore::new(ADMISSIONS) };
-        Self { shared, desk: Arc::new(desk) }
+    pub(crate) fn new(shared: Arc<Shared>, max_message_bytes: usize) -> Self {
+        let desk = Desk {
+            responses: Responses::default(),
+            admissions: Semaphore::new(ADMISSIONS),
+            looks: Semaphore::new(1),
+        };
+        Self { shared, desk: Arc::new(desk), max_message_bytes }
     }
 }
 
-#[tonic::async_trait]
-impl v1::distribution_server::Distribution for Distribution {
-    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<v1::ServerMessage, Status>> + Send>>;
+impl NamedService for Distribution {
+    const NAME: &'static str = SERVICE_NAME;
+}
 
-    async fn subscribe(
-        &self,
-        request: Request<Streaming<v1::ClientMessage>>,
-    ) -> Result<Response<Self::SubscribeStream>, Status> {
+impl Service<Request<Body>> for Distribution {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(SERVICE_NAME));
+        if method != Some("/Subscribe") {
+            return ready(Ok(Status::unimplemented("there is no such method").into_http()));
+        }
         let peer = request.extensions().get::<Peer>().cloned();
-        let caller = Caller::of(&request);
-        let (out, responses) = mpsc::channel(1);
-        let (shared, desk) = (self.shared.clone(), self.desk.clone());
-        tokio::spawn(stream::serve(shared, desk, (peer, caller), request.into_inner(), out));
-        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+        let caller = Caller::found(request.extensions());
+        let inbound = Inbound::new(request.into_body(), self.max_message_bytes);
+        let (out, messages) = mpsc::channel(1);
+        tokio::spawn(stream::serve(self.shared.clone(), self.desk.clone(), (peer, caller), inbound, out));
+        let mut answer = Response::new(Body::new(Outbound::new(messages)));
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        ready(Ok(answer))
     }
 }

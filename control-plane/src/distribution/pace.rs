@@ -65,16 +65,16 @@ mod tests {
     use crate::table::{StoredKill, Subject};
 
     fn view(revision: u64) -> Arc<TableView> {
-        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries: Default::default() }))
+        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, ..State::default() }))
     }
 
     fn view_with_kill(revision: u64, set_at: u64) -> Arc<TableView> {
         let pattern = Pattern::parse("*", "*", "stock", "*").unwrap();
-        let expires_at = Some((SystemTime::now() + Duration::from_secs(60)).into());
+        let expires_at = Some((SystemTime::UNIX_EPOCH + Duration::from_secs(10_000_000_000)).into());
         let kill = v1::KillSwitch { reason: "r".to_owned(), expires_at, ..Default::default() };
         let entry = Entry { revision: set_at, value: StoredKill::value(&kill).into() };
         let entries = [(Subject::Kill(pattern).key(), entry)].into_iter().collect();
-        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries }))
+        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries, ..State::default() }))
     }
 
     /// Kills that are set, set anew and ended among writes that follow each other every 10 ms.

@@ -8,38 +8,64 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use bytes::Bytes;
 use damper_core::Pattern;
 use damper_proto::v1;
+use damper_proto::v1::server_message::Kind;
 
+use super::wire;
 use crate::class::Class;
 use crate::table::{Guards, StoredGuard, StoredRule, Subject, TableView};
 
-/// The most bytes of one message, well below what receivers accept.
-const PAGE_BYTES: usize = 512 << 10;
+/// A page of a snapshot ends with the entry that makes it longer. Small: one waits for each client.
+const PAGE_BYTES: usize = 16 << 10;
+/// A longer difference is sent as a snapshot.
+const DELTA_BYTES: usize = 64 << 10;
 /// How many responses are kept for sharing; more are made for their streams alone.
 const SHARED_RESPONSES: usize = 1024;
-/// How many rules and guards the kept responses may hold together, so that many classes of callers and a large
-/// table do not fill the memory.
-const SHARED_ENTRIES: usize = 250_000;
+/// How many bytes the kept responses may take, together. What does not fit is made for each stream alone, page by page.
+const SHARED_BYTES: usize = 8 << 20;
 
 /// One response, before it is addressed to a stream.
 #[derive(Clone, Debug)]
 pub(crate) enum Response {
     /// Nothing between base and table concerns the client.
     Nothing,
-    /// What changed.
-    Delta(Arc<v1::Delta>),
+    /// What changed, encoded.
+    Delta(Bytes),
     /// Everything, in pages.
-    Snapshot(Arc<[v1::Snapshot]>),
+    Snapshot(Pages),
 }
 
-impl Response {
-    /// Rules and guards.
-    fn entries(&self) -> usize {
+/// The pages of a snapshot: made once for all clients of a class, or each when it is sent.
+#[derive(Clone, Debug)]
+pub(crate) enum Pages {
+    /// Encoded.
+    Shared(Arc<[Bytes]>),
+    Alone,
+}
+
+/// Where in a snapshot a stream is.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    pages: usize,
+    /// The last guard and the last rule that were sent.
+    guard: Option<Pattern>,
+    rule: Option<Pattern>,
+    is_at_end: bool,
+}
+
+impl Pages {
+    /// The next page for clients of a class, of the table that the response leads to, encoded, and whether it is the last
+    /// one; `None` after that.
+    pub(crate) fn next(&self, at: &mut Place, view: &TableView, class: &Class) -> Option<(Bytes, bool)> {
         match self {
-            Self::Nothing => 0,
-            Self::Delta(delta) => delta.changed.len() + delta.changed_guards.len(),
-            Self::Snapshot(pages) => pages.iter().map(|page| page.rules.len() + page.guards.len()).sum(),
+            Self::Shared(pages) => {
+                let page = pages.get(at.pages)?;
+                at.pages += 1;
+                Some((page.clone(), at.pages == pages.len()))
+            }
+            Self::Alone => at.next(view, class).map(|page| (page, at.is_at_end)),
         }
     }
 }
@@ -50,7 +76,8 @@ type Shelf = HashMap<(Arc<Class>, Option<u64>), Arc<OnceLock<Response>>>;
 #[derive(Default)]
 pub(crate) struct Responses {
     shelf: Mutex<(Arc<str>, u64, Shelf)>,
-    shared_entries: AtomicUsize,
+    /// Reserved while a response is made, then what it takes.
+    shared_bytes: AtomicUsize,
 }
 
 impl Responses {
@@ -63,20 +90,22 @@ impl Responses {
         base: Option<u64>,
         changed: impl FnOnce() -> Option<BTreeSet<Subject>>,
     ) -> Response {
-        let make = || match base.and_then(|_| changed()) {
-            Some(changed) => difference(view, class, changed),
-            None => Response::Snapshot(snapshot(view, class)),
-        };
+        let difference = || base.and_then(|_| changed()).and_then(|changed| difference(view, class, changed));
         match self.place(view, class, base) {
-            Some(place) => place
-                .get_or_init(|| {
-                    let made = make();
-                    self.shared_entries.fetch_add(made.entries(), Ordering::Relaxed);
-                    made
-                })
-                .clone(),
-            None => make(),
+            Some(place) => place.get_or_init(|| self.shared(view, class, difference())).clone(),
+            None => difference().map_or(Response::Snapshot(Pages::Alone), |(response, _)| response),
         }
+    }
+
+    /// A response that is kept: as long as there is room for it.
+    fn shared(&self, view: &TableView, class: &Class, difference: Option<(Response, usize)>) -> Response {
+        let room = SHARED_BYTES.saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
+        let (made, bytes) = difference.unwrap_or_else(|| match snapshot(view, class, room) {
+            Some((pages, bytes)) => (Response::Snapshot(Pages::Shared(pages)), bytes),
+            None => (Response::Snapshot(Pages::Alone), 0),
+        });
+        self.shared_bytes.fetch_add(bytes, Ordering::Relaxed);
+        made
     }
 
     fn place(
@@ -94,11 +123,11 @@ impl Responses {
             }
             (*epoch, *revision) = (view.epoch().clone(), view.revision());
             made.clear();
-            self.shared_entries.store(0, Ordering::Relaxed);
+            self.shared_bytes.store(0, Ordering::Relaxed);
         }
         let key = (class.clone(), base);
         let full =
-            made.len() >= SHARED_RESPONSES || self.shared_entries.load(Ordering::Relaxed) >= SHARED_ENTRIES;
+            made.len() >= SHARED_RESPONSES || self.shared_bytes.load(Ordering::Relaxed) >= SHARED_BYTES;
         if full && !made.contains_key(&key) {
             return None;
         }
@@ -106,7 +135,8 @@ impl Responses {
     }
 }
 
-fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -> Response {
+/// What changed, and its bytes; `None` if that is too long for one message.
+fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -> Option<(Response, usize)> {
     changed.retain(|subject| class.matches(subject.pattern()));
     if !class.knows_guards() {
         add_guarded_rules(view, class, &mut changed);
@@ -127,14 +157,14 @@ fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -
                 None => put(&mut delta.removed_guards, pattern.into()),
             },
         };
-        if bytes > PAGE_BYTES {
-            return Response::Snapshot(snapshot(view, class));
+        if bytes > DELTA_BYTES {
+            return None;
         }
     }
-    match bytes {
-        0 => Response::Nothing,
-        _ => Response::Delta(Arc::new(delta)),
-    }
+    Some(match bytes {
+        0 => (Response::Nothing, 0),
+        _ => (Response::Delta(wire::kind(Kind::Delta(delta))), bytes),
+    })
 }
 
 /// A guard that changed may switch rules off or on at clients that know nothing of guards.
@@ -161,39 +191,51 @@ fn put<T: prost::Message>(list: &mut Vec<T>, entry: T) -> usize {
     size
 }
 
-fn snapshot(view: &TableView, class: &Class) -> Arc<[v1::Snapshot]> {
-    let mut pages = Pages { pages: vec![v1::Snapshot::default()], bytes: 0 };
-    let guards = view.guards().iter().filter(|stored| class.knows_guards() && class.matches(&stored.pattern));
-    for guard in guards.filter_map(|stored| sent(stored)) {
-        pages.with_room_for(&guard).guards.push(guard);
-    }
-    for (pattern, stored) in view.iter().filter(|(pattern, _)| class.matches(pattern)) {
-        let rule = addressed(pattern, stored, class, view.guards());
-        pages.with_room_for(&rule).rules.push(rule);
-    }
-    let mut pages = pages.pages;
-    if let Some(page) = pages.last_mut() {
-        page.last = true;
-    }
-    pages.into()
-}
-
-/// The pages of a snapshot so far, and the size of the last one.
-struct Pages {
-    pages: Vec<v1::Snapshot>,
-    bytes: usize,
-}
-
-impl Pages {
-    /// The page that takes the next entry.
-    fn with_room_for(&mut self, entry: &impl prost::Message) -> &mut v1::Snapshot {
-        let size = entry.encoded_len() + 8;
-        if self.bytes + size > PAGE_BYTES && self.bytes > 0 {
-            self.pages.push(v1::Snapshot::default());
-            self.bytes = 0;
+/// All pages and their bytes; `None` if they are more than there is room for.
+fn snapshot(view: &TableView, class: &Class, room: usize) -> Option<(Arc<[Bytes]>, usize)> {
+    let (mut pages, mut all, mut at) = (Vec::new(), 0, Place::default());
+    while let Some(page) = at.next(view, class) {
+        all += page.len();
+        if all > room {
+            return None;
         }
-        self.bytes += size;
-        self.pages.last_mut().expect("there is always a page")
+        pages.push(page);
+    }
+    Some((pages.into(), all))
+}
+
+impl Place {
+    /// The next page, encoded, guards first; `None` after the last one.
+    fn next(&mut self, view: &TableView, class: &Class) -> Option<Bytes> {
+        self.page(view, class).map(|page| wire::kind(Kind::Snapshot(page)))
+    }
+
+    fn page(&mut self, view: &TableView, class: &Class) -> Option<v1::Snapshot> {
+        if self.is_at_end {
+            return None;
+        }
+        let (mut page, mut bytes) = (v1::Snapshot::default(), 0);
+        if self.rule.is_none() && class.knows_guards() {
+            let last = self.guard.clone();
+            let rest = view.guards().behind(last.as_ref());
+            for stored in rest.filter(|stored| class.matches(&stored.pattern)) {
+                if bytes >= PAGE_BYTES {
+                    return Some(page);
+                }
+                bytes += 8 + sent(stored).map_or(0, |guard| put(&mut page.guards, guard));
+                self.guard = Some(stored.pattern.clone());
+            }
+        }
+        let last = self.rule.clone();
+        for (pattern, stored) in view.behind(last.as_ref()).filter(|(pattern, _)| class.matches(pattern)) {
+            if bytes >= PAGE_BYTES {
+                return Some(page);
+            }
+            bytes += 8 + put(&mut page.rules, addressed(pattern, stored, class, view.guards()));
+            self.rule = Some(pattern.clone());
+        }
+        (page.last, self.is_at_end) = (true, true);
+        Some(page)
     }
 }
 
@@ -210,4 +252,71 @@ fn addressed(pattern: &Pattern, stored: &StoredRule, class: &Class, guards: &Gua
 /// The guard as clients get it; none where this server can not read it.
 fn sent(stored: &StoredGuard) -> Option<v1::DistributedGuard> {
     stored.guard.as_deref().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use crate::store::{Entry, State};
+
+    /// A table with rules of all callers, each of some 250 bytes.
+    fn table(rules: usize) -> TableView {
+        let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
+        let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
+        let entry = |n| {
+            let callee = format!("{n:06}-{}", "c".repeat(200));
+            let pattern = Pattern::parse("*", "*", &callee, "*").unwrap();
+            (Subject::Rule(pattern).key(), Entry { revision: 1, value: value.clone().into() })
+        };
+        TableView::of(&State {
+            epoch: "e".to_owned(),
+            revision: 1,
+            entries: (0..rules).map(entry).collect(),
+            ..State::default()
+        })
+    }
+
+    fn class(cluster: &str) -> Arc<Class> {
+        let [service, cluster] = ["shop", cluster].map(str::to_owned);
+        Arc::new(Class { service, cluster, features: [].into() })
+    }
+
+    fn pages(response: &Response, view: &TableView, class: &Class) -> Vec<v1::Snapshot> {
+        let Response::Snapshot(pages) = response else { panic!("{response:?}") };
+        let mut at = Place::default();
+        let page = |(bytes, is_last)| match v1::ServerMessage::decode(bytes).unwrap().kind {
+            Some(Kind::Snapshot(page)) if page.last == is_last => page,
+            other => panic!("{other:?}"),
+        };
+        std::iter::from_fn(|| pages.next(&mut at, view, class)).map(page).collect()
+    }
+
+    #[test]
+    fn pages_are_small_and_the_same_whether_shared_or_not() {
+        let (view, class) = (table(2_000), class("c"));
+        let shared = Responses::default().response(&view, &class, None, || None);
+        assert!(matches!(shared, Response::Snapshot(Pages::Shared(_))));
+        let shared = pages(&shared, &view, &class);
+        assert_eq!(shared, pages(&Response::Snapshot(Pages::Alone), &view, &class));
+        assert_eq!(shared.iter().map(|page| page.rules.len()).sum::<usize>(), 2_000);
+        assert!(shared.iter().all(|page| page.encoded_len() <= PAGE_BYTES + 1024));
+        let last: Vec<bool> = shared.iter().map(|page| page.last).collect();
+        assert!(last.iter().rev().skip(1).all(|last| !last) && last.last() == Some(&true));
+        let nothing = pages(&Response::Snapshot(Pages::Alone), &table(0), &class);
+        assert!(nothing.len() == 1 && nothing[0].last && nothing[0].rules.is_empty());
+    }
+
+    #[test]
+    fn responses_that_are_kept_have_a_bound_in_bytes() {
+        let (view, responses) = (table(4_000), Responses::default());
+        let of_classes = (0..40).map(|n| responses.response(&view, &class(&n.to_string()), None, || None));
+        let shared = of_classes.filter(|response| matches!(response, Response::Snapshot(Pages::Shared(_))));
+        let kept: usize = shared
+            .flat_map(|response| pages(&response, &view, &class("")))
+            .map(|page| page.encoded_len())
+            .sum();
+        assert!(kept <= SHARED_BYTES && kept > SHARED_BYTES / 2, "{kept}");
+    }
 }

@@ -4,37 +4,42 @@
 //! outgoing slot is free, it makes the response that leads from the one to the other. It reads at all times,
 //! also while its client does not; a client that leaves the slot full for too long is cut off.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use damper_proto::v1::{self, client_message, server_message};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::Desk;
+use super::holding::{Claim, Holding};
 use super::reports::Allowance;
-use super::responses::Response;
+use super::responses::{Place, Response};
 use super::told::ToldKills;
+use super::wire::{self, Inbound, Sent};
 use crate::access::Caller;
 use crate::class::Class;
 use crate::connection::Peer;
 use crate::errors::Error;
 use crate::hub::{Admitted, Session};
 use crate::limits::layer::identity;
-use crate::limits::{Limit, Registered};
+use crate::limits::{Classed, Limit, Registered};
 use crate::replicas;
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::store::Position;
+use crate::table::TableView;
 use crate::watching::Pace;
 
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
-const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
 /// How long the last message of a stream may wait for its place.
 const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
 
-type Out = mpsc::Sender<Result<v1::ServerMessage, Status>>;
+/// Those that stores draw have 32.
+const MAX_EPOCH_BYTES: usize = 64;
+
+type Out = mpsc::Sender<Sent>;
 
 /// Why a stream ends.
 enum End {
@@ -59,18 +64,24 @@ struct Stream {
     /// The response that is being sent.
     underway: Option<Underway>,
     told_kills: ToldKills,
+    /// What the client holds, as long as that is more than this server knows.
+    held: Option<Claim>,
     bookmark_due: bool,
     /// Since when there is something to say and no room to say it.
     waiting_since: Option<Instant>,
-    reports: Allowance,
-    _room: Option<(OwnedSemaphorePermit, Registered)>,
+    /// Messages that the server does not ask for by one of its own.
+    unasked: Allowance,
+    _place: (Option<(OwnedSemaphorePermit, Registered)>, Classed),
+    /// When the client's token ends, where that is soon.
+    token_ends: Option<SystemTime>,
 }
 
 /// A response that is being sent.
 struct Underway {
     response: Response,
     nonce: u64,
-    next_page: usize,
+    /// How far its pages are sent.
+    at: Place,
 }
 
 /// Serves one stream to its end.
@@ -78,7 +89,7 @@ pub(super) async fn serve(
     shared: Arc<Shared>,
     desk: Arc<Desk>,
     (peer, caller): (Option<Peer>, Caller),
-    mut inbound: Streaming<v1::ClientMessage>,
+    mut inbound: Inbound,
     out: Out,
 ) {
     let end = match open(&shared, &desk, (peer.as_ref(), &caller), &mut inbound, &out).await {
@@ -96,10 +107,10 @@ pub(super) async fn serve(
             Err(Status::resource_exhausted("the stream was not read in time"))
         }
         End::Refused(status) => Err(status),
-        End::Goodbye(reason) => Ok(message(
-            &shared.table(),
-            server_message::Kind::Goodbye(v1::Goodbye { reason: reason.to_owned() }),
-        )),
+        End::Goodbye(reason) => {
+            let goodbye = server_message::Kind::Goodbye(v1::Goodbye { reason: reason.to_owned() });
+            Ok(wire::framed(&message(&shared.table(), Some(goodbye)), &[]))
+        }
     };
     // A client that does not even take the last word is told nothing.
     let _ = timeout(LAST_WORD_WITHIN, out.send(last_word)).await;
@@ -110,9 +121,11 @@ async fn open(
     shared: &Arc<Shared>,
     desk: &Arc<Desk>,
     (peer, caller): (Option<&Peer>, &Caller),
-    inbound: &mut Streaming<v1::ClientMessage>,
+    inbound: &mut Inbound,
     out: &Out,
 ) -> Result<Stream, End> {
+    let who = peer.map(|peer| identity(caller, peer)).unwrap_or_default();
+    let room = peer.map(|_| shared.limiter.stream(&who)).transpose().map_err(refused)?;
     let hello = tokio::select! {
         hello = timeout(HELLO_WITHIN, inbound.message()) => hello,
         () = shared.stopping.cancelled() => return Err(End::Goodbye("the server is stopping")),
@@ -130,20 +143,18 @@ async fn open(
         shared.access.turned_away.note(peer, caller, &class.service, &denied);
         refused(denied.into())
     })?;
-    let room =
-        peer.map(|peer| shared.limiter.stream(&identity(caller, peer))).transpose().map_err(refused)?;
+    let classed = shared.limiter.class(&who, class).map_err(refused)?;
+    let class = classed.class.clone();
     let mut tables = shared.distributed.clone();
-    catch_up(shared, &hello, &mut tables).await;
+    check_epoch(&hello).map_err(refused)?;
+    let mut claim = Claim::of(&hello);
+    claim.look_up(shared, desk, &shared.table()).await;
     let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
     let at = tables.borrow_and_update().clone();
-    let base = (hello.epoch == **at.epoch() && hello.revision <= at.revision() && class.has_all_features())
-        .then_some(hello.revision);
-    let changed = match base {
-        Some(base) => changed_since(shared, &at, base).await,
-        None => None,
-    };
+    let holding = claim.against(&at);
     let told_kills = ToldKills::none(&hello);
-    let session = Session::new(hello, peer.map(|peer| peer.address), class, &at);
+    let is_held = holding == Holding::More;
+    let session = Session::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
     let paces = shared.hub.pace();
     let mut stream = Stream {
         admitted: Admitted::new(shared, session),
@@ -156,58 +167,52 @@ async fn open(
         at: at.clone(),
         underway: None,
         told_kills,
+        held: None,
         bookmark_due: false,
         waiting_since: None,
-        reports: Allowance::new(shared.settings.watched_report_interval),
-        _room: room,
+        unasked: Allowance::new(shared.settings.watched_report_interval),
+        _place: (room, classed),
+        token_ends: caller.ends_soon(SystemTime::now()),
     };
-    stream.respond(at, base, changed);
-    // A client that missed nothing is told so at once.
-    stream.bookmark_due = stream.underway.is_none();
+    if is_held {
+        stream.hold(claim);
+    } else {
+        stream.begin(at, holding);
+    }
     drop(pass);
     Ok(stream)
+}
+
+fn too_often() -> End {
+    let text = "this client reports or acknowledges more often than any that is asked to".to_owned();
+    refused(Error::TooMuch { limit: Limit::Reports, text, again_after: None })
+}
+
+/// An epoch is kept as long as its client is connected.
+fn check_epoch(hello: &v1::Hello) -> Result<(), Error> {
+    match hello.epoch.len() {
+        0..=MAX_EPOCH_BYTES => Ok(()),
+        bytes => Err(Error::fault("hello.epoch", format!("has {bytes} bytes (at most {MAX_EPOCH_BYTES})"))),
+    }
 }
 
 fn refused(error: Error) -> End {
     End::Refused(error.into())
 }
 
-/// Where a client is ahead in the same epoch, waits until the table has caught up or has another epoch. If
-/// neither happens in time (the store is away), the client gets a snapshot of what there is.
-async fn catch_up(shared: &Shared, hello: &v1::Hello, tables: &mut watch::Receiver<Arc<TableView>>) {
-    let reached = |view: &Arc<TableView>| hello.epoch != **view.epoch() || hello.revision <= view.revision();
-    if reached(&tables.borrow()) {
-        return;
-    }
-    // Full: the table is being asked already, and what it finds serves this client too.
-    let _ = shared.ahead.try_send(hello.revision);
-    let _ = timeout(CATCH_UP_WITHIN, tables.wait_for(reached)).await;
-}
-
-/// What was changed since a revision, from memory or from the store.
-async fn changed_since(shared: &Shared, view: &TableView, base: u64) -> Option<BTreeSet<Subject>> {
-    if let Some(changed) = view.changed_since(base) {
-        return Some(changed);
-    }
-    let changes = timeout(CATCH_UP_WITHIN, shared.store.changes(base, view.revision())).await.ok()?.ok()?;
-    let whole = changes.first().is_some_and(|first| first.revision == base + 1)
-        && changes.last().is_some_and(|last| last.revision == view.revision());
-    let edits = changes.iter().flat_map(|change| &change.edits);
-    whole.then(|| edits.filter_map(|edit| Subject::of_key(&edit.key)).collect())
-}
-
-fn message(view: &TableView, kind: server_message::Kind) -> v1::ServerMessage {
+fn message(view: &TableView, kind: Option<server_message::Kind>) -> v1::ServerMessage {
     v1::ServerMessage {
         epoch: view.epoch().to_string(),
         revision: view.revision(),
+        commit: view.commit_of(view.revision()).unwrap_or_default(),
         nonce: 0,
-        kind: Some(kind),
+        kind,
         kills: None,
     }
 }
 
 impl Stream {
-    async fn converse(&mut self, inbound: &mut Streaming<v1::ClientMessage>) -> End {
+    async fn converse(&mut self, inbound: &mut Inbound) -> End {
         let shared = self.shared.clone();
         let out = self.out.clone();
         let spread = 0.9 + 0.2 * fastrand::f64();
@@ -260,8 +265,10 @@ impl Stream {
             || self.interval_due().is_some()
             || self.bookmark_due
             || !self.tables.borrow().same_rules(&self.at);
-        if waiting {
-            self.waiting_since.get_or_insert_with(Instant::now);
+        match waiting {
+            true => drop(self.waiting_since.get_or_insert_with(Instant::now)),
+            // What was waited for is no longer wanted; its time is not held against what comes next.
+            false => self.waiting_since = None,
         }
         waiting
     }
@@ -276,18 +283,20 @@ impl Stream {
         let session = &self.admitted.session;
         match said.kind {
             Some(client_message::Kind::Ack(ack)) => {
-                if session.acknowledge(ack) {
+                if !session.awaits(ack.nonce) && !self.unasked.take() {
+                    return Err(too_often());
+                }
+                if session.acknowledge(ack, &self.shared.table()) {
                     self.shared.metrics.refusals.increment(1);
                 }
                 self.shared.hub.moved(session);
                 Ok(())
             }
             Some(client_message::Kind::Report(report)) => {
-                if !self.reports.take() {
-                    let text = "this client reports more often than any that it is asked to".to_owned();
-                    return Err(refused(Error::TooMuch { limit: Limit::Reports, text, again_after: None }));
+                if !self.unasked.take() {
+                    return Err(too_often());
                 }
-                session.reported(report.source, report.override_mode);
+                session.reported(&report);
                 self.shared.metrics.reports.increment(1);
                 let left_out = self.shared.stats.report(session, &report);
                 self.shared.metrics.report_faults.increment(left_out);
@@ -307,13 +316,18 @@ impl Stream {
     }
 
     /// What to say now that there is room: the response under way, the way to the latest table, the rest.
-    fn next_message(&mut self) -> Option<v1::ServerMessage> {
+    fn next_message(&mut self) -> Option<Bytes> {
+        if self.held.is_some() {
+            return self.next_to_held();
+        }
         if self.underway.is_none() {
             let latest = self.tables.borrow_and_update().clone();
             if !latest.same_rules(&self.at) {
-                let base = (latest.epoch() == self.at.epoch()).then(|| self.at.revision());
-                let changed = base.and_then(|base| latest.changed_since(base));
-                self.respond(latest, base, changed);
+                let holding = match latest.epoch() == self.at.epoch() {
+                    true => Holding::Revision(self.at.revision()),
+                    false => Holding::Nothing,
+                };
+                self.respond(latest, holding);
             }
         }
         if let Some(page) = self.next_page() {
@@ -323,30 +337,29 @@ impl Stream {
             self.interval = Some(interval);
             let interval = prost_types::Duration::try_from(interval).ok();
             self.shared.metrics.sent("report_settings");
-            let settings = v1::ReportSettings { interval };
-            return Some(message(&self.at, server_message::Kind::ReportSettings(settings)));
+            let token_ends_at = self.token_ends.map(Into::into);
+            let settings = v1::ReportSettings { interval, token_ends_at };
+            let kind = server_message::Kind::ReportSettings(settings);
+            return Some(wire::framed(&message(&self.at, Some(kind)), &[]));
         }
         self.bookmark_due.then(|| {
             self.bookmark_due = false;
             self.shared.metrics.sent("bookmark");
-            let bookmark = message(&self.at, server_message::Kind::Bookmark(v1::Bookmark {}));
+            let bookmark = message(&self.at, Some(server_message::Kind::Bookmark(v1::Bookmark {})));
             let kills = self.told_kills.tell_first(&self.at, &self.admitted.session.class);
-            v1::ServerMessage { kills, ..bookmark }
+            wire::framed(&v1::ServerMessage { kills, ..bookmark }, &[])
         })
     }
 
     /// The next part of the response under way; only its last part wants an answer.
-    fn next_page(&mut self) -> Option<v1::ServerMessage> {
+    fn next_page(&mut self) -> Option<Bytes> {
         let underway = self.underway.as_mut()?;
         let nonce = underway.nonce;
-        let (kind, last) = match &underway.response {
+        let (page, last) = match &underway.response {
             Response::Nothing => return None,
-            Response::Delta(delta) => (server_message::Kind::Delta(v1::Delta::clone(delta)), true),
+            Response::Delta(delta) => (delta.clone(), true),
             Response::Snapshot(pages) => {
-                let page = pages.get(underway.next_page)?.clone();
-                underway.next_page += 1;
-                let last = page.last;
-                (server_message::Kind::Snapshot(page), last)
+                pages.next(&mut underway.at, &self.at, &self.admitted.session.class)?
             }
         };
         // A kill that was set meanwhile does not wait for the rest of a snapshot. The answer to its last page is
@@ -356,17 +369,72 @@ impl Stream {
         if last {
             self.underway = None;
         }
-        Some(v1::ServerMessage { nonce, kills, ..message(&self.at, kind) })
+        Some(wire::framed(&v1::ServerMessage { nonce, kills, ..message(&self.at, None) }, &page))
     }
 
-    /// Makes the response that leads to a table, and moves there.
-    fn respond(&mut self, to: Arc<TableView>, base: Option<u64>, changed: Option<BTreeSet<Subject>>) {
+    /// Makes the first response to a client from which things may be taken.
+    fn begin(&mut self, at: Arc<TableView>, holding: Holding) {
+        let all = self.admitted.session.class.has_all_features();
+        self.respond(at, if all { holding } else { Holding::Nothing });
+        // A client that missed nothing is told so at once.
+        self.bookmark_due = self.underway.is_none();
+    }
+
+    /// Takes nothing from the client from now on, because it holds more than this server knows.
+    fn hold(&mut self, claim: Claim) {
+        // Full: the store is being asked already.
+        let _ = self.shared.look.try_send(());
+        tracing::debug!(
+            service = self.admitted.session.class.service,
+            instance = self.admitted.session.instance,
+            epoch = claim.at.epoch,
+            revision = claim.at.revision,
+            "a client holds more than this server knows; it keeps what it has"
+        );
+        self.held = Some(claim);
+        self.bookmark_due = true;
+    }
+
+    /// What to say to a client that is held: that the stream is alive, and kills. It is released once its claim
+    /// holds at the latest table.
+    fn next_to_held(&mut self) -> Option<Bytes> {
+        let latest = self.tables.borrow_and_update().clone();
+        let claim = self.held.as_ref()?;
+        let holding = claim.against(&latest);
+        if holding != Holding::More {
+            self.held = None;
+            self.told_kills.begin_again();
+            self.admitted.session.release();
+            self.begin(latest, holding);
+            return self.next_message();
+        }
+        self.at = latest;
+        let kills = self.told_kills.add(&self.at, &self.admitted.session.class, claim.takes_additions);
+        if kills.is_none() && !self.bookmark_due {
+            return None;
+        }
+        self.bookmark_due = false;
+        self.shared.metrics.sent("bookmark");
+        let Position { epoch, revision, commit } = claim.at.clone();
+        let kind = Some(server_message::Kind::Bookmark(v1::Bookmark {}));
+        let message = v1::ServerMessage { epoch, revision, commit, nonce: 0, kind, kills };
+        Some(wire::framed(&message, &[]))
+    }
+
+    /// Makes the response that leads to a table, and moves there. What was changed since a revision that is no longer
+    /// remembered is not looked for: the client gets everything.
+    fn respond(&mut self, to: Arc<TableView>, holding: Holding) {
+        let changed = match holding {
+            Holding::Revision(base) => to.changed_since(base).map(|changed| (base, changed)),
+            Holding::Nothing | Holding::More => None,
+        };
+        let (base, changed) = changed.unzip();
         let session = &self.admitted.session;
         let mut response = self.desk.responses.response(&to, &session.class, base, || changed);
         let missed = base != Some(to.revision());
         if matches!(response, Response::Nothing) && self.told_kills.want_response(&to, &session.class, missed)
         {
-            response = Response::Delta(Arc::default());
+            response = Response::Delta(wire::kind(server_message::Kind::Delta(v1::Delta::default())));
         }
         let mut progress = session.progress();
         if progress.epoch != *to.epoch() {
@@ -381,7 +449,7 @@ impl Stream {
         });
         if !matches!(response, Response::Nothing) {
             let nonce = progress.send_response();
-            self.underway = Some(Underway { response, nonce, next_page: 0 });
+            self.underway = Some(Underway { response, nonce, at: Place::default() });
         }
         progress.sent_revision = to.revision();
         drop(progress);

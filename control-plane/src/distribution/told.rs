@@ -27,7 +27,7 @@ pub(super) struct ToldKills {
 #[derive(Debug, PartialEq)]
 struct Told {
     epoch: Arc<str>,
-    kills: Vec<(Pattern, u64)>,
+    kills: Vec<(Pattern, u64, SystemTime)>,
 }
 
 impl ToldKills {
@@ -66,7 +66,31 @@ impl ToldKills {
         }
         self.last = Some(current);
         let now = SystemTime::now();
-        Some(v1::KillSet { kills: concerning(view, class).filter_map(|stored| stored.sent(now)).collect() })
+        let kills = concerning(view, class).filter_map(|stored| stored.sent(now)).collect();
+        Some(v1::KillSet { kills, ..v1::KillSet::default() })
+    }
+
+    /// What goes to a client that holds more than this server knows, and perhaps more kills: those to add, and those
+    /// that ended since they were added. A client that cannot add gets the whole set, but only with a kill in it
+    /// or one that ended.
+    pub(super) fn add(&mut self, view: &TableView, class: &Class, adds: bool) -> Option<v1::KillSet> {
+        let current = Told::of(view, class);
+        let before = self.last.as_ref().map_or(&[][..], |last| &last.kills);
+        if !class.knows_kills() || *before == current.kills {
+            return None;
+        }
+        let is_there = |pattern: &Pattern| current.kills.iter().any(|(other, ..)| other == pattern);
+        let gone = before.iter().map(|(pattern, ..)| pattern).filter(|pattern| adds && !is_there(pattern));
+        let ended = gone.map(Into::into).collect();
+        self.last = Some(current);
+        let now = SystemTime::now();
+        let kills = concerning(view, class).filter_map(|stored| stored.sent(now)).collect();
+        Some(v1::KillSet { kills, adds, ended })
+    }
+
+    /// What was added before counts no more: the next set is whole.
+    pub(super) fn begin_again(&mut self) {
+        self.last = None;
     }
 
     fn is_stale(&self, at: &TableView) -> bool {
@@ -77,7 +101,10 @@ impl ToldKills {
 
 impl Told {
     fn of(view: &TableView, class: &Class) -> Self {
-        let version = |stored: &StoredKill| (stored.kill.pattern().clone(), stored.kill.revision());
+        let version = |stored: &StoredKill| {
+            // The end tells apart kills that were set from memory at one revision.
+            (stored.kill.pattern().clone(), stored.kill.revision(), stored.expires_at)
+        };
         Self { epoch: view.epoch().clone(), kills: concerning(view, class).map(version).collect() }
     }
 }
@@ -114,11 +141,11 @@ mod tests {
             (Subject::Kill(pattern).key(), Entry { revision: *revision, value })
         };
         let entries = kills.iter().map(entry).collect();
-        TableView::of(&State { epoch: epoch.to_owned(), revision, entries })
+        TableView::of(&State { epoch: epoch.to_owned(), revision, entries, ..State::default() })
     }
 
     fn shop() -> Class {
-        let features = damper_core::feature::ALL.iter().map(|&name| name.to_owned()).collect();
+        let features = damper_core::feature::ALL.iter().copied().collect();
         Class { service: "shop".to_owned(), cluster: "default".to_owned(), features }
     }
 

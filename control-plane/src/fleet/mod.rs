@@ -15,7 +15,7 @@ use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
 use crate::chain;
-use crate::ending::Answer;
+use crate::ending::{Answer, Reader};
 use crate::errors::within;
 use crate::replicas;
 use crate::shared::Shared;
@@ -51,17 +51,19 @@ impl v1::fleet_server::Fleet for Fleet {
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let reader = Reader::of(&request, &self.shared);
         let plan = watch::Plan::read(request.into_inner())?;
         let shared = self.shared.clone();
-        Ok(Response::new(Answer::of(&self.shared.stopping, 1, |out| watch::serve(shared, plan, out))))
+        Ok(Response::new(Answer::of(reader, 1, |out| watch::serve(shared, plan, out))))
     }
 
     async fn watch_convergence(
         &self,
         request: Request<v1::WatchConvergenceRequest>,
     ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
+        let reader = Reader::of(&request, &self.shared);
         let plan = convergence::Plan::read(request.into_inner())?;
-        Ok(Response::new(convergence::open(&self.shared, plan).await?))
+        Ok(Response::new(convergence::open(&self.shared, plan, reader).await?))
     }
 
     async fn get_chain(

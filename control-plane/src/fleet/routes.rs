@@ -1,5 +1,7 @@
 //! Routes with their figures, in pages.
 
+use std::sync::Arc;
+
 use damper_proto::v1;
 
 use crate::errors::Error;
@@ -9,7 +11,7 @@ use crate::shared::Shared;
 use crate::stats::{Over, Row};
 
 pub(super) async fn list(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     request: v1::ListRoutesRequest,
 ) -> Result<v1::ListRoutesResponse, Error> {
     let size = paging::size(request.page_size)?;
@@ -18,25 +20,37 @@ pub(super) async fn list(
     // A token is good for the same question only.
     let question = filter.digest() ^ u64::from(request.without_rule);
     let start = paging::start(question, &request.page_token)?;
+    let work = move |shared: &Arc<Shared>| {
+        Ok(page(shared, &filter, (over, request.without_rule), (question, start), size))
+    };
+    shared.aside(work).await
+}
+
+fn page(
+    shared: &Shared,
+    filter: &Filter,
+    (over, without_rule): (Over, bool),
+    (question, start): (u64, Option<[String; 4]>),
+    size: usize,
+) -> v1::ListRoutesResponse {
     let table = shared.table();
     let rows = shared.stats.rows_over(over, &table);
     let accepted: Vec<&Row> = rows
         .iter()
         .map(|row| &**row)
-        .filter(|row| !request.without_rule || row.stats.rule.is_none())
+        .filter(|row| !without_rule || row.stats.rule.is_none())
         .filter(|row| filter.accepts_route(&table, row.route.names(), &row.stats))
         .collect();
     let behind = |row: &&Row| {
         start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str))
     };
     let first = accepted.iter().take_while(|row| behind(row)).count();
-    let page: Vec<&Row> = accepted.iter().skip(first).take(size).copied().collect();
-    let more = accepted.len() > first + page.len();
-    let last = page.last().filter(|_| more);
-    Ok(v1::ListRoutesResponse {
+    let (page, more) = paging::page(accepted.iter().skip(first).map(|row| &row.stats), size);
+    let last = (first + page.len()).checked_sub(1).map(|last| accepted[last]).filter(|_| more);
+    v1::ListRoutesResponse {
         next_page_token: last.map(|row| paging::token(question, row.route.names())).unwrap_or_default(),
-        routes: page.into_iter().map(|row| row.stats.clone()).collect(),
+        routes: page,
         total: accepted.len() as u64,
         missing_replicas: shared.replicas.missing(),
-    })
+    }
 }

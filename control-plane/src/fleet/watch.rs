@@ -1,33 +1,34 @@
 //! The fleet as a stream: everything at first, then what changed, every interval.
 //!
-//! A watcher holds what it was told last and is told the difference to what is so now, when it has room. Nothing
+//! A watcher holds what it was sent last and is sent the difference to what is so now, part by part when it has room. Nothing
 //! is queued for it: a slow watcher sees fewer states, not old ones. While anybody watches, services report more
 //! often; while one route is watched, those that can report it. Each interval brings a message even when nothing changed, so that a dead link is noticed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::Pattern;
 use damper_proto::{convert, v1};
 use prost::Message as _;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::delivery::{Delivered, Delivery};
+use crate::delivery::{AllReached, Reached};
+use crate::ending::{Gone, Out};
 use crate::errors::Error;
 use crate::filter::Filter;
 use crate::shared::Shared;
 use crate::stats::{Over, Route, Row};
-use crate::table::{StoredRule, TableView};
+use crate::table::TableView;
 use crate::watching::Watching;
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// The most bytes of rows in one message; more go into further ones. Few, so that a browser shows the first rows while
-/// the others come, and takes each message in a task that nobody notices.
-const MESSAGE_BYTES: usize = 128 << 10;
+/// The most bytes of rows in one message; more go into further ones. Few, because a watcher that does not read keeps two
+/// of them, and so that a browser shows the first rows while the others come.
+const MESSAGE_BYTES: usize = 32 << 10;
+/// What a rule takes in a message besides its own bytes, at most.
+const RULE_VIEW_BYTES: usize = 32;
 
 /// What a watcher asked for.
 pub(super) struct Plan {
@@ -44,7 +45,7 @@ impl Plan {
             None => DEFAULT_INTERVAL,
             Some(said) => convert::length(said)
                 .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
-                .ok_or_else(|| Error::fault("interval", "is not in 1s..=60s"))?,
+                .ok_or_else(|| Error::fault("interval", "is not in 1s to 60s"))?,
         };
         let over = match &request.route {
             Some(_) => Over::read_of_one("window", request.window)?,
@@ -65,143 +66,219 @@ impl Plan {
     }
 }
 
-/// What a watcher was told.
+/// What a watcher was sent: shared with all others, so that one costs little.
 struct Told {
     /// Since when it watches.
     since: Instant,
-    epoch: Option<Arc<str>>,
-    routes: HashMap<Route, Arc<Row>>,
-    rules: BTreeMap<Pattern, (Arc<StoredRule>, Delivered)>,
+    last: Option<Now>,
+}
+
+/// Routes and rules at one moment.
+struct Now {
+    table: Arc<TableView>,
+    rows: Arc<[Arc<Row>]>,
+    /// `None` if rules are not asked for.
+    rules: Option<Arc<AllReached>>,
+}
+
+/// One thing that a watcher does not know yet.
+enum News<'a> {
+    Route(&'a Row),
+    NoRoute(&'a Row),
+    Rule(&'a Reached),
+    NoRule(&'a Reached),
 }
 
 /// Serves one watcher until it leaves.
-pub(super) async fn serve(
-    shared: Arc<Shared>,
-    plan: Plan,
-    out: mpsc::Sender<v1::WatchResponse>,
-) -> Result<(), Error> {
+pub(super) async fn serve(shared: Arc<Shared>, plan: Plan, out: Out<v1::WatchResponse>) -> Result<(), Error> {
     let _watching = match &plan.route {
         Some(route) => Watching::caller(&shared, &route.caller_service, &route.caller_cluster),
         None => Watching::everything(&shared),
     };
-    let mut told = Told::nothing(Instant::now());
+    let mut told = Told { since: Instant::now(), last: None };
     let mut next = Instant::now();
     loop {
         tokio::select! {
             () = out.closed() => return Ok(()),
             () = sleep_until(next) => {}
         }
-        for message in told.update(&shared, &plan) {
-            if out.send(message).await.is_err() {
-                return Ok(());
-            }
+        if told.update(&shared, &plan, &out).await?.is_err() {
+            return Ok(());
         }
         next = Instant::now() + plan.interval;
     }
 }
 
 impl Told {
-    fn nothing(since: Instant) -> Self {
-        Self { since, epoch: None, routes: HashMap::new(), rules: BTreeMap::new() }
-    }
-
-    /// The way from what was told to what is so, in one message or more.
-    fn update(&mut self, shared: &Shared, plan: &Plan) -> Vec<v1::WatchResponse> {
-        let table = shared.table();
-        let past = if self.epoch.is_none() { plan.past(shared) } else { Vec::new() };
-        let reset = self.epoch.as_ref() != Some(table.epoch());
-        if reset {
-            *self = Self { epoch: Some(table.epoch().clone()), ..Self::nothing(self.since) };
-        }
-        let head = v1::WatchResponse {
-            epoch: table.epoch().to_string(),
-            revision: table.revision(),
-            as_of: Some(SystemTime::now().into()),
-            connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
-            stale_since: table.stale_since.map(Into::into),
-            kills: table.kills().shown(SystemTime::now()),
-            window: plan.over.wire(),
-            missing_replicas: shared.replicas.missing(),
-            ..Default::default()
-        };
+    /// Sends the way from what was sent to what is so, in one message or more, each made when the one before has its
+    /// place.
+    async fn update(
+        &mut self,
+        shared: &Arc<Shared>,
+        plan: &Plan,
+        out: &Out<v1::WatchResponse>,
+    ) -> Result<Result<(), Gone>, Error> {
+        let now = self.now(shared, plan).await?;
+        let past = if self.last.is_none() { plan.past(shared) } else { Vec::new() };
+        let before = self.last.take().filter(|before| before.table.epoch() == now.table.epoch());
         let failures = plan.route.as_ref().map(|route| shared.stats.failures(route)).unwrap_or_default();
-        let mut messages = vec![v1::WatchResponse { reset, past, failures, ..head.clone() }];
+        let head = head(shared, plan, &now.table);
+        let continued = v1::WatchResponse { continued: true, kills: Vec::new(), ..head.clone() };
+        let mut message = v1::WatchResponse { reset: before.is_none(), past, failures, ..head };
         let mut room = MESSAGE_BYTES;
-        let mut place = |size: usize, put: &mut dyn FnMut(&mut v1::WatchResponse)| {
+        for news in news(before.as_ref(), &now, plan) {
+            let size = news.size();
             if size > room {
-                messages.push(v1::WatchResponse { continued: true, kills: Vec::new(), ..head.clone() });
                 room = MESSAGE_BYTES;
+                if let Err(gone) = out.send(std::mem::replace(&mut message, continued.clone())).await {
+                    return Ok(Err(gone));
+                }
             }
             room = room.saturating_sub(size);
-            put(messages.last_mut().expect("there is always a message"));
-        };
-        self.update_routes(shared, plan, &table, &mut place);
-        if plan.rules {
-            self.update_rules(shared, plan, &table, &mut place);
+            news.put(&mut message);
         }
-        messages
+        self.last = Some(now);
+        Ok(out.send(message).await)
     }
 
-    fn update_routes(&mut self, shared: &Shared, plan: &Plan, table: &Arc<TableView>, place: Place<'_>) {
+    async fn now(&self, shared: &Arc<Shared>, plan: &Plan) -> Result<Now, Error> {
+        let rules = if plan.rules { Some(shared.deliveries.now(shared).await?) } else { None };
+        let table = rules.as_ref().map_or_else(|| shared.table(), |rules| rules.table.clone());
         let rows = match &plan.route {
-            Some(route) => shared
-                .stats
-                .row(route, plan.over, self.since.elapsed(), table)
-                .into_iter()
-                .map(Arc::new)
-                .collect(),
-            None => shared.stats.rows_over(plan.over, table),
-        };
-        let rows = rows.iter().filter(|row| plan.filter.accepts_route(table, row.route.names(), &row.stats));
-        let mut now = HashMap::with_capacity(self.routes.len());
-        for row in rows {
-            if self.routes.remove(&row.route).is_none_or(|told| told != *row) {
-                let stats = row.stats.clone();
-                place(stats.encoded_len(), &mut |message| message.routes.push(stats.clone()));
+            Some(route) => {
+                let row = shared.stats.row(route, plan.over, self.since.elapsed(), &table);
+                row.into_iter().map(Arc::new).collect()
             }
-            now.insert(row.route.clone(), row.clone());
-        }
-        for gone in self.routes.keys() {
-            let key = gone.wire();
-            place(key.encoded_len(), &mut |message| message.removed_routes.push(key.clone()));
-        }
-        self.routes = now;
+            None => shared.stats.rows_over(plan.over, &table),
+        };
+        Ok(Now { table, rows, rules })
+    }
+}
+
+/// What each first message of an interval has.
+fn head(shared: &Shared, plan: &Plan, table: &TableView) -> v1::WatchResponse {
+    let newest = shared.table();
+    v1::WatchResponse {
+        epoch: table.epoch().to_string(),
+        revision: table.revision(),
+        as_of: Some(SystemTime::now().into()),
+        connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
+        stale_since: newest.stale_since.map(Into::into),
+        unaccepted_store: newest.unaccepted.as_ref().map(|found| found.reported(&newest)),
+        held_clients: u32::try_from(shared.hub.held()).unwrap_or(u32::MAX),
+        kills: newest.shown_kills(SystemTime::now()),
+        window: plan.over.wire(),
+        missing_replicas: shared.replicas.missing(),
+        ..Default::default()
+    }
+}
+
+/// What is so now and was not before, and what no longer is.
+fn news<'a>(before: Option<&'a Now>, now: &'a Now, plan: &'a Plan) -> impl Iterator<Item = News<'a>> {
+    let rows = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rows(plan));
+    let rules = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rules(plan));
+    let routes = differences(
+        rows(before),
+        rows(Some(now)),
+        |a, b| a.route.cmp(&b.route),
+        |a, b| std::ptr::eq(a, b) || a == b,
+    );
+    let reached = differences(
+        rules(before),
+        rules(Some(now)),
+        |a, b| a.pattern.cmp(&b.pattern),
+        |a, b| a.stored.wire.revision == b.stored.wire.revision && a.delivered == b.delivered,
+    );
+    let routes = routes.map(|(row, is_there)| if is_there { News::Route(row) } else { News::NoRoute(row) });
+    let rules = reached.map(|(rule, is_there)| if is_there { News::Rule(rule) } else { News::NoRule(rule) });
+    routes.chain(rules)
+}
+
+impl Now {
+    fn rows<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a Row> {
+        let rows = self.rows.iter().map(|row| &**row);
+        rows.filter(|row| plan.filter.accepts_route(&self.table, row.route.names(), &row.stats))
     }
 
-    fn update_rules(&mut self, shared: &Shared, plan: &Plan, table: &TableView, place: Place<'_>) {
-        let delivery = Delivery::of(&shared.hub, table);
-        let mut now = BTreeMap::new();
-        for (pattern, stored) in table.iter() {
+    fn rules<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a Reached> {
+        let rules = self.rules.iter().flat_map(|all| &all.rules);
+        rules.filter(|Reached { stored, pattern, .. }| {
             let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);
             let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
                 pattern.into();
             let names = [&*caller_service, &caller_cluster, &callee_service, &callee_method];
-            if !(plan.filter.accepts(names, mode) && plan.filter.accepts_owner(&stored.wire.owner)) {
-                continue;
-            }
-            let delivered = delivery.delivered(pattern, stored.wire.revision, stored.rule.as_deref());
-            let same = |(told, before): &(Arc<StoredRule>, Delivered)| {
-                told.wire.revision == stored.wire.revision && *before == delivered
-            };
-            if !self.rules.remove(pattern).as_ref().is_some_and(same) {
-                let view = v1::RuleView {
-                    rule: Some(stored.wire.clone()),
-                    clients: delivered.clients,
-                    applied: delivered.applied,
-                    refused: delivered.refused,
-                    lacking_features: delivered.lacking,
-                };
-                place(view.encoded_len(), &mut |message| message.rules.push(view.clone()));
-            }
-            now.insert(pattern.clone(), (stored.clone(), delivered));
-        }
-        for gone in self.rules.keys() {
-            let key = v1::Pattern::from(gone);
-            place(key.encoded_len(), &mut |message| message.removed_rules.push(key.clone()));
-        }
-        self.rules = now;
+            plan.filter.accepts(names, mode) && plan.filter.accepts_owner(&stored.wire.owner)
+        })
     }
 }
 
-/// Puts something of a size into a message that has room for it.
-type Place<'a> = &'a mut dyn FnMut(usize, &mut dyn FnMut(&mut v1::WatchResponse));
+/// Of two lists in the same order what the second has new or not the `same` (true), and what only the first has
+/// (false).
+fn differences<'a, T: 'a>(
+    before: impl Iterator<Item = &'a T>,
+    now: impl Iterator<Item = &'a T>,
+    order: fn(&T, &T) -> Ordering,
+    same: fn(&T, &T) -> bool,
+) -> impl Iterator<Item = (&'a T, bool)> {
+    let (mut before, mut now) = (before.peekable(), now.peekable());
+    std::iter::from_fn(move || {
+        loop {
+            let first = match (before.peek(), now.peek()) {
+                (None, None) => return None,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(before), Some(now)) => order(before, now),
+            };
+            match first {
+                Ordering::Less => return before.next().map(|gone| (gone, false)),
+                Ordering::Greater => return now.next().map(|new| (new, true)),
+                Ordering::Equal => {
+                    if let (Some(before), Some(now)) = (before.next(), now.next())
+                        && !same(before, now)
+                    {
+                        return Some((now, true));
+                    }
+                }
+            }
+        }
+    })
+}
+
+impl News<'_> {
+    fn size(&self) -> usize {
+        match self {
+            Self::Route(row) => row.stats.encoded_len(),
+            Self::Rule(reached) => reached.stored.wire.encoded_len() + RULE_VIEW_BYTES,
+            Self::NoRoute(row) => row.route.wire().encoded_len(),
+            Self::NoRule(reached) => v1::Pattern::from(&reached.pattern).encoded_len(),
+        }
+    }
+
+    fn put(&self, message: &mut v1::WatchResponse) {
+        match self {
+            Self::Route(row) => message.routes.push(row.stats.clone()),
+            Self::NoRoute(row) => message.removed_routes.push(row.route.wire()),
+            Self::Rule(reached) => message.rules.push(v1::RuleView {
+                rule: Some(reached.stored.wire.clone()),
+                clients: reached.delivered.clients,
+                applied: reached.delivered.applied,
+                refused: reached.delivered.refused,
+                lacking_features: reached.delivered.lacking,
+            }),
+            Self::NoRule(reached) => message.removed_rules.push((&reached.pattern).into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_what_is_new_other_or_gone() {
+        let (before, now) = ([(1, 'a'), (2, 'b'), (4, 'd')], [(0, 'z'), (1, 'a'), (2, 'x'), (5, 'e')]);
+        let found = differences(before.iter(), now.iter(), |a, b| a.0.cmp(&b.0), |a, b| a == b);
+        let found: Vec<_> = found.map(|((n, letter), is_there)| (*n, *letter, is_there)).collect();
+        assert_eq!(found, [(0, 'z', true), (2, 'x', true), (4, 'd', false), (5, 'e', true)]);
+    }
+}

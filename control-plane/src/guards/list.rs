@@ -20,10 +20,7 @@ pub(super) async fn list(
         named && filter.accepts_owner(&guard.owner)
     };
     let total = table.guards().iter().filter(|stored| accepted(&&stored.wire)).count() as u64;
-    let rest: Box<dyn Iterator<Item = _> + Send> = match &start {
-        Some(start) => Box::new(table.guards().after(start)),
-        None => Box::new(table.guards().iter()),
-    };
+    let rest = table.guards().behind(start.as_ref());
     let (guards, more) = paging::page(rest.map(|stored| &stored.wire).filter(accepted), size);
     let last = guards.last().filter(|_| more).and_then(|last| last.key.as_ref());
     Ok(v1::ListGuardsResponse {

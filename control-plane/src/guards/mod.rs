@@ -57,4 +57,11 @@ impl v1::guards_server::Guards for Guards {
         let answer = within(self.shared.settings.unary_deadline, work).await;
         self.shared.metrics.written("delete_guard", answer)
     }
+
+    async fn judge_guard(
+        &self,
+        request: Request<v1::JudgeGuardRequest>,
+    ) -> Result<Response<v1::PutGuardResponse>, Status> {
+        within(self.shared.settings.unary_deadline, put::judge(&self.shared, request.into_inner())).await
+    }
 }

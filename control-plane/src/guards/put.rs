@@ -35,6 +35,16 @@ pub(super) async fn put(
     }
 }
 
+/// What a put would answer, whoever asks.
+pub(super) async fn judge(
+    shared: &Arc<Shared>,
+    request: v1::JudgeGuardRequest,
+) -> Result<v1::PutGuardResponse, Error> {
+    let written = WrittenGuard::read("guard", request.guard)?;
+    let beside = by_hand::judge(shared, &written).await?;
+    try_out(shared, &shared.table(), &written, None, beside)
+}
+
 impl Put for WrittenGuard {
     fn subject(&self) -> Subject {
         self.subject()

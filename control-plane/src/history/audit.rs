@@ -6,22 +6,24 @@
 use std::sync::Arc;
 
 use damper_proto::v1;
-use tokio::sync::mpsc;
+use tonic::Request;
 
 use super::filter::Changes;
 use super::object;
 use super::past::{changes, newest, oldest};
-use crate::ending::Answer;
+use crate::ending::{Answer, Out, Reader};
 use crate::errors::Error;
 use crate::shared::Shared;
 
 /// How many messages may wait for a reader.
-const AHEAD: usize = 16;
+const AHEAD: usize = 1;
 
 pub(super) async fn open(
     shared: &Arc<Shared>,
-    request: v1::ExportAuditRequest,
+    request: Request<v1::ExportAuditRequest>,
 ) -> Result<Answer<v1::Change>, Error> {
+    let reader = Reader::of(&request, shared);
+    let request = request.into_inner();
     let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
     let filter = Changes::read(request.filter)?;
     let oldest = oldest(&*shared.store).await?;
@@ -31,9 +33,7 @@ pub(super) async fn open(
     let after = oldest.max(filter.revisions.start() - 1);
     let upto = newest(shared).await?.min(*filter.revisions.end());
     let producer = shared.clone();
-    Ok(Answer::of(&shared.stopping, AHEAD, |out| async move {
-        export(&producer, &filter, after, upto, &out).await
-    }))
+    Ok(Answer::of(reader, AHEAD, |out| async move { export(&producer, &filter, after, upto, &out).await }))
 }
 
 /// Sends the changes `after + 1 ..= upto`.
@@ -42,7 +42,7 @@ async fn export(
     filter: &Changes,
     after: u64,
     upto: u64,
-    out: &mpsc::Sender<v1::Change>,
+    out: &Out<v1::Change>,
 ) -> Result<(), Error> {
     let mut reached = after;
     while reached < upto {
@@ -53,6 +53,9 @@ async fn export(
         reached = last.revision;
         for change in page.iter().filter(|change| filter.accepts_change(change)) {
             let head = object::head(change);
+            if filter.accepts_empty(change) && out.send(head.clone()).await.is_err() {
+                return Ok(());
+            }
             for object in object::objects(change, filter) {
                 let told = v1::Change { objects: vec![object], ..head.clone() };
                 if out.send(told).await.is_err() {

@@ -6,31 +6,37 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use damper_proto::{convert, v1};
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tonic::Request;
 
 use super::past::{self, Touched};
-use crate::ending::Answer;
+use crate::ending::{Answer, Out, Reader};
 use crate::errors::{Current, Error};
+use crate::replicas::Peers;
 use crate::shared::Shared;
 use crate::store::Entry;
 use crate::table::{StoredGuard, StoredRule, Subject, TableView};
 
 /// A message ends with the object that makes it longer than this; one has at most 64 KiB.
-const MESSAGE_BYTES: usize = 512 << 10;
+const MESSAGE_BYTES: usize = 64 << 10;
 /// How many messages may wait for a reader.
-const AHEAD: usize = 4;
+const AHEAD: usize = 1;
 /// So many of those that can not be read are named.
 const MAX_NAMED: usize = 10;
 
 pub(super) async fn open(
     shared: &Arc<Shared>,
-    request: v1::ExportRequest,
+    request: Request<v1::ExportRequest>,
 ) -> Result<Answer<v1::ExportResponse>, Error> {
+    let reader = Reader::of(&request, shared);
+    let request = request.into_inner();
     let table = match request.revision {
         Some(revision) => past::table_at(shared, "revision", revision).await?,
+        // The store is another one: what is in memory is all there is of the known one, and worth a copy.
+        None if shared.table().unaccepted.is_some() => shared.table(),
         None => {
             let newest = past::newest(shared).await?;
             shared.table_at(newest, shared.settings.unary_deadline / 2).await?
@@ -40,7 +46,8 @@ pub(super) async fn open(
     let since = past::touched(&*shared.store, revision, table.revision(), is_exported).await?;
     let objects = objects(&table, since);
     check(&objects)?;
-    Ok(Answer::of(&shared.stopping, AHEAD, |out| send(revision, objects, out)))
+    let of = shared.clone();
+    Ok(Answer::of(reader, AHEAD, |out| async move { send(&of.replicas, revision, objects, out).await }))
 }
 
 /// A rule or guard as the table or the history has it.
@@ -105,9 +112,10 @@ fn is_read(subject: &Subject, kept: &Kept) -> bool {
 }
 
 async fn send(
+    replicas: &Peers,
     revision: u64,
     objects: BTreeMap<Subject, Kept>,
-    out: mpsc::Sender<v1::ExportResponse>,
+    out: Out<v1::ExportResponse>,
 ) -> Result<(), Error> {
     let message = || v1::ExportResponse { revision, objects: Vec::new(), total: objects.len() as u64 };
     let (mut next, mut bytes) = (message(), 0);
@@ -124,7 +132,9 @@ async fn send(
         }
     }
     // The last one also where it is empty: an answer says its revision.
-    let _ = out.send(next).await;
+    if out.send(next).await.is_ok() {
+        replicas.exported(SystemTime::now());
+    }
     Ok(())
 }
 

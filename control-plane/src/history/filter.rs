@@ -67,6 +67,11 @@ impl Changes {
             && self.until.is_none_or(|until| change.at < until)
     }
 
+    /// Whether the change is about the store as a whole and passes: it was accepted as it is.
+    pub(super) fn accepts_empty(&self, change: &Change) -> bool {
+        change.edits.is_empty() && self.kind == v1::ObjectKind::Unspecified
+    }
+
     /// Whether what was changed passes.
     pub(super) fn accepts(&self, named: &Named) -> bool {
         let kind = match named {

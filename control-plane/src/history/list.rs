@@ -106,7 +106,7 @@ impl Page {
                 break;
             }
         }
-        if !told.objects.is_empty() {
+        if !told.objects.is_empty() || filter.accepts_empty(change) {
             self.bytes += told.encoded_len();
             self.changes.push(told);
         }

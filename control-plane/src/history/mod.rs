@@ -3,6 +3,7 @@
 //! All of it is read from the store's changes, each of which says what it found and what it left: the state at an
 //! earlier revision is the present one with the changes since taken back (`past`). Nothing else is kept for it.
 
+mod accept;
 mod audit;
 mod diff;
 mod export;
@@ -80,11 +81,20 @@ impl v1::history_server::History for History {
         self.shared.metrics.written("rollback_all", answer)
     }
 
+    async fn accept_store(
+        &self,
+        request: Request<v1::AcceptStoreRequest>,
+    ) -> Result<Response<v1::AcceptStoreResponse>, Status> {
+        let work = accept::accept(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("accept_store", answer)
+    }
+
     async fn export_audit(
         &self,
         request: Request<v1::ExportAuditRequest>,
     ) -> Result<Response<Self::ExportAuditStream>, Status> {
-        let work = audit::open(&self.shared, request.into_inner());
+        let work = audit::open(&self.shared, request);
         within(self.shared.settings.unary_deadline, work).await
     }
 
@@ -92,7 +102,7 @@ impl v1::history_server::History for History {
         &self,
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
-        let work = export::open(&self.shared, request.into_inner());
+        let work = export::open(&self.shared, request);
         within(self.shared.settings.unary_deadline, work).await
     }
 }

@@ -148,23 +148,14 @@ impl Rollback {
             set.judge(&guards, &outcome).map_err(Error::Faults)?;
         }
         let at = SystemTime::now();
-        let edits = set.edits(&outcome, table, &self.asked.options.author, at);
+        let edits = set.edits(&outcome, table, &self.asked.author(), at);
         let chain = chain::judge(shared, table, &edits).await?;
         chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
         if self.asked.options.validate_only {
             set.try_out(shared, table, &outcome, &[])?;
-            return Ok(set.response(
-                shared,
-                table,
-                &guards,
-                &CameTo {
-                    revision,
-                    changes: &outcome,
-                    pruned: &[],
-                    chain: &chain,
-                    by_hand: Some(&self.asked.options.owner),
-                },
-            ));
+            let by_hand = Some(self.asked.options.owner.clone());
+            let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+            return Arc::new(set).response(shared, table, came_to).await;
         }
         let expected_head = self.of.is_none().then_some(revision);
         let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
@@ -173,9 +164,9 @@ impl Rollback {
             return self.again(shared, &done).await;
         }
         let revision = done.committed.revision;
-        let by_hand = Some(&*self.asked.options.owner);
-        let came_to = CameTo { revision, changes: &outcome, pruned: &[], chain: &chain, by_hand };
-        Ok(set.response(shared, table, &guards, &came_to))
+        let by_hand = Some(self.asked.options.owner.clone());
+        let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        Arc::new(set).response(shared, table, came_to).await
     }
 
     /// The answer to a request that was carried out before.
@@ -189,13 +180,12 @@ impl Rollback {
             Err(Error::NoLongerKept { .. }) => Plan { set: Set(Vec::new()), outcome: Vec::new() },
             plan => plan?,
         };
-        let guards = set.guards_after(before, &[]);
-        let edits = set.edits(&outcome, before, &self.asked.options.author, SystemTime::now());
+        let edits = set.edits(&outcome, before, &self.asked.author(), SystemTime::now());
         let chain = chain::judge(shared, before, &edits).await?;
-        let by_hand = Some(&*self.asked.options.owner);
-        let came_to =
-            CameTo { revision: committed.revision, changes: &outcome, pruned: &[], chain: &chain, by_hand };
-        Ok(set.response(shared, before, &guards, &came_to))
+        let by_hand = Some(self.asked.options.owner.clone());
+        let revision = committed.revision;
+        let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        Arc::new(set).response(shared, before, came_to).await
     }
 
     fn expected_head(&self) -> Option<u64> {

@@ -15,14 +15,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use damper_core::Pattern;
 use damper_proto::v1;
 use tokio::sync::watch;
 
 use self::outbox::Outboxes;
 pub(crate) use self::outbox::{Outbox, Waiting};
 pub(crate) use self::session::Session;
-use crate::class::Class;
+use crate::class::{Class, Withheld};
 use crate::shared::Shared;
 use crate::table::TableView;
 use crate::watching::Pace;
@@ -47,6 +46,9 @@ struct Register {
     /// The streams of each process, by its names.
     processes: HashMap<[String; 3], Vec<Arc<Session>>>,
 }
+
+/// Where a client is in lists: by its names, then by its number.
+pub(crate) type Ordered = ([String; 3], u64);
 
 /// A session in the register; dropping it takes it out.
 pub(crate) struct Admitted {
@@ -131,24 +133,53 @@ impl Hub {
         self.register().sessions.values().filter(|session| !session.is_superseded()).cloned().collect()
     }
 
+    /// How many clients hold more than their server knows.
+    pub(crate) fn held(&self) -> usize {
+        self.register().sessions.values().filter(|session| session.is_held()).count()
+    }
+
+    /// The epochs that such clients held when they connected, those of most clients first.
+    pub(crate) fn held_epochs(&self) -> Vec<String> {
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for session in self.register().sessions.values().filter(|session| session.is_held()) {
+            *counts.entry(session.claimed_epoch().to_owned()).or_default() += 1;
+        }
+        let mut epochs: Vec<(String, usize)> = counts.into_iter().collect();
+        epochs.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        epochs.into_iter().map(|(epoch, _)| epoch).collect()
+    }
+
     /// The sessions of this replica, in no order.
     pub(crate) fn own(&self) -> Vec<Arc<Session>> {
         self.register().sessions.values().filter(|session| session.is_own()).cloned().collect()
     }
 
-    /// The clients of a service and cluster (empty = any), by name.
-    pub(crate) fn clients(&self, service: &str, cluster: &str, view: &TableView) -> Vec<v1::Client> {
+    /// The clients of a service and cluster (empty = any), by name, each with its place in the order.
+    pub(crate) fn clients(&self, service: &str, cluster: &str) -> Vec<(Ordered, Arc<Session>)> {
         let wanted = |asked: &str, is: &str| asked.is_empty() || asked == is;
         let mut sessions = self.all();
         sessions.retain(|s| wanted(service, &s.class.service) && wanted(cluster, &s.class.cluster));
-        sessions.sort_by_cached_key(|session| (session.names(), session.age_rank()));
+        let placed = |session: Arc<Session>| ((session.names(), session.id()), session);
+        let mut sessions: Vec<_> = sessions.into_iter().map(placed).collect();
+        sessions.sort_by(|(a, _), (b, _)| a.cmp(b));
+        sessions
+    }
+
+    /// Clients as operators see them, one after the other. Of what each refuses, and of the rules that are off there,
+    /// the first `listed` are listed.
+    pub(crate) fn described<'a>(
+        &'a self,
+        sessions: impl IntoIterator<Item = &'a Arc<Session>> + 'a,
+        view: &'a TableView,
+        listed: usize,
+    ) -> impl Iterator<Item = v1::Client> + 'a {
         // Once per class: it is a look at every rule.
-        let mut withheld: HashMap<&Class, Vec<Pattern>> = HashMap::new();
-        let described = sessions.iter().map(|session| {
-            let withheld = withheld.entry(&session.class).or_insert_with(|| session.class.withheld(view));
-            session.describe(view, withheld, &self.here)
-        });
-        described.collect()
+        let mut withheld: HashMap<&Class, Withheld> = HashMap::new();
+        sessions.into_iter().map(move |session| {
+            let class = &*session.class;
+            let withheld = withheld.entry(class).or_insert_with(|| class.withheld(view, listed));
+            session.describe(view, withheld, listed, &self.here)
+        })
     }
 }
 

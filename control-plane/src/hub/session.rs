@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
-use damper_core::Pattern;
 use damper_proto::{convert, v1};
+use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::class::Class;
+use crate::class::{Class, Withheld};
 use crate::table::{Subject, TableView};
 
-/// The most refusals kept of one client.
-const MAX_REFUSALS: usize = 1000;
+/// The most bytes of the refusals that are kept of one client: some thirty usual ones.
+pub(super) const MAX_REFUSAL_BYTES: usize = 8 << 10;
 const MAX_REASON_BYTES: usize = 512;
 /// Of so many responses that are not answered yet it is remembered when they were made.
 const MAX_UNANSWERED: usize = 64;
@@ -35,13 +35,24 @@ pub(crate) struct Session {
     pub(crate) instance: String,
     address: Option<SocketAddr>,
     sdk_version: String,
-    pub(crate) serves: bool,
+    /// It holds more than its server knows.
+    held: AtomicBool,
+    /// The epoch of what it held when it connected.
+    claimed_epoch: String,
     /// Held nothing when it came, so that its process has most likely just begun.
     pub(crate) fresh: bool,
     connected_at: SystemTime,
     /// The same by this machine's own clock; none = before that began.
     since: Option<Instant>,
     progress: Mutex<Progress>,
+}
+
+/// What a client refuses, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// That of the rule, guard or kill.
+    pub(crate) revision: u64,
+    pub(crate) reason: Box<str>,
 }
 
 /// How far a client has come.
@@ -55,9 +66,12 @@ pub(crate) struct Progress {
     acknowledged_revision: u64,
     /// Responses that wait for an answer, the oldest first, by their nonces.
     unanswered: VecDeque<(u64, SystemTime)>,
-    refused: HashMap<Subject, v1::Refusal>,
+    refused: HashMap<Subject, Refused>,
+    /// What they take.
+    refused_bytes: usize,
     source: i32,
     override_mode: i32,
+    serves: bool,
     heard_at: SystemTime,
 }
 
@@ -78,7 +92,7 @@ impl Progress {
         self.acknowledged_revision = 0;
         self.sent_revision = 0;
         self.unanswered.clear();
-        self.refused.clear();
+        self.forget_refusals();
     }
 
     /// Notes that a response is being sent that wants an answer; gives its nonce.
@@ -90,9 +104,10 @@ impl Progress {
         self.sent_nonce
     }
 
-    /// Takes the answer to a response.
-    fn answered(&mut self, nonce: u64, revision: u64) {
-        if nonce > self.acknowledged_nonce && nonce <= self.sent_nonce {
+    /// Takes the answer to a response; false if it is none.
+    fn answered(&mut self, nonce: u64, revision: u64) -> bool {
+        let is_answer = nonce > self.acknowledged_nonce && nonce <= self.sent_nonce;
+        if is_answer {
             self.acknowledged_nonce = nonce;
             self.acknowledged_revision = revision.min(self.sent_revision);
             self.unanswered.retain(|(waiting, _)| *waiting > nonce);
@@ -101,6 +116,7 @@ impl Progress {
                 self.unanswered.push_back((self.sent_nonce, self.heard_at));
             }
         }
+        is_answer
     }
 
     /// Since when something that was sent is not answered.
@@ -123,25 +139,44 @@ impl Progress {
         self.acknowledged_revision = self.acknowledged_revision();
     }
 
-    fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64) {
-        for mut refusal in refused {
-            let Some(pattern) = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok()) else {
-                continue;
-            };
-            let subject = match (refusal.guard, refusal.kill) {
-                (_, true) => Subject::Kill(pattern),
-                (true, false) => Subject::Guard(pattern),
-                (false, false) => Subject::Rule(pattern),
-            };
-            if refusal.revision == 0 {
-                refusal.revision = revision;
-            }
+    /// Keeps what is refused, as far as it `concerns` the client. A copy of the reason: what was cut off would keep its
+    /// memory.
+    fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64, concerns: impl Fn(&Subject) -> bool) {
+        for refusal in refused {
+            let Some(subject) = subject_of(&refusal).filter(&concerns) else { continue };
             let end = refusal.reason.floor_char_boundary(MAX_REASON_BYTES);
-            refusal.reason.truncate(end);
-            if self.refused.len() < MAX_REFUSALS || self.refused.contains_key(&subject) {
-                self.refused.insert(subject, refusal);
+            let revision = if refusal.revision == 0 { revision } else { refusal.revision };
+            self.keep(subject, Refused { revision, reason: refusal.reason[..end].into() });
+        }
+    }
+
+    /// Keeps one refusal. The oldest give way to it, those of kills last.
+    fn keep(&mut self, subject: Subject, refused: Refused) {
+        self.refused_bytes += refused.bytes(&subject);
+        let before = self.refused.get(&subject).map_or(0, |before| before.bytes(&subject));
+        self.refused_bytes -= before;
+        self.refused.insert(subject, refused);
+        while self.refused_bytes > MAX_REFUSAL_BYTES {
+            let rank = |subject: &Subject, refused: &Refused| {
+                (matches!(subject, Subject::Kill(_)), refused.revision)
+            };
+            let oldest = self.refused.iter().min_by_key(|(subject, refused)| rank(subject, refused));
+            let Some(oldest) = oldest.map(|(subject, _)| subject.clone()) else { break };
+            if let Some(gone) = self.refused.remove(&oldest) {
+                self.refused_bytes -= gone.bytes(&oldest);
             }
         }
+    }
+
+    fn forget_refusals(&mut self) {
+        self.refused.clear();
+        self.refused_bytes = 0;
+    }
+
+    /// What the refusals take, those included that are no longer current.
+    #[cfg(test)]
+    pub(super) fn refused_bytes(&self) -> usize {
+        self.refused.iter().map(|(subject, refused)| refused.bytes(subject)).sum()
     }
 
     /// Takes what another replica says of its client, which is of this epoch.
@@ -152,10 +187,12 @@ impl Progress {
         // What is acknowledged there is told, and not known by nonces here.
         (self.sent_nonce, self.acknowledged_nonce) = (1, 0);
         self.unanswered = told.behind_since.and_then(time).map(|since| (1, since)).into_iter().collect();
-        self.refused.clear();
-        self.refuse(told.refused, told.acknowledged_revision);
+        self.forget_refusals();
+        // The other replica has looked at them; its table may be newer than this one.
+        self.refuse(told.refused, told.acknowledged_revision, |_| true);
         self.source = told.source;
         self.override_mode = told.override_mode;
+        self.serves |= told.serves;
         self.heard_at = told.last_heard_at.and_then(time).unwrap_or_else(SystemTime::now);
     }
 
@@ -163,19 +200,54 @@ impl Progress {
     pub(crate) fn refuses<'a>(
         &'a self,
         view: &'a TableView,
-    ) -> impl Iterator<Item = (&'a Subject, &'a v1::Refusal)> {
-        let current = |subject: &Subject, refusal: &v1::Refusal| {
+    ) -> impl Iterator<Item = (&'a Subject, &'a Refused)> {
+        let current = |subject: &Subject, refusal: &Refused| {
             view.revision_of(subject).is_some_and(|revision| refusal.revision >= revision)
         };
         self.refused.iter().filter(move |(subject, refusal)| current(subject, refusal))
     }
 }
 
+impl Refused {
+    fn bytes(&self, subject: &Subject) -> usize {
+        let names = v1::Pattern::from(subject.pattern()).encoded_len();
+        size_of::<(Subject, Self)>() + names + self.reason.len()
+    }
+
+    fn wire(&self, subject: &Subject) -> v1::Refusal {
+        v1::Refusal {
+            key: Some(subject.pattern().into()),
+            revision: self.revision,
+            reason: self.reason.to_string(),
+            guard: matches!(subject, Subject::Guard(_)),
+            kill: matches!(subject, Subject::Kill(_)),
+        }
+    }
+}
+
+/// What a refusal is about; `None` if that cannot be read.
+fn subject_of(refusal: &v1::Refusal) -> Option<Subject> {
+    let pattern = convert::pattern(refusal.key.as_ref()?).ok()?;
+    Some(match (refusal.guard, refusal.kill) {
+        (_, true) => Subject::Kill(pattern),
+        (true, false) => Subject::Guard(pattern),
+        (false, false) => Subject::Rule(pattern),
+    })
+}
+
 impl Session {
-    /// A client that said hello.
-    pub(crate) fn new(hello: v1::Hello, address: Option<SocketAddr>, class: Class, view: &TableView) -> Self {
+    /// A client that said hello; `held`: it holds more than this server knows, which confirms nothing.
+    pub(crate) fn new(
+        hello: v1::Hello,
+        address: Option<SocketAddr>,
+        class: impl Into<Arc<Class>>,
+        view: &TableView,
+        held: bool,
+    ) -> Self {
+        let class = class.into();
         let identity = hello.identity.unwrap_or_default();
-        let holds = if hello.epoch == **view.epoch() { hello.revision.min(view.revision()) } else { 0 };
+        let is_known = !held && hello.epoch == **view.epoch();
+        let holds = if is_known { hello.revision.min(view.revision()) } else { 0 };
         let now = SystemTime::now();
         let mut progress = Progress {
             epoch: view.epoch().clone(),
@@ -185,21 +257,24 @@ impl Session {
             acknowledged_revision: holds,
             unanswered: VecDeque::new(),
             refused: HashMap::new(),
+            refused_bytes: 0,
             source: hello.source,
             override_mode: hello.override_mode,
+            serves: hello.serves,
             heard_at: now,
         };
-        progress.refuse(hello.refused, holds);
+        progress.refuse(hello.refused, holds, |subject| concerns(&class, subject, view));
         Self {
             id: 0,
             replica: None,
             superseded: AtomicBool::new(false),
-            class: Arc::new(class),
+            class,
             instance: identity.instance,
             address,
             sdk_version: hello.sdk_version,
-            serves: hello.serves,
             fresh: hello.epoch.is_empty(),
+            held: AtomicBool::new(held),
+            claimed_epoch: hello.epoch,
             connected_at: now,
             since: Some(Instant::now()),
             progress: Mutex::new(progress),
@@ -209,7 +284,7 @@ impl Session {
     /// A client of another replica, as that tells of it.
     pub(crate) fn mirrored(
         mut told: v1::FollowedClient,
-        class: Class,
+        class: impl Into<Arc<Class>>,
         replica: Arc<str>,
         epoch: &Arc<str>,
         view: &TableView,
@@ -218,13 +293,29 @@ impl Session {
         let address = told.address.parse().ok();
         let connected_at = told.connected_at.and_then(time).unwrap_or_else(SystemTime::now);
         let age = told.connected_for.and_then(convert::length).unwrap_or_default();
-        let session = Self::new(hello, address, class, view);
+        let session = Self::new(hello, address, class, view, told.held);
         session.progress().follow(told, epoch);
         Self { replica: Some(replica), connected_at, since: Instant::now().checked_sub(age), ..session }
     }
 
+    /// True if it holds more than its server knows, so that nothing is taken from it.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// The epoch of what it held when it connected.
+    pub(crate) fn claimed_epoch(&self) -> &str {
+        &self.claimed_epoch
+    }
+
+    /// Its server knows what it holds now.
+    pub(crate) fn release(&self) {
+        self.held.store(false, Ordering::Relaxed);
+    }
+
     /// Takes what another replica says of its client.
     pub(crate) fn follow(&self, told: v1::FollowedClient, epoch: &Arc<str>) {
+        self.held.store(told.held, Ordering::Relaxed);
         self.progress().follow(told, epoch);
     }
 
@@ -237,25 +328,31 @@ impl Session {
             source: progress.source,
             override_mode: progress.override_mode,
             last_heard_at: Some(progress.heard_at.into()),
+            serves: progress.serves,
+            held: self.is_held(),
             ..v1::FollowedClient::default()
         };
         // Whoever is told takes it for this epoch's, and of another one nothing that was confirmed counts.
         if progress.epoch == *view.epoch() {
             told.sent_revision = progress.sent_revision;
             told.acknowledged_revision = progress.acknowledged_revision();
-            told.refused = progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
+            told.refused = progress.refuses(view).map(|(subject, refused)| refused.wire(subject)).collect();
         }
         if whole {
-            let epoch = if self.fresh { String::new() } else { progress.epoch.to_string() };
+            let epoch = match (self.fresh, self.is_held()) {
+                (true, _) => String::new(),
+                (false, true) => self.claimed_epoch.clone(),
+                (false, false) => progress.epoch.to_string(),
+            };
             told.address = self.address.map(|address| address.to_string()).unwrap_or_default();
             told.connected_at = Some(self.connected_at.into());
             told.connected_for = self.since.and_then(|since| since.elapsed().try_into().ok());
             told.hello = Some(v1::Hello {
                 identity: Some(self.identity()),
                 sdk_version: self.sdk_version.clone(),
-                features: self.class.features.iter().cloned().collect(),
+                features: self.class.wire_features(),
                 epoch,
-                serves: self.serves,
+                serves: progress.serves,
                 ..v1::Hello::default()
             });
         }
@@ -308,22 +405,38 @@ impl Session {
         self.progress.lock().expect("no holder of the lock panics")
     }
 
-    /// Takes an acknowledgement; true if it refuses something.
-    pub(crate) fn acknowledge(&self, ack: v1::Ack) -> bool {
+    /// True if this is the answer to something that waits for one.
+    pub(crate) fn awaits(&self, nonce: u64) -> bool {
+        let progress = self.progress();
+        nonce > progress.acknowledged_nonce && nonce <= progress.sent_nonce
+    }
+
+    /// Takes an acknowledgement; true if it refuses something. What it refuses is kept if it is in the table and for
+    /// this client.
+    pub(crate) fn acknowledge(&self, ack: v1::Ack, view: &TableView) -> bool {
         let mut progress = self.progress();
         progress.heard_at = SystemTime::now();
-        progress.answered(ack.nonce, ack.revision);
+        if progress.answered(ack.nonce, ack.revision) {
+            // What it confirms is in force there; its next report would say the same.
+            progress.source = v1::Source::Live.into();
+        }
         let refuses = !ack.refused.is_empty();
-        progress.refuse(ack.refused, ack.revision);
+        progress.refuse(ack.refused, ack.revision, |subject| concerns(&self.class, subject, view));
         refuses
     }
 
     /// Takes what a report says about the client itself.
-    pub(crate) fn reported(&self, source: i32, override_mode: i32) {
+    pub(crate) fn reported(&self, report: &v1::Report) {
         let mut progress = self.progress();
         progress.heard_at = SystemTime::now();
-        progress.source = source;
-        progress.override_mode = override_mode;
+        progress.source = report.source;
+        progress.override_mode = report.override_mode;
+        progress.serves |= report.serves;
+    }
+
+    /// True if it has a server layer.
+    pub(crate) fn serves(&self) -> bool {
+        self.progress().serves
     }
 
     /// Tells it from all others that were ever connected here.
@@ -331,31 +444,52 @@ impl Session {
         self.id
     }
 
-    /// The client as operators see it; `withheld` are the rules that are off at its class.
-    pub(super) fn describe(&self, view: &TableView, withheld: &[Pattern], here: &str) -> v1::Client {
+    /// The client as operators see it; `withheld` are the rules that are off at its class. At most `listed` of the
+    /// entries that it refuses are listed, kills first.
+    pub(super) fn describe(
+        &self,
+        view: &TableView,
+        withheld: &Withheld,
+        listed: usize,
+        here: &str,
+    ) -> v1::Client {
         let progress = self.progress();
         let mut refused: Vec<v1::Refusal> =
-            progress.refuses(view).map(|(_, refusal)| refusal.clone()).collect();
-        refused.sort_by(|a, b| (a.revision, &a.reason).cmp(&(b.revision, &b.reason)));
+            progress.refuses(view).map(|(subject, refused)| refused.wire(subject)).collect();
+        refused.sort_by(|a, b| (!a.kill, a.revision, &a.reason).cmp(&(!b.kill, b.revision, &b.reason)));
+        let refused_count = count(refused.len());
+        refused.truncate(listed);
         v1::Client {
             identity: Some(self.identity()),
             address: self.address.map(|address| address.to_string()).unwrap_or_default(),
             sdk_version: self.sdk_version.clone(),
-            features: self.class.features.iter().cloned().collect(),
+            features: self.class.wire_features(),
             sent_revision: progress.sent_revision,
             acknowledged_revision: progress.acknowledged_revision(),
             refused,
-            withheld: withheld.iter().map(Into::into).collect(),
+            refused_count,
+            withheld: withheld.first.clone(),
+            withheld_count: count(withheld.count),
             source: progress.source,
             override_mode: progress.override_mode,
             connected_at: Some(self.connected_at.into()),
             last_heard_at: Some(progress.heard_at.into()),
             behind_since: progress.behind_since().map(Into::into),
             features_lacking: self.class.features_lacking().map(str::to_owned).collect(),
-            serves: self.serves,
+            serves: progress.serves,
             replica: self.replica.as_deref().unwrap_or(here).to_owned(),
+            held: self.is_held(),
         }
     }
+}
+
+/// True if a rule, guard or kill is in the table and for clients of the class.
+fn concerns(class: &Class, subject: &Subject, view: &TableView) -> bool {
+    class.matches(subject.pattern()) && view.revision_of(subject).is_some()
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 /// A time as it can be told; none where it lies outside of the years 1970 to 9999.

@@ -1,12 +1,15 @@
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use damper_core::Pattern;
+
 use super::outbox::Outboxes;
+use super::session::MAX_REFUSAL_BYTES;
 use super::*;
-use crate::store::State;
+use crate::store::{Entry, State};
+use crate::table::{StoredRule, Subject};
 
 fn table(epoch: &str) -> TableView {
-    TableView::of(&State { epoch: epoch.to_owned(), revision: 7, entries: BTreeMap::new() })
+    TableView::of(&State { epoch: epoch.to_owned(), revision: 7, ..State::default() })
 }
 
 fn class() -> Class {
@@ -20,7 +23,7 @@ fn hello(instance: &str) -> v1::Hello {
 
 /// A client of this replica that has everything of the table of the epoch e.
 fn own(id: u64) -> Arc<Session> {
-    Arc::new(Session::new(hello("one"), None, class(), &table("e")).with_id(id))
+    Arc::new(Session::new(hello("one"), None, class(), &table("e"), false).with_id(id))
 }
 
 /// A client of another replica.
@@ -41,7 +44,7 @@ fn what_was_confirmed_under_another_epoch_is_told_as_nothing() {
     let told = session.told(&table("e"), false);
     assert_eq!((told.sent_revision, told.acknowledged_revision), (7, 7));
     let refusal = v1::Refusal { key: Some(v1::Pattern::default()), revision: 7, ..Default::default() };
-    session.acknowledge(v1::Ack { refused: vec![refusal], ..Default::default() });
+    session.acknowledge(v1::Ack { refused: vec![refusal], ..Default::default() }, &table("e"));
     // The store was replaced: the table is the new one's already, the client has not been sent anything of it.
     let told = session.told(&table("f"), true);
     assert_eq!((told.sent_revision, told.acknowledged_revision, told.refused.len()), (0, 0, 0));
@@ -114,4 +117,53 @@ fn reports_wait_for_a_follower_once_it_has_the_totals_that_they_add_to() {
     outboxes.left(&session);
     let waiting = outbox.take();
     assert_eq!((waiting.reports.len(), &*waiting.gone), (1, &[1][..]));
+}
+
+/// A table with rules of all callers for so many callees.
+fn table_of(rules: usize) -> TableView {
+    let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
+    let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
+    let entry = |n| {
+        let pattern = Pattern::parse("*", "*", &format!("callee-{n}"), "*").unwrap();
+        (Subject::Rule(pattern).key(), Entry { revision: n as u64 + 1, value: value.clone().into() })
+    };
+    let entries = (0..rules).map(entry).collect();
+    TableView::of(&State { epoch: "e".to_owned(), revision: rules as u64, entries, ..State::default() })
+}
+
+fn refusal(callee: &str, revision: u64, reason: &str) -> v1::Refusal {
+    let any = "*".to_owned();
+    let [caller_service, caller_cluster, callee_method] = [any.clone(), any.clone(), any];
+    let key =
+        v1::Pattern { caller_service, caller_cluster, callee_service: callee.to_owned(), callee_method };
+    v1::Refusal { key: Some(key), revision, reason: reason.to_owned(), ..Default::default() }
+}
+
+#[test]
+fn refusals_of_one_client_keep_no_more_than_their_bound() {
+    let (session, view) = (own(1), table_of(1000));
+    let reason = "x".repeat(1 << 20);
+    for n in 0..1000 {
+        let refused = vec![refusal(&format!("callee-{n}"), n + 1, &reason)];
+        session.acknowledge(v1::Ack { refused, ..Default::default() }, &view);
+    }
+    let progress = session.progress();
+    assert!(progress.refused_bytes() <= MAX_REFUSAL_BYTES, "{}", progress.refused_bytes());
+    // The newest are kept, because a change that is waited for is the newest.
+    let newest = progress.refuses(&view).map(|(_, refused)| refused.revision).max();
+    assert_eq!(newest, Some(1000));
+    assert!(progress.refuses(&view).all(|(_, refused)| refused.reason.len() == 512));
+}
+
+#[test]
+fn refusals_of_what_is_not_there_or_of_others_are_not_kept() {
+    let (session, view) = (own(1), table_of(1));
+    let mut of_other = refusal("callee-0", 1, "no");
+    of_other.key.as_mut().unwrap().caller_service = "other".to_owned();
+    let refused = vec![refusal("callee-1", 1, "no"), of_other];
+    session.acknowledge(v1::Ack { refused, ..Default::default() }, &view);
+    assert_eq!(session.progress().refused_bytes(), 0);
+    let refused = vec![refusal("callee-0", 1, "no")];
+    session.acknowledge(v1::Ack { refused, ..Default::default() }, &view);
+    assert_eq!(session.progress().refuses(&view).count(), 1);
 }

@@ -99,7 +99,7 @@ async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, Now) -> bool) -> R
         Ok(Done { committed, .. }) => {
             for stored in over {
                 let kill = stored.kill.pattern();
-                tracing::warn!(%kill, reason = stored.kill.reason(), committed.revision, "a kill has expired");
+                tracing::warn!(%kill, reason = stored.kill.reason(), revision = committed.revision, "a kill has expired");
             }
             Ok(())
         }
@@ -128,7 +128,9 @@ mod tests {
             (Subject::Kill(pattern).key(), Entry { revision: 1, value })
         };
         let entries = ends_after.iter().map(entry).collect();
-        TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries }).kills().clone()
+        TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() })
+            .kills()
+            .clone()
     }
 
     #[test]

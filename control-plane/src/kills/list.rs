@@ -12,5 +12,5 @@ pub(super) async fn list(
     request: v1::ListKillsRequest,
 ) -> Result<v1::ListKillsResponse, Error> {
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
-    Ok(v1::ListKillsResponse { kills: table.kills().shown(SystemTime::now()), revision: table.revision() })
+    Ok(v1::ListKillsResponse { kills: table.shown_kills(SystemTime::now()), revision: table.revision() })
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod expiry;
 mod figures;
+pub(crate) mod held;
 mod list;
 mod set;
 mod unkill;

@@ -1,28 +1,30 @@
-//! Sets a kill, or replaces the one with the same key.
+//! Sets kills, or replaces those with the same keys: one or several, all in one change.
 //!
 //! Its end is a time of the wall clock of the server that takes it, reckoned from when it takes it: a request that is
 //! repeated by its id does not prolong what it set.
 
+use std::future::Future;
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, Pattern, kill as bounds};
 use damper_proto::{convert, v1};
 use tonic::Request;
 
-use super::expiry;
+use super::{expiry, held};
 use crate::errors::Error;
 use crate::limits::Limit;
 use crate::reach::Survey;
 use crate::requests::{
-    Asked, Done, all_or, check_expected, check_options, first_answer, read_key, too_many, write,
+    Asked, Done, all_or, check_expected, check_options, first_answer, listed, read_keys, too_many, write,
 };
 use crate::shared::Shared;
 use crate::table::{StoredKill, Subject, TableView};
 use crate::writer::{Committed, ProposedEdit};
 
-/// A kill that may be set.
+/// Kills that may be set, alike but for their keys; the first is the one that is answered.
 struct Wanted {
-    subject: Subject,
+    subjects: Vec<Subject>,
+    patterns: Vec<Pattern>,
     calls: bool,
     time_to_live: Duration,
     options: v1::WriteOptions,
@@ -35,40 +37,93 @@ pub(super) async fn kill(
     let (asked, request) = Asked::read("kill", request, |request| request.options.take());
     let said = request.expected_revision;
     let wanted = Wanted::read(request, asked.options.clone())?;
-    asked.permit([&wanted.subject])?;
+    asked.permit(&wanted.subjects)?;
     let at = SystemTime::now();
-    let wire = wanted.wire(at);
-    if let Some(first) = first_answer(shared, &asked).await? {
-        return Ok(carried_out(shared, &wanted, wire, &first));
+    let wire = wanted.wire(&wanted.patterns[0], &asked.author(), at);
+    match unless_away(shared, first_answer(shared, &asked)).await? {
+        Some(Some(first)) => return Ok(carried_out(shared, &wanted, wire, &first)),
+        None if !wanted.options.validate_only => return in_memory(shared, &asked, &wanted, said, at).await,
+        Some(None) | None => {}
     }
     let table = shared.table();
-    let expected = expected(&table, &wanted.subject, said, at);
+    let expected = expected(&table, &wanted.subjects[0], said, at);
     if wanted.options.validate_only {
-        check_expected(&table, &wanted.subject, expected)?;
-        check_count(&table, &wanted.subject, at)?;
+        check_expected(&table, &wanted.subjects[0], expected)?;
+        check_count(&table, &wanted.patterns, at)?;
         let remaining = prost_types::Duration::try_from(wanted.time_to_live).ok();
         let kill = v1::KillSwitch { remaining, ..wire };
         return Ok(response(shared, kill, table.revision(), &wanted));
     }
-    if table.kills().stored_count() >= bounds::MAX_KILLS {
-        // What is over must not keep the place of what is needed.
-        expiry::make_room(shared).await?;
-    }
-    let value = Some(StoredKill::value(&wire).into());
-    let edit = ProposedEdit { key: wanted.subject.key(), value, expected };
-    let done = write(shared, &asked, &table, at, vec![edit]).await?;
+    let edits =
+        wanted.subjects.iter().zip(&wanted.patterns).enumerate().map(|(place, (subject, pattern))| {
+            let value = Some(StoredKill::value(&wanted.wire(pattern, &asked.author(), at)).into());
+            ProposedEdit { key: subject.key(), value, expected: expected.filter(|_| place == 0) }
+        });
+    let writing = async {
+        if table.kills().stored_count() + wanted.patterns.len() > bounds::MAX_KILLS {
+            // What is over must not keep the place of what is needed.
+            expiry::make_room(shared).await?;
+        }
+        write(shared, &asked, &table, at, edits.collect()).await
+    };
+    let Some(done) = unless_away(shared, writing).await? else {
+        return in_memory(shared, &asked, &wanted, said, at).await;
+    };
     if !done.committed.repeated {
-        let Wanted { subject, calls, time_to_live, options } = &wanted;
+        let Wanted { subjects, patterns: _, calls, time_to_live, options } = &wanted;
         let v1::WriteOptions { reason, author, .. } = options;
-        let principal = asked.principal();
-        tracing::warn!(%subject, calls, ?time_to_live, reason, author, principal, done.committed.revision, "set");
+        let (subject, principal) = (listed(subjects), asked.principal());
+        tracing::warn!(
+            subject,
+            calls,
+            ?time_to_live,
+            reason,
+            author,
+            principal,
+            revision = done.committed.revision,
+            "set"
+        );
     }
     Ok(carried_out(shared, &wanted, wire, &done))
 }
 
+/// What the store answers; `None` if it is away, or not the one that is known.
+pub(super) async fn unless_away<T>(
+    shared: &Shared,
+    asking: impl Future<Output = Result<T, Error>>,
+) -> Result<Option<T>, Error> {
+    if held::is_needed(&shared.table()) {
+        return Ok(None);
+    }
+    match asking.await {
+        Err(Error::Unavailable { .. }) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// Sets the kills from memory: clients get them now, the store later.
+async fn in_memory(
+    shared: &Shared,
+    asked: &Asked,
+    wanted: &Wanted,
+    said: Option<u64>,
+    at: SystemTime,
+) -> Result<v1::KillResponse, Error> {
+    let table = shared.table();
+    check_expected(&table, &wanted.subjects[0], expected(&table, &wanted.subjects[0], said, at))?;
+    check_count(&table, &wanted.patterns, at)?;
+    let wire = |pattern: &Pattern| wanted.wire(pattern, &asked.author(), at);
+    let decisions = wanted.patterns.iter().map(|pattern| (pattern, Some(wire(pattern))));
+    let table = held::hold(shared, asked, decisions.collect()).await?;
+    let first = &wanted.patterns[0];
+    let shown = table.kills().stored(first).and_then(|stored| stored.shown(at));
+    let kill = v1::KillSwitch { unstored: true, ..shown.unwrap_or_else(|| wire(first)) };
+    Ok(response(shared, kill, table.revision(), wanted))
+}
+
 impl Wanted {
     fn read(request: v1::KillRequest, options: v1::WriteOptions) -> Result<Self, Error> {
-        let v1::KillRequest { key, calls, time_to_live, options: _, expected_revision: _ } = request;
+        let v1::KillRequest { key, calls, time_to_live, options: _, expected_revision: _, also } = request;
         let mut faults = Faults::none();
         let time_to_live = read_time_to_live(time_to_live, &mut faults);
         let v1::WriteOptions { reason, .. } = &options;
@@ -78,21 +133,23 @@ impl Wanted {
         // That the reason is too long was just said.
         let others = v1::WriteOptions { reason: String::new(), ..options.clone() };
         check_options("options", &others, &mut faults);
-        let pattern = all_or(read_key("key", key.as_ref()).map_err(Error::Faults), faults)?;
-        Ok(Self { subject: Subject::Kill(pattern), calls, time_to_live, options })
+        let patterns = all_or(read_keys(key.as_ref(), &also).map_err(Error::Faults), faults)?;
+        let subjects = patterns.iter().cloned().map(Subject::Kill).collect();
+        Ok(Self { subjects, patterns, calls, time_to_live, options })
     }
 
-    /// What is to be stored.
-    fn wire(&self, at: SystemTime) -> v1::KillSwitch {
+    /// What is to be stored for one of the keys.
+    fn wire(&self, pattern: &Pattern, author: &str, at: SystemTime) -> v1::KillSwitch {
         v1::KillSwitch {
-            key: Some(self.subject.pattern().into()),
+            key: Some(pattern.into()),
             calls: self.calls,
             reason: self.options.reason.clone(),
             expires_at: Some((at + self.time_to_live).into()),
             remaining: None,
             revision: 0,
             updated_at: Some(at.into()),
-            updated_by: self.options.author.clone(),
+            updated_by: author.to_owned(),
+            unstored: false,
         }
     }
 }
@@ -121,10 +178,10 @@ fn expected(table: &TableView, subject: &Subject, said: Option<u64>, now: System
     }
 }
 
-fn check_count(table: &TableView, subject: &Subject, now: SystemTime) -> Result<(), Error> {
-    let others = table.kills().in_force(now).filter(|stored| stored.kill.pattern() != subject.pattern());
-    match others.count() {
-        others if others >= bounds::MAX_KILLS => Err(too_many(Limit::Kills, others + 1, bounds::MAX_KILLS)),
+fn check_count(table: &TableView, patterns: &[Pattern], now: SystemTime) -> Result<(), Error> {
+    let others = table.kills().in_force(now).filter(|stored| !patterns.contains(stored.kill.pattern()));
+    match others.count() + patterns.len() {
+        all if all > bounds::MAX_KILLS => Err(too_many(Limit::Kills, all, bounds::MAX_KILLS)),
         _ => Ok(()),
     }
 }
@@ -136,7 +193,9 @@ fn written(
     wire: v1::KillSwitch,
     pattern: &Pattern,
 ) -> v1::KillSwitch {
-    let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
+    let key = Subject::Kill(pattern.clone()).key();
+    let own = committed.keys.iter().find(|(other, _)| *other == key);
+    let revision = own.and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.kills().stored(pattern).filter(|stored| stored.wire.revision == revision);
     match stored {
         Some(stored) => stored.shown(SystemTime::now()).unwrap_or_else(|| stored.wire.clone()),
@@ -151,11 +210,11 @@ fn carried_out(
     wire: v1::KillSwitch,
     Done { committed, after, .. }: &Done,
 ) -> v1::KillResponse {
-    let kill = written(committed, after, wire, wanted.subject.pattern());
+    let kill = written(committed, after, wire, &wanted.patterns[0]);
     response(shared, kill, committed.revision, wanted)
 }
 
 fn response(shared: &Shared, kill: v1::KillSwitch, revision: u64, wanted: &Wanted) -> v1::KillResponse {
-    let reach = Survey::of(shared).reach_of_kill(wanted.subject.pattern());
+    let reach = Survey::of(shared).reach_of_kills(&wanted.patterns);
     v1::KillResponse { kill: Some(kill), revision, reach: Some(reach) }
 }

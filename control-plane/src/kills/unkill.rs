@@ -1,13 +1,17 @@
-//! Ends a kill before its time.
+//! Ends kills before their time: one or several, all in one change.
 
 use std::time::SystemTime;
 
-use damper_core::Faults;
+use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 use tonic::Request;
 
+use super::held;
+use super::set::unless_away;
 use crate::errors::Error;
-use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, read_key, write};
+use crate::requests::{
+    Asked, Done, all_or, check_expected, check_options, first_answer, listed, read_keys, write,
+};
 use crate::shared::Shared;
 use crate::table::Subject;
 use crate::writer::ProposedEdit;
@@ -20,37 +24,75 @@ pub(super) async fn unkill(
     let options = &asked.options;
     let mut faults = Faults::none();
     check_options("options", options, &mut faults);
-    let pattern = all_or(read_key("key", request.key.as_ref()).map_err(Error::Faults), faults)?;
-    let at = SystemTime::now();
-    let table = shared.table();
-    let stored = table.kills().stored(&pattern).cloned();
-    let over = stored.as_ref().is_some_and(|stored| stored.remaining(at).is_none());
-    let subject = Subject::Kill(pattern);
-    asked.permit([&subject])?;
-    let missing = || Error::NotFound(format!("there is no {subject}"));
+    let patterns = read_keys(request.key.as_ref(), &request.also).map_err(Error::Faults);
+    let subjects: Vec<Subject> = all_or(patterns, faults)?.into_iter().map(Subject::Kill).collect();
+    asked.permit(&subjects)?;
+    let (at, table) = (SystemTime::now(), shared.table());
+    let missing = || Error::NotFound(format!("there is no {}", listed(&subjects)));
+    let stands = |subject: &Subject| {
+        let stored = table.kills().stored(subject.pattern());
+        stored.map(|stored| stored.remaining(at).is_some())
+    };
     if options.validate_only {
-        if over || stored.is_none() {
+        if !subjects.iter().any(|subject| stands(subject) == Some(true)) {
             return Err(missing());
         }
-        check_expected(&table, &subject, request.expected_revision)?;
-        return Ok(v1::UnkillResponse { revision: table.revision() });
+        check_expected(&table, &subjects[0], request.expected_revision)?;
+        return Ok(v1::UnkillResponse { revision: table.revision(), unstored: false });
     }
-    let first = first_answer(shared, &asked).await?;
-    if over && first.is_none() {
+    let Some(first) = unless_away(shared, first_answer(shared, &asked)).await? else {
+        return in_memory(shared, &asked, &subjects, request.expected_revision).await;
+    };
+    // One that this replica does not know may have been set at another one a moment ago.
+    if first.is_none() && subjects.iter().all(|subject| stands(subject) == Some(false)) {
         return Err(missing());
     }
-    let edit = ProposedEdit { key: subject.key(), value: None, expected: request.expected_revision };
+    let edits = subjects.iter().enumerate().map(|(place, subject)| {
+        let expected = request.expected_revision.filter(|_| place == 0);
+        ProposedEdit { key: subject.key(), value: None, expected }
+    });
     let Done { committed, .. } = match first {
         Some(first) => first,
-        None => write(shared, &asked, &table, at, vec![edit]).await?,
+        None => match unless_away(shared, write(shared, &asked, &table, at, edits.collect())).await? {
+            Some(done) => done,
+            None => return in_memory(shared, &asked, &subjects, request.expected_revision).await,
+        },
     };
     if committed.unchanged {
         return Err(missing());
     }
     if !committed.repeated {
         let v1::WriteOptions { reason, author, .. } = options;
-        let principal = asked.principal();
-        tracing::warn!(%subject, reason, author, principal, committed.revision, "ended before its time");
+        let (subject, principal) = (listed(&subjects), asked.principal());
+        tracing::warn!(
+            subject,
+            reason,
+            author,
+            principal,
+            revision = committed.revision,
+            "ended before its time"
+        );
     }
-    Ok(v1::UnkillResponse { revision: committed.revision })
+    Ok(v1::UnkillResponse { revision: committed.revision, unstored: false })
+}
+
+/// Ends the kills from memory: clients learn of it now, the store later.
+async fn in_memory(
+    shared: &Shared,
+    asked: &Asked,
+    subjects: &[Subject],
+    expected: Option<u64>,
+) -> Result<v1::UnkillResponse, Error> {
+    let (table, now) = (shared.table(), SystemTime::now());
+    let stands = |pattern: &&Pattern| {
+        table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
+    };
+    let standing: Vec<_> = subjects.iter().map(Subject::pattern).filter(stands).collect();
+    if standing.is_empty() {
+        return Err(Error::NotFound(format!("there is no {}", listed(subjects))));
+    }
+    check_expected(&table, &subjects[0], expected)?;
+    let decisions = standing.into_iter().map(|pattern| (pattern, None));
+    let table = held::hold(shared, asked, decisions.collect()).await?;
+    Ok(v1::UnkillResponse { revision: table.revision(), unstored: true })
 }

@@ -11,12 +11,14 @@ use std::task::{Context, Poll, ready};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
+use axum::response::IntoResponse as _;
 use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::limiter::Opened;
 use super::{Limit, Limiter, subscriber};
 use crate::access::Caller;
 use crate::access::methods::{self, Method};
@@ -36,15 +38,44 @@ pub(crate) async fn answer(
     let limiter = &shared.limiter;
     let method = methods::of_path(request.uri().path());
     let peer = request.extensions().get::<Peer>();
-    if let Err(over) = admit(limiter, peer, &Caller::found(request.extensions()), method) {
-        return refused(limiter, over);
-    }
+    let caller = Caller::found(request.extensions());
+    let who = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
+    // A client has a place of its own, which it takes before it is listened to.
+    let is_counted = peer.is_some() && !method.is_client;
+    let open = || match limiter.open(&who, !matches!(caller, Caller::Nobody)) {
+        Err(over) if method.is_urgent => limiter.open_urgent().map_err(|_| over),
+        opened => opened,
+    };
+    let admitted = admit(limiter, peer, &caller, method).and_then(|()| is_counted.then(open).transpose());
+    let opened = match admitted {
+        Ok(opened) => opened,
+        Err(over) => return refused(limiter, over),
+    };
+    let request = request.map(|body| limiter.partial().measured(body, who));
     if !method.is_unary() {
-        return counted(limiter, next.run(request).await);
+        return counted(limiter, next.run(request).await, opened);
     }
     let deadline = shared.settings.unary_deadline;
     let answer = timeout(deadline, next.run(request)).await;
-    counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()))
+    counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()), opened)
+}
+
+/// Answers requests for what is not the API: its files, health, signing in. Who asks is not known yet.
+pub(crate) async fn visit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+    let Some(peer) = request.extensions().get::<Peer>() else { return next.run(request).await };
+    match shared.limiter.open(&identity(&Caller::Nobody, peer), false) {
+        Ok(opened) => {
+            let limiter = shared.limiter.clone();
+            let counted = |body| Body::new(Counted { body, limiter, _opened: Some(opened) });
+            next.run(request).await.map(counted)
+        }
+        Err(over) => {
+            if let Error::TooMuch { limit, .. } = over {
+                shared.limiter.hit(limit);
+            }
+            (StatusCode::TOO_MANY_REQUESTS, format!("{over}\n")).into_response()
+        }
+    }
 }
 
 /// Whether whoever asks may ask once more, also where they are refused then.
@@ -63,7 +94,7 @@ pub(crate) fn admit(
 
 /// The answer to a request over a limit.
 pub(crate) fn refused(limiter: &Limiter, over: Error) -> Response<Body> {
-    counted(limiter, Status::from(over).into_http())
+    counted(limiter, Status::from(over).into_http(), None)
 }
 
 /// Whom limits are counted for.
@@ -72,13 +103,13 @@ pub(crate) fn identity(caller: &Caller, peer: &Peer) -> String {
     if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
 }
 
-/// Counts the limit that the answer is over, if any.
-fn counted(limiter: &Limiter, answer: Response<Body>) -> Response<Body> {
+/// Counts the limit that the answer is over, if any. The request is open until its answer has been taken.
+fn counted(limiter: &Limiter, answer: Response<Body>, opened: Option<Opened>) -> Response<Body> {
     if count(limiter, answer.headers()) {
         return answer;
     }
     let limiter = limiter.clone();
-    answer.map(|body| Body::new(Counted { body, limiter }))
+    answer.map(|body| Body::new(Counted { body, limiter, _opened: opened }))
 }
 
 fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
@@ -94,6 +125,7 @@ fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
 struct Counted {
     body: Body,
     limiter: Limiter,
+    _opened: Option<Opened>,
 }
 
 impl HttpBody for Counted {

@@ -4,6 +4,7 @@
 //! Rates are leaky buckets (GCRA) by the `governor` crate.
 
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,13 +12,25 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::classes::{self, Classed, Classes};
+use super::partial::Partial;
 use super::tally::{Registered, Tally};
 use super::{Class, Limit, Limits, Rate, subscriber};
+use crate::class;
 use crate::errors::Error;
 use crate::metrics::Metrics;
 
 /// Buckets that are full again are cleared away once in so many requests.
 const CLEAR_EVERY: u32 = 4096;
+/// The most open requests of all that have proven who asks, clients not counted.
+const MAX_OPEN_REQUESTS: usize = 256;
+/// More of them for kills, their ends, and replicas that follow this one. Other requests cannot take these places.
+const MAX_OPEN_URGENT: usize = 32;
+/// The same of those that have not: health, the page's files, signing in.
+const MAX_OPEN_VISITS: usize = 512;
+
+/// An open request that is counted.
+pub(crate) type Opened = (OwnedSemaphorePermit, Option<Registered>);
 
 /// The counts of one server; clones share them.
 #[derive(Clone)]
@@ -31,8 +44,15 @@ struct Inner {
     new_connections: Tally,
     stream_room: Arc<Semaphore>,
     streams: Tally,
+    classes: Classes,
+    request_room: Arc<Semaphore>,
+    visit_room: Arc<Semaphore>,
+    urgent_room: Arc<Semaphore>,
+    requests_open: Tally,
+    partial: Partial,
     reads: DefaultKeyedRateLimiter<String>,
     writes: DefaultKeyedRateLimiter<String>,
+    written_kib: DefaultKeyedRateLimiter<String>,
     requests: AtomicU32,
 }
 
@@ -46,8 +66,17 @@ impl Limiter {
             new_connections: Tally::new(limits.max_new_connections_per_address),
             stream_room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
             streams: Tally::new(limits.max_connections_per_identity),
+            classes: Classes::default(),
+            request_room: Arc::new(Semaphore::new(
+                MAX_OPEN_REQUESTS.max(limits.max_open_requests_per_identity),
+            )),
+            visit_room: Arc::new(Semaphore::new(MAX_OPEN_VISITS)),
+            urgent_room: Arc::new(Semaphore::new(MAX_OPEN_URGENT)),
+            requests_open: Tally::new(limits.max_open_requests_per_identity),
+            partial: Partial::default(),
             reads: bucket(limits.reads),
             writes: bucket(limits.writes),
+            written_kib: bucket(limits.written_kib),
             requests: AtomicU32::new(0),
             limits,
             metrics,
@@ -90,7 +119,7 @@ impl Limiter {
         })
     }
 
-    /// Room for one more client, until what is returned is dropped. One connection can carry a thousand, so they are
+    /// Room for one more client, until what is returned is dropped. One connection can carry many, so they are
     /// counted too, and held to as many as there may be connections.
     pub(crate) fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, Registered), Error> {
         let over = |limit, text| Error::TooMuch { limit, text, again_after: None };
@@ -105,6 +134,43 @@ impl Limiter {
         Ok((room, own))
     }
 
+    /// Counts a client's class, until what is returned is dropped.
+    pub(crate) fn class(&self, identity: &str, class: class::Class) -> Result<Classed, Error> {
+        let of = format!("{} in cluster {}", class.service, class.cluster);
+        self.0.classes.take(identity, class).ok_or_else(|| {
+            let (of_service, all) = (classes::PER_SERVICE, classes::PER_IDENTITY);
+            let text = format!(
+                "{identity} has clients of {of_service} clusters and feature sets of one service, or of {all} in \
+                 all, and no more are allowed ({of})"
+            );
+            Error::TooMuch { limit: Limit::Classes, text, again_after: None }
+        })
+    }
+
+    /// Counts an open request of an identity, until what is returned is dropped. `is_proven`: it is known who asks.
+    pub(crate) fn open(&self, identity: &str, is_proven: bool) -> Result<Opened, Error> {
+        let (room, most) = match is_proven {
+            true => (&self.0.request_room, MAX_OPEN_REQUESTS),
+            false => (&self.0.visit_room, MAX_OPEN_VISITS),
+        };
+        let own = self.0.requests_open.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_open_requests_per_identity;
+            let text = format!("{identity} has {most} open requests, and no more are allowed");
+            Error::TooMuch { limit: Limit::OpenRequestsPerIdentity, text, again_after: None }
+        })?;
+        Ok((place(room, most)?, Some(own)))
+    }
+
+    /// The same of an urgent request for which [`Self::open`] has no room. The caller's role was checked before.
+    pub(crate) fn open_urgent(&self) -> Result<Opened, Error> {
+        Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
+    }
+
+    /// The bytes of messages that have come in part.
+    pub(super) fn partial(&self) -> &Partial {
+        &self.0.partial
+    }
+
     /// Lets one request of an identity in, or says when to ask again.
     pub(crate) fn admit(&self, identity: &str, class: Class) -> Result<(), Error> {
         let inner = &*self.0;
@@ -113,7 +179,7 @@ impl Limiter {
             Class::Write => (&inner.writes, Limit::Writes, inner.limits.writes, "writes"),
         };
         if inner.requests.fetch_add(1, Ordering::Relaxed) % CLEAR_EVERY == CLEAR_EVERY - 1 {
-            for buckets in [&inner.reads, &inner.writes] {
+            for buckets in [&inner.reads, &inner.writes, &inner.written_kib] {
                 buckets.retain_recent();
             }
         }
@@ -126,10 +192,36 @@ impl Limiter {
     }
 }
 
+/// A place among the open requests.
+fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, Error> {
+    room.clone().try_acquire_owned().map_err(|_| {
+        let text = format!("{most} requests are open, and no more are allowed");
+        Error::TooMuch { limit: Limit::OpenRequests, text, again_after: None }
+    })
+}
+
+impl Limiter {
+    /// Takes so many bytes of what an identity may write, or says when to ask again.
+    pub(crate) fn admit_bytes(&self, identity: &str, bytes: usize) -> Result<(), Error> {
+        let Rate { per_second, burst } = self.0.limits.written_kib;
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(burst.get());
+        let Some(kib) = NonZeroU32::new(kib) else { return Ok(()) };
+        match self.0.written_kib.check_key_n(&identity.to_owned(), kib) {
+            Ok(Err(not_until)) => {
+                let again_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
+                let text =
+                    format!("{identity} writes more than {per_second} KiB a second ({burst} KiB at once)");
+                Err(Error::TooMuch { limit: Limit::WrittenBytes, text, again_after })
+            }
+            // It is no more than the bucket holds.
+            _ => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::num::NonZeroU32;
 
     fn limiter(connections: usize, burst: u32) -> Limiter {
         let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).unwrap() };
@@ -216,5 +308,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_identity_writes_so_many_bytes_and_a_large_write_takes_them_all() {
+        let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(100).unwrap() };
+        let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, Metrics::new());
+        limiter.admit_bytes("a", 60 << 10).unwrap();
+        let refused = limiter.admit_bytes("a", 60 << 10).unwrap_err();
+        assert!(matches!(refused, Error::TooMuch { limit: Limit::WrittenBytes, .. }), "{refused}");
+        limiter.admit_bytes("a", 40 << 10).unwrap();
+        limiter.admit_bytes("a", 0).unwrap();
+        limiter.admit_bytes("b", 1 << 30).unwrap();
+        limiter.admit_bytes("b", 1).unwrap_err();
     }
 }

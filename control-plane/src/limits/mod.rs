@@ -5,14 +5,17 @@
 //! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
 //! [`layer`] applies the limits of requests; what a method is stands where access says what it needs.
 
+mod classes;
 pub(crate) mod layer;
 mod limiter;
+mod partial;
 mod tally;
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub(crate) use classes::Classed;
 pub(crate) use limiter::Limiter;
 pub(crate) use tally::Registered;
 
@@ -35,15 +38,17 @@ pub struct Limits {
     pub request_head_within: Duration,
     /// How long a connection may be open without any open request. Default 5 min.
     pub idle_connection_after: Duration,
-    /// The most connections of all ports together. Default 20,000. Each takes an open file, of which the system must allow
-    /// as many and a few more.
+    /// The most connections of the port, and the most clients. Default 4,000, which fit 512 MiB. Each takes an open file,
+    /// of which the system must allow as many and a few more.
     pub max_connections: usize,
     /// The most connections of one identity: a token, a certificate's name, or an address without either. Default
-    /// 10,000.
+    /// 2,000.
     pub max_connections_per_identity: usize,
     /// The most connections of one address that have not made a request yet. Default 1,000.
     pub max_new_connections_per_address: usize,
-    /// The most open requests of one HTTP/2 connection. Default 1,024.
+    /// The most requests of one identity that are open at the same time, clients aside. Default 64.
+    pub max_open_requests_per_identity: usize,
+    /// The most open requests of one HTTP/2 connection. Default 256.
     pub max_streams_per_connection: u32,
     /// The most bytes of one message. Default 1 MiB.
     pub max_message_bytes: usize,
@@ -51,6 +56,25 @@ pub struct Limits {
     pub reads: Rate,
     /// How many writes. Default 200 a second, 500 at once.
     pub writes: Rate,
+    /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a second,
+    /// 64 MiB at once; a larger write takes what there is at once.
+    pub written_kib: Rate,
+}
+
+/// Connections of the metrics port, and those of one address there.
+const METRICS_CONNECTIONS: (usize, usize) = (256, 224);
+
+impl Limits {
+    /// The limits of the metrics port: few connections, but of its own.
+    pub(crate) fn of_metrics(&self) -> Self {
+        let (max_connections, max_new_connections_per_address) = METRICS_CONNECTIONS;
+        Self {
+            max_connections,
+            max_new_connections_per_address,
+            max_streams_per_connection: 16,
+            ..self.clone()
+        }
+    }
 }
 
 /// How many requests are let through: a bucket of `burst` that fills at `per_second`.
@@ -78,14 +102,16 @@ impl Default for Limits {
             handshake_within: Duration::from_secs(10),
             request_head_within: Duration::from_secs(10),
             idle_connection_after: Duration::from_secs(300),
-            max_connections: 20_000,
-            max_connections_per_identity: 10_000,
+            max_connections: 4_000,
+            max_connections_per_identity: 2_000,
             max_new_connections_per_address: 1_000,
-            max_streams_per_connection: 1024,
+            max_open_requests_per_identity: 64,
+            max_streams_per_connection: 256,
             max_message_bytes: 1 << 20,
             reads: rate(2_000, 10_000),
             // Below half of what the writer lets wait, so that nobody alone fills it.
             writes: rate(200, 500),
+            written_kib: rate(1 << 10, 64 << 10),
         }
     }
 }
@@ -110,13 +136,19 @@ pub(crate) enum Limit {
     Tokens,
     Reads,
     Writes,
+    WrittenBytes,
     Streams,
     StreamsPerIdentity,
     Reports,
+    Classes,
+    OpenRequests,
+    OpenRequestsPerIdentity,
+    PartialMessages,
+    Queue,
 }
 
 impl Limit {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
@@ -134,9 +166,15 @@ impl Limit {
         Self::Tokens,
         Self::Reads,
         Self::Writes,
+        Self::WrittenBytes,
         Self::Streams,
         Self::StreamsPerIdentity,
         Self::Reports,
+        Self::Classes,
+        Self::OpenRequests,
+        Self::OpenRequestsPerIdentity,
+        Self::PartialMessages,
+        Self::Queue,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -158,9 +196,15 @@ impl Limit {
             Self::Tokens => "tokens",
             Self::Reads => "reads",
             Self::Writes => "writes",
+            Self::WrittenBytes => "written_bytes",
             Self::Streams => "streams",
             Self::StreamsPerIdentity => "streams_per_identity",
             Self::Reports => "reports",
+            Self::Classes => "classes",
+            Self::OpenRequests => "open_requests",
+            Self::OpenRequestsPerIdentity => "open_requests_per_identity",
+            Self::PartialMessages => "partial_messages",
+            Self::Queue => "queue",
         }
     }
 }

@@ -6,9 +6,10 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::key;
+use damper_core::kill::MAX_KILLS;
 use damper_proto::v1;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -18,6 +19,7 @@ use tonic::{Request, Streaming};
 
 use super::connect::connect;
 use super::mirror::Mirror;
+use crate::follow::Hold;
 use crate::shared::Shared;
 use crate::store::Known;
 use crate::watching::Pace;
@@ -175,8 +177,19 @@ impl Following {
         }
     }
 
-    fn take(&mut self, message: v1::FollowResponse) {
+    fn take(&mut self, mut message: v1::FollowResponse) {
+        for kill in std::mem::take(&mut message.held_kills).into_iter().take(MAX_KILLS) {
+            // No room: it is told again within a second.
+            let _ = self.shared.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
+        }
+        if message.sent_at.is_some() {
+            self.shared.replicas.told(&self.told.id, message.sent_at, message.unaccepted_store.take());
+        }
         let (revision, complete) = (message.revision, message.complete);
+        if let Some(at) = message.last_export_at.and_then(|at| SystemTime::try_from(at).ok()) {
+            // Another clock may be ahead of this one.
+            self.shared.replicas.exported(at.min(SystemTime::now()));
+        }
         let left_out = self.mirror.take(message);
         self.shared.metrics.follow_faults.increment(left_out);
         if complete {

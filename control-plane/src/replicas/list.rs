@@ -7,9 +7,12 @@ use crate::shared::Shared;
 /// All of them, by id.
 pub(crate) fn list(shared: &Shared) -> v1::ListReplicasResponse {
     let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
+    let table = shared.table();
     let own = v1::Replica {
         clients: count(shared.hub.own_streams()),
-        revision: shared.table().revision(),
+        revision: table.revision(),
+        epoch: table.epoch().to_string(),
+        unaccepted_store: table.unaccepted.as_ref().map(|found| found.reported(&table)),
         ..shared.replicas.own().clone()
     };
     let others = shared.replicas.all_others().into_iter().map(|other| {

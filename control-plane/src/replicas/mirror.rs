@@ -85,7 +85,7 @@ impl Mirror {
         let Some((admitted, _)) = self.clients.get(&told.number) else { return 1 };
         let Some(report) = told.report else { return 1 };
         let age = told.age.and_then(length).unwrap_or_default();
-        admitted.session.reported(report.source, report.override_mode);
+        admitted.session.reported(&report);
         self.shared.stats.report_of(&admitted.session, &report, age)
     }
 }

@@ -15,6 +15,7 @@ pub(crate) struct Peers {
     own: v1::Replica,
     id: Arc<str>,
     others: Mutex<BTreeMap<String, Peer>>,
+    last_export: Mutex<Option<SystemTime>>,
 }
 
 /// What is known of another replica.
@@ -34,7 +35,7 @@ pub(crate) struct Apart {
 
 impl Peers {
     /// Only this one, which the others reach at an address.
-    pub(crate) fn new(address: String) -> Self {
+    pub(crate) fn new(address: String, epoch: &str) -> Self {
         let id: Arc<str> = drawn_id().into();
         let own = v1::Replica {
             id: id.to_string(),
@@ -42,9 +43,10 @@ impl Peers {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: Some(SystemTime::now().into()),
             self_: true,
+            epoch: epoch.to_owned(),
             ..v1::Replica::default()
         };
-        Self { own, id, others: Mutex::default() }
+        Self { own, id, others: Mutex::default(), last_export: Mutex::default() }
     }
 
     fn others(&self) -> MutexGuard<'_, BTreeMap<String, Peer>> {
@@ -64,6 +66,23 @@ impl Peers {
     /// What this one says of itself in the store.
     pub(crate) fn announcement(&self) -> Vec<u8> {
         v1::Replica { self_: false, ..self.own.clone() }.encode_to_vec()
+    }
+
+    /// When this replica started.
+    pub(crate) fn started_at(&self) -> SystemTime {
+        let wire = self.own.started_at;
+        wire.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Rules and guards were exported, here or from another replica.
+    pub(crate) fn exported(&self, at: SystemTime) {
+        let mut last = self.last_export.lock().expect("no holder of the lock panics");
+        *last = (*last).max(Some(at));
+    }
+
+    /// When they last were; `None` = not since the replicas started.
+    pub(crate) fn last_export(&self) -> Option<SystemTime> {
+        *self.last_export.lock().expect("no holder of the lock panics")
     }
 
     /// Another one is in the store: it is not heard yet.
@@ -116,6 +135,20 @@ impl Peers {
         }
     }
 
+    /// What another one says of itself every second: its clock, and what it found in its store.
+    pub(super) fn told(
+        &self,
+        id: &str,
+        sent_at: Option<prost_types::Timestamp>,
+        unaccepted: Option<v1::UnacceptedStore>,
+    ) {
+        let mut others = self.others();
+        let Some(peer) = others.get_mut(id) else { return };
+        let there = sent_at.and_then(|at| SystemTime::try_from(at).ok());
+        peer.told.clock_offset = there.and_then(|there| offset(there, SystemTime::now()));
+        peer.told.unaccepted_store = unaccepted;
+    }
+
     /// The ids of those that are not heard.
     pub(crate) fn missing(&self) -> Vec<String> {
         let others = self.others();
@@ -138,6 +171,17 @@ impl Peers {
     }
 }
 
+/// By how much a clock is ahead of another one; negative = behind.
+fn offset(there: SystemTime, here: SystemTime) -> Option<prost_types::Duration> {
+    match there.duration_since(here) {
+        Ok(ahead) => prost_types::Duration::try_from(ahead).ok(),
+        Err(behind) => {
+            let behind = prost_types::Duration::try_from(behind.duration()).ok()?;
+            Some(prost_types::Duration { seconds: -behind.seconds, nanos: -behind.nanos })
+        }
+    }
+}
+
 /// The host's name and something that no other replica drew.
 fn drawn_id() -> String {
     let host =
@@ -154,7 +198,7 @@ mod tests {
     use super::*;
 
     fn peers() -> Peers {
-        let peers = Peers::new("http://a:1".to_owned());
+        let peers = Peers::new("http://a:1".to_owned(), "e");
         peers.found(v1::Replica { id: "b".to_owned(), ..v1::Replica::default() });
         peers
     }

@@ -5,7 +5,7 @@
 //! time, or whose outbox is full, is cut off and begins anew.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use damper_core::{Faults, key};
 use damper_proto::v1;
@@ -118,9 +118,21 @@ impl Teller {
         let mut alive = interval(ALIVE_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next = Instant::now();
+        let mut tables = self.shared.table.clone();
+        let mut told = tables.borrow_and_update().held().clone();
         loop {
             tokio::select! {
-                _ = alive.tick() => self.send(self.head()).await?,
+                _ = alive.tick() => self.send(self.head_with_kills()).await?,
+                changed = tables.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    let held = tables.borrow_and_update().held().clone();
+                    if held != told {
+                        told = held;
+                        self.send(self.head_with_kills()).await?;
+                    }
+                }
                 () = self.outbox.news() => {
                     sleep_until(next).await;
                     self.pass_on(self.outbox.take()).await?;
@@ -177,8 +189,23 @@ impl Teller {
         packer.flush().await
     }
 
+    /// What is told at least every second: also by which clock, and kills that the store could not take.
+    fn head_with_kills(&self) -> v1::FollowResponse {
+        let table = self.shared.table();
+        v1::FollowResponse {
+            held_kills: table.held().iter().map(|held| held.wire.clone()).collect(),
+            sent_at: Some(SystemTime::now().into()),
+            unaccepted_store: table.unaccepted.as_ref().map(|found| found.reported(&table)),
+            ..self.head()
+        }
+    }
+
     fn head(&self) -> v1::FollowResponse {
-        v1::FollowResponse { revision: self.shared.table().revision(), ..v1::FollowResponse::default() }
+        v1::FollowResponse {
+            revision: self.shared.table().revision(),
+            last_export_at: self.shared.replicas.last_export().map(Into::into),
+            ..v1::FollowResponse::default()
+        }
     }
 
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {

@@ -1,5 +1,6 @@
 //! Why which rule applies to a route, and what it amounts to.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use damper_core::{Explanation, Mode, RepeatLimit, RouteKey, Tightened};
@@ -13,21 +14,25 @@ use crate::stats::Over;
 use crate::table::{Explained, StoredKill, Subject, TableView, UNREAD};
 
 pub(super) async fn explain(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     request: v1::ExplainRequest,
 ) -> Result<v1::ExplainResponse, Error> {
     let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
+    shared.aside(move |shared| Ok(explained(shared, &route))).await
+}
+
+fn explained(shared: &Shared, route: &RouteKey) -> v1::ExplainResponse {
     let table = shared.table();
-    let Explained { explanation, unread } = table.explain(&route);
+    let Explained { explanation, unread } = table.explain(route);
     let policy = explanation.in_force.as_ref().map(|rule| rule.policy());
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
-    let graph = chain::Graph::of(shared, Over::default(), &table, &table, Some(&route));
+    let graph = chain::Graph::of(shared, Over::default(), &table, &table, Some(route));
     let now = SystemTime::now();
-    let kill = table.kills().of_route(&route, now);
-    Ok(v1::ExplainResponse {
+    let kill = table.kills().of_route(route, now);
+    v1::ExplainResponse {
         winner: explanation.winner.as_deref().map(stored),
         losers: explanation
             .losers
@@ -40,14 +45,14 @@ pub(super) async fn explain(
         notes: kill
             .map(|stored| killed(stored, now))
             .into_iter()
-            .chain(notes(&explanation, unread.as_ref(), &table, &route))
-            .chain(unheard_of(shared, &route))
+            .chain(notes(&explanation, unread.as_ref(), &table, route))
+            .chain(unheard_of(shared, route))
             .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
         kill: kill.and_then(|stored| stored.shown(now)),
-        chain: chain::bound_through(&graph, &route),
+        chain: chain::bound_through(&graph, route),
         findings: findings(shared, &explanation),
-    })
+    }
 }
 
 /// A slip in a name explains a route that nobody has.

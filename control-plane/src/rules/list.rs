@@ -1,36 +1,41 @@
 //! Rules by filter, in pages.
 
+use std::sync::Arc;
+
+use damper_core::Pattern;
 use damper_proto::v1;
 
 use crate::errors::Error;
 use crate::filter::{Filter, names};
 use crate::paging;
 use crate::shared::Shared;
+use crate::table::TableView;
 
 pub(super) async fn list(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     request: v1::ListRulesRequest,
 ) -> Result<v1::ListRulesResponse, Error> {
     let size = paging::size(request.page_size)?;
     let filter = Filter::new(request.filter)?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
+    shared.aside(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
+}
+
+fn page(table: &TableView, filter: &Filter, start: Option<&Pattern>, size: usize) -> v1::ListRulesResponse {
     let accepted = |rule: &&v1::Rule| {
         let mode = rule.policy.as_ref().map_or(0, |policy| policy.mode);
         let named = rule.key.as_ref().is_some_and(|key| filter.accepts(names(key), mode));
         named && filter.accepts_owner(&rule.owner)
     };
     let total = table.iter().filter(|(_, stored)| accepted(&&stored.wire)).count() as u64;
-    let rest: Box<dyn Iterator<Item = _> + Send> = match &start {
-        Some(start) => Box::new(table.after(start)),
-        None => Box::new(table.iter()),
-    };
+    let rest = table.behind(start);
     let (rules, more) = paging::page(rest.map(|(_, stored)| &stored.wire).filter(accepted), size);
     let last = rules.last().filter(|_| more).and_then(|last| last.key.as_ref());
-    Ok(v1::ListRulesResponse {
+    v1::ListRulesResponse {
         next_page_token: last.map(|key| paging::token(filter.digest(), names(key))).unwrap_or_default(),
         rules,
         revision: table.revision(),
         total,
-    })
+    }
 }

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::errors::within;
 use crate::shared::Shared;
+use crate::turn::Turn;
 
 /// The service.
 pub(crate) struct Rules {
@@ -24,13 +25,13 @@ pub(crate) struct Rules {
     /// For sets that are being read and written.
     rooms: apply::Rooms,
     /// For predictions.
-    turn: apply::Turn,
+    turn: Turn,
 }
 
 impl Rules {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let rooms = apply::Rooms::new(shared.settings.max_apply_bytes);
-        Self { shared, rooms, turn: apply::Turn::new() }
+        Self { shared, rooms, turn: Turn::new() }
     }
 }
 
@@ -61,6 +62,13 @@ impl v1::rules_server::Rules for Rules {
     ) -> Result<Response<v1::DeleteRuleResponse>, Status> {
         let work = delete::delete(&self.shared, request);
         self.shared.metrics.written("delete", within(self.shared.settings.unary_deadline, work).await)
+    }
+
+    async fn judge_rule(
+        &self,
+        request: Request<v1::JudgeRuleRequest>,
+    ) -> Result<Response<v1::PutRuleResponse>, Status> {
+        within(self.shared.settings.unary_deadline, put::judge(&self.shared, request.into_inner())).await
     }
 
     async fn apply_rules(

@@ -32,6 +32,16 @@ pub(super) async fn put(
     }
 }
 
+/// What a put would answer, whoever asks.
+pub(super) async fn judge(
+    shared: &Arc<Shared>,
+    request: v1::JudgeRuleRequest,
+) -> Result<v1::PutRuleResponse, Error> {
+    let written = WrittenRule::read("rule", request.rule)?;
+    let beside = by_hand::judge(shared, &written).await?;
+    try_out(shared, &shared.table(), &written, None, beside)
+}
+
 impl Put for WrittenRule {
     fn subject(&self) -> Subject {
         self.subject()

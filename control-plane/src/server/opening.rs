@@ -70,7 +70,11 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartErr
 /// Reads the store whole.
 pub(super) async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartError> {
     let unreachable = |reason: String| StartError::StoreUnreachable { store: place.to_string(), reason };
-    match timeout(LOAD_WITHIN, store.load()).await {
+    let read = async {
+        store.create().await?;
+        store.load().await
+    };
+    match timeout(LOAD_WITHIN, read).await {
         Ok(Ok(state)) => Ok(TableView::of(&state)),
         Ok(Err(store::Error::Damaged { reason })) => Err(StartError::StoreDamaged(reason)),
         Ok(Err(error)) => Err(unreachable(error.to_string())),

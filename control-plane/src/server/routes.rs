@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::from_fn_with_state;
+use axum::routing::any;
 use damper_proto::v1;
-use damper_proto::v1::distribution_server::DistributionServer;
 use damper_proto::v1::fleet_server::FleetServer;
 use damper_proto::v1::guards_server::GuardsServer;
 use damper_proto::v1::history_server::HistoryServer;
@@ -44,8 +44,7 @@ pub(super) fn routes(
     let most = shared.settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
     let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(most);
     let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(most);
-    let distribution =
-        DistributionServer::new(Distribution::new(shared.clone())).max_decoding_message_size(most);
+    let distribution = Distribution::new(shared.clone(), most);
     let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(most);
     let history = HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(most);
     let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(most);
@@ -74,9 +73,10 @@ pub(super) fn routes(
         .layer(from_fn_with_state(shared.clone(), access::layer::api))
         .layer(tonic_web::GrpcWebLayer::new());
     let operations = http::operations(shared.clone(), http::Readers::Viewers);
-    api.merge(operations)
-        .merge(session::routes(shared.clone()))
-        .fallback(http::page)
+    let visits = || from_fn_with_state(shared.clone(), layer::visit);
+    let page = any(http::page).layer(visits());
+    api.merge(operations.merge(session::routes(shared.clone())).layer(visits()))
+        .fallback_service(page.with_state(()))
         .layer(from_fn_with_state(shared.clone(), access::own_site_only))
 }
 

@@ -9,22 +9,25 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, ending};
+use crate::delivery::Deliveries;
 use crate::distribution::pace;
 use crate::exposition::Exposition;
 use crate::follow::Follower;
 use crate::history::retention;
 use crate::hub::Hub;
-use crate::kills::expiry;
+use crate::kills::{expiry, held};
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
 use crate::replicas::Peers;
 use crate::settings::Settings;
 use crate::shared::Shared;
+use crate::standing::KnownStore;
 use crate::stats::Stats;
 use crate::store::Store;
 use crate::table::{GUARDS, KILLS, RULES, TOKENS, TableView};
 use crate::tls::Keychain;
 use crate::tokens;
+use crate::turn::Turn;
 use crate::writer::{self, EntryLimit, Writer};
 
 /// The tasks, which end with their names.
@@ -47,40 +50,49 @@ pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
     let mut tasks = Tasks::new();
     metrics.table(&view);
     let view = Arc::new(view);
-    let (writer, writing) = Writer::spawn(store.clone(), written(&settings));
-    spawn(&mut tasks, "writer", ended(writing, "writer"));
     let (publish, table) = watch::channel(view.clone());
     let (show, distributed) = watch::channel(view);
-    let (ahead, claims) = mpsc::channel(1);
-    let follower = Follower::new(store.clone(), publish, claims, metrics.clone());
+    let (look, looks) = mpsc::channel(1);
+    let (hold, holds) = mpsc::channel(64);
+    let follower = Follower::new(store.clone(), publish, looks, holds, metrics.clone());
     spawn(&mut tasks, "table", follower.run());
+    let found = store;
+    let store: Arc<dyn Store> = Arc::new(KnownStore::new(found.clone(), table.clone()));
+    let (writer, writing) = Writer::spawn(store.clone(), written(&settings));
+    spawn(&mut tasks, "writer", ended(writing, "writer"));
     let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
     spawn(&mut tasks, "history", retention::run(store.clone(), table.clone(), kept, first_after));
     spawn(&mut tasks, "distribution", pace::pass_on(table.clone(), show));
     if let Some(tls) = tls.clone() {
         spawn(&mut tasks, "certificate", async move { tls.follow().await });
     }
-    let replicas = Peers::new(address);
+    let replicas = Peers::new(address, table.borrow().epoch());
     let hub = Hub::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let shared = Arc::new(Shared {
         access: Access::new(&settings),
-        stats: Stats::new(settings.max_routes, hub.pace()),
+        stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
         limiter: Limiter::new(settings.limits.clone(), metrics.clone()),
         settings,
         store,
         writer,
         table,
         distributed,
-        ahead,
+        found,
+        look,
+        hold,
         hub,
         metrics,
         tls,
         exposition: Exposition::default(),
+        turn: Turn::new(),
+        counting: Turn::new(),
+        deliveries: Deliveries::default(),
         replicas,
         stopping: CancellationToken::new(),
         ended: CancellationToken::new(),
     });
     spawn(&mut tasks, "kills", expiry::run(shared.clone()));
+    spawn(&mut tasks, "held kills", held::run(shared.clone()));
     spawn(&mut tasks, "tokens", tokens::expiry::run(shared.clone()));
     spawn(&mut tasks, "access", ending::run(shared.clone()));
     (shared, tasks)

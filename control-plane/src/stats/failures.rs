@@ -4,7 +4,7 @@
 //! ever. What is told twice, as after the connection to another replica was lost, is known already. A call that keeps none
 //! of the bounds that SDKs keep is left out whole: it is not shown in a form that nobody told.
 //!
-//! Memory: [`MAX_CALLS`] of each route, and [`MAX_BYTES`] of all routes.
+//! Memory: [`MAX_CALLS`] of each route, and an eighth of the bytes of all figures.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,9 +18,6 @@ use super::Route;
 
 /// The most calls of a route.
 const MAX_CALLS: usize = 20;
-/// The most bytes of those of all routes: 80,000 usual ones of three attempts, 14,000 of the biggest.
-pub(super) const MAX_BYTES: usize = 64 << 20;
-
 /// The calls of a route, the latest first.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
@@ -184,17 +181,17 @@ mod tests {
 
     #[test]
     fn the_latest_twenty_are_kept_in_whatever_order_they_are_told() {
-        let (mut failures, mut room) = (Failures::default(), MAX_BYTES);
+        let (mut failures, mut room) = (Failures::default(), (64 << 20));
         for ago_s in (0..30).chain(10..40).rev() {
             assert_eq!(failures.take(&one(), &[call(ago_s)], now(), &mut room), 0);
         }
         assert_eq!(ages(&failures), (0..20).collect::<Vec<_>>());
-        assert_eq!(failures.bytes() + room, MAX_BYTES);
+        assert_eq!(failures.bytes() + room, (64 << 20));
     }
 
     #[test]
     fn a_clock_that_is_ahead_makes_nothing_the_latest_for_ever() {
-        let (mut failures, mut room) = (Failures::default(), MAX_BYTES);
+        let (mut failures, mut room) = (Failures::default(), (64 << 20));
         failures.take(&one(), &[call(-1_000_000)], now(), &mut room);
         failures.take(&one(), &[call(-5)], now() + Duration::from_secs(5), &mut room);
         assert_eq!(ages(&failures), [-5, -1_000_000]);
@@ -202,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_told_again_is_known_but_two_processes_may_say_the_same() {
-        let (mut failures, mut room) = (Failures::default(), MAX_BYTES);
+        let (mut failures, mut room) = (Failures::default(), (64 << 20));
         for instance in ["one", "two", "one"] {
             assert_eq!(failures.take(&instance.into(), &[call(1), call(2)], now(), &mut room), 0);
         }
@@ -236,7 +233,7 @@ mod tests {
             &|call| call.attempts[0].sent_after = None,
             &|call| call.attempts[0].detail = "x".repeat(201),
         ];
-        let (mut failures, mut room) = (Failures::default(), MAX_BYTES);
+        let (mut failures, mut room) = (Failures::default(), (64 << 20));
         for (number, change) in wrong.into_iter().enumerate() {
             assert_eq!(failures.take(&one(), &[changed(change)], now(), &mut room), 1, "{number}");
         }
@@ -247,7 +244,7 @@ mod tests {
 
     #[test]
     fn ten_thousand_at_once_are_twenty_and_the_rest_is_counted() {
-        let (mut failures, mut room) = (Failures::default(), MAX_BYTES);
+        let (mut failures, mut room) = (Failures::default(), (64 << 20));
         let calls: Vec<_> = (0..10_000).rev().map(call).collect();
         assert_eq!(failures.take(&one(), &calls, now(), &mut room), 10_000 - 20);
         assert_eq!(ages(&failures), (0..20).collect::<Vec<_>>());

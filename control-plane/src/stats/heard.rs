@@ -10,9 +10,13 @@ use std::time::Duration;
 
 use super::instance::{Instance, InstanceId};
 use super::past::{KEPT, SPAN};
+use super::share::Shares;
 use super::window::{MAX_LAG, REACH};
 use super::{LONG_AGO, MAX_INSTANCES, Stats};
 use crate::hub::Session;
+
+/// The most callers of which is known when they were connected.
+const MAX_CALLERS: usize = 50_000;
 
 /// A service and its cluster.
 pub(super) type Caller = (Arc<str>, Arc<str>);
@@ -22,6 +26,8 @@ pub(super) type Caller = (Arc<str>, Arc<str>);
 pub(super) struct Hearing {
     all: Heard,
     callers: HashMap<Caller, Heard>,
+    /// By service.
+    callers_of: Shares,
 }
 
 /// Times in order, with more than a span between them; the last one is open while a process is connected.
@@ -46,7 +52,7 @@ impl Stats {
             if !instance.is_connected() {
                 books.hearing.opened(caller(session), now);
             }
-            instance.opened(session.serves);
+            instance.opened(session.serves());
         }
     }
 
@@ -72,7 +78,10 @@ impl Hearing {
     /// A process is connected.
     fn opened(&mut self, caller: Caller, now: Duration) {
         self.all.opened(now);
-        if self.callers.len() < MAX_INSTANCES || self.callers.contains_key(&caller) {
+        if let Some(heard) = self.callers.get_mut(&caller) {
+            heard.opened(now);
+        } else if self.callers_of.room(&caller.0, MAX_CALLERS) > 0 {
+            self.callers_of.take(&caller.0, 1);
             self.callers.entry(caller).or_default().opened(now);
         }
     }
@@ -99,6 +108,7 @@ impl Hearing {
         self.all.forget(now);
         self.callers.values_mut().for_each(|heard| heard.forget(now));
         self.callers.retain(|_, heard| !heard.times.is_empty());
+        self.callers_of = Shares::of(self.callers.keys().map(|(service, _)| (service, 1)));
     }
 
     /// All callers together.

@@ -139,6 +139,11 @@ impl Instance {
         self.serves = serves;
     }
 
+    /// A server layer may be made after the stream was opened.
+    pub(super) fn note_serves(&mut self, serves: bool) {
+        self.serves |= serves;
+    }
+
     pub(super) fn closed(&mut self, now: Duration) {
         self.streams = self.streams.saturating_sub(1);
         if self.streams == 0 {

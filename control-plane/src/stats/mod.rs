@@ -18,6 +18,7 @@ mod over;
 mod past;
 mod rows;
 mod served;
+mod share;
 mod taking;
 mod tally;
 mod told;
@@ -44,6 +45,7 @@ use self::rows::Memo;
 pub(crate) use self::rows::{ENOUGH_CALLS, Row, WHOLE_COVERAGE};
 pub(crate) use self::served::{Method, Served};
 use self::served::{ServedBooks, ServedReport};
+use self::share::Shares;
 use self::taking::RouteReports;
 use self::tally::Tally;
 use self::window::Window;
@@ -61,10 +63,12 @@ const TIDY_EVERY: Duration = Duration::from_secs(30);
 const MAX_ROUTES_PER_INSTANCE: usize = 2 * MAX_ROUTES;
 /// The most processes whose totals are kept.
 const MAX_INSTANCES: usize = 50_000;
-/// The most bytes that the totals of all processes may take, so that no number of processes and routes uses up the
-/// memory: those of 500,000 usual routes of a process (ten counters and twenty buckets, 640 bytes), or of 60,000 that
-/// fill every counter and bucket, as an honest process never does. What does not fit is left out and counted.
-const MAX_TOTALS_BYTES: usize = 320 << 20;
+/// Of the bytes for all figures, eighths: the totals of all processes, the windows of all routes, and calls that are
+/// kept one by one. A usual route of a process takes 640 bytes of totals (ten counters and twenty buckets), its window
+/// 6 KiB. What does not fit is left out and counted.
+const TOTALS_PART: usize = 4;
+const WINDOWS_PART: usize = 3;
+const FAILURES_PART: usize = 1;
 /// With less than this part of it left, totals of processes that left make room.
 const SCARCE_PART: usize = 10;
 const MAKE_ROOM_EVERY: Duration = Duration::from_secs(1);
@@ -171,7 +175,7 @@ impl Counted {
 /// The statistics of one server.
 pub(crate) struct Stats {
     max_routes: usize,
-    max_totals_bytes: usize,
+    max_bytes: usize,
     pace: watch::Receiver<Pace>,
     start: Instant,
     books: Mutex<Books>,
@@ -185,10 +189,14 @@ struct Books {
     routes: HashMap<Route, RouteBook>,
     served: ServedBooks,
     hearing: Hearing,
-    /// What the totals of all processes take.
-    totals_bytes: usize,
-    /// What the calls take that are told one by one.
-    failures_bytes: usize,
+    /// Routes, by caller.
+    routes_of: Shares,
+    /// Bytes of the totals of all processes.
+    totals_of: Shares,
+    /// Bytes of the windows of all routes.
+    windows_of: Shares,
+    /// Bytes of the calls that are kept one by one.
+    failures_of: Shares,
     tidied: Duration,
     made_room: Duration,
 }
@@ -197,6 +205,8 @@ struct Books {
 struct RouteBook {
     key: Option<Arc<RouteKey>>,
     window: Window,
+    /// What the window is counted with.
+    window_bytes: usize,
     past: Past,
     /// All that clients of this server counted since it first heard of the route; never falls.
     counted: Tally,
@@ -205,15 +215,20 @@ struct RouteBook {
 }
 
 impl Stats {
-    pub(crate) fn new(max_routes: usize, pace: watch::Receiver<Pace>) -> Self {
+    pub(crate) fn new(max_routes: usize, max_bytes: usize, pace: watch::Receiver<Pace>) -> Self {
         Self {
             max_routes,
-            max_totals_bytes: MAX_TOTALS_BYTES,
+            max_bytes,
             pace,
             start: Instant::now(),
             books: Mutex::default(),
             memo: Mutex::default(),
         }
+    }
+
+    /// The most bytes of totals, windows and failed calls.
+    fn most(&self) -> [usize; 3] {
+        [TOTALS_PART, WINDOWS_PART, FAILURES_PART].map(|part| self.max_bytes / 8 * part)
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -243,16 +258,19 @@ impl Stats {
         let start = since.map(|since| at.saturating_sub(since));
         let mut books = self.books();
         let books = &mut *books;
-        if books.totals_bytes > self.max_totals_bytes - self.max_totals_bytes / SCARCE_PART {
+        let [for_totals, for_windows, for_failures] = self.most();
+        // What a service takes alone is half of all.
+        if books.totals_of.room(&session.class.service, for_totals) < for_totals / SCARCE_PART {
             books.make_room(now);
         }
         let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) else {
             return (report.routes.len() + report.served.len()) as u64;
         };
+        instance.note_serves(report.serves);
         let origin = instance.origin(at, start);
         let from = instance.counted_from(at, start, origin);
         if origin == Origin::Next {
-            books.totals_bytes -= instance.bytes();
+            books.totals_of.give_back(&session.class.service, instance.bytes());
             instance.begin_anew();
         }
         let caller = instance.caller(session);
@@ -262,16 +280,19 @@ impl Stats {
         }
         let falls_are_late =
             matches!(origin, Origin::Same | Origin::Doubtful) || (is_left && origin == Origin::Unknown);
-        let had = self.max_totals_bytes.saturating_sub(books.totals_bytes);
+        let had = books.totals_of.room(&service, for_totals);
         let (mut room, mut fell) = (had, false);
-        let had_for_failures = failures::MAX_BYTES.saturating_sub(books.failures_bytes);
-        let mut failures_room = had_for_failures;
+        let had_for_windows = books.windows_of.room(&service, for_windows);
+        let had_for_failures = books.failures_of.room(&service, for_failures);
+        let (mut windows_room, mut failures_room) = (had_for_windows, had_for_failures);
         let mut routes = RouteReports {
             instance,
             caller,
             books: &mut books.routes,
+            routes_of: &mut books.routes_of,
             max_routes: self.max_routes,
             room: &mut room,
+            windows_room: &mut windows_room,
             failures_room: &mut failures_room,
             instance_id: session.instance.as_str().into(),
             falls_are_late,
@@ -297,8 +318,14 @@ impl Stats {
         for part in &report.served {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
         }
-        books.totals_bytes = books.totals_bytes + had - room;
-        books.failures_bytes = books.failures_bytes + had_for_failures - failures_room;
+        for (shares, had, left) in [
+            (&mut books.totals_of, had, room),
+            (&mut books.windows_of, had_for_windows, windows_room),
+            (&mut books.failures_of, had_for_failures, failures_room),
+        ] {
+            shares.take(&service, had);
+            shares.give_back(&service, left);
+        }
         instance.reported(at, start, origin, fell && !is_left);
         left_out
     }
@@ -361,7 +388,12 @@ impl Books {
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
         self.routes.values_mut().for_each(|book| book.forget(now));
-        self.failures_bytes = self.routes.values().map(|book| book.failures.bytes()).sum();
+        let by_caller = |taken: fn(&RouteBook) -> usize| {
+            Shares::of(self.routes.iter().map(|(route, book)| (&route.caller_service, taken(book))))
+        };
+        self.routes_of = by_caller(|_| 1);
+        self.windows_of = by_caller(|book| book.window_bytes);
+        self.failures_of = by_caller(|book| book.failures.bytes());
         self.served.tidy(now);
         self.hearing.tidy(now);
     }
@@ -375,11 +407,11 @@ impl Books {
     }
 
     fn keep_instances(&mut self, is_kept: impl Fn(&Instance) -> bool) {
-        let totals_bytes = &mut self.totals_bytes;
-        self.instances.retain(|_, instance| {
+        let totals_of = &mut self.totals_of;
+        self.instances.retain(|id, instance| {
             let kept = is_kept(instance);
             if !kept {
-                *totals_bytes -= instance.bytes();
+                totals_of.give_back(&id.service, instance.bytes());
             }
             kept
         });

@@ -272,6 +272,7 @@ impl RouteBook {
             total_calls: total(tally::CALLS),
             total_attempts: total(tally::ATTEMPTS),
             chain_coverage: self.coverage(sources, end),
+            total_serving_calls: sources.serving_calls,
             hedges_per_s: rate(tally::HEDGES),
             total_hedges: total(tally::HEDGES),
             total_outer_loop_calls: total(tally::OUTER_LOOP_CALLS),

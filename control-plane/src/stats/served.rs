@@ -11,6 +11,7 @@ use damper_core::{Faults, OTHER_METHOD, key};
 use damper_proto::v1;
 
 use super::instance::SERVED_BYTES;
+use super::share::Shares;
 use super::tally::Tally;
 use super::window::{Sums, Window};
 use super::{Books, FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE};
@@ -37,6 +38,8 @@ pub(crate) type Method = (Arc<str>, Arc<str>);
 #[derive(Default)]
 pub(super) struct ServedBooks {
     methods: HashMap<Method, MethodBook>,
+    /// By service.
+    methods_of: Shares,
 }
 
 struct MethodBook {
@@ -128,7 +131,7 @@ impl ServedBooks {
         let mut key: Method = (by.service.clone(), part.method.as_str().into());
         match self.methods.get_key_value(&key) {
             Some((known, _)) => key = known.clone(),
-            None if self.methods.len() >= limit => return false,
+            None if self.methods_of.room(&key.0, limit) == 0 => return false,
             None => {}
         }
         let totals = Served::read(part);
@@ -150,7 +153,11 @@ impl ServedBooks {
         by.before.insert(key.1.clone(), totals);
         let from = by.from.unwrap_or(by.at);
         let new = || MethodBook { sum: Served::default(), window: Window::new(from), active: by.now };
-        let book = self.methods.entry(key).or_insert_with(new);
+        let methods_of = &mut self.methods_of;
+        let book = self.methods.entry(key).or_insert_with_key(|(service, _)| {
+            methods_of.take(service, 1);
+            new()
+        });
         book.active = by.now;
         if let Some(added) = more {
             if by.is_own {
@@ -181,6 +188,7 @@ impl ServedBooks {
     pub(super) fn tidy(&mut self, now: Duration) {
         self.methods.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
         self.methods.values_mut().for_each(|book| book.window.forget(now, |_, _, _| {}));
+        self.methods_of = Shares::of(self.methods.keys().map(|(service, _)| (service, 1)));
     }
 }
 

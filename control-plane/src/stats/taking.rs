@@ -1,7 +1,8 @@
 //! One report about routes while it is taken, part by part.
 //!
 //! A part is taken as a whole or left out: for a name that no route can have, for totals that are out of date, or for
-//! want of room in one of the three bounds (routes in all, routes of one process, bytes of all totals). Its calls that
+//! want of room in one of the bounds: the caller's share of all routes, of the bytes of totals and of those of windows,
+//! and the routes of one process. Its calls that
 //! did not end well are taken or left out one by one.
 
 use std::collections::HashMap;
@@ -14,6 +15,7 @@ use damper_proto::v1;
 use super::failures::Failures;
 use super::instance::{Instance, Reported, Totals};
 use super::past::Past;
+use super::share::Shares;
 use super::window::Window;
 use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteBook, Tally, check_callee, tally};
 
@@ -22,9 +24,12 @@ pub(super) struct RouteReports<'a> {
     pub(super) instance: &'a mut Instance,
     pub(super) caller: (Arc<str>, Arc<str>),
     pub(super) books: &'a mut HashMap<Route, RouteBook>,
+    pub(super) routes_of: &'a mut Shares,
     pub(super) max_routes: usize,
     /// How many bytes there are left for the totals of all processes.
     pub(super) room: &'a mut usize,
+    /// The same for windows of routes.
+    pub(super) windows_room: &'a mut usize,
     /// The same for calls that are told one by one.
     pub(super) failures_room: &'a mut usize,
     pub(super) instance_id: Arc<str>,
@@ -54,13 +59,22 @@ impl RouteReports<'_> {
         }
         let reported = Reported { totals, state: part.state };
         let space = *self.room + self.instance.route(&route).map_or(0, Reported::bytes);
-        let Some(left) = space.checked_sub(reported.bytes()) else { return 1 };
+        let Some(left) = space.checked_sub(reported.bytes()).filter(|_| *self.windows_room > 0) else {
+            return 1;
+        };
         *self.room = left;
         let added = self.instance.advance(&route, reported, self.from.is_some());
         let (between, now) = ((self.from.unwrap_or(self.at), self.at), self.now);
-        let book = self.books.entry(route).or_insert_with_key(|route| RouteBook::new(route, between.0, now));
+        let routes_of = &mut *self.routes_of;
+        let book = self.books.entry(route).or_insert_with_key(|route| {
+            routes_of.take(&route.caller_service, 1);
+            RouteBook::new(route, between.0, now)
+        });
         if let Some(added) = added {
             book.add(&added, between, now, self.is_own);
+            let bytes = book.window.bytes();
+            let before = std::mem::replace(&mut book.window_bytes, bytes);
+            *self.windows_room = (*self.windows_room + before).saturating_sub(bytes);
         }
         let (told_at, room) = (self.told_at, &mut *self.failures_room);
         unknown + book.failures.take(&self.instance_id, &part.failed_calls, told_at, room)
@@ -77,7 +91,8 @@ impl RouteReports<'_> {
         };
         let route = match self.books.get_key_value(&route) {
             Some((known, _)) => known.clone(),
-            None if self.books.len() >= self.max_routes || !acceptable(part) => return None,
+            None if self.routes_of.room(&route.caller_service, self.max_routes) == 0 => return None,
+            None if !acceptable(part) => return None,
             None => route,
         };
         self.instance.has_room_for(&route, MAX_ROUTES_PER_INSTANCE).then_some(route)
@@ -89,6 +104,7 @@ impl RouteBook {
         Self {
             key: route.key().map(Arc::new),
             window: Window::new(began),
+            window_bytes: 0,
             past: Past::default(),
             counted: Tally::default(),
             failures: Failures::default(),

@@ -1,7 +1,6 @@
 mod kills;
 mod past;
 
-use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use damper_core::{Fate, Pattern};
@@ -12,20 +11,20 @@ use crate::store::{Entry, State};
 use crate::table::{StoredKill, Subject, TableView};
 
 fn table() -> Arc<TableView> {
-    Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 0, entries: BTreeMap::new() }))
+    Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 0, ..State::default() }))
 }
 
 fn session(instance: &str) -> Session {
     let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
-    Session::new(hello, None, class, &table())
+    Session::new(hello, None, class, &table(), false)
 }
 
 const WATCHED: Duration = Duration::from_secs(60);
 
 fn stats() -> Stats {
-    Stats::new(3, watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1))).1)
+    Stats::new(8, 64 << 20, watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1))).1)
 }
 
 fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
@@ -166,10 +165,10 @@ async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
     odd.routes[0].fates.push(v1::FateCount { fate: 99, would: false, count: 1 });
     odd.routes[0].latency.push(v1::BucketCount { bucket: 70_000, count: 1 });
     assert_eq!(stats.report(&one, &odd), 2);
-    for n in 0..3 {
+    for n in 0..4 {
         stats.report(&one, &report(&format!("p.S/N{n}"), 1, 1, 0));
     }
-    assert_eq!(stats.rows_over(Over::default(), &table()).len(), 3, "the limit of routes holds");
+    assert_eq!(stats.rows_over(Over::default(), &table()).len(), 4, "half of the routes is a service's own");
     assert_eq!(stats.report(&one, &report(OTHER_METHOD, 1, 1, 0)), 1, "full");
 }
 
@@ -245,7 +244,7 @@ async fn a_minute_is_known_although_processes_report_late_and_then_forgotten() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_begins_does_not_take_what_is_not_reported_yet_for_silence() {
     let (pace, receiver) = watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1)));
-    let (stats, one) = (Stats::new(3, receiver), session("one"));
+    let (stats, one) = (Stats::new(8, 64 << 20, receiver), session("one"));
     stats.connected(&one);
     for n in 1..=6 {
         pass(5).await;
@@ -409,7 +408,7 @@ fn serving(service: &str, instance: &str) -> Session {
     let class = Class { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
-    Session::new(hello, None, class, &table())
+    Session::new(hello, None, class, &table(), false)
 }
 
 #[test]
@@ -505,7 +504,26 @@ fn largest() -> v1::Report {
         override_mode: i32::MAX,
         since: Some(prost_types::Duration { seconds: i64::MAX, nanos: i32::MAX }),
         served: vec![served],
+        serves: true,
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn coverage_is_of_the_calls_of_processes_that_serve() {
+    let hello = v1::Hello { identity: Some(v1::Identity::default()), ..Default::default() };
+    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let (stats, session) = (stats(), Session::new(hello, None, class, &table(), false));
+    stats.connected(&session);
+    pass(5).await;
+    stats.report(&session, &report("p.S/M", 40, 40, 0));
+    assert_eq!(only(&stats).total_serving_calls, 0, "nothing is known of requests");
+    pass(5).await;
+    // The server layer was made after the hello.
+    let mut later = v1::Report { serves: true, ..report("p.S/M", 80, 80, 0) };
+    later.routes[0].no_context_calls = 20;
+    stats.report(&session, &later);
+    let row = only(&stats);
+    assert_eq!((row.total_serving_calls, row.chain_coverage), (80, 0.75));
 }
 
 #[tokio::test(start_paused = true)]
@@ -642,7 +660,7 @@ async fn whoever_goes_on_alone_under_a_shared_name_is_believed_in_the_end() {
 async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
     let all: Vec<_> = (0..40).map(|n| session(&format!("{n}"))).collect();
     let most = 64 << 10;
-    let stats = Stats { max_routes: 100, max_totals_bytes: most, ..stats() };
+    let stats = Stats { max_routes: 100, max_bytes: 2 * most, ..stats() };
     all.iter().for_each(|session| stats.connected(session));
     pass(5).await;
     for session in &all {
@@ -656,10 +674,10 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
     let bytes = || {
         let books = stats.books();
         let truth: usize = books.instances.values().map(Instance::bytes).sum();
-        assert_eq!(books.totals_bytes, truth, "the account is that of what is kept");
+        assert_eq!(books.totals_of.all(), truth, "the account is that of what is kept");
         truth
     };
-    assert!(bytes() <= most && bytes() > most / 2, "{}", bytes());
+    assert!(bytes() <= most / 2 && bytes() > most / 4, "{}", bytes());
     let usual = |n| stats.report(&all[39], &report(&format!("p.S/U{n}"), 10, 10, 0));
     assert!((0..40).map(usual).sum::<u64>() > 0, "what does not fit is counted");
     assert!(bytes() <= most, "{}", bytes());
@@ -786,9 +804,58 @@ async fn calls_that_did_not_end_well_are_forgotten_with_their_route() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
     stats.report(&one, &with_failure("p.S/M", 10, 1_000));
-    assert!(stats.books().failures_bytes > 0);
+    assert!(stats.books().failures_of.all() > 0);
     pass(FORGET_IDLE_AFTER.as_secs() + 1).await;
     stats.connected(&one);
     assert!(stats.failures(&the_route("p.S/M")).is_empty());
-    assert_eq!(stats.books().failures_bytes, 0);
+    assert_eq!(stats.books().failures_of.all(), 0);
+}
+
+/// A client of a service.
+fn of_service(service: &str) -> Session {
+    let class = Class { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let identity = v1::Identity { instance: "one".to_owned(), ..Default::default() };
+    Session::new(v1::Hello { identity: Some(identity), ..Default::default() }, None, class, &table(), false)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_takes_all_it_can_leaves_room_for_others() {
+    let stats = Stats { max_routes: 100, ..stats() };
+    let (greedy, other) = (of_service("greedy"), of_service("other"));
+    stats.connected(&greedy);
+    pass(5).await;
+    let mut left_out = 0;
+    for n in 0..200 {
+        let mut many = report(&format!("p.S/M{n}"), 10, 10, 0);
+        many.served =
+            vec![v1::ServedReport { method: format!("p.S/M{n}"), first_sends: 1, ..Default::default() }];
+        left_out += stats.report(&greedy, &many);
+    }
+    assert_eq!(left_out, 300, "half of the routes and of the methods");
+    stats.connected(&other);
+    pass(5).await;
+    assert_eq!(stats.report(&other, &report("p.S/M", 10, 10, 0)), 0);
+    let rows = stats.rows_over(Over::TenSeconds, &table());
+    assert!(rows.iter().any(|row| *row.route.caller_service == *"other"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn windows_take_no_more_memory_than_they_may() {
+    let most = 256 << 10;
+    let stats = Stats { max_routes: 10_000, max_bytes: most, ..stats() };
+    let one = session("one");
+    stats.connected(&one);
+    for n in 0..60 {
+        pass(1).await;
+        let mut large = largest();
+        large.since = None;
+        for route in &mut large.routes {
+            route.callee_method = format!("p.S/M{}", n % 20);
+        }
+        stats.report(&one, &large);
+    }
+    let books = stats.books();
+    let windows: usize = books.routes.values().map(|book| book.window.bytes()).sum();
+    // A part that is taken when there is room for it is taken whole.
+    assert!(windows <= most / 8 * WINDOWS_PART + (64 << 10), "{windows}");
 }

@@ -185,8 +185,7 @@ impl Window {
         self.slots.iter().map(|slot| (slot.start, &slot.counts, &slot.latency))
     }
 
-    /// How many bytes the window takes, without those of the allocator.
-    #[cfg(test)]
+    /// How many bytes it takes, without those of the allocator.
     pub(super) fn bytes(&self) -> usize {
         let lists = self.slots.iter().map(|slot| slot.counts.0.capacity() + slot.latency.0.capacity());
         size_of::<Self>()

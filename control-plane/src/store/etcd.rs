@@ -16,8 +16,8 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 
 use self::link::{Failure, Link};
 pub use self::settings::{Settings, Tls};
-use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, PARTS, damaged};
-use super::{Change, Error, OpenError, Presence, State, Store, Watch};
+use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, damaged};
+use super::{Change, Error, Identity, OpenError, Position, Presence, State, Store, Watch};
 
 mod commit;
 mod link;
@@ -58,6 +58,9 @@ struct Tip {
     epoch: String,
     head: Head,
     compacted: u64,
+    lineage: Vec<String>,
+    /// The commit of the change that was asked about.
+    commit: Option<u64>,
     /// The etcd revision.
     at: i64,
 }
@@ -128,37 +131,37 @@ impl EtcdStore {
         *self.shared.epoch.lock().unwrap_or_else(PoisonError::into_inner) = epoch;
     }
 
-    /// Where the store is now, linearizably; none where there is no store yet.
+    /// Where the store is now, linearizably; `None` if there is no store.
     async fn tip(&self) -> Result<Option<Tip>, ReadError> {
-        let txn = Txn::new().and_then([self.get(EPOCH), self.get(HEAD), self.get(COMPACTED)]);
+        self.tip_and_commit(0).await
+    }
+
+    /// The same, and which commit made a revision.
+    async fn tip_and_commit(&self, revision: u64) -> Result<Option<Tip>, ReadError> {
+        let change = record::change_key(revision);
+        let keys = [EPOCH, HEAD, COMPACTED, LINEAGE, &change];
+        let txn = Txn::new().and_then(keys.map(|key| self.get(key)));
         let answer = self.link().txn(&txn).await?;
         let at = answer.header().map_or(0, |header| header.revision());
         let found = self.found(&answer)?;
         let (Some(epoch), Some(head)) = (found.get(EPOCH), found.get(HEAD)) else {
-            if found.is_empty() {
+            if !found.contains_key(EPOCH) && !found.contains_key(HEAD) {
                 return Ok(None);
             }
             return Err(ReadError::Store(damaged(format!("one of {EPOCH} and {HEAD} is missing"))));
         };
         let epoch = String::from_utf8_lossy(epoch).into_owned();
         let compacted = found.get(COMPACTED).map_or(Ok(0), |value| record::number(value, COMPACTED))?;
-        Ok(Some(Tip { epoch, head: Head::parse(head)?, compacted, at }))
+        let lineage = record::lineage(found.get(LINEAGE).map(|value| &**value));
+        let commit = found.get(&change).map(|record| record::decode_record(revision, record)).transpose()?;
+        let commit = commit.map(|record| record.commit);
+        Ok(Some(Tip { epoch, head: Head::parse(head)?, compacted, lineage, commit, at }))
     }
 
-    /// Where the store is now; a missing store is created.
-    async fn tip_or_create(&self) -> Result<Tip, ReadError> {
-        for _ in 0..READS {
-            if let Some(tip) = self.tip().await? {
-                return Ok(tip);
-            }
-            let create = Txn::new()
-                .when([self.absent(EPOCH), self.absent(HEAD)])
-                .and_then([self.put(EPOCH, record::new_epoch()), self.put(HEAD, Head::at(0).text())]);
-            self.link().txn(&create).await?;
-        }
-        Err(ReadError::Store(Error::Unavailable {
-            reason: "the store is removed again and again".to_owned(),
-        }))
+    /// Where the store is now, which must be there.
+    async fn tip_there(&self) -> Result<Tip, ReadError> {
+        let missing = || ReadError::Store(Error::Replaced { epoch: String::new() });
+        self.tip().await?.ok_or_else(missing)
     }
 
     /// The values of the keys a transaction has read.
@@ -255,9 +258,16 @@ impl EtcdStore {
     }
 
     async fn load_once(&self) -> Result<(State, Tip), ReadError> {
-        let tip = self.tip_or_create().await?;
+        let tip = self.tip_there().await?;
         let entries = self.entries_at(tip.at).await?;
-        let mut state = State { epoch: tip.epoch.clone(), revision: tip.head.revision, entries };
+        let (epoch, lineage, revision) = (tip.epoch.clone(), tip.lineage.clone(), tip.head.revision);
+        let mut state = State { epoch, revision, commit: 0, lineage, entries };
+        let key = record::change_key(revision);
+        self.pages(&key, Some(&format!("{key}\0")), tip.at, 1, |_, value| {
+            state.commit = record::decode_record(revision, &value)?.commit;
+            Ok(())
+        })
+        .await?;
         if let Some(unfinished) = tip.head.unfinished {
             for change in self.changes_at(unfinished.since, tip.head.revision, tip.at).await? {
                 state.apply(&change);
@@ -285,6 +295,24 @@ impl EtcdStore {
 
 #[tonic::async_trait]
 impl Store for EtcdStore {
+    async fn create(&self) -> Result<(), Error> {
+        let create = Txn::new()
+            .when([self.absent(EPOCH), self.absent(HEAD)])
+            .and_then([self.put(EPOCH, record::new_epoch()), self.put(HEAD, Head::at(0).text())]);
+        self.link().txn(&create).await.map(|_| ()).map_err(Failure::after_write)
+    }
+
+    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+        match self.tip_and_commit(revision).await {
+            Ok(Some(Tip { epoch, head, commit, lineage, .. })) => {
+                Ok(Identity { epoch, revision: head.revision, commit, lineage })
+            }
+            Ok(None) => Err(Error::Replaced { epoch: String::new() }),
+            Err(ReadError::Gone) => Err(compacted_again()),
+            Err(ReadError::Store(error)) => Err(error),
+        }
+    }
+
     async fn load(&self) -> Result<State, Error> {
         for _ in 0..READS {
             match self.load_once().await {
@@ -308,8 +336,8 @@ impl Store for EtcdStore {
         self.write(expected_head, changes).await
     }
 
-    fn watch(&self, after: u64) -> Watch {
-        watch::open(self.clone(), after)
+    fn watch(&self, after: &Position) -> Watch {
+        watch::open(self.clone(), after.clone())
     }
 
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
@@ -331,11 +359,13 @@ impl Store for EtcdStore {
         Some(presence::join(self.clone(), id, value))
     }
 
-    async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
         let epoch = record::new_epoch();
+        let tip = self.tip_there().await.map_err(commit::unavailable)?;
+        let lineage = record::lineage_text(predecessors, &tip.lineage);
         let txn = Txn::new()
             .when([self.equals(EPOCH, current)])
-            .and_then([self.put(EPOCH, epoch.as_str())])
+            .and_then([self.put(EPOCH, epoch.as_str()), self.put(LINEAGE, lineage)])
             .or_else([self.get(EPOCH)]);
         let answer = self.link().txn(&txn).await.map_err(Failure::after_write)?;
         if answer.succeeded() {

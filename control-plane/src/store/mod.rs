@@ -5,11 +5,14 @@
 //! beside the changes, one key each, readable with the store's own tools. History, resume, audit and rollback
 //! read the changes; start-up reads the entries.
 //!
-//! A store knows nothing of rules: values are bytes. It offers exactly one way to write, `commit`, which
+//! A store knows nothing of rules: values are bytes. Only what is urgent is known by its keys. It
+//! offers exactly one way to write, `commit`, which
 //! compares the head revision, so that any number of writers can share a store without losing an update.
 //! Which revision each *entry* must have is checked once, before the store, by the writer task.
 //!
-//! A commit that was acknowledged survives kill -9 and power loss.
+//! A commit that was acknowledged survives kill -9 of this process, and a loss of power as far as the disk keeps what
+//! it was asked to sync: over sled each commit is synced before it is acknowledged, over etcd by a majority of its
+//! members.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,13 +43,55 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// The largest change in bytes, keys and new values together.
 pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
+/// A place in the history of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The identity of the store; empty = whichever it is.
+    pub epoch: String,
+    /// How far.
+    pub revision: u64,
+    /// The id of the commit that made the revision; 0 = unknown.
+    pub commit: u64,
+}
+
+impl Position {
+    /// A revision of whichever store.
+    #[must_use]
+    pub fn at(revision: u64) -> Self {
+        Self { revision, ..Self::default() }
+    }
+
+    /// True if a revision that `commit` made can be the same as this one.
+    #[must_use]
+    pub fn is_made_by(&self, commit: Option<u64>) -> bool {
+        self.commit == 0 || commit.is_none_or(|commit| commit == 0 || commit == self.commit)
+    }
+}
+
+/// Which store it is, and where its head is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The identity of the store.
+    pub epoch: String,
+    /// The head revision.
+    pub revision: u64,
+    /// The id of the commit that made the revision that was asked about; `None` if its record is not kept.
+    pub commit: Option<u64>,
+    /// The epochs that an operator made this store the successor of, the newest first.
+    pub lineage: Vec<String>,
+}
+
 /// Everything in the store at one revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The identity of the store, drawn when it was created.
     pub epoch: String,
     /// The head revision; 0 in a new store.
     pub revision: u64,
+    /// The id of the commit that made it; 0 = its record is not kept.
+    pub commit: u64,
+    /// The epochs that an operator made this store the successor of, the newest first.
+    pub lineage: Vec<String>,
     /// The entries, by key.
     pub entries: BTreeMap<String, Entry>,
 }
@@ -60,11 +105,13 @@ pub struct Entry {
     pub value: Bytes,
 }
 
-/// One atomic change: who, when, why, what.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One atomic change: who, when, why, what. Equal changes may have been written by different commits.
+#[derive(Clone, Debug)]
 pub struct Change {
     /// Its place in the sequence.
     pub revision: u64,
+    /// The id of the commit that wrote it, which the store draws; of no meaning before.
+    pub commit: u64,
     /// When it was made, by the server's clock.
     pub at: SystemTime,
     /// Who made it, as far as known.
@@ -94,6 +141,18 @@ pub struct Edit {
     /// can be told also where the change that had set it is no longer kept.
     pub before: Option<Entry>,
 }
+
+impl PartialEq for Change {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { revision, commit: _, at, author, reason, peer, principal, .. } = self;
+        let who = (revision, at, author, reason, peer, principal);
+        who == (&other.revision, &other.at, &other.author, &other.reason, &other.peer, &other.principal)
+            && (&self.request_id, self.request_digest) == (&other.request_id, other.request_digest)
+            && self.edits == other.edits
+    }
+}
+
+impl Eq for Change {}
 
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,7 +237,14 @@ pub enum Error {
 /// A place to keep changes and entries. All methods may be called from any task at any time.
 #[tonic::async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Reads everything at one revision, linearizably.
+    /// Makes the store where there is none, with a new identity. Nothing else does.
+    async fn create(&self) -> Result<(), Error>;
+
+    /// Reads which store this is, linearizably, and which commit made a revision. [`Error::Replaced`] with an empty
+    /// epoch if there is no store.
+    async fn identity(&self, revision: u64) -> Result<Identity, Error>;
+
+    /// Reads everything at one revision, linearizably. [`Error::Replaced`] with an empty epoch if there is no store.
     async fn load(&self) -> Result<State, Error>;
 
     /// Writes changes with the revisions `expected_head + 1, + 2, ...`, all or none, if the head is
@@ -189,9 +255,10 @@ pub trait Store: Send + Sync + 'static {
     /// does not answer, except for a change so large that it is written in parts: there each part has 5 s.
     async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error>;
 
-    /// Changes after revision `after`, for ever. It reconnects by itself; it ends only with an error from
-    /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`.
-    fn watch(&self, after: u64) -> Watch;
+    /// Changes after a position, for ever. It reconnects by itself; it ends only with an error from
+    /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`. `Replaced` also if another commit
+    /// made the position's revision.
+    fn watch(&self, after: &Position) -> Watch;
 
     /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
     /// beyond the head. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
@@ -201,14 +268,20 @@ pub trait Store: Send + Sync + 'static {
     /// Drops the changes up to and including `revision`, at most up to the head; entries stay.
     async fn compact(&self, revision: u64) -> Result<(), Error>;
 
-    /// Gives the store a new identity if it still has the epoch `current`, so that everybody who follows it
-    /// starts anew; for a backup that was restored under the epoch of its original. Answers the epoch now in
-    /// force, which is another's where somebody else was faster.
-    async fn renew_epoch(&self, current: &str) -> Result<String, Error>;
+    /// Gives the store a new identity if it still has the epoch `current`, and puts `predecessors` before its lineage:
+    /// who knows one of them goes on from this store. Returns the epoch now in force, which is another one if
+    /// another writer was faster.
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error>;
 
     /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
     /// kept. `value` is what it says of itself. None where a store has one server only.
     fn join(&self, id: &str, value: Bytes) -> Option<Presence>;
+}
+
+/// Whether a write of these keys and new values must not wait for others or for room: kills, and what removes entries,
+/// as the revocation of a token does.
+pub(crate) fn is_urgent<'a>(mut edits: impl Iterator<Item = (&'a str, Option<&'a Bytes>)>) -> bool {
+    edits.all(|(key, value)| value.is_none() || key.starts_with(crate::table::KILLS))
 }
 
 /// Joins names to a key; each name is percent-encoded, so that `/`, `%` and control bytes in it are harmless.

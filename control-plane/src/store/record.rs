@@ -5,6 +5,7 @@
 //! | `epoch` | the store's identity, text |
 //! | `head` | the head revision, text; while a large commit's entries are being written also how far that is |
 //! | `compacted` | the newest revision whose change was dropped, text |
+//! | `lineage` | the epochs that an operator made this store the successor of, the newest first, a line each |
 //! | `changes/<revision, 20 digits>` | one change: a [`Record`] |
 //! | `parts/<revision>/<commit>/<number>` | the pieces of a record that is too large for one value |
 //! | `replicas/<id>` | a server that is there; no part of the recorded state |
@@ -27,6 +28,7 @@ use super::{
 pub(super) const EPOCH: &str = "epoch";
 pub(super) const HEAD: &str = "head";
 pub(super) const COMPACTED: &str = "compacted";
+pub(super) const LINEAGE: &str = "lineage";
 pub(super) const CHANGES: &str = "changes/";
 pub(super) const PARTS: &str = "parts/";
 
@@ -34,7 +36,13 @@ pub(super) const PARTS: &str = "parts/";
 pub(super) const REPLICAS: &str = "replicas/";
 
 /// The first segments a key of an entry may not have.
-const RESERVED: [&str; 6] = [EPOCH, HEAD, COMPACTED, "changes", "parts", "replicas"];
+const RESERVED: [&str; 7] = [EPOCH, HEAD, COMPACTED, LINEAGE, "changes", "parts", "replicas"];
+
+/// The most epochs that a store remembers of those it follows.
+const MAX_LINEAGE: usize = 64;
+
+/// The longest epoch: those that stores draw have 32 characters.
+const MAX_EPOCH_BYTES: usize = 64;
 
 /// One piece of a record that is too large for one value.
 pub(super) const PART_BYTES: usize = 1 << 20;
@@ -163,6 +171,25 @@ pub(super) fn new_epoch() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
+/// The epochs in the value of `lineage`.
+pub(super) fn lineage(value: Option<&[u8]>) -> Vec<String> {
+    let text = std::str::from_utf8(value.unwrap_or_default()).unwrap_or_default();
+    text.lines().take(MAX_LINEAGE).map(str::to_owned).collect()
+}
+
+/// The value of `lineage`: the predecessors first, then what it was, each epoch once, up to the bound.
+pub(super) fn lineage_text(predecessors: &[String], before: &[String]) -> String {
+    let mut all: Vec<&str> = Vec::new();
+    for epoch in predecessors.iter().chain(before) {
+        let fits = !epoch.is_empty() && epoch.len() <= MAX_EPOCH_BYTES;
+        if fits && epoch.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !all.contains(&&**epoch) {
+            all.push(epoch);
+        }
+    }
+    all.truncate(MAX_LINEAGE);
+    all.join("\n")
+}
+
 pub(super) fn change_key(revision: u64) -> String {
     format!("{CHANGES}{revision:020}")
 }
@@ -244,6 +271,7 @@ pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> 
     let at = Duration::new(body.at_seconds, body.at_nanos.min(999_999_999));
     Ok(Change {
         revision,
+        commit: record.commit,
         at: UNIX_EPOCH.checked_add(at).unwrap_or(SystemTime::UNIX_EPOCH),
         author: body.author,
         reason: body.reason,
@@ -341,7 +369,7 @@ impl State {
                 }
             }
         }
-        self.revision = change.revision;
+        (self.revision, self.commit) = (change.revision, change.commit);
     }
 }
 
@@ -352,6 +380,7 @@ mod tests {
     fn change(value_bytes: usize) -> Change {
         Change {
             revision: 7,
+            commit: 0,
             at: UNIX_EPOCH + Duration::new(5, 6),
             author: "ann".to_owned(),
             reason: "why".to_owned(),
@@ -429,7 +458,9 @@ mod tests {
             change.edits[0].key = key.to_owned();
             check(6, &[change])
         };
-        for key in ["head", "head/x", "changes/1", "parts/", "epoch", "compacted", "replicas/a", ""] {
+        for key in
+            ["head", "head/x", "changes/1", "parts/", "epoch", "compacted", "lineage", "replicas/a", ""]
+        {
             assert!(matches!(with_key(key), Err(Error::Invalid { .. })), "{key:?}");
         }
         for key in ["headless", "rules/head", "changes0/x", "parts0"] {

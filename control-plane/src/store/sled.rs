@@ -3,30 +3,47 @@
 //! Everything lies in sled's default tree, so that one batch, which sled recovers whole or not at all, carries
 //! a commit. The head and the epoch are held in memory under a lock that commits take alone and reads share;
 //! no compare is needed in the database, since sled's file lock keeps every other process out. A commit is
-//! acknowledged, and shown to watchers, only after the flush.
+//! acknowledged, and shown to watchers, only after its bytes are synced to the disk (`disk`).
+//!
+//! After an error or a panic it is unknown what of a commit is on the disk, and sled refuses everything. Then the
+//! database is opened again, which shows it. Where that fails it is tried again by each later request.
 //!
 //! All database work runs on the blocking threads. sled's own subscriber is not used, because a slow reader of
 //! it blocks writers: a `watch` channel carries the head, and each watcher reads the changes it lacks.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sled::{Batch, Db};
 use tokio::sync::watch;
 
-use super::record::{self, COMPACTED, EPOCH, HEAD, Head, damaged};
-use super::{Change, Error, OpenError, Presence, State, Store, Watch};
+use self::disk::Disk;
+use super::record::{self, COMPACTED, EPOCH, HEAD, Head, LINEAGE, damaged};
+use super::{Change, Error, Identity, OpenError, Position, Presence, State, Store, Watch};
+
+mod disk;
 
 /// A record above this is written in parts: sled rewrites a value together with up to 15 neighbours.
 const INLINE_BYTES: usize = 64 << 10;
 
-/// How many changes a watcher reads at once.
+/// The most memory that sled takes to remember what it read. By itself it takes 1 GiB.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// How many changes are read at once; commits go on between two such pages.
 const PAGE: u64 = 64;
 
 /// How long a watcher waits before it reads again from a disk that failed.
-const PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long sled may take to close its files before they are opened again, and how often that is tried.
+const CLOSED_WITHIN: Duration = Duration::from_secs(2);
+const CLOSED_LOOK_AFTER: Duration = Duration::from_millis(5);
+
+/// How long a flush may take before sled is asked whether it has failed.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A store in a folder of this machine.
 pub struct SledStore {
@@ -34,19 +51,49 @@ pub struct SledStore {
 }
 
 struct Inner {
-    db: Db,
-    /// Held alone while the database is changed.
-    gate: RwLock<()>,
+    path: PathBuf,
+    /// Held alone while the database is changed or opened again.
+    gate: RwLock<Held>,
     /// What is durable, for watchers and for the comparison of a commit.
     seen: watch::Sender<Seen>,
+}
+
+struct Held {
+    /// None only while it is opened again.
+    db: Option<Db>,
+    /// Whether nothing has failed since it was opened.
+    is_sound: bool,
+    disk: Disk,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     epoch: String,
     head: u64,
-    /// Commits failed in a way that leaves open what is on disk; nothing more is written.
-    broken: Option<String>,
+}
+
+/// What is to be written at once.
+struct Write {
+    batch: Batch,
+    /// The key by whose new value a write is recognised after an attempt that failed.
+    mark: (&'static str, String),
+    /// The bytes of its values.
+    bytes: u64,
+    /// Whether the room that is kept for it may be taken.
+    is_urgent: bool,
+}
+
+impl Write {
+    fn new(mark: &'static str, value: String, is_urgent: bool) -> Self {
+        let mut batch = Batch::default();
+        batch.insert(mark, value.as_str());
+        Self { batch, mark: (mark, value), bytes: 0, is_urgent }
+    }
+
+    fn insert(&mut self, key: &str, value: &[u8]) {
+        self.bytes += (key.len() + value.len()) as u64;
+        self.batch.insert(key, value);
+    }
 }
 
 impl SledStore {
@@ -61,33 +108,57 @@ impl SledStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    async fn blocking<T: Send + 'static>(
+    async fn reading<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.blocking(work).await.unwrap_or_else(|reason| Err(Error::Unavailable { reason }))
+    }
+
+    async fn writing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.blocking(work).await.unwrap_or_else(|reason| Err(Error::Uncertain { reason }))
+    }
+
+    /// Works on a thread that may wait for the disk; fails only where that ends without a result.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> T + Send + 'static,
+    ) -> Result<T, String> {
         let inner = self.inner.clone();
-        match tokio::task::spawn_blocking(move || work(&inner)).await {
-            Ok(result) => result,
-            Err(error) => Err(Error::Uncertain { reason: format!("the database thread ended: {error}") }),
-        }
+        let worked = tokio::task::spawn_blocking(move || work(&inner)).await;
+        worked.map_err(|error| format!("the database failed: {error}"))
     }
 }
 
 #[tonic::async_trait]
 impl Store for SledStore {
+    /// Opening has done it: the folder is this process's alone.
+    async fn create(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+        self.reading(move |inner| inner.identity(revision)).await
+    }
+
     async fn load(&self) -> Result<State, Error> {
-        self.blocking(Inner::load).await
+        self.reading(Inner::load).await
     }
 
     async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
         record::check(expected_head, changes)?;
         let changes = changes.to_vec();
-        self.blocking(move |inner| inner.commit(expected_head, &changes)).await
+        self.writing(move |inner| inner.commit(expected_head, &changes)).await
     }
 
-    fn watch(&self, after: u64) -> Watch {
+    fn watch(&self, after: &Position) -> Watch {
         let seen = self.inner.seen.subscribe();
-        let epoch = seen.borrow().epoch.clone();
+        let epoch = if after.epoch.is_empty() { seen.borrow().epoch.clone() } else { after.epoch.clone() };
+        // While the folder is open no other process can put another history into it.
+        let after = after.revision;
         let store = Self { inner: self.inner.clone() };
         let watcher = Watcher { store, seen, epoch, after, ready: VecDeque::new() };
         Box::pin(futures_util::stream::unfold(Some(watcher), |watcher| async {
@@ -100,44 +171,106 @@ impl Store for SledStore {
     }
 
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
-        self.blocking(move |inner| inner.changes(after, upto)).await
+        self.reading(move |inner| inner.changes(after, upto)).await
     }
 
     async fn compact(&self, revision: u64) -> Result<(), Error> {
-        self.blocking(move |inner| inner.compact(revision)).await
+        self.writing(move |inner| inner.compact(revision)).await
     }
 
     fn join(&self, _id: &str, _value: Bytes) -> Option<Presence> {
         None
     }
 
-    async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
-        let current = current.to_owned();
-        self.blocking(move |inner| inner.renew_epoch(&current)).await
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+        let (current, predecessors) = (current.to_owned(), predecessors.to_vec());
+        self.writing(move |inner| inner.renew_epoch(&current, &predecessors)).await
     }
 }
 
 impl Inner {
     fn open(path: &Path) -> Result<Self, OpenError> {
-        let unusable = |error| open_error(path, error);
-        create_folder(path).map_err(|source| OpenError::Unusable { path: path.to_owned(), source })?;
-        let db = sled::Config::new().path(path).flush_every_ms(None).open().map_err(unusable)?;
-        if db.get(EPOCH).map_err(unusable)?.is_none() {
-            let mut batch = Batch::default();
-            batch.insert(EPOCH, record::new_epoch().as_str());
-            batch.insert(HEAD, Head::at(0).text().as_str());
-            db.apply_batch(batch).and_then(|()| db.flush()).map_err(unusable)?;
-        }
+        let failed = |error| open_error(path, error);
+        let mut disk = Disk::prepare(path).map_err(|error| failed(error.into()))?;
+        let db = open_db(path, &mut disk).map_err(failed)?;
         let seen = read_seen(&db)
             .map_err(|error| OpenError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
-        Ok(Self { db, gate: RwLock::new(()), seen: watch::Sender::new(seen) })
+        let gate = RwLock::new(Held { db: Some(db), is_sound: true, disk });
+        Ok(Self { path: path.to_owned(), gate, seen: watch::Sender::new(seen) })
+    }
+
+    /// The database, for reading.
+    fn shared(&self) -> Result<RwLockReadGuard<'_, Held>, Error> {
+        loop {
+            if let Ok(held) = self.gate.read()
+                && held.is_sound
+            {
+                return Ok(held);
+            }
+            drop(self.alone()?);
+        }
+    }
+
+    /// The database, for changing.
+    fn alone(&self) -> Result<RwLockWriteGuard<'_, Held>, Error> {
+        let mut held = self.gate.write().unwrap_or_else(|panicked| {
+            // The memory of the database may be ahead of the disk, and our head behind it.
+            self.gate.clear_poison();
+            let mut held = panicked.into_inner();
+            held.is_sound = false;
+            held
+        });
+        if !held.is_sound {
+            self.open_again(&mut held)?;
+        }
+        Ok(held)
+    }
+
+    /// Opens the database after a failure, and takes what is in it as the truth.
+    fn open_again(&self, held: &mut Held) -> Result<(), Error> {
+        held.is_sound = false;
+        // Sled may wait for ever for what it could not write.
+        let old = held.db.take();
+        std::thread::spawn(move || drop(old));
+        let again = |error: sled::Error| Error::Unavailable {
+            reason: format!("the store cannot be opened again after a failure: {error}"),
+        };
+        let deadline = Instant::now() + CLOSED_WITHIN;
+        let db = loop {
+            held.disk.sync_all().map_err(|error| again(error.into()))?;
+            match open_db(&self.path, &mut held.disk) {
+                Err(error) if is_locked(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(CLOSED_LOOK_AFTER);
+                }
+                opened => break opened.map_err(again)?,
+            }
+        };
+        let found = read_seen(&db)?;
+        tracing::info!(revision = found.head, "the store was opened again after a failure");
+        self.seen.send_if_modified(|seen| {
+            *seen != found && {
+                *seen = found;
+                true
+            }
+        });
+        (held.db, held.is_sound) = (Some(db), true);
+        Ok(())
+    }
+
+    fn identity(&self, revision: u64) -> Result<Identity, Error> {
+        let held = self.shared()?;
+        let seen = self.seen.borrow().clone();
+        held.identity(seen, revision)
     }
 
     fn load(&self) -> Result<State, Error> {
-        let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let seen = self.sound()?;
-        let mut state = State { epoch: seen.epoch, revision: seen.head, entries: Default::default() };
-        for pair in self.db.iter() {
+        let held = self.shared()?;
+        let seen = self.seen.borrow().clone();
+        let head = seen.head;
+        let Identity { epoch, revision, commit, lineage } = held.identity(seen, head)?;
+        let commit = commit.unwrap_or_default();
+        let mut state = State { epoch, revision, commit, lineage, ..State::default() };
+        for pair in held.db()?.iter() {
             let (key, value) = pair.map_err(failed)?;
             let key = text(&key)?;
             if record::is_entry(key) {
@@ -148,115 +281,169 @@ impl Inner {
     }
 
     fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let head = self.sound()?.head;
+        let mut held = self.alone()?;
+        let head = self.seen.borrow().head;
         if head != expected_head {
             return Err(Error::Conflict { head });
         }
         let commit = fastrand::u64(..);
-        let mut batch = Batch::default();
+        let head = expected_head + changes.len() as u64;
+        let edits = changes.iter().flat_map(|change| &change.edits);
+        let edits = edits.map(|edit| (edit.key.as_str(), edit.value.as_ref()));
+        let mut write = Write::new(HEAD, Head::at(head).text(), super::is_urgent(edits));
         for change in changes {
             let encoded = record::encode(change, commit, INLINE_BYTES);
             for (number, part) in encoded.parts.iter().enumerate() {
-                batch.insert(record::part_key(change.revision, commit, number).as_str(), &part[..]);
+                write.insert(&record::part_key(change.revision, commit, number), part);
             }
-            batch.insert(record::change_key(change.revision).as_str(), &encoded.record[..]);
+            write.insert(&record::change_key(change.revision), &encoded.record);
         }
         for (key, entry) in record::effect(changes) {
             match entry {
                 Some(entry) => {
-                    batch.insert(key.as_str(), &record::encode_entry(entry.revision, &entry.value)[..]);
+                    write.insert(&key, &record::encode_entry(entry.revision, &entry.value));
                 }
-                None => batch.remove(key.as_str()),
+                None => write.batch.remove(key.as_str()),
             }
         }
-        let head = expected_head + changes.len() as u64;
-        batch.insert(HEAD, Head::at(head).text().as_str());
-        self.write(batch)?;
+        self.write(&mut held, &write)?;
         self.seen.send_modify(|seen| seen.head = head);
         Ok(())
     }
 
+    /// The changes `after + 1 ..= upto`, page by page, so that a commit waits for one page at most.
     fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
-        let _shared = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        let seen = self.sound()?;
+        let seen = self.seen.borrow().clone();
         if after > seen.head {
             return Err(Error::Replaced { epoch: seen.epoch });
         }
         let upto = upto.min(seen.head);
-        if upto == after {
-            return Ok(Vec::new());
-        }
-        let mut changes = Vec::new();
-        for pair in self.db.range(record::change_key(after + 1)..=record::change_key(upto)) {
-            let (key, value) = pair.map_err(failed)?;
-            let key = text(&key)?;
-            let revision = record::revision_of(key).ok_or_else(|| damaged(format!("the key {key:?}")))?;
-            let record = record::decode_record(revision, &value)?;
-            let mut parts = Vec::new();
-            for number in 0..record.parts as usize {
-                let part = self.db.get(record::part_key(revision, record.commit, number)).map_err(failed)?;
-                parts.extend(part.map(|part| Bytes::copy_from_slice(&part)));
+        let mut changes: Vec<Change> = Vec::new();
+        let mut reached = after;
+        while reached < upto {
+            let to = upto.min(reached + PAGE);
+            let page = self.shared()?.changes(reached, to)?;
+            let is_gap = page.first().is_none_or(|first| first.revision != reached + 1);
+            if is_gap {
+                // What was read before has been dropped meanwhile.
+                changes.clear();
             }
-            changes.push(record::decode_change(revision, &record, &parts)?);
+            changes.extend(page);
+            reached = to;
         }
-        if changes.is_empty() {
+        if changes.is_empty() && after < upto {
             return Err(Error::Compacted { oldest: self.compacted()? });
         }
         Ok(changes)
     }
 
     fn compact(&self, revision: u64) -> Result<(), Error> {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let revision = revision.min(self.sound()?.head);
-        if revision <= self.compacted()? {
+        let mut held = self.alone()?;
+        let revision = revision.min(self.seen.borrow().head);
+        if revision <= held.compacted()? {
             return Ok(());
         }
-        let mut batch = Batch::default();
-        batch.insert(COMPACTED, revision.to_string().as_str());
-        let changes = self.db.range(record::CHANGES.to_owned()..=record::change_key(revision)).keys();
-        let parts = self.db.range(record::PARTS.to_owned()..record::parts_of(revision + 1)).keys();
+        let mut write = Write::new(COMPACTED, revision.to_string(), true);
+        let db = held.db()?;
+        let changes = db.range(record::CHANGES.to_owned()..=record::change_key(revision)).keys();
+        let parts = db.range(record::PARTS.to_owned()..record::parts_of(revision + 1)).keys();
         for key in changes.chain(parts) {
-            batch.remove(key.map_err(failed)?);
+            write.batch.remove(key.map_err(failed)?);
         }
-        self.write(batch)
+        self.write(&mut held, &write)
     }
 
-    fn renew_epoch(&self, current: &str) -> Result<String, Error> {
-        let _alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        let seen = self.sound()?;
+    fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+        let mut held = self.alone()?;
+        let seen = self.seen.borrow().clone();
         if seen.epoch != current {
             return Ok(seen.epoch);
         }
         let epoch = record::new_epoch();
-        let mut batch = Batch::default();
-        batch.insert(EPOCH, epoch.as_str());
-        self.write(batch)?;
+        let mut write = Write::new(EPOCH, epoch.clone(), true);
+        let lineage = record::lineage_text(predecessors, &held.lineage()?);
+        write.insert(LINEAGE, lineage.as_bytes());
+        self.write(&mut held, &write)?;
         self.seen.send_modify(|seen| seen.epoch.clone_from(&epoch));
         Ok(epoch)
     }
 
     fn compacted(&self) -> Result<u64, Error> {
-        let value = self.db.get(COMPACTED).map_err(failed)?;
+        self.shared()?.compacted()
+    }
+
+    /// Writes durably. Where that fails what is on the disk is read again, so that the answer is certain unless that
+    /// fails too.
+    fn write(&self, held: &mut Held, write: &Write) -> Result<(), Error> {
+        let unavailable = |reason: String| Error::Unavailable { reason };
+        match held.disk.has_room(write.bytes, write.is_urgent) {
+            Ok(true) => {}
+            Ok(false) => {
+                return Err(unavailable(
+                    "its disk is full; free space or enlarge the volume. Until then only kills and removals \
+                     are written"
+                        .to_owned(),
+                ));
+            }
+            Err(error) => return Err(unavailable(format!("the room on its disk is unknown: {error}"))),
+        }
+        let Err(error) = held.write(&write.batch) else { return Ok(()) };
+        let reason = format!("writing to its disk failed: {error}");
+        tracing::error!(%error, "writing to the store's disk failed; the store is opened again");
+        if let Err(again) = self.open_again(held) {
+            return Err(Error::Uncertain { reason: format!("{reason}; {again}") });
+        }
+        let (key, value) = &write.mark;
+        let found = held.db()?.get(key).map_err(failed)?;
+        if found.is_some_and(|found| *found == *value.as_bytes()) { Ok(()) } else { Err(unavailable(reason)) }
+    }
+}
+
+impl Held {
+    fn db(&self) -> Result<&Db, Error> {
+        self.db.as_ref().ok_or_else(|| Error::Unavailable { reason: "its files are not open".to_owned() })
+    }
+
+    fn write(&mut self, batch: &Batch) -> Result<(), sled::Error> {
+        if let Some(db) = &self.db {
+            db.apply_batch(batch.clone())?;
+            flush(db)?;
+        }
+        Ok(self.disk.sync()?)
+    }
+
+    fn lineage(&self) -> Result<Vec<String>, Error> {
+        Ok(record::lineage(self.db()?.get(LINEAGE).map_err(failed)?.as_deref()))
+    }
+
+    fn identity(&self, Seen { epoch, head, .. }: Seen, revision: u64) -> Result<Identity, Error> {
+        let record = self.db()?.get(record::change_key(revision)).map_err(failed)?;
+        let commit = record.map(|record| record::decode_record(revision, &record)).transpose()?;
+        let commit = commit.map(|record| record.commit);
+        Ok(Identity { epoch, revision: head, commit, lineage: self.lineage()? })
+    }
+
+    fn compacted(&self) -> Result<u64, Error> {
+        let value = self.db()?.get(COMPACTED).map_err(failed)?;
         value.map_or(Ok(0), |value| record::number(&value, COMPACTED))
     }
 
-    /// Writes a batch durably. After a failure the disk may hold it or not, so that nothing is written or read
-    /// any more until the store is opened anew.
-    fn write(&self, batch: Batch) -> Result<(), Error> {
-        self.db.apply_batch(batch).and_then(|()| self.db.flush()).map(|_| ()).map_err(|error| {
-            let reason = format!("writing to disk failed: {error}");
-            self.seen.send_modify(|seen| seen.broken = Some(reason.clone()));
-            Error::Uncertain { reason }
-        })
-    }
-
-    fn sound(&self) -> Result<Seen, Error> {
-        let seen = self.seen.borrow().clone();
-        match seen.broken {
-            Some(reason) => Err(Error::Unavailable { reason: format!("{reason}; restart to read it again") }),
-            None => Ok(seen),
+    fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+        let db = self.db()?;
+        let mut changes = Vec::new();
+        for pair in db.range(record::change_key(after + 1)..=record::change_key(upto)) {
+            let (key, value) = pair.map_err(failed)?;
+            let key = text(&key)?;
+            let revision = record::revision_of(key).ok_or_else(|| damaged(format!("the key {key:?}")))?;
+            let record = record::decode_record(revision, &value)?;
+            let mut parts = Vec::new();
+            for number in 0..record.parts as usize {
+                let part = db.get(record::part_key(revision, record.commit, number)).map_err(failed)?;
+                parts.extend(part.map(|part| Bytes::copy_from_slice(&part)));
+            }
+            changes.push(record::decode_change(revision, &record, &parts)?);
         }
+        Ok(changes)
     }
 }
 
@@ -296,7 +483,7 @@ impl Watcher {
                 Err(error) => return Err(error),
             };
             if changes.first().is_none_or(|first| first.revision != after + 1) {
-                let oldest = self.store.blocking(Inner::compacted).await?;
+                let oldest = self.store.reading(Inner::compacted).await?;
                 return Err(Error::Compacted { oldest });
             }
             self.ready = changes.into();
@@ -304,21 +491,44 @@ impl Watcher {
     }
 }
 
-/// Makes the folder and what is missing above it, for the user alone: the hashes of tokens and the cluster key lie in it,
-/// in files that sled makes readable to whoever may enter. What is there stays as it is.
-fn create_folder(path: &Path) -> std::io::Result<()> {
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path)
+/// Opens the database and writes what makes it a store where it is new. On a full disk that takes the room that is
+/// kept.
+fn open_db(path: &Path, disk: &mut Disk) -> Result<Db, sled::Error> {
+    if !disk.has_room(0, true)? {
+        tracing::warn!("the disk of the store is full, and so it may not be opened");
+    }
+    let db = sled::Config::new().path(path).flush_every_ms(None).cache_capacity(CACHE_BYTES).open()?;
+    if db.get(EPOCH)?.is_none() {
+        let mut batch = Batch::default();
+        batch.insert(EPOCH, record::new_epoch().as_str());
+        batch.insert(HEAD, Head::at(0).text().as_str());
+        db.apply_batch(batch)?;
+        flush(&db)?;
+    }
+    disk.sync_all()?;
+    Ok(db)
+}
+
+/// Hands what was written to the system. Sled forgets to wake who waits for a write that failed; another flush does it.
+fn flush(db: &Db) -> Result<(), sled::Error> {
+    std::thread::scope(|scope| {
+        let (done, flushed) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while flushed.recv_timeout(FLUSHED_WITHIN) == Err(mpsc::RecvTimeoutError::Timeout) {
+                let _ = db.flush();
+            }
+        });
+        let result = db.flush();
+        drop(done);
+        result.map(drop)
+    })
 }
 
 fn read_seen(db: &Db) -> Result<Seen, Error> {
     let read = |key| db.get(key).map_err(failed)?.ok_or_else(|| damaged(format!("{key} is missing")));
     let epoch = read(EPOCH)?;
     let head = Head::parse(&read(HEAD)?)?;
-    Ok(Seen { epoch: text(&epoch)?.to_owned(), head: head.revision, broken: None })
+    Ok(Seen { epoch: text(&epoch)?.to_owned(), head: head.revision })
 }
 
 fn text(bytes: &[u8]) -> Result<&str, Error> {
@@ -335,10 +545,63 @@ fn failed(error: sled::Error) -> Error {
 fn open_error(path: &Path, error: sled::Error) -> OpenError {
     let path = path.to_owned();
     match error {
-        sled::Error::Io(source) if source.to_string().contains("could not acquire lock") => {
-            OpenError::Locked { path }
-        }
+        error if is_locked(&error) => OpenError::Locked { path },
         sled::Error::Io(source) => OpenError::Unusable { path, source },
         error => OpenError::Damaged { path, reason: error.to_string() },
+    }
+}
+
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(source) if source.to_string().contains("could not acquire lock"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::super::Edit;
+    use super::*;
+
+    fn change(revision: u64) -> Change {
+        Change {
+            revision,
+            commit: 0,
+            at: SystemTime::UNIX_EPOCH,
+            author: String::new(),
+            reason: String::new(),
+            peer: String::new(),
+            principal: String::new(),
+            request_id: String::new(),
+            request_digest: 0,
+            edits: vec![Edit {
+                key: "rules/a".to_owned(),
+                value: Some(Bytes::from_static(b"1")),
+                before: None,
+            }],
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_panic_left_on_disk_is_the_truth_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SledStore::open(folder.path()).await.unwrap();
+        store.commit(0, &[change(1)]).await.unwrap();
+        let fails = |inner: &Inner| {
+            let mut held = inner.alone()?;
+            let mut write = Write::new(HEAD, Head::at(2).text(), false);
+            write.insert(&record::change_key(2), &record::encode(&change(2), 7, INLINE_BYTES).record);
+            held.write(&write.batch).unwrap();
+            if held.is_sound {
+                panic!("as sled may");
+            }
+            Ok(())
+        };
+        let failed = store.writing(fails).await;
+        assert!(matches!(failed, Err(Error::Uncertain { .. })), "{failed:?}");
+        let again = store.commit(1, &[change(2)]).await;
+        assert!(matches!(again, Err(Error::Conflict { head: 2 })), "{again:?}");
+        assert_eq!(store.load().await.unwrap().revision, 2);
+        assert_eq!(store.changes(0, 9).await.unwrap().len(), 2);
+        store.commit(2, &[change(3)]).await.unwrap();
     }
 }

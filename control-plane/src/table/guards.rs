@@ -85,10 +85,11 @@ impl Guards {
         self.guards.values()
     }
 
-    /// The guards behind a pattern, in order.
-    pub(crate) fn after(&self, pattern: &Pattern) -> impl Iterator<Item = &Arc<StoredGuard>> {
+    /// The guards behind a pattern, in order; `None` = all.
+    pub(crate) fn behind(&self, pattern: Option<&Pattern>) -> impl Iterator<Item = &Arc<StoredGuard>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.guards.range((Excluded(Place::of(pattern)), Unbounded)).map(|(_, stored)| stored)
+        let start = pattern.map(Place::of).map_or(Unbounded, Excluded);
+        self.guards.range((start, Unbounded)).map(|(_, stored)| stored)
     }
 
     /// The guards that match a route.

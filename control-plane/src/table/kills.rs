@@ -17,6 +17,11 @@ use damper_proto::{convert, v1};
 use prost::Message as _;
 use rpds::RedBlackTreeMapSync;
 
+use super::stored::decoded_whole;
+
+/// The time since a kill was set is taken for the way here up to this, and beyond for a difference of clocks.
+const CLOCKS_AGREE: Duration = Duration::from_secs(2);
+
 /// All kills at one revision, those included that are over.
 #[derive(Clone, Debug)]
 pub(crate) struct Kills {
@@ -33,6 +38,8 @@ pub(crate) struct StoredKill {
     pub(crate) expires_at: SystemTime,
     /// Since when this replica holds it.
     held_since: Instant,
+    /// It was set when this replica got it, so that what is left of its time is known by the steady clock too.
+    arrived: bool,
 }
 
 impl Kills {
@@ -41,12 +48,18 @@ impl Kills {
         Self { kills: RedBlackTreeMapSync::new_sync() }
     }
 
-    /// Takes up what is stored for a pattern.
-    pub(super) fn set(&mut self, pattern: &Pattern, value: &[u8], revision: u64) {
-        match StoredKill::read(pattern, value, revision) {
+    /// Takes up what is stored for a pattern; `arrived`: it was set just now, not at some time before.
+    pub(super) fn set(&mut self, pattern: &Pattern, value: &[u8], revision: u64, arrived: bool) {
+        let read = StoredKill::read(pattern, value, revision);
+        match read.map(|stored| if arrived { stored.arrived() } else { stored }) {
             Some(stored) => self.kills.insert_mut(pattern.clone(), Arc::new(stored)),
             None => self.remove(pattern),
         }
+    }
+
+    /// Puts one in the place of its key's.
+    pub(super) fn put(&mut self, kill: Arc<StoredKill>) {
+        self.kills.insert_mut(kill.kill.pattern().clone(), kill);
     }
 
     /// Takes out the kill of this pattern.
@@ -74,11 +87,6 @@ impl Kills {
         self.all().filter(move |stored| stored.remaining(now).is_some())
     }
 
-    /// Those in force as operators see them.
-    pub(crate) fn shown(&self, now: SystemTime) -> Vec<v1::KillSwitch> {
-        self.all().filter_map(|stored| stored.shown(now)).collect()
-    }
-
     /// The kill in force that stops most on a route: one that refuses first sends too, then the one that lasts
     /// longest.
     pub(crate) fn of_route(&self, route: &RouteKey, now: SystemTime) -> Option<&Arc<StoredKill>> {
@@ -94,21 +102,24 @@ impl Kills {
 
     /// True if the other table has the same kills in the same versions.
     pub(crate) fn same(&self, other: &Self) -> bool {
-        let versions = |(pattern, stored): (_, &Arc<StoredKill>)| (pattern, stored.kill.revision());
+        let versions = |(pattern, stored): (_, &Arc<StoredKill>)| {
+            // The end tells apart kills that were set from memory at one revision.
+            (pattern, stored.kill.revision(), stored.expires_at)
+        };
         self.kills.iter().map(versions).eq(other.kills.iter().map(versions))
     }
 }
 
 impl StoredKill {
-    fn read(pattern: &Pattern, value: &[u8], revision: u64) -> Option<Self> {
+    pub(super) fn read(pattern: &Pattern, value: &[u8], revision: u64) -> Option<Self> {
         let read = || {
-            let wire = v1::KillSwitch::decode(value).map_err(|error| error.to_string())?;
+            let wire: v1::KillSwitch = decoded_whole(value)?;
             let wire = v1::KillSwitch { key: Some(pattern.into()), revision, remaining: None, ..wire };
             let kill = Kill::new(pattern.clone(), wire.calls, wire.reason.clone(), revision);
             let kill = kill.map_err(|faults| faults.to_string())?;
             let expires_at = wire.expires_at.and_then(|at| SystemTime::try_from(at).ok());
             let expires_at = expires_at.ok_or_else(|| "expires_at: is no time".to_owned())?;
-            Ok::<_, String>(Self { wire, kill, expires_at, held_since: Instant::now() })
+            Ok::<_, String>(Self { wire, kill, expires_at, held_since: Instant::now(), arrived: false })
         };
         let warn = |problem: &String| {
             tracing::warn!(%pattern, revision, problem, "a stored kill can not be read; it is not in force");
@@ -118,12 +129,33 @@ impl StoredKill {
 
     /// The value to store for a kill.
     pub(crate) fn value(kill: &v1::KillSwitch) -> Vec<u8> {
-        v1::KillSwitch { revision: 0, remaining: None, ..kill.clone() }.encode_to_vec()
+        v1::KillSwitch { revision: 0, remaining: None, unstored: false, ..kill.clone() }.encode_to_vec()
     }
 
-    /// What is left of its time; none once it is over.
+    /// The same, set just now. Where the clocks agree it is held from when it was set, so that it ends by both clocks
+    /// at once.
+    pub(super) fn arrived(self) -> Self {
+        let lag = SystemTime::now().duration_since(self.updated_at()).ok().filter(|lag| *lag <= CLOCKS_AGREE);
+        let held_since = self.held_since.checked_sub(lag.unwrap_or_default()).unwrap_or(self.held_since);
+        Self { arrived: true, held_since, ..self }
+    }
+
+    /// What is left of its time; none once it is over. By the wall clock, which may be ahead of the one by which it
+    /// was set: one that was set while this replica looked on lasts for its whole time by the steady clock too.
     pub(crate) fn remaining(&self, now: SystemTime) -> Option<Duration> {
-        self.expires_at.duration_since(now).ok().filter(|left| !left.is_zero())
+        self.remaining_by(now, Instant::now())
+    }
+
+    fn remaining_by(&self, now: SystemTime, steady: Instant) -> Option<Duration> {
+        let by_wall = self.expires_at.duration_since(now).unwrap_or_default();
+        let by_steady = if self.arrived { self.still_to_hold(steady) } else { Duration::ZERO };
+        Some(by_wall.max(by_steady)).filter(|left| !left.is_zero())
+    }
+
+    /// When it was set, by the clock of the server that took it.
+    pub(crate) fn updated_at(&self) -> SystemTime {
+        let set_at = self.wire.updated_at.and_then(|at| SystemTime::try_from(at).ok());
+        set_at.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 
     /// How long ago it was set; nothing where a clock is behind, or where that is not known.
@@ -186,6 +218,16 @@ mod tests {
             let sent = stored.sent(at(now)).map(|sent| sent.remaining.unwrap().seconds);
             assert_eq!(sent, left, "at {now}");
         }
+        // Set while this replica looked on, it lasts although this replica's clock is ahead of its end.
+        let arrived = StoredKill::read(&pattern, &StoredKill::value(&wire), 1).unwrap().arrived();
+        let held = |seconds| arrived.held_since + Duration::from_secs(seconds);
+        for (now, steady, left) in
+            [(3_600, 0, Some(60)), (3_600, 59, Some(1)), (3_600, 60, None), (0, 90, Some(60))]
+        {
+            let remaining = arrived.remaining_by(at(now), held(steady));
+            assert_eq!(remaining.map(|left| left.as_secs()), left, "at {now}, held for {steady}");
+        }
+        assert_eq!(arrived.sent(at(3_600)).map(|sent| sent.remaining.unwrap().seconds >= 59), Some(true));
         assert!(stored.still_to_hold(stored.held_since) == Duration::from_secs(60));
         assert!(stored.still_to_hold(stored.held_since + Duration::from_secs(61)).is_zero());
         let unknown = v1::KillSwitch { updated_at: None, ..wire };

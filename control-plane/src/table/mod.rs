@@ -7,28 +7,35 @@
 //! how far they may go. The latest changes are remembered by revision, for streams that resume.
 
 mod guards;
+mod held;
 mod kills;
 mod now;
 mod stored;
 mod subject;
 mod tokens;
 mod tried;
+mod values;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use damper_core::{Explanation, Guard, Pattern, RouteKey, Rule, Table};
+use damper_proto::v1;
 use rpds::RedBlackTreeMapSync;
 
 pub(crate) use self::guards::{Exceeded, Guards};
+pub(crate) use self::held::{HeldKill, HeldKills, NotHeld};
 pub(crate) use self::kills::{Kills, StoredKill};
 pub(crate) use self::stored::{StoredGuard, StoredRule};
 pub(crate) use self::subject::{GUARDS, KILLS, RULES, Subject, decoded};
 pub(crate) use self::tokens::{CLUSTER_KEY, StoredToken, TOKENS, Tokens, description, token_key, token_of};
-use crate::store::{Change, State};
+pub(crate) use self::values::edits_to;
+use crate::standing::Unaccepted;
+use crate::store::{Change, Position, State};
 
-/// How many changed patterns are remembered in memory; older changes are read from the store.
+/// How many changed patterns are remembered; a client that holds an older revision gets everything.
 const REMEMBERED_PATTERNS: usize = 20_000;
 
 /// Why a rule is off that this server can not read, or not limit as a guard wants it.
@@ -43,11 +50,23 @@ pub(crate) struct TableView {
     guards: Guards,
     kills: Kills,
     tokens: Tokens,
-    /// What each of the latest changes touched.
-    recent: RedBlackTreeMapSync<u64, Arc<[Subject]>>,
+    /// Entries that this version cannot read, beside rules and guards, as they are stored.
+    others: RedBlackTreeMapSync<String, Bytes>,
+    /// The id of the commit that made the revision; 0 = unknown.
+    commit: u64,
+    /// The epochs that an operator made this store the successor of.
+    lineage: Arc<[String]>,
+    /// What each of the latest changes touched, and the id of its commit.
+    recent: RedBlackTreeMapSync<u64, (u64, Arc<[Subject]>)>,
+    /// The revision that was read whole, and the id of its commit.
+    loaded: (u64, u64),
     recent_subjects: usize,
     /// The store has not answered since.
     pub(crate) stale_since: Option<SystemTime>,
+    /// Kills that the store could not take yet; `kills` has them already.
+    held: Arc<HeldKills>,
+    /// The store holds something else than this, which no operator has accepted.
+    pub(crate) unaccepted: Option<Arc<Unaccepted>>,
 }
 
 /// Why which rule applies to a route, and how far.
@@ -64,21 +83,22 @@ impl TableView {
         let mut view = Self {
             epoch: state.epoch.as_str().into(),
             revision: state.revision,
+            commit: state.commit,
+            lineage: state.lineage.clone().into(),
+            loaded: (state.revision, state.commit),
             rules: RedBlackTreeMapSync::new_sync(),
             guards: Guards::none(),
             kills: Kills::none(),
             tokens: Tokens::none(),
+            others: RedBlackTreeMapSync::new_sync(),
             recent: RedBlackTreeMapSync::new_sync(),
             recent_subjects: 0,
             stale_since: None,
+            held: Arc::default(),
+            unaccepted: None,
         };
         for (key, entry) in &state.entries {
-            if view.tokens.follow(key, Some(&entry.value), entry.revision) {
-                continue;
-            }
-            if let Some(subject) = Subject::of_key(key) {
-                view.set(&subject, &entry.value, entry.revision);
-            }
+            view.follow(key, Some(&entry.value), entry.revision, false);
         }
         view
     }
@@ -87,15 +107,10 @@ impl TableView {
     pub(crate) fn apply(&mut self, change: &Change) {
         let mut subjects = Vec::with_capacity(change.edits.len());
         for edit in &change.edits {
-            if self.tokens.follow(&edit.key, edit.value.as_ref(), change.revision) {
-                continue;
-            }
-            let Some(subject) = Subject::of_key(&edit.key) else { continue };
             let all_read = self.guards.all_read();
-            match &edit.value {
-                Some(value) => self.set(&subject, value, change.revision),
-                None => self.remove(&subject),
-            }
+            let Some(subject) = self.follow(&edit.key, edit.value.as_ref(), change.revision, true) else {
+                continue;
+            };
             if let Subject::Guard(guard) = &subject
                 && !(all_read && self.guards.all_read())
             {
@@ -105,17 +120,17 @@ impl TableView {
             }
             subjects.push(subject);
         }
-        self.revision = change.revision;
+        (self.revision, self.commit) = (change.revision, change.commit);
         self.recent_subjects += subjects.len().max(1);
-        self.recent.insert_mut(change.revision, subjects.into());
+        self.recent.insert_mut(change.revision, (change.commit, subjects.into()));
         while self.recent_subjects > REMEMBERED_PATTERNS {
-            let Some((&oldest, subjects)) = self.recent.first() else { break };
+            let Some((&oldest, (_, subjects))) = self.recent.first() else { break };
             self.recent_subjects -= subjects.len().max(1);
             self.recent.remove_mut(&oldest);
         }
     }
 
-    fn set(&mut self, subject: &Subject, value: &[u8], revision: u64) {
+    fn set(&mut self, subject: &Subject, value: &[u8], revision: u64, arrived: bool) {
         match subject {
             Subject::Rule(pattern) => {
                 let stored = StoredRule::read(pattern, value, revision);
@@ -124,7 +139,7 @@ impl TableView {
             Subject::Guard(pattern) => {
                 self.guards.put(Arc::new(StoredGuard::read(pattern, value, revision)));
             }
-            Subject::Kill(pattern) => self.kills.set(pattern, value, revision),
+            Subject::Kill(pattern) => self.kills.set(pattern, value, revision, arrived),
         }
     }
 
@@ -148,9 +163,64 @@ impl TableView {
         self.revision
     }
 
+    /// The epochs that an operator made this store the successor of.
+    pub(crate) fn lineage(&self) -> &[String] {
+        &self.lineage
+    }
+
+    /// Where the table is in its store's history.
+    pub(crate) fn position(&self) -> Position {
+        Position { epoch: self.epoch.to_string(), revision: self.revision, commit: self.commit }
+    }
+
+    /// The id of the commit that made a revision; `None` if that is not remembered.
+    pub(crate) fn commit_of(&self, revision: u64) -> Option<u64> {
+        let (loaded, by) = self.loaded;
+        let commit = match revision {
+            _ if revision == self.revision => self.commit,
+            _ if revision == loaded => by,
+            _ => self.recent.get(&revision)?.0,
+        };
+        Some(commit).filter(|commit| *commit != 0)
+    }
+
+    /// How many rules, guards, kills and tokens there are.
+    pub(crate) fn entries(&self) -> usize {
+        self.rules.size() + self.guards.len() + self.kills.stored_count() + self.tokens.all().count()
+    }
+
+    /// The kills in force as operators see them.
+    pub(crate) fn shown_kills(&self, now: SystemTime) -> Vec<v1::KillSwitch> {
+        let shown = self.kills.all().filter_map(|stored| {
+            let unstored = self.held.has(stored.kill.pattern());
+            Some(v1::KillSwitch { unstored, ..stored.shown(now)? })
+        });
+        shown.collect()
+    }
+
+    /// Kills that the store could not take yet.
+    pub(crate) fn held(&self) -> &Arc<HeldKills> {
+        &self.held
+    }
+
+    /// The table with kills in force that the store could not take yet. Those that the store has are settled, unless
+    /// nothing is known of it at present.
+    pub(crate) fn holding(&self, held: &mut Arc<HeldKills>) -> Self {
+        let is_current = self.stale_since.is_none() && self.unaccepted.is_none();
+        if is_current && !held.is_empty() {
+            Arc::make_mut(held).settle(&self.kills, self.revision);
+        }
+        let mut view = self.clone();
+        held.apply(&mut view.kills);
+        view.held = held.clone();
+        view
+    }
+
     /// True if this is the other view with no more than a change of `stale_since`.
     pub(crate) fn same_rules(&self, other: &Self) -> bool {
-        self.revision == other.revision && self.epoch == other.epoch
+        self.revision == other.revision
+            && self.epoch == other.epoch
+            && (Arc::ptr_eq(&self.held, &other.held) || self.kills.same(&other.kills))
     }
 
     /// How many rules there are.
@@ -192,10 +262,13 @@ impl TableView {
         self.rules.iter()
     }
 
-    /// The rules behind a pattern, in order.
-    pub(crate) fn after(&self, pattern: &Pattern) -> impl Iterator<Item = (&Pattern, &Arc<StoredRule>)> {
+    /// The rules behind a pattern, in order; `None` = all.
+    pub(crate) fn behind<'a>(
+        &'a self,
+        pattern: Option<&'a Pattern>,
+    ) -> impl Iterator<Item = (&'a Pattern, &'a Arc<StoredRule>)> {
         use std::ops::Bound::{Excluded, Unbounded};
-        self.rules.range((Excluded(pattern), Unbounded))
+        self.rules.range((pattern.map_or(Unbounded, Excluded), Unbounded))
     }
 
     /// The rule that applies to a route, before guards; none also where the nearest one can not be read.
@@ -252,7 +325,7 @@ impl TableView {
 
     /// What the change of a revision was about; none where that is no longer remembered.
     pub(crate) fn changed_at(&self, revision: u64) -> Option<Arc<[Subject]>> {
-        self.recent.get(&revision).cloned()
+        self.recent.get(&revision).map(|(_, subjects)| subjects.clone())
     }
 
     /// What was changed after a revision; none where that is no longer remembered.
@@ -262,7 +335,7 @@ impl TableView {
         }
         self.recent.get(&(revision + 1))?;
         let changes = self.recent.range(revision + 1..);
-        Some(changes.flat_map(|(_, subjects)| subjects.iter().cloned()).collect())
+        Some(changes.flat_map(|(_, (_, subjects))| subjects.iter().cloned()).collect())
     }
 }
 

@@ -25,7 +25,7 @@ impl TableView {
             if (entry.revision > base || !known)
                 && let Some(subject) = Subject::of_key(key)
             {
-                now.set(&subject, &entry.value, entry.revision);
+                now.set(&subject, &entry.value, entry.revision, false);
             }
         }
         if now.len() + now.guards.len() != there {
@@ -54,7 +54,7 @@ impl TableView {
     }
 
     fn empty(epoch: &str) -> Self {
-        Self::of(&State { epoch: epoch.to_owned(), revision: 0, entries: Default::default() })
+        Self::of(&State { epoch: epoch.to_owned(), revision: 0, ..State::default() })
     }
 
     fn drop_all_but(&mut self, entries: &Entries<'_>) {
@@ -97,7 +97,12 @@ mod tests {
             };
             (key, Entry { revision, value: value.into() })
         };
-        State { epoch: epoch.to_owned(), revision, entries: rules.chain(guards).map(entry).collect() }
+        State {
+            epoch: epoch.to_owned(),
+            revision,
+            entries: rules.chain(guards).map(entry).collect(),
+            ..State::default()
+        }
     }
 
     fn told(view: &TableView) -> Vec<(Subject, u64, String)> {

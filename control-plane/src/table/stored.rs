@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::{convert, v1};
 use prost::Message;
@@ -17,6 +18,8 @@ pub(crate) struct StoredRule {
     pub(crate) wire: v1::Rule,
     /// None where this version can not read it.
     pub(crate) rule: Option<Arc<Rule>>,
+    /// The stored value of such a one.
+    pub(super) unread: Option<Bytes>,
 }
 
 /// A guard as stored.
@@ -27,6 +30,8 @@ pub(crate) struct StoredGuard {
     pub(crate) wire: v1::Guard,
     /// None where this version can not read it.
     pub(crate) guard: Option<Arc<Guard>>,
+    /// The stored value of such a one.
+    pub(super) unread: Option<Bytes>,
 }
 
 impl StoredRule {
@@ -34,7 +39,8 @@ impl StoredRule {
         let of = |wire| v1::Rule { key: Some(pattern.into()), revision, ..wire };
         let (wire, rule) = read(value, of, convert::rule);
         let rule = rule.inspect_err(|problem| warn("rule", pattern, revision, problem)).ok();
-        Self { wire, rule: rule.map(Arc::new) }
+        let unread = rule.is_none().then(|| Bytes::copy_from_slice(value));
+        Self { wire, rule: rule.map(Arc::new), unread }
     }
 
     /// The value to store for a rule.
@@ -48,12 +54,13 @@ impl StoredGuard {
         let of = |wire| v1::Guard { key: Some(pattern.into()), revision, ..wire };
         let (wire, guard) = read(value, of, convert::guard);
         let guard = guard.inspect_err(|problem| warn("guard", pattern, revision, problem)).ok();
-        Self { pattern: pattern.clone(), wire, guard: guard.map(Arc::new) }
+        let unread = guard.is_none().then(|| Bytes::copy_from_slice(value));
+        Self { pattern: pattern.clone(), wire, guard: guard.map(Arc::new), unread }
     }
 
     /// A guard that is about to be stored, to see what it would do.
     pub(crate) fn tried(guard: Guard, wire: v1::Guard) -> Self {
-        Self { pattern: guard.pattern().clone(), wire, guard: Some(Arc::new(guard)) }
+        Self { pattern: guard.pattern().clone(), wire, guard: Some(Arc::new(guard)), unread: None }
     }
 
     /// The value to store for a guard.
@@ -68,13 +75,24 @@ fn read<W: Message + Default, T>(
     of: impl Fn(W) -> W,
     parse: impl Fn(&W) -> Result<T, Faults>,
 ) -> (W, Result<T, String>) {
-    match W::decode(value) {
+    match decoded_whole::<W>(value) {
         Ok(wire) => {
             let wire = of(wire);
             let parsed = parse(&wire).map_err(|faults| faults.to_string());
             (wire, parsed)
         }
-        Err(error) => (of(W::default()), Err(error.to_string())),
+        // What this version knows of it is shown, and never carried out.
+        Err(problem) => (of(W::decode(value).unwrap_or_default()), Err(problem)),
+    }
+}
+
+/// A message of which this version knows every field. prost drops the fields that it does not know, so that the
+/// message is shorter then; carried out or stored again it would lack what a later version put into it.
+pub(super) fn decoded_whole<W: Message + Default>(value: &[u8]) -> Result<W, String> {
+    let message = W::decode(value).map_err(|error| error.to_string())?;
+    match message.encoded_len() == value.len() {
+        true => Ok(message),
+        false => Err("it has fields of a later version".to_owned()),
     }
 }
 

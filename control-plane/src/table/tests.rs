@@ -28,6 +28,7 @@ fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
     };
     Change {
         revision,
+        commit: 0,
         at: SystemTime::UNIX_EPOCH,
         author: String::new(),
         reason: String::new(),
@@ -39,8 +40,42 @@ fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
     }
 }
 
+/// A value with a field that this version does not know.
+fn of_a_later_version(mut value: Vec<u8>) -> Vec<u8> {
+    value.extend([0xa2, 0x06, 0x01, b'x']);
+    value
+}
+
+#[test]
+fn entry_with_unknown_fields_is_unread_and_kept_whole() {
+    let pattern = || Pattern::parse("shop", "*", "stock", "*").unwrap();
+    let (rule, guard, kill) = (Subject::Rule(pattern()), Subject::Guard(pattern()), Subject::Kill(pattern()));
+    let rule_value = of_a_later_version(StoredRule::value(&v1::Rule::default()));
+    let guard_value = of_a_later_version(StoredGuard::value(&v1::Guard::default()));
+    let now = std::time::SystemTime::now();
+    let wire = v1::KillSwitch {
+        reason: "r".to_owned(),
+        updated_at: Some(now.into()),
+        expires_at: Some((now + std::time::Duration::from_secs(60)).into()),
+        ..v1::KillSwitch::default()
+    };
+    let kill_value = of_a_later_version(StoredKill::value(&wire));
+    let mut view = empty();
+    let edits = [(&rule, &rule_value), (&guard, &guard_value), (&kill, &kill_value)];
+    view.apply(&change(1, edits.map(|(subject, value)| (subject.clone(), Some(value.clone()))).into()));
+    assert!(view.stored(&pattern()).unwrap().rule.is_none());
+    assert!(view.guards().stored(&pattern()).unwrap().guard.is_none());
+    assert_eq!(view.kills().stored_count(), 0);
+    let values: std::collections::BTreeMap<String, bytes::Bytes> = view.values().collect();
+    for (subject, value) in edits {
+        assert_eq!(values[&subject.key()], value, "{subject}");
+    }
+    view.apply(&change(2, vec![(kill.clone(), None)]));
+    assert!(view.values().all(|(key, _)| key != kill.key()));
+}
+
 fn empty() -> TableView {
-    TableView::of(&State { epoch: "e".to_owned(), revision: 0, entries: Default::default() })
+    TableView::of(&State { epoch: "e".to_owned(), revision: 0, ..State::default() })
 }
 
 fn off() -> Vec<u8> {
@@ -164,7 +199,8 @@ fn guards_are_listed_once_from_any_place_on() {
     let listed: Vec<&Pattern> = view.guards().iter().map(|stored| &stored.pattern).collect();
     assert_eq!(listed.len(), all.len());
     for (n, pattern) in listed.iter().enumerate() {
-        let after: Vec<&Pattern> = view.guards().after(pattern).map(|stored| &stored.pattern).collect();
+        let after: Vec<&Pattern> =
+            view.guards().behind(Some(pattern)).map(|stored| &stored.pattern).collect();
         assert_eq!(after, listed[n + 1..]);
     }
 }

@@ -14,8 +14,10 @@ use damper_proto::v1;
 use prost::Message;
 use rpds::RedBlackTreeMapSync;
 
+use super::stored::decoded_whole;
 use crate::access::{ClusterKey, Hash, Role, Scope, TokenId};
 use crate::store::key;
+use crate::tls::validity;
 
 /// The part of the store that holds tokens.
 pub(crate) const TOKENS: &str = "tokens/";
@@ -79,6 +81,14 @@ impl Tokens {
         true
     }
 
+    /// True if the entry of this key was read.
+    pub(super) fn has_read(&self, key: &str) -> bool {
+        match token_of(key) {
+            Some(id) => self.tokens.contains_key(&id),
+            None => self.cluster_key.is_some(),
+        }
+    }
+
     /// The token of this id, in force or over.
     pub(crate) fn stored(&self, id: &TokenId) -> Option<&Arc<StoredToken>> {
         self.tokens.get(id)
@@ -100,10 +110,16 @@ impl Tokens {
 }
 
 impl StoredToken {
+    /// When it ends, where that is soon.
+    pub(crate) fn ends_soon(&self, now: SystemTime) -> Option<SystemTime> {
+        let created = self.wire.created_at.and_then(|at| SystemTime::try_from(at).ok());
+        self.expires_at.filter(|end| validity::is_soon(created, *end, now))
+    }
+
     /// An entry of the store; none where this version can not read it.
     pub(crate) fn read(id: &TokenId, value: &[u8], revision: u64) -> Option<Self> {
         let read = || {
-            let kept = Kept::decode(value).map_err(|error| error.to_string())?;
+            let kept: Kept = decoded_whole(value)?;
             let hash = Hash::read(&kept.hash).ok_or("has no hash")?;
             let wire = described(id, kept.token.unwrap_or_default(), revision);
             let role = Role::of(wire.role()).ok_or("role: is not known")?;

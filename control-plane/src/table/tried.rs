@@ -15,7 +15,7 @@ impl TableView {
         for edit in edits {
             let Some(subject) = Subject::of_key(&edit.key) else { continue };
             match &edit.value {
-                Some(value) => tried.set(&subject, value, self.revision),
+                Some(value) => tried.set(&subject, value, self.revision, false),
                 None => tried.remove(&subject),
             }
         }
@@ -31,7 +31,7 @@ impl TableView {
         let mut then = self.clone();
         for (subject, entry) in entries {
             match entry {
-                Some(entry) => then.set(&subject, &entry.value, entry.revision),
+                Some(entry) => then.set(&subject, &entry.value, entry.revision, false),
                 None => then.remove(&subject),
             }
         }

@@ -9,7 +9,7 @@ mod failure;
 mod keychain;
 mod material;
 mod names;
-mod validity;
+pub(crate) mod validity;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -5,10 +5,19 @@ use std::time::{Duration, SystemTime};
 use x509_parser::prelude::X509Certificate;
 use x509_parser::time::ASN1Time;
 
-/// So long before its end a certificate is told of, and when a fifth of its time is left where that is less: what renews
-/// it by itself has done so by then.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// So long before its end a certificate or token is warned of: what renews a long one by itself has done so by then.
 const TELL_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
+/// What is given for no longer than this is renewed by a program. It is warned of when a fifth of its time is left.
+const SHORT: Duration = Duration::from_secs(7 * 24 * 3600);
 const TELL_SHARE: u32 = 5;
+
+/// True if what began and ends at these times ends soon.
+pub(crate) fn is_soon(begins: Option<SystemTime>, ends: SystemTime, now: SystemTime) -> bool {
+    let whole = begins.and_then(|begin| ends.duration_since(begin).ok());
+    let before = whole.filter(|whole| *whole <= SHORT).map_or(TELL_BEFORE, |whole| whole / TELL_SHARE);
+    ends <= now + before
+}
 
 /// Ends that can not be told are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,11 +49,9 @@ impl Validity {
 
     /// The same, or that it ends soon.
     pub(crate) fn warning(&self, now: SystemTime) -> Option<String> {
-        let whole = self.ends_at.zip(self.begins_at).and_then(|(end, begin)| end.duration_since(begin).ok());
-        let before = whole.map_or(TELL_BEFORE, |whole| TELL_BEFORE.min(whole / TELL_SHARE));
-        let soon = self.ends_at.filter(|at| *at <= now + before);
+        let soon = self.ends_at.filter(|at| is_soon(self.begins_at, *at, now));
         let ending = soon.map(|at| {
-            let days = at.duration_since(now).unwrap_or_default().as_secs() / (24 * 3600);
+            let days = at.duration_since(now).unwrap_or_default().as_secs() / DAY.as_secs();
             let left = match days {
                 0 => "less than a day".to_owned(),
                 1 => "1 day".to_owned(),
@@ -67,8 +74,6 @@ fn time(at: ASN1Time) -> Option<SystemTime> {
 mod tests {
     use super::*;
 
-    const DAY: Duration = Duration::from_secs(24 * 3600);
-
     #[test]
     fn a_certificate_is_told_of_before_it_begins_after_it_ended_and_shortly_before() {
         let at = |days: u32| SystemTime::UNIX_EPOCH + days * DAY;
@@ -83,6 +88,8 @@ mod tests {
         }
         let short = Validity { begins_at: Some(at(100)), ends_at: Some(at(105)) };
         assert!(short.warning(at(103)).is_none() && short.warning(at(104)).is_some());
+        let ten_days = Validity { begins_at: Some(at(100)), ends_at: Some(at(110)) };
+        assert!(ten_days.warning(at(100)).unwrap().contains("good for 10 days more"));
         assert_eq!(Validity::default().warning(at(1)), None);
     }
 }

@@ -123,7 +123,7 @@ fn read_time_to_live(
     let words = if nanos == 0 { format!("{seconds} s") } else { format!("{seconds} s and {nanos} ns") };
     let read = convert::length(said).filter(|said| TIME_TO_LIVE.contains(said));
     if read.is_none() {
-        faults.add("time_to_live", format!("{words} is not in 1 min..=10 years (3650 days)"));
+        faults.add("time_to_live", format!("{words} is not in 1 min to 10 years (3650 days)"));
     }
     read
 }

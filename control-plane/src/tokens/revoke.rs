@@ -49,7 +49,7 @@ pub(super) async fn revoke(
     }
     if !done.committed.repeated {
         let (author, principal) = (&asked.options.author, asked.principal());
-        tracing::warn!(%id, author, principal, done.committed.revision, "a token was revoked");
+        tracing::warn!(%id, author, principal, revision = done.committed.revision, "a token was revoked");
     }
     Ok(v1::RevokeTokenResponse { revision: done.committed.revision })
 }

@@ -186,6 +186,7 @@ impl<'a> Draft<'a> {
 fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
     Change {
         revision,
+        commit: 0,
         at: proposal.at,
         author: proposal.author.clone(),
         reason: proposal.reason.clone(),

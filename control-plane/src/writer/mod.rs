@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 pub use self::judge::{Entries, Judge};
-use crate::store::{Entry, Store};
+use crate::store::{Entry, Store, is_urgent};
 
 #[cfg(test)]
 mod tests;
@@ -84,7 +84,8 @@ pub struct Committed {
     /// Whether this is the first result of a request that was repeated.
     pub repeated: bool,
     /// For each key of the proposal the revision of its entry now; none = no entry. In the order of the edits;
-    /// for a request repeated after a restart only the keys that it changed.
+    /// for a request repeated after a restart only the keys that it changed, and for one of many keys that is repeated
+    /// none.
     pub keys: Arc<[(String, Option<u64>)]>,
 }
 
@@ -183,7 +184,8 @@ pub const REMEMBER_REQUESTS: Duration = Duration::from_secs(24 * 3600);
 pub struct Settings {
     /// Bounds on the number of entries. Default: none.
     pub limits: Vec<EntryLimit>,
-    /// How many proposals may wait for the writer. Default 1024; beyond it callers wait for a place.
+    /// How many proposals may wait for the writer, and how many urgent ones. Default 1024; beyond it callers wait for a
+    /// place.
     pub queue: usize,
     /// The longest a proposal of ordinary size waits for its answer. Default 5 s. Large ones get a second more
     /// per MiB and per 5,000 edits.
@@ -207,6 +209,8 @@ impl Default for Settings {
 #[derive(Clone, Debug)]
 pub struct Writer {
     queue: mpsc::Sender<Pending>,
+    /// For kills and removals, which are taken up before all that waits in the other.
+    urgent: mpsc::Sender<Pending>,
     answer_within: Duration,
 }
 
@@ -214,6 +218,8 @@ pub struct Writer {
 #[derive(Debug)]
 struct Pending {
     proposal: Proposal,
+    /// When the proposer no longer waits.
+    deadline: Instant,
     stage: Arc<AtomicU8>,
     reply: oneshot::Sender<Result<Committed, Refusal>>,
 }
@@ -237,6 +243,13 @@ fn move_on(stage: &AtomicU8, to: u8) -> bool {
 }
 
 impl Proposal {
+    /// Whether it goes before others. What has neither edits nor a judge only asks for a first answer, for which its
+    /// repetition waits.
+    fn is_urgent(&self) -> bool {
+        let is_known = self.judge.is_none() || !self.edits.is_empty();
+        is_known && is_urgent(self.edits.iter().map(|edit| (edit.key.as_str(), edit.value.as_ref())))
+    }
+
     /// Keys and values together.
     fn bytes(&self) -> usize {
         self.edits.iter().map(|edit| edit.key.len() + edit.value.as_ref().map_or(0, Bytes::len)).sum()
@@ -246,10 +259,12 @@ impl Proposal {
 impl Writer {
     /// Starts the task. It loads the store by itself, at once and again when it must.
     pub fn spawn(store: Arc<dyn Store>, settings: Settings) -> (Self, JoinHandle<()>) {
-        let (queue, proposals) = mpsc::channel(settings.queue.max(1));
+        let room = settings.queue.max(1);
+        let ((queue, ordinary), (urgent, first)) = (mpsc::channel(room), mpsc::channel(room));
         let answer_within = settings.answer_within;
-        let task = tokio::spawn(task::Task::new(store, settings).run(proposals));
-        (Self { queue, answer_within }, task)
+        let queues = task::Queues::new(first, ordinary);
+        let task = tokio::spawn(task::Task::new(store, settings).run(queues));
+        (Self { queue, urgent, answer_within }, task)
     }
 
     /// Has a proposal written. Returns once it is durable or refused.
@@ -259,9 +274,10 @@ impl Writer {
         let deadline = Instant::now() + self.time_for(&proposal);
         let (reply, answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(WAITING));
-        let pending = Pending { proposal, stage: stage.clone(), reply };
+        let pending = Pending { proposal, deadline, stage: stage.clone(), reply };
         let unavailable = |reason: &str| Err(Refusal::Unavailable { reason: reason.to_owned() });
-        match timeout_at(deadline, self.queue.send(pending)).await {
+        let queue = if pending.proposal.is_urgent() { &self.urgent } else { &self.queue };
+        match timeout_at(deadline, queue.send(pending)).await {
             Err(_) => return unavailable("too many proposals are waiting"),
             Ok(Err(_)) => return unavailable("the writer has stopped"),
             Ok(Ok(())) => {}

@@ -2,7 +2,8 @@
 //!
 //! Answers leave only after the store confirmed the head they rest on, by accepting the commit or by saying
 //! that nothing is newer. A store that is away costs every waiting proposal one refusal; nothing is queued for
-//! later, since a caller who was told "not written" must not find it written.
+//! later, since a caller who was answered "not written" must not find it written. What was answered "unknown" because
+//! its time ended is not written later either, unless that had begun.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use super::known::{Known, Plan};
 use super::requests::Requests;
 use super::{Committed, EntryLimit, Pending, Proposal, Refusal, Settings};
-use crate::store::{Change, Error, MAX_CHANGES_PER_COMMIT, Store};
+use crate::store::{Error, MAX_CHANGES_PER_COMMIT, Store};
 
 /// How many edits, changes counted as one each, go into one commit; more than one proposal only.
 const BATCH_EDITS: usize = 100;
@@ -21,22 +22,71 @@ const BATCH_EDITS: usize = 100;
 /// How many bytes go into one commit; more than one proposal only.
 const BATCH_BYTES: usize = 512 << 10;
 
-/// How many changes are read at once on the way back through the last day.
-const PAGE: u64 = 64;
+/// How many changes are read at once on the way back through the last day; no more than these are in memory.
+const PAGE: u64 = 16;
 
 pub(super) struct Task {
     store: Arc<dyn Store>,
     limits: Arc<[EntryLimit]>,
-    answer_within: Duration,
     remember_requests: Duration,
     known: Option<Known>,
+}
+
+/// Where proposals wait.
+pub(super) struct Queues {
+    urgent: Queue,
+    ordinary: Queue,
+}
+
+struct Queue {
+    /// What did not fit a batch.
+    left_over: Option<Pending>,
+    receiver: mpsc::Receiver<Pending>,
+}
+
+impl Queues {
+    pub(super) fn new(urgent: mpsc::Receiver<Pending>, ordinary: mpsc::Receiver<Pending>) -> Self {
+        let queue = |receiver| Queue { left_over: None, receiver };
+        Self { urgent: queue(urgent), ordinary: queue(ordinary) }
+    }
+
+    /// The next proposal; none when there are no writers any more.
+    async fn next(&mut self) -> Option<Pending> {
+        if let Some(waiting) = self.waiting() {
+            return Some(waiting);
+        }
+        tokio::select! {
+            biased;
+            Some(urgent) = self.urgent.receiver.recv() => Some(urgent),
+            Some(ordinary) = self.ordinary.receiver.recv() => Some(ordinary),
+            else => None,
+        }
+    }
+
+    /// The next one of those that wait already.
+    fn waiting(&mut self) -> Option<Pending> {
+        self.urgent.waiting().or_else(|| self.ordinary.waiting())
+    }
+
+    /// Puts the last one of those back to its place.
+    fn put_back(&mut self, pending: Pending) {
+        let queue = if pending.proposal.is_urgent() { &mut self.urgent } else { &mut self.ordinary };
+        debug_assert!(queue.left_over.is_none(), "it was the first of its queue");
+        queue.left_over = Some(pending);
+    }
+}
+
+impl Queue {
+    fn waiting(&mut self) -> Option<Pending> {
+        self.left_over.take().or_else(|| self.receiver.try_recv().ok())
+    }
 }
 
 /// Why a plan could not be carried out as a whole.
 enum Setback {
     /// Everybody gets this answer.
     Refused(Refusal),
-    /// One of them can not be stored; find out which.
+    /// One of them cannot be stored, or its time has ended; find out which.
     Split(Refusal),
 }
 
@@ -45,30 +95,25 @@ impl Task {
         Self {
             store,
             limits: settings.limits.into(),
-            answer_within: settings.answer_within,
             remember_requests: settings.remember_requests,
             known: None,
         }
     }
 
-    pub(super) async fn run(mut self, mut proposals: mpsc::Receiver<Pending>) {
+    pub(super) async fn run(mut self, mut proposals: Queues) {
         if let Err(error) = self.recall().await {
             tracing::warn!(%error, "the writer can not read the store yet");
             refuse_waiting(&mut proposals, None, &as_certain(&refusal_of(error)));
         }
-        let mut left_over = None;
-        loop {
-            let first = match left_over.take() {
-                Some(pending) => pending,
-                None => match proposals.recv().await {
-                    Some(pending) => pending,
-                    None => return,
-                },
-            };
-            let batch;
-            (batch, left_over) = gather(first, &mut proposals);
+        while let Some(first) = proposals.next().await {
+            // Those who wait for a long reading may withdraw, and know then that nothing was written.
+            if let Err(error) = self.know().await {
+                refuse_waiting(&mut proposals, Some(first), &as_certain(&refusal_of(error)));
+                continue;
+            }
+            let batch = gather(first, &mut proposals);
             if let Err(refusal) = self.settle(batch).await {
-                refuse_waiting(&mut proposals, left_over.take(), &refusal);
+                refuse_waiting(&mut proposals, None, &refusal);
             }
         }
     }
@@ -81,7 +126,8 @@ impl Task {
                 continue;
             }
             let proposals: Vec<&Proposal> = group.iter().map(|pending| &pending.proposal).collect();
-            match self.carry_out(&proposals).await {
+            let deadline = group.iter().map(|pending| pending.deadline).min();
+            match self.carry_out(&proposals, deadline).await {
                 Ok(answers) => answer(group, answers),
                 Err(Setback::Split(_)) if group.len() > 1 => {
                     groups.extend(group.into_iter().rev().map(|pending| vec![pending]));
@@ -101,19 +147,20 @@ impl Task {
         Ok(())
     }
 
-    /// Plans and commits, as often as others are faster, within the time an answer may take.
+    /// Plans and commits, as often as others are faster, until the first of the proposers no longer waits.
     async fn carry_out(
         &mut self,
         proposals: &[&Proposal],
+        deadline: Option<Instant>,
     ) -> Result<Vec<Result<Committed, Refusal>>, Setback> {
-        let deadline = Instant::now() + self.answer_within;
-        let latest = proposals.iter().map(|proposal| proposal.at).max();
         loop {
-            if self.known.is_none() {
-                self.recall().await.map_err(setback)?;
+            self.know().await.map_err(setback)?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let reason = "its time ended before it could be written".to_owned();
+                return Err(Setback::Split(Refusal::Unavailable { reason }));
             }
-            let known = self.known.as_mut().expect("recalled above");
-            known.requests.forget(latest.unwrap_or(SystemTime::UNIX_EPOCH));
+            let known = self.known.as_mut().expect("it was read above");
+            known.requests.forget();
             let plan = known.plan(proposals);
             let outcome = if plan.changes.is_empty() {
                 self.nothing_newer().await
@@ -128,10 +175,6 @@ impl Task {
                 }
                 Err(Error::Replaced { .. } | Error::Compacted { .. }) => self.known = None,
                 Err(error) => return Err(setback(error)),
-            }
-            if Instant::now() > deadline {
-                let reason = "other writers were faster again and again".to_owned();
-                return Err(Setback::Refused(Refusal::Unavailable { reason }));
             }
         }
     }
@@ -169,11 +212,16 @@ impl Task {
         }
     }
 
-    /// Reads the store from scratch: the entries, and the requests of the last day.
+    /// Reads the store unless it is known.
+    async fn know(&mut self) -> Result<(), Error> {
+        if self.known.is_none() { self.recall().await } else { Ok(()) }
+    }
+
+    /// Reads the store from scratch: the entries, and the requests of the last day, the newest first.
     async fn recall(&mut self) -> Result<(), Error> {
         let state = self.store.load().await?;
-        let since = SystemTime::now().checked_sub(self.remember_requests).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut pages: Vec<Vec<Change>> = Vec::new();
+        let now = SystemTime::now();
+        let mut requests = Requests::new(self.remember_requests);
         let mut upto = state.revision;
         while upto > 0 {
             let after = upto.saturating_sub(PAGE);
@@ -181,38 +229,32 @@ impl Task {
                 Err(Error::Compacted { .. }) => break,
                 page => page?,
             };
-            let whole = page.len() as u64 == upto - after;
-            let recent = page.first().is_some_and(|oldest| oldest.at >= since);
-            pages.push(page);
-            if !whole || !recent {
+            let is_whole = page.len() as u64 == upto - after;
+            // Clocks differ, so that one change that seems too old does not end it.
+            let remembered = page.iter().rev().filter(|change| requests.learn_older(change, now)).count();
+            if !is_whole || remembered == 0 {
                 break;
             }
             upto = after;
-        }
-        let mut requests = Requests::new(self.remember_requests);
-        for change in pages.iter().rev().flatten() {
-            if change.at >= since {
-                requests.learn(change);
-            }
         }
         self.known = Some(Known::new(state, requests, self.limits.clone()));
         Ok(())
     }
 }
 
-/// Takes up the first proposal and those that wait behind it, as many as go together; what no longer fits is
-/// handed back.
-fn gather(first: Pending, proposals: &mut mpsc::Receiver<Pending>) -> (Vec<Pending>, Option<Pending>) {
+/// Takes up the first proposal and those that wait behind it, as many as go together.
+fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
     let (mut edits, mut bytes) = first.proposal.weight();
     let mut batch = Vec::new();
     if first.take() {
         batch.push(first);
     }
     while batch.len() < MAX_CHANGES_PER_COMMIT {
-        let Ok(next) = proposals.try_recv() else { break };
+        let Some(next) = proposals.waiting() else { break };
         let (more_edits, more_bytes) = next.proposal.weight();
         if edits + more_edits > BATCH_EDITS || bytes + more_bytes > BATCH_BYTES {
-            return (batch, Some(next));
+            proposals.put_back(next);
+            break;
         }
         if next.take() {
             edits += more_edits;
@@ -220,7 +262,7 @@ fn gather(first: Pending, proposals: &mut mpsc::Receiver<Pending>) -> (Vec<Pendi
             batch.push(next);
         }
     }
-    (batch, None)
+    batch
 }
 
 fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, Refusal>>) {
@@ -231,13 +273,13 @@ fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, Refusal>>) {
 }
 
 /// Tells everybody who waits that the store is away, instead of letting each find out for itself.
-fn refuse_waiting(proposals: &mut mpsc::Receiver<Pending>, first: Option<Pending>, refusal: &Refusal) {
-    let mut next = first.or_else(|| proposals.try_recv().ok());
+fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &Refusal) {
+    let mut next = first.or_else(|| proposals.waiting());
     while let Some(pending) = next {
         if pending.take() {
             let _ = pending.reply.send(Err(refusal.clone()));
         }
-        next = proposals.try_recv().ok();
+        next = proposals.waiting();
     }
 }
 

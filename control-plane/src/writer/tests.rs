@@ -1,9 +1,9 @@
-use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::store::sled::SledStore;
-use crate::store::{Change, Error, MAX_VALUE_BYTES, State, Store, Watch};
+use crate::store::{Change, Edit, Error, Identity, MAX_VALUE_BYTES, Position, State, Store, Watch};
 
 struct Bench {
     _folder: tempfile::TempDir,
@@ -32,7 +32,7 @@ impl Bench {
     }
 }
 
-fn edit(key: &str, value: Option<&str>, expected: Option<u64>) -> ProposedEdit {
+pub(super) fn edit(key: &str, value: Option<&str>, expected: Option<u64>) -> ProposedEdit {
     let value = value.map(|value| Bytes::copy_from_slice(value.as_bytes()));
     ProposedEdit { key: format!("rules/{key}"), value, expected }
 }
@@ -52,7 +52,7 @@ fn proposal(edits: Vec<ProposedEdit>) -> Proposal {
     }
 }
 
-fn request(id: &str, digest: u64, edits: Vec<ProposedEdit>) -> Proposal {
+pub(super) fn request(id: &str, digest: u64, edits: Vec<ProposedEdit>) -> Proposal {
     Proposal { request_id: id.to_owned(), request_digest: digest, ..proposal(edits) }
 }
 
@@ -182,12 +182,13 @@ async fn a_request_repeated_at_the_same_moment_is_carried_out_once() {
 #[tokio::test]
 async fn request_ids_are_forgotten_after_the_settled_time() {
     let bench = Bench::new().await;
-    let at = |hours: u64| UNIX_EPOCH + Duration::from_secs(hours * 3600);
-    let ask =
-        |hours, value| Proposal { at: at(hours), ..request("id", 5, vec![edit("a", Some(value), None)]) };
-    assert!(!bench.writer.propose(ask(1, "1")).await.unwrap().repeated);
-    assert!(bench.writer.propose(ask(25, "2")).await.unwrap().repeated);
-    assert!(!bench.writer.propose(ask(26, "3")).await.unwrap().repeated);
+    let ask = |value| bench.writer.propose(request("id", 5, vec![edit("a", Some(value), None)]));
+    assert!(!ask("1").await.unwrap().repeated);
+    tokio::time::pause();
+    tokio::time::advance(REMEMBER_REQUESTS - Duration::from_secs(60)).await;
+    assert!(ask("2").await.unwrap().repeated);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert!(!ask("3").await.unwrap().repeated);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -277,15 +278,23 @@ struct Silent;
 
 #[tonic::async_trait]
 impl Store for Silent {
+    async fn create(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+        Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
+    }
+
     async fn load(&self) -> Result<State, Error> {
-        Ok(State { epoch: "one".to_owned(), revision: 0, entries: BTreeMap::new() })
+        Ok(State { epoch: "one".to_owned(), revision: 0, ..State::default() })
     }
 
     async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
         std::future::pending().await
     }
 
-    fn watch(&self, _: u64) -> Watch {
+    fn watch(&self, _: &Position) -> Watch {
         Box::pin(tokio_stream::pending())
     }
 
@@ -297,7 +306,7 @@ impl Store for Silent {
         Ok(())
     }
 
-    async fn renew_epoch(&self, current: &str) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
         Ok(current.to_owned())
     }
 
@@ -391,4 +400,197 @@ async fn a_judge_decides_by_what_another_writer_has_written() {
     let done = bench.writer.propose(judged()).await.unwrap();
     assert_eq!((done.revision, done.keys.len()), (3, 3));
     assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
+}
+
+/// A store of which nothing can be read at first, and then only when it is let.
+#[derive(Default)]
+struct Slow {
+    loads: AtomicUsize,
+    readable: tokio::sync::Notify,
+    committed: Mutex<Vec<Change>>,
+}
+
+#[tonic::async_trait]
+impl Store for Slow {
+    async fn create(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+        Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
+    }
+
+    async fn load(&self) -> Result<State, Error> {
+        if self.loads.fetch_add(1, Ordering::SeqCst) == 0 {
+            return Err(Error::Unavailable { reason: "not yet".to_owned() });
+        }
+        self.readable.notified().await;
+        Ok(State { epoch: "one".to_owned(), ..State::default() })
+    }
+
+    async fn commit(&self, _: u64, changes: &[Change]) -> Result<(), Error> {
+        self.committed.lock().unwrap().extend_from_slice(changes);
+        Ok(())
+    }
+
+    fn watch(&self, _: &Position) -> Watch {
+        Box::pin(tokio_stream::pending())
+    }
+
+    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn compact(&self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+        Ok(current.to_owned())
+    }
+
+    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Presence> {
+        None
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_during_a_long_reading_is_not_written() {
+    let store = Arc::new(Slow::default());
+    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let put = |key| writer.propose(proposal(vec![edit(key, Some("1"), None)]));
+    // The first reading fails at once, and the writer waits for a proposal before it reads again.
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let given_up = put("a").await;
+    assert!(matches!(given_up, Err(Refusal::Unavailable { .. })), "certainly not written: {given_up:?}");
+    store.readable.notify_one();
+    assert_eq!(put("b").await.unwrap().revision, 1);
+    let committed = store.committed.lock().unwrap();
+    let keys: Vec<&str> = committed.iter().flat_map(|change| &change.edits).map(|edit| &*edit.key).collect();
+    assert_eq!(keys, ["rules/b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_is_written_before_large_proposals_that_wait() {
+    let store = Arc::new(Slow::default());
+    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let large = |name: &str| {
+        let edits = (0..200).map(|place| edit(&format!("{name}{place}"), Some("1"), None));
+        writer.propose(proposal(edits.collect()))
+    };
+    let kill = ProposedEdit { key: "kills/a".to_owned(), ..edit("", Some("1"), None) };
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let let_read = async { store.readable.notify_one() };
+    let (first, second, third, kill, ()) =
+        tokio::join!(large("a"), large("b"), large("c"), writer.propose(proposal(vec![kill])), let_read);
+    assert_eq!(kill.unwrap().revision, 1);
+    let others = [first, second, third].map(|done| done.unwrap().revision);
+    assert_eq!(others, [2, 3, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kills_that_do_not_fit_a_batch_wait_for_the_next() {
+    let store = Arc::new(Slow::default());
+    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let asked = (0..300).map(|place| {
+        let prefix = if place % 3 == 0 { "rules" } else { "kills" };
+        let edits = (0..1 + place % 40)
+            .map(|n| ProposedEdit { key: format!("{prefix}/{place}/{n}"), ..edit("", Some("1"), None) });
+        writer.propose(proposal(edits.collect()))
+    });
+    let let_read = async { store.readable.notify_one() };
+    let (answers, ()) = tokio::join!(futures_util::future::join_all(asked), let_read);
+    let mut revisions: Vec<u64> = answers.into_iter().map(|done| done.unwrap().revision).collect();
+    revisions.sort_unstable();
+    assert!(revisions.into_iter().eq(1..=300));
+}
+
+/// A store with a long day behind it, which counts how many of the values that it gave out are in memory.
+#[derive(Default)]
+struct Long {
+    given: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+struct Given(Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for Given {
+    fn as_ref(&self) -> &[u8] {
+        b"value"
+    }
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[tonic::async_trait]
+impl Store for Long {
+    async fn create(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+        Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
+    }
+
+    async fn load(&self) -> Result<State, Error> {
+        Ok(State { epoch: "one".to_owned(), revision: 5_000, ..State::default() })
+    }
+
+    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn watch(&self, _: &Position) -> Watch {
+        Box::pin(tokio_stream::pending())
+    }
+
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+        let change = |revision: u64| {
+            self.most.fetch_max(self.given.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let value = Some(Bytes::from_owner(Given(self.given.clone())));
+            Change {
+                revision,
+                commit: 0,
+                at: SystemTime::now(),
+                author: String::new(),
+                reason: String::new(),
+                peer: String::new(),
+                principal: String::new(),
+                request_id: format!("request {revision}"),
+                request_digest: 1,
+                edits: vec![Edit { key: "rules/a".to_owned(), value, before: None }],
+            }
+        };
+        Ok((after + 1..=upto.min(5_000)).map(change).collect())
+    }
+
+    async fn compact(&self, _: u64) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+        Ok(current.to_owned())
+    }
+
+    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Presence> {
+        None
+    }
+}
+
+#[tokio::test]
+async fn the_last_day_is_read_a_page_at_a_time_and_its_ids_are_known() {
+    let store = Arc::new(Long::default());
+    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    for revision in [1, 2_500, 5_000] {
+        let id = format!("request {revision}");
+        let first = writer.propose(request(&id, 1, vec![edit("a", Some("1"), None)])).await.unwrap();
+        assert_eq!((first.revision, first.repeated), (revision, true));
+    }
+    let most = store.most.load(Ordering::SeqCst);
+    assert!(most <= 64, "{most} values were in memory at once");
 }

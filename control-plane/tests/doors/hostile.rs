@@ -179,7 +179,11 @@ async fn endless(server: &Running, path: &str, told_length: u32) -> http::Header
 
 #[tokio::test]
 async fn unfinished_messages_to_what_is_open_to_everybody_end_at_once_where_large_and_soon_where_small() {
-    let server = start(|settings| settings.unary_deadline = Duration::from_millis(400)).await;
+    let server = start(|settings| {
+        settings.unary_deadline = Duration::from_millis(400);
+        settings.limits.max_open_requests_per_identity = 100;
+    })
+    .await;
     let health = "/grpc.health.v1.Health/Check";
     let large = futures_util::future::join_all((0..100).map(|_| endless(&server, health, (4 << 20) - 5)));
     for answer in large.await {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use damper_control_plane::{Auth, Limits, Rate, Settings};
 use damper_proto::v1;
+use damper_proto::v1::fleet_client::FleetClient;
+use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -261,5 +263,60 @@ async fn who_only_asks_for_health_stays_one_of_the_few_of_an_address_that_prove_
     drop(few);
     soon(async { while ask().await.is_none() {} }).await;
     server.hits_that("new_connections_per_address", |count| count >= 1.0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_port_answers_when_the_other_is_full() {
+    let server = start(|settings| settings.limits.max_connections = 4).await;
+    let mut silent = Vec::new();
+    for _ in 0..4 {
+        silent.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    server.figure_that("damper_connections", |open| open >= 4.0).await;
+    let probe = TcpStream::connect(server.metrics).await.unwrap();
+    let said = b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    assert!(exchange(probe, said).await.unwrap().starts_with("HTTP/1.1 200"));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn open_requests_without_proof_have_a_bound() {
+    let server = start(|settings| settings.limits.max_open_requests_per_identity = 8).await;
+    let watch = || async {
+        let mut health = tonic_health::pb::health_client::HealthClient::new(plain(&server));
+        let request = tonic_health::pb::HealthCheckRequest::default();
+        soon(health.watch(request)).await.map(tonic::Response::into_inner)
+    };
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(watch().await.unwrap());
+    }
+    assert_eq!(watch().await.unwrap_err().code(), Code::ResourceExhausted);
+    server.hits_that("open_requests_per_identity", |count| count == 1.0).await;
+    drop(held);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn kills_have_room_when_all_other_requests_are_open() {
+    let server = start(|settings| settings.limits.max_open_requests_per_identity = 8).await;
+    let mut fleet = FleetClient::new(plain(&server));
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(soon(fleet.watch(v1::WatchRequest::default())).await.unwrap().into_inner());
+    }
+    let refused = soon(fleet.list_clients(v1::ListClientsRequest::default())).await;
+    assert_eq!(refused.unwrap_err().code(), Code::ResourceExhausted);
+    let options = v1::WriteOptions { reason: "storm".to_owned(), ..Default::default() };
+    let key = v1::Pattern {
+        caller_service: "*".to_owned(),
+        caller_cluster: "*".to_owned(),
+        callee_service: "stock".to_owned(),
+        callee_method: "*".to_owned(),
+    };
+    let kill = v1::KillRequest { key: Some(key), options: Some(options), ..Default::default() };
+    soon(KillsClient::new(plain(&server)).kill(kill)).await.unwrap();
+    drop(held);
     server.stop().await;
 }

@@ -53,7 +53,7 @@ async fn fleet(server: &Running, all: &[Calls]) -> Vec<Agent> {
 }
 
 async fn chain(server: &Running, service: &str) -> v1::GetChainResponse {
-    let request = v1::GetChainRequest { service: service.to_owned(), window: None };
+    let request = v1::GetChainRequest { service: service.to_owned(), ..Default::default() };
     soon(server.fleet().get_chain(request)).await.unwrap().into_inner()
 }
 
@@ -137,10 +137,10 @@ async fn edges_and_the_worst_paths_are_told_as_measured_and_as_possible() {
     let till = chain(&server, "till").await;
     assert_eq!(till.edges.len(), 2, "what leads there, and nothing beside: {:?}", till.edges);
     assert_eq!(till.worst_possible.unwrap().sends, 3);
-    let nobody = v1::GetChainRequest { service: "nobody".to_owned(), window: None };
+    let nobody = v1::GetChainRequest { service: "nobody".to_owned(), ..Default::default() };
     assert_eq!(server.fleet().get_chain(nobody).await.unwrap_err().code(), Code::NotFound);
     let window = Some(prost_types::Duration { seconds: 7, nanos: 0 });
-    let odd = v1::GetChainRequest { service: String::new(), window };
+    let odd = v1::GetChainRequest { window, ..Default::default() };
     assert_eq!(refused(server.fleet().get_chain(odd).await).0, "window");
     server.stop().await;
 }
@@ -397,5 +397,34 @@ async fn the_bounds_of_a_write_are_those_that_guards_and_other_rules_leave_it() 
     let guarded = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 3), trying()).await.unwrap();
     assert_eq!(amplification(guarded.before), (2, 1.1, None), "nothing goes by it: no chain is told");
     assert_eq!(amplification(guarded.after), (3, 1.1, None));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn worst_chain_of_each_rule_comes_with_the_limit_when_asked_for() {
+    let server = start_with(|settings| settings.max_amplification = 4.try_into().unwrap()).await;
+    let _agents = fleet(&server, &[calls("shop", "orders", 100), calls("orders", "stock", 100)]).await;
+    let (first, second) = (hop_rule("shop", "orders", 3), hop_rule("orders", "stock", 3));
+    let unused = hop_rule("nobody", "stock", 3);
+    server.put(first.clone()).await;
+    put(&server, second.clone(), forced("sale")).await.unwrap();
+    server.put(unused).await;
+    let request = v1::GetChainRequest { without_edges: true, rules: true, ..Default::default() };
+    let told = soon(async {
+        loop {
+            let told = server.fleet().get_chain(request.clone()).await.unwrap().into_inner();
+            if told.rules.len() == 2 {
+                return told;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(told.edges.is_empty());
+    assert_eq!((told.limit, told.worst_possible.unwrap().sends), (4, 5));
+    let bounds: Vec<_> = told.rules.into_iter().map(|bound| (bound.rule, bound.sends)).collect();
+    assert_eq!(bounds, [(second.key, 5), (first.key, 5)]);
+    let without = chain(&server, "").await;
+    assert_eq!((without.rules.len(), without.edges.len()), (0, 2));
     server.stop().await;
 }

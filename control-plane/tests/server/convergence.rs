@@ -391,9 +391,11 @@ async fn another_epoch_ends_a_watch_with_the_reason() {
     let mut stream = watch(&server, until(put)).await;
     assert_eq!(counts(&next(&mut stream).await), [0, 1, 0, 0, 0]);
     let (message, _) = one.delta().await;
-    // Somebody was further than this store, so that it is another one: a backup, say.
+    // A client was further than this store: it is a backup, which an operator accepts.
     let ahead = v1::Hello { epoch: message.epoch.clone(), revision: put + 100, ..hello("cart") };
-    let _ahead = Agent::connect(&server, ahead).await;
+    let mut ahead = Agent::connect(&server, ahead).await;
+    ahead.next().await;
+    server.accept_store().await;
     let ended = soon(async {
         loop {
             if let Err(ended) = stream.message().await {

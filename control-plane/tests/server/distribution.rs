@@ -1,5 +1,6 @@
 //! Rules to services.
 
+use std::path::Path;
 use std::time::Duration;
 
 use damper_control_plane::Rate;
@@ -75,11 +76,11 @@ async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() 
     assert_eq!(delta.changed.len(), 1);
     drop(shop);
 
-    // After a restart what was missed comes from the store.
+    // After a restart what was missed is not remembered, and nobody reads the history for it.
     let server = start_in(server.stop().await, |_| {}).await;
     let mut shop = Agent::connect(&server, resumed).await;
-    let (message, delta) = shop.delta().await;
-    assert_eq!((message.revision, delta.changed.len()), (first + 1, 1));
+    let (message, rules) = shop.snapshot().await;
+    assert_eq!((message.revision, rules.len()), (first + 1, 1));
     server.stop().await;
 }
 
@@ -91,7 +92,9 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
     let month_ago = std::time::SystemTime::now() - Duration::from_secs(31 * 24 * 3600);
     let change = |revision| Change {
         revision,
-        at: month_ago,
+        commit: 0,
+        // What is old is so beside the newest change, whatever a clock shows.
+        at: if revision > 1000 { std::time::SystemTime::now() } else { month_ago },
         author: String::new(),
         reason: String::new(),
         peer: String::new(),
@@ -109,36 +112,148 @@ async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets
     drop(store);
 
     let server = start_in(folder, |settings| settings.first_retention_after = Duration::ZERO).await;
-    let resumed = |revision| v1::Hello { epoch: epoch.clone(), revision, ..hello("shop") };
-    let mut revision = CHANGES;
+    let audit = async |min_revision| {
+        let filter = Some(v1::ChangeFilter { min_revision, ..Default::default() });
+        server.history().export_audit(v1::ExportAuditRequest { filter }).await
+    };
     soon(async {
-        // A change each time, since an answer is shared until there is a newer table.
-        for attempts in [2, 3].into_iter().cycle() {
-            revision = server.put(shop_rule(attempts)).await.revision;
-            let first = Agent::connect(&server, resumed(10)).await.next().await;
-            if matches!(first.kind, Some(server_message::Kind::Snapshot(_))) {
-                break;
-            }
+        while audit(10).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
     })
     .await;
-    let kept = Agent::connect(&server, resumed(revision - 1000)).await.next().await;
-    assert!(!matches!(kept.kind, Some(server_message::Kind::Snapshot(_))), "the last 1,000 stay: {kept:?}");
+    audit(CHANGES - 999).await.expect("the last 1,000 stay");
+    let resumed = v1::Hello { epoch, revision: 10, ..hello("shop") };
+    Agent::connect(&server, resumed).await.snapshot().await;
+    server.stop().await;
+}
+
+/// What a client holds after a message, as its next hello names it.
+fn resuming(service: &str, held: &v1::ServerMessage) -> v1::Hello {
+    let (epoch, revision) = (held.epoch.clone(), held.revision);
+    v1::Hello { epoch, revision, commit: Some(held.commit), ..hello(service) }
+}
+
+#[tokio::test]
+async fn client_that_claims_more_is_held_and_moves_no_other() {
+    let server = start().await;
+    let revision = server.put(shop_rule(2)).await.revision;
+    let mut other = Agent::connect(&server, hello("shop")).await;
+    let (known, rules) = other.snapshot().await;
+    assert_eq!(rules.len(), 1);
+    assert!(known.commit != 0, "{known:?}");
+    let claims = [
+        v1::Hello { epoch: "another".to_owned(), ..resuming("shop", &known) },
+        v1::Hello { revision: u64::MAX, ..resuming("shop", &known) },
+        v1::Hello { commit: Some(known.commit ^ 1), ..resuming("shop", &known) },
+    ];
+    let mut held = Vec::new();
+    for claim in claims {
+        let mut agent = Agent::connect(&server, claim.clone()).await;
+        let message = agent.next().await;
+        assert!(matches!(message.kind, Some(server_message::Kind::Bookmark(_))), "{message:?}");
+        assert_eq!((&message.epoch, message.revision), (&claim.epoch, claim.revision));
+        assert!(message.kills.is_none(), "kills that it holds must stay: {message:?}");
+        held.push(agent);
+    }
+    // What the server knows arrives at the others only, with their epoch; a kill is added to what the held ones have.
+    let put = server.put(shop_rule(3)).await.revision;
+    let (changed, _) = other.delta().await;
+    assert_eq!((&changed.epoch, changed.revision), (&known.epoch, put));
+    let kill = v1::KillRequest {
+        key: Some(key("*", "stock", "*")),
+        options: Some(v1::WriteOptions { reason: "r".to_owned(), ..Default::default() }),
+        ..Default::default()
+    };
+    server.kills().kill(kill).await.unwrap();
+    for agent in &mut held {
+        let set = loop {
+            if let Some(set) = agent.next().await.kills {
+                break set;
+            }
+        };
+        assert!(set.adds && set.kills.len() == 1 && set.ended.is_empty(), "{set:?}");
+    }
+    let unkill = v1::UnkillRequest { key: Some(key("*", "stock", "*")), ..Default::default() };
+    server.kills().unkill(unkill).await.unwrap();
+    let set = loop {
+        if let Some(set) = held[0].next().await.kills {
+            break set;
+        }
+    };
+    assert!(set.adds && set.kills.is_empty() && set.ended.len() == 1, "{set:?}");
+    let clients = server.fleet().list_clients(v1::ListClientsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(clients.clients.iter().filter(|client| client.held).count(), 3);
+    // An operator's word makes the store the successor of what they hold.
+    let wrong = v1::AcceptStoreRequest { found_epoch: "x".to_owned(), ..Default::default() };
+    let accept = async |request| server.history().accept_store(request).await.unwrap_err().code();
+    assert_eq!(accept(wrong.clone()).await, Code::InvalidArgument, "a reason is required");
+    let options = Some(v1::WriteOptions { reason: "restored".to_owned(), ..Default::default() });
+    let wrong = v1::AcceptStoreRequest { options, ..wrong };
+    assert_eq!(accept(wrong.clone()).await, Code::Aborted);
+    let accepted = server.accept_store().await;
+    assert_ne!(accepted.epoch, known.epoch);
+    for agent in &mut held {
+        let (message, rules) = agent.snapshot().await;
+        assert_eq!((message.epoch, rules.len()), (accepted.epoch.clone(), 1));
+    }
+    // The kill and its end come first, and of the epoch that it knew.
+    let snapshot = loop {
+        let message = other.response().await;
+        if matches!(message.kind, Some(server_message::Kind::Snapshot(_))) {
+            break message;
+        }
+        assert_eq!(message.epoch, known.epoch);
+    };
+    assert_eq!(snapshot.epoch, accepted.epoch);
+    assert_eq!(accept(wrong).await, Code::FailedPrecondition, "nothing is left to accept");
+    let audit = server.history().list_changes(v1::ListChangesRequest::default()).await.unwrap().into_inner();
+    assert!(audit.changes[0].reason.contains("accepted") && audit.changes[0].reason.contains("restored"));
+    assert!(revision < accepted.revision);
     server.stop().await;
 }
 
 #[tokio::test]
-async fn another_epoch_and_a_revision_from_the_future_get_a_snapshot() {
+async fn clients_of_a_lost_history_keep_what_they_have() {
     let server = start().await;
-    let revision = server.put(shop_rule(2)).await.revision;
-    let foreign = v1::Hello { epoch: "another".to_owned(), revision, ..hello("shop") };
-    let (message, rules) = Agent::connect(&server, foreign).await.snapshot().await;
-    assert_eq!(rules.len(), 1);
-    let ahead = v1::Hello { epoch: message.epoch.clone(), revision: revision + 100, ..hello("shop") };
-    let (renewed, rules) = Agent::connect(&server, ahead).await.snapshot().await;
-    assert_eq!((renewed.revision, rules.len()), (revision, 1));
-    assert_ne!(renewed.epoch, message.epoch, "the revision never goes back within an epoch");
+    server.put(shop_rule(2)).await;
+    let folder = server.stop().await;
+    let backup = tempfile::tempdir().unwrap();
+    copy(folder.path(), backup.path());
+    let server = start_in(folder, |_| {}).await;
+    server.put(shop_rule(3)).await;
+    let (lost, _) = Agent::connect(&server, hello("shop")).await.snapshot().await;
     server.stop().await;
+    // The backup gets other changes at the same revisions, and more of them.
+    let server = start_in(backup, |_| {}).await;
+    let same = server.put(shop_rule(7)).await.revision;
+    assert_eq!(same, lost.revision);
+    for others in 0..2 {
+        let message = Agent::connect(&server, resuming("shop", &lost)).await.next().await;
+        let is_bookmark = matches!(message.kind, Some(server_message::Kind::Bookmark(_)));
+        assert!(is_bookmark && message.commit == lost.commit, "after {others} others: {message:?}");
+        server.put(shop_rule(8)).await;
+    }
+    let backup = server.stop().await;
+    // Neither is it forgotten where memory does not reach.
+    let server = start_in(backup, |_| {}).await;
+    let message = Agent::connect(&server, resuming("shop", &lost)).await.next().await;
+    assert!(matches!(message.kind, Some(server_message::Kind::Bookmark(_))), "{message:?}");
+    server.stop().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => {
+                std::fs::create_dir_all(&to).unwrap();
+                copy(&entry.path(), &to);
+            }
+            false => drop(std::fs::copy(entry.path(), to).unwrap()),
+        }
+    }
 }
 
 #[tokio::test]
@@ -166,7 +281,7 @@ async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
     let refusal = v1::Refusal {
         key: shop_rule(5).key,
         revision: put.revision,
-        reason: "policy.retry.max_attempts: 5 is not in 1..=3".to_owned(),
+        reason: "policy.retry.max_attempts: 5 is not in 1 to 3".to_owned(),
         guard: false,
         kill: false,
     };

@@ -9,7 +9,7 @@ use crate::harness::{Agent, Running, hello, key, rule, shop_rule, soon, start, s
 const TAKE: &str = "stock.v1.Stock/Take";
 
 async fn diagnosis(server: &Running, service: &str) -> v1::DiagnoseResponse {
-    let request = v1::DiagnoseRequest { service: service.to_owned() };
+    let request = v1::DiagnoseRequest { service: service.to_owned(), window: None };
     soon(server.fleet().diagnose(request)).await.unwrap().into_inner()
 }
 
@@ -221,7 +221,7 @@ async fn nobody_connected_is_said_once_and_a_bad_name_refused() {
         findings.iter().map(|finding| finding.code.as_str()).collect::<Vec<_>>(),
         ["nobody_connected"]
     );
-    let request = v1::DiagnoseRequest { service: "a b".to_owned() };
+    let request = v1::DiagnoseRequest { service: "a b".to_owned(), window: None };
     let refused = soon(server.fleet().diagnose(request)).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     server.stop().await;
@@ -289,5 +289,32 @@ async fn two_processes_under_one_instance_id_are_found() {
     assert_eq!((finding.subject.as_str(), finding.severity()), ("shop", v1::Severity::Warning));
     assert!(finding.message.contains("shop-1"), "{finding:?}");
     assert!(diagnosis(&server, "stock").await.findings.iter().all(|other| other.code != finding.code));
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn figures_of_a_diagnosis_are_of_the_window_asked_for() {
+    let (server, _shop, _stock) = fleet(|route| route.attempts = 2000).await;
+    found(&server, "", "retry_storm").await;
+    let window = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    let request = v1::DiagnoseRequest { window: window(10), ..Default::default() };
+    let findings = soon(server.fleet().diagnose(request)).await.unwrap().into_inner().findings;
+    let storm = findings.iter().find(|finding| finding.code == "retry_storm").unwrap();
+    assert!(storm.message.contains("attempts per call over the last 10 s"), "{storm:?}");
+    let odd = v1::DiagnoseRequest { window: window(7), ..Default::default() };
+    assert_eq!(soon(server.fleet().diagnose(odd)).await.unwrap_err().code(), tonic::Code::InvalidArgument);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn kill_without_an_author_is_by_unknown_for_a_readable_time() {
+    let (server, _shop, _stock) = fleet(|_| {}).await;
+    let options = v1::WriteOptions { reason: "stock is down".to_owned(), ..Default::default() };
+    let request =
+        v1::KillRequest { key: Some(key("*", "stock", "*")), options: Some(options), ..Default::default() };
+    let mut kills = v1::kills_client::KillsClient::new(server.channel());
+    soon(kills.kill(request)).await.unwrap();
+    let finding = found(&server, "stock", "kill_in_force").await;
+    assert!(finding.message.contains("for 60 min more; set by unknown:"), "{finding:?}");
     server.stop().await;
 }

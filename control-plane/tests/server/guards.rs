@@ -318,7 +318,7 @@ async fn findings_are_bounded_and_the_last_one_says_how_many_more() {
     let applied = apply(&server, Default::default(), rules.collect()).await.unwrap();
     let told: Vec<&v1::Finding> = applied.results.iter().flat_map(|result| &result.findings).collect();
     assert_eq!((applied.unchanged as usize, applied.results.len(), told.len()), (RULES, 1000, 1000));
-    assert_eq!(told[999].message, "and 501 more findings");
+    assert_eq!(told[999].message, "and 1 more findings; 500 more rules or guards, not checked for them");
     server.stop().await;
 }
 
@@ -453,7 +453,7 @@ async fn a_refused_guard_is_seen_until_its_next_version() {
     let refusal = v1::Refusal {
         key: stock_guard(3).key,
         revision: put.revision,
-        reason: "ceiling.max_attempts: 3 is not in 1..=2".to_owned(),
+        reason: "ceiling.max_attempts: 3 is not in 1 to 2".to_owned(),
         guard: true,
         kill: false,
     };

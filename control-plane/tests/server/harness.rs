@@ -111,6 +111,15 @@ impl Running {
         soon(self.rules().delete_rule(request)).await.unwrap().into_inner().revision
     }
 
+    /// Accepts what the store holds, which this server knows.
+    pub(crate) async fn accept_store(&self) -> v1::AcceptStoreResponse {
+        let own = self.fleet().list_replicas(v1::ListReplicasRequest {}).await.unwrap().into_inner();
+        let v1::Replica { epoch: found_epoch, revision: found_revision, .. } = own.replicas[0].clone();
+        let options = Some(v1::WriteOptions { reason: "restored".to_owned(), ..Default::default() });
+        let request = v1::AcceptStoreRequest { found_epoch, found_revision, options, ..Default::default() };
+        self.history().accept_store(request).await.unwrap().into_inner()
+    }
+
     pub(crate) async fn clients(&self) -> Vec<v1::Client> {
         soon(self.fleet().list_clients(v1::ListClientsRequest::default())).await.unwrap().into_inner().clients
     }

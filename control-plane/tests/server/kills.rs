@@ -315,8 +315,11 @@ async fn a_conflict_carries_the_kill_and_a_repeated_request_does_not_prolong_it(
     .await;
     assert_eq!(prolonged.revision, first.revision + 1);
     assert_eq!(listed(&server).await.len(), 1, "it took the place of the first");
-    let stale =
-        v1::UnkillRequest { key: Some(of_stock()), expected_revision: Some(first.revision), options: None };
+    let stale = v1::UnkillRequest {
+        key: Some(of_stock()),
+        expected_revision: Some(first.revision),
+        ..Default::default()
+    };
     assert_eq!(server.kills().unkill(stale).await.unwrap_err().code(), Code::Aborted);
     server.stop().await;
 }
@@ -404,7 +407,11 @@ async fn a_kill_that_is_over_is_not_shown_sent_or_counted_and_is_cleared_away() 
 
 #[tokio::test]
 async fn no_more_than_a_thousand_kills_are_in_force_and_what_is_over_takes_no_place() {
-    let server = start_with(|settings| settings.limits.writes = Rate::UNLIMITED).await;
+    let server = start_with(|settings| {
+        settings.limits.writes = Rate::UNLIMITED;
+        settings.limits.max_open_requests_per_identity = MAX_KILLS;
+    })
+    .await;
     let callee = |n: usize| key("*", &format!("callee-{n}"), "*");
     let short = v1::KillRequest { time_to_live: Some(SECOND), ..kill(of_stock()) };
     let over_at = set(&server, short).await.kill.unwrap().expires_at.unwrap();
@@ -571,5 +578,49 @@ async fn watch_and_explain_show_kills() {
     let explained = explain(other).await;
     assert_eq!(explained.kill.unwrap().key, Some(key("*", "*", "*")));
     assert!(explained.notes[0].contains("nothing is retried or hedged"), "{:?}", explained.notes);
+    server.stop().await;
+}
+
+fn storm() -> v1::KillRequest {
+    let also = vec![key("*", "orders", "*"), key("*", "inventory", "*")];
+    v1::KillRequest { also, ..kill(of_stock()) }
+}
+
+#[tokio::test]
+async fn kills_of_a_storm_are_set_and_ended_in_one_change_each() {
+    let server = start().await;
+    let (mut shop, _) = connected(&server, hello("shop")).await;
+    let answer = set(&server, storm()).await;
+    assert_eq!(answer.reach.unwrap().clients, 1, "a client that three kills concern counts once");
+    let all = listed(&server).await;
+    assert_eq!(all.len(), 3);
+    assert!(all.iter().all(|kill| kill.revision == answer.revision), "{all:?}");
+    let (message, _) = shop.delta().await;
+    assert_eq!(brought(&message).map(|kills| kills.len()), Some(3));
+    shop.ack(&message, vec![]).await;
+
+    let v1::KillRequest { key, also, .. } = storm();
+    let end = v1::UnkillRequest { key, also, ..Default::default() };
+    let ended = soon(server.kills().unkill(end.clone())).await.unwrap().into_inner().revision;
+    assert_eq!(ended, answer.revision + 1);
+    assert!(listed(&server).await.is_empty());
+    let again = soon(server.kills().unkill(end)).await.unwrap_err();
+    assert_eq!(again.code(), Code::NotFound);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn kills_of_several_keys_are_refused_together_when_one_is_bad() {
+    let server = start().await;
+    let twice = v1::KillRequest { also: vec![key("*", "orders", "*"), of_stock()], ..storm() };
+    let bad = v1::KillRequest { also: vec![key("", "orders", "*")], ..storm() };
+    let many =
+        v1::KillRequest { also: (0..32).map(|n| key("*", &format!("s{n}"), "*")).collect(), ..storm() };
+    for (request, field) in [(twice, "also[1]"), (bad, "also[0].caller_service"), (many, "also")] {
+        let refused = try_kill(&server, request).await.unwrap_err();
+        let violations = refused.get_details_bad_request().unwrap().field_violations;
+        assert_eq!(violations.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), [field]);
+    }
+    assert!(listed(&server).await.is_empty(), "all or none");
     server.stop().await;
 }

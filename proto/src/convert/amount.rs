@@ -54,7 +54,7 @@ pub(super) fn required_step(
     bounds: Bounds<Duration>,
     faults: &mut Faults,
 ) -> Option<BackoffStep> {
-    let bounds = format!("-{}..={}", Millis(bounds.max), Millis(bounds.max));
+    let bounds = format!("-{} to {}", Millis(bounds.max), Millis(bounds.max));
     let read = wire.map_or_else(|| Err(format!("must be said, in {bounds}")), |wire| exact(*wire, &bounds));
     read.map_err(|problem| faults.add(path, problem)).ok()
 }

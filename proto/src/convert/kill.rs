@@ -45,7 +45,7 @@ pub fn active_kill(wire: &v1::ActiveKill) -> Result<ActiveKill, Faults> {
 /// What is left of a time to live: not more than the longest there is.
 fn read_remaining(wire: &prost_types::Duration, faults: &mut Faults) -> Option<Duration> {
     let prost_types::Duration { seconds, nanos } = *wire;
-    let bounds = format!("0ms..={}", Millis(kill::TIME_TO_LIVE.max));
+    let bounds = format!("0ms to {}", Millis(kill::TIME_TO_LIVE.max));
     let (Ok(whole), Ok(part)) = (u64::try_from(seconds), u32::try_from(nanos)) else {
         faults.add("", format!("{seconds} seconds with {nanos} nanos is not in {bounds}"));
         return None;

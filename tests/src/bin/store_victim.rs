@@ -20,6 +20,7 @@ async fn main() -> anyhow::Result<()> {
         anyhow::bail!("usage: store_victim LOCATION ROUND");
     };
     let store = location.parse::<Location>()?.open().await?;
+    store.create().await?;
     let (writer, _task) = Writer::spawn(store, Settings::default());
     let tasks = (0..TASKS).map(|task| tokio::spawn(write(writer.clone(), format!("{round}-{task}"))));
     for task in tasks.collect::<Vec<_>>() {

@@ -56,6 +56,7 @@ fn named(service: &str, instance: &str) -> Option<v1::Hello> {
 fn nonsense() -> v1::FollowResponse {
     let out_of_time = Some(prost_types::Timestamp { seconds: i64::MIN, nanos: i32::MIN });
     let client = v1::FollowedClient {
+        held: false,
         number: 1,
         hello: named("orders", "orders-1"),
         address: "nowhere".repeat(1000),
@@ -68,6 +69,7 @@ fn nonsense() -> v1::FollowResponse {
         override_mode: i32::MAX,
         last_heard_at: out_of_time,
         connected_for: Some(prost_types::Duration { seconds: i64::MAX, nanos: 999_999_999 }),
+        serves: true,
     };
     let other = |number, hello| v1::FollowedClient { number, hello, ..v1::FollowedClient::default() };
     let many = vec!["base".to_owned(); 100_000];

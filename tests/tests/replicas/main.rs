@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
 mod crowd;
+mod fail_static;
 mod fleet;
 mod hostile;
 mod once;

@@ -191,6 +191,39 @@ async fn answer(connection: &mut Raw, stream: u32) {
     connection.headers(stream, &[("grpc-status", b"0")], true).await;
 }
 
+/// No code of a lost connection may be retried, so each call that the server never saw is saved by resends alone.
+#[tokio::test]
+async fn a_goaway_that_leaves_many_streams_out_loses_none_of_them() {
+    const CALLS: usize = 100;
+    let raw = RawPeer::listen().await;
+    let only_resends = "retry: { max_attempts: 2, codes: { allow: [ABORTED] }, backoff: { none: {} } }";
+    let world = World::around(channel(raw.address()), only_resends).await;
+    let calls = futures_util::future::join_all((0..CALLS).map(|_| world.call("one")));
+    let serving = async {
+        let mut first = raw.accept().await;
+        let mut streams = Vec::new();
+        for _ in 0..CALLS {
+            streams.push(first.request().await);
+        }
+        first.go_away(streams[CALLS / 2 - 1], 0).await;
+        for stream in &streams[..CALLS / 2] {
+            answer(&mut first, *stream).await;
+        }
+        let mut second = raw.accept().await;
+        loop {
+            let stream = second.request().await;
+            answer(&mut second, stream).await;
+        }
+    };
+    let answers = tokio::select! {
+        answers = calls => answers,
+        () = serving => unreachable!("it serves on"),
+    };
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), CALLS);
+    world.ended(&[("ok", CALLS as u64)]);
+    assert_eq!(world.attempts_ended_with(Code::Unavailable), 0, "the callee has failed nothing");
+}
+
 #[tokio::test]
 async fn a_goaway_with_an_error_that_leaves_the_stream_out_makes_it_resent_too() {
     // ENHANCE_YOUR_CALM, as proxies say it to clients that ping too often.

@@ -109,21 +109,54 @@ test("signing in and out goes by keyboard, and its page is sound, with a refusal
   await expect(page.getByLabel("Token")).toBeFocused();
 });
 
-test("who may only look is told why nothing was written, and what was typed stays", async ({ page }) => {
+async function token(name: string, role: Role) {
+  const { token, secret } = await tokens.createToken({ name, role });
+  if (token === undefined) throw new Error("no token was made");
+  return { id: token.id, secret };
+}
+
+const RULE = "/rule?caller=gateway&cluster=default&callee=orders&method=a.B%2FC";
+
+test("a viewer sees what the server finds and nothing that it would refuse", async ({ page }) => {
   const { secret } = await viewer("looker");
   await signIn(page, secret);
-  await page.goto("/rule?caller=gateway&cluster=default&callee=orders&method=a.B%2FC");
-  const attempts = page.getByLabel("Attempts at most");
-  await attempts.fill("4");
-  const press = page.getByRole("button", { name: /^Review/ });
-  await press.click();
-  const dialog = page.getByRole("dialog");
-  await dialog.getByRole("button", { name: "Save" }).click();
-  await expect(dialog.getByRole("alert")).toContainText("Not allowed:");
+  await page.goto(RULE);
+  await expect(page.getByTestId("read-only")).toContainText("your role is viewer; this takes the role editor");
+  await expect(page.getByText("✓ Valid.")).toBeVisible();
+  await expect(page.getByLabel("Attempts at most")).toBeDisabled();
+  await expect(page.getByRole("button", { name: "Nothing changed" })).toHaveCount(0);
+  await expect(page.getByRole("button", { name: /^Review/ })).toBeDisabled();
   await expectSound(page);
+  await page.goto("/kill?callee=orders");
+  await expect(page.getByRole("button", { name: "Stop retries…" })).toBeDisabled();
+  await expect(page.getByText(/this takes the role operator/).first()).toBeVisible();
+  await page.goto("/rules");
+  await expect(page.getByTestId("liveness")).toContainText("live");
+  await expect(page.getByRole("link", { name: "New rule" })).toHaveCount(0);
+});
+
+test("a revoked token is named as the reason, and the draft is there after signing in again", async ({ page }) => {
+  const first = await token("first", Role.EDITOR);
+  const second = await token("second", Role.EDITOR);
+  await signIn(page, first.secret);
+  await page.goto(RULE);
+  await page.getByLabel("Attempts at most").fill("4");
+  await tokens.revokeToken({ id: first.id });
+  await expect(page.getByTestId("signed-out")).toContainText("your token was revoked");
+  await expectSound(page);
+  await page.getByLabel("Token").fill(second.secret);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await expect(page.getByTestId("restored")).toBeVisible();
+  await expect(page.getByLabel("Attempts at most")).toHaveValue("4");
+  // Who one is, the server knows: the name is not asked for, and the reason is not required.
+  await page.getByRole("button", { name: /^Review/ }).click();
+  const dialog = page.getByRole("dialog");
+  await expect(dialog.getByLabel("Reason (recorded in history)")).toBeVisible();
+  await expect(dialog.getByLabel(/^Your name/)).toHaveCount(0);
   await page.keyboard.press("Escape");
-  await expect(attempts).toHaveValue("4");
-  // Who one is, the server knows: it is not asked for.
-  await press.click();
-  await expect(dialog.getByLabel("Who you are")).toHaveCount(0);
+  // Who signs out leaves no draft.
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await expect(page.getByLabel("Token")).toBeVisible();
+  await expect(page.getByTestId("signed-out")).toHaveCount(0);
+  expect(await page.evaluate(() => Object.keys(sessionStorage).filter((key) => key.startsWith("damper.draft")))).toEqual([]);
 });

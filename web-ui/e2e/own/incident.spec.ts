@@ -26,7 +26,7 @@ test("in a chain of failures the bottom is named on Overview, Chain and the rout
 
   await roots.getByRole("link", { name: "gateway → orders" }).click();
   await expect(page).toHaveURL(/\/route\?caller=gateway&/);
-  await expect(page.getByTestId("says")).toContainText(/Fails: 60\.0 % of calls.*Failures start at ledger/s);
+  await expect(page.getByTestId("says")).toContainText(/Failing: 60\.0 % of calls.*Failures start at ledger/s);
   await roots.getByRole("link", { name: "orders → ledger" }).click();
   await expect(page).toHaveURL(/\/route\?caller=orders&.*callee=ledger/);
 
@@ -55,24 +55,25 @@ test("a storm that is stopped is told as stopped while its proof is awaited, and
   });
   await live(page, "/");
   const verdict = page.getByTestId("verdict");
-  await expect(verdict).toContainText(/One route storms.*gateway → orders/s);
+  await expect(verdict).toContainText(/Retry storm on 1 route.*gateway → orders/s);
   await verdict.getByRole("link", { name: /Stop retries to orders/ }).click();
-  await expect(page.getByLabel("Why")).toHaveValue(/^Retry storm: gateway → orders ×2\.\d\d, \d+ extra attempts\/s$/);
+  await expect(page.getByLabel(/^Reason/)).toHaveValue(/^Retry storm: gateway → orders ×2\.\d\d, \d+ retries\/s$/);
+  await page.getByLabel(/^Your name/).fill("kim");
   await page.getByRole("button", { name: "Stop retries…" }).click();
   await page.getByRole("button", { name: "Stop retries now" }).click();
   const proof = page.getByTestId("proof");
-  await expect(page.getByTestId("convergence")).toContainText("applied by all 1 clients");
-  await expect(proof).toContainText(/Waiting for the proof:.*repeats\/s now/s);
+  await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
+  await expect(proof).toContainText(/Verifying….*retries\/s now/s);
   await expect(page.getByLabel("Callee")).toHaveValue("");
   // It is awaited for as long as rates are taken over, whatever else the machine does: nothing slow comes in between.
   await page.getByRole("link", { name: "Overview", exact: true }).click();
-  await expect(verdict).toContainText(/A storm is stopped, waiting for the proof.*gateway → orders\s+by kill \* \* orders \*/s);
+  await expect(verdict).toContainText(/Retry storm stopped, verifying.*gateway → orders\s+by kill \* \* orders \*/s);
   await page.goBack();
   const still = page.getByTestId("still");
   await expect(still).toContainText("◔");
   await expect(still).toHaveText(/✓\s*0\.0/, { timeout: 30_000 });
   await expectSound(page);
   await page.goForward();
-  await expect(verdict).toContainText("Nothing storms");
+  await expect(verdict).toContainText("No retry storm");
   await expectSound(page);
 });

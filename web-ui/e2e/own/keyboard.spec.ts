@@ -1,7 +1,17 @@
 // Every path without a pointer: Tab leads to everything, where one is can be seen, Enter and Space do it, Escape leaves.
+import type { Locator, Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { tabTo } from "../sound";
 import { at, expect, KEY, live, setting, test } from "./world";
+
+// Who it is and why, where no token proves it.
+async function typeWhy(page: Page, within: Page | Locator, reason = "a drill"): Promise<void> {
+  for (const [label, text] of [[/^Reason/, reason], [/^Your name/, "kim"]] as const) {
+    await tabTo(page, within.getByLabel(label));
+    await page.keyboard.press("ControlOrMeta+A");
+    await page.keyboard.type(text);
+  }
+}
 
 test("a rule is created, changed, contested, saved and deleted", async ({ page, api }) => {
   test.slow();
@@ -11,6 +21,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   const save = async () => {
     await tabTo(page, button(/^Review/));
     await keyboard.press("Enter");
+    await typeWhy(page, dialog);
     await tabTo(page, dialog.getByRole("button", { name: "Save" }));
     await keyboard.press("Enter");
     await expect(dialog).toHaveCount(0);
@@ -54,9 +65,10 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
 
   await tabTo(page, button("Delete the rule…"));
   await keyboard.press("Enter");
+  await typeWhy(page, dialog);
   await tabTo(page, dialog.getByRole("button", { name: "Delete" }));
   await keyboard.press("Enter");
-  await expect(page.getByText("The rule is removed.")).toBeVisible();
+  await expect(page.getByText("The rule is deleted.")).toBeVisible();
   await expect(page.getByTestId("convergence")).toBeFocused();
 });
 
@@ -75,6 +87,7 @@ test("a guard is written; sections, choices and codes are within reach", async (
   await expect(page.getByLabel("Repeat limit")).toBeChecked();
   await tabTo(page, page.getByRole("button", { name: "Review and save…" }));
   await keyboard.press("Enter");
+  await typeWhy(page, page.getByRole("dialog"));
   await tabTo(page, page.getByRole("dialog").getByRole("button", { name: "Save" }));
   await keyboard.press("Enter");
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
@@ -91,8 +104,7 @@ test("a kill is thrown and ended", async ({ page, api }) => {
   await keyboard.type("orders");
   await tabTo(page, page.getByLabel("For", { exact: true }));
   await keyboard.press("ArrowUp");
-  await tabTo(page, page.getByLabel("Why"));
-  await keyboard.type("orders is down");
+  await typeWhy(page, page, "orders is down");
   await expect(page.getByTestId("reach")).toContainText("Stop retries to orders");
   await tabTo(page, page.getByRole("button", { name: "Stop retries…" }));
   await keyboard.press("Enter");
@@ -103,9 +115,10 @@ test("a kill is thrown and ended", async ({ page, api }) => {
   expect((await api.kills.listKills({})).kills.map(({ reason }) => reason)).toEqual(["orders is down"]);
   await tabTo(page, page.getByRole("button", { name: "End it…" }));
   await keyboard.press("Enter");
+  await typeWhy(page, dialog);
   await tabTo(page, dialog.getByRole("button", { name: "End it" }));
   await keyboard.press("Enter");
-  await expect(page.getByText("Nothing is stopped.")).toBeVisible();
+  await expect(page.getByText("No kill switch is in force.")).toBeVisible();
 });
 
 test("two changes are compared, and one is rolled back", async ({ page, api }) => {
@@ -124,6 +137,7 @@ test("two changes are compared, and one is rolled back", async ({ page, api }) =
   await keyboard.press("Enter");
   await tabTo(page, page.getByRole("button", { name: /Undo this change/ }));
   await keyboard.press("Enter");
+  await typeWhy(page, page.getByRole("dialog"));
   await tabTo(page, page.getByRole("dialog").getByRole("button", { name: "Roll back" }));
   await keyboard.press("Enter");
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision 3/);

@@ -2,7 +2,7 @@
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../sound";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { KEY, at, expect, live, say, setting, test } from "./world";
 
 // Does it, says no to what the browser then asks, and tells of what kind the question was.
 async function refused(page: Page, slip: () => Promise<unknown>): Promise<string> {
@@ -38,6 +38,7 @@ for (const [what, path, fieldOf] of [
     await expect(field).toHaveValue("5");
 
     await page.getByRole("button", { name: /^Review/ }).click();
+    await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
     await expect(page.getByTestId("convergence")).toBeVisible();
     await page.getByRole("link", { name: "Clients" }).click();

@@ -54,7 +54,7 @@ test("rules, guards and history", async ({ page, api }) => {
   test.slow();
   const keys = NUMBERS.map((nr) => ({ callerService: "*", callerCluster: "*", calleeService: callee(nr), calleeMethod: "*" }));
   for (const key of keys) await api.rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE } }, options: { author: "ann" } });
-  await Promise.all(keys.map((key) => api.guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } }, options: { author: "bob" } })));
+  for (const key of keys) await api.guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } }, options: { author: "bob" } });
   for (const path of ["/rules", "/guards"]) await test.step(path, () => walk(page, path, "Callee", "svc-", callee));
 
   await live(page, `/history?q=svc-&kind=rule&author=ann&before=${String(MANY)}`);
@@ -103,7 +103,7 @@ test("a kill that is prepared, a comparison, and Back over pages", async ({ page
   await expect(page.getByLabel("Callee")).toHaveValue("svc-1");
   await expect(page.getByLabel("Caller", { exact: true })).toHaveValue("gateway");
   await expect(page.getByLabel("For", { exact: true })).toHaveValue("240");
-  await expect(page.getByLabel(/Refuse first sends too/)).toBeChecked();
+  await expect(page.getByLabel(/Refuse all calls/)).toBeChecked();
   await expect(page.getByTestId("reach")).toContainText("Stop every call from gateway to svc-1");
   await page.getByRole("link", { name: "History" }).click();
   await page.getByLabel("Compare revision 1").check();

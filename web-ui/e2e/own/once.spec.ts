@@ -7,7 +7,7 @@ import { DeleteGuardRequestSchema, PutGuardRequestSchema } from "../../gen/dampe
 import { RollbackAllRequestSchema, RollbackRequestSchema } from "../../gen/damper/v1/history_pb";
 import { KillRequestSchema, UnkillRequestSchema } from "../../gen/damper/v1/kills_pb";
 import { DeleteRuleRequestSchema, PutRuleRequestSchema } from "../../gen/damper/v1/rules_pb";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { KEY, at, expect, live, say, setting, test } from "./world";
 
 const WRITES: Record<string, DescMessage> = {
   PutRule: PutRuleRequestSchema, DeleteRule: DeleteRuleRequestSchema, PutGuard: PutGuardRequestSchema, DeleteGuard: DeleteGuardRequestSchema,
@@ -30,6 +30,7 @@ async function press(page: Page, name: string | RegExp, sent: string[], expected
   const dialog = page.getByRole("dialog");
   const button = dialog.getByRole("button", { name });
   await expect(button).toBeEnabled();
+  if (await dialog.getByLabel(/^Reason/).count() > 0) await say(dialog, "a drill");
   let release = () => {};
   const released = new Promise<void>((resolve) => { release = resolve; });
   await page.route(`**/${expected}`, async (route) => {
@@ -66,8 +67,7 @@ test("rules, rollbacks, guards and kills: two presses, one request", async ({ pa
   await press(page, "Roll back", sent, "Rollback");
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
   await live(page, "/history?from=2&to=3");
-  await page.getByRole("button", { name: "Everything back to 2…" }).click();
-  await page.getByRole("dialog").getByLabel(/^Why/).fill("a drill");
+  await page.getByRole("button", { name: "Roll back everything to 2…" }).click();
   await press(page, "Roll back", sent, "RollbackAll");
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(5);
 
@@ -83,7 +83,7 @@ test("rules, rollbacks, guards and kills: two presses, one request", async ({ pa
   await press(page, "Delete", sent, "DeleteGuard");
 
   await live(page, "/kill?callee=orders");
-  await page.getByLabel("Why").fill("a drill");
+  await say(page, "a drill");
   await page.getByRole("button", { name: "Stop retries…" }).click();
   await press(page, "Stop retries now", sent, "Kill");
   await page.getByRole("button", { name: "End it…" }).click();

@@ -65,7 +65,7 @@ export async function operate(page: Page, since: number): Promise<Told> {
 async function find(page: Page, clock: Clock): Promise<Told["storming"]> {
   await page.goto("/");
   const verdict = page.getByTestId("verdict");
-  await expect(verdict.locator(".answer")).toContainText(/routes? storms?\s*$/, { timeout: 60_000 });
+  await expect(verdict.locator(".answer")).toContainText(/Retry storm on \d+ routes?\s*$/, { timeout: 60_000 });
   const worst = await verdict.locator(".answer + p a").first().innerText();
   const [caller = "", callee = ""] = worst.split(" → ");
   clock.read();
@@ -74,19 +74,21 @@ async function find(page: Page, clock: Clock): Promise<Told["storming"]> {
 }
 
 async function stop(page: Page, clock: Clock) {
-  await clock.click(page.getByTestId("verdict").getByRole("link", { name: /^Stop retries to / }).first());
+  await clock.click(page.getByTestId("verdict").getByRole("link", { name: /^Stop retries (to|on all) / }).first());
   await expect(page.getByTestId("reach")).toContainText(/\d connected clients/);
   clock.read();
+  // The reason is there; the name is typed once a browser.
+  await page.getByLabel(/^Your name/).fill("operator");
   await clock.click(page.getByRole("button", { name: "Stop retries…" }));
   clock.read();
   await clock.click(page.getByRole("button", { name: "Stop retries now" }));
-  await expect(page.getByTestId("convergence")).toContainText(/applied by all \d+ clients/, { timeout: 60_000 });
+  await expect(page.getByTestId("convergence")).toContainText(/applied by (all \d+ clients|the only client)/, { timeout: 60_000 });
   clock.read();
   clock.took("stopped, confirmed by all clients");
 
   const proof = page.getByTestId("proof");
   await expect(proof).toContainText("✓ Stopped:", { timeout: 90_000 });
-  const [after = "", before = ""] = (await proof.locator("p").first().innerText()).match(/[\d.]+(?=( repeats)?\/s)/g) ?? [];
+  const [after = "", before = ""] = (await proof.locator("p").first().innerText()).match(/[\d.]+(?=( retries)?\/s)/g) ?? [];
   clock.read();
   clock.took("proof: no repeats any more");
   const route = ({ caller, callee }: Told["storming"]) => proof.getByRole("link", { name: `${caller} → ${callee} ` });

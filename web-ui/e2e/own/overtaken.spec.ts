@@ -2,7 +2,7 @@
 // stream can not tell beforehand; the revision that was expected does.
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { at, expect, KEY, live, say, setting, test } from "./world";
 
 const theirs = { options: { author: "somebody else" } };
 
@@ -13,6 +13,7 @@ async function overtake(page: Page, write: string, other: () => Promise<unknown>
   await page.getByRole("button", { name: /^Review/ }).click();
   const save = page.getByRole("dialog").getByRole("button", { name: "Save" });
   await expect(save).toBeEnabled();
+  await say(page.getByRole("dialog"));
   await page.route(`**/${write}`, async (route) => {
     await released;
     await route.continue();

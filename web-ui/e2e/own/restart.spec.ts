@@ -2,7 +2,7 @@
 import type { Page } from "@playwright/test";
 import { Mode } from "../../gen/damper/v1/policy_pb";
 import { heed } from "../complaints";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { KEY, at, expect, live, say, setting, test } from "./world";
 import { Wire } from "./wire";
 
 // By when an open page must say that it is not live.
@@ -15,10 +15,11 @@ const REPORT = { routes: [{ calleeService: "orders", calleeMethod: KEY.calleeMet
 test.use({ expected: /net::ERR_/ });
 
 const banner = (page: Page) => page.getByRole("status").getByText("Disconnected.");
-const ageOf = async (page: Page) => Number(/What you see is (\d+) s old/.exec(await page.getByRole("status").first().innerText())?.[1]);
+const ageOf = async (page: Page) => Number(/Data is (\d+) s old/.exec(await page.getByRole("status").first().innerText())?.[1]);
 
 async function save(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Review 1 change…" }).click();
+  await say(page.getByRole("dialog"));
   await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
 }
@@ -33,7 +34,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   await live(route, at("/route"));
   await expect(route.getByText(/Watched closely/)).toBeVisible();
   await live(kill, "/kill?callee=orders");
-  await kill.getByLabel("Why").fill("a drill");
+  await say(kill, "a drill");
   await live(second, at("/rule", OTHER));
   await setting(second, "retry.max_attempts").fill("5");
   await live(page, at("/rule"));
@@ -68,7 +69,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   }
   await expect(typed).toHaveValue("4");
   await expect(setting(second, "retry.max_attempts")).toHaveValue("5");
-  await expect(kill.getByLabel("Why")).toHaveValue("a drill");
+  await expect(kill.getByLabel(/^Reason/)).toHaveValue("a drill");
   await Promise.all([save(page), save(second)]);
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(4);
   expect((await api.rules.getRule({ key: OTHER })).policy?.retry?.maxAttempts).toBe(5);
@@ -121,9 +122,10 @@ test("a wire that swallows everything is noticed, a write on it gives up, and bo
     await expect(dialog.getByRole("button", { name: "Save" })).toBeEnabled();
     wire.hold();
     const writes = page.waitForRequest((request) => request.url().endsWith("/PutRule"));
+    await say(dialog);
     await dialog.getByRole("button", { name: "Save" }).click();
     await writes;
-    await expect(dialog.getByRole("button", { name: "Writing…" })).toBeDisabled();
+    await expect(dialog.getByRole("button", { name: "Saving…" })).toBeDisabled();
     await expect(page.getByTestId("liveness")).toContainText("stale");
     await expect(banner(page)).toBeVisible(WITHIN);
     await expect(dialog.getByRole("alert")).toContainText("The server did not answer in time.", WITHIN);

@@ -5,7 +5,7 @@ import { Mode } from "../../gen/damper/v1/policy_pb";
 import { FEATURES, silent } from "./client";
 import type { Answer } from "./client";
 import { expectSound } from "../sound";
-import { at, expect, KEY, live, setting, test } from "./world";
+import { KEY, at, expect, live, say, setting, test } from "./world";
 
 const RULE = { key: KEY, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 }, retryBreaker: { ratio: 0.1 } } };
 
@@ -19,6 +19,7 @@ test("a client that refuses a rule is named with its reason, on every page that 
   await live(page, at("/rule"));
   await setting(page, "retry.max_attempts").fill("3");
   await page.getByRole("button", { name: /^Review/ }).click();
+  await say(page.getByRole("dialog"));
   await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
   const convergence = page.getByTestId("convergence");
   await expect(convergence).toContainText("applied by 1 of 2 clients");
@@ -43,6 +44,7 @@ test("who lags is named until the answer comes, and then all have it", async ({ 
   connect("gateway");
   await live(page, at("/rule"));
   await page.getByRole("button", { name: /^Review/ }).click();
+  await say(page.getByRole("dialog"));
   await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
   const convergence = page.getByTestId("convergence");
   await expect(convergence).toContainText(/Stored at revision \d+, applied by 1 of 2 clients/);
@@ -55,7 +57,7 @@ test("who lags is named until the answer comes, and then all have it", async ({ 
   await expect(convergence.getByRole("listitem")).toHaveCount(0);
 });
 
-test("where a client's rules come from is said: live, last known good, built in; and what it lacks or overrides", async ({ page, api, connect }) => {
+test("where a client's rules come from is said: live, last known good, no rules; and what it lacks or overrides", async ({ page, api, connect }) => {
   await api.rules.putRule({ rule: { ...RULE, policy: { ...RULE.policy, budget: { ratio: 0.1 } } } });
   connect("gateway", { source: Source.LIVE });
   connect("gateway", { source: Source.LAST_KNOWN_GOOD }, silent).report({ source: Source.LAST_KNOWN_GOOD });
@@ -69,7 +71,7 @@ test("where a client's rules come from is said: live, last known good, built in;
   await expect(address).toHaveText(/^127\.0\.0\.1:\d+$/);
   await expect(address).toHaveCSS("white-space", "nowrap");
   await expect(row(2)).toContainText("last known good");
-  await expect(row(3)).toContainText("built in");
+  await expect(row(3)).toContainText("no rules");
   await expect(row(2)).toContainText(/0\s+of [1-9]/);
   await expect(row(4)).toContainText(/1 rules off: its SDK lacks budget/);
   await expect(row(4)).toContainText("at most observe, set where it runs");
@@ -86,7 +88,7 @@ test("amplification is attempts by calls, to the digit, wherever it is said", as
   await expect(page.getByTestId("amplification")).toHaveText("×2.50");
   await expect(page.getByTestId("fleet-amplification")).toHaveText("×2.50");
   await expect(page.getByRole("row").filter({ hasText: KEY.calleeMethod })).toContainText("high");
-  await expect(page.getByTestId("verdict")).toContainText(/One route storms.*gateway → orders.*×2\.50/s);
+  await expect(page.getByTestId("verdict")).toContainText(/Retry storm on 1 route.*gateway → orders.*×2\.50/s);
   await page.getByTestId("verdict").getByRole("link", { name: "gateway → orders" }).click();
   await expect(page.getByText("×2.50").first()).toBeVisible();
   await live(page, "/chain");
@@ -140,11 +142,11 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
   }
   await live(page, "/kill?callee=orders&minutes=15");
   // Of two processes, 50/s each.
-  await expect(page.getByTestId("reach")).toContainText(/Stop retries to orders: 1 known route,\s+2 connected clients.*It takes away\s+[1-9]\d(\.\d)? repeats\/s/s);
+  await expect(page.getByTestId("reach")).toContainText(/Stop retries to orders: 1 known route,\s+2 connected clients.*Removes\s+[1-9]\d(\.\d)? retries\/s/s);
   const press = page.getByRole("button", { name: "Stop retries…" });
   await press.click();
   await expect(page.getByRole("dialog")).toHaveCount(0);
-  await page.getByLabel("Why").fill("orders is down");
+  await say(page, "orders is down");
   await press.click();
   await expect(page.getByRole("dialog")).toContainText(/Calls still go out, once each;.*orders is down/s);
   await expectSound(page);
@@ -163,8 +165,8 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
   await expectSound(page);
   // A short one is over before the eyes.
   await api.kills.unkill({ key: { ...KEY, callerService: "*", callerCluster: "*", calleeMethod: "*" } });
-  await expect(page.getByText("Nothing is stopped.")).toBeVisible();
+  await expect(page.getByText("No kill switch is in force.")).toBeVisible();
   await api.kills.kill({ key: KEY, timeToLive: { seconds: 10n }, options: { reason: "a short one" } });
   await expect(ends).toHaveText(/^in \d(\.\d+)? s$/);
-  await expect(page.getByText("Nothing is stopped.")).toBeVisible();
+  await expect(page.getByText("No kill switch is in force.")).toBeVisible();
 });

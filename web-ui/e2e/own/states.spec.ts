@@ -8,15 +8,15 @@ import { at, expect, KEY, live, test } from "./world";
 const EMPTY = [
   ["/", "No service has reported a call yet."],
   ["/chain", "No service has reported a call yet."],
-  ["/rules", "No rule yet: every call passes untouched and is counted."],
+  ["/rules", "No rule yet: calls are measured, not retried."],
   ["/uncovered", "No service has reported a call yet."],
-  ["/guards", "No guard: rules are carried out as their callers wrote them."],
+  ["/guards", "No guard: rules apply as their callers wrote them."],
   ["/clients", "No client is connected."],
   ["/history", "Nothing has been changed yet."],
-  ["/kill", "Nothing is stopped."],
+  ["/kill", "No kill switch is in force."],
   [at("/route"), "No rule applies:"],
-  [at("/rule"), "New: nothing is written before you save."],
-  [at("/guard"), "New: nothing is written before you save."],
+  [at("/rule"), "New: nothing is saved yet."],
+  [at("/guard"), "New: nothing is saved yet."],
   ["/history?rev=5", "There is no change at revision 5."],
   ["/nowhere", "There is no page at this address."],
 ] as const;
@@ -88,7 +88,7 @@ test("before the first figures the page says that it asks; without shared worker
 
 const FAILING = [
   ["Chain", "The chain can not be shown."],
-  ["Guards", "The guards can not be listed."],
+  ["Guards", "The guards cannot be listed."],
   ["Clients", "The clients can not be listed."],
   ["History", "The history can not be read."],
 ] as const;
@@ -110,7 +110,7 @@ test.describe("a server that is gone", () => {
     }
     await page.getByRole("link", { name: "Rules", exact: true }).click();
     await page.getByRole("row").filter({ hasText: KEY.calleeMethod }).getByRole("link").first().click();
-    await expect(page.getByRole("alert")).toContainText("The rule can not be shown. The server does not answer.");
+    await expect(page.getByRole("alert")).toContainText("The rule cannot be shown. The server does not answer.");
     await expectSound(page);
     await served.start();
     await expect(page.getByTestId("liveness")).toContainText("live");

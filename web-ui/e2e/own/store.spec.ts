@@ -3,7 +3,7 @@ import { Mode } from "../../gen/damper/v1/policy_pb";
 import { expectSound } from "../sound";
 import { Etcd } from "./etcd";
 import { Served } from "./served";
-import { at, expect, KEY, live, setting, test as base } from "./world";
+import { KEY, at, expect, live, say, setting, test as base } from "./world";
 
 const test = base.extend<{ etcd: Etcd }>({
   // eslint-disable-next-line no-empty-pattern
@@ -28,13 +28,14 @@ test("a store that does not answer is said with its time, and Save waits for it"
   etcd.standStill();
   await expect(page.getByText(/The store has not answered since \d{2}:\d{2}:\d{2} \S+\./)).toBeVisible({ timeout: 30_000 });
   await expect(press).toBeDisabled();
-  await expect(press).toHaveAccessibleDescription(/The store does not answer: nothing can be changed until it does/);
+  await expect(press).toHaveAccessibleDescription(/The store does not answer: only kills can be changed until it does/);
   await expect(page.getByTestId("liveness")).toContainText("live");
   await expectSound(page);
   etcd.goOn();
   await expect(page.getByText("The store has not answered")).toHaveCount(0);
   await expect(setting(page, "retry.max_attempts")).toHaveValue("4");
   await press.click();
+  await say(page.getByRole("dialog"));
   await page.getByRole("dialog").getByRole("button", { name: "Save" }).click();
   await expect(page.getByTestId("convergence")).toContainText(/Stored at revision \d+/);
 });

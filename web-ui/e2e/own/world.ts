@@ -3,7 +3,7 @@
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { expect, test as base } from "@playwright/test";
-import type { Page } from "@playwright/test";
+import type { Locator, Page } from "@playwright/test";
 import { Fleet } from "../../gen/damper/v1/fleet_pb";
 import { Guards } from "../../gen/damper/v1/guards_pb";
 import { Kills } from "../../gen/damper/v1/kills_pb";
@@ -81,4 +81,10 @@ export function at(page: "/rule" | "/route" | "/guard", key: typeof KEY = KEY): 
 
 export function setting(page: Page, path: string) {
   return page.locator(`[data-field="${path}"]`).locator("input:not([type=checkbox]), select").first();
+}
+
+// Who it is and why, as a server without tokens requires it.
+export async function say(within: Page | Locator, reason = "a browser test"): Promise<void> {
+  await within.getByLabel(/^Reason/).fill(reason);
+  await within.getByLabel(/^Your name/).fill("playwright");
 }

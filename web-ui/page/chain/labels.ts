@@ -1,4 +1,4 @@
-// Where the words on lines are put: on the line, off services and off each other.
+// Where the words on lines are put: on the line, off services, off each other, and off other lines as far as there is room.
 //
 // Places go by the drawing and by which lines have words, not by what is written, so that no figure moves a word.
 import type { Box, Line, Placed, Point } from "./layout";
@@ -6,16 +6,27 @@ import type { Box, Line, Placed, Point } from "./layout";
 // How far along the line; the middle is best.
 const ALONG = [0.5, 0.45, 0.55, 0.4, 0.6, 0.35, 0.65, 0.3, 0.7, 0.25, 0.75, 0.2, 0.8, 0.15, 0.85];
 
-// The middle of each line's word, for words that take such a box. Where no place is free it lies in the middle of the
-// line all the same: of many lines few are labelled at once.
-export function labels(lines: readonly Line[], nodes: readonly Placed[], size: { width: number; height: number }): Point[] {
+// The middle of each line's word, for words that take such a box, on a drawing with these lines. Of the free places it
+// is the one that hides the fewest other lines. Where no place is free it lies in the middle of the line all the same: of
+// many lines few are labelled at once.
+export function labels(lines: readonly Line[], nodes: readonly Placed[], size: { width: number; height: number }, drawn = lines): Point[] {
   const taken: Box[] = [...nodes];
+  const traces = drawn.map((line) => ({ line, whole: boxOf(line.points), steps: line.points.slice(1).map((point, at) => boxOf([line.points[at] ?? point, point])) }));
+  const hidden = (own: Line, box: Box) =>
+    traces.filter(({ line, whole, steps }) => line !== own && overlap(whole, box) && steps.some((step) => overlap(step, box))).length;
   return lines.map((line) => {
-    const free = ALONG.map((share) => at(line, share)).find((point) => !taken.some((box) => overlap(box, around(point, size))));
-    const point = free ?? at(line, 0.5);
+    const free = ALONG.map((share) => at(line, share)).filter((point) => !taken.some((box) => overlap(box, around(point, size))));
+    const [best] = free.map((point) => ({ point, hides: hidden(line, around(point, size)) })).sort((a, b) => a.hides - b.hides);
+    const point = best?.point ?? at(line, 0.5);
     taken.push(around(point, size));
     return point;
   });
+}
+
+function boxOf(points: readonly Point[]): Box {
+  const [xs, ys] = [points.map(({ x }) => x), points.map(({ y }) => y)];
+  const [x, y] = [Math.min(...xs), Math.min(...ys)];
+  return { x, y, width: Math.max(...xs) - x, height: Math.max(...ys) - y };
 }
 
 export function around({ x, y }: Point, { width, height }: { width: number; height: number }): Box {

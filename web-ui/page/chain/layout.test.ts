@@ -109,6 +109,16 @@ test("words on a small chain's lines lie apart from each other and from services
   });
 });
 
+test.each(["right", "down"] as const)("words lie on no other line where there is room, %s", (direction) => {
+  const size = { width: 40, height: 12 };
+  const { lines, nodes } = layout(arcs("a>c a>d b>c b>d"), direction);
+  const boxes = labels(lines, nodes, size).map((point) => around(point, size));
+  boxes.forEach((box, at) => {
+    const others = lines.filter((_, other) => other !== at).flatMap(({ points }) => points);
+    expect(others.filter((point) => overlap(box, around(point, { width: 1, height: 1 })))).toEqual([]);
+  });
+});
+
 test("nothing is drawn of nothing", () => {
   expect(layout([])).toEqual({ width: 0, height: 0, nodes: [], lines: [] });
 });

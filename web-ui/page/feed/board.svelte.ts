@@ -12,6 +12,13 @@ export type Liveness = "loading" | "live" | "late" | "down" | "locked";
 // Two messages missed: worth a mark, not yet an alarm.
 const LATE_AFTER_MS = 3_500;
 const MARK_MS = 5_000;
+// By the reason of a refusal. That there is no session at all is none of these.
+const ENDED: Partial<Record<string, string>> = {
+  CREDENTIAL_ENDED: "You were signed out: your token was revoked or has expired.",
+  TOKEN_INVALID: "You were signed out: your token was revoked.",
+  TOKEN_EXPIRED: "You were signed out: your token has expired.",
+  SESSION_OVER: "You were signed out: your session has ended.",
+};
 
 export class Board {
   fleet = $state.raw<Fleet>();
@@ -21,6 +28,8 @@ export class Board {
   downReason = $state<string>();
   // The server wants to know who is asking.
   locked = $state(false);
+  // Why a session ended, in words; undefined = there was none, or it was ended here.
+  lockedWhy = $state<string>();
   // Of the data shown; undefined = there is none.
   ageMs = $state<number>();
   // By how much the control plane's clock is ahead of this machine's.
@@ -57,7 +66,10 @@ export class Board {
 
   take(event: Event): void {
     this.locked = event.kind === "locked";
+    if (event.kind === "message") this.lockedWhy = undefined;
     if (event.kind === "locked") {
+      // It is asked again and again; the first answer has the reason.
+      this.lockedWhy ??= ENDED[event.why];
       this.#forget();
       return;
     }

@@ -4,6 +4,7 @@
 // random, so that many pages do not come back to a restarted server at the same instant.
 import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import type { Transport } from "@connectrpc/connect";
+import { ErrorInfoSchema } from "$gen/google/rpc/error_details_pb";
 import { Fleet as FleetService } from "$wire/fleet_pb";
 import { told } from "./told";
 import type { Told } from "./told";
@@ -12,8 +13,8 @@ export type Event =
   | { readonly kind: "message"; readonly message: Told }
   // The stream has ended; a new one is opened after the wait.
   | { readonly kind: "down"; readonly reason: string; readonly waitMs: number }
-  // The server wants to know who is asking; what was shown before is not for whoever sits here now.
-  | { readonly kind: "locked" };
+  // The server asks for a token. `why` = the reason of its refusal, as ErrorInfo has it.
+  | { readonly kind: "locked"; readonly why: string };
 
 export type Listener = (event: Event) => void;
 
@@ -52,7 +53,7 @@ export async function keepOpen(
     if (signal.aborted) return;
     if (end.kind === "again") continue;
     if (end.kind === "locked") {
-      listener({ kind: "locked" });
+      listener({ kind: "locked", why: end.why });
       await pause(LOCKED_WAIT_MS, signal, wake);
       continue;
     }
@@ -66,7 +67,7 @@ export async function keepOpen(
 // Why a stream ended.
 type End =
   | { readonly kind: "again" }
-  | { readonly kind: "locked" }
+  | { readonly kind: "locked"; readonly why: string }
   | { readonly kind: "broken"; readonly reason: string };
 
 function broken(reason: string): End {
@@ -110,7 +111,7 @@ async function readStream(
     if (again) return { kind: "again" };
     if (silent) return broken(`nothing was heard for ${SILENCE_LIMIT_MS / 1000} s`);
     const said = ConnectError.from(error);
-    return said.code === Code.Unauthenticated ? { kind: "locked" } : broken(inWords(said));
+    return said.code === Code.Unauthenticated ? { kind: "locked", why: said.findDetails(ErrorInfoSchema)[0]?.reason ?? "" } : broken(inWords(said));
   } finally {
     clearTimeout(watchdog);
     signal.removeEventListener("abort", stop);

@@ -16,6 +16,10 @@ export interface Fleet {
   readonly clients: number;
   readonly asOf: WatchResponse["asOf"];
   readonly staleSince: WatchResponse["staleSince"];
+  // The store holds other data than the server knew, which no operator has accepted.
+  readonly unacceptedStore: WatchResponse["unacceptedStore"];
+  // Clients that hold more than the store.
+  readonly heldClients: number;
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
   readonly rules: ReadonlyMap<string, RuleRow>;
@@ -49,6 +53,8 @@ export function fold(before: Fleet | undefined, message: Told): Fleet | undefine
     clients: message.connectedClients,
     asOf: message.asOf,
     staleSince: message.staleSince,
+    unacceptedStore: message.unacceptedStore,
+    heldClients: message.heldClients,
     window: message.window,
     routes,
     rules: changed(base?.rules, message.removedRules, message.rules, (rule) => rule),
@@ -81,6 +87,7 @@ export function asReset(fleet: Fleet): Told {
     epoch: fleet.epoch,
     revision: fleet.revision,
     connectedClients: fleet.clients,
+    heldClients: fleet.heldClients,
     routes: [...fleet.routes.values()],
     past: [...fleet.past],
     kills: [...fleet.kills],
@@ -88,6 +95,7 @@ export function asReset(fleet: Fleet): Told {
   });
   if (fleet.asOf) message.asOf = fleet.asOf;
   if (fleet.staleSince) message.staleSince = fleet.staleSince;
+  if (fleet.unacceptedStore) message.unacceptedStore = fleet.unacceptedStore;
   if (fleet.window) message.window = fleet.window;
   return { ...message, rules: [...fleet.rules.values()] };
 }

@@ -9,6 +9,7 @@ import type { Names } from "../address.svelte";
 import { currentGuard, problemOf } from "../api";
 import type { Api, Problem } from "../api";
 import type { Saying } from "../parts/author";
+import type { Kept } from "../parts/drafts";
 import { Judged } from "../parts/judged.svelte";
 import type { Draft } from "../rules/draft";
 import { draftOf, guardOf, isSame, merged } from "./form";
@@ -20,13 +21,17 @@ export class GuardEditing extends Judged<Guard> {
   owner = $state("");
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
 
+  // Who may not write is shown what the server finds all the same.
+  mayWrite = true;
   readonly before: Draft = $derived(draftOf(this.base?.ceiling));
   readonly read = $derived(guardOf(this.draft, this.names, this.owner.trim()));
   readonly isNew: boolean = $derived(this.base === undefined);
+  readonly isBlank: boolean = $derived(Object.keys(this.draft).length === 0);
   readonly isDirty: boolean = $derived(
     !isSame(this.before, this.draft) || this.owner.trim() !== (this.base?.owner ?? "") || (this.isNew && this.names.calleeService !== ""),
   );
-  readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.read.faults]));
+  // Of what is new and untouched nothing is a fault yet.
+  readonly allFaults: ReadonlyMap<string, string> = $derived(this.isNew && !this.isDirty && this.isBlank ? new Map() : new Map([...this.faults, ...this.read.faults]));
 
   // Paths below the ceiling; "key.callee_service" and "owner" besides.
   protected override readonly prefix = /^guard\.(ceiling\.)?/;
@@ -46,6 +51,23 @@ export class GuardEditing extends Judged<Guard> {
     this.theirs = undefined;
     this.problem = undefined;
     this.faults = new Map();
+    void this.judgeBase();
+    this.check();
+  }
+
+  // What is to be kept of an edit; undefined = nothing was typed.
+  kept(): Kept | undefined {
+    if (!this.isDirty) return undefined;
+    const { callerService, callerCluster, calleeService, calleeMethod } = this.names;
+    const names = { callerService, callerCluster, calleeService, calleeMethod };
+    return { at: Date.now(), revision: String(this.base?.revision ?? ""), before: this.before, draft: this.draft, names, owner: this.owner };
+  }
+
+  // What was typed before, on top of what is there now.
+  restore({ before, draft, names, owner }: Kept): void {
+    if (this.isNew) this.names = names;
+    this.draft = merged(before, this.before, draft);
+    this.owner = owner ?? this.owner;
     this.check();
   }
 
@@ -63,12 +85,18 @@ export class GuardEditing extends Judged<Guard> {
     if (theirs !== null && this.owner.trim() === (base?.owner ?? "")) this.owner = theirs.owner;
     this.base = theirs ?? undefined;
     this.theirs = undefined;
+    void this.judgeBase();
     this.check();
   }
 
   protected override judge() {
     const { guard } = this.read;
-    return guard && this.#api.guards.putGuard({ guard, options: { validateOnly: true } });
+    if (guard === undefined) return undefined;
+    return this.mayWrite ? this.#api.guards.putGuard({ guard, options: { validateOnly: true } }) : this.#api.guards.judgeGuard({ guard });
+  }
+
+  protected override judgeStored() {
+    return this.base && this.#api.guards.judgeGuard({ guard: this.base });
   }
 
   protected override current(problem: Problem): Guard | undefined {

@@ -2,13 +2,13 @@
 //
 // As with rules: ranges and defaults are the words of the .proto files, and the server judges. A path is that of the
 // message below the ceiling: "repeat_limit.ratio".
-import { create, fromJson, toJson } from "@bufbuild/protobuf";
+import { create, toJson } from "@bufbuild/protobuf";
 import type { JsonObject } from "@bufbuild/protobuf";
 import { CeilingSchema, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
 import type { Ceiling, Guard } from "$wire/guards_pb";
 import { Mode, PatternSchema } from "$wire/policy_pb";
 import type { Names } from "../address.svelte";
-import { at, FORMS, ON, place, shown, typed } from "../rules/draft";
+import { at, ON, place, refusal, sendable, shown, typed } from "../rules/draft";
 import type { Draft } from "../rules/draft";
 import { choices, field, help } from "../rules/form";
 import type { Field } from "../rules/form";
@@ -56,24 +56,18 @@ export function guardOf(draft: Draft, names: Names, owner: string): Read {
   const faults = new Map<string, string>();
   const isLimited = draft[LIMIT] !== undefined;
   if (isLimited) place(json, LIMIT, {});
-  for (const { path, kind } of isLimited ? [...CEILINGS, ...LIMITS] : CEILINGS) {
-    const text = draft[path]?.trim() ?? "";
+  for (const field of isLimited ? [...CEILINGS, ...LIMITS] : CEILINGS) {
+    const text = draft[field.path]?.trim() ?? "";
     if (text === "") continue;
-    const value = typed(kind, text);
-    if (value === undefined) faults.set(path, `${JSON.stringify(text)} is not ${FORMS[kind]}`);
-    else place(json, path, value);
+    const value = typed(field, text);
+    if (value === undefined) faults.set(field.path, refusal(field, text));
+    else place(json, field.path, value);
   }
-  if (faults.size > 0) return { guard: undefined, faults };
+  const ceiling = faults.size === 0 ? sendable(CeilingSchema, json, faults) : undefined;
+  if (ceiling === undefined) return { guard: undefined, faults };
   const { callerService, callerCluster, calleeService, calleeMethod } = names;
   const key = create(PatternSchema, { callerService, callerCluster, calleeService, calleeMethod });
-  try {
-    return { guard: create(GuardSchema, { key, ceiling: fromJson(CeilingSchema, json), owner }), faults };
-  } catch (thrown) {
-    // A number that the wire can not carry, such as 2.5 attempts.
-    const [, name = ""] = /damper\.v1\.\w+\.(\w+)/.exec(String(thrown)) ?? [];
-    const path = [...CEILINGS, ...LIMITS].find((one) => one.path.endsWith(name))?.path ?? "max_attempts";
-    return { guard: undefined, faults: new Map([[path, "is not a whole number that can be sent"]]) };
-  }
+  return { guard: create(GuardSchema, { key, ceiling, owner }), faults };
 }
 
 // Theirs, with what I changed on top of it.

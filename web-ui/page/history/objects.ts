@@ -58,9 +58,14 @@ export function verbOf({ key, before, after }: ObjectChange): string {
   return VERBS[kindOf(key)][before === undefined ? 0 : after === undefined ? 2 : 1];
 }
 
-// Whom a change says it is by. What nobody asked for from anywhere is the server's own.
+// Who made a change: what is proven comes before what is declared. What came from no address is the server's own.
 export function whoOf({ author, principal, peer }: Change): string {
-  return author || principal || (peer === "" ? "the server" : "not said");
+  return principal || author || (peer === "" ? "the server" : "unknown");
+}
+
+// The name that is declared, where another one is proven; empty = there is none.
+export function declaredOf({ author, principal }: Change): string {
+  return principal === "" || author === "" || principal.startsWith(`token ${author} (`) ? "" : `as ${author}`;
 }
 
 // How long before, in one unit.

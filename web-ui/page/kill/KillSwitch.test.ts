@@ -34,7 +34,7 @@ test("who comes from a storm finds the reason written, and may write another", a
   const user = userEvent.setup();
   const sent: KillRequest[] = [];
   shown(killHref("stock", "Retry storm: orders → stock ×2.70"), sent);
-  const why = await screen.findByLabelText<HTMLInputElement>(/^Why/);
+  const why = await screen.findByLabelText<HTMLInputElement>(/^Reason/);
   expect(why.value).toBe("Retry storm: orders → stock ×2.70");
   await user.type(why, ", INC-7");
   await user.click(screen.getByRole("button", { name: "Stop retries…" }));
@@ -44,7 +44,7 @@ test("who comes from a storm finds the reason written, and may write another", a
 
 test("who comes from elsewhere must say why", async () => {
   shown(killHref("stock"));
-  expect((await screen.findByLabelText<HTMLInputElement>(/^Why/)).value).toBe("");
+  expect((await screen.findByLabelText<HTMLInputElement>(/^Reason/)).value).toBe("");
 });
 
 test("after a stop its route and its live repeats stay beside the confirmation until they prove it, though the form is empty", async () => {
@@ -53,19 +53,19 @@ test("after a stop its route and its live repeats stay beside the confirmation u
   await user.click(await screen.findByRole("button", { name: "Stop retries…" }));
   await user.click(await screen.findByRole("button", { name: "Stop retries now" }));
   const proof = await screen.findByTestId("proof");
-  expect((await screen.findByTestId("convergence")).textContent).toContain("applied by all 1 clients");
-  expect(proof.textContent).toMatch(/Waiting for the proof:\s*68\.0 repeats\/s now, 68\.0\/s when it was pressed/);
+  expect((await screen.findByTestId("convergence")).textContent).toContain("applied by the only client");
+  expect(proof.textContent).toMatch(/Verifying…\s*68\.0 retries\/s now, 68\.0\/s before/);
   expect(screen.getByRole("link", { name: /orders → stock/ }).getAttribute("href")).toBe("/route?caller=orders&cluster=default&callee=stock&method=shop.Stock%2FTake");
   expect(screen.getByLabelText<HTMLInputElement>("Callee").value).toBe("");
-  expect(screen.getByLabelText<HTMLInputElement>(/^Why/).value).toBe("");
+  expect(screen.getByLabelText<HTMLInputElement>(/^Reason/).value).toBe("");
 
   const kills = [kill("stock", { revision: 21n })];
   tell(heard({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
-  await waitFor(() => { expect(proof.textContent).toMatch(/Waiting for the proof:\s*20\.0 repeats\/s now/); });
+  await waitFor(() => { expect(proof.textContent).toMatch(/Verifying…\s*20\.0 retries\/s now/); });
   tell(heard({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
-  await waitFor(() => { expect(proof.textContent).toMatch(/Stopped:\s*0\.0 repeats\/s now, 68\.0\/s when it was pressed/); });
+  await waitFor(() => { expect(proof.textContent).toMatch(/Stopped:\s*0\.0 retries\/s now, 68\.0\/s before/); });
   expect(screen.getByTestId("still").textContent).toMatch(/✓\s*0\.0/);
   tell(heard({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1 })] }));
-  await waitFor(() => { expect(proof.textContent).toMatch(/Not stopped:\s*68\.0 repeats\/s now/); });
+  await waitFor(() => { expect(proof.textContent).toMatch(/Not stopped:\s*68\.0 retries\/s now/); });
   expect(screen.getByTestId("still").textContent).toMatch(/▲\s*68\.0/);
 });

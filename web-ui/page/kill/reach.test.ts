@@ -3,7 +3,7 @@ import { Fate } from "$wire/distribution_pb";
 import { ClientSchema, RouteStatsSchema } from "$wire/fleet_pb";
 import { expect, test } from "vitest";
 import { kill } from "../testing";
-import { killHref, obedience, reachOf } from "./reach";
+import { killHref, obedience, reachOf, setTogether } from "./reach";
 
 const KILL = kill("stock", { revision: 7n, key: { callerService: "orders", callerCluster: "*", calleeService: "stock", calleeMethod: "*" } });
 
@@ -18,6 +18,12 @@ test("a kill is obeyed by those who have confirmed it, of those whom it concerns
   expect(obedience(KILL, [client("orders"), client("gateway")])).toEqual({ obey: 1, of: 1 });
   expect(obedience(KILL, [client("orders"), behind, without, refusing])).toEqual({ obey: 1, of: 4 });
   expect(obedience(KILL, [])).toEqual({ obey: 0, of: 0 });
+});
+
+test("a kill that is not stored has no confirmations, and no change in common with others", () => {
+  const held = { ...KILL, unstored: true };
+  expect(obedience(held, [client("orders")])).toBeUndefined();
+  expect(setTogether([KILL, KILL, held, { ...held }])).toEqual([[KILL, KILL]]);
 });
 
 test("who refuses a rule of the same key obeys the kill", () => {

@@ -19,8 +19,10 @@ export interface Reach {
 
 const SAVED = new Set([Fate.OK_AFTER_RETRY, Fate.OK_BY_HEDGE]);
 
-export function reachOf(names: Names, routes: Iterable<RouteStats>): Reach {
-  const matching = [...routes].filter((route) => matchesRoute(names, route));
+// Of one pattern or of several; a route that several match counts once.
+export function reachOf(names: Names | readonly Names[], routes: Iterable<RouteStats>): Reach {
+  const all = Array.isArray(names) ? (names as readonly Names[]) : [names as Names];
+  const matching = [...routes].filter((route) => all.some((each) => matchesRoute(each, route)));
   return {
     routes: matching,
     repeatsPerS: matching.reduce((sum, route) => sum + extra(route), 0),
@@ -52,6 +54,14 @@ export function killHref(callee: string, why = ""): string {
   return `/kill?${new URLSearchParams({ callee, ...(why === "" ? {} : { why }) }).toString()}`;
 }
 
+// Where a storm of several hops is stopped at once. No name holds a space.
+export function killAllHref(callees: readonly string[], why: string): string {
+  return `/kill?${new URLSearchParams({ callees: callees.join(" "), why }).toString()}`;
+}
+
+// As many keys as one request may have.
+export const MOST_KILLS = 32;
+
 export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): boolean {
   if (key === undefined) return false;
   const method = names.calleeMethod.endsWith("/*")
@@ -59,6 +69,13 @@ export function matchesRoute(names: Names, { key }: Pick<RouteStats, "key">): bo
     : same(names.calleeMethod, key.calleeMethod);
   return method && same(names.callerService, key.callerService) && same(names.callerCluster, key.callerCluster)
     && same(names.calleeService, key.calleeService);
+}
+
+// Kills that were set in one change, where there are several: those that are not stored are of no change yet.
+export function setTogether(kills: readonly KillSwitch[]): readonly (readonly KillSwitch[])[] {
+  const stored = kills.filter(({ unstored }) => !unstored);
+  return [...new Set(stored.map(({ revision }) => revision))].map((revision) => stored.filter((kill) => kill.revision === revision))
+    .filter((group) => group.length > 1);
 }
 
 export interface Obedience {
@@ -70,8 +87,10 @@ export interface Obedience {
 // As damper-core's `feature.rs` names it: without it a client knows nothing of kills.
 const FEATURE = "kill_switch";
 
-// By what clients have confirmed: an answer to the kill's revision is the proof that it is obeyed.
-export function obedience({ key, revision }: KillSwitch, clients: readonly Client[]): Obedience {
+// By what clients have confirmed: an answer to the kill's revision is the proof that it is obeyed. A kill that is not
+// stored has no revision of its own, so nothing is known of it.
+export function obedience({ key, revision, unstored }: KillSwitch, clients: readonly Client[]): Obedience | undefined {
+  if (unstored) return undefined;
   if (key === undefined) return { obey: 0, of: 0 };
   const concerned = clients.filter(({ identity }) =>
     identity !== undefined && same(key.callerService, identity.service) && same(key.callerCluster, identity.cluster));

@@ -13,11 +13,20 @@ export function spoken({ callerService, callerCluster, calleeService, calleeMeth
   return `Stop ${calls ? "every call" : "retries"}${from + cluster + to + method || " everywhere"}`;
 }
 
+// Several at once, which differ by their callees.
+export function spokenAll(all: readonly Names[], calls: boolean): string {
+  const [first, ...others] = all;
+  if (first === undefined) return "";
+  if (others.length === 0) return spoken(first, calls);
+  const callees = all.map(({ calleeService }) => calleeService);
+  return `Stop ${calls ? "every call" : "retries"} to ${callees.slice(0, -1).join(", ")} and ${callees.at(-1) ?? ""}`;
+}
+
 // Why the storm of these routes, the worst first, is to be stopped; empty = there is none.
 export function stormReason(storming: readonly RouteStats[]): string {
   const [worst, ...others] = storming;
   if (worst === undefined) return "";
   const load = storming.reduce((sum, route) => sum + extra(route), 0);
   const beside = others.length === 0 ? "" : ` and ${some(others.length, "more route")}`;
-  return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${beside}, ${rate(load)} extra attempts/s`;
+  return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${beside}, ${rate(load)} retries/s`;
 }

@@ -25,7 +25,7 @@ test("a storm that a kill stops is told as stopped while its proof is awaited, a
 
 test("what stops a storm is named, with the way to it", async () => {
   shownAt("/", () => {}, { routes: [route("orders", { ...storm, ...awaited })], kills: [kill("stock")] });
-  expect(await text()).toMatch(/A storm is stopped, waiting for the proof orders → stock by kill \* \* stock \*\. The figures below are still of before it/);
+  expect(await text()).toMatch(/Retry storm stopped, verifying orders → stock by kill \* \* stock \*\. Rates lag by about 10 s/);
   expect(screen.queryByText(/Stop retries to stock/)).toBeNull();
   expect(screen.getByRole("link", { name: "* * stock *" }).getAttribute("href")).toBe("/kill");
 });
@@ -33,12 +33,12 @@ test("what stops a storm is named, with the way to it", async () => {
 test("the way to stop a storm says why", async () => {
   shownAt("/", () => {}, { routes: [route("orders", storm), route("gateway", { ...storm, attemptsPerS: 90, amplification: 2.25 })] });
   const link = await screen.findByRole("link", { name: /Stop retries to stock/ });
-  expect(new URL(link.getAttribute("href") ?? "", "http://page").searchParams.get("why")).toBe("Retry storm: orders → stock ×2.70 and 1 more route, 118 extra attempts/s");
+  expect(new URL(link.getAttribute("href") ?? "", "http://page").searchParams.get("why")).toBe("Retry storm: orders → stock ×2.70 and 1 more route, 118 retries/s");
 });
 
 test("of a chain of failures the bottom is named, and what is above fails because of it", async () => {
   shownAt("/", () => {}, { routes: [between("web", "orders", failing), between("orders", "stock", failing), between("stock", "ledger", failing)] });
-  expect(await text()).toMatch(/3 routes fail.*Failures start at ledger \(stock → ledger\); 2 routes above it fail because of it: web → orders, orders → stock\.$/);
+  expect(await text()).toMatch(/3 routes failing.*Failures start at ledger \(stock → ledger\); 2 routes above it fail because of it: web → orders, orders → stock\.$/);
   const named = screen.getByTestId("roots");
   expect([...named.querySelectorAll("a")].map((link) => link.getAttribute("href"))).toEqual([
     "/chain?service=ledger",
@@ -59,16 +59,16 @@ test("a failing route is marked by a word, and where nothing fails no start is n
   expect(screen.getByText("orders").closest("tr")?.textContent).not.toContain("fails");
   cleanup();
   shownAt("/", () => {}, { routes: [route("orders", { errorShare: 0.05 })] });
-  expect(await text()).toContain("Nothing storms");
+  expect(await text()).toContain("No retry storm");
   expect(screen.queryByTestId("roots")).toBeNull();
 });
 
 test("what fails a little is told where nothing is worse, single calls are not", async () => {
   shownAt("/", () => {}, { routes: [route("orders", { callsPerS: 40, errorShare: 0.06 }), route("gateway", { callsPerS: 5, errorShare: 0.02 })] });
-  expect(await text()).toMatch(/Nothing storms Every route sends about what it is asked for\. Most fail of orders → stock: 6\.0 % of 40\.0 calls\/s\./);
+  expect(await text()).toMatch(/No retry storm Every route sends about one attempt per call\. Most failures: orders → stock, 6\.0 % of 40\.0 calls\/s\./);
   cleanup();
   shownAt("/", () => {}, { routes: [route("orders", { callsPerS: 5, errorShare: 0.02 })] });
-  expect(await text()).toMatch(/asked for\.$/);
+  expect(await text()).toMatch(/per call\.$/);
 });
 
 test("ten thousand rules have a separator", async () => {

@@ -2,10 +2,10 @@
 //
 // A storm that a kill switch stops is none any more, although the figures go on telling it for as long as they are of a
 // time before the kill: the server says of which routes that is so.
-import type { RouteStats } from "$wire/fleet_pb";
+import type { GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { failedPerS, isFailing } from "../failing";
 import type { Flow } from "../failing";
-import { totals } from "../feed/state";
+import { keyText, totals } from "../feed/state";
 import type { Totals } from "../feed/state";
 import { isHigh } from "../words";
 
@@ -28,6 +28,16 @@ export interface Verdict extends Totals {
   readonly failing: readonly RouteStats[];
   // Of which most calls fail, of those that do not count as failing.
   readonly noticed: RouteStats | undefined;
+}
+
+// What the answer names: where this is another text, figures told elsewhere are old.
+export function signature({ level, storming, stopped, failing }: Verdict): string {
+  return [level, ...[storming, stopped, failing].map((routes) => routes.map(({ key }) => keyText(key)).sort().join(","))].join("|");
+}
+
+// The rules allow more sends at the end of a chain than the server's limit; an older server does not name it.
+export function isAboveLimit({ limit, worstPossible }: GetChainResponse): boolean {
+  return limit > 0 && worstPossible !== undefined && worstPossible.sends > BigInt(limit);
 }
 
 export function extra(route: RouteStats): number {

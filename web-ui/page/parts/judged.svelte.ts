@@ -25,6 +25,8 @@ export abstract class Judged<Written> {
   // The server's words by the path of a setting, without what all paths begin with.
   faults = $state.raw<ReadonlyMap<string, string>>(new Map());
   findings = $state.raw<readonly Finding[]>([]);
+  // Of what is stored: no change of it causes them. Undefined = not known.
+  stored = $state.raw<readonly Finding[]>();
   reach = $state.raw<RuleReach>();
   amplified = $state.raw<Amplified>();
   checking = $state(false);
@@ -35,13 +37,25 @@ export abstract class Judged<Written> {
 
   #timer: ReturnType<typeof setTimeout> | undefined;
   #asked = 0;
+  #bases = 0;
 
   // Asks the server; undefined = what is typed can not even be sent.
   protected abstract judge(): Promise<Judgement> | undefined;
+  // Asks of what is stored; undefined = nothing is.
+  protected abstract judgeStored(): Promise<Judgement> | undefined;
   // What is there now, as a refusal brings it.
   protected abstract current(problem: Problem): Written | undefined;
   // What the paths of faults begin with, which the page leaves out.
   protected abstract readonly prefix: RegExp;
+
+  // What is stored has become another: its findings are asked for.
+  protected async judgeBase(): Promise<void> {
+    this.#bases += 1;
+    const asked = this.#bases;
+    this.stored = undefined;
+    const answer = await (this.judgeStored() ?? Promise.resolve({ findings: [] })).catch(() => undefined);
+    if (asked === this.#bases) this.stored = answer?.findings;
+  }
 
   // Asks the server, once typing has paused.
   check(): void {
@@ -67,7 +81,10 @@ export abstract class Judged<Written> {
     this.#asked += 1;
     const asked = this.#asked;
     const judging = this.judge();
-    if (judging === undefined) return;
+    if (judging === undefined) {
+      this.checking = false;
+      return;
+    }
     this.checking = true;
     try {
       const answer = await judging;

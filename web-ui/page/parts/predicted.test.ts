@@ -31,9 +31,9 @@ test("each behaviour of the callee is a row, marked where repeats make much of t
     ],
   });
   expect(rows(answer)).toEqual([
-    { callee: "As measured", load: { before: "100", after: "102" }, extra: "+2.0 %", success: { before: "98.0 %", after: "100 %" }, isHigh: false },
-    { callee: "At least 10 % failing", load: { before: "120", after: "120" }, extra: "", success: { before: "90.0 %", after: "90.0 %" }, isHigh: false },
-    { callee: "Total outage", load: { before: "100", after: "300" }, extra: "+200 %", success: { before: "0 %", after: "0 %" }, isHigh: true },
+    { callees: ["as measured"], load: { before: "100", after: "102" }, extra: "+2.0 %", success: { before: "98.0 %", after: "100 %" }, isHigh: false },
+    { callees: ["at least 10 % failing"], load: { before: "120", after: "120" }, extra: "", success: { before: "90.0 %", after: "90.0 %" }, isHigh: false },
+    { callees: ["in total outage"], load: { before: "100", after: "300" }, extra: "+200 %", success: { before: "0 %", after: "0 %" }, isHigh: true },
   ]);
   const less = create(WhatIfResponseSchema, { together: [{ callee: Callee.OUTAGE, before: side(300, 0), after: side(200, 0) }] });
   expect(rows(less)[0]).toMatchObject({ extra: "−33 %", isHigh: false });

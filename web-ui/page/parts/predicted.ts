@@ -9,7 +9,8 @@ import type { Amplified } from "./judged.svelte";
 import type { Settable } from "./settings";
 
 export interface Row {
-  readonly callee: string;
+  // How the callee fares; more than one where the same follows.
+  readonly callees: readonly string[];
   // Attempts per second.
   readonly load: Sides;
   // More or less of it in percent; empty = as before.
@@ -25,10 +26,10 @@ export interface Sides {
 }
 
 const CALLEES: Record<Callee, string> = {
-  [Callee.UNSPECIFIED]: "Unknown",
-  [Callee.AS_MEASURED]: "As measured",
-  [Callee.TENTH_FAILING]: "At least 10 % failing",
-  [Callee.OUTAGE]: "Total outage",
+  [Callee.UNSPECIFIED]: "unknown",
+  [Callee.AS_MEASURED]: "as measured",
+  [Callee.TENTH_FAILING]: "at least 10 % failing",
+  [Callee.OUTAGE]: "in total outage",
 };
 
 // The question; undefined = nothing of the two can be asked about.
@@ -56,12 +57,15 @@ export function hasRepeatLimit(of: Settable | undefined): boolean {
 }
 
 export function rows({ together }: WhatIfResponse): Row[] {
-  return together.flatMap(({ callee, before, after }) => (before && after ? [row(callee, before, after)] : []));
+  const all = together.flatMap(({ callee, before, after }) => (before && after ? [row(callee, before, after)] : []));
+  const figures = ({ load, extra, success, isHigh }: Row) => JSON.stringify([load, extra, success, isHigh]);
+  return all.filter((one, at) => all.findIndex((other) => figures(other) === figures(one)) === at)
+    .map((one) => ({ ...one, callees: all.filter((other) => figures(other) === figures(one)).flatMap(({ callees }) => callees) }));
 }
 
 function row(callee: Prediction["callee"], before: Predicted, after: Predicted): Row {
   return {
-    callee: CALLEES[callee] ?? CALLEES[Callee.UNSPECIFIED],
+    callees: [CALLEES[callee] ?? CALLEES[Callee.UNSPECIFIED]],
     load: { before: rate(before.attemptsPerS), after: rate(after.attemptsPerS) },
     extra: percent(before.attemptsPerS > 0 ? after.attemptsPerS / before.attemptsPerS - 1 : 0),
     success: { before: share(before.successShare), after: share(after.successShare) },

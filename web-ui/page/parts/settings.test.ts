@@ -71,10 +71,10 @@ test("one that was created has all its settings", () => {
 });
 
 test("the meaning of an absent value is found in the words of the wire", () => {
-  expect(unsetMeans("The first send included. 1..=10, default 3.")).toBe("default 3");
-  expect(unsetMeans("0.001..=1 in steps of 0.0001, default 0.1.")).toBe("default 0.1");
-  expect(unsetMeans("base..=24 h, default 250 ms, or base where base is longer.")).toBe("default 250 ms");
-  expect(unsetMeans("1 ms..=1 h; absent = no limit.")).toBe("no limit");
+  expect(unsetMeans("The first send included. 1 to 10, default 3.")).toBe("default 3");
+  expect(unsetMeans("0.001 to 1 in steps of 0.0001, default 0.1.")).toBe("default 0.1");
+  expect(unsetMeans("base to 24 h, default 250 ms, or base where base is longer.")).toBe("default 250 ms");
+  expect(unsetMeans("1 ms to 1 h; absent = no limit.")).toBe("no limit");
   expect(unsetMeans("Default observe: count what would be refused.")).toBe("default observe");
   expect(unsetMeans("Whom to ask about it.")).toBe("");
 });

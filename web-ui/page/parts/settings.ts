@@ -74,7 +74,7 @@ export function differing(versions: readonly (Settable | undefined)[]): Differin
   });
 }
 
-// What an absent value means, in the words of the wire: from "1..=10, default 3." comes "default 3".
+// What an absent value means, in the words of the wire: from "1 to 10, default 3." comes "default 3".
 export function unsetMeans(about: string): string {
   const [, fallback, absent] = /(?:\bdefault (.+?)|\babsent = (.+?))(?=[,;:]|\.(?:\s|$)|$)/i.exec(about) ?? [];
   if (fallback !== undefined) return `default ${fallback}`;

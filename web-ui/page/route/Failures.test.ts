@@ -1,4 +1,4 @@
-// The calls that did not end well, as a reader meets them.
+// The failed calls, as a reader meets them.
 import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { cleanup, render, screen, within } from "@testing-library/svelte";
@@ -71,9 +71,9 @@ test("the list goes on when nobody reads any more", async () => {
 
 test("nothing to show says why that may be, and whether calls fail all the same", async () => {
   const { rerender } = render(Failures, props([], { failing: false }));
-  screen.getByText(/no call has failed since this server began to listen/);
+  screen.getByText(/no call has failed since this server started/);
   await rerender(props([]));
-  screen.getByText(/if orders has an SDK that tells/);
+  screen.getByText(/if the SDK of orders reports them/);
 });
 
 test("calls without a trace say how they would get one", () => {

@@ -115,7 +115,7 @@ test("what its own stream says goes before the fleet's", async () => {
     },
   });
   await waitFor(() => { expect(screen.getByTestId("amplification").textContent).toBe("×2.70"); });
-  expect(screen.getByTestId("says").textContent).toMatch(/Storms: each call is sent ×2\.70/);
+  expect(screen.getByTestId("says").textContent).toMatch(/Retry storm: each call is sent ×2\.70/);
   expect(screen.getByText(/Watched closely/)).toBeTruthy();
 });
 
@@ -196,9 +196,9 @@ test("over how long rates are taken is asked anew and stays in the address", asy
       yield message({});
     },
   });
-  await waitFor(() => { expect(windows).toEqual([5n]); });
+  await waitFor(() => { expect(windows).toEqual([10n]); });
   await user.selectOptions(screen.getByLabelText("Rates over"), "1 s");
-  await waitFor(() => { expect(windows).toEqual([5n, 1n]); });
+  await waitFor(() => { expect(windows).toEqual([10n, 1n]); });
   expect(location.search).toMatch(/over=1$/);
 });
 
@@ -220,7 +220,7 @@ test("every fate is there with its rate, its total and what it means", async () 
 test("gates say how they are set and where they stand", async () => {
   const holding = { clients: 2, breakerRefuses: 1, windowFailures: 30n, windowSuccesses: 200n };
   shown({}, undefined, { routes: [route("orders", holding)], kills: [kill("stock")] });
-  const gates = within((await screen.findByRole("heading", { name: "What holds repeats back" })).closest("section") as HTMLElement);
+  const gates = within((await screen.findByRole("heading", { name: "What limits retries" })).closest("section") as HTMLElement);
   expect(await gates.findByText(/refuses at 1 of 2 processes/)).toBeTruthy();
   await waitFor(() => {
     expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*about.*20.*10\.0 % of successes/s);
@@ -231,7 +231,7 @@ test("gates say how they are set and where they stand", async () => {
 test("which rule won, which lost and why, what was cut and whom to ask, and the bounds are said", async () => {
   shown({});
   expect((await screen.findByTestId("winner")).textContent).toMatch(/enforce.*\* \* stock \*.*applies/s);
-  const why = within(screen.getByRole("heading", { name: "Why it is so" }).closest("section") as HTMLElement);
+  const why = within(screen.getByRole("heading", { name: "Which rule applies, and why" }).closest("section") as HTMLElement);
   expect(why.getByText(/its callee is less exact/).textContent).toContain("* * * *");
   expect(why.getByText("team-platform").closest("tr")?.textContent).toMatch(/retry\.max_attempts.*5 is above 2/s);
   expect(why.getByText(/in the long run/).textContent).toMatch(/×1\.10.*beyond 3 free retries per process in 10 s/s);
@@ -313,7 +313,7 @@ test("a new revision is asked about at once", async () => {
 
 test("who else repeats is named", async () => {
   const served = { firstSendsPerS: 30, envoyRepeatsPerS: 4.5 };
-  shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, chainCoverage: 0.75 })] });
+  shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, totalServingCalls: 80n, chainCoverage: 0.75 })] });
   expect((await screen.findByRole("rowheader", { name: "Repeats by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
   expect(screen.getByText(/calls again, in the same request/).textContent).toMatch(/2\.0\/s.*80 so far/s);
   expect(screen.getByText(/made within a request/).textContent).toContain("75.0 %");

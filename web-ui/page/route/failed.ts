@@ -1,4 +1,4 @@
-// Calls that did not end well, in words and in lengths.
+// Failed calls, in words and in lengths.
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { FailedAttempt, FailedCall } from "$wire/distribution_pb";
 import type { RouteFailure } from "$wire/fleet_pb";

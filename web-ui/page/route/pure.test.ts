@@ -7,7 +7,7 @@ import { expect, test } from "vitest";
 import { route } from "../testing";
 import { atProcesses, breakerLine, breakerSettings } from "./gates";
 import { meaning } from "./meanings";
-import { says } from "./says";
+import { holding, says } from "./says";
 import { marksOf, touching } from "./touching";
 
 const key = route("orders").key;
@@ -60,15 +60,21 @@ test("a gate says at how many processes it holds", () => {
 });
 
 test.each([
-  ["storm", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 }, /×2\.70.*68\.0 extra attempts\/s; 5\.0 %/],
-  ["stopped", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, killed: 1, awaitedKill: pattern("*", "stock") }, /waiting for the proof By kill \* \* stock \*\..*×2\.70, 68\.0 extra/],
-  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply it; the retry breaker refuses/],
-  ["calm", {}, /about what it is asked for; no call fails/],
-  ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops repeats/],
+  ["storm", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 }, /×2\.70.*68\.0 retries\/s; 5\.0 %/],
+  ["stopped", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, killed: 1, awaitedKill: pattern("*", "stock") }, /verifying By kill \* \* stock \*\..*×2\.70, 68\.0 retries/],
+  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker refuses/],
+  ["calm", {}, /About one attempt per call; no call fails/],
+  ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops retries/],
 ])("a route says at once that it is %s", (level, fields, words) => {
   const said = says(route("orders", fields));
   expect(said.level).toBe(level);
   expect(`${said.answer} ${said.why}`).toMatch(words);
+});
+
+test("a route on an observing rule claims no effect", () => {
+  const held = { breakerRefuses: 1, budgetRefuses: 1, circuitOpen: 1, clients: 1 };
+  expect(holding(route("orders", { ...held, mode: Mode.OBSERVE })).filter((words) => !words.includes("would"))).toEqual([]);
+  expect(holding(route("orders", { ...held, mode: Mode.ENFORCE })).filter((words) => words.includes("would"))).toEqual([]);
 });
 
 test("every fate that the wire knows has a meaning", () => {

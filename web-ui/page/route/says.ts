@@ -1,5 +1,6 @@
 // A route in one sentence: what an operator wants to know first. Pure.
 import type { RouteStats } from "$wire/fleet_pb";
+import { Mode } from "$wire/policy_pb";
 import { FAILING_SHARE } from "../failing";
 import { keyText } from "../feed/state";
 import { extra, isStorm } from "../overview/verdict";
@@ -19,29 +20,31 @@ export function says(stats: RouteStats | undefined): Said {
   const failed = stats.errorShare > 0 ? `${share(stats.errorShare)} of ${rate(stats.callsPerS)} calls/s fail` : "no call fails";
   if (stats.callsPerS === 0) return { level: "silent", answer: "No calls", why: sentence("Nothing was called in the last seconds", held) };
   if (isStorm(stats)) {
-    const stormed = `${rate(extra(stats))} extra attempts/s; ${failed}`;
+    const stormed = `${rate(extra(stats))} retries/s; ${failed}`;
     return stats.awaitedKill === undefined
-      ? { level: "storm", answer: `Storms: each call is sent ${times(stats.amplification)}`, why: sentence(stormed, held) }
+      ? { level: "storm", answer: `Retry storm: each call is sent ${times(stats.amplification)}`, why: sentence(stormed, held) }
       : {
           level: "stopped",
-          answer: "Stopped, waiting for the proof",
-          why: `By kill ${keyText(stats.awaitedKill)}. The figures began before it: ${times(stats.amplification)}, ${stormed}.`,
+          answer: "Retries stopped, verifying",
+          why: `By kill ${keyText(stats.awaitedKill)}. Rates still include traffic from before it: ${times(stats.amplification)}, ${stormed}.`,
         };
   }
   // Who looks at one route minds single calls too.
   if (stats.errorShare >= FAILING_SHARE) {
-    return { level: "failing", answer: `Fails: ${share(stats.errorShare)} of calls`, why: sentence("Repeats do not multiply it", held) };
+    return { level: "failing", answer: `Failing: ${share(stats.errorShare)} of calls`, why: sentence("Retries do not multiply the failures", held) };
   }
-  return { level: "calm", answer: "Calm", why: sentence(`It sends about what it is asked for; ${failed}`, held) };
+  return { level: "calm", answer: "Calm", why: sentence(`About one attempt per call; ${failed}`, held) };
 }
 
 // What stops repeats at present, the strongest first; none = nothing does.
 export function holding(stats: RouteStats): string[] {
+  // In observe nothing is refused.
+  const would = stats.mode === Mode.OBSERVE;
   return [
-    stats.killed > 0 ? "a kill switch stops repeats" : "",
-    stats.circuitOpen > 0 ? atProcesses(stats.circuitOpen, stats, "the circuit is open", "") : "",
-    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, "the retry breaker refuses", "") : "",
-    stats.budgetRefuses > 0 ? atProcesses(stats.budgetRefuses, stats, "the budget is used up", "") : "",
+    stats.killed > 0 ? "a kill switch stops retries" : "",
+    stats.circuitOpen > 0 ? atProcesses(stats.circuitOpen, stats, would ? "the circuit would be open" : "the circuit is open", "") : "",
+    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, would ? "the retry breaker would refuse" : "the retry breaker refuses", "") : "",
+    stats.budgetRefuses > 0 ? atProcesses(stats.budgetRefuses, stats, would ? "the budget would be used up" : "the budget is used up", "") : "",
   ].filter((words) => words !== "");
 }
 

@@ -19,7 +19,7 @@ export type Ask = (signal: AbortSignal) => AsyncIterable<WatchResponse>;
 export class RouteWatch {
   // Undefined = the server knows no such route, or has not said anything yet.
   stats = $state.raw<RouteStats>();
-  // The latest calls that did not end well; what was told last, while there is no stream.
+  // The latest failed calls; what was told last, while there is no stream.
   failures = $state.raw<readonly RouteFailure[]>([]);
   samples = $state.raw<readonly Sample[]>([]);
   // What is shown comes from this stream, and now.

@@ -12,7 +12,10 @@ import { rule } from "../testing";
 import { shownAt } from "../standin";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
-afterEach(cleanup);
+afterEach(() => {
+  cleanup();
+  sessionStorage.clear();
+});
 
 const bounds = (maxAttempts: number, sends: bigint) => ({
   bound: { maxAttempts, steadyAttemptsPerCall: 1.1, window: { seconds: 10n } },
@@ -65,6 +68,18 @@ test("what a change raises on the hop and along the chain is said while typing, 
   expect(within(screen.getByRole("dialog")).getByTestId("amplified").textContent).toMatch(said);
 });
 
+test("a retry breaker without settings of its own is shown as on", async () => {
+  const user = userEvent.setup();
+  shown();
+  await attempts();
+  const box = screen.getByRole("checkbox", { name: "Retry breaker: own settings" });
+  const section = box.closest("fieldset");
+  const legend = () => section?.querySelector("legend")?.textContent;
+  expect(legend()).not.toContain("on, with defaults");
+  await user.click(box);
+  expect(legend()).toContain("on, with defaults");
+});
+
 test("a change that adds nothing is not said to", async () => {
   const user = userEvent.setup();
   shown();
@@ -85,7 +100,7 @@ test("what a removal comes to is said before it is done", async () => {
   const dialog = within(screen.getByRole("dialog"));
   expect((await dialog.findByTestId("amplified")).textContent).toMatch(/▼ Down:.*3 →to 1.*▼ Down:.*5 →to 3/s);
   await user.click(dialog.getByRole("button", { name: "Delete" }));
-  expect(await screen.findByText("The rule is removed.")).toBeTruthy();
+  expect(await screen.findByText("The rule is deleted.")).toBeTruthy();
   expect(deletions.map(({ options }) => options?.validateOnly)).toEqual([true, false]);
 });
 
@@ -108,9 +123,9 @@ test("the review predicts what the typed rule would do, and nothing is written f
     ],
   }));
   const section = within(await reviewed(user));
-  const outage = await section.findByRole("row", { name: /Total outage/ });
-  expect(outage.textContent).toMatch(/10\.0 →to 40\.0\s+▲ \+300 %\s*0 %/);
-  expect(section.getByRole("row", { name: /^As measured/ }).textContent).toMatch(/10\.0 →to 11\.0\s+\+10 %\s*90\.0 % →to 99\.0 %/);
+  const outage = await section.findByRole("row", { name: /in total outage/ });
+  expect(outage.textContent).toMatch(/10\.0\s*40\.0\s*▲ \+300 %\s*0 %\s*0 %/);
+  expect(section.getByRole("row", { name: /^as measured/ }).textContent).toMatch(/10\.0\s*11\.0\s*\+10 %\s*90\.0 %\s*99\.0 %/);
   expect(questions).toHaveLength(1);
   const put = questions[0]?.changes[0]?.kind;
   expect(put?.case === "put" && put.value.policy?.retry?.maxAttempts).toBe(4);
@@ -135,6 +150,6 @@ test("without calls, and without an answer, the review says so and the rule can 
   cleanup();
   shown(() => { throw new ConnectError("the server is busy", Code.ResourceExhausted); });
   await reviewed(user);
-  expect(await screen.findByText("It can not be predicted: the server is busy")).toBeTruthy();
+  expect(await screen.findByText("No prediction: the server is busy")).toBeTruthy();
   expect(screen.getByRole<HTMLButtonElement>("button", { name: "Save" }).disabled).toBe(false);
 });

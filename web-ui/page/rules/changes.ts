@@ -13,7 +13,7 @@ export interface Change {
 export function changes(before: Draft, after: Draft): Change[] {
   return paths().flatMap(({ path, label }) => {
     const [was, is] = [said(before, path), said(after, path)];
-    return was === is ? [] : [{ path, label, before: was, after: is }];
+    return was === is ? [] : [{ path, label, before: spoken(path, was), after: spoken(path, is) }];
   });
 }
 
@@ -31,7 +31,7 @@ export function threeWay(base: Draft, theirs: Draft, mine: Draft): ThreeWay[] {
   return paths().flatMap(({ path, label }) => {
     const [was, other, own] = [said(base, path), said(theirs, path), said(mine, path)];
     if (was === other && was === own) return [];
-    return [{ path, label, base: was, theirs: other, mine: own, contested: was !== other && was !== own && other !== own }];
+    return [{ path, label, base: spoken(path, was), theirs: spoken(path, other), mine: spoken(path, own), contested: was !== other && was !== own && other !== own }];
   });
 }
 
@@ -47,6 +47,14 @@ export function merged(base: Draft, theirs: Draft, mine: Draft): Draft {
   return result;
 }
 
+// A choice as the form names it, not as the wire does.
+function spoken(path: string, value: string): string {
+  const choice = CHOICES.get(path)?.find((one) => one.value === value);
+  return value === "" || choice === undefined ? value : choice.label;
+}
+
+const CHOICES = new Map(SECTIONS.flatMap(allFields).map(({ path, choices }) => [path, choices]));
+
 function said(draft: Draft, path: string): string {
   const section = SECTIONS.find((one) => one.path !== "" && path.startsWith(`${one.path}.`));
   if (section !== undefined && draft[section.path] === undefined) return "";
@@ -60,6 +68,7 @@ function paths(): { path: string; label: string }[] {
   return SECTIONS.flatMap((section) => [
     ...(section.path === "" ? [] : [{ path: section.path, label: section.title }]),
     ...(section.variants ? [{ path: section.variants.path, label: section.variants.label }] : []),
-    ...allFields(section).map(({ path, label }) => ({ path, label })),
+    // "Ratio" is of several sections.
+    ...allFields(section).map(({ path, label }) => ({ path, label: section.path === "" ? label : `${section.title}: ${label}` })),
   ]);
 }

@@ -67,7 +67,7 @@ test("what is no number or time is told by its path, all at once", () => {
   const { policy, faults } = policyOf(draft, create(PolicySchema));
   expect(policy).toBeUndefined();
   expect([...faults.keys()]).toEqual(["timeout", "retry.max_attempts", "retry.per_attempt_timeout"]);
-  expect(faults.get("timeout")).toBe('"soon" is not a time such as 250ms, 1.5s or 2min');
+  expect(faults.get("timeout")).toBe('"soon" is not a time such as 250ms, 1.5s or 2min.');
 });
 
 test.each([

@@ -3,7 +3,7 @@
 // It is made from the message's JSON and made into it again, so that what the form does not know (backoffs made of
 // others) is kept as it is. Only what is no number or no time is a fault here; what is out of range the server says.
 import { fromJson, toJson } from "@bufbuild/protobuf";
-import type { JsonObject, JsonValue } from "@bufbuild/protobuf";
+import type { DescMessage, JsonObject, JsonValue, MessageShape } from "@bufbuild/protobuf";
 import { PolicySchema } from "$wire/policy_pb";
 import type { Policy } from "$wire/policy_pb";
 import { allFields, SECTIONS } from "./form";
@@ -51,8 +51,8 @@ export function policyOf(draft: Draft, base: Policy): Read {
   const put = (field: Field) => {
     const text = draft[field.path]?.trim() ?? "";
     if (text === "") return;
-    const value = typed(field.kind, text);
-    if (value === undefined) faults.set(field.path, `${JSON.stringify(text)} is not ${FORMS[field.kind]}`);
+    const value = typed(field, text);
+    if (value === undefined) faults.set(field.path, refusal(field, text));
     else place(json, field.path, value);
   };
   for (const section of SECTIONS) {
@@ -77,7 +77,17 @@ export function policyOf(draft: Draft, base: Policy): Read {
   // What counts as a failure besides is not typed here.
   const counted = at(original, "retry_breaker.failure_codes");
   if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
-  return { policy: faults.size === 0 ? fromJson(PolicySchema, json) : undefined, faults };
+  return { policy: faults.size === 0 ? sendable(PolicySchema, json, faults) : undefined, faults };
+}
+
+// What the wire cannot carry is a fault, not an error of the page.
+export function sendable<Desc extends DescMessage>(schema: Desc, json: JsonObject, faults: Map<string, string>): MessageShape<Desc> | undefined {
+  try {
+    return fromJson(schema, json);
+  } catch (thrown) {
+    faults.set("", `Cannot be sent: ${thrown instanceof Error ? thrown.message : String(thrown)}`);
+    return undefined;
+  }
 }
 
 function chosen(variants: Variants, json: JsonObject): string | undefined {
@@ -88,14 +98,21 @@ function chosen(variants: Variants, json: JsonObject): string | undefined {
   return variants.of.some((one) => one.name === name) ? name : OTHER;
 }
 
-export const FORMS: Record<Kind, string> = {
+const FORMS: Record<Kind, string> = {
   duration: "a time such as 250ms, 1.5s or 2min",
   durations: "a list of times such as 50ms, 100ms, 1s",
-  number: "a number",
+  number: "a number such as 3 or 0.5",
   switch: "yes or no",
   choice: "one of the choices",
   codes: "a list of codes",
 };
+
+// Why a text cannot stand in a field, and what can.
+export function refusal({ kind, largest, help }: Field, text: string): string {
+  if (largest === undefined) return `${JSON.stringify(text)} is not ${FORMS[kind]}.`;
+  const range = /\b\d+ to \d+\b/.exec(help)?.[0];
+  return `${JSON.stringify(text)} is not a whole number${range === undefined ? "" : ` from ${range}`}.`;
+}
 
 export function shown(kind: Kind, value: JsonValue): string {
   switch (kind) {
@@ -110,7 +127,8 @@ export function shown(kind: Kind, value: JsonValue): string {
   }
 }
 
-export function typed(kind: Kind, text: string): JsonValue | undefined {
+// Undefined = see `refusal`.
+export function typed({ kind, largest }: Pick<Field, "kind" | "largest">, text: string): JsonValue | undefined {
   switch (kind) {
     case "duration":
       return time(text);
@@ -119,7 +137,7 @@ export function typed(kind: Kind, text: string): JsonValue | undefined {
       return times.every((one) => one !== undefined) ? times : undefined;
     }
     case "number":
-      return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : undefined;
+      return largest === undefined ? fraction(text) : integer(text, largest);
     case "switch":
       return text === "true";
     case "choice":
@@ -127,6 +145,16 @@ export function typed(kind: Kind, text: string): JsonValue | undefined {
     case "codes":
       return codes(text);
   }
+}
+
+function fraction(text: string): number | undefined {
+  const value = /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : undefined;
+  return Number.isFinite(value) ? value : undefined;
+}
+
+// As text: JSON's own numbers are exact up to 2^53 only.
+function integer(text: string, largest: bigint): string | undefined {
+  return /^\d+$/.test(text) && BigInt(text) <= largest ? text : undefined;
 }
 
 // "allow UNAVAILABLE ABORTED", "deny INTERNAL".
@@ -143,6 +171,9 @@ function codes(text: string): JsonValue | undefined {
 }
 
 const UNITS: readonly (readonly [string, number])[] = [["h", 3600e6], ["min", 60e6], ["s", 1e6], ["ms", 1e3], ["us", 1]];
+
+// The longest time that the wire carries.
+const LONGEST_US = 315_576_000_000 * 1e6;
 
 // From "0.025s" to "25ms": the largest unit that needs no more than three digits behind its point.
 function shownTime(value: JsonValue): string {
@@ -165,6 +196,7 @@ export function time(text: string): string | undefined {
     us += Number(number) * size;
   }
   if (!Number.isInteger(Math.round(us * 1000) / 1000)) return undefined;
+  if (us > LONGEST_US) return undefined;
   const whole = Math.round(us) * sign;
   return `${(whole / 1e6).toFixed(6).replace(/\.?0+$/, "")}s`;
 }

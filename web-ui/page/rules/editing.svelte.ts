@@ -10,6 +10,7 @@ import type { Names } from "../address.svelte";
 import { currentRule, problemOf } from "../api";
 import type { Api, Problem } from "../api";
 import type { Saying } from "../parts/author";
+import type { Kept } from "../parts/drafts";
 import { Judged } from "../parts/judged.svelte";
 import type { Judgement } from "../parts/judged.svelte";
 import { changes, merged } from "./changes";
@@ -26,10 +27,15 @@ export class Editing extends Judged<Rule> {
   // What removing it would come to; undefined = not asked, or the server does not say.
   removal = $state.raw<Judgement>();
   #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
+  // Who may not write is shown what the server finds all the same.
+  mayWrite = true;
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
   // What was typed and would be lost: of what is new the beginning is nobody's work.
   readonly isTouched = $derived(this.isNew ? this.draft !== this.#begun.draft || this.names !== this.#begun.names : this.changes.length > 0);
+  // As it is typed; local faults hold at once, the server's after it has answered.
+  readonly #typed = $derived(policyOf(this.draft, this.base?.policy ?? create(PolicySchema)));
+  readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.#typed.faults]));
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
 
   // Paths below the policy; "key.caller_service" besides.
@@ -49,6 +55,7 @@ export class Editing extends Judged<Rule> {
     this.theirs = undefined;
     this.problem = undefined;
     this.faults = new Map();
+    void this.judgeBase();
     this.check();
   }
 
@@ -59,6 +66,22 @@ export class Editing extends Judged<Rule> {
     this.draft = draft;
     if (names) this.names = names;
     this.#begun = { draft: this.draft, names: this.names };
+    void this.judgeBase();
+    this.check();
+  }
+
+  // What is to be kept of an edit; undefined = nothing was typed.
+  kept(): Kept | undefined {
+    if (!this.isTouched) return undefined;
+    const { callerService, callerCluster, calleeService, calleeMethod } = this.names;
+    const names = { callerService, callerCluster, calleeService, calleeMethod };
+    return { at: Date.now(), revision: String(this.base?.revision ?? ""), before: this.before, draft: this.draft, names };
+  }
+
+  // What was typed before, on top of what is there now.
+  restore({ before, draft, names }: Kept): void {
+    if (this.isNew) this.names = names;
+    this.draft = this.isNew ? draft : merged(before, this.before, draft);
     this.check();
   }
 
@@ -86,6 +109,7 @@ export class Editing extends Judged<Rule> {
     this.before = now;
     this.base = theirs ?? undefined;
     this.theirs = undefined;
+    void this.judgeBase();
     this.check();
   }
 
@@ -95,7 +119,12 @@ export class Editing extends Judged<Rule> {
 
   protected override judge() {
     const rule = this.read();
-    return rule && this.#api.rules.putRule({ rule, options: { validateOnly: true } });
+    if (rule === undefined) return undefined;
+    return this.mayWrite ? this.#api.rules.putRule({ rule, options: { validateOnly: true } }) : this.#api.rules.judgeRule({ rule });
+  }
+
+  protected override judgeStored() {
+    return this.base && this.#api.rules.judgeRule({ rule: this.base });
   }
 
   protected override current(problem: Problem): Rule | undefined {
@@ -142,13 +171,10 @@ export class Editing extends Judged<Rule> {
     return this.#api.rules.deleteRule({ key, expectedRevision: revision, options: { ...options, owner } });
   }
 
-  // The rule as it is typed; undefined = it can not even be sent, see `faults`.
+  // The rule as it is typed; undefined = it cannot be sent, see `allFaults`.
   read(): Rule | undefined {
-    const { policy, faults } = policyOf(this.draft, this.base?.policy ?? create(PolicySchema));
-    if (policy === undefined) {
-      this.faults = faults;
-      return undefined;
-    }
+    const { policy } = this.#typed;
+    if (policy === undefined) return undefined;
     const { callerService, callerCluster, calleeService, calleeMethod } = this.names;
     return create(RuleSchema, {
       key: create(PatternSchema, { callerService, callerCluster, calleeService, calleeMethod }),

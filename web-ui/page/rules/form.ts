@@ -2,8 +2,10 @@
 //
 // Ranges and defaults are not here: they are the words of the .proto files (`$gen/comments`), and the server judges.
 // A path is that of the message, as in a manifest and in the server's faults: "retry.max_attempts".
+import { ScalarType } from "@bufbuild/protobuf";
 import { comments } from "$gen/comments";
-import { Code, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
+import { file_damper_v1_guards } from "$wire/guards_pb";
+import { Code, file_damper_v1_policy, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
 
 export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
 
@@ -20,6 +22,8 @@ export interface Field {
   // Range, default and meaning, in the words of the wire.
   readonly help: string;
   readonly choices?: readonly Choice[];
+  // Of a number that the wire carries as an integer: the largest one. Never negative.
+  readonly largest?: bigint;
 }
 
 // One of several forms of a setting, each with fields of its own.
@@ -43,6 +47,8 @@ export interface Section {
   readonly path: string;
   readonly title: string;
   readonly help: string;
+  // It holds with its defaults where the rule does not name it.
+  readonly isDefault?: boolean;
   readonly fields: readonly Field[];
   readonly variants?: Variants;
 }
@@ -56,8 +62,20 @@ const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
 
 export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
   const name = path.slice(path.lastIndexOf(".") + 1);
-  const plain = { path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "" };
-  return choices === undefined ? plain : { ...plain, choices };
+  const largest = kind === "number" ? largestOf(message, name) : undefined;
+  return {
+    path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "",
+    ...(choices && { choices }), ...(largest !== undefined && { largest }),
+  };
+}
+
+const MESSAGES = [...file_damper_v1_policy.messages, ...file_damper_v1_guards.messages];
+const LARGEST: Partial<Record<ScalarType, bigint>> = { [ScalarType.UINT32]: (1n << 32n) - 1n, [ScalarType.UINT64]: (1n << 64n) - 1n };
+
+// By the message's own description, so that no integer field is forgotten.
+function largestOf(message: string, name: string): bigint | undefined {
+  const scalar = MESSAGES.find((one) => one.name === message)?.fields.find((one) => one.name === name)?.scalar;
+  return scalar === undefined ? undefined : LARGEST[scalar];
 }
 
 // The names of an enum as choices; what stands for "not said" is the empty one.
@@ -103,7 +121,7 @@ const BACKOFF: Variants = {
         field("ExponentialBackoff", "retry.backoff.exponential.multiplier", "Multiplier", "number"),
         field("ExponentialBackoff", "retry.backoff.exponential.max", "Longest", "duration"),
         ...jitter("ExponentialBackoff", "retry.backoff.exponential"),
-        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Beyond the longest", "choice", OVER_MAX),
+        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Above the longest", "choice", OVER_MAX),
       ],
     },
     {
@@ -123,7 +141,7 @@ const BACKOFF: Variants = {
         field("IncrementingBackoff", "retry.backoff.incrementing.step", "Step", "duration"),
         field("IncrementingBackoff", "retry.backoff.incrementing.max", "Longest", "duration"),
         ...jitter("IncrementingBackoff", "retry.backoff.incrementing"),
-        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Beyond the longest", "choice", OVER_MAX),
+        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Above the longest", "choice", OVER_MAX),
       ],
     },
     {
@@ -133,7 +151,7 @@ const BACKOFF: Variants = {
         field("FibonacciBackoff", "retry.backoff.fibonacci.unit", "Unit", "duration"),
         field("FibonacciBackoff", "retry.backoff.fibonacci.max", "Longest", "duration"),
         ...jitter("FibonacciBackoff", "retry.backoff.fibonacci"),
-        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Beyond the longest", "choice", OVER_MAX),
+        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Above the longest", "choice", OVER_MAX),
       ],
     },
     {
@@ -189,10 +207,11 @@ export const SECTIONS: readonly Section[] = [
     path: "retry_breaker",
     title: "Retry breaker",
     help: help("Policy.retry_breaker"),
+    isDefault: true,
     fields: [
       field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
       field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number"),
-      field("RetryBreaker", "retry_breaker.mode", "Goes by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: ratio")),
+      field("RetryBreaker", "retry_breaker.mode", "Decides by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: ratio")),
       field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
       field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
       field("RetryBreaker", "retry_breaker.min_failures", "Failures that never refuse", "number"),
@@ -234,7 +253,7 @@ export const SECTIONS: readonly Section[] = [
     help: help("Policy.stop_when"),
     fields: [
       field("StopWhen", "stop_when.latency_above_percentile", "The call is slower than the percentile", "number"),
-      field("StopWhen", "stop_when.success_rate_below", "Less succeed than, in percent", "number"),
+      field("StopWhen", "stop_when.success_rate_below", "Success rate below (%)", "number"),
       field("StopWhen", "stop_when.min_samples", "Attempts it needs", "number"),
     ],
   },

@@ -1,11 +1,13 @@
 //! What an attempt's end is counted as, and how a call ends.
 
+use std::time::Duration;
+
 use super::in_flight::{InFlight, Pending};
 use super::questions::Decision;
 use super::{Answer, Call, Finish, Next, SendKind, Step, enforced};
 use crate::breaker;
 use crate::circuit::{Admission, Outcome};
-use crate::classify::Failure;
+use crate::classify::{Failure, Verdict};
 use crate::code::Code;
 use crate::deadline;
 use crate::fate::{Ending, Fate};
@@ -13,13 +15,37 @@ use crate::policy::{Mode, Policy};
 use crate::route::Route;
 use crate::time::Time;
 
+/// How an attempt ended that was no success.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Failed {
+    pub(super) failure: Failure,
+    /// What the application gets if the call ends with it.
+    pub(super) answer: Answer,
+    /// A timer ended it, so the callee has said nothing.
+    pub(super) timed_out: bool,
+    /// It left this process.
+    was_sent: bool,
+}
+
+impl Failed {
+    /// The engine cut it.
+    pub(super) fn cut() -> Self {
+        let failure = Failure::new(Code::DeadlineExceeded);
+        Self { failure, answer: Answer::TimedOut, timed_out: true, was_sent: true }
+    }
+}
+
 impl Call {
     pub(super) fn succeed(&mut self, route: &Route, pending: Pending, now: Time) {
         route.state().counters.count_code(Code::Ok);
         if let Some(policy) = route.policy() {
             count(route, policy, &pending, None, now);
-            if pending.kind != SendKind::Hedge {
-                route.state().record(now, now.since(pending.sent_at));
+            let given = self.given_from_outside(&pending);
+            // Of attempts that have less time than usual only the quick ones succeed.
+            if pending.kind != SendKind::Hedge
+                && !given.is_some_and(|given| route.state().is_hurried(given, now))
+            {
+                route.state().record(now, pending.took(now));
             }
             self.count_would_hedge(route, policy, &pending, now);
         }
@@ -32,39 +58,55 @@ impl Call {
         self.finish(route, Ending::real(fate), Answer::Attempt(pending.attempt), now);
     }
 
-    pub(super) fn fail(&mut self, route: &Route, pending: Pending, failure: Failure, now: Time, random: u64) {
+    /// What an attempt's end means that was no success.
+    pub(super) fn failed(&self, route: &Route, pending: &Pending, verdict: Verdict, now: Time) -> Failed {
+        let failure = match verdict {
+            Verdict::Failure(failure) => failure,
+            other => Failure::new(other.code()),
+        };
+        let at_limit = deadline::ended_by(pending.limit, pending.sent_at, now);
         // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
-        let timed_out = failure.code == Code::Cancelled && deadline::ended_by(pending.limit, now);
+        let timed_out = verdict == Verdict::TimedOut || at_limit && failure.code == Code::Cancelled;
         let code = if timed_out { Code::DeadlineExceeded } else { failure.code };
         let answer = match enforced(route) {
-            Some(_) if timed_out => Answer::TimedOut,
+            Some(_) if timed_out && at_limit => Answer::TimedOut,
             _ => Answer::Attempt(pending.attempt),
         };
-        self.after_failure(route, pending, Failure { code, ..failure }, answer, now, random);
+        Failed {
+            failure: Failure { code, ..failure },
+            answer,
+            timed_out,
+            was_sent: !matches!(verdict, Verdict::Unsent | Verdict::Local),
+        }
     }
 
     pub(super) fn after_failure(
         &mut self,
         route: &Route,
         pending: Pending,
-        failure: Failure,
-        answer: Answer,
+        failed: Failed,
         now: Time,
         random: u64,
     ) {
+        let Failed { failure, answer, .. } = failed;
         route.state().counters.count_code(failure.code);
         self.flag_received |= failure.no_more_retry;
         let Some(policy) = route.policy() else {
             self.finish(route, Ending::real(Fate::PolicyOff), answer, now);
             return;
         };
-        let is_failure = count(route, policy, &pending, Some(&failure), now);
-        self.outcome = if is_failure { Outcome::Failed } else { Outcome::Good };
-        if (pending.overtaken || answer == Answer::TimedOut) && pending.kind != SendKind::Hedge {
+        let says_something =
+            failed.was_sent && !self.was_hurried_to_failure(route, &pending, failure.code, now);
+        self.counted_at = None;
+        if says_something {
+            self.count_failed(route, policy, &pending, &failure, now);
+        }
+        let at_least = pending.overtaken || failed.timed_out && says_something;
+        if at_least && pending.kind != SendKind::Hedge {
             route.state().record_at_least(now, now.since(pending.sent_at));
         }
         self.count_would_hedge(route, policy, &pending, now);
-        let decision = self.decide(route, policy, &pending, failure, now, random);
+        let decision = self.decide(route, policy, &pending, failed, now, random);
         match (policy.mode, decision) {
             (Mode::Enforce, Decision::Next(next)) => (self.next, self.last) = (next, answer),
             (Mode::Enforce, Decision::Remember(fate)) => {
@@ -85,22 +127,46 @@ impl Call {
         }
     }
 
+    fn count_failed(
+        &mut self,
+        route: &Route,
+        policy: &Policy,
+        pending: &Pending,
+        failure: &Failure,
+        now: Time,
+    ) {
+        let is_failure = count(route, policy, pending, Some(failure), now);
+        self.outcome = if is_failure { Outcome::Failed } else { Outcome::Good };
+        self.counted_at = Some(now).filter(|_| is_failure && !pending.overtaken);
+    }
+
+    /// A deadline from outside that leaves an attempt less time than usual says nothing of the callee when it has
+    /// passed: callers may give as little as they like.
+    fn was_hurried_to_failure(&self, route: &Route, pending: &Pending, code: Code, now: Time) -> bool {
+        let given = self.given_from_outside(pending).filter(|_| code == Code::DeadlineExceeded);
+        given.is_some_and(|given| !route.state().is_long_enough(given, now))
+    }
+
+    /// How long the attempt may take, where that is not the rule's word.
+    fn given_from_outside(&self, pending: &Pending) -> Option<Duration> {
+        let limit = pending.limit.filter(|_| pending.limit == self.start.deadline)?;
+        Some(limit.since(pending.sent_at))
+    }
+
     /// In observe mode nothing wakes a call, so hedges are found out when its attempt has ended.
     fn count_would_hedge(&mut self, route: &Route, policy: &Policy, pending: &Pending, now: Time) {
         if policy.mode != Mode::Observe {
             return;
         }
         let delay = self.hedge_delay(route, policy, now);
-        if delay.is_some_and(|delay| delay <= now.since(pending.sent_at))
-            && self.may_hedge(route, policy, now)
-        {
+        if delay.is_some_and(|delay| delay <= pending.took(now)) && self.may_hedge(route, policy, now) {
             route.state().counters.count_would_hedge();
         }
     }
 
     /// The application dropped the call.
     pub(super) fn drop_at(&mut self, route: &Route, now: Time) -> Finish {
-        if !deadline::ended_by(self.deadline, now) {
+        if !deadline::ended_by(self.deadline, self.start.now, now) {
             self.outcome = Outcome::Unknown;
             return self.finished(route, Ending::real(Fate::Cancelled), Answer::TimedOut, now);
         }
@@ -108,10 +174,12 @@ impl Call {
         let failure = Failure::new(Code::DeadlineExceeded);
         for pending in self.in_flight.iter() {
             route.state().counters.count_code(failure.code);
-            if let Some(policy) = route.policy() {
+            if let Some(policy) = route.policy()
+                && !self.was_hurried_to_failure(route, pending, failure.code, now)
+            {
                 count(route, policy, pending, Some(&failure), now);
+                self.outcome = Outcome::Failed;
             }
-            self.outcome = Outcome::Failed;
         }
         self.finished(route, Ending::real(Fate::Deadline), Answer::TimedOut, now)
     }

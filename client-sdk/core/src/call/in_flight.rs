@@ -2,6 +2,8 @@
 //!
 //! There is one, unless a hedge was sent beside it: only then anything is allocated.
 
+use std::time::Duration;
+
 use crate::time::Time;
 
 use super::SendKind;
@@ -16,8 +18,17 @@ pub(super) struct Pending {
     pub(super) limit: Option<Time>,
     /// Its answer has begun.
     pub(super) committed: bool,
+    /// When, where hedges are timed by that.
+    pub(super) begun_at: Option<Time>,
     /// A hedge was sent because of it, and it was counted as failed for that: its own end is not counted.
     pub(super) overtaken: bool,
+}
+
+impl Pending {
+    /// How long it took; if it has begun to be answered, until then.
+    pub(super) fn took(&self, now: Time) -> Duration {
+        self.begun_at.unwrap_or(now).since(self.sent_at)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,12 +70,15 @@ impl InFlight {
         std::mem::replace(self, Self { newest: Some(winner), older: Vec::new() })
     }
 
-    pub(super) fn newest_mut(&mut self) -> Option<&mut Pending> {
-        self.newest.as_mut()
+    /// The answer to the only attempt that is left has begun now.
+    pub(super) fn begins(&mut self, now: Time) {
+        if let Some(only) = &mut self.newest {
+            only.begun_at = Some(now);
+        }
     }
 
-    pub(super) fn newest(&self) -> Option<&Pending> {
-        self.newest.as_ref()
+    pub(super) fn newest_mut(&mut self) -> Option<&mut Pending> {
+        self.newest.as_mut()
     }
 
     pub(super) fn is_empty(&self) -> bool {

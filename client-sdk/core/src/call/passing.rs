@@ -43,14 +43,12 @@ impl Passing {
 
     /// The attempt ended so; says how the call did, and with what code the attempt is counted.
     pub fn ended(self, route: &Route, verdict: &Verdict, now: Time) -> (Finish, Code) {
-        let (fate, code, marks_context) = match verdict {
-            Verdict::Success => (Fate::Ok, Code::Ok, false),
-            Verdict::Unprocessed => (Fate::PolicyOff, Code::Unavailable, false),
+        let fate = if *verdict == Verdict::Success { Fate::Ok } else { Fate::PolicyOff };
+        let marks_context = matches!(verdict, Verdict::Failure(failure) if failure.no_more_retry);
+        let code = match verdict.code() {
             // A timer elsewhere that runs on the same limit usually calls its end a cancellation.
-            Verdict::Failure(failure) if failure.code == Code::Cancelled && self.is_over(now) => {
-                (Fate::PolicyOff, Code::DeadlineExceeded, failure.no_more_retry)
-            }
-            Verdict::Failure(failure) => (Fate::PolicyOff, failure.code, failure.no_more_retry),
+            Code::Cancelled if self.is_over(now) => Code::DeadlineExceeded,
+            code => code,
         };
         route.state().counters.count_code(code);
         (self.finished(route, fate, Answer::Attempt(1), marks_context, now), code)
@@ -66,7 +64,7 @@ impl Passing {
     }
 
     fn is_over(&self, now: Time) -> bool {
-        deadline::ended_by(self.deadline, now)
+        deadline::ended_by(self.deadline, self.began, now)
     }
 
     fn finished(&self, route: &Route, fate: Fate, answer: Answer, marks_context: bool, now: Time) -> Finish {
@@ -155,9 +153,12 @@ mod tests {
     }
 
     fn any_end() -> impl Strategy<Value = Option<Verdict>> {
-        (0_u32..19, any::<bool>(), any::<bool>()).prop_map(|(code, no_more_retry, pushback)| {
+        (0_u32..22, any::<bool>(), any::<bool>()).prop_map(|(code, no_more_retry, pushback)| {
             Some(match Code::from_number(code) {
                 None if code == 18 => return None,
+                None if code == 19 => Verdict::TimedOut,
+                None if code == 20 => Verdict::Unsent,
+                None if code == 21 => Verdict::Local,
                 None => Verdict::Unprocessed,
                 Some(Code::Ok) => Verdict::Success,
                 Some(code) => {

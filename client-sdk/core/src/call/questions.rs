@@ -10,6 +10,7 @@
 
 use std::time::Duration;
 
+use super::ending::Failed;
 use super::in_flight::Pending;
 use super::{Call, Next, SendKind};
 use crate::breaker::{self, Word};
@@ -45,20 +46,23 @@ impl Call {
         route: &Route,
         policy: &Policy,
         pending: &Pending,
-        failure: Failure,
+        failed: Failed,
         now: Time,
         random: u64,
     ) -> Decision {
+        let failure = failed.failure;
         // Where nothing is cut an attempt can outlive the time that the rule gives it.
         let overdue = policy.mode != Mode::Enforce && pending.limit.is_some_and(|limit| limit <= now);
         let failure = if overdue { Failure { code: Code::DeadlineExceeded, ..failure } } else { failure };
-        if failure.code == Code::DeadlineExceeded && deadline::ended_by(self.judged_deadline, now) {
+        if failure.code == Code::DeadlineExceeded
+            && deadline::ended_by(self.judged_deadline, self.start.now, now)
+        {
             return Decision::End(Fate::Deadline);
         }
         let is_alone = self.in_flight.is_empty();
-        // An attempt that comes back with the flag may have been refused for being a repeat: whatever its code,
-        // that says nothing of the others.
-        let ends_all = !failure.no_more_retry;
+        // An attempt that comes back with the flag may have been refused for being a repeat, and one that a timer
+        // ended was not answered: whatever the code, that says nothing of the others.
+        let ends_all = !failure.no_more_retry && !failed.timed_out;
         match self.refused {
             Some(fate) if is_alone => return Decision::End(fate),
             Some(_) if ends_all && !policy.retryable().contains(failure.code) => {
@@ -132,7 +136,7 @@ impl Call {
             (None, None) => Duration::ZERO,
         };
         self.may_send_after(route, policy, wait, now)?;
-        let reserved = admit(route, policy, now)?;
+        let reserved = admit(route, policy, self.is_counted(now), now)?;
         self.waits = waits;
         Ok(Next::Repeat { at: now + wait, kind, reserved })
     }
@@ -153,22 +157,26 @@ impl Call {
         if asked.is_err() {
             return false;
         }
+        let is_counted = self.is_counted(now);
+        let Some(newest) = self.in_flight.newest_mut() else {
+            // In observe mode, where the attempt has ended and was counted.
+            return admit(route, policy, true, now).is_ok();
+        };
         // The attempt that is overtaken counts as failed before the breaker is asked.
-        let booked = self.in_flight.newest().is_some_and(|newest| !newest.overtaken);
-        if booked {
-            route.window().count_failure(now);
-        }
-        let admitted = admit(route, policy, now).is_ok();
-        match self.in_flight.newest_mut().filter(|_| booked) {
-            Some(newest) if admitted => {
-                newest.overtaken = true;
-                // Where nothing answers at all this is the only failure there is to see.
-                route.state().run.extend(now, route.window().shape().length());
-            }
-            Some(_) => route.window().take_back_failure(now),
-            None => {}
+        let is_counted = is_counted && newest.overtaken;
+        let admitted = admit(route, policy, is_counted, now).is_ok();
+        if admitted && !is_counted {
+            newest.overtaken = true;
+            // Where nothing answers at all this is the only failure there is to see.
+            route.state().run.extend(now, route.window().shape().length());
         }
         admitted
+    }
+
+    /// True if a failure of this call has just been counted, for which it asks. One that was counted earlier may
+    /// have left the window.
+    fn is_counted(&self, now: Time) -> bool {
+        self.counted_at == Some(now)
     }
 
     /// `stop_when`, `max_duration` and deadline with the wait.
@@ -222,8 +230,17 @@ impl Call {
     }
 }
 
-/// Retry breaker, then budget: what is reserved must be sent or refunded.
-fn admit(route: &Route, policy: &Policy, now: Time) -> Result<Option<Reservation>, Fate> {
+/// Retry breaker, then budget: what is reserved must be sent or refunded. The breaker's bound rests on that each
+/// one that asks is counted as a failure at that time, be it because it has failed or because it takes long.
+fn admit(route: &Route, policy: &Policy, is_counted: bool, now: Time) -> Result<Option<Reservation>, Fate> {
+    if is_counted {
+        return ask(route, policy, now);
+    }
+    route.window().count_failure(now);
+    ask(route, policy, now).inspect_err(|_| route.window().take_back_failure(now))
+}
+
+fn ask(route: &Route, policy: &Policy, now: Time) -> Result<Option<Reservation>, Fate> {
     let word =
         policy.retry_breaker.map_or(Word::Admitted, |breaker| breaker::judge(&breaker, route.evidence(now)));
     let Some(cap) = policy.cap() else {

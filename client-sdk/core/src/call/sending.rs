@@ -16,7 +16,7 @@ impl Call {
     pub(super) fn send_first(&mut self, route: &Route, now: Time) -> Step {
         if route.switch().refuses_calls(now) {
             route.state().counters.count_unsent();
-            return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::Killed, now);
+            return self.finish(route, Ending::real(Fate::Killed), Answer::Killed, now);
         }
         if self.is_out_of_time(route, now) {
             route.state().counters.count_unsent();
@@ -75,7 +75,7 @@ impl Call {
                 self.hedges_left = self.hedges_left.saturating_sub(1);
             }
         }
-        self.not_before = None;
+        (self.not_before, self.counted_at) = (None, None);
         self.attempts += 1;
         let attempt = self.attempts;
         let timeout = route.policy().and_then(|policy| policy.retry.as_ref()?.per_attempt_timeout);
@@ -86,6 +86,7 @@ impl Call {
             sent_at: now,
             limit,
             committed: false,
+            begun_at: None,
             overtaken: false,
         });
         // What was reserved for this attempt is spent.

@@ -106,6 +106,24 @@ fn attempts_may_not_be_given_up_sooner() {
 }
 
 #[test]
+fn a_guard_that_forbids_retries_leaves_the_limit_of_an_attempt() {
+    let limit = |policy: &Policy| policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
+    let mut policy = retrying();
+    policy.retry.as_mut().unwrap().per_attempt_timeout = Some(Duration::from_millis(200));
+    let no_codes = Ceiling { codes: Some(CodeSet::EMPTY), ..Ceiling::default() };
+    let (tightened, cuts) = cut(no_codes, &policy);
+    assert!(!tightened.repeats());
+    assert_eq!(limit(&tightened), Some(Duration::from_millis(200)));
+    assert_eq!(cuts, ["retry.codes: UNAVAILABLE may not be retried"]);
+    let one = Ceiling { max_attempts: Some(1), ..Ceiling::default() };
+    let longer = Ceiling { min_per_attempt_timeout: Some(Duration::from_secs(1)), ..Ceiling::default() };
+    for [first, second] in [[one, longer], [longer, one], [no_codes, longer], [longer, no_codes]] {
+        let both = second.tighten(&first.tighten(&policy).0).0;
+        assert_eq!((limit(&both), both.repeats()), (Some(Duration::from_secs(1)), false));
+    }
+}
+
+#[test]
 fn a_guard_is_checked_field_by_field() {
     let faults = |words: &str, ceiling: Ceiling| {
         Guard::new(pattern(words), ceiling, String::new(), 0).unwrap_err().to_string()
@@ -124,12 +142,12 @@ fn a_guard_is_checked_field_by_field() {
         forbid_hedge: false,
     };
     let expected = [
-        "ceiling.max_attempts: 11 is not in 1..=10",
+        "ceiling.max_attempts: 11 is not in 1 to 10",
         "ceiling.codes: OK is not a failure",
-        "ceiling.max_retry_breaker_ratio: 0.0009 is not in 0.001..=1",
-        "ceiling.min_per_attempt_timeout: 0ms is not in 1ms..=1h",
-        "ceiling.repeat_limit.ratio: 1.0001 is not in 0.001..=1",
-        "ceiling.repeat_limit.min: 1001 is not in 0..=1000",
+        "ceiling.max_retry_breaker_ratio: 0.0009 is not in 0.001 to 1",
+        "ceiling.min_per_attempt_timeout: 0ms is not in 1ms to 1h",
+        "ceiling.repeat_limit.ratio: 1.0001 is not in 0.001 to 1",
+        "ceiling.repeat_limit.min: 1001 is not in 0 to 1000",
         "ceiling.repeat_limit: bounds all callers together: the guard's caller must be `*`, `*`",
     ];
     assert_eq!(faults("shop * orders *", ceiling), expected.join("; "));
@@ -246,8 +264,10 @@ proptest! {
     fn the_order_of_guards_does_not_matter(policy in any_policy(), a in any_ceiling(), b in any_ceiling()) {
         let both = |first: Ceiling, second: Ceiling| second.tighten(&first.tighten(&policy).0).0;
         let (ab, ba) = (both(a, b), both(b, a));
-        // What repeats nothing may differ in settings that then have no meaning.
+        // What repeats nothing may differ in settings that then have no meaning. The limit of an attempt has one.
         prop_assert_eq!(ab.repeats(), ba.repeats());
+        let limit = |policy: &Policy| policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
+        prop_assert_eq!(limit(&ab), limit(&ba));
         if ab.repeats() {
             prop_assert_eq!(ab, ba);
         }

@@ -62,6 +62,9 @@ codes! {
     HEDGE_WITHOUT_BUDGET = "hedge_without_budget", Hint,
         "Hedges are bounded by the retry breaker alone, which counts failures and not load.",
         "Set a budget, so that hedges and retries together stay below a share of the calls.";
+    HEDGES_NEAR_BREAKER = "hedges_near_breaker", Warning,
+        "Hedges at this percentile alone use up half of the failures that the retry breaker bears.",
+        "Raise hedge.delay.percentile.at, or retry_breaker.ratio, and bound both by a budget.";
 
     // What repeating does to the callee's data.
     NON_IDEMPOTENT_REPEATED = "non_idempotent_repeated", Warning,
@@ -73,6 +76,9 @@ codes! {
     UNNAMED_REPEATED = "unnamed_repeated", Warning,
         "The rule repeats methods that it does not name after codes that can follow a success.",
         "Retry only UNAVAILABLE there, and give methods that bear more a rule of their own.";
+    UNCLEAR_REPEATED = "unclear_repeated", Hint,
+        "The rule repeats a method after codes that can follow a success, and its name does not say that it only reads.",
+        "Ask the method's owner whether a second run does harm; if it can, retry only UNAVAILABLE.";
     CALL_ID_MISSING = "call_id_missing", Hint,
         "The method's name says that it changes something, and nothing tells its handler that a request is a repeat.",
         "Set call_id and let the handler recognise repeats by it; UNAVAILABLE can follow a success too.";
@@ -122,6 +128,9 @@ codes! {
     BACKOFF_NONE = "backoff_none", Warning,
         "Several retries follow each other at once, most likely into the same fault.",
         "Use an exponential backoff, or allow two attempts.";
+    BACKOFF_IS_CONSTANT = "backoff_is_constant", Warning,
+        "A backoff of a kind that varies waits equally long each time: its settings leave it no room.",
+        "Give it room, or write it as fixed, with jitter.";
     TIMEOUT_ON_STREAMS = "timeout_on_streams", Warning,
         "The rule is for methods that it does not name and ends long streams among them.",
         "Set times only in rules that name their method, or be sure that there are no streams.";

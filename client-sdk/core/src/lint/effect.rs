@@ -1,9 +1,12 @@
 //! Settings that have no effect, or not the one they seem to have.
 
+use std::time::Duration;
+
 use super::waits::{End, waits};
 use super::{Finding, Notes, codes, names};
 use crate::code::{Code, CodeSet};
-use crate::policy::{Backoff, Jitter, Policy, Retry, Waits};
+use crate::fault::Ratio;
+use crate::policy::{Backoff, Growth, Jitter, Policy, Retry, Step, Waits};
 
 /// Codes with which the same request fails again.
 const HOPELESS: CodeSet = CodeSet::of(&[
@@ -77,7 +80,7 @@ fn by_code(retry: &Retry, notes: &mut Notes<'_>) {
 fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
     let retries = retry.max_attempts.saturating_sub(1);
     let longest = waits(&retry.backoff, retry.codes, retries, End::Longest);
-    if longest.iter().all(std::time::Duration::is_zero) {
+    if longest.iter().all(Duration::is_zero) {
         if longest.len() > 1 {
             let message = format!("{} retries follow each other without a wait", longest.len());
             notes.add(codes::BACKOFF_NONE, "retry.backoff", message);
@@ -85,6 +88,10 @@ fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
         return;
     }
     for (path, waits) in sequences(&retry.backoff) {
+        if is_constant(waits, retries) {
+            let message = format!("waits equally long before each of {retries} retries but for its jitter");
+            notes.add(codes::BACKOFF_IS_CONSTANT, &format!("{path}.{}", waits.name()), message);
+        }
         if waits.jitter() == Jitter::None && !is_random_by_itself(waits) {
             let name = waits.name();
             let message = "callers that failed at the same moment retry at the same moment";
@@ -93,12 +100,29 @@ fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
     }
 }
 
+/// A kind that varies, whose settings leave it no room to. One retry has but one wait.
+fn is_constant(waits: &Waits, retries: u32) -> bool {
+    let grows = |from: Duration, growth: &Growth| retries < 2 || from < growth.max;
+    match waits {
+        Waits::None | Waits::Fixed { .. } | Waits::Custom { .. } => false,
+        Waits::Random { min, max, .. } => min >= max,
+        Waits::Incrementing { initial, step: Step::Up(step), growth } => {
+            !grows(*initial, growth) || retries > 1 && step.is_zero()
+        }
+        Waits::Incrementing { step: Step::Down(step), .. } => retries > 1 && step.is_zero(),
+        Waits::Exponential { base, multiplier, growth } => {
+            !grows(*base, growth) || retries > 1 && *multiplier == Ratio::ONE
+        }
+        Waits::Fibonacci { unit, growth } => !grows(*unit, growth),
+    }
+}
+
 fn is_random_by_itself(waits: &Waits) -> bool {
     match waits {
         Waits::None => true,
         Waits::Random { min, max, .. } => min < max,
         Waits::Fixed { delay, .. } => delay.is_zero(),
-        Waits::Custom { delays, .. } => delays.iter().all(std::time::Duration::is_zero),
+        Waits::Custom { delays, .. } => delays.iter().all(Duration::is_zero),
         Waits::Incrementing { .. } | Waits::Exponential { .. } | Waits::Fibonacci { .. } => false,
     }
 }

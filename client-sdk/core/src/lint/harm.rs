@@ -1,6 +1,6 @@
 //! What repeating a call can do to the callee's data, guessed from the method's name.
 
-use super::methods::changes_something;
+use super::methods::{changes_something, only_reads};
 use super::{Finding, Notes, codes, names};
 use crate::code::{Code, CodeSet};
 use crate::pattern::MethodPart;
@@ -22,6 +22,11 @@ pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
     match &rule.pattern().callee_method {
         MethodPart::Exact(method) if changes_something(method) => {
             named(policy, method, retried.then_some(ambiguous), &mut notes);
+        }
+        MethodPart::Exact(method) if retried && !only_reads(method) => {
+            let name = method.rsplit('/').next().unwrap_or(method);
+            let message = format!("{name} may have been carried out when it ends with {}", names(ambiguous));
+            notes.add(codes::UNCLEAR_REPEATED, "retry.codes", message);
         }
         MethodPart::Exact(_) => {}
         methods if retried => notes.add(

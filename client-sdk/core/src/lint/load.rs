@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Context, Finding, Notes, codes};
-use crate::fault::{Millis, Ratio};
+use crate::fault::{Millis, Percent, Ratio};
 use crate::pattern::Part;
 use crate::policy::{BreakerMode, HedgeDelay, Mode, Policy, RetryBreaker};
 use crate::table::Rule;
@@ -162,5 +162,23 @@ fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
     }
     if policy.cap().is_none() {
         notes.add(codes::HEDGE_WITHOUT_BUDGET, "budget", "is not set, and hedges are not failures");
+    }
+    let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
+    if let (HedgeDelay::Percentile { at, .. }, Some(breaker)) = (hedge.delay, breaker) {
+        hedges_near(at, breaker.ratio, notes);
+    }
+}
+
+/// Each attempt that a hedge overtakes counts as a failure.
+fn hedges_near(at: Percent, ratio: Ratio, notes: &mut Notes<'_>) {
+    let hedged = 10_000_u32.saturating_sub(at.hundredths());
+    let borne = 10_000 * ratio.bp() / (10_000 + ratio.bp());
+    if hedged * 2 > borne {
+        let [hedged, borne] = [hedged, borne].map(Percent::from_hundredths);
+        let message = format!(
+            "{at} hedges {hedged} % of the attempts, each of which counts as a failure, and the retry breaker stops \
+             hedges and retries above {borne} %"
+        );
+        notes.add(codes::HEDGES_NEAR_BREAKER, "hedge.delay.percentile.at", message);
     }
 }

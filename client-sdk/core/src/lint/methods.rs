@@ -7,12 +7,14 @@
 //! the name must say that it reads, because whoever takes the proposal may not think of what else it could do.
 
 /// First words of methods that add something each time they are called.
-const VERBS: [&str; 33] = [
+const VERBS: [&str; 43] = [
     "add",
+    "allocate",
     "append",
     "buy",
     "capture",
     "charge",
+    "clone",
     "consume",
     "create",
     "debit",
@@ -22,8 +24,11 @@ const VERBS: [&str; 33] = [
     "emit",
     "enqueue",
     "execute",
+    "generate",
     "increment",
     "insert",
+    "invite",
+    "mail",
     "notify",
     "pay",
     "place",
@@ -35,15 +40,21 @@ const VERBS: [&str; 33] = [
     "refund",
     "register",
     "reserve",
+    "sell",
     "send",
+    "ship",
+    "spawn",
     "submit",
+    "subscribe",
     "take",
     "transfer",
     "trigger",
+    "upload",
     "withdraw",
 ];
 /// Those that are names of things, too: `BookRoom`, but `BookDetails`.
-const VERBS_OR_NOUNS: [&str; 4] = ["book", "credit", "issue", "order"];
+const VERBS_OR_NOUNS: [&str; 10] =
+    ["book", "copy", "credit", "import", "issue", "order", "print", "record", "schedule", "start"];
 /// Words of reads about such a thing.
 const OF_READS: [&str; 12] = [
     "by", "count", "details", "history", "info", "list", "price", "report", "state", "status", "summary",
@@ -130,6 +141,9 @@ mod tests {
             "a.B/Order",
             "a.B/IssueRefund",
             "a.B/Execute",
+            "a.B/Upload",
+            "a.B/ImportUsers",
+            "a.B/StartJob",
         ] {
             assert!(changes_something(method), "{method}");
         }
@@ -145,6 +159,9 @@ mod tests {
             "Create.Add/List",
             "a.B/Ad",
             "a.B/OrderStatus",
+            "a.B/ImportStatus",
+            "a.B/Subscriptions",
+            "a.B/StartsWith",
             "a.B/BookDetails",
             "a.B/Orders",
             "a.B/BatchGet",

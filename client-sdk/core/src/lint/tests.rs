@@ -10,7 +10,7 @@ use crate::guard::Ceiling;
 use crate::pattern::Pattern;
 use crate::policy::{
     Backoff, BreakerMode, Budget, Chain, Growth, Hedge, HedgeDelay, Jitter, OverMax, Retry, RetryBreaker,
-    Waits,
+    Step, Waits,
 };
 use crate::repeat_limit::RepeatLimit;
 use crate::window::WindowShape;
@@ -27,7 +27,7 @@ fn retried() -> Policy {
 }
 
 fn hedged() -> Policy {
-    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(1), max: ms(400) };
+    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_800), min: ms(1), max: ms(400) };
     Policy {
         hedge: Some(Hedge { delay, max_hedges: 1 }),
         budget: Some(Budget::default()),
@@ -180,6 +180,51 @@ fn hedges_need_a_percentile_and_a_budget() {
 }
 
 #[test]
+fn hedges_leave_the_retry_breaker_room_for_failures() {
+    let with = |hundredths, breaker| {
+        let at = Percent::from_hundredths(hundredths);
+        let delay = HedgeDelay::Percentile { at, min: ms(1), max: ms(400) };
+        Policy { hedge: Some(Hedge { delay, max_hedges: 1 }), retry_breaker: breaker, ..hedged() }
+    };
+    let default = RetryBreaker::default();
+    fires(codes::HEDGES_NEAR_BREAKER, "hedge.delay.percentile.at", READ, with(9_500, Some(default)));
+    silent(READ, with(9_600, Some(default)));
+    silent(READ, with(9_500, Some(RetryBreaker { ratio: Ratio::from_bp(2_000), ..default })));
+    silent(READ, with(9_500, Some(RetryBreaker { mode: BreakerMode::Adaptive, ..default })));
+    silent(READ, with(9_500, None));
+}
+
+#[test]
+fn a_backoff_that_varies_has_room_to() {
+    let with = |backoff: Waits| with_retry(|retry| retry.backoff = Backoff::Always(backoff));
+    let growth = |max| Growth { max: ms(max), over_max: OverMax::Cap, jitter: Jitter::Full };
+    let exponential = |bp, max| {
+        with(Waits::Exponential { base: ms(100), multiplier: Ratio::from_bp(bp), growth: growth(max) })
+    };
+    let code = codes::BACKOFF_IS_CONSTANT;
+    fires(code, "retry.backoff.exponential", READ, exponential(10_000, 250));
+    fires(code, "retry.backoff.exponential", READ, exponential(20_000, 100));
+    silent(READ, exponential(20_000, 101));
+    let fibonacci = |max| with(Waits::Fibonacci { unit: ms(100), growth: growth(max) });
+    fires(code, "retry.backoff.fibonacci", READ, fibonacci(100));
+    silent(READ, fibonacci(101));
+    let incrementing = |step, max| {
+        with(Waits::Incrementing { initial: ms(100), step: Step::Up(ms(step)), growth: growth(max) })
+    };
+    fires(code, "retry.backoff.incrementing", READ, incrementing(0, 250));
+    fires(code, "retry.backoff.incrementing", READ, incrementing(5, 100));
+    silent(READ, incrementing(5, 250));
+    let random = |max| with(Waits::Random { min: ms(100), max: ms(max), jitter: Jitter::Full });
+    fires(code, "retry.backoff.random", READ, random(100));
+    silent(READ, random(101));
+    let one_retry = with_retry(|retry| {
+        retry.max_attempts = 2;
+        retry.backoff = exponential(10_000, 250).retry.unwrap().backoff;
+    });
+    silent(READ, one_retry);
+}
+
+#[test]
 fn methods_without_a_name_bear_only_repeats_after_unavailable() {
     let with = |code| with_retry(|retry| retry.codes = CodeSet::of(&[Code::Unavailable, code]));
     for code in [Code::DeadlineExceeded, Code::Internal, Code::Unknown, Code::Aborted, Code::Cancelled] {
@@ -218,7 +263,11 @@ fn method_that_changes_something_bears_only_repeats_it_can_recognise() {
     }
     let only = (codes::CALL_ID_MISSING.code, "policy.call_id".to_owned());
     assert_eq!(found(CHANGE, with(&[Unavailable, ResourceExhausted])), [only]);
-    silent("stock.v1.Stock/Restock", with(&[Unknown]));
+    for unclear in ["stock.v1.Stock/Restock", "a.B/SetPrice", "a.B/DeleteItem", "a.B/Process"] {
+        fires(codes::UNCLEAR_REPEATED, "retry.codes", unclear, with(&[Unavailable, Unknown]));
+        silent(unclear, with(&[Unavailable]));
+        silent(unclear, Policy { call_id: true, ..with(&[Unknown]) });
+    }
     fires(codes::NON_IDEMPOTENT_HEDGED, "hedge", CHANGE, hedged());
     silent(CHANGE, Policy { call_id: true, ..hedged() });
 }
@@ -283,7 +332,8 @@ fn waits_must_fit_the_time_of_the_call() {
     fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), Some(ms(1000)), None));
     silent(READ, with(ms(1000), Some(ms(1001)), None));
     fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), None, Some(ms(999))));
-    silent(READ, with(ms(1000), None, Some(ms(1000))));
+    fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), None, Some(ms(1000))));
+    silent(READ, with(ms(1000), None, Some(ms(1001))));
     let told = found_at(["shop", "*", "stock", READ], with(ms(1000), Some(ms(600)), None));
     assert!(told[0].message.starts_with("attempt 3 comes 1s after the first at the earliest"), "{told:?}");
 }
@@ -305,7 +355,7 @@ fn hedge_must_come_before_the_end() {
         })
     };
     assert!(has(attempt(ms(500))) && !has(attempt(ms(501))));
-    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(50), max: ms(400) };
+    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_800), min: ms(50), max: ms(400) };
     let at_percentile =
         |timeout| Policy { hedge: Some(Hedge { delay, max_hedges: 1 }), timeout: Some(timeout), ..hedged() };
     fires(codes::HEDGE_NEVER_SENT, "hedge.delay.percentile.min", READ, at_percentile(ms(50)));

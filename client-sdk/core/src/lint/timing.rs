@@ -83,8 +83,7 @@ fn waits_fit(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
         let mut waited = Duration::ZERO;
         for (n, wait) in all.iter().enumerate() {
             waited = waited.saturating_add(*wait);
-            // A wait that ends with max_duration is begun, one that ends with timeout is not.
-            if waited > end || (waited == end && name == "timeout") {
+            if waited >= end {
                 let message = format!(
                     "attempt {} comes {} after the first at the earliest, and {name} is {}",
                     n + 2,

@@ -261,7 +261,7 @@ impl Step {
             let sign = if matches!(self, Self::Down(_)) { "-" } else { "" };
             faults.add(
                 path,
-                format!("{sign}{} is not in -{}..={}", Millis(size), Millis(STEP.max), Millis(STEP.max)),
+                format!("{sign}{} is not in -{} to {}", Millis(size), Millis(STEP.max), Millis(STEP.max)),
             );
         }
     }

@@ -45,7 +45,8 @@ pub(super) struct Kills {
 impl Told {
     pub(super) fn check_size(&self) -> Result<(), &'static str> {
         use prost::Message as _;
-        match self.set.kills.len() > MAX_KILLS || self.set.encoded_len() > MAX_SET_BYTES {
+        let count = self.set.kills.len().max(self.set.ended.len());
+        match count > MAX_KILLS || self.set.encoded_len() > MAX_SET_BYTES {
             true => Err("more kills than there can be"),
             false => Ok(()),
         }
@@ -62,9 +63,19 @@ impl Kills {
         &self.refused
     }
 
-    /// These are all there are now.
+    /// These are all there are now; or those that are held and not ended stay, as far as there is room.
     pub(super) fn replace(&mut self, Told { set, at }: Told) {
         let mut previous = std::mem::take(self);
+        if set.adds {
+            for ended in set.ended.iter().filter_map(|key| convert::pattern(key).ok()) {
+                previous.held.remove(&ended);
+            }
+            self.held = std::mem::take(&mut previous.held);
+            let room = MAX_KILLS.saturating_sub(set.kills.len());
+            while self.held.len() > room {
+                self.held.pop_first();
+            }
+        }
         for sent in set.kills {
             match convert::active_kill(&sent) {
                 Ok(ActiveKill { kill, remaining, expires_at: _ }) => self.hold(kill, at + remaining),

@@ -39,7 +39,7 @@ fn at(revision: u64) -> Position {
 }
 
 fn in_epoch(epoch: &str, revision: u64) -> Position {
-    Position { epoch: epoch.to_owned(), revision }
+    Position { epoch: epoch.to_owned(), revision, commit: 0 }
 }
 
 fn good(name: &str, revision: u64, max_attempts: u32) -> v1::DistributedRule {

@@ -88,6 +88,17 @@ fn a_round_of_misses_waits_once_at_its_end() {
     assert_eq!(replicas.after_rounds.ceiling, LONGEST);
 }
 
+/// However long it was away.
+#[test]
+fn a_client_is_back_within_three_seconds_of_a_control_plane() {
+    for _ in 0..300 {
+        let mut client = life(["http://a:1"]);
+        let back = Duration::from_secs(100);
+        let (_, opened) = client.open(|_, now| now >= back);
+        assert!(opened - back < Duration::from_secs(3), "{:?}", opened - back);
+    }
+}
+
 #[test]
 fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
     let most = |round: usize| {
@@ -241,7 +252,7 @@ fn who_is_let_in_by_nobody_waits_the_longest_at_once() {
         });
         draws.max().unwrap()
     };
-    assert!(longest(2) > LONGEST.mul_f64(0.9), "{:?}", longest(2));
+    assert!(longest(2) > LONGEST_AFTER_DENIAL.mul_f64(0.9), "{:?}", longest(2));
     assert!(longest(1) <= SHORTEST, "the other one was not reached, and may be back soon");
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), Error>
     let client = Client::connect(&session.server).await?;
     let window = args.window.map(prost_types::Duration::try_from).transpose();
     let window = window.map_err(|_| Error::Usage("--window: is too long".to_owned()))?;
-    let request = v1::GetChainRequest { service: args.service, window };
+    let request = v1::GetChainRequest { service: args.service, window, ..Default::default() };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
     warn_of(&response.missing_replicas);
     show(session.format, &response, || text(&response))
@@ -41,10 +41,19 @@ fn text(response: &v1::GetChainResponse) -> String {
         text.push_str(&format!("\nmeasured  {path}: {amplification:.2} sends on the last hop per request\n"));
     }
     if let Some(bound) = &response.worst_possible {
-        text.push_str(&format!("possible  {}\n", in_words(bound)));
+        text.push_str(&format!("possible  {}{}\n", in_words(bound), beside(bound.sends, response.limit)));
         text.extend(hops_in_words(bound).into_iter().map(|hop| format!("          {hop}\n")));
     }
     text
+}
+
+/// The server's limit beside what the rules allow; an older server does not name it.
+fn beside(sends: u64, limit: u32) -> String {
+    match limit {
+        0 => String::new(),
+        limit if sends > u64::from(limit) => format!(", above the limit of {limit}"),
+        limit => format!(" (limit {limit})"),
+    }
 }
 
 fn edges(edges: &[v1::Edge]) -> Table {
@@ -149,12 +158,15 @@ mod tests {
             edges: vec![edge],
             worst_measured: Some(path),
             worst_possible: None,
-            window: None,
-            missing_replicas: Vec::new(),
+            ..Default::default()
         };
         let text = text(&response);
         assert!(text.contains("b\\u{1b}") && text.contains("100.0%"), "{text}");
         assert!(text.contains("  -  "), "{text}");
+        assert_eq!(
+            [beside(27, 16), beside(16, 16), beside(9, 0)],
+            [", above the limit of 16", " (limit 16)", ""]
+        );
         assert!(text.contains("measured  a -> b: 1.25 sends on the last hop per request"), "{text}");
     }
 }

@@ -43,10 +43,14 @@ pub(crate) struct ClientsArgs {
 pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Error> {
     let mut client = Client::connect(&session.server).await?;
     let (mut heard, mut watched) = (false, Watched::default());
-    let request = v1::ListClientsRequest { service: args.service.clone(), cluster: args.cluster.clone() };
+    let request = v1::ListClientsRequest {
+        service: args.service.clone(),
+        cluster: args.cluster.clone(),
+        ..Default::default()
+    };
     let is_selected = !args.service.is_empty() || !args.cluster.is_empty();
     loop {
-        let listed = client.answer(client.fleet.clone().list_clients(request.clone())).await;
+        let listed = all(&client, request.clone()).await;
         let mut response = match listed {
             Err(broken @ Error::Unavailable(_)) if args.watch => {
                 client = client.next(heard, broken).await?;
@@ -72,6 +76,22 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
         let none = response.clients.is_empty().then(|| nobody(connected, is_selected));
         follow(session.format, &response, none, &kills, &mut watched)?;
         tokio::time::sleep(args.interval).await;
+    }
+}
+
+/// All pages as one answer; the pages may be of different moments.
+pub(super) async fn all(
+    client: &Client,
+    mut request: v1::ListClientsRequest,
+) -> Result<v1::ListClientsResponse, Error> {
+    let mut all = Vec::new();
+    loop {
+        let page = client.answer(client.fleet.clone().list_clients(request.clone())).await?;
+        all.extend(page.clients);
+        if page.next_page_token.is_empty() {
+            return Ok(v1::ListClientsResponse { clients: all, ..page });
+        }
+        request.page_token = page.next_page_token;
     }
 }
 
@@ -185,8 +205,8 @@ fn table(response: &v1::ListClientsResponse) -> Table {
             client.sent_revision.to_string(),
             client.acknowledged_revision.to_string(),
             age(client.behind_since.as_ref(), now),
-            client.refused.len().to_string(),
-            client.withheld.len().to_string(),
+            client.refused_count.to_string(),
+            client.withheld_count.to_string(),
             source_name(client.source()).to_owned(),
             mode_name(client.override_mode).to_owned(),
             if client.serves { "yes" } else { "no" }.to_owned(),
@@ -218,6 +238,15 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
             let key = printable(&key::words(Some(key)));
             lines.push_str(&format!("{who} lacks a feature that {key} needs; it is off there\n"));
         }
+        for (count, listed, what) in [
+            (client.refused_count, client.refused.len(), "are refused"),
+            (client.withheld_count, client.withheld.len(), "need a feature that it lacks"),
+        ] {
+            let more = (count as usize).saturating_sub(listed);
+            if more > 0 {
+                lines.push_str(&format!("{who}: {more} more {what}\n"));
+            }
+        }
         for kill in disobeyed(client, kills) {
             let what = printable(&in_words(&kill.key.clone().unwrap_or_default()));
             lines.push_str(&format!("{who} lacks kill_switch; it does not obey the kill {what}\n"));
@@ -229,7 +258,7 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
 fn source_name(source: v1::Source) -> &'static str {
     match source {
         v1::Source::Unspecified => "",
-        v1::Source::BuiltIn => "built in",
+        v1::Source::BuiltIn => "no rules",
         v1::Source::LastKnownGood => "last known good",
         v1::Source::Live => "live",
     }

@@ -23,7 +23,7 @@ pub(crate) struct DoctorArgs {
     service: String,
     #[command(flatten)]
     minded: Minded,
-    /// List everything that was looked at, not only what was found
+    /// List every check, not only what was found
     #[arg(short, long)]
     verbose: bool,
 }
@@ -32,15 +32,14 @@ pub(crate) struct DoctorArgs {
 pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), Error> {
     args.minded.check(&damper_control_plane::diagnosis_codes().collect::<Vec<_>>())?;
     let client = Client::connect(&session.server).await?;
-    let request = v1::DiagnoseRequest { service: args.service };
+    let request = v1::DiagnoseRequest { service: args.service, window: None };
     let mut response = client.answer(client.fleet.clone().diagnose(request)).await?;
     response.findings.retain(|found| !args.minded.allows(&found.code));
     show(session.format, &response, || text(&response, args.verbose))?;
     let severities = || response.findings.iter().map(|found| findings::severity(found.severity()));
     if session.format == Format::Table {
-        let looked = many(response.checked.len(), "thing");
-        let were = if response.checked.len() == 1 { "was" } else { "were" };
-        message(format_args!("{looked} {were} looked at: {}", findings::count(severities())));
+        let checks = many(response.checked.len(), "check");
+        message(format_args!("{checks}: {}", findings::count(severities())));
     }
     if severities().any(|severity| args.minded.minds(severity)) { Err(Error::Findings) } else { Ok(()) }
 }
@@ -48,7 +47,7 @@ pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), Error
 fn text(response: &v1::DiagnoseResponse, verbose: bool) -> String {
     let mut text: String = response.findings.iter().map(|found| findings::of_server(found) + "\n").collect();
     if verbose || response.findings.is_empty() {
-        text.extend(response.checked.iter().map(|line| format!("looked at: {}\n", printable(line))));
+        text.extend(response.checked.iter().map(|line| format!("checked: {}\n", printable(line))));
     }
     text
 }
@@ -73,8 +72,8 @@ mod tests {
             text(&response, false),
             "danger retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n  -> Stop it.\n"
         );
-        assert!(text(&response, true).ends_with("looked at: rules (1): nothing found\n"));
+        assert!(text(&response, true).ends_with("checked: rules (1): nothing found\n"));
         response.findings.clear();
-        assert_eq!(text(&response, false), "looked at: rules (1): nothing found\n");
+        assert_eq!(text(&response, false), "checked: rules (1): nothing found\n");
     }
 }

@@ -1,10 +1,11 @@
 //! `damper export`: every rule and guard at one revision, as manifests.
 //!
-//! The text depends on nothing but the rules and guards: not on the store, the time or the revision, which goes to
-//! stderr. So two exports can be compared byte by byte, and kept under version control.
+//! The second line of the YAML names the revision and the time. Everything below depends on the rules and guards alone,
+//! so two exports can be compared line by line, and kept under version control.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::Args;
 use damper_proto::manifest::{self, Manifest};
@@ -49,7 +50,10 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
     check_whole(manifests.len() as u64, total)?;
     let text = match session.format {
         Format::Json => manifest::to_json(&manifests) + "\n",
-        Format::Table | Format::Yaml => HEADER.to_owned() + &manifest::to_yaml(&manifests),
+        Format::Table | Format::Yaml => {
+            let at = prost_types::Timestamp { nanos: 0, ..SystemTime::now().into() };
+            format!("{HEADER}# Revision {revision}, exported at {at}.\n{}", manifest::to_yaml(&manifests))
+        }
     };
     match &args.file {
         None => data(&text)?,

@@ -68,6 +68,7 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
         time_to_live: prost_types::Duration::try_from(time_to_live).ok(),
         options: Some(args.write.options()),
         expected_revision: args.expected_revision,
+        also: Vec::new(),
     };
     if !args.replace {
         weakens_none(&client, &request, time_to_live).await?;
@@ -90,7 +91,21 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
     let server =
         session.server.server.as_ref().map_or_else(String::new, |server| format!(" --server {server}"));
     message(format_args!("to end it before its time: damper unkill {}{server}", options_of(&pattern)));
+    if response.kill.as_ref().is_some_and(|kill| kill.unstored) {
+        return unproven(args.write.waits());
+    }
     args.write.delivered(&client, Some(response.revision)).await
+}
+
+/// The store cannot take the kill: it is in force from memory, and no revision proves who has it.
+pub(super) fn unproven(waits: bool) -> Result<(), Error> {
+    message(
+        "not yet stored: in force from the memory of the control plane, and stored once the store takes it",
+    );
+    match waits {
+        true => Err(Error::Undelivered("delivery cannot be proven before it is stored".to_owned())),
+        false => Ok(()),
+    }
 }
 
 /// Where in the command a field of the request was said.

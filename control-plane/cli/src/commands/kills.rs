@@ -103,7 +103,7 @@ pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<()
     if listed.kills.is_empty() {
         message("no kill is in force");
     }
-    let clients = client.answer(client.fleet.clone().list_clients(v1::ListClientsRequest::default())).await?;
+    let clients = super::clients::all(&client, v1::ListClientsRequest::default()).await?;
     warn_missing(&clients.missing_replicas);
     show(session.format, &listed, || table(&listed.kills, &clients.clients).to_string())
 }
@@ -132,7 +132,7 @@ fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
             stops(kill).to_owned(),
             kill.reason.clone(),
             kill.updated_by.clone(),
-            until(kill),
+            until(kill) + if kill.unstored { " (not yet stored)" } else { "" },
             remaining(kill.remaining.as_ref()),
             delivered(kill, clients),
         ];
@@ -163,8 +163,12 @@ pub(crate) fn obeys(client: &v1::Client) -> bool {
     client.features.iter().any(|feature| feature == feature::KILL_SWITCH)
 }
 
-/// How many of the connected clients that a kill concerns have acknowledged it.
+/// How many of the connected clients that a kill concerns have acknowledged it. One that is not stored has no revision
+/// of its own that a client could acknowledge.
 fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
+    if kill.unstored {
+        return "unknown".to_owned();
+    }
     let has_it = |client: &v1::Client| {
         client.acknowledged_revision >= kill.revision
             && obeys(client)
@@ -257,6 +261,7 @@ mod tests {
             client("cart", 9, &["kill_switch"]),
         ];
         assert_eq!(delivered(&kill, &clients), "1/3");
+        assert_eq!(delivered(&v1::KillSwitch { unstored: true, ..kill }, &clients), "unknown");
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod simulate;
 pub(crate) mod stats;
+pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod unkill;
 pub(crate) mod whoami;

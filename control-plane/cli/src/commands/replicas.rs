@@ -50,6 +50,7 @@ fn table(replicas: &[v1::Replica]) -> Table {
         ("STARTED", Right),
         ("CLIENTS", Right),
         ("REVISION", Right),
+        ("CLOCK", Right),
         ("HEARD", Left),
         ("UNHEARD", Right),
         ("PROBLEM", Left),
@@ -68,12 +69,19 @@ fn table(replicas: &[v1::Replica]) -> Table {
             age(replica.started_at.as_ref(), now),
             replica.clients.to_string(),
             replica.revision.to_string(),
+            clock(replica.clock_offset.as_ref()),
             heard.to_owned(),
             age(replica.unheard_since.as_ref(), now),
             replica.problem.clone(),
         ]);
     }
     table
+}
+
+/// By how much its clock is ahead of the one that answers, in seconds.
+fn clock(offset: Option<&prost_types::Duration>) -> String {
+    let seconds = |offset: &prost_types::Duration| offset.seconds as f64 + f64::from(offset.nanos) / 1e9;
+    offset.map_or_else(String::new, |offset| format!("{:+.1}s", seconds(offset)))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
+use damper_control_plane::store::OpenError;
 use damper_control_plane::{Auth, BootstrapError, Server, Settings, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
@@ -101,6 +102,9 @@ fn not_started(error: &StartError) -> Error {
         }
         StartError::Tls(faults) => Error::Config(faults.clone()),
         StartError::Bootstrap(BootstrapError::Store(_)) => Error::Unavailable(text),
+        StartError::StoreUnusable(OpenError::Unusable { source, .. }) if !is_wrong_place(source) => {
+            Error::Unavailable(text)
+        }
         StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => {
             Error::Config(vec![text])
         }
@@ -110,6 +114,12 @@ fn not_started(error: &StartError) -> Error {
         | StartError::AddressInUse { .. }
         | StartError::Listen { .. } => Error::Unavailable(text),
     }
+}
+
+/// Whether a folder cannot be used because of how it was named or may be used. All else a disk can recover from.
+fn is_wrong_place(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidFilename, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied | NotADirectory | IsADirectory | InvalidFilename)
 }
 
 /// The error and what caused it, in one line.

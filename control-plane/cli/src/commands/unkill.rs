@@ -3,6 +3,7 @@
 use clap::Args;
 use damper_proto::v1;
 
+use super::kill::unproven;
 use super::kills::{Selectors, in_words, list, options_of, warn_of};
 use crate::Session;
 use crate::client::Client;
@@ -18,6 +19,10 @@ pub(crate) struct UnkillArgs {
     /// End every kill in force, whatever its selection
     #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster", "all", "expected_revision"])]
     every: bool,
+    /// Accepted, so that the options of `kill` can be repeated: a kill ends whether or not it refuses calls
+    #[arg(long, hide = true)]
+    #[allow(dead_code, reason = "see its help")]
+    calls: bool,
     /// Only where the kill is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
@@ -54,6 +59,7 @@ async fn end(
         key: Some(pattern.clone()),
         expected_revision: args.expected_revision,
         options: Some(args.write.options()),
+        also: Vec::new(),
     };
     let response = match client.answer(client.kills.clone().unkill(request)).await {
         Err(Error::Missing(_)) => return Err(missing(client, &pattern).await),
@@ -61,6 +67,9 @@ async fn end(
     };
     show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
     message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    if response.unstored {
+        return unproven(args.write.waits());
+    }
     args.write.delivered(client, Some(response.revision)).await?;
     if !args.write.dry_run && !args.every {
         warn_of(client).await;

@@ -25,7 +25,7 @@ pub(super) type Limits = BTreeMap<String, Value>;
 
 type Set = fn(&mut Settings, &str) -> Result<(), String>;
 
-const ALL: [(&str, Set); 20] = [
+const ALL: [(&str, Set); 24] = [
     ("first_byte_within", |to, text| put(&mut to.limits.first_byte_within, time(text))),
     ("handshake_within", |to, text| put(&mut to.limits.handshake_within, time(text))),
     ("request_head_within", |to, text| put(&mut to.limits.request_head_within, time(text))),
@@ -38,6 +38,9 @@ const ALL: [(&str, Set); 20] = [
     ("max_new_connections_per_address", |to, text| {
         put(&mut to.limits.max_new_connections_per_address, count(text))
     }),
+    ("max_open_requests_per_identity", |to, text| {
+        put(&mut to.limits.max_open_requests_per_identity, count(text))
+    }),
     ("max_streams_per_connection", |to, text| {
         put(&mut to.limits.max_streams_per_connection, number(text).map(NonZeroU32::get))
     }),
@@ -47,10 +50,13 @@ const ALL: [(&str, Set); 20] = [
     ("max_guards", |to, text| put(&mut to.max_guards, count(text))),
     ("max_tokens", |to, text| put(&mut to.max_tokens, count(text))),
     ("max_routes", |to, text| put(&mut to.max_routes, count(text))),
+    ("max_figures_bytes", |to, text| put(&mut to.max_figures_bytes, bytes(text))),
     ("reads_per_second", |to, text| put(&mut to.limits.reads.per_second, number(text))),
     ("reads_burst", |to, text| put(&mut to.limits.reads.burst, number(text))),
     ("writes_per_second", |to, text| put(&mut to.limits.writes.per_second, number(text))),
     ("writes_burst", |to, text| put(&mut to.limits.writes.burst, number(text))),
+    ("written_kib_per_second", |to, text| put(&mut to.limits.written_kib.per_second, number(text))),
+    ("written_kib_burst", |to, text| put(&mut to.limits.written_kib.burst, number(text))),
     ("slow_consumer_after", |to, text| put(&mut to.slow_consumer_after, time(text))),
 ];
 
@@ -86,13 +92,13 @@ fn time(text: &str) -> Result<Duration, String> {
     let bounds = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
     match humantime::parse_duration(text) {
         Ok(time) if bounds.contains(&time) => Ok(time),
-        Ok(_) => Err("is not in 100ms..=24h".to_owned()),
+        Ok(_) => Err("is not in 100ms to 24h".to_owned()),
         Err(_) => Err("is not a time such as 10s or 5m".to_owned()),
     }
 }
 
 fn number(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| format!("is not in 1..={}", u32::MAX))
+    text.parse().map_err(|_| format!("is not in 1 to {}", u32::MAX))
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -111,7 +117,7 @@ fn bytes(text: &str) -> Result<usize, String> {
     };
     let size = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
     let bounds = 64 << 10..=1 << 30;
-    size.filter(|size| bounds.contains(size)).ok_or_else(|| "is not in 64KiB..=1GiB".to_owned())
+    size.filter(|size| bounds.contains(size)).ok_or_else(|| "is not in 64KiB to 1GiB".to_owned())
 }
 
 #[cfg(test)]

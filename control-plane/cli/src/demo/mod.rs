@@ -121,7 +121,7 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     let ledger = Arc::<Ledger>::default();
     let fault = Arc::new(Switch::new(args.seed));
     let (teller, terminal) = Terminal::new(Arc::clone(&ledger));
-    let printing = tokio::spawn(terminal.run());
+    let mut printing = tokio::spawn(terminal.run());
 
     let control_plane = Running::control_plane(server::address(args.listen, server::LISTEN)).await?;
     let (stop, stopped) = watch::channel(false);
@@ -137,10 +137,14 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     introduce(&teller, &args, control_plane.address, control);
 
     let surroundings = Surroundings { control_plane: control_plane.address, ledger, fault };
-    let told = tell(&args, surroundings, teller, printing).await;
+    let told = tell(&args, surroundings, teller, &mut printing).await;
     stop.send_replace(true);
     tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     control_plane.stop().await?;
+    // Each one that writes lines is gone by now. Those left are of little interest.
+    if !printing.is_finished() {
+        let _ = timeout(PRINT_WITHIN, printing).await;
+    }
     told
 }
 
@@ -149,7 +153,7 @@ async fn tell(
     args: &RunArgs,
     surroundings: Surroundings,
     teller: Teller,
-    mut printing: JoinHandle<io::Result<()>>,
+    printing: &mut JoinHandle<io::Result<()>>,
 ) -> anyhow::Result<()> {
     let chain = Chain::start(&surroundings).await?;
     let stage = Stage {
@@ -172,14 +176,11 @@ async fn tell(
             ending.text("Told to end: the last requests are awaited, then every service stops.");
             interrupted.map_err(Into::into)
         }
-        printed = &mut printing => return printed?.or_else(unless_closed),
+        printed = printing => return printed?.or_else(unless_closed),
     };
     let reported = if args.playground { Ok(()) } else { write_report(&story, args).map(drop) };
     load.stop().await?;
     chain.stop().await?;
-    drop((story, ending));
-    // Lines still to come are of little interest to somebody who ends the demo.
-    let _ = timeout(PRINT_WITHIN, printing).await;
     told.and(reported)
 }
 

@@ -6,6 +6,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use damper_control_plane::{Server, Settings, StoreUrl};
@@ -79,7 +80,9 @@ async fn serve(
     stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let store = StoreUrl::Sled(folder.path().join("store"));
-    let settings = Settings { listen, ..Settings::new(store) };
+    // The demo's services are gone by then; a browser's connection must not hold the port.
+    let drain = Duration::from_millis(100);
+    let settings = Settings { listen, drain, ..Settings::new(store) };
     let server = Server::bind(settings).await?;
     // A demo that has given up waiting ends through `stop`.
     let _ = started.send(server.local_addr());

@@ -8,13 +8,13 @@ use crate::harness::Serving;
 use crate::reporting::{Reporting, report, until};
 
 const GUIDE: &str = include_str!("../../../../docs/adoption.md");
-const METHOD: &str = "inventory.v1.Inventory/Get";
+const METHOD: &str = "shop.v1.Inventory/Reserve";
 
 #[test]
 fn every_command_of_the_guide_works_in_its_order() {
     let server = Serving::start();
     let looping = report(METHOD, |route| route.outer_loop_calls = 200);
-    let _checkout = Reporting::new(&server, "checkout", looping);
+    let _orders = Reporting::new(&server, "orders", looping);
     let served = v1::ServedReport { method: METHOD.to_owned(), grpc_repeats: 100, ..Default::default() };
     let _inventory =
         Reporting::new(&server, "inventory", v1::Report { served: vec![served], ..Default::default() });
@@ -36,8 +36,8 @@ fn every_command_of_the_guide_works_in_its_order() {
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    let rule = server.run(&["rules", "get", "checkout", "*", "inventory", METHOD, "-o", "json"]).json();
-    assert_eq!((&rule[0]["policy"]["mode"], &rule[0]["owner"]), (&"off".into(), &"team-checkout".into()));
+    let rule = server.run(&["rules", "get", "orders", "*", "inventory", METHOD, "-o", "json"]).json();
+    assert_eq!((&rule[0]["policy"]["mode"], &rule[0]["owner"]), (&"off".into(), &"team-orders".into()));
 }
 
 #[test]

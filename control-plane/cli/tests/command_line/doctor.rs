@@ -55,7 +55,7 @@ fn a_service_that_is_well_ends_with_0_and_is_told_what_was_looked_at() {
         let ended = server.run(&["doctor", "--service", "checkout"]);
         (ended.code == 0 && ended.out.contains("(1 route)")).then_some(ended)
     });
-    assert!(well.out.lines().all(|line| line.starts_with("looked at: ")), "{well:?}");
+    assert!(well.out.lines().all(|line| line.starts_with("checked: ")), "{well:?}");
     assert!(well.err.contains("0 dangers, 0 warnings, 0 hints"), "{well:?}");
     server.run(&["doctor", "--service", "a b"]).failed(65);
 }

@@ -52,6 +52,9 @@ fn missing_file_and_missing_rule_have_a_status_of_their_own() {
     let said = server.run_key(&["rules", "get"]).failed(66);
     assert!(said.contains("checkout * inventory"), "{said}");
     server.run_key(&["rules", "promote"]).failed(66);
+    server.apply(&manifest("checkout", "{ mode: observe }"));
+    let near = server.run(&["promote", "checkout", "default", "inventory", "a.B/C"]).failed(66);
+    assert!(near.contains("there is: checkout * inventory inventory.v1.Inventory/Reserve"), "{near}");
     server.run(&["diff", "-f", "no/such/file.yaml"]).failed(2);
 }
 

@@ -86,7 +86,7 @@ fn guards_of_the_set_are_held_against_its_rules() {
 fn bad_data_and_bad_usage_are_told_apart_from_findings() {
     let bad = manifest("checkout", "{ mode: observe, retry: { max_attempts: 11 } }");
     let said = lint(&["-f", "-"], &format!("{bad}---\n{}", manifest("a/b", "{ mode: observe }"))).failed(65);
-    assert!(said.contains("policy.retry.max_attempts: 11 is not in 1..=10"), "{said}");
+    assert!(said.contains("policy.retry.max_attempts: 11 is not in 1 to 10"), "{said}");
     assert!(said.contains("key.caller_service"), "{said}");
     lint(&["-f", "/no/such/file.yaml"], "").failed(66);
     let said = lint(&["-f", "-", "--allow", "braker_off"], "").failed(64);
@@ -196,7 +196,7 @@ fn chain_of_nobody_has_no_edge() {
 #[test]
 fn limit_along_the_chain_is_a_setting_with_bounds() {
     let said = run(damper().args(["serve", "--max-amplification", "0"])).failed(64);
-    assert!(said.contains("is not in 1..=1000"), "{said}");
+    assert!(said.contains("is not in 1 to 1000"), "{said}");
     let said = run(damper().arg("serve").env("DAMPER_MAX_AMPLIFICATION", "many")).failed(78);
-    assert!(said.contains("DAMPER_MAX_AMPLIFICATION: \"many\": is not in 1..=1000"), "{said}");
+    assert!(said.contains("DAMPER_MAX_AMPLIFICATION: \"many\": is not in 1 to 1000"), "{said}");
 }

@@ -128,10 +128,15 @@ fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
     let token = std::fs::read_to_string(&file).unwrap();
     assert!(token.starts_with("damper_") && !shown.to_string().contains(token.trim()), "{shown}");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    create(&[]).failed(74);
+    assert!(create(&[]).failed(74).contains("exists already; --replace overwrites it"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
     let listed = server.admin(&["token", "list", "-o", "json"]).json();
     assert_eq!(listed["tokens"].as_array().unwrap().len(), 2, "what could not be written down was not made");
+
+    create(&["--replace"]).ok();
+    let second = std::fs::read_to_string(&file).unwrap();
+    assert!(second.starts_with("damper_") && second != token);
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
     // A whole token is no id, and is not told back.
     let told = server.admin(&["token", "revoke", token.trim()]).failed(64);
@@ -143,6 +148,29 @@ fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
     let ended = server.run_as(&own, &["token", "revoke", admin.split('_').nth(1).unwrap()]);
     assert!(ended.err.contains("the token that this command uses"), "{}", ended.err);
     ended.ok();
+}
+
+#[test]
+fn a_token_that_ends_soon_is_a_finding() {
+    let server = Guarded::start();
+    let create = |name: &str, ttl: &str| {
+        server.admin(&["token", "create", name, "--role", "agent", "--caller", name, "--ttl", ttl]).ok()
+    };
+    // An hour's token is renewed by a program.
+    for (name, ttl) in [("orders", "10d"), ("far", "30d"), ("never", "never"), ("hourly", "1h")] {
+        create(name, ttl);
+    }
+    let ending = |args: &[&str]| {
+        let ended = server.admin(&[&["doctor", "-o", "json"], args].concat());
+        let found: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        let found = found["findings"].as_array().cloned().unwrap_or_default();
+        found.into_iter().filter(|finding| finding["code"] == "token_ends").collect::<Vec<_>>()
+    };
+    let found = ending(&[]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0]["subject"].as_str().unwrap().starts_with("orders ("), "{found:?}");
+    assert!(found[0]["message"].as_str().unwrap().starts_with("role agent, ends in 9 days"), "{found:?}");
+    assert_eq!((ending(&["--service", "orders"]).len(), ending(&["--service", "far"]).len()), (1, 0));
 }
 
 #[test]

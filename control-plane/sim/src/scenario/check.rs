@@ -165,7 +165,7 @@ impl Load {
                         let shown = rate.milli_per_second as f64 / 1000.0;
                         faults.add(
                             format!("{path}.open.rates[{i}]"),
-                            format!("{shown} calls per second are not in 0..=1000000"),
+                            format!("{shown} calls per second are not in 0 to 1000000"),
                         );
                     }
                     if i > 0 && rates[i - 1].from >= rate.from {

@@ -1,6 +1,8 @@
 //! The caller's half: obeys the engine's steps, as the SDK's client layer does.
 
-use damper_core::{Answer, Call, CallStart, Code, Finish, Send, SendKind, Step, Time, Verdict, deadline};
+use damper_core::{
+    Answer, Call, CallStart, Code, CodeSet, Finish, Send, SendKind, Step, Time, Verdict, deadline,
+};
 use smallvec::SmallVec;
 
 use super::server::Request;
@@ -216,11 +218,7 @@ impl World<'_> {
         let Some(call) = self.calls.get_mut(key) else { return };
         let Some(place_in_sent) = call.sent.iter().position(|(_, sent)| *sent == request) else { return };
         let (attempt, _) = call.sent.remove(place_in_sent);
-        call.codes[place(attempt)] = match verdict {
-            Verdict::Success => Code::Ok,
-            Verdict::Failure(failure) => failure.code,
-            Verdict::Unprocessed => Code::Unavailable,
-        };
+        call.codes[place(attempt)] = verdict.code();
         match (&mut call.deciding, &mut self.routes[call.route]) {
             (Deciding::Damper(call), RouteSeat::Damper(route)) => {
                 call.attempt_ended(route, attempt, verdict, now, self.streams.engine.any());
@@ -248,7 +246,8 @@ impl World<'_> {
             }
             Parent::Request(request) => {
                 if let Some(request) = self.requests.get(request).filter(|_| finish.marks_context) {
-                    request.context.mark_no_more_retry();
+                    let code = result.err().unwrap_or(Code::Ok);
+                    request.context.mark_no_more_retry(CodeSet::of(&[code]));
                 }
                 self.child_ended(request, key, result);
             }

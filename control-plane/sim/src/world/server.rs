@@ -141,7 +141,7 @@ impl World<'_> {
         let served = &self.instances[request.instance].served[request.method];
         let admission = served.arrived(marks.repeated_by(), limits, now);
         if admission == Admission::Shed {
-            request.context.mark_no_more_retry();
+            request.context.mark_final();
         }
         admission != Admission::Shed
     }
@@ -257,7 +257,7 @@ impl World<'_> {
 
     /// The method failed, or the request was refused.
     fn fail(&mut self, key: RequestKey, code: Code) {
-        let flagged = self.has_layer && self.requests[key].context.no_more_retry();
+        let flagged = self.has_layer && self.requests[key].context.no_more_retry(code);
         let pushback = flagged.then_some(Pushback::Stop);
         self.answer(key, Verdict::Failure(Failure { code, no_more_retry: flagged, pushback }));
     }

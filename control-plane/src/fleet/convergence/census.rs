@@ -22,6 +22,8 @@ use crate::table::{Subject, TableView};
 
 /// So many of those who do not have it are named.
 const MAX_LAGGARDS: usize = 100;
+/// The most clients that left and are remembered.
+const MAX_GONE: usize = 2_000;
 /// A client that lost its stream is most likely back by then.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -119,7 +121,7 @@ impl Census {
                 // Nobody waits for these.
                 State::Refused(_) | State::Lacks(_) => continue,
             };
-            if !self.seen.contains_key(&names) {
+            if !self.seen.contains_key(&names) && self.has_room(at) {
                 self.gone.insert(names, left);
             }
         }
@@ -127,6 +129,14 @@ impl Census {
             self.gone.remove(names);
         }
         self.count(at)
+    }
+
+    /// Makes room for one more that left, of those whose return is no longer awaited; false if there is none.
+    fn has_room(&mut self, now: Instant) -> bool {
+        if self.gone.len() >= MAX_GONE {
+            self.gone.retain(|_, gone| matches!(gone, Gone::Left { at, .. } if now < *at + GRACE));
+        }
+        self.gone.len() < MAX_GONE
     }
 
     fn asked_of(&mut self, class: &Arc<Class>, view: &TableView) -> Asked {

@@ -12,23 +12,26 @@ use std::time::Duration;
 
 use damper_core::Faults;
 use damper_proto::{convert, v1};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use self::census::Census;
-use crate::ending::Answer;
+use crate::ending::{Answer, Out, Reader};
 use crate::errors::Error;
 use crate::settings::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use crate::shared::Shared;
 use crate::store;
 use crate::table::{Subject, TableView};
+use crate::turn::Awaited;
 
 const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
 /// How often a census is taken at most, and how often it is told.
 const TAKE_EVERY: Duration = Duration::from_millis(5);
 const TELL_EVERY: Duration = Duration::from_millis(100);
-
-type Out = mpsc::Sender<v1::Convergence>;
+/// It rests so many times as long as it took.
+const PAUSE: u32 = 4;
+/// How long the census at the deadline may take. It runs off the runtime, so it is never ready at once.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// What somebody waits for.
 pub(super) struct Plan {
@@ -46,12 +49,12 @@ impl Plan {
         }
         let share = share.unwrap_or(1.0);
         if !CONVERGENCE_SHARE.contains(&share) {
-            faults.add("share", format!("{share} is not in 0.01..=1"));
+            faults.add("share", format!("{share} is not in 0.01 to 1"));
         }
         let within = within.map_or(Some(DEFAULT_WITHIN), convert::length);
         let within = within.filter(|within| CONVERGENCE_WITHIN.contains(within));
         if within.is_none() {
-            faults.add("within", "is not in 100ms..=10m");
+            faults.add("within", "is not in 100ms to 10m");
         }
         faults.or(()).map_err(Error::Faults)?;
         Ok(Self { revision, share, within: within.unwrap_or(DEFAULT_WITHIN) })
@@ -59,7 +62,11 @@ impl Plan {
 }
 
 /// Opens the stream. A revision whose change is no longer kept is refused before.
-pub(super) async fn open(shared: &Arc<Shared>, plan: Plan) -> Result<Answer<v1::Convergence>, Error> {
+pub(super) async fn open(
+    shared: &Arc<Shared>,
+    plan: Plan,
+    reader: Reader,
+) -> Result<Answer<v1::Convergence>, Error> {
     let begun = Instant::now();
     let table = shared.table();
     let subjects = match table.revision() >= plan.revision {
@@ -74,9 +81,10 @@ pub(super) async fn open(shared: &Arc<Shared>, plan: Plan) -> Result<Answer<v1::
         epoch: table.epoch().clone(),
         census: subjects.map(|subjects| Census::new(plan.revision, subjects)),
         begun,
+        took: Duration::ZERO,
         plan,
     };
-    Ok(Answer::of(&shared.stopping, 1, |out| watcher.serve(out)))
+    Ok(Answer::of(reader, 1, |out| watcher.serve(out)))
 }
 
 /// What the change of a revision was about, from memory or from the store.
@@ -105,21 +113,23 @@ struct Watcher {
     /// None before this replica has reached the revision.
     census: Option<Census>,
     begun: Instant,
+    /// How long the last census took, its wait included.
+    took: Duration,
     plan: Plan,
 }
 
 impl Watcher {
     /// Tells how far the change has come, until it has come, can not come or time is up.
-    async fn serve(mut self, out: Out) -> Result<(), Error> {
+    async fn serve(mut self, out: Out<v1::Convergence>) -> Result<(), Error> {
         let deadline = self.begun + self.plan.within;
         let mut told = None;
         let mut next_telling = self.begun;
         loop {
             // Seen before the census: what happens during it wakes the watcher again.
             self.moves.mark_unchanged();
-            let (mut state, look_again) = match timeout_at(deadline, self.look()).await {
+            let (mut state, look_again) = match timeout_at(deadline + LAST_LOOK, self.look()).await {
                 Ok(looked) => looked?,
-                Err(_) => (self.unknown(), None),
+                Err(_) => (self.latest(told.as_ref()), None),
             };
             let now = Instant::now();
             state.timed_out = !(state.done || state.hopeless) && now >= deadline;
@@ -141,7 +151,7 @@ impl Watcher {
             let wake = look_again.map_or(wake, |again| wake.min(again));
             tokio::select! {
                 () = out.closed() => return Ok(()),
-                () = self.event(now + TAKE_EVERY) => {}
+                () = self.event(now + TAKE_EVERY.max(self.took * PAUSE)) => {}
                 () = sleep_until(wake) => {}
             }
         }
@@ -170,8 +180,16 @@ impl Watcher {
             self.census = Some(Census::new(self.plan.revision, subjects));
         }
         let unknown = self.unknown();
-        let Some(census) = &mut self.census else { return Ok((unknown, None)) };
-        let counted = census.take(&self.shared.hub, &table, Instant::now());
+        let Some(mut census) = self.census.take() else { return Ok((unknown, None)) };
+        let begun = Instant::now();
+        let shared = self.shared.clone();
+        let counting = move |_: &Awaited| {
+            let counted = census.take(&shared.hub, &table, Instant::now());
+            Ok((census, counted))
+        };
+        let (census, counted) = self.shared.counting.take(counting).await?;
+        self.census = Some(census);
+        self.took = begun.elapsed();
         let share = self.plan.share;
         // Of the clients of a replica that is not heard nothing is known, so nothing is said for certain.
         let all_heard = unknown.missing_replicas.is_empty();
@@ -179,6 +197,14 @@ impl Watcher {
         let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
         let state = v1::Convergence { done, hopeless, elapsed, missing_replicas, ..counted.told };
         Ok((state, counted.awaited_until))
+    }
+
+    /// The last state that was sent, as of now.
+    fn latest(&self, sent: Option<&v1::Convergence>) -> v1::Convergence {
+        let unknown = self.unknown();
+        let Some(sent) = sent else { return unknown };
+        let v1::Convergence { elapsed, missing_replicas, .. } = unknown;
+        v1::Convergence { elapsed, missing_replicas, ..sent.clone() }
     }
 
     /// What is known before it is known whom the change concerns.

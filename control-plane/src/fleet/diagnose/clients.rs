@@ -9,7 +9,7 @@ use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::{convert, v1};
 
 use super::{Check, Picture, codes, finding, service_of};
-use crate::class::Class;
+use crate::class::{Class, known};
 use crate::figures::many;
 use crate::table::StoredKill;
 
@@ -20,7 +20,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
     Check { what: "kill switches in force", scope: kills_scope, find: kills },
     Check { what: "clients obey the kills in force", scope: kills_scope, find: disobedient },
-    Check { what: "processes are connected", scope: Picture::count_of_clients, find: nobody },
+    Check { what: "processes are connected", scope: connected, find: nobody },
     Check { what: "clients confirm what they are sent", scope: Picture::count_of_clients, find: lagging },
     Check {
         what: "clients accept rules, guards and kills",
@@ -72,11 +72,20 @@ fn kills(picture: &Picture) -> Vec<v1::Finding> {
         let v1::KillSwitch { calls, reason, updated_by, .. } = &stored.wire;
         let what = if *calls { "stops all calls" } else { "stops what is repeated" };
         let left = stored.remaining(picture.now).unwrap_or_default();
-        let left = Millis(Duration::from_secs(left.as_secs()));
-        let message = format!("{what} for {left} more; set by {updated_by:?}: {reason:?}");
+        let by = if updated_by.is_empty() { "unknown" } else { updated_by };
+        let message = format!("{what} for {} more; set by {by}: {reason:?}", rough(left));
         finding(codes::KILL_IN_FORCE, &stored.kill.pattern().to_string(), message)
     });
     told.collect()
+}
+
+/// A time as people say it: 45 s, 60 min, 4 h 5 min.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..100 => format!("{s} s"),
+        s if s < 2 * 3600 => format!("{} min", s.div_ceil(60)),
+        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
 }
 
 /// One finding for each kill that some of those whom it concerns lack the feature for, or refuse.
@@ -101,7 +110,7 @@ fn disobedient(picture: &Picture) -> Vec<v1::Finding> {
 /// Why a client does not obey a kill that concerns it.
 fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     let v1::Identity { service, cluster, .. } = client.identity.clone()?;
-    let class = Class { service, cluster, features: client.features.iter().cloned().collect() };
+    let class = Class { service, cluster, features: known(&client.features) };
     if !class.matches(stored.kill.pattern()) {
         return None;
     }
@@ -115,8 +124,17 @@ fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     refused.map(|refusal| format!("refuses it: {}", refusal.reason))
 }
 
+fn connected(picture: &Picture) -> String {
+    let clients = picture.count_of_clients();
+    if !picture.is_settling() {
+        return clients;
+    }
+    let started = age(picture.started, picture.now);
+    format!("{clients}; this replica started {started} ago and clients are still connecting")
+}
+
 fn nobody(picture: &Picture) -> Vec<v1::Finding> {
-    if picture.clients().next().is_some() {
+    if picture.is_settling() || picture.clients().next().is_some() {
         return Vec::new();
     }
     let message = match picture.service.as_str() {
@@ -172,7 +190,8 @@ fn features(picture: &Picture) -> Vec<v1::Finding> {
     picture.by_service(CLIENTS_LACK_FEATURE, |client| {
         let first = convert::pattern(client.withheld.first()?).ok()?;
         let lacks = client.features_lacking.join(", ");
-        Some(format!("lacks {lacks}; {} off there, such as {first}", many(client.withheld.len(), "rule")))
+        let withheld = client.withheld_count as usize;
+        Some(format!("lacks {lacks}; {} off there, such as {first}", many(withheld, "rule")))
     })
 }
 
@@ -228,7 +247,7 @@ fn not_live(picture: &Picture) -> Vec<v1::Finding> {
         let since = SystemTime::try_from(client.connected_at?).ok()?;
         let source = match client.source() {
             v1::Source::LastKnownGood => "runs on the last known good rules of its disk",
-            v1::Source::BuiltIn => "runs on what is built in, without rules",
+            v1::Source::BuiltIn => "runs without rules",
             v1::Source::Unspecified | v1::Source::Live => return None,
         };
         let waited = picture.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;

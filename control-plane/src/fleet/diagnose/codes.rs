@@ -21,14 +21,32 @@ macro_rules! codes {
 codes! {
     // The control plane itself.
     STORE_STALE = "store_stale", Danger,
-        "The store does not answer: rules are as they were, and no change is possible.",
+        "The store does not answer: rules are as they were, and only kills can be changed.",
         "Bring the store back; services go on with the rules that they have.";
+    STORE_UNACCEPTED = "store_unaccepted", Danger,
+        "The store was emptied, replaced or set back: replicas and clients go on with what they had, and no change but a kill is possible.",
+        "Bring back the store that is known; or `damper store refill` writes into it what is in memory, or `damper store accept` takes what it holds as the truth.";
+    CLIENT_HELD = "client_held", Danger,
+        "Connected processes hold more than the store: nothing is taken from them, and no change but a kill arrives there.",
+        "If the store was emptied or restored from a backup, bring it to what it should be and run `damper store accept`; else look at what these processes send.";
     REPLICA_UNHEARD = "replica_unheard", Warning,
         "This replica does not hear another one: what that one's clients do is missing in what this one tells.",
         "See `damper replicas` for why; it is forgotten 10 s after it has ended, and heard again when it is reached.";
     REPLICA_BEHIND = "replica_behind", Warning,
         "A replica has not come to the revision of the others.",
         "Look at that replica's log and at its way to the store; its clients wait for changes meanwhile.";
+    REPLICA_MISSING = "replica_missing", Warning,
+        "There are fewer replicas than `--replicas` names.",
+        "Look at the machine where one is missing, and start it; set `--replicas` to the new number if that is intended.";
+    EXPORT_OLD = "export_old", Hint,
+        "Rules and guards have not been exported for a week, as far as the running replicas know.",
+        "Run `damper export` from a timer and keep the file elsewhere, unless the store itself is backed up.";
+    TOKEN_ENDS = "token_ends", Warning,
+        "A token ends within 14 days, or has ended; a service that shows it then keeps the rules that it has.",
+        "Create its successor (`damper token create NAME --role ROLE --ttl TIME --file FILE --replace`), put it in place, then revoke the old one.";
+    CLOCKS_DIFFER = "clocks_differ", Warning,
+        "The clocks of two replicas differ by more than 2 s: ends of kills and tokens are not the same everywhere.",
+        "Let NTP or chrony set the clocks of both machines; kills that are set while both run last for their whole time all the same.";
     AGENT_DENIED = "agent_denied", Warning,
         "A service is turned away for its token or certificate, and goes on without Damper.",
         "Give it a token of the role agent whose scope has the service (`damper token create NAME --role agent --caller SERVICE`), or a certificate for it.";
@@ -48,7 +66,7 @@ codes! {
     // Clients.
     NOBODY_CONNECTED = "nobody_connected", Warning,
         "No process of a service is connected, so no rule arrives there and nothing is known of its calls.",
-        "Give `Damper::connect` the address of this control plane and the service's name, and look at its log.";
+        "Give `Damper::connect` the address of this control plane and the service's name, then read the service's log.";
     CLIENT_LAGS = "client_lags", Warning,
         "A client has not confirmed for long what was sent to it.",
         "Look whether the process has time to run and its network is well; its stream is closed if it never reads.";
@@ -77,7 +95,7 @@ codes! {
         "Stop it with `damper kill`, then let the rule's retry breaker or budget bound repeats.";
     STORM_STOPPED = "storm_stopped", Warning,
         "A kill switch stops a retry storm; the figures are of a time that began before it, so the proof is awaited.",
-        "Wait a minute: it goes by itself when the figures are the kill's. If it becomes a retry_storm again, see which clients do not obey.";
+        "Wait a minute: the finding ends when the figures are all of the time since the kill. If it becomes a retry_storm again, see which clients do not obey.";
     BREAKER_REFUSES = "breaker_refuses", Warning,
         "A retry breaker refuses retries: the callee fails too often for retries to help.",
         "Repair the callee; retries come back by themselves when it answers.";
@@ -108,6 +126,9 @@ codes! {
     FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
         "Calls of a route fail and no rule applies to it.",
         "See what a rule would do: `damper rules init` proposes one in observe.";
+    CALLEE_MISSPELT = "callee_misspelt", Warning,
+        "A callee has no process connected here, and a connected service serves exactly the methods called on it.",
+        "Give `client_layer` the callee's own service name: rules and guards for that name do not reach these calls.";
     CALLEE_UNKNOWN = "callee_unknown", Hint,
         "A callee has no process connected here: it takes part in no chain, and no repeat limit can protect it.",
         "Link the SDK into the callee too, if it is yours, and check that both names are spelt alike.";

@@ -1,10 +1,13 @@
 //! Who does not come in at this replica: services that are turned away, and everybody when its certificate is over.
 
+use std::time::Duration;
+
 use damper_proto::v1;
 
 use super::clients::age;
 use super::{Check, Picture, codes, finding};
 use crate::figures::many;
+use crate::table::StoredToken;
 
 /// What is known of the certificate that this replica shows.
 #[derive(Debug, Default)]
@@ -18,6 +21,7 @@ pub(super) struct Certificate {
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "services are let in at this replica", scope: turned_away, find: agent_denied },
     Check { what: "this replica's certificate is good for long", scope: tls, find: certificate_ends },
+    Check { what: "tokens are good for long", scope: tokens, find: token_ends },
     Check { what: "this replica's certificate is the one in its files", scope: tls, find: reload_fails },
 ];
 
@@ -47,6 +51,40 @@ fn many_times(times: u64) -> String {
 fn certificate_ends(picture: &Picture) -> Vec<v1::Finding> {
     let warning = picture.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
     warning.map(|warning| finding(codes::CERTIFICATE_ENDS, "", warning.clone())).collect()
+}
+
+fn tokens(picture: &Picture) -> String {
+    many(about_tokens(picture).count(), "token")
+}
+
+/// All tokens, or those that were made for the service.
+fn about_tokens(picture: &Picture) -> impl Iterator<Item = &StoredToken> {
+    let all = picture.table.tokens().all().map(|token| &**token);
+    let service = &picture.service;
+    all.filter(move |token| {
+        service.is_empty() || token.scope.is_limited() && token.scope.holds_caller(service)
+    })
+}
+
+fn token_ends(picture: &Picture) -> Vec<v1::Finding> {
+    let now = picture.now;
+    let ending = about_tokens(picture).filter_map(|token| Some((token, token.ends_soon(now)?)));
+    let found = ending.map(|(token, end)| {
+        let role = token.wire.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase();
+        let at = prost_types::Timestamp { nanos: 0, ..end.into() };
+        let message = match end.duration_since(now) {
+            Ok(left) => format!("role {role}, ends in {}, at {at}", roughly(left)),
+            Err(_) => format!("role {role}, ended {} ago, at {at}", age(end, now)),
+        };
+        finding(codes::TOKEN_ENDS, &format!("{} ({})", token.wire.name, token.id), message)
+    });
+    found.collect()
+}
+
+/// In days, or in hours where it is less than two days.
+fn roughly(left: Duration) -> String {
+    let hours = left.as_secs() / 3600;
+    if hours < 48 { many(hours as usize, "hour") } else { many(hours as usize / 24, "day") }
 }
 
 fn reload_fails(picture: &Picture) -> Vec<v1::Finding> {

@@ -2,7 +2,7 @@
 //!
 //! A diagnosis is a list of checks over one [`Picture`]: everything that is known at one moment. Each check is
 //! narrow and says what it looked at, so that an answer without findings says something too. Figures are those of
-//! the last minute; a check that goes by them needs enough calls to mean anything.
+//! the last minute, or of the window that is asked for; a check that goes by them needs enough calls to mean anything.
 
 mod clients;
 mod codes;
@@ -10,6 +10,7 @@ mod doors;
 mod replicas;
 mod routes;
 mod rules;
+mod store;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,20 +30,30 @@ use crate::shared::Shared;
 use crate::stats::{Method, Over, Row};
 use crate::table::TableView;
 
+/// Clients are back within 3 s of a server; a busy fleet takes longer.
+const SETTLED_AFTER: Duration = Duration::from_secs(15);
+
 /// The codes of all findings that a diagnosis can have.
 pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
     let beside = [GUARD_CUTS, CLIENTS_LACK_FEATURE, MORE_FINDINGS];
     codes::ALL.iter().copied().chain(beside).map(|known| known.code)
 }
 
+/// Of each client so many of the entries are looked at that it refuses.
+const LISTED: usize = 20;
+
 /// Everything that is known at one moment.
 struct Picture {
     now: SystemTime,
+    /// When this replica started.
+    started: SystemTime,
     table: Arc<TableView>,
     /// Whom it is about; empty = everybody.
     service: String,
     /// All clients, by name.
     clients: Vec<v1::Client>,
+    /// Over which rates are taken.
+    over: Over,
     /// All routes.
     rows: Arc<[Arc<Row>]>,
     served: Vec<(Method, v1::ServedRates)>,
@@ -53,6 +64,9 @@ struct Picture {
     /// All replicas, this one included, and those that are elsewhere than this one.
     replicas: Vec<v1::Replica>,
     apart: Vec<Apart>,
+    /// How many there should be, where that is known.
+    replicas_wanted: Option<u32>,
+    last_export: Option<SystemTime>,
     /// Services that this one did not let in of late.
     turned_away: Vec<Refusal>,
     /// None = no TLS.
@@ -69,7 +83,7 @@ struct Check {
 }
 
 pub(super) async fn diagnose(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     request: v1::DiagnoseRequest,
 ) -> Result<v1::DiagnoseResponse, Error> {
     if !request.service.is_empty() {
@@ -77,34 +91,45 @@ pub(super) async fn diagnose(
         key::check_name("service", &request.service, &mut faults);
         faults.or(()).map_err(Error::Faults)?;
     }
+    let over = request.window.map_or(Ok(Over::Minute), |window| Over::read("window", Some(window)))?;
+    shared.aside(move |shared| Ok(picture(shared, request.service, over).diagnosis())).await
+}
+
+fn picture(shared: &Shared, service: String, over: Over) -> Picture {
     let table = shared.table();
     let now = SystemTime::now();
+    let sessions = shared.hub.clients("", "");
+    let sessions = sessions.iter().map(|(_, session)| session);
     let certificate = shared
         .tls
         .as_ref()
         .map(|tls| doors::Certificate { warning: tls.validity().warning(now), refused: tls.refused() });
-    let picture = Picture {
+    Picture {
         now,
+        over,
+        started: shared.replicas.started_at(),
+        replicas_wanted: shared.settings.replicas,
+        last_export: shared.replicas.last_export(),
         turned_away: shared.access.turned_away.of_late(now),
         certificate,
-        clients: shared.hub.clients("", "", &table),
-        rows: shared.stats.rows_over(Over::Minute, &table),
-        served: shared.stats.served_rates(Over::Minute),
+        clients: shared.hub.described(sessions, &table, LISTED).collect(),
+        rows: shared.stats.rows_over(over, &table),
+        served: shared.stats.served_rates(over),
         shared_ids: shared.stats.shared_ids(),
         lags_after: shared.settings.lags_after,
         replicas: crate::replicas::list(shared).replicas,
         apart: shared.replicas.apart(),
-        service: request.service,
+        service,
         table,
-    };
-    Ok(picture.diagnosis())
+    }
 }
 
 impl Picture {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
-        let checks = [replicas::CHECKS, doors::CHECKS, clients::CHECKS, routes::CHECKS, rules::CHECKS];
+        let checks =
+            [store::CHECKS, replicas::CHECKS, doors::CHECKS, clients::CHECKS, routes::CHECKS, rules::CHECKS];
         for check in checks.into_iter().flatten() {
             let found = (check.find)(self);
             let result = match found.len() {
@@ -123,6 +148,12 @@ impl Picture {
 
     fn is_about(&self, service: &str) -> bool {
         self.service.is_empty() || self.service == service
+    }
+
+    /// True while clients may still be on their way to a server that has started again.
+    fn is_settling(&self) -> bool {
+        let has_started = self.now.duration_since(self.started).is_ok_and(|since| since < SETTLED_AFTER);
+        has_started && self.table.revision() > 0
     }
 
     /// The clients that it is about.

@@ -11,9 +11,18 @@ use crate::figures::many;
 /// So long a replica may be elsewhere than this one before one of the two is said to be behind.
 const APART_FOR: Duration = Duration::from_secs(10);
 
+/// A backup by `damper export` that is older than this is old.
+const EXPORT_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Clocks that NTP keeps agree better than this, the way of a message included.
+const CLOCKS_AGREE: Duration = Duration::from_secs(2);
+
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "replicas hear each other", scope: count, find: unheard },
+    Check { what: "there are as many replicas as there should be", scope: wanted, find: missing },
+    Check { what: "rules and guards were exported in the last week", scope: exported, find: export_old },
     Check { what: "replicas are at the same revision", scope: count, find: behind },
+    Check { what: "the clocks of the replicas agree", scope: count, find: clocks_differ },
 ];
 
 fn count(picture: &Picture) -> String {
@@ -28,6 +37,64 @@ fn unheard(picture: &Picture) -> Vec<v1::Finding> {
         finding(codes::REPLICA_UNHEARD, id, format!("{address} has not been heard for {ago}: {problem}"))
     });
     told.collect()
+}
+
+fn wanted(picture: &Picture) -> String {
+    match picture.replicas_wanted {
+        Some(wanted) => format!("{} of {wanted}", count(picture)),
+        None => format!("{}; --replicas is not set", count(picture)),
+    }
+}
+
+fn missing(picture: &Picture) -> Vec<v1::Finding> {
+    let there = picture.replicas.len();
+    let wanted = picture.replicas_wanted.filter(|wanted| there < *wanted as usize && !picture.is_settling());
+    let found = wanted.map(|wanted| {
+        let message = format!("{} of {wanted} known: {}", there, names(&picture.replicas));
+        finding(codes::REPLICA_MISSING, "", message)
+    });
+    found.into_iter().collect()
+}
+
+fn names(replicas: &[v1::Replica]) -> String {
+    replicas
+        .iter()
+        .map(|replica| format!("{} ({})", replica.id, replica.address))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn exported(picture: &Picture) -> String {
+    match picture.last_export {
+        Some(at) => format!("last {} ago", age(at, picture.now)),
+        None => "none since this replica started".to_owned(),
+    }
+}
+
+/// Only where there is something to export.
+fn export_old(picture: &Picture) -> Vec<v1::Finding> {
+    let since = picture.last_export.unwrap_or(picture.started);
+    let is_old = picture.now.duration_since(since).is_ok_and(|age| age >= EXPORT_EVERY);
+    let is_empty = picture.table.iter().next().is_none() && picture.table.guards().iter().next().is_none();
+    if !is_old || is_empty {
+        return Vec::new();
+    }
+    let days = picture.now.duration_since(since).unwrap_or_default().as_secs() / (24 * 3600);
+    vec![finding(codes::EXPORT_OLD, "", format!("no export for {days} days"))]
+}
+
+fn clocks_differ(picture: &Picture) -> Vec<v1::Finding> {
+    let differs = picture.replicas.iter().filter_map(|replica| {
+        let offset = replica.clock_offset?;
+        let seconds = offset.seconds as f64 + f64::from(offset.nanos) / 1e9;
+        (seconds.abs() > CLOCKS_AGREE.as_secs_f64()).then_some((replica, seconds))
+    });
+    let found = differs.map(|(replica, seconds)| {
+        let ahead = if seconds > 0.0 { "ahead of" } else { "behind" };
+        let message = format!("its clock is {:.1} s {ahead} this replica's", seconds.abs());
+        finding(codes::CLOCKS_DIFFER, &replica.id, message)
+    });
+    found.collect()
 }
 
 fn behind(picture: &Picture) -> Vec<v1::Finding> {

@@ -1,10 +1,14 @@
 //! What routes measure: who repeats, what refuses, where chains end.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use damper_core::OTHER_METHOD;
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
 
 use super::{Check, Picture, codes, finding};
 use crate::figures::{many, percent};
+use crate::reach;
 use crate::stats::{ENOUGH_CALLS, Over, Row, WHOLE_COVERAGE};
 
 /// From so many attempts per call on a route is stormed.
@@ -42,30 +46,39 @@ fn each(
     told.collect()
 }
 
+/// Of a shorter window than a minute fewer calls are enough, at the same rate.
 fn enough(stats: &v1::RouteStats) -> bool {
     stats.calls_per_s * Over::Minute.length().as_secs_f64() >= ENOUGH_CALLS
 }
 
-fn storms(picture: &Picture) -> Vec<v1::Finding> {
-    each(picture, codes::RETRY_STORM, |stats| storm(stats).filter(|_| stats.awaited_kill.is_none()))
+/// The window, in words.
+fn last(picture: &Picture) -> String {
+    match picture.over {
+        Over::Minute => "the last minute".to_owned(),
+        over => format!("the last {} s", over.length().as_secs()),
+    }
 }
 
-/// The figures of the last minute go on telling a storm that a kill has just stopped.
+fn storms(picture: &Picture) -> Vec<v1::Finding> {
+    each(picture, codes::RETRY_STORM, |stats| storm(picture, stats).filter(|_| stats.awaited_kill.is_none()))
+}
+
+/// The figures of the window go on telling a storm that a kill has just stopped.
 fn stopped(picture: &Picture) -> Vec<v1::Finding> {
     each(picture, codes::STORM_STOPPED, |stats| {
         let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
-        let storm = storm(stats)?;
+        let storm = storm(picture, stats)?;
         Some(format!("stopped by kill {kill}, waiting for the proof; {storm}"))
     })
 }
 
 /// How much is repeated, where that is a storm.
-fn storm(stats: &v1::RouteStats) -> Option<String> {
+fn storm(picture: &Picture, stats: &v1::RouteStats) -> Option<String> {
     let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
     (enough(stats) && *amplification > STORM).then(|| {
         format!(
-            "{amplification:.2} attempts per call over the last minute: {attempts_per_s:.1}/s for {calls_per_s:.1} \
-             calls/s"
+            "{amplification:.2} attempts per call over {}: {attempts_per_s:.1}/s for {calls_per_s:.1} calls/s",
+            last(picture)
         )
     })
 }
@@ -167,13 +180,20 @@ fn shed(picture: &Picture) -> Vec<v1::Finding> {
 fn lost_contexts(picture: &Picture) -> Vec<v1::Finding> {
     each(picture, codes::CONTEXT_LOST, |stats| {
         let lost = 1.0 - stats.chain_coverage;
-        let since = if enough(stats) { "of the last minute" } else { "since the processes started" };
+        let since = if enough(stats) {
+            format!("of {}", last(picture))
+        } else {
+            "since the processes started".to_owned()
+        };
         (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE_COVERAGE)
             .then(|| format!("{} of the calls {since} belong to no request", percent(lost)))
     })
 }
 
 fn unknown_callees(picture: &Picture) -> Vec<v1::Finding> {
+    if picture.is_settling() {
+        return Vec::new();
+    }
     let connected = picture.connected();
     let mut callees: Vec<(&str, &str)> =
         picture.rows().map(|row| (&*row.route.callee_service, &*row.route.caller_service)).collect();
@@ -182,9 +202,37 @@ fn unknown_callees(picture: &Picture) -> Vec<v1::Finding> {
     let unknown = callees.into_iter().filter(|(callee, _)| !connected.contains(callee));
     let told = unknown.map(|(callee, caller)| {
         let message = format!("no process of {callee} is connected, and {caller} calls it");
-        finding(codes::CALLEE_UNKNOWN, callee, message)
+        match meant(picture, callee) {
+            Some(meant) => {
+                let message =
+                    format!("{message}; {meant} is connected and serves its methods: is {meant} meant?");
+                finding(codes::CALLEE_MISSPELT, callee, message)
+            }
+            None => finding(codes::CALLEE_UNKNOWN, callee, message),
+        }
     });
     told.collect()
+}
+
+/// The connected service that serves every method called on this callee; of several the one with the nearest name.
+fn meant<'a>(picture: &'a Picture, callee: &str) -> Option<&'a str> {
+    // Every server has gRPC's own methods, such as that of its health.
+    let is_own = |method: &str| !method.starts_with("grpc.") && method != OTHER_METHOD;
+    let to_callee = picture.rows.iter().filter(|row| &*row.route.callee_service == callee);
+    let called: BTreeSet<&str> =
+        to_callee.map(|row| &*row.route.callee_method).filter(|method| is_own(method)).collect();
+    if called.is_empty() {
+        return None;
+    }
+    let connected = picture.connected();
+    let mut serving: BTreeMap<&str, usize> = BTreeMap::new();
+    for ((service, method), _) in &picture.served {
+        if called.contains(&**method) && connected.contains(&**service) {
+            *serving.entry(service).or_default() += 1;
+        }
+    }
+    let whole = serving.into_iter().filter(|(_, methods)| *methods == called.len());
+    whole.map(|(service, _)| service).min_by_key(|service| reach::distance(callee, service))
 }
 
 fn without_rule(picture: &Picture) -> Vec<v1::Finding> {

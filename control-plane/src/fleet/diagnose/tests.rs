@@ -3,6 +3,7 @@ use std::time::Duration;
 use damper_core::Pattern;
 
 use super::*;
+use crate::stats::Route;
 use crate::store::{Entry, State};
 use crate::table::{StoredRule, Subject};
 
@@ -17,10 +18,14 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
     let rule = v1::Rule { policy: Some(policy), updated_at: Some((now - ago).into()), ..Default::default() };
     let entry = Entry { revision: 1, value: StoredRule::value(&rule).into() };
     let entries = [(Subject::Rule(pattern).key(), entry)].into();
-    let table = TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries });
+    let table = TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() });
     let nobody = Vec::new();
     Picture {
+        over: Over::Minute,
         now,
+        started: now - DAY,
+        replicas_wanted: None,
+        last_export: None,
         table: Arc::new(table),
         service: String::new(),
         clients: nobody,
@@ -99,6 +104,88 @@ fn an_answer_is_bounded_and_says_what_was_left_out() {
     assert_eq!(findings.len(), 1_000);
     let last = findings.last().unwrap();
     assert_eq!((last.code.as_str(), last.message.as_str()), ("more_findings", "and 501 more findings"));
+}
+
+fn row(caller: &str, callee: &str, method: &str) -> Arc<Row> {
+    let route = Route {
+        caller_service: caller.into(),
+        caller_cluster: "default".into(),
+        callee_service: callee.into(),
+        callee_method: method.into(),
+    };
+    Arc::new(Row { route, stats: v1::RouteStats::default() })
+}
+
+#[test]
+fn a_callee_whose_methods_another_one_serves_is_misspelt() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    picture.clients = vec![client("shop", 1), client("price", 1), client("prices", 1)];
+    let serves = |service: &str, method: &str| ((service.into(), method.into()), v1::ServedRates::default());
+    picture.served =
+        vec![serves("price", "a.P/Get"), serves("price", "a.P/List"), serves("prices", "a.P/Get")];
+    picture.rows = [row("shop", "prise", "a.P/Get"), row("shop", "prise", "a.P/List")].into();
+    let found = picture.diagnosis().findings;
+    let misspelt = found.iter().find(|finding| finding.code == "callee_misspelt").expect("it is found");
+    assert_eq!((misspelt.subject.as_str(), misspelt.severity()), ("prise", v1::Severity::Warning));
+    assert!(misspelt.message.contains("is price meant?"), "{misspelt:?}");
+    assert!(!found.iter().any(|finding| finding.code == "callee_unknown"));
+
+    // It is another service if it has a method that price has not, or only what every server has.
+    for methods in [vec!["a.P/Get", "a.P/Put"], vec!["grpc.health.v1.Health/Check"]] {
+        picture.rows = methods.iter().map(|method| row("shop", "prise", method)).collect();
+        picture.served.push(serves("price", "grpc.health.v1.Health/Check"));
+        let codes = codes(&picture);
+        assert!(codes.contains(&"callee_unknown".to_owned()), "{codes:?}");
+        assert!(!codes.contains(&"callee_misspelt".to_owned()), "{codes:?}");
+    }
+}
+
+#[test]
+fn nobody_is_missed_while_clients_connect_to_a_server_that_has_started() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    picture.rows = [row("shop", "stock", "a.S/Get")].into();
+    picture.replicas_wanted = Some(2);
+    let missed = |picture: &Picture| {
+        let all = codes(picture).into_iter();
+        all.filter(|code| ["nobody_connected", "callee_unknown", "replica_missing"].contains(&code.as_str()))
+            .count()
+    };
+    picture.started = picture.now - Duration::from_secs(4);
+    assert_eq!(missed(&picture), 0);
+    let checked = picture.diagnosis().checked.join("\n");
+    assert!(checked.contains("this replica started 4s ago and clients are still connecting"), "{checked}");
+    picture.started = picture.now - Duration::from_secs(20);
+    assert_eq!(missed(&picture), 3);
+}
+
+#[test]
+fn a_backup_is_old_after_a_week_without_an_export() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let is_old = |picture: &Picture| codes(picture).contains(&"export_old".to_owned());
+    picture.started = picture.now - 6 * DAY;
+    assert!(!is_old(&picture));
+    picture.started = picture.now - 30 * DAY;
+    assert!(is_old(&picture));
+    picture.last_export = Some(picture.now - 2 * DAY);
+    assert!(!is_old(&picture));
+    picture.last_export = Some(picture.now - 8 * DAY);
+    assert!(is_old(&picture));
+    picture.table =
+        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 1, ..State::default() }));
+    assert!(!is_old(&picture), "there is nothing to export");
+}
+
+#[test]
+fn fewer_replicas_than_there_should_be_are_a_finding() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let replica = |id: &str| v1::Replica { id: id.to_owned(), ..v1::Replica::default() };
+    let is_missing = |picture: &Picture| codes(picture).contains(&"replica_missing".to_owned());
+    picture.replicas = vec![replica("a")];
+    assert!(!is_missing(&picture), "how many there should be is not known");
+    picture.replicas_wanted = Some(2);
+    assert!(is_missing(&picture));
+    picture.replicas = vec![replica("a"), replica("b")];
+    assert!(!is_missing(&picture));
 }
 
 #[test]

@@ -9,7 +9,6 @@ mod conflict;
 mod predicted;
 mod read;
 mod room;
-mod turn;
 mod what_if;
 
 use std::sync::Arc;
@@ -21,7 +20,6 @@ use tonic::Request;
 use self::claim::{AtCommit, Claim, Settled};
 use self::read::Requests;
 pub(super) use self::room::Rooms;
-pub(super) use self::turn::Turn;
 pub(super) use self::what_if::what_if;
 use crate::chain::{self, Judged};
 use crate::errors::{Current, Error};
@@ -56,17 +54,15 @@ pub(super) async fn apply(
     let AtCommit { set, table: before, .. } = &over;
     if asked.options.validate_only {
         holds(shared, &asked, &over, &settled)?;
-        let guards = set.guards_after(before, &settled.pruned);
-        let Settled { outcome: changes, pruned } = &settled;
-        let revision = before.revision();
-        let came_to = CameTo { revision, changes, pruned, chain: &chain, by_hand: None };
-        return Ok(set.response(shared, before, &guards, &came_to));
+        let Settled { outcome: changes, pruned } = settled;
+        let came_to = CameTo { revision: before.revision(), changes, pruned, chain, by_hand: None };
+        return set.clone().response(shared, before, came_to).await;
     }
     let done = write(shared, &asked, &over, &settled).await?;
     if done.committed.repeated {
         return again(shared, over, &done).await;
     }
-    Ok(response(shared, set, &done, &chain))
+    response(shared, set, &done, chain).await
 }
 
 /// A set with this replica's table.
@@ -83,7 +79,7 @@ async fn again(shared: &Arc<Shared>, over: AtCommit, first: &Done) -> Result<v1:
         // What was there then is no longer known.
         Err(_) => Judged::default(),
     };
-    Ok(response(shared, &over.set, first, &chain))
+    response(shared, &over.set, first, chain).await
 }
 
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
@@ -138,16 +134,13 @@ async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settle
     }
 }
 
-fn response(
-    shared: &Shared,
-    set: &Set,
+async fn response(
+    shared: &Arc<Shared>,
+    set: &Arc<Set>,
     Done { committed, before, .. }: &Done,
-    chain: &Judged,
-) -> v1::ApplyRulesResponse {
-    let outcome = set.outcome(before, committed);
-    let pruned = set.not_named(committed);
-    let guards = set.guards_after(before, &pruned);
-    let revision = committed.revision;
-    let came_to = CameTo { revision, changes: &outcome, pruned: &pruned, chain, by_hand: None };
-    set.response(shared, before, &guards, &came_to)
+    chain: Judged,
+) -> Result<v1::ApplyRulesResponse, Error> {
+    let (changes, pruned) = (set.outcome(before, committed), set.not_named(committed));
+    let came_to = CameTo { revision: committed.revision, changes, pruned, chain, by_hand: None };
+    set.clone().response(shared, before, came_to).await
 }

@@ -13,12 +13,12 @@ use damper_core::{Pattern, Policy, RouteKey};
 use damper_proto::{convert, v1};
 use damper_sim::{Change, Downstream, LENGTH, Measured, RATE, Side, what_if};
 
-use super::turn::Awaited;
 use crate::chain::{Write, amplified_on, hop_bound};
 use crate::errors::Error;
 use crate::shared::Shared;
 use crate::stats::{Over, Row};
 use crate::table::{Subject, TableView};
+use crate::turn::Awaited;
 use crate::writer::ProposedEdit;
 
 const MAX_ROUTES: usize = 10;

@@ -11,11 +11,11 @@ use tonic::Request;
 
 use super::predicted::Prediction;
 use super::read::read_what_if;
-use super::turn::Turn;
 use super::{Apply, holds, over_table, permitted};
 use crate::errors::Error;
 use crate::shared::Shared;
 use crate::table::Subject;
+use crate::turn::Turn;
 
 pub(crate) async fn what_if(
     shared: &Arc<Shared>,

@@ -2,6 +2,8 @@
 
 mod values;
 
+use std::sync::Arc;
+
 use damper_core::Pattern;
 use damper_proto::{convert, v1};
 
@@ -11,15 +13,19 @@ use crate::shared::Shared;
 use crate::table::TableView;
 
 pub(super) async fn propose(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     request: v1::ProposeRuleRequest,
 ) -> Result<v1::ProposeRuleResponse, Error> {
     let Some(key) = &request.key else { return Err(Error::fault("key", "must be given")) };
     let pattern = convert::pattern(key).map_err(|faults| Error::at("key", faults))?;
-    let Values { policy, mut reasons } = Values::of(&pattern, &shared.stats.measured(&pattern));
-    reasons.extend(beside(&shared.table(), &pattern));
-    let rule = v1::Rule { key: Some((&pattern).into()), policy: Some(policy), ..Default::default() };
-    Ok(v1::ProposeRuleResponse { rule: Some(rule), reasons })
+    shared.aside(move |shared| Ok(proposed(shared, &pattern))).await
+}
+
+fn proposed(shared: &Shared, pattern: &Pattern) -> v1::ProposeRuleResponse {
+    let Values { policy, mut reasons } = Values::of(pattern, &shared.stats.measured(pattern));
+    reasons.extend(beside(&shared.table(), pattern));
+    let rule = v1::Rule { key: Some(pattern.into()), policy: Some(policy), ..Default::default() };
+    v1::ProposeRuleResponse { rule: Some(rule), reasons }
 }
 
 /// What is there already.

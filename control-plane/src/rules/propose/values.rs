@@ -3,12 +3,12 @@
 //! The aim is a rule that an operator can put in `observe` without a thought and read every value's reason beside
 //! it. Where too little is known the setting is left out, so that the engine's default holds, and the reason says so.
 //! Times are rounded up to figures that people use. Only a method whose name says that it reads is repeated after
-//! more than UNAVAILABLE and has a time per attempt, because a call that is given up may have been carried out;
+//! more than UNAVAILABLE, where it also has a time per attempt, because a call that is given up may have been carried out;
 //! methods that the key does not name get no times at all, since there may be streams among them.
 
 use std::time::Duration;
 
-use damper_core::fault::Millis;
+use damper_core::fault::{Millis, Ratio};
 use damper_core::policy::{Growth, Retry, TIMEOUT, Waits};
 use damper_core::{Backoff, Code, MethodPart, Pattern, lint};
 use damper_proto::{convert, v1};
@@ -44,11 +44,11 @@ impl Values {
         let mut retry = values.retry();
         let names_method = matches!(pattern.callee_method, MethodPart::Exact(_));
         let method = pattern.callee_method.to_string();
-        values.codes(&mut retry, names_method.then_some(&*method), measured);
         values.backoff(&mut retry, measured);
         values.times(&mut retry, names_method.then_some(&*method), measured);
+        values.codes(&mut retry, names_method.then_some(&*method), measured);
         values.policy.retry = Some(retry);
-        values.breaker();
+        values.breaker(measured);
         values.hedge(names_method.then_some(&*method), measured);
         values
     }
@@ -78,11 +78,16 @@ impl Values {
                 "only UNAVAILABLE ({unavailable} of the attempts): the method's name does not say that it only reads, and \
                  other failures can follow a success"
             ),
-            Some(_) => {
+            Some(_) if retry.per_attempt_timeout.is_none() => format!(
+                "only UNAVAILABLE ({unavailable} of the attempts): no attempt is given up, so that DEADLINE_EXCEEDED \
+                 leaves no time for another one"
+            ),
+            Some(method) => {
                 codes.push(Code::DeadlineExceeded);
+                let name = method.rsplit('/').next().unwrap_or(method);
                 format!(
                     "UNAVAILABLE ({unavailable} of the attempts) and DEADLINE_EXCEEDED ({given_up}), which an attempt \
-                     ends with that is given up; leave the latter out if repeating the method does harm"
+                     ends with that is given up; this assumes that {name} only reads, as its name says"
                 )
             }
         };
@@ -102,12 +107,15 @@ impl Values {
         self.say(
             "retry.backoff",
             format!(
-                "from {} up to {}: about as long as the median call takes ({}), within {} and {}",
+                "from {} up to {}: {}, for the median call takes {}",
                 Millis(base),
                 Millis(max),
+                match rounded(median) {
+                    exact if exact < base => "the shortest that is proposed",
+                    exact if exact > base => "the longest that is proposed",
+                    _ => "about as long as a call takes",
+                },
                 Millis(shown(median)),
-                Millis(*BASES.start()),
-                Millis(*BASES.end())
             ),
         );
         let exponential = v1::ExponentialBackoff { base: wire(base), max: wire(max), ..Default::default() };
@@ -168,12 +176,17 @@ impl Values {
         );
     }
 
-    fn breaker(&mut self) {
+    fn breaker(&mut self, measured: &Measured) {
         let ratio = damper_core::policy::RetryBreaker::default().ratio;
+        let most = f64::from(ratio.bp()) / f64::from(ratio.bp() + Ratio::ONE.bp());
+        let failing: u32 = measured.failures().map(|(_, share)| share.bp()).sum();
         self.say(
             "retry_breaker",
             format!(
-                "on, as it is unless switched off: a retry is allowed while failures <= {ratio} x successes"
+                "on, the default: a retry is allowed while failures <= {ratio} x successes, which is while up to {} of \
+                 the attempts fail; measured: {}",
+                percent(most),
+                percent(f64::from(failing) / f64::from(Ratio::ONE.bp()))
             ),
         );
     }
@@ -315,6 +328,36 @@ mod tests {
                 "{method}"
             );
         }
+    }
+
+    #[test]
+    fn an_attempt_that_is_not_given_up_is_not_repeated_for_its_time() {
+        // Too few calls to know the slowest ones: there is no time for an attempt.
+        let policy = proposed(["shop", "*", "stock"], "s.v1.S/Get", 20, 400, 12);
+        let retry = policy.retry.unwrap();
+        let Some(v1::codes::Kind::Allow(codes)) = retry.codes.unwrap().kind else { panic!() };
+        assert_eq!((retry.per_attempt_timeout, codes.codes), (None, vec![v1::Code::Unavailable.into()]));
+    }
+
+    #[test]
+    fn the_breaker_is_proposed_with_what_it_allows_and_what_fails() {
+        let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
+        let Values { reasons, .. } = Values::of(&pattern, &Measured::default());
+        let reason = reasons.iter().find(|reason| reason.starts_with("policy.retry_breaker: ")).unwrap();
+        assert!(reason.ends_with("while up to 9.1% of the attempts fail; measured: 0.0%"), "{reason}");
+    }
+
+    #[test]
+    fn a_backoff_far_from_the_median_is_not_called_as_long() {
+        let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
+        let why = |median| {
+            let Values { reasons, .. } = Values::of(&pattern, &Measured::drawn(&[(median, 5_000)]));
+            reasons.into_iter().find(|reason| reason.starts_with("policy.retry.backoff: ")).unwrap()
+        };
+        let quick = why(Duration::from_micros(464));
+        assert!(quick.contains("from 10ms up to 100ms: the shortest that is proposed"), "{quick}");
+        assert!(why(Duration::from_secs(9)).contains("the longest that is proposed"));
+        assert!(why(Duration::from_millis(40)).contains("about as long as a call takes"));
     }
 
     #[test]

@@ -15,7 +15,12 @@ fn stopped(kills: &[(&str, u64)]) -> Arc<TableView> {
         let key = Subject::Kill(Pattern::parse("*", "*", callee, "*").unwrap()).key();
         (key, Entry { revision: 1, value: StoredKill::value(&kill).into() })
     });
-    Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries: entries.collect() }))
+    Arc::new(TableView::of(&State {
+        epoch: "e".to_owned(),
+        revision: 1,
+        entries: entries.collect(),
+        ..State::default()
+    }))
 }
 
 /// Two processes that have just reported, as rows over this window tell them.

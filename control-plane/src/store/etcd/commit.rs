@@ -81,7 +81,7 @@ impl EtcdStore {
         if let Some(epoch) = self.known_epoch() {
             return Ok(epoch);
         }
-        let tip = self.tip_or_create().await.map_err(unavailable)?;
+        let tip = self.tip_there().await.map_err(unavailable)?;
         self.know_epoch(Some(tip.epoch.clone()));
         Ok(tip.epoch)
     }
@@ -142,9 +142,30 @@ impl EtcdStore {
             self.get(HEAD),
             self.get(&first),
         ]);
-        let answer = self.link().txn(&txn).await.map_err(Failure::after_write)?;
+        let answer = match self.link().txn(&txn).await {
+            Err(failure) if failure.full => return self.decided_when_full(epoch, draft, failure).await,
+            answer => answer.map_err(Failure::after_write)?,
+        };
         if answer.succeeded() {
             return Ok(Decided::Written);
+        }
+        self.refused(epoch, draft, &answer)
+    }
+
+    /// What became of the deciding transaction that was answered "no room": etcd answers so also where that
+    /// transaction was carried out and took the last room. Reading needs none.
+    async fn decided_when_full(
+        &self,
+        epoch: &str,
+        draft: &Draft,
+        failure: Failure,
+    ) -> Result<Decided, Error> {
+        let first = record::change_key(draft.expected + 1);
+        let txn = Txn::new().and_then([self.get(EPOCH), self.get(HEAD), self.get(&first)]);
+        let Ok(answer) = self.link().txn(&txn).await else { return Err(failure.after_write()) };
+        let head = self.found(&answer)?.get(HEAD).map(|head| Head::parse(head)).transpose()?;
+        if head == Some(Head::at(draft.expected)) {
+            return Err(failure.unavailable());
         }
         self.refused(epoch, draft, &answer)
     }
@@ -212,7 +233,7 @@ impl EtcdStore {
     }
 
     pub(super) async fn drop_changes(&self, revision: u64) -> Result<(), Error> {
-        let tip = self.tip_or_create().await.map_err(unavailable)?;
+        let tip = self.tip_there().await.map_err(unavailable)?;
         self.finish(&tip.epoch, tip.head).await?;
         let Tip { epoch, head, compacted, .. } = tip;
         let revision = revision.min(head.revision);
@@ -264,7 +285,7 @@ fn fitting(entries: &[(String, Option<Entry>)]) -> usize {
     fits.count()
 }
 
-fn unavailable(error: ReadError) -> Error {
+pub(super) fn unavailable(error: ReadError) -> Error {
     match error {
         ReadError::Store(error) => error,
         ReadError::Gone => super::compacted_again(),

@@ -3,11 +3,14 @@
 //! A request is tried until [`PATIENCE`] is over, since a member that is down or an election pass by
 //! themselves, and every request made here may be repeated: reads change nothing, and transactions compare what
 //! they rest on. A failure says whether any attempt can have reached etcd. Only a failed connection is sure not
-//! to have; that is read from the chain of sources, as the status code alone does not tell.
+//! to have; that is read from the chain of sources, as the status code alone does not show it.
+//!
+//! The TLS files are read again when an attempt fails, and a new connection is made where they have changed: an open
+//! connection outlives its certificate, the next one does not.
 
 use std::error::Error as _;
 use std::future::Future;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +51,8 @@ pub(super) struct Failure {
     sent: bool,
     /// etcd no longer keeps the revision that was asked for.
     pub(super) compacted: bool,
+    /// etcd has no room. It may have carried the request out: whoever crosses its quota is answered the same.
+    pub(super) full: bool,
 }
 
 impl Failure {
@@ -63,10 +68,12 @@ impl Failure {
 }
 
 /// How to go on after an attempt failed.
+#[derive(Default)]
 struct Verdict {
     again: bool,
     sent: bool,
     compacted: bool,
+    full: bool,
     /// The client's token or connection is of no use any more.
     renew: bool,
 }
@@ -74,8 +81,18 @@ struct Verdict {
 /// The way to etcd.
 pub(super) struct Link {
     endpoints: Vec<String>,
+    /// Without TLS.
     options: ConnectOptions,
+    tls: Option<Tls>,
+    material: Mutex<Material>,
     client: Mutex<Option<Client>>,
+}
+
+/// What is in the TLS files.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Material {
+    ca: Option<Vec<u8>>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Link {
@@ -102,11 +119,10 @@ impl Link {
             }
         }
         let scheme = if settings.tls.is_some() { "https" } else { "http" };
-        if let Some(tls) = &settings.tls {
-            options = options.with_tls(tls_options(tls)?);
-        }
+        let tls = settings.tls.clone();
+        let material = Mutex::new(tls.as_ref().map(Material::read).transpose()?.unwrap_or_default());
         let endpoints = settings.endpoints.iter().map(|endpoint| format!("{scheme}://{endpoint}")).collect();
-        Ok(Self { endpoints, options, client: Mutex::new(None) })
+        Ok(Self { endpoints, options, tls, material, client: Mutex::new(None) })
     }
 
     pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
@@ -134,12 +150,13 @@ impl Link {
         match timeout_at(Instant::now() + PATIENCE, attempt).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => {
-                if judge(&error).renew {
-                    self.forget();
-                }
-                Err(Failure { reason: describe(&error), sent: false, compacted: false })
+                self.forget_if(&judge(&error));
+                Err(Failure { reason: describe(&error), sent: false, compacted: false, full: false })
             }
-            Err(_) => Err(Failure { reason: "no answer in time".to_owned(), sent: false, compacted: false }),
+            Err(_) => {
+                let reason = "no answer in time".to_owned();
+                Err(Failure { reason, sent: false, compacted: false, full: false })
+            }
         }
     }
 
@@ -158,17 +175,15 @@ impl Link {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => (describe(&error), judge(&error)),
                 Err(_) => {
-                    let verdict = Verdict { again: true, sent: true, compacted: false, renew: false };
+                    let verdict = Verdict { again: true, sent: true, ..Verdict::default() };
                     ("no answer in time".to_owned(), verdict)
                 }
             };
             sent |= verdict.sent;
-            if verdict.renew {
-                self.forget();
-            }
+            self.forget_if(&verdict);
             let wait = pause.mul_f64(fastrand::f64());
             if !verdict.again || Instant::now() + wait >= deadline {
-                return Err(Failure { reason, sent, compacted: verdict.compacted });
+                return Err(Failure { reason, sent, compacted: verdict.compacted, full: verdict.full });
             }
             sleep(wait).await;
             pause = (pause * 2).min(PAUSE.1);
@@ -179,12 +194,40 @@ impl Link {
         if let Some(client) = self.slot().clone() {
             return Ok(client);
         }
-        let client = Client::connect(&self.endpoints, Some(self.options.clone())).await?;
+        let mut options = self.options.clone();
+        if let Some(tls) = &self.tls {
+            options = options.with_tls(self.material().options(tls));
+        }
+        let client = Client::connect(&self.endpoints, Some(options)).await?;
         Ok(self.slot().get_or_insert(client).clone())
     }
 
-    fn forget(&self) {
-        *self.slot() = None;
+    /// Lets the next attempt make a new connection where this one is of no use.
+    fn forget_if(&self, verdict: &Verdict) {
+        if verdict.renew || (verdict.again && self.has_new_files()) {
+            *self.slot() = None;
+        }
+    }
+
+    /// Reads the TLS files again; whether they have changed.
+    fn has_new_files(&self) -> bool {
+        let Some(tls) = &self.tls else { return false };
+        match Material::read(tls) {
+            Ok(new) => {
+                let mut material = self.material();
+                let has_changed = *material != new;
+                *material = new;
+                has_changed
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the files for the connection to etcd cannot be read again");
+                false
+            }
+        }
+    }
+
+    fn material(&self) -> std::sync::MutexGuard<'_, Material> {
+        self.material.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn slot(&self) -> std::sync::MutexGuard<'_, Option<Client>> {
@@ -200,18 +243,30 @@ fn watches(client: &Client) -> WatchClient {
     client.watch_client().max_decoding_message_size(MAX_ANSWER_BYTES)
 }
 
+/// How etcd names a token from before users or roles were changed. Its own client asks for another then.
+const OLD_TOKEN: &str = "revision of auth store is old";
+
+/// How etcd says that its quota is used up; it may have carried the request out.
+const FULL: &str = "database space exceeded";
+
 fn judge(error: &etcd_client::Error) -> Verdict {
     let etcd_client::Error::GRpcStatus(status) = error else {
-        return Verdict { again: true, sent: true, compacted: false, renew: true };
+        return Verdict { again: true, sent: true, renew: true, ..Verdict::default() };
     };
-    let refused = Verdict { again: false, sent: false, compacted: false, renew: false };
+    let refused = Verdict::default();
     match status.code() {
         Code::OutOfRange => Verdict { compacted: status.message().contains("compacted"), ..refused },
+        Code::InvalidArgument if status.message().contains(OLD_TOKEN) => {
+            Verdict { again: true, renew: true, ..refused }
+        }
+        Code::ResourceExhausted if status.message().contains(FULL) => {
+            Verdict { sent: true, full: true, ..refused }
+        }
         Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::Unimplemented => {
             refused
         }
         Code::Unauthenticated | Code::PermissionDenied => Verdict { renew: true, ..refused },
-        _ => Verdict { again: true, sent: !never_connected(status), compacted: false, renew: false },
+        _ => Verdict { again: true, sent: !never_connected(status), ..refused },
     }
 }
 
@@ -248,24 +303,33 @@ fn describe(error: &etcd_client::Error) -> String {
     text
 }
 
-fn tls_options(tls: &Tls) -> Result<TlsOptions, OpenError> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| OpenError::Credentials { path: path.to_owned(), source })
-    };
-    let mut options = TlsOptions::new();
-    if let Some(ca) = &tls.ca {
-        options = options.ca_certificate(Certificate::from_pem(read(ca)?));
+impl Material {
+    fn read(tls: &Tls) -> Result<Self, OpenError> {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|source| OpenError::Credentials { path: path.clone(), source })
+        };
+        let identity = match (&tls.cert, &tls.key) {
+            (Some(cert), Some(key)) => Some((read(cert)?, read(key)?)),
+            (None, None) => None,
+            _ => {
+                let reason = "a certificate needs its key, and a key its certificate".to_owned();
+                return Err(OpenError::Settings { reason });
+            }
+        };
+        Ok(Self { ca: tls.ca.as_ref().map(read).transpose()?, identity })
     }
-    match (&tls.cert, &tls.key) {
-        (Some(cert), Some(key)) => options = options.identity(Identity::from_pem(read(cert)?, read(key)?)),
-        (None, None) => {}
-        _ => {
-            let reason = "a certificate needs its key, and a key its certificate".to_owned();
-            return Err(OpenError::Settings { reason });
+
+    fn options(&self, tls: &Tls) -> TlsOptions {
+        let mut options = TlsOptions::new();
+        if let Some(ca) = &self.ca {
+            options = options.ca_certificate(Certificate::from_pem(ca));
         }
+        if let Some((cert, key)) = &self.identity {
+            options = options.identity(Identity::from_pem(cert, key));
+        }
+        if let Some(domain) = &tls.domain {
+            options = options.domain_name(domain);
+        }
+        options
     }
-    if let Some(domain) = &tls.domain {
-        options = options.domain_name(domain);
-    }
-    Ok(options)
 }

@@ -1,5 +1,5 @@
 //! Which etcd a store is in: its members, the prefix of the keys, and what is shown to it and believed of it. Files are
-//! named here and read when the store is opened. Passwords are not shown.
+//! named here. They are read when the store is opened, and again when etcd cannot be reached. Passwords are not shown.
 
 use std::path::PathBuf;
 

@@ -14,15 +14,15 @@ use tokio::time::sleep;
 
 use super::{CHANGES_PAGE, EtcdStore, ReadError};
 use crate::store::record::{self, CHANGES, EPOCH, HEAD, Head};
-use crate::store::{Change, Error, Watch};
+use crate::store::{Change, Error, Position, Watch};
 
 /// The pause before the watch is opened again grows from the first to the second of these, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
 
-/// The changes after a revision, for ever.
-pub(super) fn open(store: EtcdStore, after: u64) -> Watch {
-    let epoch = store.known_epoch();
-    let watcher = Watcher { store, epoch, last: after, ready: VecDeque::new(), stream: None, pause: PAUSE.0 };
+/// The changes after a position, for ever.
+pub(super) fn open(store: EtcdStore, after: Position) -> Watch {
+    let (ready, stream) = (VecDeque::new(), None);
+    let watcher = Watcher { store, last: after, ready, stream, pause: PAUSE.0 };
     Box::pin(futures_util::stream::unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         match watcher.next().await {
@@ -34,10 +34,8 @@ pub(super) fn open(store: EtcdStore, after: u64) -> Watch {
 
 struct Watcher {
     store: EtcdStore,
-    /// The store's identity, once known.
-    epoch: Option<String>,
     /// The last change that was handed on or is ready to be.
-    last: u64,
+    last: Position,
     ready: VecDeque<Change>,
     stream: Option<WatchStream>,
     pause: Duration,
@@ -79,21 +77,24 @@ impl Watcher {
     }
 
     async fn try_catch_up(&mut self) -> Result<(), ReadError> {
-        let tip = match &self.epoch {
-            None => self.store.tip_or_create().await?,
-            Some(_) => self.store.tip().await?.ok_or_else(|| replaced(""))?,
-        };
-        let epoch = self.epoch.get_or_insert_with(|| tip.epoch.clone());
-        if *epoch != tip.epoch || tip.head.revision < self.last {
+        let revision = self.last.revision;
+        let tip = self.store.tip_and_commit(revision).await?.ok_or_else(|| replaced(""))?;
+        if self.last.epoch.is_empty() {
+            self.last.epoch = self.store.known_epoch().unwrap_or_else(|| tip.epoch.clone());
+        }
+        // The connection may lead to another etcd now, and that to a copy which went its own way.
+        if self.last.epoch != tip.epoch || tip.head.revision < revision || !self.last.is_made_by(tip.commit) {
             return Err(replaced(&tip.epoch).into());
         }
-        if tip.head.revision > self.last {
-            let upto = tip.head.revision.min(self.last + CHANGES_PAGE.unsigned_abs());
-            let changes = self.store.changes_at(self.last, upto, tip.at).await?;
-            if changes.first().is_none_or(|first| first.revision != self.last + 1) {
+        if tip.head.revision > revision {
+            let upto = tip.head.revision.min(revision + CHANGES_PAGE.unsigned_abs());
+            let changes = self.store.changes_at(revision, upto, tip.at).await?;
+            if changes.first().is_none_or(|first| first.revision != revision + 1) {
                 return Err(Error::Compacted { oldest: tip.compacted }.into());
             }
-            self.last = changes.last().map_or(self.last, |last| last.revision);
+            if let Some(last) = changes.last() {
+                (self.last.revision, self.last.commit) = (last.revision, last.commit);
+            }
             self.ready.extend(changes);
             return Ok(());
         }
@@ -133,29 +134,29 @@ impl Watcher {
 
     fn take_epoch(&self, value: Option<&[u8]>) -> Result<bool, Error> {
         let epoch = String::from_utf8_lossy(value.unwrap_or_default());
-        if self.epoch.as_deref() == Some(&*epoch) { Ok(true) } else { Err(replaced(&epoch)) }
+        if self.last.epoch == epoch { Ok(true) } else { Err(replaced(&epoch)) }
     }
 
     /// A head beyond the last change means a record was not handed over.
     fn take_head(&self, value: Option<&[u8]>) -> Result<bool, Error> {
         let Some(value) = value else { return Err(replaced("")) };
         let head = Head::parse(value)?;
-        if head.revision < self.last {
-            return Err(replaced(self.epoch.as_deref().unwrap_or_default()));
+        if head.revision < self.last.revision {
+            return Err(replaced(&self.last.epoch));
         }
-        Ok(head.revision == self.last)
+        Ok(head.revision == self.last.revision)
     }
 
     fn take_record(&mut self, revision: u64, value: &[u8]) -> Result<bool, Error> {
-        if revision <= self.last {
-            return Err(replaced(self.epoch.as_deref().unwrap_or_default()));
+        if revision <= self.last.revision {
+            return Err(replaced(&self.last.epoch));
         }
         let record = record::decode_record(revision, value)?;
-        if revision != self.last + 1 || record.parts > 0 {
+        if revision != self.last.revision + 1 || record.parts > 0 {
             return Ok(false);
         }
         self.ready.push_back(record::decode_change(revision, &record, &[])?);
-        self.last = revision;
+        (self.last.revision, self.last.commit) = (revision, record.commit);
         Ok(true)
     }
 

@@ -68,7 +68,8 @@ fn messages(method: &str, caller: &str, callee: &str) -> Vec<Vec<u8>> {
         }
         "Kills/Unkill" => {
             let key = Some(named);
-            one(v1::UnkillRequest { key, expected_revision: wrong_revision, options }.encode_to_vec())
+            one(v1::UnkillRequest { key, expected_revision: wrong_revision, options, ..Default::default() }
+                .encode_to_vec())
         }
         "History/Rollback" => {
             let key = Some(v1::ObjectKey { kind: Some(v1::object_key::Kind::Rule(named)) });

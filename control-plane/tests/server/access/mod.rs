@@ -121,6 +121,7 @@ async fn folder_with_known_key() -> TempDir {
     let value = Some(Bytes::copy_from_slice(&CLUSTER_KEY));
     let change = Change {
         revision: 1,
+        commit: 0,
         at: std::time::SystemTime::now(),
         author: String::new(),
         reason: String::new(),

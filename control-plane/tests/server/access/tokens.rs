@@ -140,10 +140,16 @@ async fn history_shows_who_made_which_token_and_nothing_that_opens_anything() {
         "a ROLE_EDITOR",
         "the author is the token's name unless it is said"
     );
+    let declared = Some(v1::WriteOptions { author: "root@vm".to_owned(), ..Default::default() });
+    let put = v1::PutRuleRequest { rule: Some(shop_rule(3)), options: declared, ..Default::default() };
+    let put = soon(rules.put_rule(put)).await.unwrap().into_inner();
+    assert_eq!(put.rule.unwrap().updated_by, "a ROLE_EDITOR (as root@vm)", "the proven name is first");
     server.revoke(&id).await.unwrap();
     let changes =
         soon(server.history().list_changes(v1::ListChangesRequest::default())).await.unwrap().into_inner();
-    let [revoked, written, made, first] = changes.changes.as_slice() else { panic!("{changes:?}") };
+    let [revoked, _declared, written, made, first] = changes.changes.as_slice() else {
+        panic!("{changes:?}")
+    };
     assert_eq!(written.principal, format!("token a ROLE_EDITOR ({id})"));
     for change in [revoked, made, first] {
         assert!(matches!(change.objects[0].key.as_ref().unwrap().kind, Some(object_key::Kind::Token(_))));
@@ -349,7 +355,7 @@ async fn a_service_that_is_turned_away_is_told_of_by_a_diagnosis() {
     assert_eq!(turned_away(&server, "damper_x").await.code(), Code::Unauthenticated);
     let told = async |service: &str| {
         let mut fleet = FleetClient::with_interceptor(server.server.channel(), bearer(&viewer));
-        let request = v1::DiagnoseRequest { service: service.to_owned() };
+        let request = v1::DiagnoseRequest { service: service.to_owned(), window: None };
         let findings = soon(fleet.diagnose(request)).await.unwrap().into_inner().findings;
         let denied = findings.into_iter().filter(|finding| finding.code == "agent_denied");
         denied.map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
@@ -367,4 +373,26 @@ async fn a_service_that_is_turned_away_is_told_of_by_a_diagnosis() {
         assert!(all.iter().any(|(_, message)| message.contains(part)), "{part} is not in {all:?}");
     }
     assert!(told("cart").await.is_empty());
+}
+
+#[tokio::test]
+async fn viewer_sees_the_findings_of_a_rule_and_writes_nothing() {
+    let server = Guarded::start().await;
+    let viewer = server.token(v1::Role::Viewer, &[], &[]).await;
+    let mut rules = RulesClient::with_interceptor(server.server.channel(), bearer(&viewer));
+    let mut risky = shop_rule(3);
+    risky.policy.as_mut().unwrap().retry_breaker =
+        Some(v1::RetryBreaker { enabled: Some(false), ..Default::default() });
+    let judged = soon(rules.judge_rule(v1::JudgeRuleRequest { rule: Some(risky.clone()) })).await;
+    let judged = judged.unwrap().into_inner();
+    assert!(
+        judged.findings.iter().any(|finding| finding.field == "policy.retry_breaker.enabled"),
+        "{judged:?}"
+    );
+    assert!(judged.reach.is_some() && judged.after.is_some());
+    let missing = soon(rules.get_rule(v1::GetRuleRequest { key: risky.key.clone(), min_revision: 0 })).await;
+    assert_eq!(missing.unwrap_err().code(), Code::NotFound, "judging writes nothing");
+    let put = v1::PutRuleRequest { rule: Some(risky), ..Default::default() };
+    assert_eq!(soon(rules.put_rule(put)).await.unwrap_err().code(), Code::PermissionDenied);
+    server.server.stop().await;
 }

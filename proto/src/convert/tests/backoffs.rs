@@ -9,7 +9,7 @@ use super::{seconds, spoil_retry};
 use crate::v1::{self, backoff::Kind};
 
 const KINDS: &str = "none, fixed, random, incrementing, exponential, fibonacci or custom";
-const WAIT: &str = "is not in 0ms..=24h";
+const WAIT: &str = "is not in 0ms to 24h";
 
 fn wrap(kind: Kind) -> v1::Backoff {
     v1::Backoff { kind: Some(kind) }
@@ -51,7 +51,7 @@ fn read(wire: &v1::Backoff) -> Backoff {
 
 #[test]
 fn waits_without_a_default_must_be_said() {
-    const SAID: &str = "must be said, in 0ms..=24h";
+    const SAID: &str = "must be said, in 0ms to 24h";
     refused(
         v1::Backoff { kind: None },
         &[(
@@ -63,12 +63,12 @@ fn waits_without_a_default_must_be_said() {
     refused(wrap(Kind::Random(Default::default())), &[("random.min", SAID), ("random.max", SAID)]);
     refused(
         wrap(Kind::Incrementing(Default::default())),
-        &[("incrementing.initial", SAID), ("incrementing.step", "must be said, in -24h..=24h")],
+        &[("incrementing.initial", SAID), ("incrementing.step", "must be said, in -24h to 24h")],
     );
     refused(wrap(Kind::Fibonacci(Default::default())), &[("fibonacci.unit", SAID)]);
-    refused(wrap(Kind::Custom(Default::default())), &[("custom.delays", "0 entries are not in 1..=32")]);
-    refused(wrap(Kind::Sum(Default::default())), &[("sum.parts", "0 entries are not in 1..=32")]);
-    refused(by_code(None, vec![]), &[("by_code.codes", "0 entries are not in 1..=32")]);
+    refused(wrap(Kind::Custom(Default::default())), &[("custom.delays", "0 entries are not in 1 to 32")]);
+    refused(wrap(Kind::Sum(Default::default())), &[("sum.parts", "0 entries are not in 1 to 32")]);
+    refused(by_code(None, vec![]), &[("by_code.codes", "0 entries are not in 1 to 32")]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn each_wait_is_refused_by_its_own_name() {
             &[
                 ("incrementing.over_max", "9 is not known: cap or stop"),
                 ("incrementing.jitter", "9 is not known: none, full, equal, plus_minus or decorrelated"),
-                ("incrementing.step", &format!("{shown} is not in -24h..=24h")),
+                ("incrementing.step", &format!("{shown} is not in -24h to 24h")),
                 ("incrementing.max", "1s is less than initial, 2s"),
             ],
         );
@@ -127,7 +127,7 @@ fn each_wait_is_refused_by_its_own_name() {
         v1::IncrementingBackoff { initial: seconds(0, 0), step: seconds(0, -1_500), ..Default::default() };
     refused(
         wrap(Kind::Incrementing(step)),
-        &[("incrementing.step", "-1500ns is finer than 1us; -24h..=24h")],
+        &[("incrementing.step", "-1500ns is finer than 1us; -24h to 24h")],
     );
     let fibonacci =
         v1::FibonacciBackoff { unit: seconds(2, 0), max: long, over_max: -1, ..Default::default() };
@@ -139,7 +139,7 @@ fn each_wait_is_refused_by_its_own_name() {
     refused(
         wrap(Kind::Custom(v1::CustomBackoff { delays, ..Default::default() })),
         &[
-            ("custom.delays[2]", "1ns is finer than 1us; 0ms..=24h"),
+            ("custom.delays[2]", "1ns is finer than 1us; 0ms to 24h"),
             ("custom.delays[3]", &out("-")),
             ("custom.delays[1]", &out("")),
         ],
@@ -211,7 +211,7 @@ fn parts_and_entries_are_refused_by_their_place() {
             ],
         ),
         &[
-            ("by_code.default.fixed.delay", "must be said, in 0ms..=24h"),
+            ("by_code.default.fixed.delay", "must be said, in 0ms to 24h"),
             ("by_code.codes[0].codes[1]", "OK is not a failure"),
             ("by_code.codes[0].codes[2]", "99 is not a gRPC status code"),
             ("by_code.codes[0].backoff.fixed.delay", &format!("-1s {WAIT}")),
@@ -224,7 +224,7 @@ fn parts_and_entries_are_refused_by_their_place() {
     refused(
         sum(vec![fixed(None), wrap(Kind::Exponential(decorrelated))]),
         &[
-            ("sum.parts[0].fixed.delay", "must be said, in 0ms..=24h"),
+            ("sum.parts[0].fixed.delay", "must be said, in 0ms to 24h"),
             (
                 "sum.parts[1].exponential.jitter",
                 "decorrelated depends on the wait before, which a sum has only as a whole",
@@ -251,15 +251,15 @@ fn a_list_that_is_too_long_is_refused_in_few_words() {
     let delays = vec![prost_types::Duration { seconds: 1, nanos: 0 }; 33];
     refused(
         wrap(Kind::Custom(v1::CustomBackoff { delays, ..Default::default() })),
-        &[("custom.delays", "33 entries are not in 1..=32")],
+        &[("custom.delays", "33 entries are not in 1 to 32")],
     );
     let mut parts = vec![fixed(seconds(1, 0)); 33];
     parts[0] = fixed(None);
     refused(
         sum(parts),
         &[
-            ("sum.parts[0].fixed.delay", "must be said, in 0ms..=24h"),
-            ("sum.parts", "33 entries are not in 1..=32"),
+            ("sum.parts[0].fixed.delay", "must be said, in 0ms to 24h"),
+            ("sum.parts", "33 entries are not in 1 to 32"),
         ],
     );
 }

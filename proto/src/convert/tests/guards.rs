@@ -79,12 +79,12 @@ fn every_ceiling_is_refused_by_field_value_and_bound() {
             ("ceiling.hedge", "5 is not known: allow or forbid"),
             ("ceiling.codes.allow[1]", "OK is not a failure"),
             ("ceiling.codes.allow[2]", "-3 is not a gRPC status code"),
-            ("ceiling.max_retry_breaker_ratio", "0.00015 is finer than 0.0001; 0.001..=1"),
+            ("ceiling.max_retry_breaker_ratio", "0.00015 is finer than 0.0001; 0.001 to 1"),
             ("ceiling.repeat_limit.mode", "9 is not known: off, observe or enforce"),
-            ("ceiling.max_attempts", "11 is not in 1..=10"),
-            ("ceiling.min_per_attempt_timeout", "3601s is not in 1ms..=1h"),
-            ("ceiling.repeat_limit.ratio", "0 is not in 0.001..=1"),
-            ("ceiling.repeat_limit.min", "1001 is not in 0..=1000"),
+            ("ceiling.max_attempts", "11 is not in 1 to 10"),
+            ("ceiling.min_per_attempt_timeout", "3601s is not in 1ms to 1h"),
+            ("ceiling.repeat_limit.ratio", "0 is not in 0.001 to 1"),
+            ("ceiling.repeat_limit.min", "1001 is not in 0 to 1000"),
         ],
     );
 }
@@ -94,7 +94,7 @@ fn a_refused_ceiling_is_not_taken_for_none() {
     let guard = with(|ceiling| {
         *ceiling = v1::Ceiling { max_retry_breaker_ratio: Some(f64::NAN), ..Default::default() };
     });
-    refused(&guard, &[("ceiling.max_retry_breaker_ratio", "NaN is not in 0.001..=1")]);
+    refused(&guard, &[("ceiling.max_retry_breaker_ratio", "NaN is not in 0.001 to 1")]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn faults_of_key_ceiling_and_owner_come_out_at_once() {
     assert_eq!(paths(&faults), ["key.callee_service", "ceiling.max_attempts", "owner"]);
     guard = wire_guard();
     guard.owner = "\u{e9}".repeat(128);
-    refused(&guard, &[("owner", "256 bytes are not in 0..=255")]);
+    refused(&guard, &[("owner", "256 bytes are not in 0 to 255")]);
     guard.owner = "x".repeat(255);
     assert_eq!(super::super::guard(&guard).unwrap().owner().len(), 255);
 }

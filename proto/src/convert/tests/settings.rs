@@ -30,16 +30,16 @@ fn hedges_are_refused_by_field() {
         seconds(61, 0).map(Kind::Fixed),
         5,
         &[
-            ("policy.hedge.delay.fixed", "61s is not in 1ms..=60s"),
-            ("policy.hedge.max_hedges", "5 is not in 1..=4"),
+            ("policy.hedge.delay.fixed", "61s is not in 1ms to 60s"),
+            ("policy.hedge.max_hedges", "5 is not in 1 to 4"),
         ],
     );
     spoil_hedge(
         seconds(-1, 0).map(Kind::Fixed),
         0,
         &[
-            ("policy.hedge.delay.fixed", "-1s is not in 1ms..=60s"),
-            ("policy.hedge.max_hedges", "0 is not in 1..=4"),
+            ("policy.hedge.delay.fixed", "-1s is not in 1ms to 60s"),
+            ("policy.hedge.max_hedges", "0 is not in 1 to 4"),
         ],
     );
 }
@@ -49,20 +49,20 @@ fn percentiles_are_refused_by_field() {
     const AT: &str = "policy.hedge.delay.percentile.at";
     const MIN: &str = "policy.hedge.delay.percentile.min";
     const MAX: &str = "policy.hedge.delay.percentile.max";
-    spoil_percentile(|delay| delay.at = None, &[(AT, "must be said, in 50..=99.9")]);
+    spoil_percentile(|delay| delay.at = None, &[(AT, "must be said, in 50 to 99.9")]);
     for (at, problem) in [
-        (49.99, "49.99 is not in 50..=99.9"),
-        (99.91, "99.91 is not in 50..=99.9"),
-        (95.005, "95.005 is finer than 0.01; 50..=99.9"),
-        (f64::NAN, "NaN is not in 50..=99.9"),
-        (-95.0, "-95 is not in 50..=99.9"),
+        (49.99, "49.99 is not in 50 to 99.9"),
+        (99.91, "99.91 is not in 50 to 99.9"),
+        (95.005, "95.005 is finer than 0.01; 50 to 99.9"),
+        (f64::NAN, "NaN is not in 50 to 99.9"),
+        (-95.0, "-95 is not in 50 to 99.9"),
     ] {
         spoil_percentile(|delay| delay.at = Some(at), &[(AT, problem)]);
     }
-    spoil_percentile(|delay| delay.min = seconds(70, 0), &[(MIN, "70s is not in 1ms..=60s")]);
+    spoil_percentile(|delay| delay.min = seconds(70, 0), &[(MIN, "70s is not in 1ms to 60s")]);
     spoil_percentile(
         |delay| (delay.min, delay.max) = (seconds(0, 0), seconds(61, 0)),
-        &[(MIN, "0ms is not in 1ms..=60s"), (MAX, "61s is not in 1ms..=60s")],
+        &[(MIN, "0ms is not in 1ms to 60s"), (MAX, "61s is not in 1ms to 60s")],
     );
     spoil_percentile(
         |delay| (delay.min, delay.max) = (seconds(2, 0), seconds(1, 0)),
@@ -76,8 +76,8 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.budget = Some(budget),
         &[
-            ("policy.budget.ratio", "0.009 is not in 0.01..=1"),
-            ("policy.budget.min_per_second", "1001 is not in 0..=1000"),
+            ("policy.budget.ratio", "0.009 is not in 0.01 to 1"),
+            ("policy.budget.min_per_second", "1001 is not in 0 to 1000"),
         ],
     );
     let stop_when = v1::StopWhen {
@@ -88,9 +88,9 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.stop_when = Some(stop_when),
         &[
-            ("policy.stop_when.success_rate_below", "100.001 is finer than 0.01; 0..=100"),
-            ("policy.stop_when.latency_above_percentile", "0.5 is not in 1..=100"),
-            ("policy.stop_when.min_samples", "0 is not in 1..=1000"),
+            ("policy.stop_when.success_rate_below", "100.001 is finer than 0.01; 0 to 100"),
+            ("policy.stop_when.latency_above_percentile", "0.5 is not in 1 to 100"),
+            ("policy.stop_when.min_samples", "0 is not in 1 to 1000"),
         ],
     );
     check(
@@ -108,12 +108,12 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.circuit_breaker = Some(circuit_breaker),
         &[
-            ("policy.circuit_breaker.failure_ratio", "inf is not in 0.01..=1"),
-            ("policy.circuit_breaker.consecutive_failures", "0 is not in 1..=1000"),
-            ("policy.circuit_breaker.min_calls", "1001 is not in 1..=1000"),
-            ("policy.circuit_breaker.open_for", "99ms is not in 100ms..=1h"),
-            ("policy.circuit_breaker.probes", "101 is not in 1..=100"),
-            ("policy.circuit_breaker.slow_call", "3601s is not in 1ms..=1h"),
+            ("policy.circuit_breaker.failure_ratio", "inf is not in 0.01 to 1"),
+            ("policy.circuit_breaker.consecutive_failures", "0 is not in 1 to 1000"),
+            ("policy.circuit_breaker.min_calls", "1001 is not in 1 to 1000"),
+            ("policy.circuit_breaker.open_for", "99ms is not in 100ms to 1h"),
+            ("policy.circuit_breaker.probes", "101 is not in 1 to 100"),
+            ("policy.circuit_breaker.slow_call", "3601s is not in 1ms to 1h"),
         ],
     );
     spoil_breaker(

@@ -88,7 +88,14 @@ impl Streams {
 }
 
 fn message(revision: u64, kind: server_message::Kind) -> v1::ServerMessage {
-    v1::ServerMessage { epoch: "raw".to_owned(), revision, nonce: revision, kind: Some(kind), kills: None }
+    v1::ServerMessage {
+        epoch: "raw".to_owned(),
+        revision,
+        nonce: revision,
+        kind: Some(kind),
+        kills: None,
+        commit: 0,
+    }
 }
 
 fn distributed(rule: &v1::Rule) -> v1::DistributedRule {

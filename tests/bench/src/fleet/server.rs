@@ -19,10 +19,12 @@ use crate::patience::{PATIENCE, within};
 use crate::process::{Running, Usage, tethered};
 
 /// One load stands for many callers.
-const LIMITS: [(&str, &str); 6] = [
+const LIMITS: [(&str, &str); 8] = [
     ("DAMPER_LIMITS_MAX_CONNECTIONS", "100000"),
     ("DAMPER_LIMITS_MAX_CONNECTIONS_PER_IDENTITY", "100000"),
     ("DAMPER_LIMITS_MAX_NEW_CONNECTIONS_PER_ADDRESS", "100000"),
+    ("DAMPER_LIMITS_MAX_OPEN_REQUESTS_PER_IDENTITY", "100000"),
+    ("DAMPER_LIMITS_MAX_APPLY_BYTES", "256MiB"),
     ("DAMPER_LIMITS_MAX_RULES", "200000"),
     ("DAMPER_LIMITS_WRITES_PER_SECOND", "1000000"),
     ("DAMPER_LIMITS_WRITES_BURST", "1000000"),

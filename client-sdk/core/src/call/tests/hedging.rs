@@ -303,31 +303,50 @@ fn observing_counts_the_hedges_that_would_have_been_sent() {
     }
 }
 
-/// Ten minutes at 100 calls per second, 5 % of whose attempts take 200 ms instead of 10 ms.
+/// Ten minutes at 100 calls per second, 30 % of whose attempts take 500 ms and the others 10 to 50 ms. Each slow one
+/// loses against a hedge. Without them the 60th percentile would be 34 ms, with them it is 44 ms.
 #[test]
-fn the_percentile_delay_does_not_drift_and_the_hedges_stay_within_the_budget() {
-    let mut policy = hedged(1);
-    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(1), max: ms(60_000) };
-    policy.hedge = Some(Hedge { delay, max_hedges: 1 });
-    policy.budget = Some(Budget { ratio: Ratio::from_bp(1_000), min_per_second: 0 });
-    let route = route(policy);
+fn the_percentile_delay_does_not_drift() {
+    let at = Percent::from_hundredths(6_000);
+    let delay = HedgeDelay::Percentile { at, min: ms(1), max: ms(60_000) };
+    let route = route(Policy { hedge: Some(Hedge { delay, max_hedges: 1 }), ..hedged(1) });
     let mut dice = gates::Dice::new(7);
     let mut delays = Vec::new();
     for call in 0..60_000_u64 {
         let now = Time::from_micros(call * 10_000);
-        let mut goes = || if dice.one_in(20) { Ends(200, OK) } else { Ends(10, OK) };
+        let mut goes = || match dice.roll() % 100 {
+            0..30 => Ends(500, OK),
+            roll => Ends(10 + (roll - 30) * 40 / 69, OK),
+        };
         let script = [goes(), goes()];
         play(&route, CallStart { now, ..start() }, &script);
         if call % 1_000 == 0 {
             delays.extend(route.hedge_delay(delay, now));
         }
     }
+    assert!(route.state().counters.hedges() > 10_000);
+    assert!(delays.len() >= 58, "known from the second window on");
+    assert!(delays.iter().all(|delay| (ms(40)..ms(52)).contains(delay)), "{delays:?}");
+}
+
+/// Ten minutes at 100 calls per second, 5 % of whose attempts take 200 ms instead of 10 ms.
+#[test]
+fn hedges_by_a_percentile_stay_within_the_budget() {
+    let mut policy = hedged(1);
+    let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(1), max: ms(60_000) };
+    policy.hedge = Some(Hedge { delay, max_hedges: 1 });
+    policy.budget = Some(Budget { ratio: Ratio::from_bp(1_000), min_per_second: 0 });
+    let route = route(policy);
+    let mut dice = gates::Dice::new(7);
+    for call in 0..60_000_u64 {
+        let now = Time::from_micros(call * 10_000);
+        let mut goes = || if dice.one_in(20) { Ends(200, OK) } else { Ends(10, OK) };
+        let script = [goes(), goes()];
+        play(&route, CallStart { now, ..start() }, &script);
+    }
     let counters = &route.state().counters;
-    assert!(delays.iter().all(|delay| *delay >= ms(10)), "below what most calls take: {delays:?}");
-    assert!(delays.iter().all(|delay| *delay <= ms(225)), "{delays:?}");
     assert!(counters.hedges() > 1_000, "{} hedges", counters.hedges());
     assert!(counters.hedges() <= 60_000 / 10, "{} hedges", counters.hedges());
-    assert!(delays.len() >= 58, "known from the second window on");
 }
 
 /// A route that hedges by the 95th percentile, never sooner than after 50 ms, whose attempts took 10 ms in the
@@ -367,6 +386,25 @@ fn an_attempt_that_was_overtaken_took_at_least_as_long_as_it_was_waited_for() {
     // A hedge that loses says nothing, and neither does one that wins or fails.
     near(delay_after(&[Ends(75, OK), Never], "ok"), 75);
     near(delay_after(&[Ends(55, OK), Ends(2, UNAVAILABLE)], "ok"), 55);
+}
+
+#[test]
+fn a_hedge_waits_for_an_answer_to_begin_so_streams_are_measured_until_then() {
+    let (route, delay) = by_percentile();
+    for _ in 0..100 {
+        let mut call = Call::begin(&route, CallStart { now: at(10_000), ..start() });
+        assert!(matches!(call.next_step(&route, at(10_000)), Step::Send(_)));
+        call.attempt_committed(&route, 1, || at(10_055));
+        call.attempt_ended(&route, 1, OK, at(15_000), 0);
+    }
+    let delay = route.hedge_delay(delay, at(20_000)).unwrap();
+    assert!(delay < ms(60), "the stream took 5 s: {delay:?}");
+    let observed = self::route(Policy { mode: Mode::Observe, ..hedged(1) });
+    let mut call = Call::begin(&observed, start());
+    call.next_step(&observed, at(0));
+    call.attempt_committed(&observed, 1, || at(40));
+    call.attempt_ended(&observed, 1, OK, at(9_000), 0);
+    assert_eq!(observed.state().counters.would_hedges(), 0);
 }
 
 #[test]

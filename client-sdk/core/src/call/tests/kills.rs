@@ -212,11 +212,11 @@ fn first_sends_are_refused_whatever_the_rule() {
         let timeline = play_while(route, start(), &[], &[calls(0, 1000)]);
         let finish = timeline.finish.unwrap();
         assert_eq!((timeline.ended, timeline.sends.len()), (0, 0));
-        assert_eq!(finish.ending, Ending::real(Fate::CircuitOpen));
+        assert_eq!(finish.ending, Ending::real(Fate::Killed));
         assert_eq!((finish.answer, finish.marks_context), (Answer::Killed, true));
         let counters = &route.state().counters;
         assert_eq!((counters.calls(), counters.attempts()), (1, 0));
-        assert_eq!(counters.ended(Ending::real(Fate::CircuitOpen)), 1);
+        assert_eq!(counters.ended(Ending::real(Fate::Killed)), 1);
         assert_eq!(route.window().counts(at(0)), crate::Counts::default());
     }
 }
@@ -249,7 +249,13 @@ fn a_refused_call_takes_no_probe_and_no_share_of_the_budget() {
 fn a_probe_that_waits_for_its_retry_when_a_kill_comes_has_failed() {
     let settings = CircuitBreaker { probes: 1, consecutive_failures: 1, ..CircuitBreaker::default() };
     let route = route(Policy { circuit_breaker: Some(settings), ..policy() });
-    route.state().circuit.ended(&settings, Admission::Closed, Outcome::Failed, route.calls(), CALLS_BEGIN);
+    route.state().circuit.ended(
+        &settings,
+        Admission::Closed { since_ms: 0 },
+        Outcome::Failed,
+        route.calls(),
+        CALLS_BEGIN,
+    );
     let later = CallStart { now: CALLS_BEGIN + settings.open_for, ..start() };
     let open_for = settings.open_for.as_millis() as u64;
     let timeline = play_while(&route, later, &[FAILS], &[repeats(50, open_for + 1000)]);
@@ -282,7 +288,7 @@ fn any_kill_that_refuses_calls_does_so_beside_others() {
     let both = |until_calls, until_repeats| {
         [Thrown { at: 0, kills: vec![held(false, until_repeats), held(true, until_calls)] }]
     };
-    check(policy(), &[], &both(1000, 1), &[], (0, "circuit_open"));
+    check(policy(), &[], &both(1000, 1), &[], (0, "killed"));
     // The one that refuses calls is over, the other is not.
     check(policy(), &[FAILS], &both(0, 1000), &[(0, First)], (10, "killed"));
 }

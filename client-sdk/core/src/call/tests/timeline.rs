@@ -51,7 +51,7 @@ pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], throw
     let mut timeline = Timeline::default();
     // Attempts under way, and when what happens to them.
     let mut pending: Vec<(Time, u32, Goes)> = Vec::new();
-    for _ in 0..1_000 {
+    for _ in 0..5_000 {
         let ms_now = now.since(start.now).as_millis() as u64;
         match call.next_step(route, now) {
             Step::Send(send) => {

@@ -1,5 +1,7 @@
 //! Kills beside responses: all of them at once, refused one by one, counted down, kept on disk.
 
+use damper_core::kill::MAX_KILLS;
+
 use super::super::Response;
 use super::*;
 
@@ -24,7 +26,7 @@ fn told(kills: Vec<v1::ActiveKill>) -> Option<Told> {
 }
 
 fn told_at(seconds: u64, kills: Vec<v1::ActiveKill>) -> Option<Told> {
-    Some(Told { set: v1::KillSet { kills }, at: present(seconds).time })
+    Some(Told { set: v1::KillSet { kills, ..Default::default() }, at: present(seconds).time })
 }
 
 /// The kills held: callee, revision, and the second at which each is over.
@@ -34,6 +36,23 @@ fn held(applier: &Applier) -> Vec<(String, u64, u64)> {
         (held.kill.pattern().callee_service.to_string(), held.kill.revision(), until)
     };
     applier.kills.held().map(parts).collect()
+}
+
+#[test]
+fn added_kills_leave_the_others_but_for_those_that_ended() {
+    let mut applier = holding(vec![]);
+    applier.bookmark(at(11), told(vec![kill("a", 11, 60), kill("b", 11, 60), kill("c", 11, 60)]));
+    let set =
+        v1::KillSet { kills: vec![kill("c", 12, 90), kill("d", 12, 90)], adds: true, ended: vec![key("a")] };
+    applier.bookmark(at(12), Some(Told { set, at: present(0).time }));
+    assert_eq!(held(&applier), [entry("b", 11, 60), entry("c", 12, 90), entry("d", 12, 90)]);
+    let all = (0..MAX_KILLS).map(|number| kill(&format!("e{number}"), 13, 90)).collect();
+    let set = v1::KillSet { kills: all, adds: true, ended: vec![] };
+    applier.bookmark(at(13), Some(Told { set, at: present(0).time }));
+    assert_eq!(held(&applier).len(), MAX_KILLS, "added kills have the room of those that were held");
+    let ended = vec![key("x"); MAX_KILLS + 1];
+    let too_many = Told { set: v1::KillSet { adds: true, ended, ..Default::default() }, at: present(0).time };
+    assert!(matches!(applier.bookmark(at(14), Some(too_many)), Outcome::OutOfStep(_)));
 }
 
 fn entry(name: &str, revision: u64, until: u64) -> (String, u64, u64) {

@@ -34,6 +34,8 @@ pub(crate) enum RulesCommand {
     Promote(promote::PromoteArgs),
 }
 
+pub(crate) use self::promote::{PromoteArgs, run as promote};
+
 /// Runs one of them.
 pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), Error> {
     match command {

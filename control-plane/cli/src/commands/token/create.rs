@@ -1,13 +1,13 @@
 //! `damper token create`: the token alone on stdout, so that it can be sent on to another command, or in a file that only
-//! its owner reads. That file is made before the token is: what can not be written down is not made.
+//! its owner reads. That file is opened before the token is created: a folder that cannot be written fails first.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use damper_proto::v1;
+use tempfile::NamedTempFile;
 
 use super::{ChangeArgs, Role, end, role_name};
 use crate::Session;
@@ -35,6 +35,9 @@ pub(crate) struct CreateArgs {
     /// Write the token into this new file, with mode 0600, instead of to stdout
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Overwrite the file if it exists; the token in it stays valid until it is revoked
+    #[arg(long, requires = "file")]
+    replace: bool,
     #[command(flatten)]
     change: ChangeArgs,
 }
@@ -55,7 +58,7 @@ fn time_to_live(text: &str) -> Result<TimeToLive, String> {
 
 /// Makes a token.
 pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error> {
-    let CreateArgs { name, role, caller: callers, callee: callees, ttl, file, change } = args;
+    let CreateArgs { name, role, caller: callers, callee: callees, ttl, file, replace, change } = args;
     let has_callers = !callers.is_empty();
     let limited = has_callers || !callees.is_empty();
     let time_to_live = match ttl {
@@ -74,7 +77,8 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
         options: Some(change.options()),
     };
     let client = Client::connect(&session.server).await?;
-    let kept = file.as_deref().filter(|_| !change.dry_run).map(Kept::new).transpose()?;
+    let kept =
+        file.as_deref().filter(|_| !change.dry_run).map(|file| Kept::new(file, replace)).transpose()?;
     let mut response = client.answer_in(client.tokens.clone().create_token(request), &in_options).await?;
     let is_told = !response.secret.is_empty();
     if let Some(kept) = kept.filter(|_| is_told) {
@@ -103,39 +107,45 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
     Ok(())
 }
 
-/// A new file for a token; removed again unless one is written into it.
+/// A file for a token, beside the place where it will be: nothing is there before the token is.
 struct Kept<'a> {
     path: &'a Path,
-    file: File,
-    is_written: bool,
+    replace: bool,
+    file: NamedTempFile,
 }
 
 impl<'a> Kept<'a> {
-    fn new(path: &'a Path) -> Result<Self, Error> {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-        let file = options.open(path).map_err(Error::io(path.display()))?;
-        Ok(Self { path, file, is_written: false })
+    fn new(path: &'a Path, replace: bool) -> Result<Self, Error> {
+        if !replace && path.exists() {
+            let exists =
+                io::Error::new(io::ErrorKind::AlreadyExists, "exists already; --replace overwrites it");
+            return Err(Error::io(path.display())(exists));
+        }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        // Its mode is 0600.
+        let file =
+            NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(Error::io(path.display()))?;
+        Ok(Self { path, replace, file })
     }
 
     fn write(mut self, secret: &str) -> Result<(), Error> {
-        // Half of it is all that there is of the token, and is not thrown away.
-        self.is_written = true;
-        let written =
-            self.file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| self.file.sync_all());
-        written.map_err(Error::io(self.path.display()))
-    }
-}
-
-impl Drop for Kept<'_> {
-    fn drop(&mut self) {
-        if !self.is_written
-            && let Err(error) = std::fs::remove_file(self.path)
-        {
-            message(format_args!("{} stays, and is empty: {error}", self.path.display()));
-        }
+        let file = self.file.as_file_mut();
+        let written = file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| file.sync_all());
+        written.map_err(Error::io(self.path.display()))?;
+        let moved = match self.replace {
+            true => self.file.persist(self.path),
+            false => self.file.persist_noclobber(self.path),
+        };
+        moved.map(drop).map_err(|failed| {
+            // The token exists, and this is the only place that holds it.
+            let (path, error) = (self.path.display(), failed.error);
+            match failed.file.keep() {
+                Ok((_, kept)) => {
+                    Error::io(format_args!("{path} (the token is in {})", kept.display()))(error)
+                }
+                Err(_) => Error::io(path)(error),
+            }
+        })
     }
 }
 

@@ -4,48 +4,83 @@
 //! runs on a thread that nobody can stop: it asks between its parts whether it is still awaited.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio_util::sync::CancellationToken;
 
 use crate::errors::Error;
+use crate::limits::Limit;
+
+/// The most pieces of work that wait, the one included that is being done.
+const MAX_WAITING: usize = 128;
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Whose work is done; the others wait.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn(Arc<Semaphore>);
+pub(crate) struct Turn {
+    turn: Arc<Semaphore>,
+    queue: Arc<Semaphore>,
+}
 
 /// Tells work whether somebody waits for it still.
 #[derive(Debug)]
-pub(super) struct Awaited {
+pub(crate) struct Awaited {
     given_up: CancellationToken,
 }
 
 impl Turn {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
+        Self { turn: Arc::new(Semaphore::new(1)), queue: Arc::new(Semaphore::new(MAX_WAITING)) }
     }
 
     /// Does the work once it is its turn; it is given up where this is dropped.
-    pub(super) async fn take<T: Send + 'static>(
+    pub(crate) async fn take<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let stopping = || Error::unavailable("the server is stopping");
-        let turn = self.0.clone().acquire_owned().await.map_err(|_| stopping())?;
+        let place = self.queue.clone().try_acquire_owned().map_err(|refused| match refused {
+            TryAcquireError::Closed => stopping(),
+            TryAcquireError::NoPermits => {
+                let text = format!("{MAX_WAITING} requests wait for their turn already");
+                Error::TooMuch { limit: Limit::Queue, text, again_after: Some(AGAIN_AFTER) }
+            }
+        })?;
+        self.taken(work, Some(place)).await
+    }
+
+    /// Does the work once it is its turn, however much waits.
+    pub(crate) async fn take_in_any_case<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.taken(work, None).await
+    }
+
+    async fn taken<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> Result<T, Error> {
+        let turn = self.turn.clone().acquire_owned().await.map_err(|_| stopping())?;
         let given_up = CancellationToken::new();
         let awaited = Awaited { given_up: given_up.clone() };
         let _until_dropped = given_up.drop_guard();
         let working = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _held = (turn, place);
             work(&awaited)
         });
         working.await.map_err(|_| stopping())?
     }
 }
 
+fn stopping() -> Error {
+    Error::unavailable("the server is stopping")
+}
+
 impl Awaited {
     /// Does one part after the other; fails before the next one where nobody waits any more.
-    pub(super) fn each<P, T>(
+    pub(crate) fn each<P, T>(
         &self,
         parts: &[P],
         mut work: impl FnMut(&P) -> Result<T, Error>,
@@ -121,6 +156,22 @@ mod tests {
         first.abort();
         assert!(ended.await.unwrap(), "it was not told");
         timeout(PATIENCE, turn.take(|_| Ok(()))).await.expect("it has its turn").unwrap();
+    }
+
+    #[tokio::test]
+    async fn work_is_refused_when_too_much_waits() {
+        let turn = Turn::new();
+        let (release, released) = mpsc::channel::<()>();
+        let first = begun(&turn, move |_| released.recv().unwrap()).await;
+        let waiting: Vec<_> = (1..MAX_WAITING).map(|_| Box::pin(turn.take(|_| Ok(())))).collect();
+        let mut waiting = futures_util::future::join_all(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        let refused = turn.take(|_| Ok(())).await.unwrap_err();
+        assert!(matches!(refused, Error::TooMuch { limit: Limit::Queue, .. }), "{refused:?}");
+        release.send(()).unwrap();
+        first.await.unwrap().unwrap();
+        assert!(timeout(PATIENCE, waiting).await.unwrap().iter().all(Result::is_ok));
+        turn.take(|_| Ok(())).await.unwrap();
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! `damper store`: what the store holds against what the server knows, and the operator's decision about it.
+
+use clap::{Args, Subcommand};
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::exit::Error;
+use crate::figures::{age, now};
+use crate::output::{message, printable, show};
+use crate::write::user_at_host;
+
+/// Commands about the store as a whole.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Show whether the store is the one that the server knows
+    Status(StatusArgs),
+    /// Take what the store holds now as the truth: all replicas and clients go on from it
+    Accept(DecisionArgs),
+    /// Write into the store what the server serves from memory, then accept it
+    Refill(DecisionArgs),
+}
+
+/// Arguments of `damper store status`.
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {}
+
+/// Arguments of `damper store accept` and `damper store refill`.
+#[derive(Args, Debug)]
+pub(crate) struct DecisionArgs {
+    /// Why; kept with the change
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// Check everything on the server, change nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Who decides [default: the system's user@host]
+    #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
+    author: Option<String>,
+}
+
+/// Shows the store's state or decides about it.
+pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let own = own(&client).await?;
+    let (args, refill) = match command {
+        StoreCommand::Status(StatusArgs {}) => {
+            return show(session.format, &own, || in_words(&own));
+        }
+        StoreCommand::Accept(args) => (args, false),
+        StoreCommand::Refill(args) => (args, true),
+    };
+    let (found_epoch, found_revision) = match &own.unaccepted_store {
+        Some(found) => (found.epoch.clone(), found.revision),
+        // Clients may hold more than a store that the server knows.
+        None => (own.epoch.clone(), own.revision),
+    };
+    let options = v1::WriteOptions {
+        reason: args.reason,
+        author: args.author.filter(|said| !said.is_empty()).unwrap_or_else(user_at_host),
+        validate_only: args.dry_run,
+        ..v1::WriteOptions::default()
+    };
+    let request = v1::AcceptStoreRequest { found_epoch, found_revision, refill, options: Some(options) };
+    let accepted = client.answer(client.history.clone().accept_store(request)).await?;
+    let suffix = if args.dry_run { " (dry run: nothing was changed)" } else { "" };
+    show(session.format, &accepted, || {
+        let v1::AcceptStoreResponse { epoch, revision, entries } = &accepted;
+        format!("accepted: epoch {} at revision {revision}, {entries} entries\n", printable(epoch))
+    })?;
+    message(format_args!("revision {}{suffix}", accepted.revision));
+    Ok(())
+}
+
+/// The server that answers.
+async fn own(client: &Client) -> Result<v1::Replica, Error> {
+    let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
+    let own = listed.replicas.into_iter().find(|replica| replica.self_);
+    own.ok_or_else(|| Error::Missing("the server does not list itself".to_owned()))
+}
+
+fn in_words(own: &v1::Replica) -> String {
+    let Some(found) = &own.unaccepted_store else {
+        let (epoch, revision) = (printable(&own.epoch), own.revision);
+        return format!("the store is the one that is known: epoch {epoch} at revision {revision}\n");
+    };
+    let what = match found.epoch.is_empty() {
+        true => "nothing".to_owned(),
+        false => format!("epoch {} at revision {}", printable(&found.epoch), found.revision),
+    };
+    format!(
+        "NOT ACCEPTED for {}: {}\n\
+         in the store: {what}, {} entries\n\
+         from memory:  epoch {} at revision {}, {} entries\n\
+         Decide with `damper store refill --reason TEXT` or `damper store accept --reason TEXT`.\n",
+        age(found.since.as_ref(), now()),
+        printable(&found.problem),
+        found.entries,
+        printable(&found.known_epoch),
+        found.known_revision,
+        found.known_entries,
+    )
+}

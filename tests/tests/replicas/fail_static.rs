@@ -1,0 +1,192 @@
+//! etcd is emptied under a running fleet: nothing is taken from any client until an operator decides.
+
+use std::time::Duration;
+
+use damper_proto::v1;
+use damper_sdk::{Damper, Options};
+use damper_tests::control_plane::ControlPlane;
+use damper_tests::etcd::Etcd;
+use damper_tests::hop::{Hop, call};
+use tonic::{Code, Request};
+
+use crate::world::{PATIENCE, RULE, all_hear, clients, replicas, so, until};
+
+const GUARD: &str = "kind: Guard
+key: { caller_service: '*', caller_cluster: '*', callee_service: stock, callee_method: '*' }
+ceiling: { max_attempts: 3 }
+";
+const SERVICES: usize = 20;
+
+/// Two replicas, twenty clients, a rule, a guard and a kill; then etcd has none of it.
+struct World {
+    etcd: Etcd,
+    replicas: [ControlPlane; 2],
+    services: Vec<Damper>,
+    stock: Hop,
+}
+
+fn options(reason: &str) -> Option<v1::WriteOptions> {
+    Some(v1::WriteOptions { reason: reason.to_owned(), ..v1::WriteOptions::default() })
+}
+
+async fn kill(of: &ControlPlane, callee: &str) -> v1::KillSwitch {
+    let part = |name: &str| name.to_owned();
+    let key = v1::Pattern {
+        caller_service: part("*"),
+        caller_cluster: part("*"),
+        callee_service: part(callee),
+        callee_method: part("*"),
+    };
+    let request = v1::KillRequest {
+        key: Some(key),
+        calls: true,
+        options: options("an incident"),
+        ..Default::default()
+    };
+    of.kills().kill(request).await.expect("a kill can be set").into_inner().kill.expect("it is answered")
+}
+
+async fn kills(of: &ControlPlane) -> Vec<v1::KillSwitch> {
+    of.kills().list_kills(v1::ListKillsRequest::default()).await.expect("kills are listed").into_inner().kills
+}
+
+/// The codes of what doctor finds.
+async fn doctor(of: &ControlPlane) -> Vec<String> {
+    let found = of.fleet().diagnose(v1::DiagnoseRequest::default()).await.expect("a diagnosis").into_inner();
+    found.findings.into_iter().map(|finding| finding.code).collect()
+}
+
+async fn own(of: &ControlPlane) -> v1::Replica {
+    replicas(of).await.into_iter().find(|one| one.self_).expect("it knows itself")
+}
+
+/// Waits until every client is at this revision of the store, and none is held.
+async fn all_are_at(of: &ControlPlane, revision: u64) {
+    until("all clients are at the revision", || async {
+        let listed = clients(of).await.clients;
+        let arrived = |client: &v1::Client| !client.held && client.acknowledged_revision >= revision;
+        so(listed.len() == SERVICES && listed.iter().all(arrived), listed)
+    })
+    .await;
+}
+
+impl World {
+    async fn start() -> Self {
+        let etcd = Etcd::start().await;
+        let store = format!("etcd://{}", etcd.endpoint());
+        let replicas = [ControlPlane::on(&store).await, ControlPlane::on(&store).await];
+        all_hear(&[&replicas[0], &replicas[1]]).await;
+        replicas[0].apply(&format!("{RULE}---\n{GUARD}")).await;
+        let killed = kill(&replicas[0], "stock").await;
+        let stock =
+            Hop::serve(None, |request| async { Ok(tonic::Response::new(request.into_inner())) }).await;
+        let mut services = Vec::new();
+        for number in 0..SERVICES {
+            let url = replicas[number % 2].url();
+            let service = Options::new([url]).service(format!("service-{number}"));
+            let damper = Damper::connect(service).expect("good options");
+            damper.ready(PATIENCE).await.expect("rules arrive");
+            services.push(damper);
+        }
+        all_are_at(&replicas[1], killed.revision).await;
+        Self { etcd, replicas, services, stock }
+    }
+
+    /// Empties etcd, and waits until both replicas report it as a danger.
+    async fn empty(&self) {
+        let everything = etcd_client::DeleteOptions::new().with_prefix();
+        self.etcd.client().await.delete("/damper/", Some(everything)).await.expect("it is emptied");
+        for replica in &self.replicas {
+            let noticed = until("doctor reports it", || async {
+                let found = doctor(replica).await;
+                so(found.iter().any(|code| code == "store_unaccepted"), found)
+            });
+            tokio::time::timeout(Duration::from_secs(10), noticed).await.expect("within 10 s");
+        }
+    }
+
+    /// Whether the clients refuse calls of stock, as the kill wants.
+    async fn is_stock_killed(&self) -> Vec<bool> {
+        let mut killed = Vec::new();
+        for damper in &self.services {
+            let layer = damper.client_layer("stock").expect("a good name");
+            let channel = self.stock.governed_channel(&layer).await;
+            let answer = call(channel, Request::new(String::new())).await;
+            killed.push(answer.is_err_and(|status| status.code() == Code::Unavailable));
+        }
+        killed
+    }
+
+    async fn stop(self) {
+        drop(self.services);
+        let [one, other] = self.replicas;
+        tokio::join!(one.stop(), other.stop());
+    }
+}
+
+async fn accept(of: &ControlPlane, refill: bool) -> v1::AcceptStoreResponse {
+    let found = own(of).await.unaccepted_store.expect("there is something to accept");
+    assert_eq!((found.entries, found.known_entries), (0, 4), "a rule, a guard, two kills: {found:?}");
+    let request = v1::AcceptStoreRequest {
+        found_epoch: found.epoch,
+        found_revision: found.revision,
+        refill,
+        options: options("etcd was emptied"),
+    };
+    of.history().accept_store(request).await.expect("it is accepted").into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emptied_etcd_takes_nothing_and_is_refilled() {
+    let world = World::start().await;
+    let [one, other] = &world.replicas;
+    assert_eq!(world.is_stock_killed().await, [true; SERVICES]);
+    world.empty().await;
+    assert_eq!(world.is_stock_killed().await, [true; SERVICES], "no client lost the kill");
+    for replica in &world.replicas {
+        let rules = replica.rules().list_rules(v1::ListRulesRequest::default()).await.expect("rules");
+        assert_eq!((rules.into_inner().rules.len(), kills(replica).await.len()), (1, 1));
+    }
+    let refused = one.write(options("r").expect("options"), damper_tests::control_plane::puts(RULE)).await;
+    assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+    // A kill goes out from memory, through both replicas.
+    assert!(kill(one, "cart").await.unstored);
+    until("the other replica has it", || async {
+        let listed = kills(other).await;
+        so(listed.iter().filter(|kill| kill.unstored).count() == 1 && listed.len() == 2, listed)
+    })
+    .await;
+    let accepted = accept(other, true).await;
+    assert_eq!(accepted.entries, 4);
+    all_are_at(one, accepted.revision).await;
+    assert_eq!(world.is_stock_killed().await, [true; SERVICES]);
+    for replica in &world.replicas {
+        until("every kill is stored", || async {
+            let listed = kills(replica).await;
+            so(listed.len() == 2 && listed.iter().all(|kill| !kill.unstored), listed)
+        })
+        .await;
+        assert!(own(replica).await.unaccepted_store.is_none());
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn emptied_etcd_is_the_truth_once_it_is_accepted() {
+    let world = World::start().await;
+    let [one, other] = &world.replicas;
+    world.empty().await;
+    assert!(kill(one, "cart").await.unstored);
+    let accepted = accept(one, false).await;
+    assert_eq!(accepted.entries, 1, "the kill that was set meanwhile");
+    all_are_at(other, accepted.revision).await;
+    until("only that kill is there, and stored", || async {
+        let listed = kills(other).await;
+        so(listed.len() == 1 && !listed[0].unstored, listed)
+    })
+    .await;
+    assert_eq!(world.is_stock_killed().await, [false; SERVICES]);
+    let revision = one.apply(RULE).await;
+    all_are_at(other, revision).await;
+    world.stop().await;
+}

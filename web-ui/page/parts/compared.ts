@@ -1,0 +1,20 @@
+// Findings of an edit beside those of what is stored: what the change causes, what it resolves, what was there. Pure.
+import type { Finding } from "$wire/admin_pb";
+
+export interface Compared {
+  readonly caused: readonly Finding[];
+  readonly resolved: readonly Finding[];
+  readonly kept: readonly Finding[];
+}
+
+// A finding whose words change is a new one: 27 sends are another danger than 9.
+const nameOf = ({ code, subject, field, message }: Finding) => [code, subject, field, message].join("\n");
+
+export function compared(before: readonly Finding[], after: readonly Finding[]): Compared {
+  const [had, has] = [before, after].map((findings) => new Set(findings.map(nameOf))) as [Set<string>, Set<string>];
+  return {
+    caused: after.filter((finding) => !had.has(nameOf(finding))),
+    resolved: before.filter((finding) => !has.has(nameOf(finding))),
+    kept: after.filter((finding) => had.has(nameOf(finding))),
+  };
+}
