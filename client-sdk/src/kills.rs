@@ -13,16 +13,17 @@ use arc_swap::{ArcSwap, Guard};
 use damper_core::kill::{self, InForce};
 use damper_core::{MethodPart, Route, Time};
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
+use tokio::sync::futures::OwnedNotified;
 
-/// Rings when kills change, for every call of the process that waits between attempts. One for all, whichever
-/// `Damper` they go through, costs a call nothing to reach; who hears it in vain asks again and waits on.
-static BELL: Notify = Notify::const_new();
+/// Rings when kills change. Every route has it; a call that wakes in vain asks again and waits on.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Bell(Arc<Notify>);
 
 /// All of them; some may be over.
 #[derive(Debug, Default)]
 pub(crate) struct Kills {
     held: ArcSwap<Vec<InForce>>,
+    bell: Bell,
 }
 
 impl Kills {
@@ -32,8 +33,12 @@ impl Kills {
     }
 
     /// Wakes every call that waits between attempts.
-    pub(crate) fn wake() {
-        BELL.notify_waiters();
+    pub(crate) fn wake(&self) {
+        self.bell.0.notify_waiters();
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// Tells a route's switch.
@@ -73,25 +78,25 @@ fn matching<'a>(
 /// Wakes a call that waits between attempts when kills come or go. Nothing is allocated until it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
-    bell: Option<Pin<Box<Notified<'static>>>>,
+    heard: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Alarm {
     /// To be called before the call is asked for its next step, so that nothing is missed in between.
-    pub(crate) fn listen(&mut self, is_between_attempts: bool) {
+    pub(crate) fn listen(&mut self, bell: &Bell, is_between_attempts: bool) {
         if is_between_attempts {
-            self.bell.get_or_insert_with(|| Box::pin(BELL.notified()));
+            self.heard.get_or_insert_with(|| Box::pin(Arc::clone(&bell.0).notified_owned()));
         } else {
-            self.bell = None;
+            self.heard = None;
         }
     }
 
     /// Ready when something has changed: the call must be asked again.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(bell) = &mut self.bell else { return Poll::Pending };
-        let rung = bell.as_mut().poll(cx);
+        let Some(heard) = &mut self.heard else { return Poll::Pending };
+        let rung = heard.as_mut().poll(cx);
         if rung.is_ready() {
-            self.bell = None;
+            self.heard = None;
         }
         rung
     }

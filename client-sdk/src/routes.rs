@@ -115,7 +115,7 @@ impl Engine {
             callee.obey(&self.kills);
         }
         drop(registry);
-        Kills::wake();
+        self.kills.wake();
     }
 
     /// The kills that concern this process.
@@ -238,7 +238,7 @@ impl Engine {
             self.note_full(callee, method);
             return None;
         }
-        let route = Arc::new(Known::new(registry.rule_for(&key), &self.room));
+        let route = Arc::new(Known::new(registry.rule_for(&key), &self.room, self.kills.bell()));
         self.kills.tell(&route, &callee.name, method);
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));
@@ -309,7 +309,7 @@ impl Callee {
         let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
-            other: ArcSwap::from_pointee(Known::new(None, room)),
+            other: ArcSwap::from_pointee(Known::new(None, room, kills.bell())),
             histograms: metrics::OfCallee::new(name, detail),
         };
         callee.obey(kills);

@@ -14,6 +14,7 @@ use super::telemetry::{AttemptWatch, CallWatch};
 use super::trail::Trail;
 use crate::clock::Clock;
 use crate::context::Context;
+use crate::kills::Bell;
 use crate::routes::Known;
 
 #[derive(Debug)]
@@ -85,6 +86,11 @@ impl ActiveCall {
     /// True while the call waits and nothing is in flight.
     pub(crate) fn is_between_attempts(&self) -> bool {
         self.call.is_between_attempts()
+    }
+
+    /// Wakes the call while it waits.
+    pub(super) fn bell(&self) -> &Bell {
+        self.route.bell()
     }
 
     /// The answer to this attempt has begun: all others are given up. From now on nobody hangs up on the request,

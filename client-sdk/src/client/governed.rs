@@ -175,7 +175,7 @@ where
             return Poll::Pending;
         }
         loop {
-            alarm.listen(call.is_between_attempts());
+            alarm.listen(call.bell(), call.is_between_attempts());
             match call.next_step() {
                 Step::Wait { .. } if alarm.poll(cx).is_ready() => {}
                 Step::Wait { until } => ready!(timer.poll(until, call.clock(), cx)),

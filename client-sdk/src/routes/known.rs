@@ -6,6 +6,7 @@ use std::sync::Arc;
 use damper_core::{Route, Rule};
 
 use crate::failures::{Failures, Room};
+use crate::kills::Bell;
 
 /// A route with its latest calls that did not end well.
 ///
@@ -16,21 +17,32 @@ use crate::failures::{Failures, Room};
 pub(crate) struct Known {
     route: Route,
     failures: Arc<Failures>,
+    bell: Bell,
 }
 
 impl Known {
-    pub(super) fn new(rule: Option<Arc<Rule>>, room: &Arc<Room>) -> Self {
-        Self { route: Route::new(rule), failures: Arc::new(Failures::new(Arc::clone(room))) }
+    pub(super) fn new(rule: Option<Arc<Rule>>, room: &Arc<Room>, bell: &Bell) -> Self {
+        let failures = Arc::new(Failures::new(Arc::clone(room)));
+        Self { route: Route::new(rule), failures, bell: bell.clone() }
     }
 
     /// The same under another rule.
     pub(super) fn under(&self, rule: Option<Arc<Rule>>) -> Self {
-        Self { route: self.route.under(rule), failures: Arc::clone(&self.failures) }
+        self.with(self.route.under(rule))
     }
 
     /// The same under a switch of its own.
     pub(super) fn apart(&self) -> Self {
-        Self { route: self.route.apart(), failures: Arc::clone(&self.failures) }
+        self.with(self.route.apart())
+    }
+
+    fn with(&self, route: Route) -> Self {
+        Self { route, failures: Arc::clone(&self.failures), bell: self.bell.clone() }
+    }
+
+    /// Wakes the calls that wait between attempts.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     pub(crate) fn failures(&self) -> &Failures {
