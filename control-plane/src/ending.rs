@@ -19,6 +19,7 @@ use tonic::{Request, Status};
 
 use crate::connection::Peer;
 use crate::errors::Error;
+use crate::limits::{Limiter, Line};
 use crate::shared::Shared;
 
 /// The reader of an answer.
@@ -28,6 +29,7 @@ pub(crate) struct Reader {
     /// How long one message may wait for it.
     within: Duration,
     slow: Counter,
+    limiter: Limiter,
     stopping: CancellationToken,
 }
 
@@ -47,6 +49,7 @@ impl Reader {
             peer: request.extensions().get::<Peer>().cloned(),
             within: shared.settings.slow_consumer_after,
             slow: shared.metrics.slow_consumers.clone(),
+            limiter: shared.limiter.clone(),
             stopping: shared.stopping.clone(),
         }
     }
@@ -55,13 +58,16 @@ impl Reader {
 impl<T> Out<T> {
     /// Sends once there is room; cuts the reader off if it takes too long to make some.
     pub(crate) async fn send(&self, item: T) -> Result<(), Gone> {
-        let Reader { peer, within, slow, .. } = &self.reader;
+        let Reader { peer, within, slow, limiter, .. } = &self.reader;
         match timeout(*within, self.items.send(item)).await {
             Ok(sent) => sent.map_err(|_| Gone),
             Err(_) => {
                 slow.increment(1);
                 if let Some(peer) = peer {
-                    tracing::warn!(%peer.address, "an answer was not read in time; connection closed");
+                    if let Some(left_out) = limiter.line(Line::SlowReader) {
+                        let address = peer.address;
+                        tracing::warn!(%address, left_out, "an answer was not read in time; connection closed");
+                    }
                     peer.cut_off();
                 }
                 Err(Gone)
@@ -122,12 +128,15 @@ impl<T> Stream for Answer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
+    use crate::metrics::Metrics;
     use futures_util::StreamExt as _;
     use tonic::Code;
 
     fn reader(stopping: &CancellationToken) -> Reader {
         let (within, slow) = (Duration::from_secs(60), Counter::noop());
-        Reader { peer: None, within, slow, stopping: stopping.clone() }
+        let limiter = Limiter::new(Limits::default(), Metrics::new());
+        Reader { peer: None, within, slow, limiter, stopping: stopping.clone() }
     }
 
     /// Sends two numbers into a channel with room for one, then ends in its way.

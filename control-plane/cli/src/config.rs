@@ -27,6 +27,8 @@ use crate::exit::Error;
 
 const DEFAULT_STORE: &str = "sled:./damper-data";
 const DEFAULT_LOG_LEVEL: &str = "info";
+/// Levels unless others are set for these targets. The HTTP/2 library warns of each odd frame of a peer, without a bound.
+const QUIET: &str = "h2=error";
 
 /// What can be said on the command line. Each is also a `DAMPER_*` variable and a key of the file.
 #[derive(Args, Debug, Default)]
@@ -281,7 +283,7 @@ impl Layers<'_> {
     }
 
     fn filter(&mut self, level: &str) -> Option<EnvFilter> {
-        let filter = EnvFilter::try_new(level);
+        let filter = EnvFilter::try_new(format!("{QUIET},{level}"));
         filter.map_err(|error| self.faults.push(format!("log_level: {level:?}: {error}"))).ok()
     }
 
@@ -379,7 +381,7 @@ mod tests {
         assert_eq!(config.server.store.to_string(), "sled:/tmp/x");
         assert_eq!(config.server.metrics_listen, Some(listening_on("[::1]:2")));
         assert_eq!(config.log, Log::Json);
-        assert_eq!(config.log_level.to_string(), "damper=debug");
+        assert_eq!(config.log_level.to_string(), "damper=debug,h2=error");
         assert!(config.server.allow_insecure);
         assert_eq!(config.server.history_retention.length().as_secs(), 7 * 24 * 3600);
         assert_eq!(config.server.max_amplification.sends(), 40);
@@ -431,5 +433,16 @@ mod tests {
         assert_eq!(config.server.etcd_password.as_deref(), Some("secret"));
         let missing = [("DAMPER_ETCD_PASSWORD_FILE", "/no/such/file")];
         assert_eq!(settle_with(ServeArgs::default(), &missing, None).unwrap_err().code(), 78);
+    }
+
+    #[test]
+    fn peers_cannot_fill_the_log_through_the_http2_library() {
+        let filter = |level: Option<&str>| {
+            let args = ServeArgs { log_level: level.map(str::to_owned), ..ServeArgs::default() };
+            settle_with(args, &[], None).unwrap().log_level.to_string()
+        };
+        assert!(filter(None).contains("h2=error"));
+        assert!(filter(Some("debug")).contains("h2=error"));
+        assert!(filter(Some("info,h2=debug")).contains("h2=debug"));
     }
 }

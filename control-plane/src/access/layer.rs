@@ -18,7 +18,7 @@ use super::identify;
 use super::methods::{self, Method, Need};
 use super::role::Role;
 use crate::connection::Peer;
-use crate::limits::layer as limits;
+use crate::limits::{Line, layer as limits, shortened};
 use crate::shared::Shared;
 
 /// How services come.
@@ -67,7 +67,7 @@ fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, C
         shared.metrics.denied(denied.reason());
         let peer = parts.extensions.get::<Peer>();
         if parts.uri.path() == SUBSCRIBE {
-            shared.access.turned_away.note(peer, caller, "", denied);
+            shared.access.turned_away.note(&shared.limiter, peer, caller, "", denied);
             return;
         }
         let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
@@ -76,7 +76,10 @@ fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, C
             tracing::debug!(peer, %denied, "another replica has no key yet; it tries again");
             return;
         }
-        tracing::info!(peer, path = parts.uri.path(), reason = denied.reason(), %denied, "a request was denied");
+        if let Some(left_out) = shared.limiter.line(Line::Denied) {
+            let path = shortened(parts.uri.path());
+            tracing::info!(peer, path, reason = denied.reason(), %denied, left_out, "a request was denied");
+        }
     })?;
     parts.extensions.insert(caller.clone());
     Ok((Request::from_parts(parts, body), caller))

@@ -22,6 +22,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, h
 
 use super::Access;
 use crate::connection::Peer;
+use crate::limits::{Line, shortened};
 use crate::shared::Shared;
 
 /// Where the page is, as a browser names it: `https://damper.example.com`.
@@ -123,11 +124,10 @@ pub(crate) async fn own_site_only(
         }
         Err(foreign) => {
             shared.metrics.denied(foreign.reason());
-            tracing::warn!(
-                reason = foreign.reason(),
-                path = parts.uri.path(),
-                "a browser's request was refused"
-            );
+            if let Some(left_out) = shared.limiter.line(Line::ForeignSite) {
+                let (reason, path) = (foreign.reason(), shortened(parts.uri.path()));
+                tracing::warn!(reason, path, left_out, "a browser's request was refused");
+            }
             foreign.answer()
         }
     }

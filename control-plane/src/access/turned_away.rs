@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use super::caller::Caller;
 use super::denied::Denied;
 use crate::connection::Peer;
+use crate::limits::{Limiter, Line};
 
 /// How many are remembered of those who are known, and of those who are not.
 const MOST: usize = 50;
@@ -37,13 +38,24 @@ pub(crate) struct TurnedAway(Mutex<Vec<Refusal>>);
 
 impl TurnedAway {
     /// Remembers one and tells the log of it, unless that was done a moment ago.
-    pub(crate) fn note(&self, peer: Option<&Peer>, caller: &Caller, service: &str, why: &Denied) {
+    pub(crate) fn note(
+        &self,
+        limiter: &Limiter,
+        peer: Option<&Peer>,
+        caller: &Caller,
+        service: &str,
+        why: &Denied,
+    ) {
         let principal = caller.principal();
         let address = peer.map(|peer| peer.address.ip().to_canonical().to_string()).unwrap_or_default();
         let is_known = !principal.is_empty();
         let who = if is_known { principal } else { format!("address {address}") };
-        if self.is_news(is_known, &who, service, &why.to_string(), SystemTime::now()) {
-            tracing::warn!(who, address, service, reason = why.reason(), %why, "a service was turned away");
+        let line = if is_known { Line::DeniedService } else { Line::DeniedStranger };
+        if self.is_news(is_known, &who, service, &why.to_string(), SystemTime::now())
+            && let Some(left_out) = limiter.line(line)
+        {
+            let reason = why.reason();
+            tracing::warn!(who, address, service, reason, %why, left_out, "a service was turned away");
         }
     }
 

@@ -25,7 +25,7 @@ use crate::connection::Peer;
 use crate::errors::Error;
 use crate::hub::{Admitted, Session};
 use crate::limits::layer::identity;
-use crate::limits::{Classed, Limit, Registered};
+use crate::limits::{Classed, Limit, Line, Registered};
 use crate::replicas;
 use crate::shared::Shared;
 use crate::store::Position;
@@ -101,7 +101,9 @@ pub(super) async fn serve(
         End::Slow => {
             shared.metrics.slow_consumers.increment(1);
             if let Some(peer) = peer {
-                tracing::warn!(%peer.address, "a stream did not read in time and was closed");
+                if let Some(left_out) = shared.limiter.line(Line::SlowReader) {
+                    tracing::warn!(%peer.address, left_out, "a stream did not read in time and was closed");
+                }
                 peer.cut_off();
             }
             Err(Status::resource_exhausted("the stream was not read in time"))
@@ -140,7 +142,7 @@ async fn open(
     let class = Class::read(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
     caller.permit_client(&class.service).map_err(|denied| {
         shared.metrics.denied(denied.reason());
-        shared.access.turned_away.note(peer, caller, &class.service, &denied);
+        shared.access.turned_away.note(&shared.limiter, peer, caller, &class.service, &denied);
         refused(denied.into())
     })?;
     let classed = shared.limiter.class(&who, class).map_err(refused)?;

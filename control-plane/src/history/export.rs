@@ -13,8 +13,11 @@ use prost::Message as _;
 use tonic::Request;
 
 use super::past::{self, Touched};
+use crate::access::Caller;
+use crate::connection::Peer;
 use crate::ending::{Answer, Out, Reader};
 use crate::errors::{Current, Error};
+use crate::limits::layer::identity;
 use crate::replicas::Peers;
 use crate::shared::Shared;
 use crate::store::Entry;
@@ -32,6 +35,9 @@ pub(super) async fn open(
     request: Request<v1::ExportRequest>,
 ) -> Result<Answer<v1::ExportResponse>, Error> {
     let reader = Reader::of(&request, shared);
+    let peer = request.extensions().get::<Peer>();
+    let who = peer.map(|peer| identity(&Caller::of(&request), peer)).unwrap_or_default();
+    let place = shared.limiter.export(&who)?;
     let request = request.into_inner();
     let table = match request.revision {
         Some(revision) => past::table_at(shared, "revision", revision).await?,
@@ -47,7 +53,10 @@ pub(super) async fn open(
     let objects = objects(&table, since);
     check(&objects)?;
     let of = shared.clone();
-    Ok(Answer::of(reader, AHEAD, |out| async move { send(&of.replicas, revision, objects, out).await }))
+    Ok(Answer::of(reader, AHEAD, |out| async move {
+        let _place = place;
+        send(&of.replicas, revision, objects, out).await
+    }))
 }
 
 /// A rule or guard as the table or the history has it.

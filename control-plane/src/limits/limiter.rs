@@ -7,12 +7,15 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::classes::{self, Classed, Classes};
+use super::lines::{Line, Lines};
 use super::partial::Partial;
 use super::tally::{Registered, Tally};
 use super::{Class, Limit, Limits, Rate, subscriber};
@@ -28,6 +31,11 @@ const MAX_OPEN_REQUESTS: usize = 256;
 const MAX_OPEN_URGENT: usize = 32;
 /// The same of those that have not: health, the page's files, signing in.
 const MAX_OPEN_VISITS: usize = 512;
+
+/// The most exports at the same time, and those of one identity: each holds the keys of all rules.
+const MAX_EXPORTS: usize = 8;
+const MAX_EXPORTS_PER_IDENTITY: usize = 4;
+const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// An open request that is counted.
 pub(crate) type Opened = (OwnedSemaphorePermit, Option<Registered>);
@@ -49,11 +57,14 @@ struct Inner {
     visit_room: Arc<Semaphore>,
     urgent_room: Arc<Semaphore>,
     requests_open: Tally,
+    export_room: Arc<Semaphore>,
+    exports: Tally,
     partial: Partial,
     reads: DefaultKeyedRateLimiter<String>,
     writes: DefaultKeyedRateLimiter<String>,
     written_kib: DefaultKeyedRateLimiter<String>,
     requests: AtomicU32,
+    lines: Lines,
 }
 
 impl Limiter {
@@ -73,11 +84,14 @@ impl Limiter {
             visit_room: Arc::new(Semaphore::new(MAX_OPEN_VISITS)),
             urgent_room: Arc::new(Semaphore::new(MAX_OPEN_URGENT)),
             requests_open: Tally::new(limits.max_open_requests_per_identity),
+            export_room: Arc::new(Semaphore::new(MAX_EXPORTS)),
+            exports: Tally::new(MAX_EXPORTS_PER_IDENTITY),
             partial: Partial::default(),
             reads: bucket(limits.reads),
             writes: bucket(limits.writes),
             written_kib: bucket(limits.written_kib),
             requests: AtomicU32::new(0),
+            lines: Lines::new(Instant::now()),
             limits,
             metrics,
         }))
@@ -90,6 +104,11 @@ impl Limiter {
     /// Counts that a limit was hit.
     pub(crate) fn hit(&self, limit: Limit) {
         self.0.metrics.limit_hit(limit);
+    }
+
+    /// Whether a line that a peer caused goes into the log: the number of those that were left out before it.
+    pub(crate) fn line(&self, line: Line) -> Option<u64> {
+        self.0.lines.due(line, Instant::now())
     }
 
     /// Room for one more connection.
@@ -164,6 +183,18 @@ impl Limiter {
     /// The same of an urgent request for which [`Self::open`] has no room. The caller's role was checked before.
     pub(crate) fn open_urgent(&self) -> Result<Opened, Error> {
         Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
+    }
+
+    /// Room for one more export, until what is returned is dropped.
+    pub(crate) fn export(&self, identity: &str) -> Result<Opened, Error> {
+        let over = |who: &str, most: usize| {
+            let text = format!("{who} {most} open exports, and no more are allowed; try again later");
+            Error::TooMuch { limit: Limit::Exports, text, again_after: Some(EXPORT_AGAIN_AFTER) }
+        };
+        let own = self.0.exports.take(identity);
+        let own = own.ok_or_else(|| over(&format!("{identity} has"), MAX_EXPORTS_PER_IDENTITY))?;
+        let room = self.0.export_room.clone().try_acquire_owned();
+        Ok((room.map_err(|_| over("there are", MAX_EXPORTS))?, Some(own)))
     }
 
     /// The bytes of messages that have come in part.
@@ -279,6 +310,21 @@ mod tests {
         assert_eq!(limit(limiter.stream("c").map(drop)), Limit::Streams);
         drop(first);
         drop(limiter.stream("a").unwrap());
+    }
+
+    #[test]
+    fn exports_are_few_of_each_identity_and_in_all() {
+        let limiter = limiter(1, 1);
+        let limit = |refused| match refused {
+            Err(Error::TooMuch { limit, .. }) => limit,
+            other => panic!("{other:?}"),
+        };
+        let mut held: Vec<_> = (0..MAX_EXPORTS_PER_IDENTITY).map(|_| limiter.export("a").unwrap()).collect();
+        assert_eq!(limit(limiter.export("a")), Limit::Exports);
+        held.extend((0..MAX_EXPORTS - held.len()).map(|n| limiter.export(&n.to_string()).unwrap()));
+        assert_eq!(limit(limiter.export("b")), Limit::Exports);
+        held.clear();
+        let _again = limiter.export("a").unwrap();
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod classes;
 pub(crate) mod layer;
 mod limiter;
+mod lines;
 mod partial;
 mod tally;
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub(crate) use classes::Classed;
 pub(crate) use limiter::Limiter;
+pub(crate) use lines::{Line, shortened};
 pub(crate) use tally::Registered;
 
 /// What a method does to what the server keeps.
@@ -144,11 +146,12 @@ pub(crate) enum Limit {
     OpenRequests,
     OpenRequestsPerIdentity,
     PartialMessages,
+    Exports,
     Queue,
 }
 
 impl Limit {
-    pub(crate) const ALL: [Self; 26] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::FirstByte,
         Self::Handshake,
         Self::RequestHead,
@@ -174,6 +177,7 @@ impl Limit {
         Self::OpenRequests,
         Self::OpenRequestsPerIdentity,
         Self::PartialMessages,
+        Self::Exports,
         Self::Queue,
     ];
 
@@ -204,6 +208,7 @@ impl Limit {
             Self::OpenRequests => "open_requests",
             Self::OpenRequestsPerIdentity => "open_requests_per_identity",
             Self::PartialMessages => "partial_messages",
+            Self::Exports => "exports",
             Self::Queue => "queue",
         }
     }

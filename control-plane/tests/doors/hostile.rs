@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use damper_control_plane::Rate;
+use damper_control_plane::{Auth, Rate};
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ClientConfig;
 use tonic::transport::Endpoint;
 use tower::{Service as _, ServiceExt as _};
+use tracing::subscriber::DefaultGuard;
 
 use crate::certificates::{Authority, Pair};
 use crate::harness::{HOUSE, Running, exchange, livez, shake, soon, start, start_alone, with_pair};
@@ -254,16 +255,55 @@ impl io::Write for Log {
     }
 }
 
+impl Log {
+    /// The log of this thread from now on.
+    fn begin(level: tracing::Level) -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let writer = log.clone();
+        let subscriber =
+            tracing_subscriber::fmt().with_max_level(level).with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+#[tokio::test]
+async fn floods_of_refused_requests_leave_few_lines_in_the_log() {
+    const REQUESTS: usize = 50;
+    let _alone = HOUSE.write().await;
+    let (log, _guard) = Log::begin(tracing::Level::INFO);
+    let folder = tempfile::TempDir::new().unwrap();
+    let server = start_alone(|settings| {
+        settings.auth = Auth::Tokens;
+        settings.bootstrap_token_file = Some(folder.path().join("token"));
+    })
+    .await;
+    let long = "a".repeat(8 << 10);
+    let foreign = format!("GET /{long} HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n");
+    let refused = [
+        grpc_web("Rules/ListRules", &[], 0, 0),
+        grpc_web("Distribution/Subscribe", &[], 0, 0),
+        foreign.into_bytes(),
+    ];
+    for request in refused.iter().cycle().take(REQUESTS * refused.len()) {
+        exchange(TcpStream::connect(server.address).await.unwrap(), request).await.unwrap();
+    }
+    let text = log.text();
+    for line in ["a request was denied", "a service was turned away", "a browser's request was refused"] {
+        let lines = text.matches(line).count();
+        assert!((1..REQUESTS / 2).contains(&lines), "{lines} times: {line}");
+    }
+    assert!(!text.contains(&long), "a peer writes what it likes into the log");
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn the_most_talkative_log_holds_no_key() {
     let _alone = HOUSE.write().await;
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    let (log, _guard) = Log::begin(tracing::Level::TRACE);
     let ours = Authority::new("ours");
     let pair = ours.server("localhost");
     let (plain, tls, config) = two(&ours, &pair).await;
@@ -271,7 +311,7 @@ async fn the_most_talkative_log_holds_no_key() {
     everything(&plain, &tls, &config).await;
     plain.stop().await;
     tls.stop().await;
-    let text = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    let text = log.text();
     assert!(text.len() > 10_000 && text.contains("told"), "the log was on: {} bytes", text.len());
     let key: Vec<&str> = pair.key.lines().filter(|line| !line.starts_with("-----")).collect();
     assert!(key.len() > 1);
