@@ -1,17 +1,21 @@
 //! One port: accepts connections as long as there is room, and carries each through its handshake.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,9 +23,9 @@ use super::activity::Activity;
 use super::serving::{protocol, serve};
 use super::socket::{Socket, Stream};
 use super::{Counted, Patience, Peer};
-use crate::limits::{Limit, Limiter, Registered};
+use crate::limits::{Limit, Limiter, Line, Registered};
 use crate::metrics::Metrics;
-use crate::tls::{ClientNames, HandshakeFailure, Keychain};
+use crate::tls::{ClientNames, HandshakeFailure, Keychain, Trust};
 
 /// The first byte of every TLS connection.
 const HANDSHAKE: u8 = 0x16;
@@ -53,7 +57,7 @@ impl Port {
         let port = Arc::new(self);
         loop {
             let accepted = tokio::select! {
-                accepted = accept(&listener) => accepted,
+                accepted = accept(&listener, &port.limiter) => accepted,
                 () = port.stopping.cancelled() => break,
             };
             let (stream, address) = accepted;
@@ -85,21 +89,24 @@ impl Port {
             () = cut.cancelled() => return,
             () = self.stopping.cancelled() => return,
         };
-        let Some((stream, certificate)) = opened else { return };
+        let Some(Opened { stream, certificate, untrusted }) = opened else { return };
         let tls = matches!(stream, Stream::Tls(_));
         let goodbye = cut.child_token();
         let counted = Arc::new(Mutex::new(Counted { newcomer: Some(newcomer), registered: None }));
         let peer = Peer { address, tls, certificate, cut, goodbye, counted };
         let socket = Socket { stream, activity: Activity::new(Instant::now()) };
-        serve(protocol, socket, peer, self).await;
+        tokio::select! {
+            () = serve(protocol, socket, peer, self) => {}
+            () = untrusted => {
+                if let Some(left_out) = self.limiter.line(Line::Untrusted) {
+                    tracing::info!(%address, left_out, "client certificate no longer trusted; connection closed");
+                }
+            }
+        }
     }
 
     /// Waits for the first byte and shakes hands.
-    async fn open(
-        &self,
-        stream: TcpStream,
-        address: SocketAddr,
-    ) -> Option<(Stream, Option<Arc<ClientNames>>)> {
+    async fn open(&self, stream: TcpStream, address: SocketAddr) -> Option<Opened> {
         let limits = self.limiter.limits();
         let mut first = [0];
         match timeout(limits.first_byte_within, stream.peek(&mut first)).await {
@@ -110,20 +117,16 @@ impl Port {
                 return None;
             }
         }
-        let Some(tls) = &self.tls else { return Some((Stream::Plain(stream), None)) };
+        let Some(tls) = &self.tls else { return Some(Opened::plain(stream)) };
         if first[0] != HANDSHAKE {
             self.failed(address, HandshakeFailure::NotTls);
             refuse_plaintext(stream, first[0]).await;
             return None;
         }
+        let trust = tls.trust();
         let handshake = TlsAcceptor::from(tls.config()).accept(stream);
         match timeout(limits.handshake_within, handshake).await {
-            Ok(Ok(stream)) => {
-                let (_, session) = stream.get_ref();
-                let shown = session.peer_certificates().and_then(<[_]>::first);
-                let certificate = shown.map(|shown| Arc::new(ClientNames::of(shown)));
-                Some((Stream::Tls(Box::new(stream)), certificate))
-            }
+            Ok(Ok(stream)) => Some(Opened::encrypted(stream, trust)),
             Ok(Err(error)) => {
                 self.failed(address, HandshakeFailure::of(&error));
                 tracing::debug!(%address, %error, "a TLS handshake failed");
@@ -142,6 +145,27 @@ impl Port {
     }
 }
 
+/// A connection after its handshake.
+struct Opened {
+    stream: Stream,
+    certificate: Option<Arc<ClientNames>>,
+    /// Ends when the client's certificate is no longer trusted.
+    untrusted: BoxFuture<'static, ()>,
+}
+
+impl Opened {
+    fn plain(stream: TcpStream) -> Self {
+        Self { stream: Stream::Plain(stream), certificate: None, untrusted: pending().boxed() }
+    }
+
+    fn encrypted(stream: TlsStream<TcpStream>, trust: Trust) -> Self {
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
+        let certificate = chain.first().map(|shown| Arc::new(ClientNames::of(shown)));
+        let stream = Stream::Tls(Box::new(stream));
+        Self { stream, certificate, untrusted: trust.lost(chain).boxed() }
+    }
+}
+
 /// Tells somebody who took the scheme for http.
 async fn refuse_plaintext(mut stream: TcpStream, first: u8) {
     if first.is_ascii_uppercase() {
@@ -152,7 +176,7 @@ async fn refuse_plaintext(mut stream: TcpStream, first: u8) {
 
 /// The next connection. One that failed while it was set up is its own affair; a machine out of sockets gets
 /// time to recover.
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+async fn accept(listener: &TcpListener, limiter: &Limiter) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
@@ -166,7 +190,9 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
                     io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
                 ) => {}
             Err(error) => {
-                tracing::warn!(%error, "no connection can be accepted");
+                if let Some(left_out) = limiter.line(Line::NotAccepted) {
+                    tracing::warn!(%error, left_out, "no connection can be accepted");
+                }
                 sleep(Duration::from_millis(100)).await;
             }
         }

@@ -1,17 +1,20 @@
 //! What TLS uses now, and how it follows the files.
 //!
 //! The files' contents are looked at, not their times or names: a mounted secret changes by swapping a symlink, an
-//! editor by renaming. A connection keeps what it began with, so a change drops none. What can not be used leaves what
-//! is in use; that is logged once per change, and a metric stays up until the files are good again.
+//! editor by renaming. A connection keeps what it began with, so that a new certificate ends none; it ends if its client's
+//! certificate is of an authority that is gone. What can not be used leaves what is in use; that is logged once per
+//! change, and a metric stays up until the files are good again.
 
 use std::fmt;
 use std::future::pending;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::rustls::ServerConfig;
 
+use super::authorities::{Authorities, Trust};
 use super::material::{Loaded, Material};
 use super::validity::Validity;
 use super::{Pem, Tls};
@@ -25,6 +28,7 @@ const STILL_TRIES: u32 = 50;
 pub(crate) struct Keychain {
     tls: Tls,
     current: RwLock<Current>,
+    authorities: watch::Sender<Authorities>,
     metrics: Metrics,
 }
 
@@ -48,9 +52,9 @@ impl Keychain {
         let material = Material::read(&tls)?;
         let loaded = material.load(&tls)?;
         tell(&loaded, &metrics);
-        let Loaded { config, validity } = loaded;
-        let current = Current { material, config, validity, refused: None };
-        Ok(Self { tls, current: RwLock::new(current), metrics })
+        let Loaded { config, authorities, validity } = loaded;
+        let current = RwLock::new(Current { material, config, validity, refused: None });
+        Ok(Self { tls, current, authorities: watch::Sender::new(authorities), metrics })
     }
 
     /// From when to when the certificate in use is good.
@@ -66,6 +70,11 @@ impl Keychain {
     /// What a new connection is served with.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).config.clone()
+    }
+
+    /// The authorities of clients from now on. To be taken before [`Self::config`], so that no change is missed.
+    pub(crate) fn trust(&self) -> Trust {
+        Trust(self.authorities.subscribe())
     }
 
     /// The certificate in use and its key, as PEM: what this server shows where it is a client itself.
@@ -114,9 +123,7 @@ impl Keychain {
             (Ok(material), Ok(loaded)) => {
                 tell(&loaded, &self.metrics);
                 self.tell_refused(None);
-                let Loaded { config, validity } = loaded;
-                let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-                *current = Current { material, config, validity, refused: None };
+                self.take(material, loaded);
                 *refused = None;
                 tracing::info!("new connections are served with the changed certificate");
             }
@@ -126,6 +133,17 @@ impl Keychain {
                 self.tell_refused(Some(faults));
                 *refused = Some(found);
             }
+        }
+    }
+
+    /// Serves new connections with this, and ends those that other authorities vouched for.
+    fn take(&self, material: Material, Loaded { config, authorities, validity }: Loaded) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let is_other = current.material.client_ca != material.client_ca;
+        *current = Current { material, config, validity, refused: None };
+        drop(current);
+        if is_other {
+            self.authorities.send_replace(authorities);
         }
     }
 

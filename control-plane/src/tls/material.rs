@@ -14,6 +14,7 @@ use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::authorities::Authorities;
 use super::validity::Validity;
 use super::{ClientCertificates, Pem, Tls};
 
@@ -32,6 +33,7 @@ pub(super) struct Material {
 /// What they come to.
 pub(super) struct Loaded {
     pub(super) config: Arc<ServerConfig>,
+    pub(super) authorities: Authorities,
     pub(super) validity: Validity,
 }
 
@@ -69,6 +71,7 @@ impl Material {
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(|error| vec![error.to_string()])?;
+        let authorities = Authorities(verifier.clone());
         let builder = match verifier {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
@@ -77,7 +80,7 @@ impl Material {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { config: Arc::new(config), validity: validity.unwrap_or_default() })
+        Ok(Loaded { config: Arc::new(config), authorities, validity: validity.unwrap_or_default() })
     }
 
     fn verifier(

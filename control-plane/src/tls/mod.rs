@@ -2,9 +2,10 @@
 //!
 //! [`Tls`] is what a server is told. [`material`] reads it and makes it into rustls's terms, with all faults at once;
 //! [`keychain`] holds what is in use and changes it when the files change; [`names`] says who a client's certificate
-//! is for, [`validity`] until when one is good. Sessions are never resumed: a certificate that is over, or no longer trusted, is found out at the next
-//! connection. Key material has no `Debug` that shows it, and rustls's own log is not compiled in.
+//! is for, [`validity`] until when one is good, [`authorities`] whether one is still trusted. Sessions are never resumed: a
+//! certificate that is over is found out at the next connection. Key material has no `Debug` that shows it, and rustls's own log is not compiled in.
 
+mod authorities;
 mod failure;
 mod keychain;
 mod material;
@@ -15,6 +16,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub(crate) use authorities::Trust;
 pub(crate) use failure::HandshakeFailure;
 pub(crate) use keychain::Keychain;
 pub(crate) use names::ClientNames;

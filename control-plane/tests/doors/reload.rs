@@ -13,7 +13,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tonic::Streaming;
 
 use crate::certificates::{Authority, Pair};
-use crate::harness::{Running, channel, shake, soon, start};
+use crate::harness::{Running, channel, shake, soon, start, with_pair};
 
 /// Points the folder's files at a new version, all at once.
 fn swap(folder: &Path, version: &str, pair: &Pair) {
@@ -83,5 +83,36 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_open_streams_go_o
     assert!(server.figure("damper_tls_certificate_expires_at_seconds").await > 1.7e9);
     goes_on(&mut watch).await;
     drop(watch);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn streams_end_with_the_authority_of_their_certificate() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let folder = TempDir::new().unwrap();
+    let trusted = folder.path().join("ca.pem");
+    std::fs::write(&trusted, [&*ours.pem, &theirs.pem].concat()).unwrap();
+    let server = start(|settings| {
+        settings.tls = Some(Tls {
+            client_ca: Some(Pem::File(trusted.clone())),
+            look_again_after: Duration::from_millis(50),
+            ..with_pair(&ours.server("localhost"))
+        });
+    })
+    .await;
+    let watch = async |shown: &Pair| {
+        let mut fleet = FleetClient::new(channel(server.address, &ours.trusting(Some(shown), b"h2")).await);
+        soon(fleet.watch(WatchRequest::default())).await.unwrap().into_inner()
+    };
+    let mut kept = watch(&ours.client("spiffe://example.org/shop")).await;
+    let mut ended = watch(&theirs.client("spiffe://example.org/cart")).await;
+    goes_on(&mut kept).await;
+    goes_on(&mut ended).await;
+
+    std::fs::write(folder.path().join("next"), &ours.pem).unwrap();
+    std::fs::rename(folder.path().join("next"), &trusted).unwrap();
+    soon(async { while let Ok(Some(_)) = ended.message().await {} }).await;
+    goes_on(&mut kept).await;
+    drop((kept, ended));
     server.stop().await;
 }
