@@ -109,6 +109,8 @@ pub(crate) struct Asked {
     pub(crate) options: v1::WriteOptions,
     digest: Digest,
     by: Asker,
+    /// How long the writer may be busy with others before it is refused.
+    taken_within: Duration,
 }
 
 /// Who asks, and from where.
@@ -157,12 +159,17 @@ impl Asked {
         if options.author.is_empty() {
             by.caller.name().clone_into(&mut options.author);
         }
-        Self { options, digest, by }
+        Self { options, digest, by, taken_within: Duration::MAX }
+    }
+
+    /// A write that has another way if the writer is busy for longer than this.
+    pub(crate) fn taken_within(self, taken_within: Duration) -> Self {
+        Self { taken_within, ..self }
     }
 
     /// What the server does by itself.
     pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
-        Self { options, digest: Digest::new(), by: Asker::itself() }
+        Self::of_parts(options, Digest::new(), Asker::itself())
     }
 
     /// Who asks, as far as it was proven.
@@ -274,7 +281,7 @@ pub(crate) async fn commit(
         (!matches!(subject, Subject::Kill(_))).then_some((subject, edit.value.is_none()))
     });
     let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
-    let committed = match shared.writer.propose(proposal).await {
+    let committed = match shared.writer.propose_within(asked.taken_within, proposal).await {
         Err(Refusal::Judged { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
             return Err(Error::Judged(entries));

@@ -1,4 +1,4 @@
-//! Kills while the store cannot take them: set and ended in memory, sent to clients and to the other replicas, and
+//! Kills while the store cannot take them, or has not begun to in time: set and ended in memory, sent to clients and to the other replicas, and
 //! written when the store is there again.
 
 use std::sync::Arc;
@@ -18,6 +18,8 @@ use crate::shared::Shared;
 use crate::table::{HeldKill, NotHeld, Subject, TableView};
 use crate::writer::{Committed, Proposal, ProposedEdit};
 
+/// How long the writer may be busy with what was asked for before. A large set can take it many seconds.
+pub(super) const IF_BUSY_FOR: Duration = Duration::from_secs(1);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long the follower may take to put a kill in force: it has no more to do than to publish it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -110,3 +112,6 @@ fn proposal(held: &HeldKill) -> Proposal {
         judge: None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,7 @@ pub(super) async fn kill(
     request: Request<v1::KillRequest>,
 ) -> Result<v1::KillResponse, Error> {
     let (asked, request) = Asked::read("kill", request, |request| request.options.take());
+    let asked = asked.taken_within(held::IF_BUSY_FOR);
     let said = request.expected_revision;
     let wanted = Wanted::read(request, asked.options.clone())?;
     asked.permit(&wanted.subjects)?;

@@ -21,6 +21,7 @@ pub(super) async fn unkill(
     request: Request<v1::UnkillRequest>,
 ) -> Result<v1::UnkillResponse, Error> {
     let (asked, request) = Asked::read("unkill", request, |request| request.options.take());
+    let asked = asked.taken_within(held::IF_BUSY_FOR);
     let options = &asked.options;
     let mut faults = Faults::none();
     check_options("options", options, &mut faults);

@@ -12,12 +12,9 @@ use v1::replicas_server::ReplicasServer;
 
 use super::everybody::Everybody;
 use super::*;
-use crate::metrics::Metrics;
 use crate::server::{Opened, Tasks, start};
-use crate::settings::{Settings, StoreUrl};
+use crate::store::Known;
 use crate::store::sled::SledStore;
-use crate::store::{Known, Store};
-use crate::table::TableView;
 
 /// More than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -32,15 +29,7 @@ struct Inside {
 async fn inside() -> Inside {
     let folder = tempfile::tempdir().unwrap();
     let store = SledStore::open(folder.path()).await.unwrap();
-    let view = TableView::of(&store.load().await.unwrap());
-    let (shared, tasks) = start(Opened {
-        settings: Settings::new(StoreUrl::Sled(folder.path().into())),
-        tls: None,
-        metrics: Metrics::new(),
-        address: "http://127.0.0.1:1".to_owned(),
-        store: Arc::new(store),
-        view,
-    });
+    let (shared, tasks) = start(Opened::over(Arc::new(store)).await);
     Inside { shared, _tasks: tasks, _folder: folder }
 }
 

@@ -44,6 +44,21 @@ pub(crate) struct Opened {
     pub(crate) view: TableView,
 }
 
+#[cfg(test)]
+impl Opened {
+    /// The inside of a server over this store, without ports.
+    pub(crate) async fn over(store: Arc<dyn Store>) -> Self {
+        Self {
+            settings: Settings::new(crate::settings::StoreUrl::Sled("unused".into())),
+            tls: None,
+            metrics: Metrics::new(),
+            address: "http://127.0.0.1:1".to_owned(),
+            view: TableView::of(&store.load().await.expect("the store is there")),
+            store,
+        }
+    }
+}
+
 /// Starts the tasks behind the services.
 pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
     let Opened { settings, tls, metrics, address, store, view } = opened;

@@ -271,20 +271,37 @@ impl Writer {
     ///
     /// Dropping the future does not undo a proposal that was already handed over.
     pub async fn propose(&self, proposal: Proposal) -> Result<Committed, Refusal> {
-        let deadline = Instant::now() + self.time_for(&proposal);
-        let (reply, answer) = oneshot::channel();
+        self.propose_within(Duration::MAX, proposal).await
+    }
+
+    /// The same of a proposal that is refused if the writer has not taken it up in this time.
+    pub(crate) async fn propose_within(
+        &self,
+        taken_within: Duration,
+        proposal: Proposal,
+    ) -> Result<Committed, Refusal> {
+        let time = self.time_for(&proposal);
+        let deadline = Instant::now() + time;
+        let taken_by = Instant::now() + taken_within.min(time);
+        let (reply, mut answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(WAITING));
         let pending = Pending { proposal, deadline, stage: stage.clone(), reply };
         let unavailable = |reason: &str| Err(Refusal::Unavailable { reason: reason.to_owned() });
         let queue = if pending.proposal.is_urgent() { &self.urgent } else { &self.queue };
-        match timeout_at(deadline, queue.send(pending)).await {
+        match timeout_at(taken_by, queue.send(pending)).await {
             Err(_) => return unavailable("too many proposals are waiting"),
             Ok(Err(_)) => return unavailable("the writer has stopped"),
             Ok(Ok(())) => {}
         }
-        match timeout_at(deadline, answer).await {
+        let early = match timeout_at(taken_by, &mut answer).await {
+            Err(_) if !move_on(&stage, WITHDRAWN) => timeout_at(deadline, answer).await,
+            early => early,
+        };
+        match early {
             Ok(Ok(answer)) => answer,
-            _ if move_on(&stage, WITHDRAWN) => unavailable("the store is busy with earlier proposals"),
+            _ if stage.load(Ordering::Acquire) == WITHDRAWN || move_on(&stage, WITHDRAWN) => {
+                unavailable("the store is busy with earlier proposals")
+            }
             _ => Err(Refusal::Uncertain { reason: "the store did not answer in time".to_owned() }),
         }
     }

@@ -337,6 +337,27 @@ async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
     assert!((5_000..5_010).contains(&taken) && (6_000..6_010).contains(&waiting), "{taken} {waiting}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_proposal_with_another_way_waits_for_others_no_longer_than_it_says() {
+    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let begun = Instant::now();
+    let large = writer.propose(proposal(vec![edit("a", Some("1"), None)]));
+    let behind = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let kill = ProposedEdit { key: "kills/a".to_owned(), ..edit("a", Some("1"), None) };
+        let refused = writer.propose_within(Duration::from_secs(1), proposal(vec![kill])).await;
+        (refused, begun.elapsed())
+    };
+    let (_, (refused, after)) = tokio::join!(large, behind);
+    assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "certainly not written: {refused:?}");
+    assert!((1_000..1_100).contains(&after.as_millis()), "{after:?}");
+    // What is being written is waited for.
+    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let alone =
+        writer.propose_within(Duration::from_secs(1), proposal(vec![edit("b", Some("1"), None)])).await;
+    assert!(matches!(alone, Err(Refusal::Uncertain { .. })), "{alone:?}");
+}
+
 /// Removes everything that does not begin with its name; must not touch `held`.
 #[derive(Debug)]
 struct OnlyMine;

@@ -5,12 +5,15 @@
 //! the entries, a hundred at a time, each transaction moving that mark from the value it compared. Any replica
 //! can take any of these last steps, and none can be taken twice.
 
+use std::time::Duration;
+
 use etcd_client::{Compare, Txn, TxnOp, TxnResponse};
+use tokio::time::timeout;
 
 use super::link::Failure;
 use super::{EtcdStore, ReadError, Tip};
 use crate::store::record::{self, CHANGES, COMPACTED, EPOCH, Encoded, HEAD, Head, PARTS, Unfinished};
-use crate::store::{Change, Entry, Error, Store};
+use crate::store::{Change, Entry, Error, is_urgent};
 
 /// How many operations a transaction gets; etcd's own limit is 128.
 const TXN_OPS: usize = 110;
@@ -26,6 +29,11 @@ const INLINE_BYTES: usize = 512 << 10;
 
 /// ... and above this when they do not: 64 of them still fit the deciding transaction.
 const INLINE_BYTES_LARGE: usize = 16 << 10;
+
+/// How long a commit may finish an earlier one, less than its proposer waits. It is refused then, and nothing of it is
+/// written.
+const FINISHED_WITHIN: Duration = Duration::from_secs(4);
+const FINISHED_WITHIN_IF_URGENT: Duration = Duration::from_secs(1);
 
 /// How often a commit that finds an earlier one unfinished finishes it and tries again.
 const TRIES: usize = 8;
@@ -62,7 +70,10 @@ impl EtcdStore {
                     }
                     return Ok(());
                 }
-                Ok(Decided::Behind(head)) => self.finish(&epoch, head).await?,
+                Ok(Decided::Behind(head)) => {
+                    let finished = timeout(finished_within(changes), self.finish(&epoch, head)).await;
+                    finished.unwrap_or_else(|_| Err(behind()))?;
+                }
                 Err(error) => {
                     if !matches!(error, Error::Uncertain { .. }) {
                         self.drop_parts(&draft).await;
@@ -72,9 +83,7 @@ impl EtcdStore {
             }
         }
         self.drop_parts(&draft).await;
-        Err(Error::Unavailable {
-            reason: "the entries of an earlier commit are still being written".to_owned(),
-        })
+        Err(behind())
     }
 
     async fn epoch(&self) -> Result<String, Error> {
@@ -195,7 +204,7 @@ impl EtcdStore {
     /// Writes the entries that a large commit still lacks.
     pub(super) async fn finish(&self, epoch: &str, head: Head) -> Result<(), Error> {
         let Some(unfinished) = head.unfinished else { return Ok(()) };
-        let changes = self.changes(unfinished.since, head.revision).await?;
+        let changes = self.changes_within(unfinished.since, head.revision, usize::MAX).await?;
         self.finish_with(epoch, head, &record::effect(&changes)).await
     }
 
@@ -269,6 +278,19 @@ impl EtcdStore {
         let options = etcd_client::DeleteOptions::new().with_range(self.full(to));
         TxnOp::delete(self.full(from), Some(options))
     }
+}
+
+/// How long an earlier commit may keep these changes waiting.
+fn finished_within(changes: &[Change]) -> Duration {
+    let edits = changes.iter().flat_map(|change| &change.edits);
+    match is_urgent(edits.map(|edit| (edit.key.as_str(), edit.value.as_ref()))) {
+        true => FINISHED_WITHIN_IF_URGENT,
+        false => FINISHED_WITHIN,
+    }
+}
+
+fn behind() -> Error {
+    Error::Unavailable { reason: "the entries of an earlier commit are still being written".to_owned() }
 }
 
 fn cost(key: &str, entry: Option<&Entry>) -> usize {
