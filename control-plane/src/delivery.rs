@@ -193,7 +193,7 @@ impl Deliveries {
             let all = Arc::new(AllReached::of(&shared.hub, table));
             Ok((all, begun.elapsed()))
         };
-        let (all, took) = shared.aside(work).await?;
+        let (all, took) = shared.aside_in_any_case(work).await?;
         *made = Some(Made { all: all.clone(), moves, at: Instant::now(), took });
         Ok(all)
     }
@@ -214,4 +214,42 @@ impl AllReached {
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::server::{Opened, start};
+    use crate::store::sled::SledStore;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_watcher_waits_its_turn_however_much_waits_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(SledStore::open(folder.path()).await.unwrap());
+        let (shared, _tasks) = start(Opened::over(store).await);
+        let (release, released) = mpsc::channel::<()>();
+        let mut first = Box::pin(shared.aside(move |_| Ok(released.recv().is_ok())));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        let mut waiting = Vec::new();
+        loop {
+            let mut next = Box::pin(shared.aside(|_| Ok(())));
+            if futures_util::poll!(&mut next).is_ready() {
+                break;
+            }
+            waiting.push(next);
+        }
+        let mut now = Box::pin(shared.deliveries.now(&shared));
+        assert!(futures_util::poll!(&mut now).is_pending(), "it was refused");
+        release.send(()).unwrap();
+        assert!(first.await.unwrap());
+        drop(waiting);
+        assert!(timeout(PATIENCE, now).await.expect("it has its turn").is_ok());
+    }
 }

@@ -75,6 +75,15 @@ impl Shared {
         self.turn.take(move |_| work(&shared)).await
     }
 
+    /// The same for what is done once for all who wait for it, so that it need not be refused when much waits.
+    pub(crate) async fn aside_in_any_case<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let shared = self.clone();
+        self.turn.take_in_any_case(move |_| work(&shared)).await
+    }
+
     /// The table once it has reached the revision.
     pub(crate) async fn table_at(&self, revision: u64, within: Duration) -> Result<Arc<TableView>, Error> {
         let mut table = self.table.clone();

@@ -1,16 +1,19 @@
 //! What the routes of a pattern measured: for proposals, which need many calls more than they need the last seconds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use damper_core::{Code, Pattern, Ratio, latency};
 
+use super::instance::{Instance, InstanceId};
 use super::tally::{self, COUNTERS, Tally};
 use super::window::Sums;
-use super::{Over, Stats};
+use super::{Over, Route, RouteBook, Stats};
 
 /// From so many calls on the last minute says enough by itself.
 const ENOUGH_CALLS: u64 = 1000;
+/// How many routes or processes are looked at while reports wait.
+const PART: usize = 16;
 
 /// All routes of a pattern together.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +28,11 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
+    fn with_latency(self, of: &Tally) -> Self {
+        let latency = of.iter().map(|(bucket, n)| (usize::from(bucket), n)).collect();
+        Self { calls: sum(of), latency, ..self }
+    }
+
     /// What this share of the calls did not exceed, in ten-thousandths, where so many are known that at least
     /// ten lie beyond.
     pub(crate) fn quantile(&self, share_bp: u32) -> Option<Duration> {
@@ -60,40 +68,66 @@ impl Measured {
 
 impl Stats {
     /// What the routes of a pattern measured: in the last minute where that is enough, else since their processes
-    /// started.
+    /// started. Reports are taken between its parts.
     pub(crate) fn measured(&self, pattern: &Pattern) -> Measured {
-        let now = self.now();
+        self.measured_in_parts(pattern, std::thread::yield_now)
+    }
+
+    pub(super) fn measured_in_parts(&self, pattern: &Pattern, mut between: impl FnMut()) -> Measured {
+        let matches = |book: &RouteBook| book.key.as_ref().is_some_and(|key| pattern.matches(key));
         let books = self.books();
-        let mut lately = Measured { lately: true, ..Measured::default() };
-        let (mut minute, mut counts, mut all) = (Tally::default(), Tally::default(), Tally::default());
-        for (route, book) in &books.routes {
-            if !book.key.as_ref().is_some_and(|key| pattern.matches(key)) {
-                continue;
+        let routes = books.routes.iter().filter(|(_, book)| matches(book));
+        let routes: Vec<Route> = routes.map(|(route, _)| route.clone()).collect();
+        drop(books);
+        between();
+        let (lately, minute) = self.measured_lately(&routes, &mut between);
+        if sum(&minute) >= ENOUGH_CALLS {
+            return lately.with_latency(&minute);
+        }
+        let (counts, all) = self.measured_ever(&routes.into_iter().collect(), &mut between);
+        let codes = Code::ALL.map(|code| (code, counts.count(tally::code(code)))).into();
+        Measured { lately: false, codes, ..lately }.with_latency(&all)
+    }
+
+    /// Of the last minute, with the latency apart.
+    fn measured_lately(&self, routes: &[Route], between: &mut impl FnMut()) -> (Measured, Tally) {
+        let (now, mut minute) = (self.now(), Tally::default());
+        let mut lately = Measured { lately: true, routes: routes.len(), ..Measured::default() };
+        for part in routes.chunks(PART) {
+            let books = self.books();
+            for book in part.iter().filter_map(|route| books.routes.get(route)) {
+                let (sums, _): (Sums<COUNTERS>, f64) = book.window.sums(now, Over::Minute.length());
+                for code in Code::ALL {
+                    let part = sums.of(tally::code(code)).round() as u64;
+                    let count = lately.codes.entry(code).or_default();
+                    *count = count.saturating_add(part);
+                }
+                for (bucket, n) in book.window.latency(now, Over::Minute.length()) {
+                    minute.add(u8::try_from(bucket).unwrap_or(u8::MAX), n);
+                }
             }
-            lately.routes += 1;
-            let (sums, _): (Sums<COUNTERS>, f64) = book.window.sums(now, Over::Minute.length());
-            for code in Code::ALL {
-                let part = sums.of(tally::code(code)).round() as u64;
-                let count = lately.codes.entry(code).or_default();
-                *count = count.saturating_add(part);
-            }
-            for (bucket, n) in book.window.latency(now, Over::Minute.length()) {
-                minute.add(u8::try_from(bucket).unwrap_or(u8::MAX), n);
-            }
-            for reported in books.instances.values().filter_map(|instance| instance.route(route)) {
-                all.add_all(&reported.totals.latency);
+            drop(books);
+            between();
+        }
+        (lately, minute)
+    }
+
+    /// Counts and latency since the processes started.
+    fn measured_ever(&self, routes: &HashSet<Route>, between: &mut impl FnMut()) -> (Tally, Tally) {
+        let (mut counts, mut latency) = (Tally::default(), Tally::default());
+        let processes: Vec<InstanceId> = self.books().instances.keys().cloned().collect();
+        for part in processes.chunks(PART) {
+            let books = self.books();
+            let there = part.iter().filter_map(|id| books.instances.get(id));
+            for (_, reported) in there.flat_map(Instance::routes).filter(|(route, _)| routes.contains(route))
+            {
+                latency.add_all(&reported.totals.latency);
                 counts.add_all(&reported.totals.counts);
             }
+            drop(books);
+            between();
         }
-        let (lately, of) = match sum(&minute) >= ENOUGH_CALLS {
-            true => (lately, minute),
-            false => {
-                let codes = Code::ALL.map(|code| (code, counts.count(tally::code(code))));
-                (Measured { lately: false, codes: codes.into(), ..lately }, all)
-            }
-        };
-        let latency = of.iter().map(|(bucket, n)| (usize::from(bucket), n)).collect();
-        Measured { calls: sum(&of), latency, ..lately }
+        (counts, latency)
     }
 }
 

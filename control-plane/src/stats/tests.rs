@@ -96,6 +96,25 @@ async fn processes_of_one_route_add_up_and_leave_the_sum_when_they_go() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reports_are_taken_while_a_pattern_is_measured() {
+    let stats = stats();
+    let all: Vec<_> = (0..100).map(|n| session(&n.to_string())).collect();
+    all.iter().for_each(|session| stats.connected(session));
+    pass(5).await;
+    for session in &all {
+        stats.report(session, &report("p.S/M", 1, 1, 0));
+    }
+    let mut between = 0;
+    let measured = stats.measured_in_parts(&Pattern::parse("*", "*", "*", "*").unwrap(), || {
+        between += 1;
+        // It would wait for ever if the figures were held.
+        stats.report(&all[0], &report("p.S/M", 1, 1, 0));
+    });
+    assert_eq!((measured.routes, measured.calls), (1, 100));
+    assert!(between > 100 / 20, "the figures were held for long: {between} times free");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_repeated_report_adds_nothing_and_a_lost_one_loses_nothing() {
     let (stats, one) = (stats(), session("one"));
     stats.connected(&one);
