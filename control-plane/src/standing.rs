@@ -156,6 +156,10 @@ impl Store for KnownStore {
         self.store.renew_epoch(current, predecessors).await
     }
 
+    fn is_full(&self) -> bool {
+        self.store.is_full()
+    }
+
     fn join(&self, id: &str, value: Bytes) -> Option<Presence> {
         self.store.join(id, value)
     }

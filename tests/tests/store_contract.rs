@@ -15,8 +15,8 @@ use bytes::Bytes;
 use damper_control_plane::store::etcd::{EtcdStore, Settings};
 use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{
-    Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_VALUE_BYTES, OpenError, Position, State, Store, Watch,
-    key,
+    Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_READ_BYTES, MAX_VALUE_BYTES, OpenError, Position, State,
+    Store, Watch, key,
 };
 use damper_tests::etcd::{Etcd, Tls};
 use futures_util::StreamExt;
@@ -100,6 +100,7 @@ contract!(
     a_change_is_all_or_nothing_to_every_reader,
     a_change_of_many_keys_is_one_change,
     a_change_of_many_bytes_is_one_change,
+    changes_are_read_so_many_bytes_at_a_time,
     a_commit_of_many_changes_keeps_each_of_them,
     a_watch_yields_every_change_once_while_writes_go_on,
     a_watch_and_the_head_go_on_after_reopening,
@@ -177,9 +178,21 @@ fn replayed(epoch: &str, changes: &[Change]) -> State {
     state
 }
 
+/// All changes, however many reads that takes.
+async fn all_changes(store: &Arc<dyn Store>) -> Vec<Change> {
+    let mut all = store.changes(0, u64::MAX).await.unwrap();
+    while let Some(reached) = all.last().map(|change| change.revision) {
+        match store.changes(reached, u64::MAX).await.unwrap() {
+            more if more.is_empty() => break,
+            more => all.extend(more),
+        }
+    }
+    all
+}
+
 async fn assert_entries_are_the_replay_of_all_changes(store: &Arc<dyn Store>) -> State {
     let state = store.load().await.unwrap();
-    let changes = store.changes(0, u64::MAX).await.unwrap();
+    let changes = all_changes(store).await;
     assert_eq!(state, replayed(&state.epoch, &changes));
     state
 }
@@ -291,6 +304,28 @@ async fn a_change_of_many_bytes_is_one_change(place: Place) {
     assert_eq!(next(&mut watch).await.unwrap(), big);
     assert_eq!(next(&mut watch).await.unwrap(), small);
     assert_entries_are_the_replay_of_all_changes(&store).await;
+}
+
+async fn changes_are_read_so_many_bytes_at_a_time(place: Place) {
+    let store = place.open().await;
+    let value = "x".repeat(MAX_VALUE_BYTES);
+    let mut made = Vec::new();
+    for revision in 1..=10 {
+        made.push(put(&store, revision, vec![edit("a", &value)]).await);
+    }
+    let first = store.changes(0, u64::MAX).await.unwrap();
+    let bytes: usize = first
+        .iter()
+        .flat_map(|change| &change.edits)
+        .filter_map(|edit| edit.value.as_ref())
+        .map(Bytes::len)
+        .sum();
+    assert!((1..10).contains(&first.len()) && bytes < MAX_READ_BYTES + 2 * MAX_VALUE_BYTES, "{bytes} bytes");
+    assert_eq!(all_changes(&store).await, made);
+    let mut watch = store.watch(&Position::at(0));
+    for change in &made {
+        assert_eq!(&next(&mut watch).await.unwrap(), change);
+    }
 }
 
 async fn a_commit_of_many_changes_keeps_each_of_them(place: Place) {
@@ -798,6 +833,7 @@ async fn what_a_full_etcd_has_written_is_acknowledged() {
         }
     };
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(store.is_full());
     assert_eq!(store.load().await.unwrap().revision, acknowledged, "what was refused was not written");
 }
 

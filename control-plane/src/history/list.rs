@@ -67,7 +67,7 @@ async fn search(
             return Ok(Some(upto + 1));
         }
         let after = upto.saturating_sub(READ).max(filter.revisions.start() - 1);
-        let read = match shared.store.changes(after, upto).await {
+        let (after, read) = match store::latest(&*shared.store, after, upto).await {
             Err(store::Error::Compacted { .. }) => return Ok(None),
             read => read?,
         };

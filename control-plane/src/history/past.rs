@@ -32,9 +32,11 @@ pub(super) async fn oldest(store: &dyn Store) -> Result<u64, store::Error> {
 
 /// The revision of the store, whether this replica has reached it or not.
 pub(super) async fn newest(shared: &Shared) -> Result<u64, Error> {
-    let reached = shared.table().revision();
-    let newer = shared.store.changes(reached, u64::MAX).await?;
-    Ok(newer.last().map_or(reached, |change| change.revision))
+    let mut newest = shared.table().revision();
+    while let Some(newer) = shared.store.changes(newest, u64::MAX).await?.last() {
+        newest = newer.revision;
+    }
+    Ok(newest)
 }
 
 /// The table once it has reached a revision, which must be there; `path` is where it was asked for.

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -149,17 +148,15 @@ impl Ledger {
 
 /// How many bytes a change takes in the store, about.
 fn size(change: &Change) -> u64 {
-    let Change { author, reason, peer, principal, request_id, edits, .. } = change;
+    let Change { author, reason, peer, principal, request_id, .. } = change;
     let texts = [author, reason, peer, principal, request_id].map(String::len);
-    let edits = edits.iter().map(|edit| {
-        let before = edit.before.as_ref().map_or(0, |entry| entry.value.len());
-        edit.key.len() + edit.value.as_ref().map_or(0, Bytes::len) + before
-    });
-    (CHANGE_BYTES + texts.iter().sum::<usize>() + edits.sum::<usize>()) as u64
+    (CHANGE_BYTES + texts.iter().sum::<usize>() + change.bytes()) as u64
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::store::sled::SledStore;
     use crate::store::{Edit, Entry};

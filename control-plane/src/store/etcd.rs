@@ -9,6 +9,7 @@
 //! `link` holds the connection, `commit` writes, `watch` follows; here is what reads.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -16,8 +17,8 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 
 use self::link::{Failure, Link};
 pub use self::settings::{Settings, Tls};
-use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, damaged};
-use super::{Change, Error, Identity, OpenError, Position, Presence, State, Store, Watch};
+use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, Record, damaged};
+use super::{Change, Error, Identity, MAX_READ_BYTES, OpenError, Position, Presence, State, Store, Watch};
 
 mod commit;
 mod link;
@@ -29,7 +30,7 @@ mod watch;
 pub const DEFAULT_PREFIX: &str = "/damper/";
 
 /// How many changes are read with one request; a record has at most 512 KiB.
-const CHANGES_PAGE: i64 = 64;
+const CHANGES_PAGE: i64 = 16;
 
 /// How many entries are read with one request.
 const ENTRIES_PAGE: i64 = 512;
@@ -51,6 +52,8 @@ struct Shared {
     prefix: String,
     /// The epoch this replica works with, from its last load.
     epoch: Mutex<Option<String>>,
+    /// Whether etcd had no room for the last write.
+    full: AtomicBool,
 }
 
 /// The keys that say where the store is, all read at one etcd revision.
@@ -88,12 +91,24 @@ impl EtcdStore {
     /// Checks the settings and reads the TLS files. etcd itself is contacted by the first request.
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
         let link = Link::new(&settings)?;
-        let shared = Shared { link, prefix: settings.prefix, epoch: Mutex::new(None) };
+        let shared =
+            Shared { link, prefix: settings.prefix, epoch: Mutex::new(None), full: AtomicBool::new(false) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
     fn link(&self) -> &Link {
         &self.shared.link
+    }
+
+    /// Sends a transaction that writes.
+    async fn write_txn(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
+        let answer = self.link().txn(txn).await;
+        match &answer {
+            Ok(answer) if answer.succeeded() => self.shared.full.store(false, Ordering::Relaxed),
+            Err(failure) if failure.full => self.shared.full.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+        answer
     }
 
     /// Our key as etcd's.
@@ -188,53 +203,80 @@ impl EtcdStore {
         mut take: impl FnMut(&str, Bytes) -> Result<(), Error>,
     ) -> Result<(), ReadError> {
         let end = to.map_or_else(|| end_of(&self.full("")), |to| self.full(to));
-        let mut next = self.full(from);
-        loop {
-            let options = GetOptions::new().with_range(end.clone()).with_limit(limit).with_revision(at);
-            let mut page = self.link().get(&next, &options).await?;
-            let more = page.more();
-            let pairs: Vec<KeyValue> = page.take_kvs();
-            if let Some(last) = pairs.last() {
-                next = [last.key(), b"\0"].concat();
-            }
-            for pair in pairs {
-                let (key, value) = pair.into_key_value();
-                take(self.own(&key)?, value.into())?;
-            }
-            if !more {
-                return Ok(());
-            }
+        let mut next = Some(self.full(from));
+        while let Some(from) = next {
+            next = self.page(from, &end, at, limit, &mut take).await?;
         }
+        Ok(())
     }
 
-    /// The changes `after + 1 ..= upto` as they were at an etcd revision.
-    async fn changes_at(&self, after: u64, upto: u64, at: i64) -> Result<Vec<Change>, ReadError> {
+    /// The first pairs of the keys `[from, end)`, which are whole ones; returns where the others begin.
+    async fn page(
+        &self,
+        from: Vec<u8>,
+        end: &[u8],
+        at: i64,
+        limit: i64,
+        mut take: impl FnMut(&str, Bytes) -> Result<(), Error>,
+    ) -> Result<Option<Vec<u8>>, ReadError> {
+        let options = GetOptions::new().with_range(end).with_limit(limit).with_revision(at);
+        let mut page = self.link().get(&from, &options).await?;
+        let pairs: Vec<KeyValue> = page.take_kvs();
+        let last = pairs.last().filter(|_| page.more());
+        let next = last.map(|last| [last.key(), b"\0"].concat());
+        for pair in pairs {
+            let (key, value) = pair.into_key_value();
+            take(self.own(&key)?, value.into())?;
+        }
+        Ok(next)
+    }
+
+    /// The changes `after + 1 ..= upto` as they were at an etcd revision; no more when they have so many bytes.
+    async fn changes_at(
+        &self,
+        after: u64,
+        upto: u64,
+        at: i64,
+        mut room: usize,
+    ) -> Result<Vec<Change>, ReadError> {
         if upto <= after {
             return Ok(Vec::new());
         }
-        let (from, to) = (record::change_key(after + 1), format!("{}\0", record::change_key(upto)));
-        let mut records = Vec::new();
-        self.pages(&from, Some(&to), at, CHANGES_PAGE, |key, value| {
-            let revision = record::revision_of(key).ok_or_else(|| damaged(format!("the key {key:?}")))?;
-            records.push((revision, record::decode_record(revision, &value)?));
-            Ok(())
-        })
-        .await?;
-        let mut changes = Vec::new();
-        for (revision, record) in records {
-            let mut parts = Vec::new();
-            if record.parts > 0 {
-                let from = record::part_key(revision, record.commit, 0);
-                let to = record::part_key(revision, record.commit, record.parts as usize);
-                let take = |_: &str, part| {
-                    parts.push(part);
-                    Ok(())
-                };
-                self.pages(&from, Some(&to), at, PARTS_PAGE, take).await?;
+        let end = self.full(&format!("{}\0", record::change_key(upto)));
+        let (mut next, mut changes) = (Some(self.full(&record::change_key(after + 1))), Vec::new());
+        while let Some(from) = next {
+            let mut records = Vec::new();
+            let take = |key: &str, value: Bytes| {
+                let revision = record::revision_of(key).ok_or_else(|| damaged(format!("the key {key:?}")))?;
+                records.push((revision, record::decode_record(revision, &value)?));
+                Ok(())
+            };
+            next = self.page(from, &end, at, CHANGES_PAGE, take).await?;
+            for (revision, record) in records {
+                let change = self.change_at(revision, &record, at).await?;
+                room = room.saturating_sub(change.bytes());
+                changes.push(change);
+                if room == 0 {
+                    return Ok(changes);
+                }
             }
-            changes.push(record::decode_change(revision, &record, &parts)?);
         }
         Ok(changes)
+    }
+
+    /// A change with its parts.
+    async fn change_at(&self, revision: u64, record: &Record, at: i64) -> Result<Change, ReadError> {
+        let mut parts = Vec::new();
+        if record.parts > 0 {
+            let from = record::part_key(revision, record.commit, 0);
+            let to = record::part_key(revision, record.commit, record.parts as usize);
+            let take = |_: &str, part| {
+                parts.push(part);
+                Ok(())
+            };
+            self.pages(&from, Some(&to), at, PARTS_PAGE, take).await?;
+        }
+        Ok(record::decode_change(revision, record, &parts)?)
     }
 
     /// The entries as they were at an etcd revision, which may be behind the head.
@@ -269,14 +311,26 @@ impl EtcdStore {
         })
         .await?;
         if let Some(unfinished) = tip.head.unfinished {
-            for change in self.changes_at(unfinished.since, tip.head.revision, tip.at).await? {
+            for change in self.changes_at(unfinished.since, tip.head.revision, tip.at, usize::MAX).await? {
                 state.apply(&change);
             }
         }
         Ok((state, tip))
     }
 
-    async fn changes_once(&self, after: u64, upto: u64) -> Result<Vec<Change>, ReadError> {
+    /// The changes `after + 1 ..= upto`; no more when they have so many bytes.
+    async fn changes_within(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, Error> {
+        for _ in 0..READS {
+            match self.changes_once(after, upto, room).await {
+                Err(ReadError::Gone) => {}
+                Err(ReadError::Store(error)) => return Err(error),
+                Ok(changes) => return Ok(changes),
+            }
+        }
+        Err(compacted_again())
+    }
+
+    async fn changes_once(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, ReadError> {
         let Some(tip) = self.tip().await? else {
             return Err(ReadError::Store(Error::Replaced { epoch: String::new() }));
         };
@@ -285,7 +339,7 @@ impl EtcdStore {
             return Err(ReadError::Store(Error::Replaced { epoch: tip.epoch }));
         }
         let upto = upto.min(tip.head.revision);
-        let changes = self.changes_at(after, upto, tip.at).await?;
+        let changes = self.changes_at(after, upto, tip.at, room).await?;
         if changes.is_empty() && after < upto {
             return Err(ReadError::Store(Error::Compacted { oldest: tip.compacted }));
         }
@@ -341,18 +395,15 @@ impl Store for EtcdStore {
     }
 
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
-        for _ in 0..READS {
-            match self.changes_once(after, upto).await {
-                Err(ReadError::Gone) => {}
-                Err(ReadError::Store(error)) => return Err(error),
-                Ok(changes) => return Ok(changes),
-            }
-        }
-        Err(compacted_again())
+        self.changes_within(after, upto, MAX_READ_BYTES).await
     }
 
     async fn compact(&self, revision: u64) -> Result<(), Error> {
         self.drop_changes(revision).await
+    }
+
+    fn is_full(&self) -> bool {
+        self.shared.full.load(Ordering::Relaxed)
     }
 
     fn join(&self, id: &str, value: Bytes) -> Option<Presence> {

@@ -43,6 +43,9 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// The largest change in bytes, keys and new values together.
 pub const MAX_CHANGE_BYTES: usize = 512 << 20;
 
+/// How many bytes of changes are read at once; the change that reaches this is the last one.
+pub const MAX_READ_BYTES: usize = 4 << 20;
+
 /// A place in the history of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
@@ -140,6 +143,17 @@ pub struct Edit {
     /// The entry as it was, or none where there was none. Kept with the change, so that what a key was before
     /// can be told also where the change that had set it is no longer kept.
     pub before: Option<Entry>,
+}
+
+impl Change {
+    /// The bytes of its keys and values, what it found included.
+    pub(crate) fn bytes(&self) -> usize {
+        let bytes = |edit: &Edit| {
+            let before = edit.before.as_ref().map_or(0, |before| before.value.len());
+            edit.key.len() + edit.value.as_ref().map_or(0, Bytes::len) + before
+        };
+        self.edits.iter().map(bytes).sum()
+    }
 }
 
 impl PartialEq for Change {
@@ -261,7 +275,7 @@ pub trait Store: Send + Sync + 'static {
     fn watch(&self, after: &Position) -> Watch;
 
     /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
-    /// beyond the head. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
+    /// beyond the head. Those beyond [`MAX_READ_BYTES`] are left out: read on after the last one. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
     /// empty answer means that nothing is newer; [`Error::Replaced`] when the head is behind `after`.
     async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error>;
 
@@ -273,9 +287,30 @@ pub trait Store: Send + Sync + 'static {
     /// another writer was faster.
     async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error>;
 
+    /// Whether its disk has no room: then only kills and removals are written, if anything. May wait for the disk.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
     /// kept. `value` is what it says of itself. None where a store has one server only.
     fn join(&self, id: &str, value: Bytes) -> Option<Presence>;
+}
+
+/// The newest changes of `after + 1 ..= upto`, of which the last is kept, and after which revision they begin: later than
+/// asked if all have more than [`MAX_READ_BYTES`].
+pub(crate) async fn latest(
+    store: &dyn Store,
+    mut after: u64,
+    upto: u64,
+) -> Result<(u64, Vec<Change>), Error> {
+    loop {
+        let read = store.changes(after, upto).await?;
+        match read.last() {
+            Some(last) if last.revision < upto => after = last.revision.max(after + (upto - after) / 2),
+            _ => return Ok((after, read)),
+        }
+    }
 }
 
 /// Whether a write of these keys and new values must not wait for others or for room: kills, and what removes entries,

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use self::disk::Disk;
 use super::record::{self, COMPACTED, EPOCH, HEAD, Head, LINEAGE, damaged};
-use super::{Change, Error, Identity, OpenError, Position, Presence, State, Store, Watch};
+use super::{Change, Error, Identity, MAX_READ_BYTES, OpenError, Position, Presence, State, Store, Watch};
 
 mod disk;
 
@@ -178,6 +178,10 @@ impl Store for SledStore {
         self.writing(move |inner| inner.compact(revision)).await
     }
 
+    fn is_full(&self) -> bool {
+        disk::is_full(&self.inner.path)
+    }
+
     fn join(&self, _id: &str, _value: Bytes) -> Option<Presence> {
         None
     }
@@ -319,10 +323,10 @@ impl Inner {
         }
         let upto = upto.min(seen.head);
         let mut changes: Vec<Change> = Vec::new();
-        let mut reached = after;
-        while reached < upto {
+        let (mut reached, mut room) = (after, MAX_READ_BYTES);
+        while reached < upto && room > 0 {
             let to = upto.min(reached + PAGE);
-            let page = self.shared()?.changes(reached, to)?;
+            let page = self.shared()?.changes(reached, to, &mut room)?;
             let is_gap = page.first().is_none_or(|first| first.revision != reached + 1);
             if is_gap {
                 // What was read before has been dropped meanwhile.
@@ -428,7 +432,8 @@ impl Held {
         value.map_or(Ok(0), |value| record::number(&value, COMPACTED))
     }
 
-    fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    /// Reads no more when there is no room.
+    fn changes(&self, after: u64, upto: u64, room: &mut usize) -> Result<Vec<Change>, Error> {
         let db = self.db()?;
         let mut changes = Vec::new();
         for pair in db.range(record::change_key(after + 1)..=record::change_key(upto)) {
@@ -441,7 +446,12 @@ impl Held {
                 let part = db.get(record::part_key(revision, record.commit, number)).map_err(failed)?;
                 parts.extend(part.map(|part| Bytes::copy_from_slice(&part)));
             }
-            changes.push(record::decode_change(revision, &record, &parts)?);
+            let change = record::decode_change(revision, &record, &parts)?;
+            *room = room.saturating_sub(change.bytes());
+            changes.push(change);
+            if *room == 0 {
+                break;
+            }
         }
         Ok(changes)
     }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::known::{Known, Plan};
 use super::requests::Requests;
 use super::{Committed, EntryLimit, Pending, Proposal, Refusal, Settings};
-use crate::store::{Error, MAX_CHANGES_PER_COMMIT, Store};
+use crate::store::{Error, MAX_CHANGES_PER_COMMIT, Store, latest};
 
 /// How many edits, changes counted as one each, go into one commit; more than one proposal only.
 const BATCH_EDITS: usize = 100;
@@ -224,8 +224,7 @@ impl Task {
         let mut requests = Requests::new(self.remember_requests);
         let mut upto = state.revision;
         while upto > 0 {
-            let after = upto.saturating_sub(PAGE);
-            let page = match self.store.changes(after, upto).await {
+            let (after, page) = match latest(&*self.store, upto.saturating_sub(PAGE), upto).await {
                 Err(Error::Compacted { .. }) => break,
                 page => page?,
             };

@@ -120,7 +120,7 @@ impl EtcdStore {
                 let key = record::part_key(revision, draft.commit, number);
                 let txn = Txn::new().and_then([self.put(&key, &part[..])]);
                 // Nobody sees a part before the deciding transaction: without it nothing is written.
-                self.link().txn(&txn).await.map_err(Failure::unavailable)?;
+                self.write_txn(&txn).await.map_err(Failure::unavailable)?;
             }
         }
         Ok(())
@@ -151,7 +151,7 @@ impl EtcdStore {
             self.get(HEAD),
             self.get(&first),
         ]);
-        let answer = match self.link().txn(&txn).await {
+        let answer = match self.write_txn(&txn).await {
             Err(failure) if failure.full => return self.decided_when_full(epoch, draft, failure).await,
             answer => answer.map_err(Failure::after_write)?,
         };

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::{CHANGES_PAGE, EtcdStore, ReadError};
 use crate::store::record::{self, CHANGES, EPOCH, HEAD, Head};
-use crate::store::{Change, Error, Position, Watch};
+use crate::store::{Change, Error, MAX_READ_BYTES, Position, Watch};
 
 /// The pause before the watch is opened again grows from the first to the second of these, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -88,7 +88,7 @@ impl Watcher {
         }
         if tip.head.revision > revision {
             let upto = tip.head.revision.min(revision + CHANGES_PAGE.unsigned_abs());
-            let changes = self.store.changes_at(revision, upto, tip.at).await?;
+            let changes = self.store.changes_at(revision, upto, tip.at, MAX_READ_BYTES).await?;
             if changes.first().is_none_or(|first| first.revision != revision + 1) {
                 return Err(Error::Compacted { oldest: tip.compacted }.into());
             }

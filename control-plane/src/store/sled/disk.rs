@@ -84,7 +84,7 @@ impl Disk {
     }
 
     fn reserve(&self) -> PathBuf {
-        self.path.join("reserve")
+        reserve(&self.path)
     }
 
     /// Whether a write of so many bytes has room. An urgent one gets the room that is kept, others leave it.
@@ -101,7 +101,7 @@ impl Disk {
     /// Makes the reserve where there is room for it and for more; whether it is there.
     fn keep_reserve(&self, more: u64) -> bool {
         let path = self.reserve();
-        if fs::metadata(&path).is_ok_and(|found| found.len() >= RESERVE_BYTES) {
+        if is_kept(&path) {
             return true;
         }
         if fs2::available_space(&self.path).is_ok_and(|room| room < RESERVE_BYTES + more) {
@@ -137,6 +137,20 @@ impl Disk {
         }
         self.is_full = is_full;
     }
+}
+
+fn reserve(folder: &Path) -> PathBuf {
+    folder.join("reserve")
+}
+
+fn is_kept(reserve: &Path) -> bool {
+    fs::metadata(reserve).is_ok_and(|found| found.len() >= RESERVE_BYTES)
+}
+
+/// Whether a small write that is not urgent has no room in a store's folder.
+pub(super) fn is_full(folder: &Path) -> bool {
+    let missing = if is_kept(&reserve(folder)) { 0 } else { RESERVE_BYTES };
+    fs2::available_space(folder).is_ok_and(|room| room < LEAST_ROOM + missing)
 }
 
 /// Makes the folder and what is missing above it durably, for the user alone: the hashes of tokens and the cluster key
