@@ -193,7 +193,7 @@ fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
 
 /// What the connected clients run on, and what is amiss with how many.
 fn write_clients(text: &mut String, shared: &Shared) {
-    let ClientFigures { by_source, behind, refusing, lacking, overridden } = ClientFigures::of(shared);
+    let ClientFigures { by_source, behind, refusing, lacking, overridden, held } = ClientFigures::of(shared);
     let mut clients =
         Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
@@ -221,6 +221,16 @@ fn write_clients(text: &mut String, shared: &Shared) {
             "Clients of this replica whose mode is overridden where they run.",
             overridden,
         ),
+        (
+            "damper_clients_held",
+            "Clients of this replica that hold more than the store, and keep it until an operator decides.",
+            held,
+        ),
+        (
+            "damper_store_full",
+            "1 while the store's disk has no room: only kills and removals are written.",
+            usize::from(shared.store.is_full()),
+        ),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
     }
@@ -235,6 +245,7 @@ struct ClientFigures {
     refusing: usize,
     lacking: usize,
     overridden: usize,
+    held: usize,
 }
 
 impl ClientFigures {
@@ -257,6 +268,7 @@ impl ClientFigures {
             figures.refusing += usize::from(progress.refuses(&table).next().is_some());
             figures.overridden += usize::from(progress.override_mode() != 0);
             drop(progress);
+            figures.held += usize::from(session.is_held());
             let class = &*session.class;
             let lacks = lacking.entry(class).or_insert_with(|| class.is_behind_rules(&table));
             figures.lacking += usize::from(*lacks);

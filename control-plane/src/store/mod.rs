@@ -287,7 +287,8 @@ pub trait Store: Send + Sync + 'static {
     /// another writer was faster.
     async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error>;
 
-    /// Whether its disk has no room: then only kills and removals are written, if anything. May wait for the disk.
+    /// Whether its disk has no room for what was written last, or for a small change: only kills and removals are
+    /// written then, if anything. May wait for the disk.
     fn is_full(&self) -> bool {
         false
     }

@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ struct Inner {
     path: PathBuf,
     /// Held alone while the database is changed or opened again.
     gate: RwLock<Held>,
+    /// The bytes of the last write that is not urgent, if it had no room; else 0.
+    refused: AtomicU64,
     /// What is durable, for watchers and for the comparison of a commit.
     seen: watch::Sender<Seen>,
 }
@@ -179,7 +182,7 @@ impl Store for SledStore {
     }
 
     fn is_full(&self) -> bool {
-        disk::is_full(&self.inner.path)
+        disk::is_full(&self.inner.path, self.inner.refused.load(Ordering::Relaxed))
     }
 
     fn join(&self, _id: &str, _value: Bytes) -> Option<Presence> {
@@ -200,7 +203,8 @@ impl Inner {
         let seen = read_seen(&db)
             .map_err(|error| OpenError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
         let gate = RwLock::new(Held { db: Some(db), is_sound: true, disk });
-        Ok(Self { path: path.to_owned(), gate, seen: watch::Sender::new(seen) })
+        let refused = AtomicU64::new(0);
+        Ok(Self { path: path.to_owned(), gate, refused, seen: watch::Sender::new(seen) })
     }
 
     /// The database, for reading.
@@ -381,8 +385,10 @@ impl Inner {
     fn write(&self, held: &mut Held, write: &Write) -> Result<(), Error> {
         let unavailable = |reason: String| Error::Unavailable { reason };
         match held.disk.has_room(write.bytes, write.is_urgent) {
-            Ok(true) => {}
+            Ok(true) if write.is_urgent => {}
+            Ok(true) => self.refused.store(0, Ordering::Relaxed),
             Ok(false) => {
+                self.refused.store(write.bytes, Ordering::Relaxed);
                 return Err(unavailable(
                     "its disk is full; free space or enlarge the volume. Until then only kills and removals \
                      are written"

@@ -156,6 +156,8 @@ async fn client_that_claims_more_is_held_and_moves_no_other() {
         assert!(message.kills.is_none(), "kills that it holds must stay: {message:?}");
         held.push(agent);
     }
+    let shown = server.get(server.metrics, "GET /metrics HTTP/1.1").await;
+    assert!(shown.contains("\ndamper_clients_held 3\n"), "{shown}");
     // What the server knows arrives at the others only, with their epoch; a kill is added to what the held ones have.
     let put = server.put(shop_rule(3)).await.revision;
     let (changed, _) = other.delta().await;

@@ -31,6 +31,7 @@ async fn main() -> anyhow::Result<()> {
         }
     };
     println!("refused {refusal}");
+    anyhow::ensure!(store.is_full(), "the store does not know that it is full");
     for number in 0..KILLS {
         write(&writer, "kills/a", Some(number.to_string().into())).await?;
         write(&writer, "kills/a", None).await?;
@@ -42,6 +43,7 @@ async fn main() -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     anyhow::ensure!(store.load().await?.entries.len() == 1, "the entries are not what was written");
+    anyhow::ensure!(!store.is_full(), "the store does not know that it has room");
     println!("written");
     Ok(())
 }

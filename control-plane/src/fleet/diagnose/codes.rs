@@ -26,6 +26,9 @@ codes! {
     STORE_UNACCEPTED = "store_unaccepted", Danger,
         "The store was emptied, replaced or set back: replicas and clients go on with what they had, and no change but a kill is possible.",
         "Bring back the store that is known; or `damper store refill` writes into it what is in memory, or `damper store accept` takes what it holds as the truth.";
+    STORE_FULL = "store_full", Danger,
+        "The disk of the store is full: kills can be set and ended, and nothing else can be changed.",
+        "Free space or enlarge the volume. For etcd compact and defragment it or raise its quota, then disarm the alarm.";
     CLIENT_HELD = "client_held", Danger,
         "Connected processes hold more than the store: nothing is taken from them, and no change but a kill arrives there.",
         "If the store was emptied or restored from a backup, bring it to what it should be and run `damper store accept`; else look at what these processes send.";

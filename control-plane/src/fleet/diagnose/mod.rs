@@ -69,6 +69,7 @@ struct Picture {
     last_export: Option<SystemTime>,
     /// Services that this one did not let in of late.
     turned_away: Vec<Refusal>,
+    store_is_full: bool,
     /// None = no TLS.
     certificate: Option<doors::Certificate>,
 }
@@ -111,6 +112,7 @@ fn picture(shared: &Shared, service: String, over: Over) -> Picture {
         replicas_wanted: shared.settings.replicas,
         last_export: shared.replicas.last_export(),
         turned_away: shared.access.turned_away.of_late(now),
+        store_is_full: shared.store.is_full(),
         certificate,
         clients: shared.hub.described(sessions, &table, LISTED).collect(),
         rows: shared.stats.rows_over(over, &table),

@@ -12,6 +12,7 @@ const HELD_FOR: Duration = Duration::from_secs(5);
 
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "the store is the one that is known", scope: entries, find: unaccepted },
+    Check { what: "the store has room", scope: entries, find: full },
     Check { what: "no client holds more than the store", scope: Picture::count_of_clients, find: held },
 ];
 
@@ -31,6 +32,11 @@ fn unaccepted(picture: &Picture) -> Vec<v1::Finding> {
         finding(codes::STORE_UNACCEPTED, "", message)
     });
     found.collect()
+}
+
+fn full(picture: &Picture) -> Vec<v1::Finding> {
+    let message = || "it refuses all changes but kills and removals for lack of room".to_owned();
+    picture.store_is_full.then(|| finding(codes::STORE_FULL, "", message())).into_iter().collect()
 }
 
 fn held(picture: &Picture) -> Vec<v1::Finding> {

@@ -36,6 +36,7 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
         replicas: Vec::new(),
         apart: Vec::new(),
         turned_away: Vec::new(),
+        store_is_full: false,
         certificate: None,
     }
 }
@@ -59,6 +60,15 @@ fn a_rule_is_observed_for_long_after_a_week_and_only_in_observe() {
     assert!(long(v1::Mode::Observe, 8 * DAY));
     assert!(!long(v1::Mode::Observe, 6 * DAY));
     assert!(!long(v1::Mode::Enforce, 8 * DAY));
+}
+
+#[test]
+fn full_store_is_a_danger() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    assert!(!codes(&picture).contains(&"store_full".to_owned()));
+    picture.store_is_full = true;
+    let findings = picture.diagnosis().findings;
+    assert_eq!((&*findings[0].code, findings[0].severity()), ("store_full", v1::Severity::Danger));
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Disk {
 
     /// Whether a write of so many bytes has room. An urgent one gets the room that is kept, others leave it.
     pub(super) fn has_room(&mut self, bytes: u64, is_urgent: bool) -> io::Result<bool> {
-        let needed = bytes.saturating_mul(3).saturating_add(LEAST_ROOM);
+        let needed = needed(bytes);
         let mut has_room = self.keep_reserve(needed) && fs2::available_space(&self.path)? >= needed;
         self.note(!has_room);
         if !has_room && is_urgent {
@@ -147,10 +147,15 @@ fn is_kept(reserve: &Path) -> bool {
     fs::metadata(reserve).is_ok_and(|found| found.len() >= RESERVE_BYTES)
 }
 
-/// Whether a small write that is not urgent has no room in a store's folder.
-pub(super) fn is_full(folder: &Path) -> bool {
+/// How much room a write of so many bytes may take.
+fn needed(bytes: u64) -> u64 {
+    bytes.saturating_mul(3).saturating_add(LEAST_ROOM)
+}
+
+/// Whether a write of so many bytes that is not urgent has no room in a store's folder.
+pub(super) fn is_full(folder: &Path, bytes: u64) -> bool {
     let missing = if is_kept(&reserve(folder)) { 0 } else { RESERVE_BYTES };
-    fs2::available_space(folder).is_ok_and(|room| room < LEAST_ROOM + missing)
+    fs2::available_space(folder).is_ok_and(|room| room < needed(bytes).saturating_add(missing))
 }
 
 /// Makes the folder and what is missing above it durably, for the user alone: the hashes of tokens and the cluster key
