@@ -719,6 +719,30 @@ async fn a_large_commit_that_was_cut_off_is_finished_by_the_next() {
     assert_entries_are_the_replay_of_all_changes(&store).await;
 }
 
+/// The kill is put in force from memory then; its writer finishing the large commit would take as long as that takes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_is_refused_in_time_while_another_writes_a_large_commit() {
+    let etcd = Etcd::start().await;
+    let [one, other] =
+        [etcd.store(PREFIX), etcd.store(PREFIX)].map(|store| Arc::new(store) as Arc<dyn Store>);
+    one.create().await.unwrap();
+    other.load().await.unwrap();
+    let edits = (0..100_000).map(|place| edit(&format!("rules/{place:06}"), "new")).collect();
+    let large = tokio::spawn(async move { one.commit(0, &[change(1, edits)]).await });
+    let is_unfinished = async || {
+        let head = etcd.client().await.get("/damper/head", None).await.unwrap();
+        head.kvs()[0].value_str().unwrap().contains("entries")
+    };
+    tokio::time::timeout(PATIENCE, async { while !is_unfinished().await {} })
+        .await
+        .expect("it is being written");
+    let kill = change(2, vec![edit("kills/a", "1")]);
+    let refused = other.commit(1, &[kill]).await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "certainly not written: {refused:?}");
+    assert!(!large.is_finished(), "it waited for the large commit");
+    large.await.unwrap().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swapped_etcd_is_noticed_by_watch_read_and_commit() {
     let etcd = Etcd::start().await;
