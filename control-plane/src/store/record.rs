@@ -15,6 +15,7 @@
 //! Revisions have a fixed width so that the order of the keys is the order of the changes.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -192,6 +193,16 @@ pub(super) fn lineage_text(predecessors: &[String], before: &[String]) -> String
 
 pub(super) fn change_key(revision: u64) -> String {
     format!("{CHANGES}{revision:020}")
+}
+
+/// The ranges of keys without the changes and their pieces, which may take much memory to read.
+pub(super) fn around_history() -> [(Bound<&'static str>, Bound<&'static str>); 3] {
+    // `0` follows `/`.
+    [
+        (Bound::Unbounded, Bound::Excluded(CHANGES)),
+        (Bound::Included("changes0"), Bound::Excluded(PARTS)),
+        (Bound::Included("parts0"), Bound::Unbounded),
+    ]
 }
 
 /// The start of all pieces of the change at `revision`, whoever wrote them.

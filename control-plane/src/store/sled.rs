@@ -30,7 +30,8 @@ mod disk;
 /// A record above this is written in parts: sled rewrites a value together with up to 15 neighbours.
 const INLINE_BYTES: usize = 64 << 10;
 
-/// The most memory that sled takes to remember what it read. By itself it takes 1 GiB.
+/// The memory above which sled forgets what it read. By itself it takes 1 GiB. It looks only at every 64th access to one
+/// of 256 groups of pages, so that of large values it may hold as much as the history.
 const CACHE_BYTES: u64 = 32 << 20;
 
 /// How many changes are read at once; commits go on between two such pages.
@@ -278,11 +279,13 @@ impl Inner {
         let Identity { epoch, revision, commit, lineage } = held.identity(seen, head)?;
         let commit = commit.unwrap_or_default();
         let mut state = State { epoch, revision, commit, lineage, ..State::default() };
-        for pair in held.db()?.iter() {
-            let (key, value) = pair.map_err(failed)?;
-            let key = text(&key)?;
-            if record::is_entry(key) {
-                state.entries.insert(key.to_owned(), record::decode_entry(key, &value)?);
+        for range in record::around_history() {
+            for pair in held.db()?.range::<&str, _>(range) {
+                let (key, value) = pair.map_err(failed)?;
+                let key = text(&key)?;
+                if record::is_entry(key) {
+                    state.entries.insert(key.to_owned(), record::decode_entry(key, &value)?);
+                }
             }
         }
         Ok(state)
