@@ -1,7 +1,7 @@
 //! Rules to services.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use damper_control_plane::Rate;
 use damper_proto::v1::{self, distributed_rule, server_message};
@@ -370,6 +370,46 @@ async fn a_client_that_does_not_read_is_cut_off_and_counted() {
     soon(counted).await;
     server.nobody_is_left().await;
     drop(shop);
+    server.stop().await;
+}
+
+/// What was waited for may go away; the time that passed since is not held against the next message.
+#[tokio::test]
+async fn a_client_that_read_late_gets_its_full_time_again() {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    let server = start_with(|settings| settings.slow_consumer_after = PATIENCE).await;
+    let mut reads = Agent::connect(&server, hello("cart")).await;
+    reads.snapshot().await;
+    assert_eq!(reads.interval().await, 5);
+    let changes = (0..50).map(|n| put_change(rule(key("*", "stock", &format!("stock.v1.Stock/M{n}")), 2)));
+    let messages: Vec<_> = std::iter::once(header(v1::WriteOptions::default())).chain(changes).collect();
+    server.rules().apply_rules(tokio_stream::iter(messages)).await.unwrap();
+    reads.delta().await;
+    // Its snapshot fills the window of the slow one, its report interval is behind it, the next change in the slot.
+    let channel = tonic::transport::Endpoint::from_shared(server.url.clone())
+        .unwrap()
+        .initial_stream_window_size(1024)
+        .connect_lazy();
+    let slow = Agent::over(channel, hello("shop")).await;
+    server.client_that(|client| client.identity.as_ref().unwrap().service == "shop").await;
+    let filled = server.put(shop_rule(2)).await.revision;
+    server.client_that(|client| client.sent_revision == filled).await;
+    // Both are to be told another interval, which is taken back before the slow one has room for it.
+    let watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap();
+    assert_eq!(reads.interval().await, 1);
+    drop(watch);
+    assert_eq!(reads.interval().await, 5);
+    tokio::time::sleep(PATIENCE).await;
+    let put = Instant::now();
+    server.put(shop_rule(3)).await;
+    soon(async {
+        while server.clients().await.len() > 1 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(put.elapsed() >= PATIENCE, "{:?}", put.elapsed());
+    drop((slow, reads));
     server.stop().await;
 }
 

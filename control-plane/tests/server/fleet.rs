@@ -1,8 +1,9 @@
 //! What the fleet does, as operators and the page see it.
 
-use damper_proto::v1::{self, server_message};
+use damper_proto::v1;
+use prost::Message as _;
 
-use crate::harness::{Agent, Running, hello, shop_rule, soon, start};
+use crate::harness::{Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start};
 
 fn report(calls: u64, attempts: u64) -> v1::Report {
     let fate = |fate: v1::Fate, count| v1::FateCount { fate: fate.into(), would: false, count };
@@ -100,21 +101,12 @@ async fn a_watch_resets_once_and_then_tells_what_changed() {
 async fn services_report_more_often_while_somebody_watches() {
     let server = start().await;
     let mut shop = Agent::connect(&server, hello("shop")).await;
-    assert_eq!(next_interval(&mut shop).await, 5);
+    assert_eq!(shop.interval().await, 5);
     let watch = server.fleet().watch(v1::WatchRequest::default()).await.unwrap();
-    assert_eq!(next_interval(&mut shop).await, 1);
+    assert_eq!(shop.interval().await, 1);
     drop(watch);
-    assert_eq!(next_interval(&mut shop).await, 5);
+    assert_eq!(shop.interval().await, 5);
     server.stop().await;
-}
-
-async fn next_interval(agent: &mut Agent) -> i64 {
-    loop {
-        let message = agent.any().await.unwrap().unwrap();
-        if let Some(server_message::Kind::ReportSettings(settings)) = message.kind {
-            return settings.interval.unwrap().seconds;
-        }
-    }
 }
 
 #[tokio::test]
@@ -124,5 +116,97 @@ async fn a_watch_of_odd_length_is_refused() {
     let request = v1::WatchRequest { interval, ..Default::default() };
     let refused = server.fleet().watch(request).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    server.stop().await;
+}
+
+/// All pages of the list of a service's clients.
+async fn paged(server: &Running, service: &str, page_size: u32) -> Vec<v1::ListClientsResponse> {
+    let service = service.to_owned();
+    let mut request = v1::ListClientsRequest { service, page_size, ..Default::default() };
+    let mut pages = Vec::new();
+    loop {
+        let page = soon(server.fleet().list_clients(request.clone())).await.unwrap().into_inner();
+        request.page_token.clone_from(&page.next_page_token);
+        pages.push(page);
+        if request.page_token.is_empty() {
+            return pages;
+        }
+    }
+}
+
+fn instances(pages: &[v1::ListClientsResponse]) -> Vec<&str> {
+    let clients = pages.iter().flat_map(|page| &page.clients);
+    clients.map(|client| client.identity.as_ref().unwrap().instance.as_str()).collect()
+}
+
+#[tokio::test]
+async fn clients_are_listed_in_pages() {
+    let server = start().await;
+    let mut connected = Vec::new();
+    for name in ["e", "b", "d", "a", "c"] {
+        let mut hello = hello("shop");
+        hello.identity.as_mut().unwrap().instance = name.to_owned();
+        connected.push(Agent::connect(&server, hello).await);
+    }
+    connected.push(Agent::connect(&server, hello("cart")).await);
+    for agent in &mut connected {
+        agent.snapshot().await;
+    }
+    let pages = paged(&server, "shop", 2).await;
+    assert_eq!(pages.iter().map(|page| page.clients.len()).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(instances(&pages), ["a", "b", "c", "d", "e"]);
+    assert!(pages.iter().all(|page| page.total == 5));
+    // A client that comes between two pages moves no other one.
+    let token = pages[0].next_page_token.clone();
+    let mut early = hello("shop");
+    early.identity.as_mut().unwrap().instance = "aa".to_owned();
+    let mut early = Agent::connect(&server, early).await;
+    early.snapshot().await;
+    let shop = v1::ListClientsRequest {
+        service: "shop".to_owned(),
+        page_size: 2,
+        page_token: token.clone(),
+        ..Default::default()
+    };
+    let second = server.fleet().list_clients(shop.clone()).await.unwrap().into_inner();
+    assert_eq!((instances(&[second.clone()]), second.total), (vec!["c", "d"], 6));
+    for wrong in [
+        v1::ListClientsRequest { service: "cart".to_owned(), ..shop.clone() },
+        v1::ListClientsRequest { page_token: format!("{token}/more"), ..shop.clone() },
+        v1::ListClientsRequest { page_size: 1001, ..shop },
+    ] {
+        let refused = server.fleet().list_clients(wrong).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    }
+    drop((connected, early));
+    server.stop().await;
+}
+
+/// The size of the answer depends on the clients, not on the rules that they lack features for.
+#[tokio::test]
+async fn clients_without_features_are_described_briefly() {
+    const RULES: usize = 500;
+    let server = start().await;
+    let changes = (0..RULES).map(|n| put_change(rule(key("*", &format!("callee-{n}"), "*"), 2)));
+    let messages: Vec<_> = std::iter::once(header(v1::WriteOptions::default())).chain(changes).collect();
+    server.rules().apply_rules(tokio_stream::iter(messages)).await.unwrap();
+    let mut connected = Vec::new();
+    for n in 0..100 {
+        let mut old = v1::Hello { features: Vec::new(), ..hello("shop") };
+        old.identity.as_mut().unwrap().instance = format!("shop-{n}");
+        connected.push(Agent::connect(&server, old).await);
+    }
+    for agent in &mut connected {
+        agent.snapshot().await;
+    }
+    let pages = paged(&server, "", 0).await;
+    assert_eq!(instances(&pages).len(), 100);
+    for page in &pages {
+        assert!(page.encoded_len() < 300 << 10, "{} bytes", page.encoded_len());
+        for client in &page.clients {
+            assert_eq!((client.withheld.len(), client.withheld_count as usize), (20, RULES));
+        }
+    }
+    drop(connected);
     server.stop().await;
 }

@@ -227,6 +227,16 @@ impl Agent {
         soon(self.responses.message()).await
     }
 
+    /// The next report interval that it is told, in seconds.
+    pub(crate) async fn interval(&mut self) -> i64 {
+        loop {
+            let message = self.any().await.unwrap().expect("the stream goes on");
+            if let Some(server_message::Kind::ReportSettings(settings)) = message.kind {
+                return settings.interval.unwrap().seconds;
+            }
+        }
+    }
+
     /// The next message that says something about rules.
     pub(crate) async fn next(&mut self) -> v1::ServerMessage {
         loop {

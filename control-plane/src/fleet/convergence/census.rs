@@ -317,4 +317,21 @@ mod tests {
             assert_eq!((counted.reaches(1.0), counted.is_hopeless(1.0)), (reaches, hopeless));
         }
     }
+
+    #[test]
+    fn clients_that_left_are_remembered_up_to_a_limit() {
+        let mut census = Census::new(1, Vec::new());
+        let begun = Instant::now();
+        for n in 0..MAX_GONE {
+            assert!(census.has_room(begun), "{n}");
+            let class = ("shop".to_owned(), "default".to_owned());
+            let left = Gone::Left { acknowledged_revision: 0, at: begun };
+            census.gone.insert(Names { class, instance: n.to_string() }, left);
+        }
+        assert!(!census.has_room(begun));
+        assert_eq!(census.count(begun).awaited as usize, MAX_GONE);
+        // Their return is no longer awaited.
+        assert!(census.has_room(begun + GRACE));
+        assert_eq!(census.count(begun + GRACE).told.left, 0);
+    }
 }
