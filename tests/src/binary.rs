@@ -51,7 +51,12 @@ impl Served {
 
     /// Starts a server with these arguments and waits until it says that it listens.
     pub fn start_with(arguments: &[&str]) -> Self {
-        let mut child = Command::new(damper())
+        Self::start_by(Command::new(damper()), arguments)
+    }
+
+    /// Starts a server by this command of the binary, and waits until it says that it listens.
+    pub fn start_by(mut command: Command, arguments: &[&str]) -> Self {
+        let mut child = command
             .arg("serve")
             .args(arguments)
             .stdin(Stdio::null())

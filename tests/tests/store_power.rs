@@ -7,9 +7,17 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
+use damper_proto::v1;
+use damper_proto::v1::kills_client::KillsClient;
+use damper_proto::v1::rules_client::RulesClient;
+use damper_sdk::{Damper, Options};
+use damper_tests::binary::Served;
 use damper_tests::disk::Disk;
+use damper_tests::hop::{Hop, call};
 use damper_tests::victim::{PATIENCE, assert_nothing_is_lost, kill_in_the_middle};
+use tonic::{Code, Request};
 
 /// Each round kills a victim in the middle of writing. In two of three rounds the power goes as well, and takes all that
 /// was not synced, or some of it. In the third round only the process ends: the next one goes on from what the system
@@ -115,4 +123,77 @@ fn serve_ends_with_69_on_a_full_disk_and_78_on_a_wrong_path() {
     };
     assert_eq!(status(&disk.root().join("store")), Some(69));
     assert_eq!(status(Path::new("/dev/null/store")), Some(78));
+}
+
+fn kill_of(callee: &str) -> v1::KillRequest {
+    let [any, callee] = ["*", callee].map(str::to_owned);
+    let key = v1::Pattern {
+        caller_service: any.clone(),
+        caller_cluster: any.clone(),
+        callee_service: callee,
+        callee_method: any,
+    };
+    let options = v1::WriteOptions { reason: "an incident".to_owned(), ..Default::default() };
+    v1::KillRequest { key: Some(key), calls: true, options: Some(options), ..Default::default() }
+}
+
+/// Asks the server for its kills until they are as they must become.
+async fn kills_that(of: &Served, are_so: impl Fn(&[v1::KillSwitch]) -> bool) -> Vec<v1::KillSwitch> {
+    let mut client = KillsClient::connect(of.url().to_owned()).await.unwrap();
+    let asking = async {
+        loop {
+            let listed = client.list_kills(v1::ListKillsRequest::default()).await.unwrap().into_inner().kills;
+            if are_so(&listed) {
+                return listed;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asking).await.expect("the kills become so")
+}
+
+/// Fail static over sled: while its disk fails a kill goes out from memory, nothing is taken from a client, and the kill
+/// is stored once the disk works again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_is_held_while_the_disk_of_sled_fails() {
+    let disk = Disk::new();
+    let store = format!("sled:{}", disk.root().join("store").display());
+    let serve = || {
+        let command = disk.command(damper_tests::binary::damper());
+        Served::start_by(command, &["--listen", "127.0.0.1:0", "--store", &store])
+    };
+    let mut server = serve();
+    let url = server.url().to_owned();
+    let mut kills = KillsClient::connect(url.clone()).await.unwrap();
+    kills.kill(kill_of("price")).await.unwrap();
+    let damper = Damper::connect(Options::new([&url]).service("shop")).unwrap();
+    damper.ready(PATIENCE).await.unwrap();
+    let hop = Hop::serve(None, |request| async { Ok(tonic::Response::new(request.into_inner())) }).await;
+    let is_killed = async |callee: &str| {
+        let layer = damper.client_layer(callee).unwrap();
+        let answer = call(hop.governed_channel(&layer).await, Request::new(String::new())).await;
+        answer.is_err_and(|status| status.code() == Code::Unavailable)
+    };
+    assert!(is_killed("price").await && !is_killed("stock").await);
+    disk.fail_writes(true);
+    let held = kills.kill(kill_of("stock")).await.expect("a kill is taken").into_inner();
+    assert!(held.kill.unwrap().unstored);
+    let sent = async {
+        while !is_killed("stock").await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, sent).await.expect("the client gets it");
+    assert!(is_killed("price").await, "it lost nothing");
+    let mut rules = RulesClient::connect(url.clone()).await.unwrap();
+    let key = kill_of("stock").key;
+    let policy = Some(v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() });
+    let rule = Some(v1::Rule { key, policy, ..Default::default() });
+    let refused = rules.put_rule(v1::PutRuleRequest { rule, ..Default::default() }).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    disk.fail_writes(false);
+    let all_stored = |kills: &[v1::KillSwitch]| kills.len() == 2 && kills.iter().all(|kill| !kill.unstored);
+    kills_that(&server, all_stored).await;
+    server.kill();
+    kills_that(&serve(), all_stored).await;
 }

@@ -1,4 +1,5 @@
-//! etcd is emptied under a running fleet: nothing is taken from any client until an operator decides.
+//! etcd is emptied under a running fleet, or goes away: nothing is taken from any client until an operator decides, or it
+//! is back.
 
 use std::time::Duration;
 
@@ -29,16 +30,15 @@ fn options(reason: &str) -> Option<v1::WriteOptions> {
     Some(v1::WriteOptions { reason: reason.to_owned(), ..v1::WriteOptions::default() })
 }
 
+fn pattern(callee: &str) -> v1::Pattern {
+    let [any, callee_service] = ["*", callee].map(str::to_owned);
+    let [caller_service, caller_cluster, callee_method] = [any.clone(), any.clone(), any];
+    v1::Pattern { caller_service, caller_cluster, callee_service, callee_method }
+}
+
 async fn kill(of: &ControlPlane, callee: &str) -> v1::KillSwitch {
-    let part = |name: &str| name.to_owned();
-    let key = v1::Pattern {
-        caller_service: part("*"),
-        caller_cluster: part("*"),
-        callee_service: part(callee),
-        callee_method: part("*"),
-    };
     let request = v1::KillRequest {
-        key: Some(key),
+        key: Some(pattern(callee)),
         calls: true,
         options: options("an incident"),
         ..Default::default()
@@ -107,9 +107,14 @@ impl World {
 
     /// Whether the clients refuse calls of stock, as the kill wants.
     async fn is_stock_killed(&self) -> Vec<bool> {
+        self.is_killed("stock").await
+    }
+
+    /// Which clients refuse calls of a callee.
+    async fn is_killed(&self, callee: &str) -> Vec<bool> {
         let mut killed = Vec::new();
         for damper in &self.services {
-            let layer = damper.client_layer("stock").expect("a good name");
+            let layer = damper.client_layer(callee).expect("a good name");
             let channel = self.stock.governed_channel(&layer).await;
             let answer = call(channel, Request::new(String::new())).await;
             killed.push(answer.is_err_and(|status| status.code() == Code::Unavailable));
@@ -188,5 +193,52 @@ async fn emptied_etcd_is_the_truth_once_it_is_accepted() {
     assert_eq!(world.is_stock_killed().await, [false; SERVICES]);
     let revision = one.apply(RULE).await;
     all_are_at(other, revision).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kills_are_held_while_etcd_is_away() {
+    let mut world = World::start().await;
+    world.etcd.kill();
+    let [one, other] = &world.replicas;
+    for replica in &world.replicas {
+        until("doctor reports it", || async {
+            let found = doctor(replica).await;
+            so(found.iter().any(|code| code == "store_stale"), found)
+        })
+        .await;
+        assert!(own(replica).await.unaccepted_store.is_none(), "it is no other store");
+    }
+    // Set through one, ended through the other.
+    assert!(kill(one, "cart").await.unstored && kill(one, "price").await.unstored);
+    until("the other replica has both", || async {
+        let listed = kills(other).await;
+        so(listed.iter().filter(|kill| kill.unstored).count() == 2 && listed.len() == 3, listed)
+    })
+    .await;
+    let request =
+        v1::UnkillRequest { key: Some(pattern("price")), options: options("over"), ..Default::default() };
+    other.kills().unkill(request).await.expect("its end is held too");
+    until("every client has one of them and what it had before", || async {
+        let killed =
+            [world.is_killed("cart").await, world.is_killed("price").await, world.is_stock_killed().await];
+        so(killed == [[true; SERVICES], [false; SERVICES], [true; SERVICES]], killed)
+    })
+    .await;
+    let refused = one.write(options("r").expect("options"), damper_tests::control_plane::puts(RULE)).await;
+    assert_eq!(refused.expect_err("nothing is written").code(), Code::Unavailable);
+    world.etcd.restart().await;
+    let [one, other] = &world.replicas;
+    for replica in [one, other] {
+        until("every kill is stored", || async {
+            let listed = kills(replica).await;
+            let callee = |kill: &v1::KillSwitch| kill.key.clone().unwrap_or_default().callee_service;
+            let mut callees: Vec<String> = listed.iter().map(callee).collect();
+            callees.sort();
+            so(callees == ["cart", "stock"] && listed.iter().all(|kill| !kill.unstored), listed)
+        })
+        .await;
+    }
+    assert_eq!(world.is_killed("cart").await, [true; SERVICES]);
     world.stop().await;
 }
