@@ -17,6 +17,8 @@ const SUBSCRIBE: &str = "/damper.v1.Distribution/Subscribe";
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// The window of a peer that reads.
 const OPEN: u32 = 1 << 20;
+/// A revision since which the history is long.
+const OLD_REVISION: u64 = 2;
 /// Between two tries of one attacker.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -38,8 +40,17 @@ pub(crate) fn without_token(attackers: &mut Attackers, address: SocketAddr) {
     }
 }
 
-/// With an agent's token: refusals with long reasons, messages that never end, long ones, classes, routes.
-pub(crate) fn with_agent(attackers: &mut Attackers, address: SocketAddr, token: &str) {
+/// With an agent's token: refusals with long reasons, messages that never end, long ones, classes, routes, hellos of
+/// revisions to come and of old ones.
+pub(crate) fn with_agent(attackers: &mut Attackers, address: SocketAddr, token: &str, epoch: &str) {
+    for revision in [u64::MAX, OLD_REVISION] {
+        for n in 0..2 {
+            let (token, epoch) = (token.to_owned(), epoch.to_owned());
+            attackers.spawn(async move {
+                again(move || claim(address, token.clone(), epoch.clone(), revision, n)).await;
+            });
+        }
+    }
     for n in 0..4 {
         let token = token.to_owned();
         attackers.spawn(async move { again(move || refuse(address, token.clone(), n)).await });
@@ -128,18 +139,45 @@ async fn show_nonsense(address: SocketAddr) -> Option<()> {
     Some(())
 }
 
-fn hello(cluster: &str, instance: &str) -> Bytes {
+fn hello(cluster: &str, instance: &str) -> v1::Hello {
     let [service, cluster, instance] = ["besieger", cluster, instance].map(str::to_owned);
-    let hello =
-        v1::Hello { identity: Some(v1::Identity { service, cluster, instance }), ..Default::default() };
-    framed(&v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) })
+    v1::Hello { identity: Some(v1::Identity { service, cluster, instance }), ..Default::default() }
 }
 
 /// A client that has said hello and reads.
 async fn client(wire: &mut Wire, cluster: &str, instance: &str) -> Option<Opened> {
+    subscribe(wire, hello(cluster, instance)).await
+}
+
+async fn subscribe(wire: &mut Wire, hello: v1::Hello) -> Option<Opened> {
     let mut opened = wire.open(SUBSCRIBE).await?;
-    opened.body.send_data(hello(cluster, instance), false).ok()?;
+    let hello = framed(&v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) });
+    opened.body.send_data(hello, false).ok()?;
     Some(opened)
+}
+
+/// 64 clients that claim to hold a revision: one to come, or an old one after which everything was changed often. Half
+/// of them name the commit that made it.
+async fn claim(address: SocketAddr, token: String, epoch: String, revision: u64, n: usize) -> Option<()> {
+    let mut wire = Wire::connect(address, OPEN, Some(&token)).await?;
+    let features: Vec<String> = damper_core::feature::ALL.iter().map(|name| (*name).to_owned()).collect();
+    let mut held = JoinSet::new();
+    for stream in 0..64_u64 {
+        let hello = v1::Hello {
+            epoch: epoch.clone(),
+            revision,
+            commit: stream.is_multiple_of(2).then_some(stream + 1),
+            features: features.clone(),
+            ..hello("default", &format!("claims-{revision}-{n}-{stream}"))
+        };
+        let Opened { answer, body } = subscribe(&mut wire, hello).await?;
+        held.spawn(async move {
+            let _ = swallow(answer).await;
+            drop(body);
+        });
+    }
+    sleep(Duration::from_secs(1)).await;
+    Some(())
 }
 
 /// 1,000 refusals of rules that are there, each with a reason of nearly the largest message.

@@ -58,7 +58,7 @@ async fn kills_are_answered_under_siege_by_an_agent() {
     let world = World::start().await;
     let token = world.token(Role::Agent, "agent").await;
     let mut attackers = Attackers::new();
-    attacks::with_agent(&mut attackers, world.address, &token);
+    attacks::with_agent(&mut attackers, world.address, &token, &world.epoch().await);
     besiege("agent", &world, attackers).await;
 }
 
@@ -75,6 +75,7 @@ async fn kills_are_answered_under_siege_by_a_viewer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_bounds_filled_at_once_fit_the_memory() {
     let world = World::start().await;
+    let epoch = world.epoch().await;
     let mut tokens = Vec::new();
     for n in 0..3 {
         let agent = world.token(Role::Agent, &format!("agent-{n}")).await;
@@ -83,7 +84,7 @@ async fn all_bounds_filled_at_once_fit_the_memory() {
     let mut attackers = Attackers::new();
     attacks::without_token(&mut attackers, world.address);
     for (agent, viewer) in &tokens {
-        attacks::with_agent(&mut attackers, world.address, agent);
+        attacks::with_agent(&mut attackers, world.address, agent, &epoch);
         attacks::with_viewer(&mut attackers, world.address, viewer);
     }
     tokio::time::sleep(length().0).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::kills_client::KillsClient;
 use damper_proto::v1::rules_client::RulesClient;
 use damper_proto::v1::tokens_client::TokensClient;
@@ -17,6 +18,8 @@ use tonic::transport::{Channel, Endpoint};
 pub(crate) const MEMORY_MIB: u64 = 512;
 /// Rules of all callers: every client is sent all of them.
 pub(crate) const RULES: usize = 3_000;
+/// How often each of them was changed.
+const WRITES: u32 = 8;
 
 /// How often a token is asked for.
 const TRIES: u32 = 12;
@@ -27,7 +30,7 @@ pub(crate) struct World {
     pub(crate) address: SocketAddr,
     admin: String,
     channel: Channel,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// How kills were answered.
@@ -40,6 +43,16 @@ pub(crate) struct Kills {
 impl World {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut before = Self::open(folder).await;
+        for attempts in 2..2 + WRITES {
+            before.put_rules(attempts).await;
+        }
+        before.server.terminate();
+        Self::open(before.folder).await
+    }
+
+    /// Starts a server, which remembers nothing of the changes that are in its store.
+    async fn open(folder: tempfile::TempDir) -> Self {
         let store = format!("sled:{}", folder.path().join("store").display());
         let first = folder.path().join("first-token");
         let server = Served::start_with(&[
@@ -56,18 +69,23 @@ impl World {
         let endpoint = Endpoint::from_shared(server.url().to_owned()).expect("a URL");
         let channel = endpoint.connect().await.expect("the server is there");
         let address = server.address().parse().expect("an address");
-        let world = Self { server, address, admin, channel, _folder: folder };
-        world.put_rules().await;
-        world
+        Self { server, address, admin, channel, folder }
+    }
+
+    /// The epoch of the store, which every client learns.
+    pub(crate) async fn epoch(&self) -> String {
+        let request = self.shown(v1::ListReplicasRequest {});
+        let listed = FleetClient::new(self.channel.clone()).list_replicas(request).await;
+        listed.expect("the server is there").into_inner().replicas.remove(0).epoch
     }
 
     fn shown<T>(&self, message: T) -> Request<T> {
         shown(&self.admin, message)
     }
 
-    async fn put_rules(&self) {
+    async fn put_rules(&self, attempts: u32) {
         let options = v1::WriteOptions { author: "siege".to_owned(), ..Default::default() };
-        let retry = v1::Retry { max_attempts: Some(2), ..Default::default() };
+        let retry = v1::Retry { max_attempts: Some(attempts), ..Default::default() };
         let policy = v1::Policy { mode: v1::Mode::Observe.into(), retry: Some(retry), ..Default::default() };
         let change = |n| {
             let key = Some(pattern(&format!("callee-{n}")));
