@@ -169,7 +169,7 @@ async fn clients_are_listed_in_pages() {
         ..Default::default()
     };
     let second = server.fleet().list_clients(shop.clone()).await.unwrap().into_inner();
-    assert_eq!((instances(&[second.clone()]), second.total), (vec!["c", "d"], 6));
+    assert_eq!((instances(std::slice::from_ref(&second)), second.total), (vec!["c", "d"], 6));
     for wrong in [
         v1::ListClientsRequest { service: "cart".to_owned(), ..shop.clone() },
         v1::ListClientsRequest { page_token: format!("{token}/more"), ..shop.clone() },
