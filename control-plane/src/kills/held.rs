@@ -18,8 +18,9 @@ use crate::shared::Shared;
 use crate::table::{HeldKill, NotHeld, Subject, TableView};
 use crate::writer::{Committed, Proposal, ProposedEdit};
 
-/// How long the writer may be busy with what was asked for before. A large set can take it many seconds.
-pub(super) const IF_BUSY_FOR: Duration = Duration::from_secs(1);
+/// How long the writer may be busy with what was asked for before, so that a kill is answered within a second. A large
+/// set can take it many seconds.
+pub(super) const IF_BUSY_FOR: Duration = Duration::from_millis(500);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long the follower may take to put a kill in force: it has no more to do than to publish it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);

@@ -39,8 +39,11 @@ async fn besiege(name: &str, world: &World, mut attackers: Attackers) {
     let (kills, ()) = tokio::join!(world.set_kills(stop.clone()), siege);
     attackers.shutdown().await;
     let peak = world.server.memory_peak_mib();
-    let Kills { answered, worst } = kills;
-    println!("{name}: {answered} kills answered, the slowest in {worst:?}; peak memory {peak} MiB");
+    let Kills { answered, from_memory, worst } = kills;
+    println!(
+        "{name}: {answered} kills answered, {from_memory} of them from memory, the slowest in {worst:?}; peak memory \
+         {peak} MiB"
+    );
     assert!(worst <= within, "{name}: a kill took {worst:?}");
     assert!(peak < MEMORY_MIB, "{name}: the server took {peak} MiB");
 }

@@ -37,6 +37,8 @@ pub(crate) struct World {
 #[derive(Debug, Default)]
 pub(crate) struct Kills {
     pub(crate) answered: usize,
+    /// Of these, the kills that the store had not taken yet.
+    pub(crate) from_memory: usize,
     pub(crate) worst: Duration,
 }
 
@@ -138,7 +140,8 @@ impl World {
                 ..Default::default()
             };
             let asked = Instant::now();
-            kills.kill(shown(&token, request)).await.expect("a kill is always answered");
+            let answer = kills.kill(shown(&token, request)).await.expect("a kill is always answered");
+            seen.from_memory += usize::from(answer.into_inner().kill.is_some_and(|kill| kill.unstored));
             seen.worst = seen.worst.max(asked.elapsed());
             seen.answered += 1;
             tokio::time::sleep(Duration::from_millis(100)).await;
