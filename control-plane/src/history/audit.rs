@@ -1,7 +1,7 @@
 //! The audit log: every change that passes a filter, the oldest first, a message for each rule or guard in it.
 //!
 //! It ends at the revision that is the newest when it begins. It goes as fast as it is read: no more than a page of
-//! changes is in memory.
+//! changes is in memory, which can be some MiB, so that there are few at once: as exports.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use damper_proto::v1;
 use tonic::Request;
 
 use super::filter::Changes;
-use super::object;
 use super::past::{changes, newest, oldest};
+use super::{export, object};
 use crate::ending::{Answer, Out, Reader};
 use crate::errors::Error;
 use crate::shared::Shared;
@@ -23,6 +23,7 @@ pub(super) async fn open(
     request: Request<v1::ExportAuditRequest>,
 ) -> Result<Answer<v1::Change>, Error> {
     let reader = Reader::of(&request, shared);
+    let place = export::place(shared, &request)?;
     let request = request.into_inner();
     let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
     let filter = Changes::read(request.filter)?;
@@ -33,11 +34,14 @@ pub(super) async fn open(
     let after = oldest.max(filter.revisions.start() - 1);
     let upto = newest(shared).await?.min(*filter.revisions.end());
     let producer = shared.clone();
-    Ok(Answer::of(reader, AHEAD, |out| async move { export(&producer, &filter, after, upto, &out).await }))
+    Ok(Answer::of(reader, AHEAD, |out| async move {
+        let _place = place;
+        send(&producer, &filter, after, upto, &out).await
+    }))
 }
 
 /// Sends the changes `after + 1 ..= upto`.
-async fn export(
+async fn send(
     shared: &Shared,
     filter: &Changes,
     after: u64,

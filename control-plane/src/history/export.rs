@@ -17,6 +17,7 @@ use crate::access::Caller;
 use crate::connection::Peer;
 use crate::ending::{Answer, Out, Reader};
 use crate::errors::{Current, Error};
+use crate::limits::Opened;
 use crate::limits::layer::identity;
 use crate::replicas::Peers;
 use crate::shared::Shared;
@@ -35,9 +36,7 @@ pub(super) async fn open(
     request: Request<v1::ExportRequest>,
 ) -> Result<Answer<v1::ExportResponse>, Error> {
     let reader = Reader::of(&request, shared);
-    let peer = request.extensions().get::<Peer>();
-    let who = peer.map(|peer| identity(&Caller::of(&request), peer)).unwrap_or_default();
-    let place = shared.limiter.export(&who)?;
+    let place = place(shared, &request)?;
     let request = request.into_inner();
     let table = match request.revision {
         Some(revision) => past::table_at(shared, "revision", revision).await?,
@@ -57,6 +56,13 @@ pub(super) async fn open(
         let _place = place;
         send(&of.replicas, revision, objects, out).await
     }))
+}
+
+/// Room for one more export or audit log of whoever asks.
+pub(super) fn place<T>(shared: &Shared, request: &Request<T>) -> Result<Opened, Error> {
+    let peer = request.extensions().get::<Peer>();
+    let who = peer.map(|peer| identity(&Caller::of(request), peer)).unwrap_or_default();
+    shared.limiter.export(&who)
 }
 
 /// A rule or guard as the table or the history has it.

@@ -18,8 +18,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 use tonic::Status;
 
-use super::limiter::Opened;
-use super::{Limit, Limiter, subscriber};
+use super::{Limit, Limiter, Opened, subscriber};
 use crate::access::Caller;
 use crate::access::methods::{self, Method};
 use crate::connection::Peer;

@@ -32,7 +32,8 @@ const MAX_OPEN_URGENT: usize = 32;
 /// The same of those that have not: health, the page's files, signing in.
 const MAX_OPEN_VISITS: usize = 512;
 
-/// The most exports at the same time, and those of one identity: each holds the keys of all rules.
+/// The most exports and audit logs at the same time, and those of one identity: each holds the keys of all rules, or a
+/// page of changes.
 const MAX_EXPORTS: usize = 8;
 const MAX_EXPORTS_PER_IDENTITY: usize = 4;
 const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -185,10 +186,11 @@ impl Limiter {
         Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
     }
 
-    /// Room for one more export, until what is returned is dropped.
+    /// Room for one more export or audit log, until what is returned is dropped.
     pub(crate) fn export(&self, identity: &str) -> Result<Opened, Error> {
         let over = |who: &str, most: usize| {
-            let text = format!("{who} {most} open exports, and no more are allowed; try again later");
+            let text =
+                format!("{who} {most} open exports or audit logs, and no more are allowed; try again later");
             Error::TooMuch { limit: Limit::Exports, text, again_after: Some(EXPORT_AGAIN_AFTER) }
         };
         let own = self.0.exports.take(identity);

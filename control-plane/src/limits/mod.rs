@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 pub(crate) use classes::Classed;
-pub(crate) use limiter::Limiter;
+pub(crate) use limiter::{Limiter, Opened};
 pub(crate) use lines::{Line, shortened};
 pub(crate) use tally::Registered;
 

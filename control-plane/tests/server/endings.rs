@@ -46,3 +46,22 @@ async fn a_backup_or_audit_log_that_the_server_breaks_off_does_not_end_well() {
     assert_eq!(end(audit).await.unwrap_err().code(), Code::Unavailable);
     server.stop().await;
 }
+
+/// Those that are not read keep what they have read of the store.
+#[tokio::test]
+async fn audit_logs_are_counted_as_exports() {
+    let server = start_with(|_| {}).await;
+    fill(&server).await;
+    let narrow = Endpoint::from_shared(server.url.clone()).unwrap().initial_stream_window_size(65_535);
+    let mut history = HistoryClient::new(narrow.connect_lazy());
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let opened = soon(history.export_audit(v1::ExportAuditRequest::default())).await;
+        unread.push(opened.unwrap().into_inner());
+    }
+    let refused = soon(history.export_audit(v1::ExportAuditRequest::default())).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert_eq!(refused.metadata().get("damper-limit").unwrap(), "exports");
+    end(unread.remove(0)).await.unwrap();
+    soon(history.export(v1::ExportRequest::default())).await.unwrap();
+}
