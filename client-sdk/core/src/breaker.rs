@@ -1,40 +1,38 @@
 //! The retry breaker: retries stop while too many attempts fail. It never stops a first attempt.
 //!
-//! An attempt that failed is counted **first**; then it may be retried if
+//! An attempt that failed is counted **first**. In the mode `credit` a retry of it is then paid for, see
+//! [`credit`](crate::credit). In the mode `ratio` it is free if
+//!
+//! ```text
+//! failures <= ratio x successes   and   failures + successes >= min_samples
+//! ```
+//!
+//! over the sliding window: with ratio 0.1 90 failures among 1,000 attempts may be retried (90 <= 0.1 x 910), 91 may
+//! not. Otherwise it is paid for from a purse of `min_failures` tokens, which is empty at the start and which a retry
+//! that succeeds and ten successes in a row fill. So a route with a call per second stays usable, and thousands of
+//! small callers do not keep an outage alive: each repeats next to nothing while nothing succeeds.
+//!
+//! A hedge is for an attempt that takes long and has not failed. It neither takes nor gives credit; it is counted as a
+//! failure and admitted if
 //!
 //! ```text
 //! failures <= max(ratio x successes, min_failures)   or   failures + successes < min_samples
 //! ```
 //!
-//! over the sliding window. With ratio 0.1 and no minimum 90 failures among 1,000 attempts may be retried
-//! (90 <= 0.1 x 910), 91 may not. `min_failures` keeps routes with a call per second usable.
+//! In either mode a guard's ratio must admit as well: `failures <= max_ratio x successes`.
 //!
-//! Because every failing attempt counts itself before it asks, the bound holds under any interleaving of
-//! threads: in a span of one window less one bucket no more retries are admitted than
-//! max(ratio x the successes seen by the last admitted one, `min_failures`, `min_samples` - 1). Nothing
-//! latches: what is older than the window is not counted, so retries resume at the latest one window after
-//! the fault clears.
+//! Because every failing attempt counts itself before it asks, what a ratio admits is bounded under any interleaving
+//! of threads: in a span of one window less one bucket it is no more than ratio x the successes seen by the last one
+//! that was admitted. Nothing latches: what is older than the window is not counted, and purses fill by successes.
 //!
-//! The bare ratio switches retries off when a share of ratio / (1 + ratio) of the attempts fails, 9.1 % for
-//! 0.1, although most retries would succeed; and it lets hundreds through when an outage begins, because so
-//! many successes precede it. **Adaptive** asks what retries achieve. They are refused
-//! - above the ratio while at least 10 of them ended in the window and fewer than half of these succeeded,
-//! - at any ratio during a run of 20 failures without a success between, but for one probe per bucket: where
-//!   only retries succeed nothing else could end the run,
-//! - over the budget, which is 0.2 and 1 per second unless the rule sets it.
-//!
-//! Source: ByteDance's retry governance (failures against successes, 10 x 1 s, 0.1); the minimum, the order of
-//! counting and asking, and the adaptive mode are ours.
+//! Source: ByteDance's retry governance (failures against successes, 10 x 1 s, 0.1); the order of counting and asking,
+//! the purse and the credit are ours.
 
 use crate::classify::{Failure, Pushback};
 use crate::code::{Code, CodeSet};
+use crate::fault::Ratio;
 use crate::policy::{BreakerMode, Policy, RetryBreaker};
 use crate::window::Counts;
-
-/// So many retries must have ended in the window before their success rate counts.
-const JUDGED_RETRIES: u64 = 10;
-/// A run of so many failures is an outage.
-const OUTAGE_RUN: u64 = 20;
 
 /// What counts as a failure unless the rule says otherwise: the callee is in trouble, whether or not the
 /// rule would retry it. Every other answer is a success: the callee is alive. What the rule retries counts as
@@ -61,55 +59,30 @@ pub fn is_failure(policy: Option<&Policy>, failure: &Failure) -> bool {
     codes.contains(failure.code) || failure.pushback == Some(Pushback::Stop) && !failure.no_more_retry
 }
 
-/// What a breaker goes by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
-    /// Attempts that ended in the window.
-    pub attempts: Counts,
-    /// Those of them that were retries or hedges.
-    pub repeats: Counts,
-    /// Failures without a success between.
-    pub run: u64,
-}
-
-/// What a breaker says to a retry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// Go.
-    Admitted,
-    /// Go if no other extra attempt was sent in this bucket.
-    Probe,
-    /// Not now.
-    Refused,
-}
-
-/// May an attempt that failed and has been counted be retried?
+/// True if a retry of an attempt that failed and has been counted costs nothing.
 #[must_use]
-pub fn judge(breaker: &RetryBreaker, evidence: Evidence) -> Word {
-    let Evidence { attempts, repeats, run } = evidence;
-    let below = admits(breaker, attempts);
-    match breaker.mode {
-        BreakerMode::Ratio if below => Word::Admitted,
-        BreakerMode::Ratio => Word::Refused,
-        BreakerMode::Adaptive if run >= OUTAGE_RUN => Word::Probe,
-        BreakerMode::Adaptive if below || !are_futile(repeats) => Word::Admitted,
-        BreakerMode::Adaptive => Word::Refused,
-    }
+pub fn is_free(breaker: &RetryBreaker, counts: Counts) -> bool {
+    let by_ratio = is_within(breaker.ratio, counts) && counts.total() >= u64::from(breaker.min_samples);
+    breaker.mode == BreakerMode::Ratio && by_ratio && is_within_guards(breaker, counts)
 }
 
-/// Enough retries ended, and fewer than half of them succeeded.
-fn are_futile(Counts { failures, successes }: Counts) -> bool {
-    failures.saturating_add(successes) >= JUDGED_RETRIES && successes < failures
-}
-
-/// True if an attempt that failed and has been counted may be retried by the ratio.
+/// True if an attempt that takes long, and was counted as failed for it, may be hedged.
 #[must_use]
-pub fn admits(breaker: &RetryBreaker, counts: Counts) -> bool {
-    let Counts { failures, successes } = counts;
-    let by_ratio = failures.saturating_mul(10_000) <= successes.saturating_mul(u64::from(breaker.ratio.bp()));
-    by_ratio
-        || failures <= u64::from(breaker.min_failures)
-        || failures.saturating_add(successes) < u64::from(breaker.min_samples)
+pub fn admits_hedge(breaker: &RetryBreaker, counts: Counts) -> bool {
+    let admits = is_within(breaker.ratio, counts)
+        || counts.failures <= u64::from(breaker.min_failures)
+        || counts.total() < u64::from(breaker.min_samples);
+    admits && is_within_guards(breaker, counts)
+}
+
+/// True if guards let an attempt that failed and has been counted be repeated.
+#[must_use]
+pub fn is_within_guards(breaker: &RetryBreaker, counts: Counts) -> bool {
+    breaker.max_ratio.is_none_or(|ratio| is_within(ratio, counts))
+}
+
+fn is_within(ratio: Ratio, Counts { failures, successes }: Counts) -> bool {
+    failures.saturating_mul(10_000) <= successes.saturating_mul(u64::from(ratio.bp()))
 }
 
 #[cfg(test)]

@@ -50,28 +50,12 @@ impl Spending {
         None
     }
 
-    /// Reserves an extra attempt if the budget has room for it and no other was reserved in the bucket of now.
-    pub fn reserve_alone(&self, budget: &Budget, now: Time) -> Option<Reservation> {
-        let reservation = self.reserve(budget, now)?;
-        if self.window.present(now).failures <= 1 {
-            return Some(reservation);
-        }
-        self.refund(reservation);
-        None
-    }
-
     /// True if an extra attempt would be within the budget.
     #[must_use]
     pub fn has_room(&self, budget: &Budget, now: Time) -> bool {
         let mut counts = self.window.counts(now);
         counts.failures = counts.failures.saturating_add(1);
         allows(budget, self.window.shape(), counts)
-    }
-
-    /// True if no extra attempt was reserved in the bucket of now.
-    #[must_use]
-    pub fn has_none(&self, now: Time) -> bool {
-        self.window.present(now).failures == 0
     }
 
     /// Gives back what was reserved and not sent.
@@ -162,16 +146,6 @@ mod tests {
         (0..100).for_each(|_| assert_eq!(spending.reserve(&budget, NOW), None));
         (0..10).for_each(|_| spending.count_call(NOW));
         assert!(spending.reserve(&budget, NOW).is_some());
-    }
-
-    #[test]
-    fn alone_means_the_only_one_of_its_bucket() {
-        let (spending, budget) = (spending(1_000), budget(10_000, 0));
-        assert!(spending.reserve_alone(&budget, NOW).is_some());
-        assert_eq!(spending.reserve_alone(&budget, NOW), None);
-        assert!(spending.reserve(&budget, NOW).is_some(), "the budget itself has room");
-        let next = NOW + Duration::from_secs(1);
-        assert!(spending.reserve_alone(&budget, next).is_some());
     }
 
     #[test]

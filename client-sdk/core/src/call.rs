@@ -23,7 +23,6 @@
 use std::time::Duration;
 
 use crate::backoff::Sequence;
-use crate::budget::Reservation;
 use crate::circuit::{Admission, Outcome};
 use crate::classify::Verdict;
 use crate::deadline;
@@ -33,6 +32,7 @@ use crate::route::Route;
 use crate::time::Time;
 
 use self::in_flight::{InFlight, Pending};
+use self::questions::Taken;
 
 mod ending;
 mod in_flight;
@@ -181,7 +181,7 @@ enum Next {
     Repeat {
         at: Time,
         kind: SendKind,
-        reserved: Option<Reservation>,
+        taken: Taken,
     },
     /// Beside what is in flight, if nothing speaks against it then.
     Hedge {
@@ -246,7 +246,7 @@ impl Call {
             Next::Repeat { .. } if route.switch().stops_repeats(now) => {
                 return self.finish(route, Ending::real(Fate::Killed), self.last, now);
             }
-            Next::Repeat { at, kind, .. } if at <= now => return self.send_again(route, kind, now),
+            Next::Repeat { at, kind, taken } if at <= now => return self.send_again(route, kind, taken, now),
             _ => {}
         }
         // Without a rule, and in observe mode, deadlines are passed on and nothing is cut.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::fault::Ratio;
 use crate::key::RouteKey;
 use crate::pattern::Pattern;
-use crate::policy::{BreakerMode, Mode, Policy};
+use crate::policy::{BreakerMode, Mode, Policy, RetryBreaker};
 use crate::table::{Rule, Table, Tightened};
 
 /// Which rule applies to a route, and why.
@@ -78,10 +78,11 @@ fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
 pub struct Bound {
     /// Attempts per call at most.
     pub max_attempts: u32,
-    /// Attempts per call in the long run, whatever fails: 1 + the ratio of the retry breaker or of the budget,
-    /// whichever is less, and beyond that `free_retries` per window. None: no better bound than `max_attempts`.
+    /// Attempts per call in the long run while repeats are in vain: 1 + what the retry breaker or the budget lets
+    /// through per call, whichever is less, and beyond that `free_retries` per window. None: no better bound than
+    /// `max_attempts`.
     pub steady: Option<Ratio>,
-    /// Extra attempts per window and process that the minima of that breaker or budget let through at any ratio.
+    /// Extra attempts per window and process beside that, whatever the traffic.
     pub free_retries: u32,
     /// The window; zero where nothing bounds by one.
     pub window: Duration,
@@ -96,14 +97,12 @@ impl Bound {
             Self { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
         let Some(policy) = repeats else { return once };
         let max_attempts = policy.max_attempts();
-        let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
-        let by_breaker = breaker
-            .map(|breaker| (breaker.ratio, breaker.min_failures.max(breaker.min_samples.saturating_sub(1))));
-        let by_cap = policy.cap().map(|cap| {
-            let free = u128::from(cap.min_per_second) * policy.window_shape().length().as_millis() / 1_000;
-            (cap.ratio, u32::try_from(free).unwrap_or(u32::MAX))
+        let by_breaker = policy.retry_breaker.map(|breaker| by_breaker(policy, &breaker));
+        let by_budget = policy.budget.map(|budget| {
+            let free = u128::from(budget.min_per_second) * policy.window_shape().length().as_millis() / 1_000;
+            (budget.ratio, u32::try_from(free).unwrap_or(u32::MAX))
         });
-        match by_breaker.into_iter().chain(by_cap).min() {
+        match by_breaker.into_iter().chain(by_budget).min() {
             None => Self { max_attempts, steady: None, ..once },
             Some((ratio, free_retries)) => Self {
                 max_attempts,
@@ -115,10 +114,21 @@ impl Bound {
     }
 }
 
+/// What a breaker lets through per call, and per window beside that.
+fn by_breaker(policy: &Policy, breaker: &RetryBreaker) -> (Ratio, u32) {
+    let by_ratio = (breaker.ratio, breaker.min_failures);
+    let by_hedge = (breaker.ratio, breaker.min_failures.max(breaker.min_samples.saturating_sub(1)));
+    let by_retry = match breaker.mode {
+        BreakerMode::Credit => (breaker.earn, 1),
+        BreakerMode::Ratio => by_ratio,
+    };
+    if policy.hedge.is_some() { by_hedge.max(by_retry) } else { by_retry }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Budget, Mode, Retry, RetryBreaker};
+    use crate::policy::{Budget, Hedge, HedgeDelay, Mode, Retry};
 
     fn rule(words: &str, policy: Policy) -> Arc<Rule> {
         let parts: Vec<&str> = words.split(' ').collect();
@@ -185,12 +195,15 @@ mod tests {
             Bound { max_attempts: 1, steady: Some(Ratio::ONE), free_retries: 0, window: Duration::ZERO };
         let steady = Some(Ratio::from_bp(11_000));
         let window = Duration::from_secs(10);
+        let by_credit =
+            Bound { max_attempts: 3, steady: Some(Ratio::from_bp(10_200)), free_retries: 1, window };
+        assert_eq!(bound(&policy), by_credit);
+        policy.hedge = Some(Hedge { delay: HedgeDelay::Fixed(window), max_hedges: 1 });
+        assert_eq!(bound(&policy), Bound { steady, ..by_credit }, "hedges go by the ratio");
+        policy.hedge = None;
+        let ratio = RetryBreaker { mode: BreakerMode::Ratio, min_failures: 3, ..RetryBreaker::default() };
+        policy.retry_breaker = Some(ratio);
         assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 3, window });
-        policy.retry_breaker = Some(RetryBreaker { min_samples: 20, ..RetryBreaker::default() });
-        assert_eq!(bound(&policy).free_retries, 19);
-        policy.retry_breaker = Some(RetryBreaker { mode: BreakerMode::Adaptive, ..RetryBreaker::default() });
-        let steady = Some(Ratio::from_bp(12_000));
-        assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 10, window });
         policy.budget = Some(Budget { ratio: Ratio::from_bp(500), min_per_second: 2 });
         let steady = Some(Ratio::from_bp(10_500));
         assert_eq!(bound(&policy), Bound { max_attempts: 3, steady, free_retries: 20, window });

@@ -3,7 +3,7 @@
 //! An SDK lists the features it has when it connects; the control plane derives from each rule those it
 //! needs and withholds the rule from a client without them, naming the feature. Names are only ever added.
 
-use crate::policy::{Backoff, BreakerMode, Growth, Jitter, OverMax, Policy, Waits};
+use crate::policy::{Backoff, BreakerMode, Growth, Jitter, OverMax, Policy, RetryBreaker, Waits};
 
 /// Everything `damper.v1` began with: mode, timeout, retry with its first four backoffs, breaker, chain flags.
 pub const BASE: &str = "base";
@@ -15,8 +15,8 @@ pub const BUDGET: &str = "budget";
 pub const STOP_WHEN: &str = "stop_when";
 /// `circuit_breaker`
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
-/// `retry_breaker.mode: adaptive`
-pub const ADAPTIVE: &str = "adaptive";
+/// `retry_breaker.mode: credit`. A client without it is sent the rule in the mode ratio.
+pub const CREDIT: &str = "credit";
 /// `retry.backoff` of the kinds incrementing, fibonacci, custom, sum and by_code; `over_max: stop`; jitter of
 /// a random backoff.
 pub const BACKOFFS: &str = "backoffs";
@@ -38,7 +38,7 @@ pub const ALL: &[&str] = &[
     BUDGET,
     STOP_WHEN,
     CIRCUIT_BREAKER,
-    ADAPTIVE,
+    CREDIT,
     BACKOFFS,
     HOLD_UNARY,
     CALL_ID,
@@ -53,9 +53,16 @@ pub fn lacking<'a>(policy: &Policy, has: impl Fn(&str) -> bool + 'a) -> Option<&
     needed(policy).find(|feature| !has(feature))
 }
 
-/// The features that carrying out the policy needs.
+/// The policy as a client carries it out that has no credit.
+#[must_use]
+pub fn without_credit(policy: &Policy) -> Policy {
+    let retry_breaker =
+        policy.retry_breaker.map(|breaker| RetryBreaker { mode: BreakerMode::Ratio, ..breaker });
+    Policy { retry_breaker, ..policy.clone() }
+}
+
+/// The features that carrying out the policy needs. Credit is none: see [`without_credit`].
 pub fn needed(policy: &Policy) -> impl Iterator<Item = &'static str> + use<> {
-    let adaptive = policy.retry_breaker.is_some_and(|breaker| breaker.mode == BreakerMode::Adaptive);
     let later_backoff = policy.retry.as_ref().is_some_and(|retry| !began_with(&retry.backoff));
     let uses = [
         (true, BASE),
@@ -63,7 +70,6 @@ pub fn needed(policy: &Policy) -> impl Iterator<Item = &'static str> + use<> {
         (policy.budget.is_some(), BUDGET),
         (policy.stop_when.is_some(), STOP_WHEN),
         (policy.circuit_breaker.is_some(), CIRCUIT_BREAKER),
-        (adaptive, ADAPTIVE),
         (later_backoff, BACKOFFS),
         (policy.hold_unary, HOLD_UNARY),
         (policy.call_id, CALL_ID),

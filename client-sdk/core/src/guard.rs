@@ -4,8 +4,8 @@
 //! ceiling is a minimum, a maximum or an intersection, so the order of guards does not matter and tightening
 //! twice changes nothing. What is cut, and by which guard, is told as [`Excess`].
 //!
-//! A ceiling on the retry breaker's ratio also switches a breaker on that was off, and makes an adaptive one
-//! go by the ratio alone, which it could exceed otherwise. Where no code is left to retry, calls are sent once;
+//! A ceiling on the retry breaker's ratio also switches a breaker on that was off. It holds in either mode of the
+//! breaker: what credit would pay for must be within the ratio too. Where no code is left to retry, calls are sent once;
 //! a policy that only hedges then does not hedge either, because its hedges repeat failed attempts too. The limit
 //! of an attempt stays: a guard takes no time limit away.
 //!
@@ -222,17 +222,17 @@ impl Cut {
         let Some(most) = most.filter(|_| self.policy.repeats()) else { return };
         let Some(breaker) = &mut self.policy.retry_breaker else {
             let default = RetryBreaker::default();
-            self.policy.retry_breaker = Some(RetryBreaker { ratio: default.ratio.min(most), ..default });
+            let ratio = default.ratio.min(most);
+            self.policy.retry_breaker = Some(RetryBreaker { ratio, max_ratio: Some(most), ..default });
             self.note("retry_breaker.enabled", "false: the retry breaker may not be off".to_owned());
             return;
         };
-        let (had, mode) = (breaker.ratio, breaker.mode);
+        let had = breaker.ratio;
+        // With credit the ratio is for hedges alone.
+        let is_used = breaker.mode == BreakerMode::Ratio || self.policy.hedge.is_some();
         breaker.ratio = had.min(most);
-        breaker.mode = BreakerMode::Ratio;
-        if mode == BreakerMode::Adaptive {
-            self.note("retry_breaker.mode", format!("adaptive can exceed a ratio of {most}"));
-        }
-        if had > most {
+        breaker.max_ratio = Some(breaker.max_ratio.map_or(most, |max| max.min(most)));
+        if had > most && is_used {
             self.note("retry_breaker.ratio", format!("{had} is more than {most}"));
         }
     }

@@ -21,6 +21,7 @@ pub mod chain;
 pub mod circuit;
 pub mod classify;
 mod code;
+pub mod credit;
 pub mod deadline;
 mod explain;
 pub mod failed_call;
@@ -59,7 +60,6 @@ pub use policy::{
 };
 pub use repeat_limit::RepeatLimit;
 pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
-pub use run::Run;
 pub use standing::Standing;
 pub use table::{Rule, Table, Tightened};
 pub use time::Time;

@@ -19,7 +19,7 @@ pub use backoff::{
 };
 pub use gates::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, BreakerMode, Budget,
-    CIRCUIT_CALLS, CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, LATENCY_PERCENTILE,
+    CIRCUIT_CALLS, CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, EARN, LATENCY_PERCENTILE,
     MIN_FAILURES, MIN_SAMPLES, RetryBreaker, STOP_MIN_SAMPLES, SUCCESS_RATE, StopWhen,
 };
 pub use hedge::{HEDGE_DELAY, HEDGE_PERCENTILE, Hedge, HedgeDelay, MAX_HEDGES};
@@ -50,7 +50,7 @@ pub struct Policy {
     pub hedge: Option<Hedge>,
     /// None: switched off. On by default.
     pub retry_breaker: Option<RetryBreaker>,
-    /// None: extra attempts are not capped (unless the retry breaker is adaptive).
+    /// None: extra attempts are not capped.
     pub budget: Option<Budget>,
     /// None: neither latency nor success rate stops retries.
     pub stop_when: Option<StopWhen>,
@@ -155,13 +155,6 @@ impl Policy {
             (None, Some(_)) => RETRYABLE,
             (None, None) => CodeSet::EMPTY,
         }
-    }
-
-    /// The cap on extra attempts. An adaptive retry breaker has one even if the policy says none.
-    #[must_use]
-    pub fn cap(&self) -> Option<Budget> {
-        let adaptive = self.retry_breaker.is_some_and(|breaker| breaker.mode == BreakerMode::Adaptive);
-        self.budget.or_else(|| adaptive.then(Budget::default))
     }
 
     /// The shape of the window that calls under this policy are counted in.

@@ -12,15 +12,19 @@ use std::time::Duration;
 use crate::budget::Spending;
 use crate::circuit::Circuit;
 use crate::code::Code;
+use crate::credit::Purse;
 use crate::fate::{Ending, Fate};
 use crate::fault::Percent;
 use crate::kill::Switch;
 use crate::latency::{Histogram, PerWindow, Recent, bucket_of};
 use crate::policy::{HedgeDelay, Policy};
-use crate::run::Run;
 use crate::table::Rule;
 use crate::time::Time;
 use crate::window::{Window, WindowShape};
+
+mod paying;
+
+pub(crate) use self::paying::Paid;
 
 /// While it is not known how long attempts usually take, so long is long enough.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
@@ -40,6 +44,8 @@ pub struct Route {
     /// The hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
     hedge_delay: Arc<PerWindow>,
     state: Arc<RouteState>,
+    /// The credit that all routes to the callee share.
+    callee: Arc<Purse>,
     /// The same for all calls, whatever rule they began with.
     switch: Arc<Switch>,
 }
@@ -64,8 +70,8 @@ pub struct RouteState {
     /// How long attempts took at least that a hedge overtook, or that were cut; made with the first rule that
     /// hedges by a percentile.
     overtaken: OnceLock<Box<Recent>>,
-    /// Failed attempts without a success between.
-    pub run: Run,
+    /// What pays for retries.
+    purse: Purse,
     /// The circuit breaker's state.
     pub circuit: Circuit,
     /// What has happened since the driver started.
@@ -114,12 +120,18 @@ impl Windows {
 }
 
 impl Route {
-    /// A route that nothing is known of yet.
+    /// A route that nothing is known of yet, the only one to its callee.
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
+        Self::sharing(Arc::default(), rule)
+    }
+
+    /// A route that nothing is known of yet; all routes of a process to one callee share a purse.
+    #[must_use]
+    pub fn sharing(callee: Arc<Purse>, rule: Option<Arc<Rule>>) -> Self {
         let windows = Arc::new(Windows::new(shape_for(rule.as_deref())));
-        Self { rule, windows, hedge_delay: Arc::default(), state: Arc::default(), switch: Arc::default() }
-            .prepared()
+        let (state, switch) = Default::default();
+        Self { rule, windows, hedge_delay: Arc::default(), state, callee, switch }.prepared()
     }
 
     /// The same route under another rule.
@@ -129,7 +141,8 @@ impl Route {
         let keep = rule.is_none() || shape == self.window().shape();
         let windows = if keep { Arc::clone(&self.windows) } else { Arc::new(Windows::new(shape)) };
         let (state, switch) = (Arc::clone(&self.state), Arc::clone(&self.switch));
-        Self { rule, windows, hedge_delay: Arc::default(), state, switch }.prepared()
+        let callee = Arc::clone(&self.callee);
+        Self { rule, windows, hedge_delay: Arc::default(), state, callee, switch }.prepared()
     }
 
     /// The same route under a switch of its own: for one method of several that are counted together.

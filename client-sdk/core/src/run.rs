@@ -13,11 +13,11 @@ const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
 
 /// A run of failures.
 #[derive(Debug, Default)]
-pub struct Run(AtomicU64);
+pub(crate) struct Run(AtomicU64);
 
 impl Run {
     /// One more failure. Says how long the run is with it; one whose last failure is older than `memory` is over.
-    pub fn extend(&self, now: Time, memory: Duration) -> u64 {
+    pub(crate) fn extend(&self, now: Time, memory: Duration) -> u64 {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
             let length = (length_at(old, now, memory) + 1).min(LENGTH_MAX);
@@ -30,16 +30,10 @@ impl Run {
     }
 
     /// A success.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
         }
-    }
-
-    /// How long the run is.
-    #[must_use]
-    pub fn length(&self, now: Time, memory: Duration) -> u64 {
-        length_at(self.0.load(Ordering::Relaxed), now, memory)
     }
 }
 
@@ -68,9 +62,7 @@ mod tests {
     fn a_run_grows_until_a_success_ends_it() {
         let run = Run::default();
         assert_eq!((1..=3).map(|ms| run.extend(at(ms), MEMORY)).collect::<Vec<_>>(), [1, 2, 3]);
-        assert_eq!(run.length(at(4), MEMORY), 3);
         run.end();
-        assert_eq!(run.length(at(4), MEMORY), 0);
         assert_eq!(run.extend(at(5), MEMORY), 1);
     }
 
@@ -78,9 +70,8 @@ mod tests {
     fn a_run_nobody_adds_to_is_over_by_time_alone() {
         let run = Run::default();
         run.extend(at(5_000), MEMORY);
-        assert_eq!(run.length(at(15_000), MEMORY), 1);
-        assert_eq!(run.length(at(15_001), MEMORY), 0);
-        assert_eq!(run.extend(at(15_001), MEMORY), 1);
+        assert_eq!(run.extend(at(15_000), MEMORY), 2);
+        assert_eq!(run.extend(at(25_001), MEMORY), 1);
     }
 
     #[test]
@@ -91,6 +82,6 @@ mod tests {
                 scope.spawn(|| (0..1_000).for_each(|_| _ = run.extend(at(1), MEMORY)));
             }
         });
-        assert_eq!(run.length(at(1), MEMORY), 4_000);
+        assert_eq!(run.extend(at(1), MEMORY), 4_001);
     }
 }

@@ -3,9 +3,7 @@
 //! It is what operators are shown. A call that fails counts itself before it asks, so the question here is the
 //! one that the next failing call would ask; nothing is reserved, booked or admitted for it.
 
-use crate::breaker::{self, Evidence, Word};
 use crate::circuit::Phase;
-use crate::policy::Policy;
 use crate::route::Route;
 use crate::time::Time;
 use crate::window::Counts;
@@ -39,32 +37,11 @@ impl Route {
         let settings = policy.circuit_breaker.as_ref();
         Some(Standing {
             window: self.window().counts(now),
-            breaker_refuses: self.breaker_refuses(policy, now),
-            budget_refuses: policy.cap().is_some_and(|cap| !self.spending().has_room(&cap, now)),
+            breaker_refuses: policy.retry_breaker.is_some_and(|breaker| self.holds_back(&breaker, now)),
+            budget_refuses: policy.budget.is_some_and(|cap| !self.spending().has_room(&cap, now)),
             circuit: settings.map(|settings| self.state().circuit.phase(settings, now)),
             killed,
         })
-    }
-
-    /// What the retry breaker goes by.
-    pub(crate) fn evidence(&self, now: Time) -> Evidence {
-        Evidence {
-            attempts: self.window().counts(now),
-            repeats: self.repeats().counts(now),
-            run: self.state().run.length(now, self.window().shape().length()),
-        }
-    }
-
-    fn breaker_refuses(&self, policy: &Policy, now: Time) -> bool {
-        let Some(breaker) = &policy.retry_breaker else { return false };
-        let mut evidence = self.evidence(now);
-        evidence.attempts.failures = evidence.attempts.failures.saturating_add(1);
-        evidence.run = evidence.run.saturating_add(1);
-        match breaker::judge(breaker, evidence) {
-            Word::Admitted => false,
-            Word::Probe => !self.spending().has_none(now),
-            Word::Refused => true,
-        }
     }
 }
 
@@ -77,7 +54,7 @@ mod tests {
     use crate::circuit::{Admission, Outcome};
     use crate::fault::Ratio;
     use crate::kill::{InForce, Kill};
-    use crate::policy::{BreakerMode, Budget, CircuitBreaker, Mode, Retry, RetryBreaker};
+    use crate::policy::{BreakerMode, Budget, CircuitBreaker, Mode, Policy, Retry, RetryBreaker};
     use crate::{Pattern, Rule};
 
     const NOW: Time = Time::from_micros(50_000_000);
@@ -108,26 +85,29 @@ mod tests {
 
     #[test]
     fn the_breaker_refuses_when_the_next_failure_would_be_one_too_many() {
-        let route = route(|_| {});
+        let route = route(|policy| {
+            let breaker = policy.retry_breaker.as_mut().unwrap();
+            (breaker.mode, breaker.min_failures) = (BreakerMode::Ratio, 0);
+        });
+        (0..30).for_each(|_| route.window().count_success(NOW));
         for failures in 1..=5 {
             route.window().count_failure(NOW);
             let standing = stands(&route, NOW);
-            assert_eq!(standing.window, Counts { failures, successes: 0 });
+            assert_eq!(standing.window, Counts { failures, successes: 30 });
             assert_eq!(standing.breaker_refuses, failures >= 3, "{failures}");
         }
-        assert!(!stands(&route, NOW + Duration::from_secs(11)).breaker_refuses, "by time alone");
+        assert!(stands(&route, NOW + Duration::from_secs(11)).breaker_refuses, "nothing has succeeded");
     }
 
     #[test]
-    fn an_adaptive_breaker_in_an_outage_refuses_once_the_probe_of_the_bucket_was_sent() {
-        let adaptive = RetryBreaker { mode: BreakerMode::Adaptive, ..RetryBreaker::default() };
-        let route = route(|policy| policy.retry_breaker = Some(adaptive));
-        for _ in 0..30 {
-            route.state().run.extend(NOW, Duration::from_secs(10));
-        }
+    fn the_breaker_refuses_while_there_is_no_credit() {
+        let route = route(|_| {});
+        let breaker = RetryBreaker::default();
+        assert!(stands(&route, NOW).breaker_refuses, "nothing has succeeded yet");
+        (0..10).for_each(|_| route.earn(&breaker));
         assert!(!stands(&route, NOW).breaker_refuses);
-        let reserved = route.spending().reserve_alone(&Budget::default(), NOW);
-        assert!(reserved.is_some() && stands(&route, NOW).breaker_refuses);
+        assert!(route.pay(&breaker, NOW).is_some());
+        assert!(stands(&route, NOW).breaker_refuses);
     }
 
     #[test]

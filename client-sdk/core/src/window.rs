@@ -57,6 +57,14 @@ pub struct Counts {
     pub successes: u64,
 }
 
+impl Counts {
+    /// Both together.
+    #[must_use]
+    pub fn total(self) -> u64 {
+        self.failures.saturating_add(self.successes)
+    }
+}
+
 /// The window itself.
 #[derive(Debug)]
 pub struct Window {
@@ -80,12 +88,21 @@ impl Window {
 
     /// Counts an attempt that failed at `now`.
     pub fn count_failure(&self, now: Time) {
-        self.count(now, |bucket| Bucket { failures: (bucket.failures + 1).min(COUNT_MAX), ..bucket });
+        self.count(true, now);
     }
 
     /// Counts an attempt that succeeded at `now`.
     pub fn count_success(&self, now: Time) {
-        self.count(now, |bucket| Bucket { successes: (bucket.successes + 1).min(COUNT_MAX), ..bucket });
+        self.count(false, now);
+    }
+
+    /// Counts an attempt that ended at `now`. True if it is the first of its bucket.
+    pub(crate) fn count(&self, is_failure: bool, now: Time) -> bool {
+        if is_failure {
+            self.add(now, |bucket| Bucket { failures: (bucket.failures + 1).min(COUNT_MAX), ..bucket })
+        } else {
+            self.add(now, |bucket| Bucket { successes: (bucket.successes + 1).min(COUNT_MAX), ..bucket })
+        }
     }
 
     /// Takes back one failure that was counted at `at`, unless its bucket has left the window since.
@@ -106,15 +123,6 @@ impl Window {
                 Err(changed) => old = changed,
             }
         }
-    }
-
-    /// What was counted in the bucket of `now` so far.
-    #[must_use]
-    pub fn present(&self, now: Time) -> Counts {
-        let slot = self.slot(now);
-        let word = self.buckets.get(slot.index).map_or(0, |word| word.load(Ordering::SeqCst));
-        let bucket = Bucket::unpack(word);
-        if not_before(bucket.lap, slot.lap) { bucket.counts() } else { Counts::default() }
     }
 
     /// What was counted in the window that ends at `now`; also what another thread counted a moment later.
@@ -147,18 +155,19 @@ impl Window {
         sum
     }
 
-    fn count(&self, now: Time, add: impl Fn(Bucket) -> Bucket) {
+    fn add(&self, now: Time, add: impl Fn(Bucket) -> Bucket) -> bool {
         let slot = self.slot(now);
         let Some(word) = self.buckets.get(slot.index) else {
-            return;
+            return false;
         };
         let mut old = word.load(Ordering::SeqCst);
         loop {
             let bucket = Bucket::unpack(old);
             // A bucket that is already on a later lap takes a late count too: it happened, and must be seen.
-            let current = if not_before(bucket.lap, slot.lap) { bucket } else { Bucket::empty(slot.lap) };
+            let is_new = !not_before(bucket.lap, slot.lap);
+            let current = if is_new { Bucket::empty(slot.lap) } else { bucket };
             match word.compare_exchange_weak(old, add(current).pack(), Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(_) => return,
+                Ok(_) => return is_new,
                 Err(changed) => old = changed,
             }
         }
@@ -203,10 +212,6 @@ impl Bucket {
             failures: (word >> COUNT_BITS) & COUNT_MAX,
             successes: word & COUNT_MAX,
         }
-    }
-
-    const fn counts(self) -> Counts {
-        Counts { failures: self.failures, successes: self.successes }
     }
 
     const fn pack(self) -> u64 {

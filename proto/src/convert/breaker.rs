@@ -1,6 +1,6 @@
 //! The retry breaker's settings.
 
-use damper_core::policy::{BREAKER_RATIO, BUCKET_LENGTH};
+use damper_core::policy::{BREAKER_RATIO, BUCKET_LENGTH, EARN};
 use damper_core::{BreakerMode, Faults, RetryBreaker, WindowShape};
 
 use super::{amount, code};
@@ -18,10 +18,14 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
         min_samples,
         failure_codes,
         mode: goes_by,
+        earn,
+        max_ratio,
     } = wire;
     let default = RetryBreaker::default();
     let breaker = RetryBreaker {
         mode: mode(*goes_by, faults),
+        earn: amount::ratio("earn", *earn, EARN, faults).unwrap_or(default.earn),
+        max_ratio: amount::ratio("max_ratio", *max_ratio, BREAKER_RATIO, faults),
         ratio: amount::ratio("ratio", *ratio, BREAKER_RATIO, faults).unwrap_or(default.ratio),
         window: WindowShape {
             buckets: buckets.unwrap_or(default.window.buckets),
@@ -35,13 +39,18 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
     (enabled.unwrap_or(true), breaker)
 }
 
+/// The number of a mode that is gone. Rules that were stored with it are read.
+pub const ADAPTIVE: i32 = 2;
+
 fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
     match v1::RetryBreakerMode::try_from(number) {
-        Ok(v1::RetryBreakerMode::Unspecified | v1::RetryBreakerMode::Ratio) => BreakerMode::Ratio,
-        Ok(v1::RetryBreakerMode::Adaptive) => BreakerMode::Adaptive,
+        Ok(v1::RetryBreakerMode::Ratio) => BreakerMode::Ratio,
+        Ok(v1::RetryBreakerMode::Unspecified | v1::RetryBreakerMode::Credit) => BreakerMode::Credit,
         Err(_) => {
-            faults.add("mode", format!("{number} is not known: ratio or adaptive"));
-            BreakerMode::Ratio
+            if number != ADAPTIVE {
+                faults.add("mode", format!("{number} is not known: credit or ratio"));
+            }
+            BreakerMode::Credit
         }
     }
 }
@@ -53,7 +62,7 @@ pub(super) fn off() -> v1::RetryBreaker {
 
 impl From<&RetryBreaker> for v1::RetryBreaker {
     fn from(breaker: &RetryBreaker) -> Self {
-        let RetryBreaker { mode, ratio, window, min_failures, min_samples, failure_codes } = breaker;
+        let RetryBreaker { mode, earn, ratio, max_ratio, window, min_failures, min_samples, failure_codes } = breaker;
         let WindowShape { buckets, bucket_length } = *window;
         Self {
             enabled: Some(true),
@@ -64,6 +73,8 @@ impl From<&RetryBreaker> for v1::RetryBreaker {
             min_samples: Some(*min_samples),
             failure_codes: failure_codes.map(Into::into),
             mode: v1::RetryBreakerMode::from(*mode).into(),
+            earn: Some(amount::ratio_to_wire(*earn)),
+            max_ratio: max_ratio.map(amount::ratio_to_wire),
         }
     }
 }
@@ -72,7 +83,7 @@ impl From<BreakerMode> for v1::RetryBreakerMode {
     fn from(mode: BreakerMode) -> Self {
         match mode {
             BreakerMode::Ratio => Self::Ratio,
-            BreakerMode::Adaptive => Self::Adaptive,
+            BreakerMode::Credit => Self::Credit,
         }
     }
 }

@@ -9,13 +9,14 @@ use crate::time::Time;
 use crate::window::{Window, WindowShape};
 
 fn bare(ratio_bp: u32) -> RetryBreaker {
-    RetryBreaker { ratio: Ratio::from_bp(ratio_bp), min_failures: 0, ..RetryBreaker::default() }
+    let (mode, ratio) = (BreakerMode::Ratio, Ratio::from_bp(ratio_bp));
+    RetryBreaker { mode, ratio, min_failures: 0, ..RetryBreaker::default() }
 }
 
 #[test]
 fn ninety_failures_in_a_thousand_may_be_retried_and_ninety_one_may_not() {
     let check = |failures, successes, expected| {
-        assert_eq!(admits(&bare(1000), Counts { failures, successes }), expected, "{failures}/{successes}");
+        assert_eq!(is_free(&bare(1000), Counts { failures, successes }), expected, "{failures}/{successes}");
     };
     check(90, 910, true);
     check(91, 909, false);
@@ -28,39 +29,41 @@ fn ninety_failures_in_a_thousand_may_be_retried_and_ninety_one_may_not() {
 fn ratios_act_as_written() {
     // 0.15, 0.35 and 0.6 have no exact binary form; as ten-thousandths they are exact.
     for (bp, failures, successes) in [(1500, 15, 100), (3500, 35, 100), (6000, 60, 100), (10_000, 7, 7)] {
-        assert!(admits(&bare(bp), Counts { failures, successes }), "{bp}");
-        assert!(!admits(&bare(bp), Counts { failures: failures + 1, successes }), "{bp}");
+        assert!(is_free(&bare(bp), Counts { failures, successes }), "{bp}");
+        assert!(!is_free(&bare(bp), Counts { failures: failures + 1, successes }), "{bp}");
     }
 }
 
 #[test]
-fn the_minima_keep_quiet_routes_usable() {
-    let breaker = RetryBreaker::default();
-    assert!(admits(&breaker, Counts { failures: 3, successes: 0 }));
-    assert!(!admits(&breaker, Counts { failures: 4, successes: 0 }));
-    let breaker = RetryBreaker { min_samples: 10, ..bare(1000) };
-    assert!(admits(&breaker, Counts { failures: 9, successes: 0 }));
-    assert!(!admits(&breaker, Counts { failures: 10, successes: 0 }));
+fn below_the_minima_hedges_are_sent_and_no_retry_is_free() {
+    let breaker = RetryBreaker { min_failures: 3, ..bare(1000) };
+    assert!(admits_hedge(&breaker, Counts { failures: 3, successes: 0 }));
+    assert!(!admits_hedge(&breaker, Counts { failures: 4, successes: 0 }));
+    assert!(!is_free(&breaker, Counts { failures: 1, successes: 9 }));
+    let breaker = RetryBreaker { min_samples: 12, ..bare(1000) };
+    assert!(admits_hedge(&breaker, Counts { failures: 11, successes: 0 }));
+    assert!(!admits_hedge(&breaker, Counts { failures: 12, successes: 0 }));
+    assert!(!is_free(&breaker, Counts { failures: 1, successes: 10 }));
+    assert!(is_free(&breaker, Counts { failures: 1, successes: 11 }));
 }
 
 #[test]
-fn adaptive_goes_by_what_retries_achieve_and_by_the_run() {
-    let breaker = RetryBreaker { mode: BreakerMode::Adaptive, ..bare(1000) };
-    let word = |failures, (retries_failed, retries_succeeded), run| {
-        let attempts = Counts { failures, successes: 100 };
-        let repeats = Counts { failures: retries_failed, successes: retries_succeeded };
-        judge(&breaker, Evidence { attempts, repeats, run })
-    };
-    assert_eq!(word(11, (9, 0), 0), Word::Admitted, "nine are too few to judge");
-    assert_eq!(word(11, (10, 0), 0), Word::Refused);
-    assert_eq!(word(11, (5, 5), 0), Word::Admitted, "half is not fewer than half");
-    assert_eq!(word(11, (6, 5), 0), Word::Refused);
-    assert_eq!(word(10, (6, 5), 0), Word::Admitted, "the ratio allows ten");
-    assert_eq!(word(10, (0, 9), 19), Word::Admitted);
-    assert_eq!(word(10, (0, 9), 20), Word::Probe, "a run at any ratio");
-    let ratio = Evidence { attempts: Counts { failures: 11, successes: 100 }, ..Evidence::default() };
-    assert_eq!(judge(&bare(1000), ratio), Word::Refused);
-    assert_eq!(judge(&bare(1000), Evidence { run: 99, ..Evidence::default() }), Word::Admitted);
+fn with_credit_no_retry_is_free_and_hedges_go_by_the_ratio() {
+    let breaker = RetryBreaker { mode: BreakerMode::Credit, ..bare(1000) };
+    let (few, many) = (Counts { failures: 1, successes: 99 }, Counts { failures: 11, successes: 99 });
+    assert!(!is_free(&breaker, few) && admits_hedge(&breaker, few) && !admits_hedge(&breaker, many));
+}
+
+#[test]
+fn a_guards_ratio_must_admit_too() {
+    let guarded = RetryBreaker { max_ratio: Some(Ratio::from_bp(100)), min_failures: 9, ..bare(1000) };
+    for (successes, expected) in [(99, false), (100, true)] {
+        let counts = Counts { failures: 1, successes };
+        assert_eq!(is_within_guards(&guarded, counts), expected);
+        assert_eq!(is_free(&guarded, counts), expected);
+        assert_eq!(admits_hedge(&guarded, counts), expected);
+        assert!(is_within_guards(&RetryBreaker { max_ratio: None, ..guarded }, counts));
+    }
 }
 
 #[test]
@@ -88,7 +91,7 @@ fn idle_time_leaves_no_stale_counts_and_nothing_latches() {
     for _ in 0..1000 {
         window.count_failure(at(500));
     }
-    assert!(!admits(&bare(1000), window.counts(at(9_999))), "within the window the outage is known");
+    assert!(!is_free(&bare(1000), window.counts(at(9_999))), "within the window the outage is known");
     assert_eq!(window.counts(at(10_000)).failures, 0, "one window after its bucket it is forgotten");
     for idle_s in [11, 20, 100, 1_000_000, 10_000_000_000_u64] {
         assert_eq!(window.counts(at(idle_s * 1000)).failures, 0, "{idle_s} s idle");
@@ -98,8 +101,8 @@ fn idle_time_leaves_no_stale_counts_and_nothing_latches() {
 #[test]
 fn breaker_admits_no_more_than_its_bound_under_any_interleaving() {
     // Eight threads fail at once from cold, across bucket boundaries, some successes among them.
-    for (min_failures, ratio_bp, successes_every) in [(0, 1000, 7), (3, 1000, 0), (5, 5000, 3)] {
-        let breaker = RetryBreaker { min_failures, ..bare(ratio_bp) };
+    for (ratio_bp, successes_every) in [(1000, 7), (1000, 0), (5000, 3)] {
+        let breaker = bare(ratio_bp);
         let window = Window::new(WindowShape { buckets: 5, bucket_length: Duration::from_millis(100) });
         let (admitted, seen) = (AtomicU64::new(0), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -114,7 +117,7 @@ fn breaker_admits_no_more_than_its_bound_under_any_interleaving() {
                         }
                         window.count_failure(now);
                         let counts = window.counts(now);
-                        if admits(&breaker, counts) {
+                        if is_free(&breaker, counts) {
                             admitted.fetch_add(1, Ordering::SeqCst);
                             seen.fetch_max(counts.successes, Ordering::SeqCst);
                         }
@@ -122,8 +125,7 @@ fn breaker_admits_no_more_than_its_bound_under_any_interleaving() {
                 });
             }
         });
-        let by_ratio = seen.into_inner() * u64::from(ratio_bp) / 10_000;
-        let bound = by_ratio.max(u64::from(min_failures));
+        let bound = seen.into_inner() * u64::from(ratio_bp) / 10_000;
         assert!(admitted.into_inner() <= bound, "bound {bound}");
     }
 }
@@ -158,6 +160,6 @@ proptest! {
 
     #[test]
     fn the_decision_never_overflows(f in any::<u64>(), s in any::<u64>(), bp in 10_u32..=10_000) {
-        let _ = admits(&bare(bp), Counts { failures: f, successes: s });
+        let _ = is_free(&bare(bp), Counts { failures: f, successes: s });
     }
 }

@@ -101,6 +101,9 @@ impl Call {
         if says_something {
             self.count_failed(route, policy, &pending, &failure, now);
         }
+        if !failed.was_sent {
+            route.give_back(pending.paid);
+        }
         let at_least = pending.overtaken || failed.timed_out && says_something;
         if at_least && pending.kind != SendKind::Hedge {
             route.state().record_at_least(now, now.since(pending.sent_at));
@@ -117,6 +120,9 @@ impl Call {
                 self.finish(route, Ending::real(fate), answer, now);
             }
             (_, decision) => {
+                if let Decision::Next(Next::Repeat { taken, .. }) = decision {
+                    route.owe(taken.paid);
+                }
                 let fate = match decision {
                     _ if self.admission == Admission::Refused => Fate::CircuitOpen,
                     Decision::Next(_) => Fate::Retry,
@@ -181,6 +187,7 @@ impl Call {
                 self.outcome = Outcome::Failed;
             }
         }
+        self.in_flight.forfeit();
         self.finished(route, Ending::real(Fate::Deadline), Answer::TimedOut, now)
     }
 
@@ -189,8 +196,8 @@ impl Call {
     }
 
     fn finished(&mut self, route: &Route, ending: Ending, answer: Answer, now: Time) -> Finish {
-        if let Next::Repeat { reserved: Some(reservation), .. } = self.next {
-            route.spending().refund(reservation);
+        if let Next::Repeat { taken, .. } = self.next {
+            taken.give_back(route);
         }
         self.next = Next::Nothing;
         if !self.in_flight.is_empty() {
@@ -218,9 +225,10 @@ impl Call {
     }
 }
 
-/// Attempts that lost against another. They count nothing, but those that a hedge overtook took at least so
-/// long: left out, they would make the percentile that hedges go by drift down.
+/// Attempts that lost against another. They count nothing and cost nothing, but those that a hedge overtook took at
+/// least so long: left out, they would make the percentile that hedges go by drift down.
 pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
+    losers.iter().for_each(|loser| route.give_back(loser.paid));
     for loser in losers.iter().filter(|loser| loser.overtaken && loser.kind != SendKind::Hedge) {
         route.state().record_at_least(now, now.since(loser.sent_at));
     }
@@ -229,19 +237,18 @@ pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
 /// Counts an attempt's end, before anything is asked. True if the breaker takes it for a failure.
 fn count(route: &Route, policy: &Policy, pending: &Pending, failure: Option<&Failure>, now: Time) -> bool {
     let is_failure = failure.is_some_and(|failure| breaker::is_failure(Some(policy), failure));
-    let windows = [
-        Some(route.window()).filter(|_| !pending.overtaken),
-        Some(route.repeats()).filter(|_| pending.kind != SendKind::First),
-    ];
-    for window in windows.into_iter().flatten() {
-        if is_failure { window.count_failure(now) } else { window.count_success(now) }
+    if !pending.overtaken {
+        route.count(is_failure, now);
     }
-    let run = &route.state().run;
-    match (is_failure, pending.overtaken) {
-        (false, _) => run.end(),
-        (true, false) => _ = run.extend(now, route.window().shape().length()),
-        // It was, when it was overtaken.
-        (true, true) => {}
+    if pending.kind != SendKind::First {
+        route.repeats().count(is_failure, now);
+    }
+    if let Some(breaker) = &policy.retry_breaker {
+        match (is_failure, pending.kind) {
+            (true, _) => route.spoil(breaker),
+            (false, SendKind::First) if !pending.overtaken => route.earn(breaker),
+            (false, _) => route.give_back(pending.paid),
+        }
     }
     is_failure
 }

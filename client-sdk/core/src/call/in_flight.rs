@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::route::Paid;
 use crate::time::Time;
 
 use super::SendKind;
@@ -16,6 +17,8 @@ pub(super) struct Pending {
     pub(super) sent_at: Time,
     /// Until when the rule gives it time; cuts it in enforce mode only.
     pub(super) limit: Option<Time>,
+    /// What it was paid with, if it is a retry.
+    pub(super) paid: Option<Paid>,
     /// Its answer has begun.
     pub(super) committed: bool,
     /// When, where hedges are timed by that.
@@ -75,6 +78,11 @@ impl InFlight {
         if let Some(only) = &mut self.newest {
             only.begun_at = Some(now);
         }
+    }
+
+    /// All of them failed: what they were paid with does not come back.
+    pub(super) fn forfeit(&mut self) {
+        self.newest.iter_mut().chain(&mut self.older).for_each(|pending| pending.paid = None);
     }
 
     pub(super) fn newest_mut(&mut self) -> Option<&mut Pending> {

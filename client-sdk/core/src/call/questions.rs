@@ -13,14 +13,14 @@ use std::time::Duration;
 use super::ending::Failed;
 use super::in_flight::Pending;
 use super::{Call, Next, SendKind};
-use crate::breaker::{self, Word};
+use crate::breaker;
 use crate::budget::Reservation;
 use crate::classify::{Failure, Pushback};
 use crate::code::Code;
 use crate::deadline;
 use crate::fate::Fate;
 use crate::policy::{Mode, Policy, StopWhen};
-use crate::route::Route;
+use crate::route::{Paid, Route};
 use crate::time::Time;
 
 /// A server that asks to wait longer than this means "not".
@@ -136,9 +136,9 @@ impl Call {
             (None, None) => Duration::ZERO,
         };
         self.may_send_after(route, policy, wait, now)?;
-        let reserved = admit(route, policy, self.is_counted(now), now)?;
+        let taken = admit(route, policy, kind, self.is_counted(now), now)?;
         self.waits = waits;
-        Ok(Next::Repeat { at: now + wait, kind, reserved })
+        Ok(Next::Repeat { at: now + wait, kind, taken })
     }
 
     /// A failure while others are in flight brings the next hedge forward. Its questions are asked then.
@@ -160,15 +160,13 @@ impl Call {
         let is_counted = self.is_counted(now);
         let Some(newest) = self.in_flight.newest_mut() else {
             // In observe mode, where the attempt has ended and was counted.
-            return admit(route, policy, true, now).is_ok();
+            return admit(route, policy, SendKind::Hedge, true, now).is_ok();
         };
         // The attempt that is overtaken counts as failed before the breaker is asked.
         let is_counted = is_counted && newest.overtaken;
-        let admitted = admit(route, policy, is_counted, now).is_ok();
+        let admitted = admit(route, policy, SendKind::Hedge, is_counted, now).is_ok();
         if admitted && !is_counted {
             newest.overtaken = true;
-            // Where nothing answers at all this is the only failure there is to see.
-            route.state().run.extend(now, route.window().shape().length());
         }
         admitted
     }
@@ -230,28 +228,47 @@ impl Call {
     }
 }
 
-/// Retry breaker, then budget: what is reserved must be sent or refunded. The breaker's bound rests on that each
-/// one that asks is counted as a failure at that time, be it because it has failed or because it takes long.
-fn admit(route: &Route, policy: &Policy, is_counted: bool, now: Time) -> Result<Option<Reservation>, Fate> {
-    if is_counted {
-        return ask(route, policy, now);
-    }
-    route.window().count_failure(now);
-    ask(route, policy, now).inspect_err(|_| route.window().take_back_failure(now))
+/// What was taken for an attempt to come: it is sent, or given back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) paid: Option<Paid>,
+    budget: Option<Reservation>,
 }
 
-fn ask(route: &Route, policy: &Policy, now: Time) -> Result<Option<Reservation>, Fate> {
-    let word =
-        policy.retry_breaker.map_or(Word::Admitted, |breaker| breaker::judge(&breaker, route.evidence(now)));
-    let Some(cap) = policy.cap() else {
-        return refuse(word != Word::Admitted, Fate::RetryBreaker).map(|()| None);
+impl Taken {
+    pub(super) fn give_back(self, route: &Route) {
+        route.give_back(self.paid);
+        if let Some(reservation) = self.budget {
+            route.spending().refund(reservation);
+        }
+    }
+}
+
+/// Retry breaker, then budget. The bound of a ratio rests on that each one that asks is counted as a failure at that
+/// time, be it because it has failed or because it takes long.
+fn admit(route: &Route, policy: &Policy, kind: SendKind, is_counted: bool, now: Time) -> Result<Taken, Fate> {
+    if is_counted {
+        return take(route, policy, kind, now);
+    }
+    route.count(true, now);
+    take(route, policy, kind, now).inspect_err(|_| route.window().take_back_failure(now))
+}
+
+fn take(route: &Route, policy: &Policy, kind: SendKind, now: Time) -> Result<Taken, Fate> {
+    let paid = match (&policy.retry_breaker, kind) {
+        (None, _) => None,
+        (Some(breaker), SendKind::Hedge) => {
+            refuse(!breaker::admits_hedge(breaker, route.window().counts(now)), Fate::RetryBreaker)?;
+            None
+        }
+        (Some(breaker), _) => Some(route.pay(breaker, now).ok_or(Fate::RetryBreaker)?),
     };
-    let reserved = match word {
-        Word::Refused => return Err(Fate::RetryBreaker),
-        Word::Admitted => route.spending().reserve(&cap, now).ok_or(Fate::Budget)?,
-        Word::Probe => route.spending().reserve_alone(&cap, now).ok_or(Fate::RetryBreaker)?,
-    };
-    Ok(Some(reserved))
+    let Some(budget) = policy.budget else { return Ok(Taken { paid, budget: None }) };
+    let reserved = route.spending().reserve(&budget, now);
+    if reserved.is_none() {
+        route.give_back(paid);
+    }
+    Ok(Taken { paid, budget: Some(reserved.ok_or(Fate::Budget)?) })
 }
 
 fn refuse(refused: bool, fate: Fate) -> Result<(), Fate> {

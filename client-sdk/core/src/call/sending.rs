@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::in_flight::Pending;
+use super::questions::Taken;
 use super::{Answer, Call, Next, Send, SendKind, Step, enforced};
 use crate::circuit::Admission;
 use crate::deadline;
@@ -30,26 +31,26 @@ impl Call {
                 route.state().counters.count_unsent();
                 return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::CircuitOpen, now);
             }
-            if policy.cap().is_some() {
+            if policy.budget.is_some() {
                 route.spending().count_call(now);
             }
         }
-        self.send(route, SendKind::First, now)
+        self.send(route, SendKind::First, Taken::default(), now)
     }
 
     /// A retry whose wait is over, or a hedge that follows a failed one. Deadline is asked again.
-    pub(super) fn send_again(&mut self, route: &Route, kind: SendKind, now: Time) -> Step {
+    pub(super) fn send_again(&mut self, route: &Route, kind: SendKind, taken: Taken, now: Time) -> Step {
         if self.is_out_of_time(route, now) {
             return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
         }
-        self.send(route, kind, now)
+        self.send(route, kind, taken, now)
     }
 
     /// A hedge, if nothing speaks against it. "No" means only that it is not sent now: it is asked again after
     /// the same delay.
     pub(super) fn hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> Option<Step> {
         if self.may_hedge(route, policy, now) {
-            return Some(self.send(route, SendKind::Hedge, now));
+            return Some(self.send(route, SendKind::Hedge, Taken::default(), now));
         }
         self.next = self.next_hedge(route, policy, now);
         None
@@ -58,6 +59,7 @@ impl Call {
     /// An attempt once more that the server has provably not seen: under its own number, within its own limit.
     pub(super) fn resend(&mut self, route: &Route, pending: Pending, now: Time) -> Step {
         if self.is_out_of_time(route, now) {
+            route.give_back(pending.paid);
             return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
         }
         route.state().counters.count_transparent_resend();
@@ -65,7 +67,7 @@ impl Call {
         self.told(route, pending.attempt, SendKind::Resend, pending.limit, now)
     }
 
-    fn send(&mut self, route: &Route, kind: SendKind, now: Time) -> Step {
+    fn send(&mut self, route: &Route, kind: SendKind, taken: Taken, now: Time) -> Step {
         let counters = &route.state().counters;
         match kind {
             SendKind::First | SendKind::Resend => {}
@@ -85,6 +87,7 @@ impl Call {
             kind,
             sent_at: now,
             limit,
+            paid: taken.paid,
             committed: false,
             begun_at: None,
             overtaken: false,

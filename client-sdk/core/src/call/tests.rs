@@ -10,7 +10,7 @@ use crate::classify::{Failure, Pushback};
 use crate::code::{Code, CodeSet};
 use crate::fault::Ratio;
 use crate::pattern::Pattern;
-use crate::policy::{Backoff, Chain, Growth, Jitter, OverMax, Retry, RetryBreaker, Waits};
+use crate::policy::{Backoff, BreakerMode, Chain, Growth, Jitter, OverMax, Retry, RetryBreaker, Waits};
 use crate::table::Rule;
 
 mod blame;
@@ -333,7 +333,7 @@ fn what_the_server_has_not_seen_is_resent_once_without_being_counted() {
 
 #[test]
 fn the_retry_breaker_is_asked_after_the_failure_was_counted() {
-    let bare = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
+    let bare = RetryBreaker { mode: BreakerMode::Ratio, min_failures: 0, ..RetryBreaker::default() };
     let guarded = Policy { retry_breaker: Some(bare), ..policy() };
     let admitted = |failures: u64, successes: u64| {
         let route = route(guarded.clone());

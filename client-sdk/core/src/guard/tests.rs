@@ -38,7 +38,8 @@ fn a_policy_within_the_ceiling_is_left_as_it_is() {
         forbid_hedge: true,
         repeat_limit: None,
     };
-    assert_eq!(cut(ceiling, &retrying()), (retrying(), vec![]));
+    let (policy, cuts) = cut(ceiling, &retrying());
+    assert_eq!((written(&policy), cuts), (retrying(), vec![]));
     let single = Policy { retry_breaker: None, ..Policy::new(Mode::Enforce) };
     assert_eq!(cut(ceiling, &single), (single.clone(), vec![]), "what repeats nothing exceeds nothing");
 }
@@ -78,20 +79,23 @@ fn codes_are_intersected_and_none_left_means_no_repeats() {
 }
 
 #[test]
-fn a_breaker_is_tightened_switched_on_and_made_to_go_by_its_ratio() {
+fn a_breaker_is_tightened_and_switched_on_and_keeps_its_mode() {
     let ceiling = Ceiling { max_retry_breaker_ratio: Some(Ratio::from_bp(500)), ..Ceiling::default() };
-    let ratio = |policy: &Policy| policy.retry_breaker.map(|breaker| (breaker.ratio.bp(), breaker.mode));
-    let (policy, cuts) = cut(ceiling, &retrying());
-    assert_eq!(ratio(&policy), Some((500, BreakerMode::Ratio)));
-    assert_eq!(cuts, ["retry_breaker.ratio: 0.1 is more than 0.05"]);
-    let (policy, cuts) = cut(ceiling, &Policy { retry_breaker: None, ..retrying() });
-    assert_eq!(ratio(&policy), Some((500, BreakerMode::Ratio)));
-    assert_eq!(cuts, ["retry_breaker.enabled: false: the retry breaker may not be off"]);
-    let breaker =
-        RetryBreaker { mode: BreakerMode::Adaptive, ratio: Ratio::from_bp(500), ..RetryBreaker::default() };
-    let (policy, cuts) = cut(ceiling, &Policy { retry_breaker: Some(breaker), ..retrying() });
-    assert_eq!(ratio(&policy), Some((500, BreakerMode::Ratio)));
-    assert_eq!(cuts, ["retry_breaker.mode: adaptive can exceed a ratio of 0.05"]);
+    let under = |retry_breaker: Option<RetryBreaker>| {
+        let (policy, cuts) = cut(ceiling, &Policy { retry_breaker, ..retrying() });
+        let RetryBreaker { mode, ratio, max_ratio, .. } = policy.retry_breaker.unwrap();
+        assert_eq!((ratio.bp(), max_ratio), (500, Some(Ratio::from_bp(500))));
+        (mode, cuts)
+    };
+    let ratio = RetryBreaker { mode: BreakerMode::Ratio, ..RetryBreaker::default() };
+    let cuts = vec!["retry_breaker.ratio: 0.1 is more than 0.05".to_owned()];
+    assert_eq!(under(Some(ratio)), (BreakerMode::Ratio, cuts));
+    let cuts = vec!["retry_breaker.enabled: false: the retry breaker may not be off".to_owned()];
+    assert_eq!(under(None), (BreakerMode::Credit, cuts));
+    // Credit is held to the ratio too; its own ratio is for hedges, and there are none.
+    assert_eq!(under(Some(RetryBreaker::default())), (BreakerMode::Credit, vec![]));
+    let both = Policy { retry: Some(Retry::default()), ..hedging(1) };
+    assert_eq!(cut(ceiling, &both).1, ["retry_breaker.ratio: 0.1 is more than 0.05"]);
 }
 
 #[test]
@@ -180,7 +184,7 @@ prop_compose! {
         attempts in prop::option::of(1_u32..=10),
         hedges in prop::option::of(1_u32..=4),
         codes in 1_u32..(1 << 16),
-        breaker in prop::option::of((10_u32..=10_000, any::<bool>())),
+        breaker in prop::option::of((10_u32..=10_000, any::<bool>(), prop::option::of(10_u32..=10_000))),
         timeout in prop::option::of(1_u64..5_000),
         budget in any::<bool>(),
     ) -> Policy {
@@ -195,9 +199,10 @@ prop_compose! {
                 backoff: Backoff::default(),
             }),
             hedge: hedges.and_then(|hedges| hedging(hedges).hedge),
-            retry_breaker: breaker.map(|(bp, adaptive)| RetryBreaker {
+            retry_breaker: breaker.map(|(bp, credit, most)| RetryBreaker {
                 ratio: Ratio::from_bp(bp),
-                mode: if adaptive { BreakerMode::Adaptive } else { BreakerMode::Ratio },
+                max_ratio: most.map(Ratio::from_bp),
+                mode: if credit { BreakerMode::Credit } else { BreakerMode::Ratio },
                 ..RetryBreaker::default()
             }),
             budget: budget.then(Budget::default),
@@ -226,6 +231,19 @@ prop_compose! {
     }
 }
 
+/// What was written on purpose: a guard's ratio is one more condition for retries that credit pays for.
+fn written(policy: &Policy) -> Policy {
+    let mut policy = policy.clone();
+    let hedges = policy.hedge.is_some();
+    if let Some(breaker) = &mut policy.retry_breaker {
+        breaker.max_ratio = None;
+        if breaker.mode == BreakerMode::Credit && !hedges {
+            breaker.ratio = RetryBreaker::default().ratio;
+        }
+    }
+    policy
+}
+
 /// True if `tight` allows nothing that `loose` does not.
 fn is_within(tight: &Policy, loose: &Policy) -> bool {
     let ratio = |policy: &Policy| policy.retry_breaker.map_or(u32::MAX, |breaker| breaker.ratio.bp());
@@ -243,7 +261,7 @@ proptest! {
     fn a_guard_never_loosens_and_says_so_just_where_it_cuts(policy in any_policy(), ceiling in any_ceiling()) {
         let (tightened, excesses) = ceiling.tighten(&policy);
         prop_assert!(is_within(&tightened, &policy), "{tightened:?}");
-        prop_assert_eq!(excesses.is_empty(), tightened == policy);
+        prop_assert_eq!(excesses.is_empty(), written(&tightened) == written(&policy));
         let (again, excesses) = ceiling.tighten(&tightened);
         prop_assert_eq!((again, excesses), (tightened, vec![]), "tightening twice changes nothing");
     }
@@ -255,7 +273,7 @@ proptest! {
             prop_assert!(ceiling.max_attempts.is_none_or(|most| policy.max_attempts() <= most));
             prop_assert!(!ceiling.forbid_hedge || policy.hedge.is_none());
             prop_assert!(ceiling.codes.is_none_or(|codes| policy.retryable().without(codes).is_empty()));
-            let ratio = policy.retry_breaker.map(|breaker| breaker.ratio);
+            let ratio = policy.retry_breaker.and_then(|breaker| breaker.max_ratio);
             prop_assert!(ceiling.max_retry_breaker_ratio.is_none_or(|most| ratio.is_some_and(|ratio| ratio <= most)));
         }
     }

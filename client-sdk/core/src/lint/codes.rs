@@ -53,6 +53,9 @@ codes! {
     MIN_FAILURES_HIGH = "min_failures_high", Hint,
         "The retry breaker's minimum lets through so many failures per window that quiet routes are never bounded.",
         "Lower min_failures or min_samples below the failures that a quiet route has in one window.";
+    MAX_RATIO_STOPS_CREDIT = "max_ratio_stops_credit", Hint,
+        "A guard's ratio stops every retry above a share of failed attempts at which credit still pays for some.",
+        "Raise the guard's max_retry_breaker_ratio, or bound repeats at the callee by its repeat_limit instead.";
     RULE_FOR_EVERYBODY = "rule_for_everybody", Warning,
         "The rule repeats every call of every service to every service, whether they bear it or not.",
         "Name the callee, or leave the rule in observe until its routes have rules of their own.";

@@ -21,6 +21,7 @@ pub(super) fn check(rule: &Rule, context: &Context, findings: &mut Vec<Finding>)
     let mut notes = Notes { findings };
     breaker_off(policy, &mut notes);
     ratio(policy, &mut notes);
+    max_ratio(policy, &mut notes);
     budget_minimum(policy, &mut notes);
     minimum(policy, context, &mut notes);
     flags(policy, &mut notes);
@@ -41,11 +42,16 @@ fn breaker_off(policy: &Policy, notes: &mut Notes<'_>) {
     }
 }
 
+/// With credit the ratio and its minima are for hedges alone.
+fn goes_by_ratio(policy: &Policy, breaker: &RetryBreaker) -> bool {
+    breaker.mode == BreakerMode::Ratio || policy.hedge.is_some()
+}
+
 /// The least of what bounds repeats by a share decides.
 fn ratio(policy: &Policy, notes: &mut Notes<'_>) {
-    let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
+    let breaker = policy.retry_breaker.filter(|breaker| goes_by_ratio(policy, breaker));
     let by_breaker = breaker.map(|breaker| (breaker.ratio, "retry_breaker.ratio"));
-    let by_budget = policy.cap().map(|budget| (budget.ratio, "budget.ratio"));
+    let by_budget = policy.budget.map(|budget| (budget.ratio, "budget.ratio"));
     let Some((ratio, field)) = by_breaker.into_iter().chain(by_budget).min() else { return };
     if ratio >= MUCH {
         let to = if field == "budget.ratio" { "call" } else { "success" };
@@ -55,6 +61,19 @@ fn ratio(policy: &Policy, notes: &mut Notes<'_>) {
             format!("{ratio} lets up to {ratio} extra attempts through for every {to}"),
         );
     }
+}
+
+fn max_ratio(policy: &Policy, notes: &mut Notes<'_>) {
+    let credit = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Credit);
+    let Some(ratio) = credit.and_then(|breaker| breaker.max_ratio) else { return };
+    let share = share_of(ratio);
+    let message = format!("{ratio} stops all retries while more than {share} % of the attempts fail");
+    notes.add(codes::MAX_RATIO_STOPS_CREDIT, "retry_breaker.max_ratio", message);
+}
+
+/// The share of attempts that may fail by a ratio of failures to successes.
+fn share_of(ratio: Ratio) -> Percent {
+    Percent::from_hundredths(10_000 * ratio.bp() / (10_000 + ratio.bp()))
 }
 
 fn budget_minimum(policy: &Policy, notes: &mut Notes<'_>) {
@@ -71,9 +90,9 @@ fn budget_minimum(policy: &Policy, notes: &mut Notes<'_>) {
     );
 }
 
-/// The higher of the retry breaker's minima and its setting.
-fn free_failures(breaker: &RetryBreaker) -> (u32, &'static str) {
-    let by_samples = breaker.min_samples.saturating_sub(1);
+/// The higher of the retry breaker's minima and its setting. Below `min_samples` only hedges are free.
+fn free_failures(policy: &Policy, breaker: &RetryBreaker) -> (u32, &'static str) {
+    let by_samples = if policy.hedge.is_some() { breaker.min_samples.saturating_sub(1) } else { 0 };
     if by_samples > breaker.min_failures {
         (by_samples, "retry_breaker.min_samples")
     } else {
@@ -84,12 +103,13 @@ fn free_failures(breaker: &RetryBreaker) -> (u32, &'static str) {
 /// Whether a minimum is above the default, which is for quiet routes, and no budget bounds what it lets through.
 pub(super) fn has_high_minimum(policy: &Policy) -> bool {
     let most = RetryBreaker::default().min_failures;
-    policy.budget.is_none() && policy.retry_breaker.is_some_and(|breaker| free_failures(&breaker).0 > most)
+    let breaker = policy.retry_breaker.filter(|breaker| goes_by_ratio(policy, breaker));
+    policy.budget.is_none() && breaker.is_some_and(|breaker| free_failures(policy, &breaker).0 > most)
 }
 
 fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
     let Some(breaker) = policy.retry_breaker.filter(|_| has_high_minimum(policy)) else { return };
-    let (free, field) = free_failures(&breaker);
+    let (free, field) = free_failures(policy, &breaker);
     let window = breaker.window.length();
     let per = Millis(window);
     let per_second = u128::from(free) * 1_000 / window.as_millis().max(1);
@@ -160,11 +180,10 @@ fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
             format!("once the callee takes longer than {delay} every call is sent at least twice"),
         );
     }
-    if policy.cap().is_none() {
+    if policy.budget.is_none() {
         notes.add(codes::HEDGE_WITHOUT_BUDGET, "budget", "is not set, and hedges are not failures");
     }
-    let breaker = policy.retry_breaker.filter(|breaker| breaker.mode == BreakerMode::Ratio);
-    if let (HedgeDelay::Percentile { at, .. }, Some(breaker)) = (hedge.delay, breaker) {
+    if let (HedgeDelay::Percentile { at, .. }, Some(breaker)) = (hedge.delay, policy.retry_breaker) {
         hedges_near(at, breaker.ratio, notes);
     }
 }
@@ -172,9 +191,9 @@ fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
 /// Each attempt that a hedge overtakes counts as a failure.
 fn hedges_near(at: Percent, ratio: Ratio, notes: &mut Notes<'_>) {
     let hedged = 10_000_u32.saturating_sub(at.hundredths());
-    let borne = 10_000 * ratio.bp() / (10_000 + ratio.bp());
-    if hedged * 2 > borne {
-        let [hedged, borne] = [hedged, borne].map(Percent::from_hundredths);
+    let borne = share_of(ratio);
+    if hedged * 2 > borne.hundredths() {
+        let hedged = Percent::from_hundredths(hedged);
         let message = format!(
             "{at} hedges {hedged} % of the attempts, each of which counts as a failure, and the retry breaker stops \
              hedges and retries above {borne} %"

@@ -101,19 +101,33 @@ fn without_breaker_and_budget_nothing_bounds() {
     silent(READ, Policy { retry: None, timeout: Some(ms(5)), ..off });
 }
 
+fn ratio_mode() -> RetryBreaker {
+    RetryBreaker { mode: BreakerMode::Ratio, ..RetryBreaker::default() }
+}
+
 #[test]
 fn ratio_counts_from_a_half_on_and_the_least_decides() {
-    let breaker = |bp| RetryBreaker { ratio: Ratio::from_bp(bp), ..RetryBreaker::default() };
+    let breaker = |bp| RetryBreaker { ratio: Ratio::from_bp(bp), ..ratio_mode() };
     let with = |bp| Policy { retry_breaker: Some(breaker(bp)), ..retried() };
     fires(codes::RATIO_BOUNDS_LITTLE, "retry_breaker.ratio", READ, with(5_000));
     silent(READ, with(4_999));
     let budget = |bp| Some(Budget { ratio: Ratio::from_bp(bp), min_per_second: 1 });
     silent(READ, Policy { budget: budget(2_000), ..with(10_000) });
     fires(codes::RATIO_BOUNDS_LITTLE, "budget.ratio", READ, Policy { budget: budget(9_000), ..with(10_000) });
-    let adaptive = RetryBreaker { mode: BreakerMode::Adaptive, ..breaker(10_000) };
-    let adaptive = Policy { retry_breaker: Some(adaptive), ..retried() };
-    silent(READ, adaptive.clone());
-    fires(codes::RATIO_BOUNDS_LITTLE, "budget.ratio", READ, Policy { budget: budget(5_000), ..adaptive });
+    let credit = RetryBreaker { mode: BreakerMode::Credit, ..breaker(10_000) };
+    let credit = Policy { retry_breaker: Some(credit), ..retried() };
+    silent(READ, credit.clone());
+    fires(codes::RATIO_BOUNDS_LITTLE, "budget.ratio", READ, Policy { budget: budget(5_000), ..credit });
+}
+
+#[test]
+fn a_guard_s_ratio_says_from_where_on_credit_mends_nothing() {
+    let breaker = RetryBreaker { max_ratio: Some(Ratio::from_bp(1_000)), ..RetryBreaker::default() };
+    let with = |breaker| Policy { retry_breaker: Some(breaker), ..retried() };
+    fires(codes::MAX_RATIO_STOPS_CREDIT, "retry_breaker.max_ratio", READ, with(breaker));
+    let found = findings(&rule(["shop", "*", "stock", READ], with(breaker)), &Context::default());
+    assert!(found[0].message.contains("9.09 %"), "{found:?}");
+    silent(READ, with(RetryBreaker { mode: BreakerMode::Ratio, ..breaker }));
 }
 
 #[test]
@@ -129,21 +143,27 @@ fn minimum_of_a_budget_is_high_from_100_on() {
 #[test]
 fn minimum_of_failures_is_high_where_the_traffic_never_reaches_it() {
     let with = |min_failures, min_samples| {
-        let breaker = RetryBreaker { min_failures, min_samples, ..RetryBreaker::default() };
+        let breaker = RetryBreaker { min_failures, min_samples, ..ratio_mode() };
         Policy { retry_breaker: Some(breaker), ..retried() }
     };
     fires(codes::MIN_FAILURES_HIGH, "retry_breaker.min_failures", READ, with(21, 0));
-    fires(codes::MIN_FAILURES_HIGH, "retry_breaker.min_samples", READ, with(3, 22));
-    silent(READ, with(20, 21));
+    silent(READ, with(20, 1_000));
+    let hedge = hedged().hedge;
+    let found = |min_samples| {
+        let hedging = Policy { hedge, ..with(3, min_samples) };
+        let findings = findings(&rule(["shop", "*", "stock", READ], hedging), &Context::default());
+        findings.iter().any(|finding| finding.code == codes::MIN_FAILURES_HIGH.code)
+    };
+    assert_eq!([found(22), found(21)], [true, false]);
     let known = |calls_per_s, policy| {
         let context = Context { calls_per_s: Some(calls_per_s) };
         findings(&rule(["shop", "*", "stock", READ], policy), &context).len()
     };
     // 10 s of 2 calls per second and 3 attempts each are 60 attempts.
     assert_eq!([known(2, with(60, 0)), known(2, with(59, 0)), known(2, with(100, 0))], [1, 0, 1]);
-    assert_eq!(known(0, with(3, 0)), 0, "the default is for quiet routes");
+    assert_eq!(known(0, with(1, 0)), 0, "the default is for quiet routes");
     let short = WindowShape { buckets: 2, bucket_length: ms(100) };
-    let breaker = RetryBreaker { min_failures: 6, window: short, ..RetryBreaker::default() };
+    let breaker = RetryBreaker { min_failures: 6, window: short, ..ratio_mode() };
     let short = Policy { retry_breaker: Some(breaker), ..retried() };
     assert_eq!([known(11, short.clone()), known(12, short)], [1, 0], "6.6 and 7.2 attempts in 200 ms");
 }
@@ -175,8 +195,6 @@ fn hedges_need_a_percentile_and_a_budget() {
     let hedge = Some(Hedge { delay: HedgeDelay::Fixed(ms(50)), max_hedges: 1 });
     fires(codes::HEDGE_FIXED_DELAY, "hedge.delay.fixed", READ, Policy { hedge, ..hedged() });
     fires(codes::HEDGE_WITHOUT_BUDGET, "budget", READ, Policy { budget: None, ..hedged() });
-    let adaptive = RetryBreaker { mode: BreakerMode::Adaptive, ..RetryBreaker::default() };
-    silent(READ, Policy { budget: None, retry_breaker: Some(adaptive), ..hedged() });
 }
 
 #[test]
@@ -190,7 +208,6 @@ fn hedges_leave_the_retry_breaker_room_for_failures() {
     fires(codes::HEDGES_NEAR_BREAKER, "hedge.delay.percentile.at", READ, with(9_500, Some(default)));
     silent(READ, with(9_600, Some(default)));
     silent(READ, with(9_500, Some(RetryBreaker { ratio: Ratio::from_bp(2_000), ..default })));
-    silent(READ, with(9_500, Some(RetryBreaker { mode: BreakerMode::Adaptive, ..default })));
     silent(READ, with(9_500, None));
 }
 
@@ -241,7 +258,7 @@ fn methods_without_a_name_bear_only_repeats_after_unavailable() {
 fn minimum_of_a_short_window_counts_by_the_second() {
     let with = |min_failures, bucket, buckets| {
         let window = WindowShape { buckets, bucket_length: ms(bucket) };
-        let breaker = RetryBreaker { min_failures, window, ..RetryBreaker::default() };
+        let breaker = RetryBreaker { min_failures, window, ..ratio_mode() };
         Policy { retry_breaker: Some(breaker), ..retried() }
     };
     fires(codes::MIN_FAILURES_HIGH, "retry_breaker.min_failures", READ, with(20, 100, 2));

@@ -6,7 +6,9 @@ use crate::code::{Code, CodeSet};
 use crate::fault::{Bounds, Faults, Percent, Ratio};
 use crate::window::WindowShape;
 
-/// `retry_breaker.ratio`
+/// `retry_breaker.earn`
+pub const EARN: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::from_bp(2_000) };
+/// `retry_breaker.ratio`, `retry_breaker.max_ratio`
 pub const BREAKER_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::ONE };
 /// `retry_breaker.buckets`
 pub const BUCKETS: Bounds<u32> = Bounds { min: 2, max: 60 };
@@ -39,18 +41,23 @@ pub const CIRCUIT_OPEN_FOR: Bounds<Duration> =
 /// `circuit_breaker.probes`
 pub const CIRCUIT_PROBES: Bounds<u32> = Bounds { min: 1, max: 100 };
 
-/// Gates retries by failures against successes over a sliding window; see [`breaker`](crate::breaker).
+/// Gates retries by what succeeds; see [`breaker`](crate::breaker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RetryBreaker {
-    /// What happens above the ratio.
+    /// What admits a retry.
     pub mode: BreakerMode,
-    /// Retries stop above this many failures per success.
+    /// Mode credit: so much of a retry each first attempt that succeeds pays for.
+    pub earn: Ratio,
+    /// Mode ratio: retries are free up to this many failures per success. In either mode hedges stop above it.
     pub ratio: Ratio,
+    /// In either mode retries and hedges stop above this many failures per success. None: no such limit.
+    pub max_ratio: Option<Ratio>,
     /// The window.
     pub window: WindowShape,
-    /// So many failures in the window never stop retries. 0: the bare ratio.
+    /// Mode ratio: so many retries are saved for what the ratio does not admit. In either mode so many failures
+    /// in the window never stop hedges. 0: the bare ratio.
     pub min_failures: u32,
-    /// With fewer attempts in the window retries are not stopped. 0: no such minimum.
+    /// With fewer attempts in the window the ratio says nothing: retries take what is saved, hedges are sent.
     pub min_samples: u32,
     /// What counts as a failure besides what the rule retries. None: [`breaker::FAILURES`](crate::breaker::FAILURES).
     pub failure_codes: Option<CodeSet>,
@@ -59,11 +66,11 @@ pub struct RetryBreaker {
 /// What the retry breaker goes by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BreakerMode {
-    /// The ratio alone.
+    /// Every retry is paid for by first attempts that succeed; one that succeeds is free.
     #[default]
+    Credit,
+    /// Failures against successes in the window.
     Ratio,
-    /// Above the ratio, whether retries succeed; at any ratio, a run of failures; and always a cap.
-    Adaptive,
 }
 
 /// A cap on retries and hedges together, against the calls started.
@@ -105,7 +112,11 @@ pub struct CircuitBreaker {
 
 impl RetryBreaker {
     pub(super) fn check(&self, faults: &mut Faults) {
+        EARN.check("retry_breaker.earn", self.earn, faults);
         BREAKER_RATIO.check("retry_breaker.ratio", self.ratio, faults);
+        if let Some(ratio) = self.max_ratio {
+            BREAKER_RATIO.check("retry_breaker.max_ratio", ratio, faults);
+        }
         BUCKETS.check("retry_breaker.buckets", self.window.buckets, faults);
         BUCKET_LENGTH.check("retry_breaker.bucket_length", self.window.bucket_length, faults);
         MIN_FAILURES.check("retry_breaker.min_failures", self.min_failures, faults);
@@ -119,10 +130,12 @@ impl RetryBreaker {
 impl Default for RetryBreaker {
     fn default() -> Self {
         Self {
-            mode: BreakerMode::Ratio,
+            mode: BreakerMode::Credit,
+            earn: Ratio::from_bp(200),
             ratio: Ratio::from_bp(1000),
+            max_ratio: None,
             window: WindowShape::default(),
-            min_failures: 3,
+            min_failures: 1,
             min_samples: 0,
             failure_codes: None,
         }

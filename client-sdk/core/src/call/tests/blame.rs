@@ -205,12 +205,13 @@ fn hedges_that_are_asked_for_again_keep_to_the_bound() {
     // The first hedges fail, which is too much for a second one. The first attempts hang.
     calls.iter_mut().for_each(|call| call.attempt_ended(&route, 2, UNAVAILABLE, at(60), 0));
     assert_eq!(hedges(&mut calls, at(60)), 0);
-    assert_eq!(hedges(&mut calls, at(11_060)), 3, "the window has forgotten all that failed before");
+    assert_eq!(hedges(&mut calls, at(11_060)), 1, "the window has forgotten all that failed before");
 }
 
 #[test]
 fn a_retry_after_an_overtaken_attempt_keeps_to_the_bound() {
-    let policy = Policy { retry_breaker: Some(RetryBreaker::default()), ..hedged(1) };
+    let breaker = RetryBreaker { mode: BreakerMode::Ratio, ..RetryBreaker::default() };
+    let policy = Policy { retry_breaker: Some(breaker), ..hedged(1) };
     let route = route(Policy { retry: with_retry(|retry| retry.max_attempts = 3).retry, ..policy });
     (0..10_000).for_each(|_| route.window().count_success(at(50)));
     let mut calls: Vec<_> = (0..500).map(|_| Call::begin(&route, start())).collect();
@@ -219,6 +220,7 @@ fn a_retry_after_an_overtaken_attempt_keeps_to_the_bound() {
         assert!(matches!(call.next_step(&route, at(50)), Step::Send(_)));
         call.attempt_ended(&route, 2, UNAVAILABLE, at(51), 0);
     }
+    (0..30).for_each(|_| route.window().count_success(at(20_000)));
     for call in &mut calls {
         call.attempt_ended(&route, 1, UNAVAILABLE, at(20_000), 0);
     }

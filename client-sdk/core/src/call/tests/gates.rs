@@ -98,111 +98,187 @@ fn breaking(mode: BreakerMode) -> Policy {
     }
 }
 
-fn adaptive() -> Route {
-    route(breaking(BreakerMode::Adaptive))
+fn credit() -> Route {
+    route(breaking(BreakerMode::Credit))
 }
 
 const LATER: Time = Time::from_micros(1_000_000_000);
 
 #[test]
-fn adaptive_goes_on_where_fifteen_percent_fail_at_random() {
-    let traffic = Traffic { per_second: 200, seconds: 60 };
-    let seen = traffic.over(&adaptive(), LATER, |_, _, dice| dice.percent(15));
-    assert!(seen.success_percent() >= 99, "{seen:?}");
-    assert!(seen.attempts_per_100_calls() <= 120, "{seen:?}");
-    // The ratio alone would have given up.
+fn credit_mends_what_fails_at_random_up_to_its_share_and_the_ratio_gives_up() {
+    let traffic = Traffic { per_second: 300, seconds: 120 };
+    for (percent, mended) in [(5, 99), (10, 99), (15, 93)] {
+        let seen = traffic.over(&credit(), LATER, |_, _, dice| dice.percent(percent));
+        assert!(seen.success_percent() >= mended, "{percent} %: {seen:?}");
+        assert!(seen.attempts_per_100_calls() <= 100 + percent * 100 / (100 - percent) + 2, "{seen:?}");
+    }
     let seen = traffic.over(&route(breaking(BreakerMode::Ratio)), LATER, |_, _, dice| dice.percent(15));
-    assert!(seen.success_percent() < 95, "{seen:?}");
+    assert!(seen.success_percent() < 92, "{seen:?}");
 }
 
 #[test]
-fn adaptive_lets_few_retries_into_a_total_outage() {
-    let route = adaptive();
+fn an_outage_costs_one_cap_and_then_nothing() {
+    let route = credit();
     Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
     let outage = LATER + ms(20_000);
-    let begins = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage, |_, _, _| true);
-    assert!(begins.sends - begins.calls <= 50, "{begins:?}");
-    let steady = Traffic { per_second: 1_000, seconds: 60 }.over(&route, outage + ms(20_000), |_, _, _| true);
-    assert!(steady.attempts_per_100_calls() <= 102, "{steady:?}");
+    let begins = Traffic { per_second: 1_000, seconds: 10 }.over(&route, outage, |_, _, _| true);
+    assert!((100..=200).contains(&(begins.sends - begins.calls)), "2 % of a window: {begins:?}");
+    let steady = Traffic { per_second: 1_000, seconds: 60 }.over(&route, outage + ms(10_000), |_, _, _| true);
+    assert_eq!(steady.sends, steady.calls);
+    let healed = outage + ms(70_000);
+    let seen = Traffic { per_second: 1_000, seconds: 60 }.over(&route, healed, |_, _, dice| dice.percent(5));
+    assert!(seen.success_percent() >= 99, "{seen:?}");
 }
 
 #[test]
-fn adaptive_holds_back_where_retries_fail_too() {
-    let seen = Traffic { per_second: 200, seconds: 60 }
-        .over(&adaptive(), LATER, |attempt, _, dice| dice.percent(if attempt == 1 { 30 } else { 95 }));
-    assert!(seen.attempts_per_100_calls() <= 103, "{seen:?}");
+fn a_small_caller_has_one_retry_after_ten_successes() {
+    let route = credit();
+    let from = |second: u64| LATER + ms(second * 1_000);
+    let retries = |second: u64, failing: bool| {
+        let before = route.state().counters.retries();
+        Traffic { per_second: 1, seconds: 10 }.over(&route, from(second), |_, _, _| failing);
+        route.state().counters.retries() - before
+    };
+    assert_eq!([retries(0, true), retries(10, false), retries(20, true), retries(30, true)], [0, 0, 1, 0]);
+    assert_eq!([retries(40, false), retries(50, true)], [0, 1]);
 }
 
 #[test]
-fn adaptive_sees_a_stall_by_the_attempts_that_hedges_overtake() {
-    let hedge = crate::policy::Hedge { delay: crate::policy::HedgeDelay::Fixed(ms(50)), max_hedges: 1 };
-    let route =
-        route(Policy { hedge: Some(hedge), timeout: Some(ms(1_000)), ..breaking(BreakerMode::Adaptive) });
-    Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
-    let stalls = LATER + ms(20_000);
-    let mut calls: Vec<Call> = Vec::new();
-    for now_ms in 0..2_000 {
-        let now = stalls + ms(now_ms);
-        calls.push(Call::begin(&route, CallStart { now, ..start() }));
-        for call in &mut calls {
-            while let Step::Send(_) = call.next_step(&route, now) {}
-        }
+fn all_routes_to_a_callee_share_one_token_while_they_are_small() {
+    let callee = Arc::default();
+    let rule = route(breaking(BreakerMode::Credit)).rule().cloned();
+    let routes = [(); 50].map(|()| Route::sharing(Arc::clone(&callee), rule.clone()));
+    for route in &routes {
+        drive(route, start(), &[Verdict::Success]);
     }
-    let hedges = route.state().counters.hedges();
-    assert!((20..=25).contains(&hedges), "{hedges} hedges: a run of twenty and a probe per second");
-}
-
-#[test]
-fn adaptive_finds_its_way_back_after_an_outage_and_from_a_cold_start() {
-    let route = adaptive();
-    // A cold start into an outage of a minute; after it 15 % fail.
-    let traffic = Traffic { per_second: 200, seconds: 100 };
-    let mut late = (0_u64, 0_u64);
-    traffic.over(&route, LATER, |attempt, at_ms, dice| {
-        let fails = at_ms < 60_000 || dice.percent(15);
-        if at_ms > 75_000 && attempt > 1 {
-            late.0 += 1;
-        }
-        late.1 += u64::from(at_ms > 75_000 && attempt == 1 && fails);
-        fails
-    });
-    assert!(late.0 * 10 >= late.1 * 9, "{} retries of {} failed calls", late.0, late.1);
-}
-
-#[test]
-fn a_run_is_left_although_only_retries_succeed() {
-    let route = adaptive();
-    Traffic { per_second: 200, seconds: 20 }.over(&route, LATER, |_, _, _| true);
-    let healed = LATER + ms(20_000);
-    // First attempts go on failing: nothing but a probe can find out that retries succeed.
-    let traffic = Traffic { per_second: 200, seconds: 60 };
-    let mut retries = 0;
-    traffic.over(&route, healed, |attempt, at_ms, _| {
-        retries += u64::from(attempt > 1 && at_ms > 30_000);
-        attempt == 1
-    });
-    assert!(retries >= 30 * 200 * 15 / 100, "{retries} retries: the cap is 20 %");
-}
-
-#[test]
-fn adaptive_never_exceeds_its_cap() {
-    for percent in [20, 40, 60, 80] {
-        let seen = Traffic { per_second: 300, seconds: 30 }
-            .over(&adaptive(), LATER, |attempt, _, dice| attempt == 1 && dice.percent(percent));
-        // 20 % of the calls and one per second, with the window's edges.
-        assert!(seen.sends - seen.calls <= seen.calls / 5 + 40, "{percent} %: {seen:?}");
+    for route in &routes {
+        drive(route, start(), &[UNAVAILABLE; 3]);
     }
+    let retries: u64 = routes.iter().map(|route| route.state().counters.retries()).sum();
+    assert_eq!(retries, 1);
 }
 
 #[test]
-fn the_ratio_lets_hundreds_into_the_beginning_of_an_outage_and_three_per_window_later() {
+fn the_ratio_lets_hundreds_into_the_beginning_of_an_outage_and_none_later() {
     let route = route(breaking(BreakerMode::Ratio));
     Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
     let outage = LATER + ms(20_000);
     let begins = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage, |_, _, _| true);
-    assert!(begins.sends - begins.calls > 300, "what the adaptive mode is for: {begins:?}");
+    assert!(begins.sends - begins.calls > 300, "what credit is for: {begins:?}");
     let steady = Traffic { per_second: 1_000, seconds: 20 }.over(&route, outage + ms(20_000), |_, _, _| true);
-    assert_eq!(steady.sends, steady.calls, "failures never leave room for one");
+    assert_eq!(steady.sends, steady.calls);
+}
+
+#[test]
+fn below_the_ratio_s_minima_a_small_caller_repeats_what_it_has_saved() {
+    let route = route(breaking(BreakerMode::Ratio));
+    let fate = |verdicts: &[Verdict]| drive(&route, start(), verdicts).finish.ending.fate;
+    assert_eq!(fate(&[UNAVAILABLE]), Fate::RetryBreaker, "nothing is saved at the start");
+    (0..10).for_each(|_| _ = fate(&[Verdict::Success]));
+    assert_eq!(fate(&[UNAVAILABLE, Verdict::Success]), Fate::OkAfterRetry);
+    assert_eq!(
+        fate(&[UNAVAILABLE, UNAVAILABLE]),
+        Fate::RetryBreaker,
+        "one that succeeds comes back, one that fails not"
+    );
+    assert_eq!(fate(&[UNAVAILABLE]), Fate::RetryBreaker);
+}
+
+/// A route that has one token.
+fn with_a_token() -> Route {
+    let route = credit();
+    (0..10).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
+    route
+}
+
+fn has_a_token(route: &Route) -> bool {
+    !route.holds_back(&RetryBreaker::default(), at(0))
+}
+
+#[test]
+fn what_pays_for_a_retry_comes_back_unless_the_retry_fails() {
+    let after = |verdicts: &[Verdict]| {
+        let route = with_a_token();
+        drive(&route, start(), verdicts);
+        has_a_token(&route)
+    };
+    assert!(after(&[UNAVAILABLE, Verdict::Success]));
+    assert!(after(&[UNAVAILABLE, failed(Code::NotFound)]), "the callee is alive");
+    assert!(after(&[UNAVAILABLE, Verdict::Local]), "it was not sent");
+    assert!(!after(&[UNAVAILABLE, UNAVAILABLE]));
+    assert!(!after(&[UNAVAILABLE, Verdict::TimedOut]));
+}
+
+#[test]
+fn what_pays_for_a_retry_comes_back_when_the_call_is_dropped_or_killed() {
+    let waiting = |route: &Route| {
+        let mut call = Call::begin(route, start());
+        call.next_step(route, at(0));
+        call.attempt_ended(route, 1, UNAVAILABLE, at(10), 0);
+        assert!(!has_a_token(route));
+        call
+    };
+    let route = with_a_token();
+    waiting(&route).dropped(&route, at(11));
+    assert!(has_a_token(&route), "while it waited");
+
+    let mut call = waiting(&route);
+    assert!(matches!(call.next_step(&route, at(1_000)), Step::Send(_)));
+    call.dropped(&route, at(1_001));
+    assert!(has_a_token(&route), "while it was in flight");
+
+    let mut call = waiting(&route);
+    route.switch().obey(&[super::kills::held(false, 3_600_000)]);
+    assert!(matches!(call.next_step(&route, at(20)), Step::Finish(_)));
+    assert!(route.pay(&RetryBreaker::default(), at(20)).is_some(), "when repeats were stopped");
+}
+
+#[test]
+fn a_call_whose_time_is_over_has_spent_what_its_retry_cost() {
+    let route = with_a_token();
+    let mut call = Call::begin(&route, CallStart { deadline: Some(at(5_000)), ..start() });
+    call.next_step(&route, at(0));
+    call.attempt_ended(&route, 1, UNAVAILABLE, at(10), 0);
+    assert!(matches!(call.next_step(&route, at(1_000)), Step::Send(_)));
+    call.dropped(&route, at(5_000));
+    assert!(!has_a_token(&route));
+}
+
+#[test]
+fn no_budget_for_a_retry_costs_no_credit() {
+    let budget = Budget { ratio: Ratio::from_bp(100), min_per_second: 0 };
+    let route = route(Policy { budget: Some(budget), ..breaking(BreakerMode::Credit) });
+    (0..10).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
+    assert_eq!(drive(&route, start(), &[UNAVAILABLE]).finish.ending.fate, Fate::Budget);
+    assert!(has_a_token(&route));
+}
+
+#[test]
+fn in_observe_mode_a_retry_ends_as_the_next_first_attempt_does() {
+    let observed = Policy { mode: Mode::Observe, ..breaking(BreakerMode::Credit) };
+    let route = route(observed);
+    let ending = |verdict| drive(&route, start(), &[verdict]).finish.ending.to_string();
+    (0..10).for_each(|_| assert_eq!(ending(Verdict::Success), "ok"));
+    for _ in 0..5 {
+        assert_eq!(ending(UNAVAILABLE), "would_retry");
+        assert_eq!(ending(Verdict::Success), "ok");
+    }
+    assert_eq!([ending(UNAVAILABLE), ending(UNAVAILABLE)], ["would_retry", "would_retry_breaker"]);
+    assert_eq!(ending(Verdict::Success), "ok");
+    assert_eq!(ending(UNAVAILABLE), "would_retry_breaker", "the next one failed: that retry is lost");
+}
+
+#[test]
+fn hedges_neither_take_nor_give_credit() {
+    let hedge = crate::policy::Hedge { delay: crate::policy::HedgeDelay::Fixed(ms(50)), max_hedges: 1 };
+    let route = route(Policy { hedge: Some(hedge), ..breaking(BreakerMode::Credit) });
+    (0..10).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
+    let mut call = Call::begin(&route, start());
+    call.next_step(&route, at(0));
+    assert!(matches!(call.next_step(&route, at(50)), Step::Send(Send { kind: SendKind::Hedge, .. })));
+    assert!(has_a_token(&route));
+    call.attempt_ended(&route, 2, Verdict::Success, at(60), 0);
+    assert!(has_a_token(&route));
 }
 
 #[test]
@@ -223,7 +299,7 @@ fn the_budget_names_the_fate_and_is_refunded_for_what_was_not_sent() {
 
 #[test]
 fn the_breaker_is_asked_before_the_budget_and_a_refusal_spends_nothing() {
-    let closed = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
+    let closed = RetryBreaker { mode: BreakerMode::Ratio, min_failures: 0, ..RetryBreaker::default() };
     let budget = Budget { ratio: Ratio::ONE, min_per_second: 0 };
     let route = route(Policy { budget: Some(budget), retry_breaker: Some(closed), ..policy() });
     assert_eq!(drive(&route, start(), &[UNAVAILABLE]).finish.ending.fate, Fate::RetryBreaker);
@@ -341,8 +417,8 @@ fn storm(route: &Route, threads: u64, calls: u64) -> u64 {
 
 #[test]
 fn the_breaker_s_bound_holds_for_calls_of_many_threads() {
-    for (successes, min_failures, expected) in [(0, 3, 3), (500, 0, 50), (500, 60, 60)] {
-        let breaker = RetryBreaker { min_failures, ..RetryBreaker::default() };
+    for (successes, expected) in [(0, 0), (500, 50), (2_000, 200)] {
+        let breaker = RetryBreaker { min_failures: 0, mode: BreakerMode::Ratio, ..RetryBreaker::default() };
         let route = route(Policy {
             retry_breaker: Some(breaker),
             retry: Some(Retry { backoff: Backoff::Always(Waits::None), ..Retry::default() }),
@@ -357,8 +433,7 @@ fn the_breaker_s_bound_holds_for_calls_of_many_threads() {
 #[test]
 fn the_budget_s_bound_holds_for_calls_and_hedges_of_many_threads() {
     let budget = Budget { ratio: Ratio::from_bp(1_500), min_per_second: 1 };
-    let mode = BreakerMode::Adaptive;
-    for retry_breaker in [None, Some(RetryBreaker { mode, ..RetryBreaker::default() })] {
+    for retry_breaker in [None, Some(RetryBreaker::default())] {
         let route = route(Policy { budget: Some(budget), retry_breaker, ..policy() });
         let extra = storm(&route, 4, 500);
         assert!(extra <= 2_000 * 15 / 100 + 10, "{extra} extra attempts of 2000 calls");
@@ -381,11 +456,11 @@ proptest! {
     #[test]
     fn every_state_is_left_by_time_alone(
         course in prop::collection::vec((0_u64..4, 0_u64..3_000), 1..200),
-        adaptive in any::<bool>(),
+        credit in any::<bool>(),
         budget in any::<bool>(),
         min_failures in 1_u32..4,
     ) {
-        let mode = if adaptive { BreakerMode::Adaptive } else { BreakerMode::Ratio };
+        let mode = if credit { BreakerMode::Credit } else { BreakerMode::Ratio };
         let route = route(Policy {
             retry_breaker: Some(RetryBreaker { mode, min_failures, ..RetryBreaker::default() }),
             budget: budget.then(Budget::default),
@@ -412,13 +487,13 @@ proptest! {
                 }
             }
         }
-        // A success closes the circuit where it is half open, and lets the success rate be judged.
-        for n in 0..3 {
+        // Successes close the circuit where it is half open, raise the success rate, and earn a retry.
+        for n in 0..10 {
             let start = CallStart { now: now + ms(25_000 + n), ..start() };
             prop_assert_eq!(drive(&route, start, &[Verdict::Success]).finish.ending.fate, Fate::Ok);
         }
-        (0..20).for_each(|_| route.window().count_success(now + ms(25_010)));
-        let start = CallStart { now: now + ms(25_020), ..start() };
+        (0..20).for_each(|_| route.window().count_success(now + ms(25_100)));
+        let start = CallStart { now: now + ms(25_100), ..start() };
         let fate = drive(&route, start, &[UNAVAILABLE, Verdict::Success]).finish.ending.fate;
         prop_assert_eq!(fate, Fate::OkAfterRetry);
     }

@@ -434,7 +434,7 @@ proptest! {
         max_hedges in 1_u32..=4,
         delay in 1_u64..100,
         timeout in 1_u64..2_000,
-        adaptive in any::<bool>(),
+        credit in any::<bool>(),
         retries in any::<bool>(),
         budget in any::<bool>(),
     ) {
@@ -442,7 +442,7 @@ proptest! {
         policy.hedge = hedge(delay, max_hedges);
         policy.timeout = Some(ms(timeout));
         policy.budget = budget.then(Budget::default);
-        let mode = if adaptive { BreakerMode::Adaptive } else { BreakerMode::Ratio };
+        let mode = if credit { BreakerMode::Credit } else { BreakerMode::Ratio };
         policy.retry_breaker = Some(RetryBreaker { mode, min_failures: 2, ..RetryBreaker::default() });
         let script: Vec<_> = script.into_iter().map(|(code, after, begins, flag)| match Code::from_number(code) {
             _ if begins && code < 3 => Begins(after),
