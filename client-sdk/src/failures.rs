@@ -135,6 +135,11 @@ impl Failures {
         Self { gate: AtomicU64::new(0), latest: Mutex::default(), room }
     }
 
+    /// Those of another route, within the same room.
+    pub(crate) fn of_another_route(&self) -> Self {
+        Self::new(Arc::clone(&self.room))
+    }
+
     /// False while enough have been taken: what a call would tell need not be gathered.
     pub(crate) fn has_room_at(&self, now: Time) -> bool {
         after_one_more(self.gate.load(Ordering::Relaxed), now).is_some()

@@ -238,7 +238,7 @@ impl Engine {
             self.note_full(callee, method);
             return None;
         }
-        let route = Arc::new(Known::new(registry.rule_for(&key), &self.room, self.kills.bell()));
+        let route = Arc::new(callee.other.load().beside(registry.rule_for(&key)));
         self.kills.tell(&route, &callee.name, method);
         let mut routes = HashMap::clone(&callee.routes.load());
         routes.insert(Arc::from(method), Arc::clone(&route));

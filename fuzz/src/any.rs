@@ -10,7 +10,7 @@ use arbitrary::{Result, Unstructured};
 use damper_core::fault::Bounds;
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, CIRCUIT_CALLS,
-    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, HEDGE_DELAY, HEDGE_PERCENTILE, JITTER_SHARE,
+    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, EARN, HEDGE_DELAY, HEDGE_PERCENTILE, JITTER_SHARE,
     LATENCY_PERCENTILE, MAX_ATTEMPTS, MAX_HEDGES, MIN_FAILURES, MIN_SAMPLES, MULTIPLIER, REPLAY_LIMIT, STEP,
     STOP_MIN_SAMPLES, SUCCESS_RATE, TIMEOUT, WAIT,
 };
@@ -179,8 +179,10 @@ fn hedge(u: &mut Unstructured<'_>) -> Result<Hedge> {
 
 fn retry_breaker(u: &mut Unstructured<'_>) -> Result<RetryBreaker> {
     Ok(RetryBreaker {
-        mode: *u.choose(&[BreakerMode::Ratio, BreakerMode::Adaptive])?,
+        mode: *u.choose(&[BreakerMode::Credit, BreakerMode::Ratio])?,
+        earn: ratio(u, EARN)?,
         ratio: ratio(u, BREAKER_RATIO)?,
+        max_ratio: maybe(u, |u| ratio(u, BREAKER_RATIO))?,
         window: WindowShape { buckets: number(u, BUCKETS)?, bucket_length: duration(u, BUCKET_LENGTH)? },
         min_failures: number(u, MIN_FAILURES)?,
         min_samples: number(u, MIN_SAMPLES)?,

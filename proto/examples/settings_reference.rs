@@ -9,7 +9,7 @@ use std::time::Duration;
 use damper_core::fault::Bounds;
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, Budget, CIRCUIT_CALLS,
-    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, DEFAULT_REPLAY_LIMIT, HEDGE_DELAY,
+    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, CircuitBreaker, DEFAULT_REPLAY_LIMIT, EARN, HEDGE_DELAY,
     HEDGE_PERCENTILE, Hedge, LATENCY_PERCENTILE, MAX_ATTEMPTS, MAX_HEDGES, MIN_FAILURES, MIN_SAMPLES,
     REPLAY_LIMIT, RETRYABLE, Retry, RetryBreaker, STOP_MIN_SAMPLES, SUCCESS_RATE, StopWhen, TIMEOUT, Waits,
 };
@@ -119,17 +119,18 @@ fn breaker() -> Vec<Row> {
     let breaker = RetryBreaker::default();
     vec![
         ("retry_breaker.enabled", "true".into(), String::new(), "see [Retry breaker](#retry-breaker)"),
+        ("retry_breaker.mode", "`credit`".into(), "`credit`, `ratio`".into(), "what admits a retry"),
         (
-            "retry_breaker.mode",
-            "`ratio`".into(),
-            "`ratio`, `adaptive`".into(),
-            "what happens above the ratio",
+            "retry_breaker.earn",
+            breaker.earn.to_string(),
+            range(&EARN),
+            "credit: so much of a retry each first attempt that succeeds pays for",
         ),
         (
             "retry_breaker.ratio",
             breaker.ratio.to_string(),
             range(&BREAKER_RATIO),
-            "failures per success above which retries stop",
+            "failures per success up to which retries are free (mode `ratio`) and hedges are sent",
         ),
         (
             "retry_breaker.buckets",
@@ -147,13 +148,19 @@ fn breaker() -> Vec<Row> {
             "retry_breaker.min_failures",
             breaker.min_failures.to_string(),
             range(&MIN_FAILURES),
-            "so many failures in the window never stop retries",
+            "mode `ratio`: so many retries are saved for what the ratio does not admit; so many failures never stop hedges",
         ),
         (
             "retry_breaker.min_samples",
             breaker.min_samples.to_string(),
             range(&MIN_SAMPLES),
-            "with fewer attempts in the window retries are not stopped",
+            "with fewer attempts in the window the ratio says nothing: retries take what is saved, hedges are sent",
+        ),
+        (
+            "retry_breaker.max_ratio",
+            none(),
+            range(&BREAKER_RATIO),
+            "failures per success above which nothing is repeated, in either mode; guards set it",
         ),
         (
             "retry_breaker.failure_codes",
@@ -303,7 +310,7 @@ fn guard() -> Vec<Row> {
             "ceiling.max_retry_breaker_ratio",
             none(),
             range(&BREAKER_RATIO),
-            "also switches on a breaker that is off",
+            "failures per success above which nothing is repeated; switches on a breaker that is off",
         ),
         ("ceiling.min_per_attempt_timeout", none(), times(&TIMEOUT), "attempts may not be given up sooner"),
         (

@@ -70,7 +70,7 @@ impl Terms {
 
 /// Tokens that were saved: one atomic word, so that no schedule of threads overspends. It starts empty.
 #[derive(Debug, Default)]
-pub struct Purse(AtomicU64);
+pub(crate) struct Purse(AtomicU64);
 
 impl Purse {
     /// Nobody saves more than what so many calls earn.

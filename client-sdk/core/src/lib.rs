@@ -21,7 +21,7 @@ pub mod chain;
 pub mod circuit;
 pub mod classify;
 mod code;
-pub mod credit;
+mod credit;
 pub mod deadline;
 mod explain;
 pub mod failed_call;

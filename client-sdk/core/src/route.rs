@@ -120,15 +120,19 @@ impl Windows {
 }
 
 impl Route {
-    /// A route that nothing is known of yet, the only one to its callee.
+    /// A route that nothing is known of yet, the first to its callee.
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
-        Self::sharing(Arc::default(), rule)
+        Self::to(Arc::default(), rule)
     }
 
-    /// A route that nothing is known of yet; all routes of a process to one callee share a purse.
+    /// Another route to the same callee that nothing is known of yet.
     #[must_use]
-    pub fn sharing(callee: Arc<Purse>, rule: Option<Arc<Rule>>) -> Self {
+    pub fn beside(&self, rule: Option<Arc<Rule>>) -> Self {
+        Self::to(Arc::clone(&self.callee), rule)
+    }
+
+    fn to(callee: Arc<Purse>, rule: Option<Arc<Rule>>) -> Self {
         let windows = Arc::new(Windows::new(shape_for(rule.as_deref())));
         let (state, switch) = Default::default();
         Self { rule, windows, hedge_delay: Arc::default(), state, callee, switch }.prepared()

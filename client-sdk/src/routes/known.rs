@@ -26,6 +26,12 @@ impl Known {
         Self { route: Route::new(rule), failures, bell: bell.clone() }
     }
 
+    /// Another route to the same callee that nothing is known of yet.
+    pub(super) fn beside(&self, rule: Option<Arc<Rule>>) -> Self {
+        let failures = Arc::new(self.failures.of_another_route());
+        Self { route: self.route.beside(rule), failures, bell: self.bell.clone() }
+    }
+
     /// The same under another rule.
     pub(super) fn under(&self, rule: Option<Arc<Rule>>) -> Self {
         self.with(self.route.under(rule))

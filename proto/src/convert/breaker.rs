@@ -39,8 +39,8 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
     (enabled.unwrap_or(true), breaker)
 }
 
-/// The number of a mode that is gone. Rules that were stored with it are read.
-pub const ADAPTIVE: i32 = 2;
+/// The number of a mode that is gone; stored rules may have it.
+const ADAPTIVE: i32 = 2;
 
 fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
     match v1::RetryBreakerMode::try_from(number) {
@@ -62,7 +62,8 @@ pub(super) fn off() -> v1::RetryBreaker {
 
 impl From<&RetryBreaker> for v1::RetryBreaker {
     fn from(breaker: &RetryBreaker) -> Self {
-        let RetryBreaker { mode, earn, ratio, max_ratio, window, min_failures, min_samples, failure_codes } = breaker;
+        let RetryBreaker { mode, earn, ratio, max_ratio, window, min_failures, min_samples, failure_codes } =
+            breaker;
         let WindowShape { buckets, bucket_length } = *window;
         Self {
             enabled: Some(true),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use damper_core::policy::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, CIRCUIT_CALLS,
-    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, HEDGE_DELAY, HEDGE_PERCENTILE, JITTER_SHARE,
+    CIRCUIT_OPEN_FOR, CIRCUIT_PROBES, CIRCUIT_RATIO, EARN, HEDGE_DELAY, HEDGE_PERCENTILE, JITTER_SHARE,
     LATENCY_PERCENTILE, MAX_ATTEMPTS, MAX_HEDGES, MIN_FAILURES, MIN_SAMPLES, MULTIPLIER, REPLAY_LIMIT, STEP,
     STOP_MIN_SAMPLES, SUCCESS_RATE, TIMEOUT, WAIT,
 };
@@ -134,17 +134,35 @@ fn hedge() -> BoxedStrategy<Hedge> {
 
 fn retry_breaker() -> BoxedStrategy<RetryBreaker> {
     (
-        select(vec![BreakerMode::Ratio, BreakerMode::Adaptive]),
-        ratio(BREAKER_RATIO),
+        select(vec![BreakerMode::Credit, BreakerMode::Ratio]),
+        (ratio(EARN), ratio(BREAKER_RATIO), of(ratio(BREAKER_RATIO))),
         (number(BUCKETS), duration(BUCKET_LENGTH)),
         number(MIN_FAILURES),
         number(MIN_SAMPLES),
         of(codes(1)),
     )
-        .prop_map(|(mode, ratio, (buckets, bucket_length), min_failures, min_samples, failure_codes)| {
-            let window = WindowShape { buckets, bucket_length };
-            RetryBreaker { mode, ratio, window, min_failures, min_samples, failure_codes }
-        })
+        .prop_map(
+            |(
+                mode,
+                (earn, ratio, max_ratio),
+                (buckets, bucket_length),
+                min_failures,
+                min_samples,
+                failure_codes,
+            )| {
+                let window = WindowShape { buckets, bucket_length };
+                RetryBreaker {
+                    mode,
+                    earn,
+                    ratio,
+                    max_ratio,
+                    window,
+                    min_failures,
+                    min_samples,
+                    failure_codes,
+                }
+            },
+        )
         .boxed()
 }
 

@@ -118,8 +118,16 @@ fn the_gates_are_refused_by_field() {
     );
     spoil_breaker(
         |breaker| breaker.mode = 7,
-        &[("policy.retry_breaker.mode", "7 is not known: ratio or adaptive")],
+        &[("policy.retry_breaker.mode", "7 is not known: credit or ratio")],
     );
+}
+
+#[test]
+fn a_rule_that_was_stored_with_the_mode_that_is_gone_goes_by_credit() {
+    let mut rule = wire_rule();
+    rule.policy.as_mut().unwrap().retry_breaker.as_mut().unwrap().mode = 2;
+    let rule = super::super::rule(&rule).unwrap();
+    assert_eq!(rule.policy().retry_breaker.unwrap().mode, BreakerMode::Credit);
 }
 
 #[test]
@@ -142,7 +150,7 @@ fn what_is_absent_is_the_engines_default() {
     let success_rate_below = Some(Percent::from_hundredths(0));
     assert_eq!(policy.stop_when, Some(StopWhen { success_rate_below, ..StopWhen::default() }));
     assert_eq!(policy.circuit_breaker, Some(CircuitBreaker::default()));
-    assert_eq!(policy.retry_breaker.unwrap().mode, BreakerMode::Ratio);
+    assert_eq!(policy.retry_breaker.unwrap().mode, BreakerMode::Credit);
     assert_eq!(HEDGE_DELAY.min, Duration::from_millis(1));
 }
 

@@ -93,13 +93,13 @@ fn hedges_and_gates_are_written_as_one_says_them() {
     assert_eq!(hedge("{delay: {fixed: 20ms}}"), Hedge { delay, max_hedges: 1 });
 
     let policy = policy(
-        "{mode: off, budget: {ratio: 0.15}, stop_when: {success_rate_below: 99.95}, retry_breaker: {mode: adaptive}, \
+        "{mode: off, budget: {ratio: 0.15}, stop_when: {success_rate_below: 99.95}, retry_breaker: {mode: ratio}, \
          circuit_breaker: {open_for: 2s}, chain: {propagate_baggage: true}, hold_unary: false, call_id: true}",
     );
     assert_eq!(policy.budget, Some(Budget { ratio: Ratio::from_bp(1500), ..Budget::default() }));
     let success_rate_below = Some(Percent::from_hundredths(9_995));
     assert_eq!(policy.stop_when, Some(StopWhen { success_rate_below, ..StopWhen::default() }));
-    assert_eq!(policy.retry_breaker.unwrap().mode, BreakerMode::Adaptive);
+    assert_eq!(policy.retry_breaker.unwrap().mode, BreakerMode::Ratio);
     assert_eq!(policy.circuit_breaker.unwrap().open_for, ms(2000));
     assert!(policy.chain.propagate_baggage && policy.call_id && !policy.hold_unary);
 }
@@ -133,7 +133,7 @@ fn wrong_settings_are_refused_by_field_value_and_bound() {
     check_policy(
         "{mode: off, hedge: {delay: {percentile: {at: 95.005}}, max_hedges: 5}, retry_breaker: {mode: on}}",
         &[
-            ("policy.retry_breaker.mode", r#""on" is not known: ratio, adaptive"#),
+            ("policy.retry_breaker.mode", r#""on" is not known: ratio, credit"#),
             ("policy.hedge.delay.percentile.at", "95.005 is finer than 0.01; 50 to 99.9"),
             ("policy.hedge.max_hedges", "5 is not in 1 to 4"),
         ],

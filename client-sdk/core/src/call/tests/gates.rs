@@ -145,9 +145,8 @@ fn a_small_caller_has_one_retry_after_ten_successes() {
 
 #[test]
 fn all_routes_to_a_callee_share_one_token_while_they_are_small() {
-    let callee = Arc::default();
-    let rule = route(breaking(BreakerMode::Credit)).rule().cloned();
-    let routes = [(); 50].map(|()| Route::sharing(Arc::clone(&callee), rule.clone()));
+    let first = credit();
+    let routes = [(); 50].map(|()| first.beside(first.rule().cloned()));
     for route in &routes {
         drive(route, start(), &[Verdict::Success]);
     }
