@@ -3,6 +3,7 @@
 //! A rule that a client can not honour is off there, and so is one that a guard tightens where the client knows
 //! nothing of guards: it would carry the rule out as it stands. Clients of one class get the same bytes.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use damper_core::{Faults, Pattern, Policy, Rule, feature, key};
@@ -107,6 +108,15 @@ impl Class {
     /// The first feature that the policy needs and the client lacks.
     fn lacking(&self, policy: &Policy) -> Option<&'static str> {
         feature::lacking(policy, |feature| self.features.contains(feature))
+    }
+
+    /// The policy as it is sent: a client without credit goes by the ratio.
+    pub(crate) fn sent<'a>(&self, policy: &'a Policy) -> Cow<'a, Policy> {
+        if self.features.contains(feature::CREDIT) {
+            Cow::Borrowed(policy)
+        } else {
+            Cow::Owned(feature::without_credit(policy))
+        }
     }
 
     /// What keeps the client from carrying out what is there now; what is gone asks nothing of anybody.

@@ -6,8 +6,8 @@
 //!
 //! The callee has no capacity of its own: that more load also makes it slower is not predicted. A route of many
 //! processes is simulated as some of them: each has its own counts, and they do not meet. A fast process is
-//! simulated as a slower one, for a ratio of counts does not care; so `min_failures` and a budget's minimum
-//! weigh a little more than they will. That keeps an answer below 200 ms whatever the route carries.
+//! simulated as a slower one, for shares of counts do not care; so the one token of a small caller and a budget's
+//! minimum weigh a little more than they will. That keeps an answer below 200 ms whatever the route carries.
 
 use std::time::Duration;
 
@@ -31,8 +31,10 @@ const CALLS: u64 = 12_000;
 const STATE: Duration = Duration::from_secs(20);
 /// The longest: that of a route with hardly any traffic.
 const LONGEST_STATE: Duration = Duration::from_secs(3600);
-/// As measured, before the state begins.
+/// As measured, before the state begins: a window of the retry breaker at least.
 const BEFORE: Duration = Duration::from_secs(10);
+/// And so many calls of each process, so that those with little traffic have saved what they can.
+const CALLS_BEFORE: u64 = 15;
 const SEED: u64 = 1;
 const METHOD: &str = "any.Service/Method";
 
@@ -120,7 +122,7 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
     let scenario = change.measured.scenario(downstream, strategies);
     let mut plan = Plan::new(&scenario)?;
     // What was measured may have failures in it, too; the state is what follows.
-    plan.trouble = Some((Time::after_origin(BEFORE), plan.end));
+    plan.trouble = Some((Time::after_origin(change.measured.before()), plan.end));
     let figures = crate::simulate(&plan);
     let [before, after] =
         [(0, change.before), (1, change.after)].map(|(index, policy)| Side::of(&figures[index], policy));
@@ -156,10 +158,10 @@ impl Measured {
 
     /// The route alone, small enough to be simulated at once.
     fn scenario(&self, downstream: Downstream, strategies: Vec<Strategy>) -> Scenario {
-        let state = self.state();
-        let duration = BEFORE + state;
-        // What one process makes, in thousandths of a call per second, and how many of them there is room for.
-        let of_one = u64::from(self.calls_milli_per_second).div_ceil(u64::from(self.processes)).max(1);
+        let before = self.before();
+        let duration = before + self.state();
+        let of_one = self.of_one();
+        // How many processes there is room for.
         let most = CALLS * 1_000 / duration.as_secs();
         let processes = (most / of_one).clamp(1, u64::from(self.processes));
         let median = self.p50.max(Duration::from_micros(1));
@@ -174,8 +176,8 @@ impl Measured {
             kind: FaultKind::Error { code, share },
         };
         let as_measured = self.failures(Downstream::AsMeasured).into_iter();
-        let as_measured = as_measured.map(|failure| failing(failure, Duration::ZERO, Some(BEFORE)));
-        let then = self.failures(downstream).into_iter().map(|failure| failing(failure, BEFORE, None));
+        let as_measured = as_measured.map(|failure| failing(failure, Duration::ZERO, Some(before)));
+        let then = self.failures(downstream).into_iter().map(|failure| failing(failure, before, None));
         let time = Spread::LogNormal { median, p99: self.p99.max(median) };
         let method = Method { name: METHOD.to_owned(), time, calls: Vec::new() };
         Scenario {
@@ -221,6 +223,17 @@ impl Measured {
         }
         failures.retain(|(_, share)| share.bp() > 0);
         failures
+    }
+
+    /// What one process makes, in thousandths of a call per second.
+    fn of_one(&self) -> u64 {
+        u64::from(self.calls_milli_per_second).div_ceil(u64::from(self.processes)).max(1)
+    }
+
+    /// How long the route is as measured.
+    fn before(&self) -> Duration {
+        let wanted = Duration::from_secs((CALLS_BEFORE * 1_000).div_ceil(self.of_one()));
+        wanted.clamp(BEFORE, LONGEST_STATE)
     }
 
     /// How long the state lasts: long enough for calls to be counted, of all processes that there may be.

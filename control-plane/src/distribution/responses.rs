@@ -243,7 +243,7 @@ impl Place {
 fn addressed(pattern: &Pattern, stored: &StoredRule, class: &Class, guards: &Guards) -> v1::DistributedRule {
     use v1::distributed_rule::Kind;
     let kind = match (&stored.rule, class.off_because(guards, pattern, stored.rule.as_deref())) {
-        (Some(rule), None) => Some(Kind::Policy(rule.policy().into())),
+        (Some(rule), None) => Some(Kind::Policy(class.sent(rule.policy()).as_ref().into())),
         (_, off) => off.map(|why| Kind::NeedsFeature(why.to_owned())),
     };
     v1::DistributedRule { key: Some(pattern.into()), revision: stored.wire.revision, kind }

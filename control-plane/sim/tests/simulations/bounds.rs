@@ -92,7 +92,7 @@ fn lost_answers_add_up_instead_of_multiplying() {
 
 #[test]
 fn governed_retries_stop_and_the_last_hop_carries_hardly_more_than_one_attempt() {
-    for share_bp in [1_000, 5_000, 10_000] {
+    for share_bp in [2_000, 5_000, 10_000] {
         let policy = Policy { retry_breaker: Some(RetryBreaker::default()), ..three_attempts() };
         let mut scenario = failing_chain(4, unavailable(share_bp), damper(policy));
         scenario.duration = Duration::from_secs(60);

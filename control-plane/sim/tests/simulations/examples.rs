@@ -65,16 +65,22 @@ fn chain_stays_down_after_a_stall_under_naive_retries_and_recovers_within_a_wind
 }
 
 #[test]
-fn partial_outage_is_where_adaptive_goes_on_retrying_and_the_ratio_stops() {
+fn partial_outage_is_mended_by_what_may_repeat_a_third_of_the_calls() {
     let outcome = example("partial");
     let during = |strategy| success(of(&outcome, strategy), "during");
+    let attempts = |strategy| at_the_bottom(of(&outcome, strategy), "during");
     assert!((during("none") - 2.0 / 3.0).abs() < 0.03);
     assert!(during("naive") > 0.95);
-    assert!(during("ratio") < 0.72, "{}", during("ratio"));
-    assert!(during("adaptive") > 0.78, "{}", during("adaptive"));
-    assert!(at_the_bottom(of(&outcome, "adaptive"), "during") < 1.25, "its budget");
+    assert!(during("ratio") < 0.74, "{}", during("ratio"));
+    assert!(
+        during("credit") > 0.71 && attempts("credit") < 1.1,
+        "{} {}",
+        during("credit"),
+        attempts("credit")
+    );
+    assert!(during("credit of 0.2") > 0.9, "{}", during("credit of 0.2"));
     assert!(during("ratio of 1") > 0.94, "{}", during("ratio of 1"));
-    assert!(at_the_bottom(of(&outcome, "ratio of 1"), "during") < 1.6, "a third fails, and a third of that");
+    assert!(attempts("ratio of 1") < 1.6, "a third fails, and a third of that");
 }
 
 #[test]
@@ -87,24 +93,25 @@ fn hedges_cut_off_the_slow_tail_for_few_attempts_more() {
 }
 
 #[test]
-fn a_thousand_small_callers_are_bounded_together_by_the_repeat_limit_alone() {
+fn each_of_a_thousand_small_callers_sends_one_retry_and_the_repeat_limit_bounds_them_together() {
     let outcome = example("fleet");
     let runs = |strategy| phase(of(&outcome, strategy), "during").handler_runs_per_request[0];
     assert_eq!(runs("none"), 1.0);
     assert!(runs("budget (reserve 10/s)") > 2.9, "ten a second for each of them");
     assert!(runs("budget (no reserve)") < 1.05, "{}", runs("budget (no reserve)"));
-    assert!(runs("rule alone") > 1.3);
-    assert!((1.0..=1.15).contains(&runs("repeat limit")), "{}", runs("repeat limit"));
+    // One for each process, of the 18 calls that it makes meanwhile.
+    assert!((1.04..=1.06).contains(&runs("rule alone")), "{}", runs("rule alone"));
+    assert!(runs("repeat limit") < runs("rule alone"), "{}", runs("repeat limit"));
     assert!(of(&outcome, "repeat limit").services[0].shed_repeats > 0);
 }
 
 #[test]
-fn total_outage_costs_the_ratio_hundreds_of_attempts_and_adaptive_a_few() {
+fn total_outage_costs_the_ratio_hundreds_of_attempts_and_credit_two_percent_of_a_window() {
     let outcome = example("outage");
     let extra = |strategy| of(&outcome, strategy).hops[0].retries;
     assert!(extra("naive") > 39_000);
     assert!((400..=800).contains(&extra("ratio")), "{}", extra("ratio"));
-    assert!(extra("adaptive") <= 50, "{}", extra("adaptive"));
+    assert!((170..=210).contains(&extra("credit")), "{}", extra("credit"));
     // Calls overlap, and some succeed that were under way; one after the other they would come to 3, 333 and 100.
     assert!((3..=6).contains(&extra("gRPC (10 tokens)")), "{}", extra("gRPC (10 tokens)"));
     assert!((330..=340).contains(&extra("gRPC (1000 tokens)")), "{}", extra("gRPC (1000 tokens)"));

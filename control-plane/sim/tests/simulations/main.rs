@@ -6,6 +6,7 @@ mod callers;
 mod examples;
 mod faults;
 mod file;
+mod fleets;
 mod golden;
 mod harness;
 mod properties;

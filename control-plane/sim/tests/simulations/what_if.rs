@@ -57,13 +57,13 @@ fn the_breaker_is_what_an_outage_is_told_apart_by() {
 }
 
 #[test]
-fn a_tenth_failing_is_above_the_ratio_and_adaptive_retries_it_all_the_same() {
-    let ratio = asked(&rule(true), measured(0), Downstream::TenthFailing);
-    let mut adaptive = rule(true);
-    adaptive.retry_breaker.as_mut().unwrap().mode = damper_core::BreakerMode::Adaptive;
-    let adaptive = asked(&adaptive, measured(0), Downstream::TenthFailing);
+fn a_tenth_failing_is_above_the_ratio_and_credit_mends_it() {
+    let credit = asked(&rule(true), measured(0), Downstream::TenthFailing);
+    let mut ratio = rule(true);
+    ratio.retry_breaker.as_mut().unwrap().mode = damper_core::BreakerMode::Ratio;
+    let ratio = asked(&ratio, measured(0), Downstream::TenthFailing);
     assert!((ratio.before.success_rate - 0.9).abs() < 0.02);
-    assert!(adaptive.after.success_rate > ratio.after.success_rate, "{ratio:?} {adaptive:?}");
+    assert!(credit.after.success_rate > ratio.after.success_rate + 0.01, "{ratio:?} {credit:?}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn many_processes_with_little_traffic_each_are_told_from_one_with_all_of_it() {
         let measured = Measured { processes, ..measured(0) };
         asked(&rule(true), measured, Downstream::TotalOutage).after.attempts_per_call
     };
-    assert!(of(1_000) > of(1) + 0.5, "each has its `min_failures`");
+    assert!(of(1_000) > of(1) + 0.2, "each has saved a retry");
 }
 
 #[test]
