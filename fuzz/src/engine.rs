@@ -6,7 +6,8 @@
 //! - Every call ends with one fate, which stays; fates sum to calls.
 //! - Sends stay within attempts, hedges, five resends, the flag of the request served, the kept request and the
 //!   deadline; after an answer has begun nothing is sent, and nothing that a kill stops.
-//! - Whenever a repeat was decided on, the retry breaker's own formula admits it on what was counted then; the
+//! - Whenever a repeat was decided on, the retry breaker's ratios admit it on what was counted then (what credit admits has a
+//!   property test of its own); the
 //!   extra attempts that were decided on never exceed the budget in any window (by a list of our own, while
 //!   clock and rule go on evenly).
 
@@ -16,11 +17,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use damper_core::breaker::{self, Evidence, Word};
+use damper_core::breaker;
 use damper_core::kill::InForce;
 use damper_core::{
-    Answer, Call, CallStart, Code, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route, Send,
-    SendKind, Step, Time, Verdict,
+    Answer, Call, CallStart, Code, Counts, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route,
+    Send, SendKind, Step, Time, Verdict,
 };
 
 use self::ledger::Ledger;
@@ -52,7 +53,7 @@ struct Open {
     in_flight: Vec<u32>,
     committed: bool,
     /// What the breaker saw when the last attempt failed, and when that was.
-    failed: Option<(Time, Evidence)>,
+    failed: Option<(Time, Counts)>,
     succeeded: bool,
     finish: Option<Finish>,
 }
@@ -230,7 +231,7 @@ impl World {
         let ended: u64 = Ending::all().map(|ending| counters.ended(ending)).sum();
         assert_eq!((counters.calls(), ended), (self.begun, self.begun), "fates do not sum to calls");
         if let Some(policy) = self.route.policy().filter(|_| !self.ledger.uneven)
-            && let Some(cap) = policy.cap()
+            && let Some(cap) = policy.budget
         {
             self.ledger.check(&cap, policy.window_shape());
         }
@@ -243,13 +244,7 @@ impl Open {
     }
 
     fn note_failure(&mut self, now: Time) {
-        let window = self.route.window();
-        let evidence = Evidence {
-            attempts: window.counts(now),
-            repeats: self.route.repeats().counts(now),
-            run: self.route.state().run.length(now, window.shape().length()),
-        };
-        self.failed = Some((now, evidence));
+        self.failed = Some((now, self.route.window().counts(now)));
     }
 
     fn drive(&mut self, now: Time, random: u64, ledger: &mut Ledger) {
@@ -326,10 +321,13 @@ impl Open {
         let present = self.failed;
         self.failed = failed;
         let beside = kind == SendKind::Hedge && self.in_flight.len() > 1;
-        let (at, evidence) = if beside { present } else { failed }.expect("a repeat follows something");
+        let (at, counts) = if beside { present } else { failed }.expect("a repeat follows something");
         if let Some(settings) = &policy.retry_breaker {
-            let word = breaker::judge(settings, evidence);
-            assert_ne!(word, Word::Refused, "{kind:?} in spite of {evidence:?}");
+            let admitted = match kind {
+                SendKind::Hedge => breaker::admits_hedge(settings, counts),
+                _ => breaker::is_within_guards(settings, counts),
+            };
+            assert!(admitted, "{kind:?} in spite of {counts:?}");
         }
         ledger.extra.push(at);
     }

@@ -29,7 +29,7 @@ pub enum Strategy {
     Backoff,
     /// The same under `tower::retry`'s `TpsBudget`.
     TowerBudget,
-    /// Damper's retry breaker; both chain flags ignored.
+    /// Damper's retry breaker, which pays for retries by credit; both chain flags ignored.
     DamperBreaker,
     /// And the flag up.
     DamperUp,
@@ -39,8 +39,8 @@ pub enum Strategy {
     DamperDeadline,
     /// And hedges on the last hop.
     DamperHedge,
-    /// And the adaptive breaker.
-    DamperAdaptive,
+    /// Damper with its defaults, but for a retry breaker that goes by the ratio.
+    DamperRatio,
     /// And a repeat limit enforced at every callee.
     DamperLimit,
 }
@@ -86,7 +86,7 @@ impl Strategy {
         Self::Damper,
         Self::DamperDeadline,
         Self::DamperHedge,
-        Self::DamperAdaptive,
+        Self::DamperRatio,
         Self::DamperLimit,
     ];
 
@@ -103,7 +103,7 @@ impl Strategy {
             Self::Damper => "damper",
             Self::DamperDeadline => "damper-deadline",
             Self::DamperHedge => "damper-hedge",
-            Self::DamperAdaptive => "damper-adaptive",
+            Self::DamperRatio => "damper-ratio",
             Self::DamperLimit => "damper-limit",
         }
     }
@@ -121,7 +121,7 @@ impl Strategy {
     }
 
     fn has_deadline(self) -> bool {
-        matches!(self, Self::DamperDeadline | Self::DamperHedge | Self::DamperAdaptive | Self::DamperLimit)
+        matches!(self, Self::DamperDeadline | Self::DamperHedge | Self::DamperLimit)
     }
 
     /// The manifest for a chain of so many layers.
@@ -150,7 +150,7 @@ impl Strategy {
             us(WAIT.0),
             us(WAIT.1),
         );
-        let mode = if self == Self::DamperAdaptive { "adaptive" } else { "ratio" };
+        let mode = if self == Self::DamperRatio { "ratio" } else { "credit" };
         let _ = writeln!(rule, "  retry_breaker: {{ mode: {mode}, bucket_length: {} }}", us(times.bucket));
         let ignored = match self {
             Self::DamperBreaker => "ignore_retry_flag: true, ignore_no_more_retry: true",

@@ -30,8 +30,8 @@ fn chain(folder: &Path) -> Result<Row> {
     let run = &lab.circumstances;
     let row = row.shown_by(format!("cargo xtask lab --{} --runs {}", run.selection, run.runs)).note(format!(
         "From [lab.md](lab.md), which has every scenario beside naive retries and tower's budget: commit {}, {} runs of \
-         each. A figure is in how many scenarios a target was met; `damper-adaptive` and `damper-hedge` may go above 1.1 in \
-         the steady part, for they spend a budget where repeats succeed or beside what is slow.",
+         each. A figure is in how many scenarios a target was met; `damper-hedge` may go above 1.1 in \
+         the steady part, for it spends a budget beside what is slow, and credit where repeats succeed.",
         run.machine.commit, run.runs,
     ));
     let verdicts = targets::judge(&lab);

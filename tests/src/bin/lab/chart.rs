@@ -141,7 +141,7 @@ pub(crate) fn drawn() -> [(Strategy, RGBColor); 5] {
         (Strategy::None, RGBColor(125, 133, 144)),
         (Strategy::Naive, RGBColor(214, 69, 61)),
         (Strategy::TowerBudget, RGBColor(184, 128, 20)),
-        (Strategy::DamperAdaptive, RGBColor(46, 148, 92)),
+        (Strategy::DamperRatio, RGBColor(46, 148, 92)),
         (Strategy::Damper, RGBColor(33, 139, 184)),
     ]
 }

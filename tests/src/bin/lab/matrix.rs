@@ -60,7 +60,7 @@ const OTHERS: [Trouble; 7] = [
 /// the target names.
 pub(crate) fn short() -> Vec<Scenario> {
     use Strategy::{
-        Backoff, Damper, DamperAdaptive, DamperBreaker, DamperDeadline, DamperHedge, DamperLimit, DamperUp,
+        Backoff, Damper, DamperBreaker, DamperDeadline, DamperHedge, DamperLimit, DamperRatio, DamperUp,
         Naive, None, TowerBudget,
     };
     let mut all = Vec::new();
@@ -68,7 +68,7 @@ pub(crate) fn short() -> Vec<Scenario> {
         all.extend(strategies.iter().map(|&strategy| scenario(layers, trouble, strategy)));
     };
     for share in SHARES {
-        add(LAYERS, Trouble::Errors(share), &[Naive, TowerBudget, Damper, DamperAdaptive]);
+        add(LAYERS, Trouble::Errors(share), &[Naive, TowerBudget, Damper, DamperRatio]);
     }
     add(LAYERS, Trouble::Errors(100), &[Backoff, DamperBreaker, DamperUp, DamperDeadline, DamperLimit]);
     add(LAYERS, Trouble::Middle, &[Naive, TowerBudget, Damper]);
@@ -76,14 +76,14 @@ pub(crate) fn short() -> Vec<Scenario> {
     add(LAYERS, Trouble::Lost, &[Naive, TowerBudget, DamperBreaker, Damper]);
     add(LAYERS, Trouble::Slow, &[None, Naive, Damper, DamperHedge]);
     add(LAYERS, Trouble::Overload, &[None, Naive, TowerBudget, Damper]);
-    add(LAYERS, Trouble::Partial, &[None, Naive, TowerBudget, Damper, DamperAdaptive]);
-    add(LAYERS, Trouble::Flapping, &[None, Naive, TowerBudget, Damper, DamperAdaptive]);
+    add(LAYERS, Trouble::Partial, &[None, Naive, TowerBudget, Damper, DamperRatio]);
+    add(LAYERS, Trouble::Flapping, &[None, Naive, TowerBudget, Damper, DamperRatio]);
     for layers in LENGTHS.into_iter().filter(|layers| *layers != LAYERS) {
         for trouble in TARGETED {
             add(layers, trouble, &COMPARED);
         }
     }
-    all.extend([None, Naive, Backoff, TowerBudget, Damper, DamperAdaptive].map(stall));
+    all.extend([None, Naive, Backoff, TowerBudget, Damper, DamperRatio].map(stall));
     all
 }
 

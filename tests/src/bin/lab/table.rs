@@ -85,8 +85,8 @@ fn lengths(results: &Results) -> String {
 
 /// What repeats save and cost where a part of the attempts fails, which is where strategies differ in it.
 fn saved(results: &Results) -> String {
-    use Strategy::{Damper, DamperAdaptive, Naive, TowerBudget};
-    let columns = [Naive, TowerBudget, Damper, DamperAdaptive];
+    use Strategy::{Damper, DamperRatio, Naive, TowerBudget};
+    let columns = [Naive, TowerBudget, Damper, DamperRatio];
     let mut table =
         format!("| fault | {} |\n|---|--:|--:|--:|--:|\n", columns.map(Strategy::name).join(" | "));
     let troubles =
