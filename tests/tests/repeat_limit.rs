@@ -14,7 +14,7 @@ const CALLS: u64 = 20;
 const RULE: &str = "
 kind: Rule
 key: { caller_service: '*', caller_cluster: '*', callee_service: callee, callee_method: '*' }
-policy: { mode: enforce, retry: { max_attempts: 3, backoff: { fixed: { delay: 20ms } } }, retry_breaker: { ratio: 0.1, min_failures: 20 } }
+policy: { mode: enforce, retry: { max_attempts: 3, backoff: { fixed: { delay: 20ms } } }, retry_breaker: { enabled: false } }
 ---
 ";
 

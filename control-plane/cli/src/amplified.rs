@@ -66,7 +66,8 @@ mod tests {
         assert_eq!(
             lines(&less, &more),
             [
-                "more on this hop: at most 2 attempts per call; in the long run 1.1 per call \
+                "more on this hop: at most 2 attempts per call; while retries fail 1.1 per call in \
+                 the long run \
                  (was: 1 attempt per call)",
                 "more along the worst chain: shop -> cart -> stock: at most 4 sends on the last hop for one \
                  request at shop (was: 3 sends)",

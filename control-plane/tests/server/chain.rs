@@ -346,16 +346,16 @@ async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
 
     let new = put(&server, hop_rule("cart", "stock", 2), trying()).await.unwrap();
     assert_eq!(amplification(new.before), (1, 1.0, path(&way, 3)), "nothing is sent twice there yet");
-    assert_eq!(amplification(new.after), (2, 1.1, path(&way, 4)));
+    assert_eq!(amplification(new.after), (2, 1.02, path(&way, 4)));
     let written = put(&server, hop_rule("cart", "stock", 2), Default::default()).await.unwrap();
-    assert_eq!(amplification(written.after), (2, 1.1, path(&way, 4)), "what is written tells it too");
+    assert_eq!(amplification(written.after), (2, 1.02, path(&way, 4)), "what is written tells it too");
 
     let same = put(&server, hop_rule("cart", "stock", 2), trying()).await.unwrap();
     assert_eq!(same.before, same.after);
     let mut observed = hop_rule("cart", "stock", 2);
     observed.policy.as_mut().unwrap().mode = v1::Mode::Observe.into();
     let lower = put(&server, observed, trying()).await.unwrap();
-    assert_eq!(amplification(lower.before), (2, 1.1, path(&way, 4)));
+    assert_eq!(amplification(lower.before), (2, 1.02, path(&way, 4)));
     assert_eq!(amplification(lower.after), (1, 1.0, path(&way, 3)), "what only observes sends nothing");
 
     let delete = v1::DeleteRuleRequest {
@@ -364,7 +364,7 @@ async fn a_write_tells_what_it_does_to_the_bounds_of_its_hop_and_its_chain() {
         ..Default::default()
     };
     let deleted = soon(server.rules().delete_rule(delete)).await.unwrap().into_inner();
-    assert_eq!(amplification(deleted.before), (2, 1.1, path(&way, 4)));
+    assert_eq!(amplification(deleted.before), (2, 1.02, path(&way, 4)));
     assert_eq!(amplification(deleted.after), (1, 1.0, path(&way, 3)));
     server.stop().await;
 }
@@ -386,17 +386,17 @@ async fn the_bounds_of_a_write_are_those_that_guards_and_other_rules_leave_it() 
     assert_eq!(amplification(narrower.before).0, 2, "the wider rule applies there until then");
     server.put(hop_rule("shop", "cart", 3)).await;
     let wide = put(&server, rule(key("*", "*", "*"), 9), trying()).await.unwrap();
-    assert_eq!(amplification(wide.before), (2, 1.1, path(&["web", "till"], 2)));
+    assert_eq!(amplification(wide.before), (2, 1.02, path(&["web", "till"], 2)));
     assert_eq!(
         amplification(wide.after),
-        (9, 1.1, path(&["web", "till"], 9)),
+        (9, 1.02, path(&["web", "till"], 9)),
         "the other route goes by its own rule"
     );
     let cut = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 9), trying()).await;
     assert_eq!(cut.unwrap_err().code(), Code::InvalidArgument, "a guard around it refuses it");
     let guarded = put(&server, rule(key("*", "cart", "cart.v1.Api/*"), 3), trying()).await.unwrap();
-    assert_eq!(amplification(guarded.before), (2, 1.1, None), "nothing goes by it: no chain is told");
-    assert_eq!(amplification(guarded.after), (3, 1.1, None));
+    assert_eq!(amplification(guarded.before), (2, 1.02, None), "nothing goes by it: no chain is told");
+    assert_eq!(amplification(guarded.after), (3, 1.02, None));
     server.stop().await;
 }
 

@@ -104,8 +104,11 @@ async fn clients_that_lack_a_feature_are_a_finding() {
 async fn minimum_of_failures_is_held_against_the_traffic() {
     let server = start().await;
     let mut lax = rule(key("shop", "stock", "stock.v1.Stock/Get"), 3);
-    lax.policy.as_mut().unwrap().retry_breaker =
-        Some(v1::RetryBreaker { min_failures: Some(15), ..Default::default() });
+    lax.policy.as_mut().unwrap().retry_breaker = Some(v1::RetryBreaker {
+        mode: v1::RetryBreakerMode::Ratio.into(),
+        min_failures: Some(15),
+        ..Default::default()
+    });
     assert_eq!(try_out(&server, lax.clone()).await.findings, [], "without traffic 15 are not many");
     let mut shop = Agent::connect(&server, hello("shop")).await;
     shop.snapshot().await;
@@ -154,7 +157,8 @@ async fn explain_tells_what_is_left_to_look_at_behind_the_guards() {
     let guard = v1::Guard { key: Some(key("*", "stock", "*")), ceiling, ..Default::default() };
     let request = v1::PutGuardRequest { guard: Some(guard), ..Default::default() };
     soon(server.guards().put_guard(request)).await.unwrap();
-    assert_eq!(explain().await.findings, [], "the guard switched the retry breaker on");
+    let held = ("max_ratio_stops_credit", v1::Severity::Hint, "policy.retry_breaker.max_ratio");
+    assert_eq!(told(&explain().await.findings), [held], "the guard switched the retry breaker on");
     server.put(shop_rule(2)).await;
     server.stop().await;
 }

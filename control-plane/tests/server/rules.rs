@@ -198,7 +198,7 @@ async fn explain_names_winner_losers_and_bound() {
     assert_eq!(answer.losers.len(), 1);
     assert!(answer.losers[0].reason.contains("callee_service"), "{:?}", answer.losers);
     let bound = answer.bound.unwrap();
-    assert_eq!((bound.max_attempts, bound.steady_attempts_per_call), (3, 1.1));
+    assert_eq!((bound.max_attempts, bound.steady_attempts_per_call), (3, 1.02));
     let breaker = damper_core::RetryBreaker::default();
     assert_eq!(bound.free_retries_per_window, breaker.min_failures);
     assert_eq!(bound.window, prost_types::Duration::try_from(breaker.window.length()).ok());

@@ -95,7 +95,7 @@ pub(crate) fn bound_in_words(bound: &v1::Bound) -> String {
         (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
         (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
     };
-    format!("{most}; in the long run {steady} per call{free}")
+    format!("{most}; while retries fail {steady} per call in the long run{free}")
 }
 
 #[cfg(test)]
@@ -120,7 +120,7 @@ mod tests {
             })
         };
         assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
-        let long_run = "at most 3 attempts per call; in the long run 1.1 per call";
+        let long_run = "at most 3 attempts per call; while retries fail 1.1 per call in the long run";
         assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
         assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
         assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);

@@ -24,7 +24,8 @@ strategies:
 ";
 
 const RULE: &str = "kind: Rule\nkey: { caller_service: shop, caller_cluster: '*', callee_service: stock, \
-                    callee_method: '*' }\npolicy: { mode: enforce, retry: { max_attempts: 3 } }\n";
+                    callee_method: '*' }\npolicy: { mode: enforce, retry: { max_attempts: 3 }, \
+                    retry_breaker: { mode: ratio, min_failures: 2 } }\n";
 
 /// A folder with the scenario and the rules that it names.
 fn folder(scenario: &str, rules: &str) -> (tempfile::TempDir, PathBuf) {
