@@ -39,8 +39,8 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
     (enabled.unwrap_or(true), breaker)
 }
 
-/// The number of a mode that is gone; stored rules may have it.
-const ADAPTIVE: i32 = 2;
+/// The number of a mode of the retry breaker that is gone; stored rules may have it, and it is read as credit.
+pub const ADAPTIVE: i32 = 2;
 
 fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
     match v1::RetryBreakerMode::try_from(number) {

@@ -25,6 +25,7 @@ mod waits;
 use damper_core::{Faults, Pattern};
 
 pub use self::amount::length;
+pub use self::breaker::ADAPTIVE;
 pub use self::fate::UnspecifiedFate;
 pub use self::guard::{ceiling, distributed_guard, guard};
 pub use self::key::{pattern, route_key};

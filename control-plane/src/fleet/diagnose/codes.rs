@@ -143,6 +143,12 @@ codes! {
     OBSERVED_FOR_LONG = "observed_for_long", Hint,
         "A rule has been in observe for more than a week.",
         "Compare its would_ figures in `damper stats`, then `damper rules promote` or delete it.";
+    BREAKER_MODE_GONE = "breaker_mode_gone", Hint,
+        "A rule was stored with the retry breaker's mode adaptive, which is gone; it goes by credit.",
+        "Read what credit does in docs/policy.md, then put the rule again with mode credit or ratio.";
+    SMALL_CALLERS_UNLIMITED = "small_callers_unlimited", Hint,
+        "Many processes that call rarely retry a callee: each may repeat its first failure of an outage, and no repeat limit bounds them together.",
+        "Put a guard for the callee with ceiling.repeat_limit in observe, look at what it would refuse, then enforce it.";
 }
 
 #[cfg(test)]

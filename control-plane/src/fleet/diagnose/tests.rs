@@ -223,3 +223,40 @@ fn a_replica_is_told_that_is_not_heard_or_has_been_elsewhere_for_long() {
     picture.apart = vec![long];
     assert!(codes(&picture).contains(&"replica_behind".to_owned()));
 }
+
+#[test]
+fn a_rule_stored_with_the_mode_that_is_gone_is_told() {
+    let stored_with = |mode| {
+        let mut picture = picture(v1::Mode::Enforce, DAY);
+        let retry_breaker = Some(v1::RetryBreaker { mode, ..Default::default() });
+        let retry = Some(v1::Retry::default());
+        let policy =
+            v1::Policy { mode: v1::Mode::Enforce.into(), retry, retry_breaker, ..Default::default() };
+        let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
+        let pattern = Pattern::parse("shop", "*", "stock", "*").unwrap();
+        let entries = [(Subject::Rule(pattern).key(), Entry { revision: 1, value: value.into() })].into();
+        let state = State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() };
+        picture.table = Arc::new(TableView::of(&state));
+        codes(&picture).contains(&"breaker_mode_gone".to_owned())
+    };
+    assert_eq!([stored_with(2), stored_with(1), stored_with(3)], [true, false, false]);
+}
+
+#[test]
+fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    let row = |method: &str, clients, calls_per_s| {
+        let (route, mode) = (row("shop", "stock", method).route.clone(), v1::Mode::Enforce.into());
+        Arc::new(Row { route, stats: v1::RouteStats { clients, calls_per_s, mode, ..Default::default() } })
+    };
+    let mut told = |rows: Vec<Arc<Row>>| {
+        picture.rows = rows.into();
+        let findings = picture.diagnosis().findings;
+        let found = findings.into_iter().filter(|finding| finding.code == "small_callers_unlimited");
+        found.map(|finding| (finding.subject, finding.message)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(vec![row("s.S/Get", 49, 4.9), row("s.S/Put", 50, 25.0)]), [], "few, and busy ones");
+    let told = told(vec![row("s.S/Get", 60, 6.0), row("s.S/Put", 500, 50.0)]);
+    let message = "500 processes make 50.0 calls/s together, and no repeat limit is enforced";
+    assert_eq!(told, [("* * stock *".to_owned(), message.to_owned())]);
+}
