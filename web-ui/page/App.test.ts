@@ -95,7 +95,7 @@ test("a rule says its policy in words and who has not applied it", async () => {
   const lagging = rule("orders", 12n, { applied: 2, refused: 1, lackingFeatures: 1 });
   shown(saying(message({ reset: true, rules: [lagging, rule("stock", 3n)] })));
   const row = (await screen.findByText("orders")).closest("tr");
-  expect(row?.textContent).toMatch(/enforce.*3.*exponential 25 ms ×2 up to 250 ms, full jitter.*0\.1.*12/s);
+  expect(row?.textContent).toMatch(/enforce.*3.*exponential 25 ms ×2 up to 250 ms, full jitter.*credit.*12/s);
   expect(row?.textContent).toMatch(/2 of 4.*1 refused.*1 lack features/s);
   expect(screen.getByText(/4 of 4/)).toBeTruthy();
 });

@@ -45,7 +45,7 @@ export function rule(caller: string, revision: bigint, fields: object = {}): Rul
             },
           },
         },
-        retryBreaker: { ratio: 0.1 },
+        retryBreaker: {},
       },
       revision,
     },

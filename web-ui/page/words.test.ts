@@ -71,7 +71,7 @@ test("backoffs in words", () => {
   expect([backoff(fixed), backoff(random)]).toEqual(["fixed 100 ms, ±20 %", "random 100 ms to 1 s"]);
 });
 
-test("the longer backoffs, hedges and the adaptive breaker in words", () => {
+test("the longer backoffs, hedges and the retry breaker in words", () => {
   const ms = (n: number) => ({ nanos: n * 1_000_000 });
   const waits = (kind: object) => backoff(retrying({ backoff: { kind } }));
   const shorter = { seconds: 0n, nanos: -5_000_000 };
@@ -88,8 +88,10 @@ test("the longer backoffs, hedges and the adaptive breaker in words", () => {
     "no wait + fixed 5 ms",
     "default, others for some codes",
   ]);
-  const hedged = create(PolicySchema, { hedge: { maxHedges: 1 }, retryBreaker: { ratio: 0.2, mode: RetryBreakerMode.ADAPTIVE } });
-  expect([attempts(hedged), backoff(hedged), breaker(hedged)]).toEqual(["2, hedged", "no retries", "0.2, adaptive"]);
+  const hedged = create(PolicySchema, { hedge: { maxHedges: 1 }, retryBreaker: { ratio: 0.2, mode: RetryBreakerMode.RATIO } });
+  expect([attempts(hedged), backoff(hedged), breaker(hedged)]).toEqual(["2, hedged", "no retries", "ratio 0.2"]);
+  const paid = (of: object) => breaker(create(PolicySchema, { retryBreaker: of }));
+  expect([paid({}), paid({ earn: 0.05, maxRatio: 0.1 })]).toEqual(["credit", "credit 0.05, never above 0.1"]);
   const mixed = create(PolicySchema, { hedge: {}, retry: { maxAttempts: 3 } });
   expect(attempts(mixed)).toBe("3, hedged");
 });

@@ -123,7 +123,7 @@ export function modeName(mode: Mode): string {
 const FATES: Partial<Record<Fate, string>> = {
   [Fate.OK_AFTER_RETRY]: "ok after a retry",
   [Fate.OK_BY_HEDGE]: "ok by a hedge",
-  [Fate.RETRY_BREAKER]: "retry breaker open",
+  [Fate.RETRY_BREAKER]: "held by the retry breaker",
   [Fate.BUDGET]: "budget used up",
   [Fate.CHAIN_RETRY_FLAG]: "was a retry already",
   [Fate.CHAIN_NO_MORE_RETRY]: "given up further down",
@@ -222,8 +222,10 @@ function jitter(kind: Jitter, of: number | undefined): string {
 export function breaker(policy: Policy | undefined): string {
   const breaker = policy?.retryBreaker;
   if (breaker?.enabled === false) return "off";
-  const ratio = breaker?.ratio === undefined ? "default" : trim(breaker.ratio).toString();
-  return breaker?.mode === RetryBreakerMode.ADAPTIVE ? `${ratio}, adaptive` : ratio;
+  if (breaker === undefined) return "default";
+  const { mode, ratio, earn, maxRatio } = breaker;
+  const [by, setting] = mode === RetryBreakerMode.RATIO ? ["ratio", ratio] : ["credit", earn];
+  return [by, setting === undefined ? "" : ` ${trim(setting)}`, maxRatio === undefined ? "" : `, never above ${trim(maxRatio)}`].join("");
 }
 
 // What a kill stops, in words: "retries from orders to stock are stopped".

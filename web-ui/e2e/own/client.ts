@@ -14,7 +14,7 @@ import type { ClientMessage, Refusal, ServerMessage } from "../../gen/damper/v1/
 import type { Mode } from "../../gen/damper/v1/policy_pb";
 
 // As damper-core's `feature.rs` names them.
-export const FEATURES = ["base", "hedge", "budget", "stop_when", "circuit_breaker", "adaptive", "backoffs", "hold_unary",
+export const FEATURES = ["base", "hedge", "budget", "stop_when", "circuit_breaker", "credit", "backoffs", "hold_unary",
   "call_id", "baggage", "guards", "kill_switch"];
 
 // What it answers to a message: undefined = nothing, else what it refuses of it.

@@ -125,7 +125,7 @@ test("where a route's gates stand is live: breaker, budget, circuit", async ({ p
   await expect(gate("breaker")).toContainText(/40 failures against .*60 successes/s);
   const calm = await gate("circuit").innerText();
   report(101n, true);
-  await expect(gate("breaker")).toContainText("refuses");
+  await expect(gate("breaker")).toContainText("no credit for a retry");
   await expect(gate("budget")).toContainText("used up");
   await expect(gate("budget")).not.toContainText("not used up");
   await expect(gate("circuit")).not.toHaveText(calm);

@@ -66,7 +66,7 @@ test("rows that nothing was said of are the very same, so that nobody sorts them
 
 test("of a rule a tab gets a row without anything nested, which is quick to copy", () => {
   const [row] = message({ rules: [rule("orders", 7n)] }).rules;
-  expect(row).toMatchObject({ callerService: "orders", maxAttempts: 3, attempts: "3", breaker: "0.1", revision: 7n, applied: 4 });
+  expect(row).toMatchObject({ callerService: "orders", maxAttempts: 3, attempts: "3", breaker: "credit", revision: 7n, applied: 4 });
   expect(Object.values(row ?? {}).filter((value) => typeof value === "object")).toEqual([]);
 });
 

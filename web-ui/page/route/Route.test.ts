@@ -45,7 +45,7 @@ const explained = {
   effective: {
     mode: Mode.ENFORCE,
     retry: { maxAttempts: 2 },
-    retryBreaker: { enabled: true, ratio: 0.1, minFailures: 3, buckets: 10, bucketLength: { seconds: 1n } },
+    retryBreaker: { enabled: true, earn: 0.02, ratio: 0.1, minFailures: 1, buckets: 10, bucketLength: { seconds: 1n } },
   },
   bound: { maxAttempts: 2, steadyAttemptsPerCall: 1.1, freeRetriesPerWindow: 3, window: { seconds: 10n } },
   cuts: [{ guard: wide, owner: "team-platform", field: "retry.max_attempts", problem: "5 is above 2" }],
@@ -212,18 +212,19 @@ test("every fate is there with its rate, its total and what it means", async () 
   shown({}, undefined, { routes: [route("orders", { fates })] });
   const table = within(await screen.findByRole("table", { name: "" }));
   const row = (name: RegExp) => table.getByRole("rowheader", { name }).closest("tr")?.textContent;
-  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*too much was failing to repeat it.*above are told not to/s);
+  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*above are told not to/s);
   expect(row(/would retry/)).toMatch(/–.*–.*5.*Observed only/s);
   expect(screen.queryByText(/pushback/)).toBeNull();
+  expect(await screen.findByText("Retries held back: 100 % of failed calls (no credit).")).toBeTruthy();
 });
 
 test("gates say how they are set and where they stand", async () => {
   const holding = { clients: 2, breakerRefuses: 1, windowFailures: 30n, windowSuccesses: 200n };
   shown({}, undefined, { routes: [route("orders", holding)], kills: [kill("stock")] });
   const gates = within((await screen.findByRole("heading", { name: "What limits retries" })).closest("section") as HTMLElement);
-  expect(await gates.findByText(/refuses at 1 of 2 processes/)).toBeTruthy();
+  expect(await gates.findByText(/no credit for a retry at 1 of 2 processes/)).toBeTruthy();
   await waitFor(() => {
-    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*about.*20.*10\.0 % of successes/s);
+    expect(document.querySelector('[data-gate="breaker"]')?.textContent).toMatch(/30.*failures against.*200.*in 10 s.*credit: 50 calls that succeed pay for a retry that fails/s);
   });
   expect(document.querySelector('[data-gate="kill"]')?.textContent).toMatch(/in force.*stock is down.*ann.*25 min left/s);
 });

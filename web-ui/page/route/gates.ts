@@ -1,17 +1,24 @@
 // What holds repeats back on a route, with its settings beside what it does now. Pure.
 import type { RouteStats } from "$wire/fleet_pb";
 import { RetryBreakerMode } from "$wire/policy_pb";
-import type { Policy } from "$wire/policy_pb";
-import { share, toMs } from "../words";
+import type { Policy, RetryBreaker } from "$wire/policy_pb";
+import { share, toMs, whole } from "../words";
 
 export interface BreakerLine {
   readonly failures: number;
   readonly successes: number;
-  // Retries pass while failures are at most so many; of several processes about so, for each has its own window.
-  readonly line: number;
   readonly windowS: number;
-  // Of the line; above 1 = refused.
+  // Undefined = only credit decides.
+  readonly line: Line | undefined;
+}
+
+export interface Line {
+  // Failures up to which it admits; of several processes about so many, for each has its own window.
+  readonly at: number;
+  // Failures / at; above 1 = over the line.
   readonly used: number;
+  // What the line means for retries.
+  readonly words: string;
 }
 
 // Undefined = the rule has no retry breaker, or its settings are not known yet.
@@ -19,9 +26,28 @@ export function breakerLine(stats: RouteStats, policy: Policy | undefined): Brea
   const breaker = policy?.retryBreaker;
   if (breaker?.ratio === undefined || breaker.enabled === false) return undefined;
   const [failures, successes] = [Number(stats.windowFailures), Number(stats.windowSuccesses)];
-  const line = Math.max(breaker.ratio * successes, (breaker.minFailures ?? 0) * Math.max(stats.clients, 1));
   const windowS = ((breaker.buckets ?? 0) * (breaker.bucketLength ? toMs(breaker.bucketLength) : 0)) / 1000;
-  return { failures, successes, line, windowS, used: line > 0 ? failures / line : failures > 0 ? Infinity : 0 };
+  return { failures, successes, windowS, line: lineOf(breaker, failures, successes) };
+}
+
+function lineOf(breaker: RetryBreaker, failures: number, successes: number): Line | undefined {
+  const { ratio = 0, maxRatio = Infinity } = breaker;
+  const isFree = breaker.mode === RetryBreakerMode.RATIO && ratio < maxRatio;
+  const at = (isFree ? ratio : maxRatio) * successes;
+  if (!isFree && breaker.maxRatio === undefined) return undefined;
+  const words = isFree && breaker.minFailures ? "retries are free up to" : "none is retried above";
+  return { at, used: at > 0 ? failures / at : failures > 0 ? Infinity : 0, words };
+}
+
+// True if the route as a whole has more failures than a guard admits, in either mode.
+export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): boolean {
+  return maxRatio !== undefined && Number(stats.windowFailures) > maxRatio * Number(stats.windowSuccesses);
+}
+
+// What the retry breaker does while it holds retries back, and while it does not.
+export function breakerWords({ mode }: RetryBreaker, would: boolean): readonly [holds: string, admits: string] {
+  if (mode === RetryBreakerMode.RATIO) return would ? ["would hold retries back", "would allow retries"] : ["holds retries back", "allows retries"];
+  return would ? ["would have no credit for a retry", "would have credit for retries"] : ["no credit for a retry", "credit for retries"];
 }
 
 // "at 2 of 3 processes", or what it is where it is nowhere.
@@ -34,11 +60,22 @@ export function atProcesses(refusing: number, stats: RouteStats, doing: string, 
 export function breakerSettings(policy: Policy): string {
   const breaker = policy.retryBreaker;
   if (breaker === undefined || breaker.enabled === false) return "off";
-  const parts = [`${share(breaker.ratio ?? 0)} of successes`];
-  if (breaker.minFailures) parts.push(`at least ${breaker.minFailures} failures per process`);
-  if (breaker.minSamples) parts.push(`from ${breaker.minSamples} attempts on`);
-  if (breaker.mode === RetryBreakerMode.ADAPTIVE) parts.push("adaptive: while too few retries help");
+  const parts = breaker.mode === RetryBreakerMode.RATIO ? ratioSettings(breaker) : [creditSettings(breaker)];
+  if (breaker.maxRatio !== undefined) parts.push(`none above ${share(breaker.maxRatio)} of successes`);
   return parts.join(", ");
+}
+
+function creditSettings({ earn = 0 }: RetryBreaker): string {
+  const successes = earn > 0 ? Number((1 / earn).toPrecision(3)) : 0;
+  return `credit: ${whole(successes)} calls that succeed pay for a retry that fails`;
+}
+
+function ratioSettings({ ratio = 0, minFailures = 0, minSamples = 0 }: RetryBreaker): string[] {
+  return [
+    `free up to ${share(ratio)} of successes`,
+    ...(minSamples > 0 ? [`from ${minSamples} attempts on`] : []),
+    ...(minFailures > 0 ? [`beyond that ${minFailures} saved per process`] : []),
+  ];
 }
 
 export function budgetSettings(policy: Policy): string {

@@ -17,7 +17,7 @@ const MEANINGS: Record<Fate, Meaning> = {
   [Fate.OK_BY_HEDGE]: { outcome: "saved", words: "A hedge was answered before the first attempt." },
   [Fate.NOT_RETRYABLE]: { outcome: "failed", words: "It failed with a code that the rule does not repeat." },
   [Fate.ATTEMPTS_EXHAUSTED]: { outcome: "failed", words: "Every attempt that the rule allows was made, and failed.", stopsAbove: true },
-  [Fate.RETRY_BREAKER]: { outcome: "failed", words: "It failed, and too much was failing to repeat it.", stopsAbove: true },
+  [Fate.RETRY_BREAKER]: { outcome: "failed", words: "It failed, and no credit was left for a retry, or too much was failing for the ratio.", stopsAbove: true },
   [Fate.DEADLINE]: { outcome: "failed", words: "Its time was over, or too little was left for a retry to finish.", stopsAbove: true },
   [Fate.MAX_DURATION]: { outcome: "failed", words: "retry.max_duration was over, or would have been after the wait.", stopsAbove: true },
   [Fate.PUSHBACK]: { outcome: "failed", words: "The server asked not to repeat it.", stopsAbove: true },

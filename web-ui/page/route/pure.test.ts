@@ -2,10 +2,11 @@ import { create } from "@bufbuild/protobuf";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { Fate } from "$wire/distribution_pb";
 import { ChangeSchema } from "$wire/history_pb";
-import { Mode, PolicySchema } from "$wire/policy_pb";
+import { Mode, PolicySchema, RetryBreakerMode } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { route } from "../testing";
 import { atProcesses, breakerLine, breakerSettings } from "./gates";
+import { heldBack } from "./held";
 import { meaning } from "./meanings";
 import { holding, says } from "./says";
 import { marksOf, touching } from "./touching";
@@ -41,15 +42,70 @@ test("a mark stands by this machine's clock and says who and what", () => {
   expect(mark?.words).toMatch(/kill set by ann at .*, revision 4/);
 });
 
-test("the breaker's line is its ratio of successes, and never below its least failures", () => {
-  const policy = create(PolicySchema, { mode: Mode.ENFORCE, retryBreaker: { enabled: true, ratio: 0.1, minFailures: 3, buckets: 10, bucketLength: { seconds: 1n } } });
-  const at = (windowFailures: bigint, windowSuccesses: bigint, clients = 1) => breakerLine(route("orders", { windowFailures, windowSuccesses, clients }), policy);
-  expect(at(12n, 400n)).toMatchObject({ line: 40, used: 0.3, windowS: 10 });
-  expect(at(4n, 0n)).toMatchObject({ line: 3 });
-  expect(at(4n, 0n, 4)).toMatchObject({ line: 12 });
-  expect(breakerLine(route("orders"), create(PolicySchema, { retryBreaker: { enabled: false, ratio: 0.1 } }))).toBeUndefined();
+const WINDOW = { enabled: true, ratio: 0.1, earn: 0.02, minFailures: 1, buckets: 10, bucketLength: { seconds: 1n } };
+const breaking = (of: object) => create(PolicySchema, { mode: Mode.ENFORCE, retryBreaker: { ...WINDOW, ...of } });
+const byRatio = breaking({ mode: RetryBreakerMode.RATIO });
+const byCredit = breaking({ mode: RetryBreakerMode.CREDIT });
+
+test("the breaker's line is its ratio of successes, or a guard's", () => {
+  const at = (policy: typeof byRatio, windowFailures: bigint, windowSuccesses: bigint) => breakerLine(route("orders", { windowFailures, windowSuccesses }), policy);
+  expect(at(byRatio, 12n, 400n)).toMatchObject({ failures: 12, windowS: 10, line: { at: 40, used: 0.3, words: "retries are free up to" } });
+  expect(at(byRatio, 4n, 0n)?.line).toMatchObject({ at: 0, used: Infinity });
+  expect(at(byCredit, 12n, 400n)).toMatchObject({ failures: 12, successes: 400, line: undefined });
+  expect(at(breaking({ maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "none is retried above" });
+  expect(at(breaking({ mode: RetryBreakerMode.RATIO, maxRatio: 0.05 }), 12n, 400n)?.line).toMatchObject({ at: 20, words: "none is retried above" });
+  expect(at(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0 }), 12n, 400n)?.line).toMatchObject({ at: 40, words: "none is retried above" });
+  expect(breakerLine(route("orders"), breaking({ enabled: false }))).toBeUndefined();
   expect(breakerLine(route("orders"), undefined)).toBeUndefined();
-  expect(breakerSettings(policy)).toBe("10.0 % of successes, at least 3 failures per process");
+});
+
+test("the breaker's settings are said with what they do", () => {
+  expect(breakerSettings(byCredit)).toBe("credit: 50 calls that succeed pay for a retry that fails");
+  expect(breakerSettings(breaking({ earn: 0.03, maxRatio: 0.2 }))).toBe("credit: 33.3 calls that succeed pay for a retry that fails, none above 20.0 % of successes");
+  expect(breakerSettings(byRatio)).toBe("free up to 10.0 % of successes, beyond that 1 saved per process");
+  expect(breakerSettings(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0, minSamples: 20 }))).toBe("free up to 10.0 % of successes, from 20 attempts on");
+});
+
+const failing = (fates: readonly [Fate, number, boolean?][], fields: object = {}) =>
+  route("orders", { fates: fates.map(([fate, perS, would = false]) => ({ fate, perS, would })), ...fields });
+const TENTH: [Fate, number][] = [[Fate.OK, 100], [Fate.NOT_RETRYABLE, 18]];
+
+test.each([
+  ["no credit", Fate.RETRY_BREAKER, byCredit],
+  ["above the ratio", Fate.RETRY_BREAKER, byRatio],
+  ["retry breaker", Fate.RETRY_BREAKER, undefined],
+  ["budget used up", Fate.BUDGET, byCredit],
+  ["circuit open", Fate.CIRCUIT_OPEN, byCredit],
+  ["kill switch", Fate.KILLED, byCredit],
+  ["chain flag", Fate.CHAIN_RETRY_FLAG, byCredit],
+  ["chain flag", Fate.CHAIN_NO_MORE_RETRY, byCredit],
+  ["deadline", Fate.DEADLINE, byCredit],
+  ["stop condition", Fate.STOP_WHEN, byCredit],
+])("retries held back are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
+  expect(heldBack(failing([...TENTH, [fate, 2]]), policy)).toBe(`Retries held back: 10.0 % of failed calls (${reason}).`);
+});
+
+test("of several reasons the greatest is said, and fates of one reason count together", () => {
+  const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
+  expect(heldBack(mixed, byCredit)).toBe("Retries held back: 28.0 % of failed calls (mainly chain flag).");
+});
+
+test("a guard's ratio is the reason while more fails than it admits", () => {
+  const limited = breaking({ maxRatio: 0.1 });
+  const at = (windowFailures: bigint) => heldBack(failing([[Fate.RETRY_BREAKER, 1]], { windowFailures, windowSuccesses: 100n }), limited);
+  expect([at(10n), at(11n)].map((words) => /\((.*)\)/.exec(words ?? "")?.[1])).toEqual(["no credit", "above the guard's ratio"]);
+});
+
+test("calls that a kill refuses are held back by it, not by the circuit", () => {
+  expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1 }), byCredit)).toContain("(kill switch)");
+  expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
+});
+
+test("where a rule observes, retries would be held back; where nothing is held back, nothing is said", () => {
+  const observed = failing([[Fate.RETRY, 3, true], [Fate.RETRY_BREAKER, 1, true]], { mode: Mode.OBSERVE });
+  expect(heldBack(observed, byCredit)).toBe("Retries that would be held back: 25.0 % of failed calls (no credit).");
+  expect(heldBack(failing(TENTH), byCredit)).toBeUndefined();
+  expect(heldBack(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
 });
 
 test("a gate says at how many processes it holds", () => {
@@ -62,7 +118,7 @@ test("a gate says at how many processes it holds", () => {
 test.each([
   ["storm", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 }, /×2\.70.*68\.0 retries\/s; 5\.0 %/],
   ["stopped", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, killed: 1, awaitedKill: pattern("*", "stock") }, /verifying By kill \* \* stock \*\..*×2\.70, 68\.0 retries/],
-  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker refuses/],
+  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker holds retries back/],
   ["calm", {}, /About one attempt per call; no call fails/],
   ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops retries/],
 ])("a route says at once that it is %s", (level, fields, words) => {

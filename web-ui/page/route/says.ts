@@ -43,7 +43,7 @@ export function holding(stats: RouteStats): string[] {
   return [
     stats.killed > 0 ? "a kill switch stops retries" : "",
     stats.circuitOpen > 0 ? atProcesses(stats.circuitOpen, stats, would ? "the circuit would be open" : "the circuit is open", "") : "",
-    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, would ? "the retry breaker would refuse" : "the retry breaker refuses", "") : "",
+    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, would ? "the retry breaker would hold retries back" : "the retry breaker holds retries back", "") : "",
     stats.budgetRefuses > 0 ? atProcesses(stats.budgetRefuses, stats, would ? "the budget would be used up" : "the budget is used up", "") : "",
   ].filter((words) => words !== "");
 }

@@ -3,7 +3,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import { PolicySchema } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { draftOf, OTHER, policyOf, time } from "./draft";
-import { allFields, SECTIONS, unsaid } from "./form";
+import type { Draft } from "./draft";
+import { allFields, SECTIONS, shownFields, unsaid } from "./form";
 
 const everything: JsonObject = {
   mode: "MODE_OBSERVE",
@@ -19,7 +20,7 @@ const everything: JsonObject = {
     backoff: { exponential: { base: "0.025s", multiplier: 1.5, max: "0.250s", jitter: "JITTER_PLUS_MINUS", jitter_share: 0.2, over_max: "OVER_MAX_STOP" } },
   },
   retry_breaker: { enabled: true, ratio: 0.25, buckets: 5, bucket_length: "0.500s", min_failures: 0, min_samples: 10,
-    failure_codes: { codes: ["CODE_UNAVAILABLE"] }, mode: "RETRY_BREAKER_MODE_ADAPTIVE" },
+    failure_codes: { codes: ["CODE_UNAVAILABLE"] }, mode: "RETRY_BREAKER_MODE_RATIO", earn: 0.05, max_ratio: 0.2 },
   budget: { ratio: 0.1, min_per_second: 0 },
   hedge: { delay: { percentile: { at: 99.9, min: "0.001s", max: "1s" } }, max_hedges: 2 },
   stop_when: { latency_above_percentile: 95, success_rate_below: 50, min_samples: 20 },
@@ -36,6 +37,22 @@ const same = (policy: JsonObject) => {
 };
 
 test("what is not touched stays as it was, every setting of it", () => { same(everything); });
+
+test("a choice that this page has no name for stays as it was", () => { same({ retry_breaker: { mode: 2 } }); });
+
+test("the retry breaker's fields are shown where they have an effect, or are set", () => {
+  const section = SECTIONS.find(({ path }) => path === "retry_breaker");
+  const paths = (draft: Draft, before: Draft = draft) =>
+    section && shownFields(section, draft, before).map(({ path }) => path.replace("retry_breaker.", "")).filter((name) => /earn|ratio|min_/.test(name));
+  const ratio = { "retry_breaker.mode": "RETRY_BREAKER_MODE_RATIO" };
+  expect(paths({})).toEqual(["earn", "max_ratio"]);
+  expect(paths({ "retry_breaker.mode": "RETRY_BREAKER_MODE_CREDIT" })).toEqual(["earn", "max_ratio"]);
+  expect(paths(ratio)).toEqual(["ratio", "min_failures", "min_samples", "max_ratio"]);
+  expect(paths({ hedge: "on" })).toEqual(["earn", "ratio", "min_failures", "min_samples", "max_ratio"]);
+  expect(paths({ "retry_breaker.min_failures": "3" })).toEqual(["earn", "min_failures", "max_ratio"]);
+  expect(paths({}, { "retry_breaker.min_failures": "3" }), "removed, so that it can be undone").toContain("min_failures");
+  expect(paths({ ...ratio, "retry_breaker.earn": "0.05" })).toContain("earn");
+});
 
 test.each([
   [{ none: {} }],
@@ -81,5 +98,6 @@ test("every field says what it is and what it is where nothing is said", () => {
   }
   const unsaidOf = (wanted: string) => SECTIONS.flatMap(allFields).filter(({ path }) => path === wanted).map(unsaid);
   expect(unsaidOf("retry.max_attempts")).toEqual(["default 3"]);
+  expect(unsaidOf("retry_breaker.earn")).toEqual(["default 0.02"]);
   expect(unsaidOf("timeout")).toEqual(["no limit"]);
 });

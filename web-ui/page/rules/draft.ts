@@ -7,10 +7,10 @@ import type { DescMessage, JsonObject, JsonValue, MessageShape } from "@bufbuild
 import { PolicySchema } from "$wire/policy_pb";
 import type { Policy } from "$wire/policy_pb";
 import { allFields, SECTIONS } from "./form";
-import type { Field, Kind, Variants } from "./form";
+import type { Draft, Field, Kind, Variants } from "./form";
 
-// By path; a section or variant that is chosen is there under its own path.
-export type Draft = Readonly<Record<string, string>>;
+// A section or variant that is chosen is there under its own path.
+export type { Draft };
 
 // Said of a section that is there.
 export const ON = "on";
@@ -141,6 +141,8 @@ export function typed({ kind, largest }: Pick<Field, "kind" | "largest">, text: 
     case "switch":
       return text === "true";
     case "choice":
+      // A number is one of an enum that this page has no name for.
+      if (/^\d+$/.test(text)) return Number(text);
       return text === "true" || text === "false" ? text === "true" : text;
     case "codes":
       return codes(text);

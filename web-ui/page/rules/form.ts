@@ -7,6 +7,9 @@ import { comments } from "$gen/comments";
 import { file_damper_v1_guards } from "$wire/guards_pb";
 import { Code, file_damper_v1_policy, Jitter, Mode, OverMax, RetryBreakerMode } from "$wire/policy_pb";
 
+// The texts of a policy while it is typed, by path; see draft.ts.
+export type Draft = Readonly<Record<string, string>>;
+
 export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
 
 export interface Choice {
@@ -24,6 +27,8 @@ export interface Field {
   readonly choices?: readonly Choice[];
   // Of a number that the wire carries as an integer: the largest one. Never negative.
   readonly largest?: bigint;
+  // Whether it has an effect beside the other settings; absent = always.
+  readonly counts?: (draft: Draft) => boolean;
 }
 
 // One of several forms of a setting, each with fields of its own.
@@ -67,6 +72,10 @@ export function field(message: string, path: string, label: string, kind: Kind, 
     path, label, kind, help: help(`${message}.${name}`) || OF_KIND[name] || "",
     ...(choices && { choices }), ...(largest !== undefined && { largest }),
   };
+}
+
+function only(counts: (draft: Draft) => boolean, of: Field): Field {
+  return { ...of, counts };
 }
 
 const MESSAGES = [...file_damper_v1_policy.messages, ...file_damper_v1_guards.messages];
@@ -181,6 +190,12 @@ const DELAY: Variants = {
   ],
 };
 
+const BREAKER_MODE = "retry_breaker.mode";
+// Credit is what holds where no mode is said.
+const goesByRatio = (draft: Draft) => draft[BREAKER_MODE] === `RETRY_BREAKER_MODE_${RetryBreakerMode[RetryBreakerMode.RATIO]}`;
+// Hedges go by the ratio in either mode.
+const hasRatio = (draft: Draft) => goesByRatio(draft) || draft["hedge"] !== undefined;
+
 export const SECTIONS: readonly Section[] = [
   {
     path: "",
@@ -210,12 +225,14 @@ export const SECTIONS: readonly Section[] = [
     isDefault: true,
     fields: [
       field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
-      field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number"),
-      field("RetryBreaker", "retry_breaker.mode", "Decides by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: ratio")),
+      field("RetryBreaker", BREAKER_MODE, "Decides by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: credit")),
+      only((draft) => !goesByRatio(draft), field("RetryBreaker", "retry_breaker.earn", "Earned per success", "number")),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number")),
       field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
       field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
-      field("RetryBreaker", "retry_breaker.min_failures", "Failures that never refuse", "number"),
-      field("RetryBreaker", "retry_breaker.min_samples", "Attempts it needs", "number"),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.min_failures", "Allowed beyond the ratio", "number")),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.min_samples", "Attempts it needs", "number")),
+      field("RetryBreaker", "retry_breaker.max_ratio", "Never above the ratio", "number"),
     ],
   },
   {
@@ -282,6 +299,11 @@ export const SECTIONS: readonly Section[] = [
 // Every field there is, those of variants too.
 export function allFields(section: Section): readonly Field[] {
   return [...section.fields, ...(section.variants?.of.flatMap(({ fields }) => fields) ?? [])];
+}
+
+// The fields to show: what has an effect, and what is set, so that nothing that is stored is hidden.
+export function shownFields({ fields }: Section, draft: Draft, before: Draft): readonly Field[] {
+  return fields.filter(({ path, counts }) => counts?.(draft) !== false || draft[path] !== undefined || before[path] !== undefined);
 }
 
 // What stands in an empty field: the words that the wire says about it.
