@@ -13,7 +13,8 @@ use crate::window::Counts;
 pub struct Standing {
     /// Of the retry breaker's window.
     pub window: Counts,
-    /// A call that fails now is not retried, because of the retry breaker.
+    /// Attempts have failed in the window, and a call that fails now is not retried, because of the retry breaker.
+    /// Credit starts empty: without a failure that is nothing to be shown.
     pub breaker_refuses: bool,
     /// A call that fails or takes long now is neither retried nor hedged: the budget is used up.
     pub budget_refuses: bool,
@@ -35,9 +36,11 @@ impl Route {
             return Some(Standing { killed, ..Standing::default() });
         };
         let settings = policy.circuit_breaker.as_ref();
+        let window = self.window().counts(now);
+        let holds_back = policy.retry_breaker.is_some_and(|breaker| self.holds_back(&breaker, now));
         Some(Standing {
-            window: self.window().counts(now),
-            breaker_refuses: policy.retry_breaker.is_some_and(|breaker| self.holds_back(&breaker, now)),
+            window,
+            breaker_refuses: holds_back && window.failures > 0,
             budget_refuses: policy.budget.is_some_and(|cap| !self.spending().has_room(&cap, now)),
             circuit: settings.map(|settings| self.state().circuit.phase(settings, now)),
             killed,
@@ -96,14 +99,16 @@ mod tests {
             assert_eq!(standing.window, Counts { failures, successes: 30 });
             assert_eq!(standing.breaker_refuses, failures >= 3, "{failures}");
         }
-        assert!(stands(&route, NOW + Duration::from_secs(11)).breaker_refuses, "nothing has succeeded");
+        assert!(!stands(&route, NOW + Duration::from_secs(11)).breaker_refuses, "nothing fails");
     }
 
     #[test]
     fn the_breaker_refuses_while_there_is_no_credit() {
         let route = route(|_| {});
         let breaker = RetryBreaker::default();
-        assert!(stands(&route, NOW).breaker_refuses, "nothing has succeeded yet");
+        assert!(!stands(&route, NOW).breaker_refuses, "no credit yet, and nothing fails");
+        route.count(true, NOW);
+        assert!(stands(&route, NOW).breaker_refuses);
         (0..10).for_each(|_| route.earn(&breaker));
         assert!(!stands(&route, NOW).breaker_refuses);
         assert!(route.pay(&breaker, NOW).is_some());
