@@ -1,6 +1,7 @@
 // What holds repeats back on a route, with its settings beside what it does now. Pure.
+import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
-import { RetryBreakerMode } from "$wire/policy_pb";
+import { Mode, RetryBreakerMode } from "$wire/policy_pb";
 import type { Policy, RetryBreaker } from "$wire/policy_pb";
 import { share, toMs, whole } from "../words";
 
@@ -44,11 +45,30 @@ export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): 
   return maxRatio !== undefined && Number(stats.windowFailures) > maxRatio * Number(stats.windowSuccesses);
 }
 
-// What the retry breaker does while it holds retries back, and while it does not.
-export function breakerWords({ mode }: RetryBreaker, would: boolean): readonly [holds: string, admits: string] {
-  if (mode === RetryBreakerMode.RATIO) return would ? ["would hold retries back", "would allow retries"] : ["holds retries back", "allows retries"];
-  return would ? ["would have no credit for a retry", "would have credit for retries"] : ["no credit for a retry", "credit for retries"];
+// True if it holds retries back now, or did in the window of the rates: credit is spent and earned from call to call.
+export function breakerHolds(stats: RouteStats): boolean {
+  return stats.breakerRefuses > 0 || heldLately(stats);
 }
+
+function heldLately({ fates }: RouteStats): boolean {
+  return fates.some(({ fate, perS }) => fate === Fate.RETRY_BREAKER && perS > 0);
+}
+
+// What the retry breaker does now; in observe, what it would do.
+export function breakerNow(stats: RouteStats, { mode }: RetryBreaker): string {
+  const would = stats.mode === Mode.OBSERVE;
+  const [holds, some, admits] = mode === RetryBreakerMode.RATIO ? RATIO_WORDS[would ? "would" : "does"] : CREDIT_WORDS[would ? "would" : "does"];
+  return atProcesses(stats.breakerRefuses, stats, holds, heldLately(stats) ? some : admits);
+}
+
+const RATIO_WORDS = {
+  does: ["holds retries back", "holds some retries back", "allows retries"],
+  would: ["would hold retries back", "would hold some retries back", "would allow retries"],
+} as const;
+const CREDIT_WORDS = {
+  does: ["no credit for a retry", "no credit for some retries", "no retry held back"],
+  would: ["would have no credit for a retry", "would have no credit for some retries", "would hold no retry back"],
+} as const;
 
 // "at 2 of 3 processes", or what it is where it is nowhere.
 export function atProcesses(refusing: number, stats: RouteStats, doing: string, otherwise: string): string {

@@ -5,7 +5,7 @@ import { ChangeSchema } from "$wire/history_pb";
 import { Mode, PolicySchema, RetryBreakerMode } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { route } from "../testing";
-import { atProcesses, breakerLine, breakerSettings } from "./gates";
+import { atProcesses, breakerHolds, breakerLine, breakerNow, breakerSettings } from "./gates";
 import { heldBack } from "./held";
 import { meaning } from "./meanings";
 import { holding, says } from "./says";
@@ -57,6 +57,19 @@ test("the breaker's line is its ratio of successes, or a guard's", () => {
   expect(at(breaking({ mode: RetryBreakerMode.RATIO, minFailures: 0 }), 12n, 400n)?.line).toMatchObject({ at: 40, words: "none is retried above" });
   expect(breakerLine(route("orders"), breaking({ enabled: false }))).toBeUndefined();
   expect(breakerLine(route("orders"), undefined)).toBeUndefined();
+});
+
+test("the breaker holds retries back by what it refuses now, or by calls that ended so", () => {
+  const now = (policy: typeof byRatio, fields: object) => {
+    const stats = route("orders", { clients: 1, ...fields });
+    return [breakerHolds(stats), policy.retryBreaker && breakerNow(stats, policy.retryBreaker)];
+  };
+  const lately = { fates: [{ fate: Fate.RETRY_BREAKER, perS: 1 }] };
+  expect(now(byCredit, {})).toEqual([false, "no retry held back"]);
+  expect(now(byCredit, lately)).toEqual([true, "no credit for some retries"]);
+  expect(now(byCredit, { ...lately, breakerRefuses: 1 })).toEqual([true, "no credit for a retry"]);
+  expect(now(byRatio, { clients: 2, breakerRefuses: 1 })).toEqual([true, "holds retries back at 1 of 2 processes"]);
+  expect(now(byRatio, { mode: Mode.OBSERVE })).toEqual([false, "would allow retries"]);
 });
 
 test("the breaker's settings are said with what they do", () => {
