@@ -15,7 +15,7 @@ const WIDEST = [...new Set(edges.map(({ callerService }) => callerService))].sli
 interface Policy {
   readonly mode: "enforce" | "observe" | "off";
   readonly retry: { readonly max_attempts: number; readonly codes: object; readonly backoff: object };
-  readonly retry_breaker: { readonly enabled: false } | { readonly ratio: number };
+  readonly retry_breaker: { readonly enabled: false } | { readonly earn: number };
 }
 
 // Repeats much, as its rule has the retry breaker off: with one, which refuses, it could not. Where most fails, one is on.
@@ -68,7 +68,7 @@ function policy(place: number, lets = false, maxAttempts = lets ? 3 : 2 + (place
       codes: { allow: ["UNAVAILABLE"] },
       backoff: { exponential: { base: `${String(base)}ms`, max: `${String(base * 10)}ms` } },
     },
-    retry_breaker: lets ? { enabled: false } : { ratio: place % 3 === 0 ? 0.2 : 0.1 },
+    retry_breaker: lets ? { enabled: false } : { earn: place % 3 === 0 ? 0.05 : 0.02 },
   };
 }
 

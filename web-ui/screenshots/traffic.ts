@@ -31,9 +31,8 @@ interface Route {
 
 // The first method of an edge carries most of what is told of the edge.
 const OF_THE_FIRST = 0.75;
-// Of the retry breaker, as are the failures that it allows at any ratio.
+// Of the retry breaker.
 const WINDOW_S = 10;
-const MIN_FAILURES = 3;
 // What the strictest retry breaker of the table lets be repeated.
 const ORDINARY = 0.08;
 
@@ -75,7 +74,7 @@ function routes(edge: Edge, place: number, of: number, override: Mode): Route[] 
       calleeMethod,
       callsPerS,
       failing,
-      ...governed(inForce(edge, place, at), override, failing, callsPerS),
+      ...governed(inForce(edge, place, at), override, failing),
       coverage: edge.chainCoverage,
       bucket: 72 + ((place * 7 + at * 3) % 24),
     };
@@ -87,12 +86,11 @@ function chance(edge: Edge): number {
   return storms(edge) ? Math.cbrt(edge.errorShare) : Math.max(edge.errorShare, Math.min(edge.amplification - 1, ORDINARY));
 }
 
-// The ratio of failures to successes is the same whether they are repeated or not.
-function governed(policy: ReturnType<typeof inForce>, override: Mode, failing: number, callsPerS: number) {
+// Retries go on while what succeeds at once pays for those that fail.
+function governed(policy: ReturnType<typeof inForce>, override: Mode, failing: number) {
   if (policy === undefined || policy.mode === "off") return { ruled: false, refuses: false, sends: 1, fate: Fate.POLICY_OFF, would: false };
   const { retry, retry_breaker: breaker } = policy;
-  const inWindow = callsPerS * WINDOW_S;
-  const refuses = "ratio" in breaker && failing * inWindow > Math.max(breaker.ratio * (1 - failing) * inWindow, MIN_FAILURES);
+  const refuses = "earn" in breaker && failing ** 2 > breaker.earn * (1 - failing);
   const would = policy.mode === "observe" || override === Mode.OBSERVE;
   const allowed = would ? Fate.RETRY : Fate.ATTEMPTS_EXHAUSTED;
   return { ruled: true, refuses, sends: would || refuses ? 1 : retry.max_attempts, fate: refuses ? Fate.RETRY_BREAKER : allowed, would };
