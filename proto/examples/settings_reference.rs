@@ -38,7 +38,7 @@ fn calls() -> Vec<Row> {
     vec![
         (
             "mode",
-            must_be_said(),
+            required(),
             "`off`, `observe`, `enforce`".into(),
             "`observe` makes every decision on real traffic, repeats and cuts nothing, and counts what it would \
              have done",
@@ -94,13 +94,13 @@ fn hedges() -> Vec<Row> {
     vec![
         (
             "hedge.delay",
-            must_be_said(),
+            required(),
             format!("`fixed:` {}, or `percentile:`", times(&HEDGE_DELAY)),
             "how long an answer is waited for before the call is sent once more beside",
         ),
         (
             "hedge.delay.percentile.at",
-            must_be_said(),
+            required(),
             range(&HEDGE_PERCENTILE),
             "of the attempts in the last complete window of 10 s",
         ),
@@ -344,8 +344,8 @@ fn none() -> String {
     "none".to_owned()
 }
 
-fn must_be_said() -> String {
-    "must be said".to_owned()
+fn required() -> String {
+    "required".to_owned()
 }
 
 fn range<T>(bounds: &Bounds<T>) -> String

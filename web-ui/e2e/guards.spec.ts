@@ -15,9 +15,9 @@ test("a guard is written by hand, says which rules it cuts, and is removed", asy
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });
     await live(page, at(key));
     await expect(page.getByText("New: nothing is saved yet.")).toBeVisible();
-    await page.getByLabel("Attempts at most").fill("99");
+    await page.getByLabel("Max attempts").fill("99");
     await expect(page.locator('[data-field="max_attempts"]')).toContainText(/99.*10/);
-    await page.getByLabel("Attempts at most").fill("2");
+    await page.getByLabel("Max attempts").fill("2");
     // Wider rules of others may be cut too.
     await expect(page.getByTestId("cuts")).toHaveText(/[1-9]/);
     await expect(page.getByRole("link", { name: Object.values(key).join(" ") }).first()).toHaveAttribute("href", /^\/rule\?/);
@@ -44,11 +44,11 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
   try {
     await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 2 } } });
     await live(page, at(key));
-    await page.getByLabel("Attempts at most").fill("5");
+    await page.getByLabel("Max attempts").fill("5");
     await guards.putGuard({ guard: { key, ceiling: { maxAttempts: 3 }, owner: "team-else" }, options: { author: "somebody else" } });
     const conflict = page.getByTestId("conflict");
     await expect(conflict).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
-    await expect(page.getByLabel("Attempts at most")).toHaveValue("5");
+    await expect(page.getByLabel("Max attempts")).toHaveValue("5");
     await conflict.getByRole("button", { name: "Keep mine, on top of theirs" }).click();
     await expect(page.getByLabel("Owner")).toHaveValue("team-else");
     await page.getByRole("button", { name: "Review and save…" }).click();
@@ -73,7 +73,7 @@ test("the list finds a guard, by keyboard, and the link leads to it", async ({ p
     await expect(page.locator("tbody tr")).toHaveCount(1);
     await row.getByRole("link").focus();
     await page.keyboard.press("Enter");
-    await expect(page.getByLabel("Attempts at most")).toHaveValue("2");
+    await expect(page.getByLabel("Max attempts")).toHaveValue("2");
   } finally {
     await guards.deleteGuard({ key }).catch(() => undefined);
   }

@@ -106,7 +106,7 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
     await rules.putRule({ rule: { key, policy: { mode: Mode.ENFORCE, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
     const conflict = page.getByTestId("conflict");
     await expect(conflict).toContainText("somebody else changed this rule meanwhile");
-    await expect(conflict.getByRole("row", { name: /Attempts at most/ })).toContainText(/both.*2.*3.*5/);
+    await expect(conflict.getByRole("row", { name: /Max attempts/ })).toContainText(/both.*2.*3.*5/);
     await conflict.getByRole("button", { name: /Keep mine/ }).click();
     await expect(page.locator('[data-field="mode"]').getByRole("combobox")).toHaveValue("MODE_ENFORCE");
     await page.getByRole("button", { name: "Review 1 change…" }).click();

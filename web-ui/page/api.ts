@@ -81,7 +81,7 @@ function words(error: ConnectError): string {
     case Code.DeadlineExceeded:
       return "The server did not answer in time.";
     case Code.Unavailable:
-      return `Not possible at present: ${error.rawMessage}`;
+      return `Not possible now: ${error.rawMessage}`;
     case Code.PermissionDenied:
       return `Not allowed: ${error.rawMessage}`;
     default:

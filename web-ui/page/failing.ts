@@ -7,7 +7,7 @@
 // explain each other in a circle are one such place.
 //
 // It goes by rates, not by requests: a service that fails by itself, and by chance as much as what it calls, is taken
-// for one that suffers. What does not report, or is called by nobody seen, can not be named.
+// for one that suffers. What does not report, or is no known callers, can not be named.
 
 // A route that fails so much, with so many calls, deserves the operator's eye even where nothing is repeated.
 export const FAILING_SHARE = 0.1;

@@ -66,12 +66,12 @@ test("a viewer sees the findings of a rule and nothing that can be pressed or ty
   edited({ principal: "token kim (1)", role: Role.VIEWER, tokensRequired: true });
   expect((await screen.findByTestId("read-only")).textContent).toContain("your role is viewer; this takes the role editor");
   expect(await screen.findByText(/is off/)).toBeTruthy();
-  expect(screen.getByLabelText<HTMLInputElement>(/Attempts at most/).disabled).toBe(true);
+  expect(screen.getByLabelText<HTMLInputElement>(/Max attempts/).disabled).toBe(true);
   expect(screen.getByRole<HTMLButtonElement>("button", { name: "Delete the rule…" }).disabled).toBe(true);
 });
 
 async function change(user: ReturnType<typeof userEvent.setup>): Promise<HTMLElement> {
-  const field = await screen.findByRole("textbox", { name: /Attempts at most/ });
+  const field = await screen.findByRole("textbox", { name: /Max attempts/ });
   await user.clear(field);
   await user.type(field, "5");
   await screen.findByTestId("caused");
@@ -111,11 +111,11 @@ test("a draft is there again after the page was loaded anew, and gone once it is
   cleanup();
   edited(who);
   expect((await screen.findByTestId("restored")).textContent).toContain("Unsaved changes restored");
-  expect(screen.getByLabelText<HTMLInputElement>(/Attempts at most/).value).toBe("5");
+  expect(screen.getByLabelText<HTMLInputElement>(/Max attempts/).value).toBe("5");
   await user.click(screen.getByRole("button", { name: "Discard changes" }));
   cleanup();
   edited(who);
-  expect((await screen.findByLabelText<HTMLInputElement>(/Attempts at most/)).value).toBe("3");
+  expect((await screen.findByLabelText<HTMLInputElement>(/Max attempts/)).value).toBe("3");
   expect(screen.queryByTestId("restored")).toBeNull();
 });
 

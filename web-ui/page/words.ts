@@ -175,7 +175,7 @@ function grown({ max, jitter: kind, jitterShare, overMax }: Growing): string {
 function kindOfBackoff({ kind }: Backoff): string {
   switch (kind.case) {
     case "none":
-      return "no wait";
+      return "no delay";
     case "fixed":
       return `fixed ${span(kind.value.delay)}${jitter(kind.value.jitter, kind.value.jitterShare)}`;
     case "random":

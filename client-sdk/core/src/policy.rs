@@ -40,7 +40,7 @@ pub const DEFAULT_REPLAY_LIMIT: u32 = 64 << 10;
 /// What a rule says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Whether anything is done at all. Has no default: it must be said.
+    /// Whether anything is done at all. Required.
     pub mode: Mode,
     /// The whole call with its answer, its retries and waits; cuts a running attempt. None: no limit.
     pub timeout: Option<Duration>,

@@ -40,7 +40,7 @@ pub(crate) struct ServeArgs {
     /// [env: DAMPER_STORE] [default: sled:./damper-data]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
-    /// Where metrics and health are served besides [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
+    /// Separate address for /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
     /// How long changes are kept, at least 24h; the last 1,000 stay longer. Beyond 128 MiB the oldest go sooner

@@ -33,7 +33,7 @@ pub(crate) struct NameArgs {
     /// Only where one of the four names contains this
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
-    /// Only of this owner ('' finds what belongs to nobody)
+    /// Only of this owner ('' = without an owner)
     #[arg(long, value_name = "NAME")]
     owner: Option<String>,
 }

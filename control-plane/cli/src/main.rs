@@ -79,7 +79,7 @@ struct Session {
 enum Command {
     /// Run the control plane
     Serve(config::ServeArgs),
-    /// Run a demo: four services under load, and what retries do to them
+    /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),
     /// Show every route that services report, with its figures and its rule
     Routes(routes::RoutesArgs),
@@ -102,7 +102,7 @@ enum Command {
     Import(import::ImportArgs),
     /// Show who changed which rules and guards, when and why
     History(history::HistoryArgs),
-    /// Make a rule, a guard or everything what it was at a revision
+    /// Restore a rule, a guard or everything as it was at a revision
     Rollback(rollback::RollbackArgs),
     /// Export the audit log
     #[command(subcommand)]
@@ -115,7 +115,7 @@ enum Command {
     Kills(kills::KillsArgs),
     /// Show which rule applies to a route, what guards leave of it, and why
     Explain(explain::ExplainArgs),
-    /// Show who calls whom, how much is repeated on the way, and the worst path
+    /// Show the call graph with its amplification, and the worst path
     Chain(chain::ChainArgs),
     /// Check manifests for risky settings, without a server
     Lint(lint::LintArgs),

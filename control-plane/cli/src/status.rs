@@ -142,13 +142,9 @@ fn denied(peer: &Peer, status: &Status) -> String {
             "show a token: --token-file FILE, DAMPER_TOKEN_FILE or DAMPER_TOKEN; an administrator makes one with \
              `damper token create`"
         }
-        (_, Some("ROLE")) => {
-            "ask an administrator for a token with that role; `damper whoami` tells what yours is"
-        }
-        (_, Some("SCOPE")) => {
-            "ask an administrator for a token with that scope; `damper whoami` tells what yours covers"
-        }
-        _ => "`damper whoami` tells who you are there",
+        (_, Some("ROLE")) => "ask an administrator for a token with that role; `damper whoami` shows yours",
+        (_, Some("SCOPE")) => "ask an administrator for a token with that scope; `damper whoami` shows yours",
+        _ => "`damper whoami` shows the authenticated identity",
     };
     format!("{} does not allow this: {}; {advice}", peer.address, words(status))
 }
@@ -200,7 +196,7 @@ fn conflict(status: &Status) -> String {
     }
     lines.extend(conflicts(status).iter().flat_map(owned));
     if let Some((words, revision, by)) = current(status) {
-        let by = if by.is_empty() { "somebody" } else { &by };
+        let by = if by.is_empty() { "unknown" } else { &by };
         lines.push(format!("{words} is at revision {revision} now, changed by {by}"));
     }
     lines.join("\n")
@@ -345,12 +341,12 @@ mod tests {
     #[test]
     fn every_field_violation_is_a_line_of_its_own() {
         let details = ErrorDetails::with_bad_request(vec![
-            FieldViolation::new("changes[0].put.policy.mode", "must be said"),
+            FieldViolation::new("changes[0].put.policy.mode", "is required"),
             FieldViolation::new("", "too much"),
         ]);
         let status = Status::with_error_details(Code::InvalidArgument, "2 faults", details);
         let error = failure(&peer(), &status, &|field| field.replace("changes[0].put", "a.yaml"));
-        assert_eq!(error.to_string(), "a.yaml.policy.mode: must be said\ntoo much");
+        assert_eq!(error.to_string(), "a.yaml.policy.mode: is required\ntoo much");
     }
 
     #[test]

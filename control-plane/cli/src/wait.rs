@@ -24,7 +24,7 @@ const AGAIN: &str = "\r\x1b[2K";
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Proof of delivery")]
 pub(crate) struct WaitArgs {
-    /// Wait until this share of the clients that the change concerns has it; all where none is said
+    /// Wait until this share of the affected clients has the change [default share: 1]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "100%", value_parser = share)]
     wait: Option<f64>,
     /// How long to wait, with --wait
@@ -43,7 +43,7 @@ impl WaitArgs {
         let last = match self.watch(client, revision, share).await {
             Ok(last) => last,
             Err(error) => {
-                let written = format!("revision {revision} is written, but who has it can not be told");
+                let written = format!("revision {revision} is written, but its delivery is unknown");
                 return Err(Error::Undelivered(format!("{written}: {error}")));
             }
         };
@@ -111,7 +111,7 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Err
     let revision = last.revision;
     if last.affected == 0 && last.done {
         return Err(Error::Undelivered(format!(
-            "revision {revision} is written, but concerns no connected client: it was delivered to nobody"
+            "revision {revision} is written, but affects no connected client: it was delivered to nobody"
         )));
     }
     message(line(last, since));
@@ -130,10 +130,10 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Err
     let share = percent(share);
     Err(Error::Undelivered(match last.hopeless {
         true => format!(
-            "revision {revision} is written, but can not be delivered to {share} of those whom it concerns: too many refuse it or lack a feature"
+            "revision {revision} is written, but cannot be delivered to {share} of the affected clients: too many refuse it or lack a feature"
         ),
         false => format!(
-            "revision {revision} is written, but was not delivered to {share} of those whom it concerns in time"
+            "revision {revision} is written, but was not delivered to {share} of the affected clients in time"
         ),
     }))
 }
@@ -159,7 +159,7 @@ fn lags(laggard: &v1::Laggard) -> String {
     let v1::Identity { service, cluster, instance } = laggard.identity.clone().unwrap_or_default();
     let why = match laggard.reason() {
         Reason::Refused => format!("refuses {}", laggard.detail),
-        Reason::LackingFeature => format!("can not carry it out: it lacks {}", laggard.detail),
+        Reason::LackingFeature => format!("does not support it: lacks {}", laggard.detail),
         Reason::Left => "has disconnected before it answered".to_owned(),
         Reason::Waiting | Reason::Unspecified => {
             format!("has not answered, it is at revision {}", laggard.acknowledged_revision)
@@ -246,7 +246,7 @@ mod tests {
         for (told, expected) in [
             (laggard(Reason::Waiting, ""), "has not answered, it is at revision 3"),
             (laggard(Reason::Refused, "rule a: bad"), "refuses rule a: bad"),
-            (laggard(Reason::LackingFeature, "hedge"), "can not carry it out: it lacks hedge"),
+            (laggard(Reason::LackingFeature, "hedge"), "does not support it: lacks hedge"),
             (laggard(Reason::Left, ""), "has disconnected before it answered"),
         ] {
             assert!(lags(&told).ends_with(expected), "{}", lags(&told));

@@ -53,8 +53,7 @@ impl Judged {
         let mut faults = Faults::none();
         if self.raised && !options.force {
             for (subject, finding) in &self.above {
-                let problem =
-                    format!("{}; to write it all the same force it, with a reason", finding.message);
+                let problem = format!("{}; override it with force and a reason", finding.message);
                 faults.add(path(subject), problem);
             }
         }

@@ -52,7 +52,7 @@ async fn every_bad_field_is_named() {
         vec![
             (v1::Rule::default(), "rule.key", "must be given"),
             (v1::Rule { policy: None, ..shop_rule(1) }, "rule.policy", "must be given"),
-            (with_policy(|policy| policy.mode = 0), "rule.policy.mode", "must be said"),
+            (with_policy(|policy| policy.mode = 0), "rule.policy.mode", "is required"),
             (with_policy(|policy| policy.mode = 77), "rule.policy.mode", "77"),
             (shop_rule(11), "rule.policy.retry.max_attempts", "11 is not in 1 to 10"),
             (ratio(f64::NAN), "rule.policy.retry_breaker.ratio", "NaN"),

@@ -55,7 +55,7 @@ pub(super) fn required_step(
     faults: &mut Faults,
 ) -> Option<BackoffStep> {
     let bounds = format!("-{} to {}", Millis(bounds.max), Millis(bounds.max));
-    let read = wire.map_or_else(|| Err(format!("must be said, in {bounds}")), |wire| exact(*wire, &bounds));
+    let read = wire.map_or_else(|| Err(format!("is required, in {bounds}")), |wire| exact(*wire, &bounds));
     read.map_err(|problem| faults.add(path, problem)).ok()
 }
 
@@ -67,7 +67,7 @@ pub(super) fn required_duration(
     faults: &mut Faults,
 ) -> Option<Duration> {
     if wire.is_none() {
-        faults.add(path, format!("must be said, in {bounds}"));
+        faults.add(path, format!("is required, in {bounds}"));
     }
     duration(path, wire, bounds, faults)
 }

@@ -17,7 +17,7 @@ pub(super) fn backoff(wire: &v1::Backoff, faults: &mut Faults) -> Backoff {
     match kind {
         None => {
             let kinds = "none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code";
-            faults.add("", format!("must be said: {kinds}"));
+            faults.add("", format!("is required: {kinds}"));
             Backoff::Always(Waits::None)
         }
         Some(Kind::Sum(wire)) => within("sum", faults, |faults| sum(wire, faults)),

@@ -57,7 +57,7 @@ pub(super) fn codes(wire: &v1::Codes, faults: &mut Faults) -> Option<CodeSet> {
     let v1::Codes { kind } = wire;
     match kind {
         None => {
-            faults.add("", "must be said: allow or deny");
+            faults.add("", "is required: allow or deny");
             None
         }
         Some(v1::codes::Kind::Allow(allowed)) => list("allow", allowed, faults),

@@ -6,7 +6,7 @@ use crate::v1;
 
 /// A report that does not say how its calls ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the fate must be said")]
+#[error("the fate is required")]
 pub struct UnspecifiedFate;
 
 impl From<Fate> for v1::Fate {

@@ -21,7 +21,7 @@ pub(super) fn hedge(wire: &v1::Hedge, faults: &mut Faults) -> Hedge {
 fn delay(wire: Option<&v1::HedgeDelay>, faults: &mut Faults) -> HedgeDelay {
     match wire.and_then(|v1::HedgeDelay { kind }| kind.as_ref()) {
         None => {
-            faults.add("", "must be said: fixed or percentile");
+            faults.add("", "is required: fixed or percentile");
             REFUSED
         }
         Some(Kind::Fixed(wire)) => {
@@ -34,7 +34,7 @@ fn delay(wire: Option<&v1::HedgeDelay>, faults: &mut Faults) -> HedgeDelay {
 fn percentile(wire: &v1::PercentileDelay, faults: &mut Faults) -> HedgeDelay {
     let v1::PercentileDelay { at, min, max } = wire;
     if at.is_none() {
-        faults.add("at", format!("must be said, in {HEDGE_PERCENTILE}"));
+        faults.add("at", format!("is required, in {HEDGE_PERCENTILE}"));
     }
     let at = amount::percent("at", *at, HEDGE_PERCENTILE, faults).unwrap_or(HEDGE_PERCENTILE.min);
     let min = amount::duration("min", min.as_ref(), HEDGE_DELAY, faults).unwrap_or(HEDGE_DELAY.min);

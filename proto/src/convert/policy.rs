@@ -74,7 +74,7 @@ fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
         Ok(v1::Mode::Off) => return Some(Mode::Off),
         Ok(v1::Mode::Observe) => return Some(Mode::Observe),
         Ok(v1::Mode::Enforce) => return Some(Mode::Enforce),
-        Ok(v1::Mode::Unspecified) => faults.add("mode", "must be said: off, observe or enforce"),
+        Ok(v1::Mode::Unspecified) => faults.add("mode", "is required: off, observe or enforce"),
         Err(_) => faults.add("mode", format!("{number} is not known: off, observe or enforce")),
     }
     None

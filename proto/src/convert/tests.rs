@@ -56,7 +56,7 @@ fn spoil_breaker(change: impl FnOnce(&mut v1::RetryBreaker), expected: &[(&str, 
 
 #[test]
 fn absent_or_unknown_mode_is_refused() {
-    check(|_, policy| policy.mode = 0, &[("policy.mode", "must be said: off, observe or enforce")]);
+    check(|_, policy| policy.mode = 0, &[("policy.mode", "is required: off, observe or enforce")]);
     check(|_, policy| policy.mode = 9, &[("policy.mode", "9 is not known: off, observe or enforce")]);
 }
 
@@ -145,7 +145,7 @@ fn codes_are_refused_by_their_place_in_the_list() {
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: None }),
-        &[("policy.retry.codes", "must be said: allow or deny")],
+        &[("policy.retry.codes", "is required: allow or deny")],
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[]))) }),
@@ -177,7 +177,7 @@ fn jitter_share_goes_with_plus_minus_and_only_with_it() {
     );
     spoil_exponential(
         |backoff| backoff.jitter = plus_minus,
-        &[(SHARE, "must be said with jitter plus_minus, in 0.0001 to 1")],
+        &[(SHARE, "is required with jitter plus_minus, in 0.0001 to 1")],
     );
     spoil_exponential(
         |backoff| (backoff.jitter, backoff.jitter_share) = (plus_minus, Some(f64::NAN)),

@@ -22,7 +22,7 @@ pub(super) fn waits(wire: &v1::Backoff, outer: &str, faults: &mut Faults) -> Wai
     let v1::Backoff { kind } = wire;
     let nested = match kind {
         None => {
-            faults.add("", format!("must be said: {KINDS}"));
+            faults.add("", format!("is required: {KINDS}"));
             return Waits::None;
         }
         Some(Kind::None(v1::NoBackoff {})) => return Waits::None,
@@ -113,7 +113,7 @@ fn custom(wire: &v1::CustomBackoff, faults: &mut Faults) -> Waits {
     }
 }
 
-/// A wait that must be said.
+/// A wait that is required.
 fn first(path: &str, wire: Option<&prost_types::Duration>, faults: &mut Faults) -> Duration {
     let wait = amount::required_duration(path, wire, WAIT, faults).unwrap_or(REFUSED);
     amount::in_bounds(path, wait, WAIT, faults)
@@ -139,7 +139,7 @@ fn jitter(kind: i32, share: Option<f64>, unsaid: Jitter, faults: &mut Faults) ->
     let Ok(kind) = kind else { return unsaid };
     if kind == v1::Jitter::PlusMinus {
         if !said {
-            faults.add("jitter_share", format!("must be said with jitter plus_minus, in {JITTER_SHARE}"));
+            faults.add("jitter_share", format!("is required with jitter plus_minus, in {JITTER_SHARE}"));
         }
         return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
     }

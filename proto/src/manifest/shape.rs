@@ -29,7 +29,7 @@ pub(super) fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manif
             return None;
         }
         None => {
-            faults.add("kind", format!("must be said: {KINDS}"));
+            faults.add("kind", format!("is required: {KINDS}"));
             return None;
         }
     };

@@ -80,7 +80,7 @@ fn json_objects_may_follow_each_other_as_programs_print_them() {
 
 #[test]
 fn wrong_policies_are_refused_by_field_value_and_bound() {
-    check_policy("{}", &[("policy.mode", "must be said: off, observe or enforce")]);
+    check_policy("{}", &[("policy.mode", "is required: off, observe or enforce")]);
     check_policy("{mode: on}", &[("policy.mode", r#""on" is not known: off, observe, enforce"#)]);
     check_policy(
         "{mode: unspecified}",
@@ -170,10 +170,10 @@ fn all_problems_of_all_documents_come_out_at_once() {
             "document 1, line 7: policy.retry.max_attempts: 0 is not in 1 to 10",
             "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
          `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
-            "document 2, line 13: policy.mode: must be said: off, observe or enforce",
+            "document 2, line 13: policy.mode: is required: off, observe or enforce",
             "document 2, line 14: policy.retry_breaker.buckets: 1 is not in 2 to 60",
             r#"document 3, line 16: kind: "Guards" is not known: Rule or Guard"#,
-            "document 4, line 18: kind: must be said: Rule or Guard",
+            "document 4, line 18: kind: is required: Rule or Guard",
             "document 5, line 20: a document starts with its kind, such as kind: Rule",
         ]
     );

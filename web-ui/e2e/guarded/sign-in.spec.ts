@@ -123,7 +123,7 @@ test("a viewer sees what the server finds and nothing that it would refuse", asy
   await page.goto(RULE);
   await expect(page.getByTestId("read-only")).toContainText("your role is viewer; this takes the role editor");
   await expect(page.getByText("✓ Valid.")).toBeVisible();
-  await expect(page.getByLabel("Attempts at most")).toBeDisabled();
+  await expect(page.getByLabel("Max attempts")).toBeDisabled();
   await expect(page.getByRole("button", { name: "Nothing changed" })).toHaveCount(0);
   await expect(page.getByRole("button", { name: /^Review/ })).toBeDisabled();
   await expectSound(page);
@@ -140,14 +140,14 @@ test("a revoked token is named as the reason, and the draft is there after signi
   const second = await token("second", Role.EDITOR);
   await signIn(page, first.secret);
   await page.goto(RULE);
-  await page.getByLabel("Attempts at most").fill("4");
+  await page.getByLabel("Max attempts").fill("4");
   await tokens.revokeToken({ id: first.id });
   await expect(page.getByTestId("signed-out")).toContainText("your token was revoked");
   await expectSound(page);
   await page.getByLabel("Token").fill(second.secret);
   await page.getByRole("button", { name: "Sign in" }).click();
   await expect(page.getByTestId("restored")).toBeVisible();
-  await expect(page.getByLabel("Attempts at most")).toHaveValue("4");
+  await expect(page.getByLabel("Max attempts")).toHaveValue("4");
   // Who one is, the server knows: the name is not asked for, and the reason is not required.
   await page.getByRole("button", { name: /^Review/ }).click();
   const dialog = page.getByRole("dialog");

@@ -80,7 +80,7 @@ test("a guard is written; sections, choices and codes are within reach", async (
   await tabTo(page, page.getByLabel("Callee", { exact: true }));
   await keyboard.press("ControlOrMeta+A");
   await keyboard.type("orders");
-  await tabTo(page, page.getByLabel("Attempts at most"));
+  await tabTo(page, page.getByLabel("Max attempts"));
   await keyboard.type("2");
   await tabTo(page, page.getByLabel("Repeat limit"));
   await keyboard.press("Space");

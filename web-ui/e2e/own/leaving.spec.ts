@@ -13,7 +13,7 @@ async function refused(page: Page, slip: () => Promise<unknown>): Promise<string
 
 for (const [what, path, fieldOf] of [
   ["rule", at("/rule"), (page: Page) => setting(page, "retry.max_attempts")],
-  ["guard", at("/guard"), (page: Page) => page.getByLabel("Attempts at most")],
+  ["guard", at("/guard"), (page: Page) => page.getByLabel("Max attempts")],
 ] as const) {
   test(`a ${what} that is edited is not left by a slip, and a saved one is left at once`, async ({ page, api }) => {
     await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 2 } } } });

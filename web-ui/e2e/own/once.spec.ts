@@ -76,7 +76,7 @@ test("rules, rollbacks, guards and kills: two presses, one request", async ({ pa
   await press(page, "Delete", sent, "DeleteRule");
 
   await live(page, at("/guard"));
-  await page.getByLabel("Attempts at most").fill("2");
+  await page.getByLabel("Max attempts").fill("2");
   await page.getByRole("button", { name: "Review and save…" }).click();
   await press(page, "Save", sent, "PutGuard");
   await page.getByRole("button", { name: "Delete the guard…" }).click();

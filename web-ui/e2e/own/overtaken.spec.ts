@@ -31,7 +31,7 @@ test("a rule", async ({ page, api }) => {
   await live(page, at("/rule"));
   await setting(page, "retry.max_attempts").fill("5");
   await overtake(page, "PutRule", () => api.rules.putRule({ ...rule(3), ...theirs }));
-  await expect(page.getByTestId("conflict").getByRole("row", { name: /Attempts at most/ })).toContainText(/both.*2.*3.*5/);
+  await expect(page.getByTestId("conflict").getByRole("row", { name: /Max attempts/ })).toContainText(/both.*2.*3.*5/);
   await expect(setting(page, "retry.max_attempts")).toHaveValue("5");
   expect((await api.rules.getRule({ key: KEY })).policy?.retry?.maxAttempts).toBe(3);
 });
@@ -56,9 +56,9 @@ test("a guard", async ({ page, api }) => {
   const guard = (maxAttempts: number) => ({ guard: { key: KEY, ceiling: { maxAttempts } } });
   await api.guards.putGuard(guard(2));
   await live(page, at("/guard"));
-  await page.getByLabel("Attempts at most").fill("5");
+  await page.getByLabel("Max attempts").fill("5");
   await overtake(page, "PutGuard", () => api.guards.putGuard({ ...guard(3), ...theirs }));
   await expect(page.getByTestId("conflict")).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
-  await expect(page.getByLabel("Attempts at most")).toHaveValue("5");
+  await expect(page.getByLabel("Max attempts")).toHaveValue("5");
   expect((await api.guards.getGuard({ key: KEY })).ceiling?.maxAttempts).toBe(3);
 });

@@ -10,7 +10,7 @@ const EMPTY = [
   ["/chain", "No service has reported a call yet."],
   ["/rules", "No rule yet: calls are measured, not retried."],
   ["/uncovered", "No service has reported a call yet."],
-  ["/guards", "No guard: rules apply as their callers wrote them."],
+  ["/guards", "No guards: rules apply as written."],
   ["/clients", "No client is connected."],
   ["/history", "Nothing has been changed yet."],
   ["/kill", "No kill switch is in force."],
@@ -87,10 +87,10 @@ test("before the first figures the page says that it asks; without shared worker
 });
 
 const FAILING = [
-  ["Chain", "The chain can not be shown."],
-  ["Guards", "The guards cannot be listed."],
-  ["Clients", "The clients can not be listed."],
-  ["History", "The history can not be read."],
+  ["Chain", "Cannot load the chain."],
+  ["Guards", "Cannot list the guards."],
+  ["Clients", "Cannot list the clients."],
+  ["History", "Cannot load the history."],
 ] as const;
 
 test.describe("a server that is gone", () => {

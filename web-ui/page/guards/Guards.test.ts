@@ -69,7 +69,7 @@ test("the guard says which rules it cuts as it is typed", async () => {
   const finding = { code: "guard_cuts", severity: Severity.WARNING, subject: "orders * stock *", message: "3 is more than 1" };
   const { asked } = shown(AT, { put: ({ guard }) => ({ findings: guard?.ceiling?.maxAttempts === 1 ? [finding] : [], reach: { routes: 2 } }) });
   expect(await screen.findByText("None: every rule is within it.")).toBeTruthy();
-  const field = screen.getByLabelText(/Attempts at most/);
+  const field = screen.getByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "1");
   expect(await screen.findByText(/3 is more than 1/)).toBeTruthy();
@@ -81,7 +81,7 @@ test("the guard says which rules it cuts as it is typed", async () => {
 test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat limits are not predicted is said of a guard that has one: %s", async (isSaid, limit) => {
   const user = userEvent.setup();
   shown(AT, { now: () => guard({ maxAttempts: 3, ...limit }, 7n) });
-  const field = await screen.findByLabelText(/Attempts at most/);
+  const field = await screen.findByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "2");
   const section = (await reviewed(user)).getByRole("region", { name: "What would happen" });
@@ -93,7 +93,7 @@ test("what is written names the revision that was edited, and keeps the owner an
   const user = userEvent.setup();
   const ceiling = { maxAttempts: 3, hedge: HedgeCeiling.FORBID, repeatLimit: { min: 5 }, minPerAttemptTimeout: { nanos: 250_000_000 } };
   const { written } = shown(AT, { now: () => guard(ceiling, 7n) });
-  const field = await screen.findByLabelText(/Attempts at most/);
+  const field = await screen.findByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "2");
   await save(user);
@@ -114,7 +114,7 @@ test("somebody else's change is shown beside what is typed, which is kept", asyn
       throw Object.assign(new ConnectError("is at revision 9", Code.Aborted), { details: [theirs] });
     },
   });
-  const field = await screen.findByLabelText<HTMLInputElement>(/Attempts at most/);
+  const field = await screen.findByLabelText<HTMLInputElement>(/Max attempts/);
   await user.clear(field);
   await user.type(field, "2");
   await save(user);
@@ -149,7 +149,7 @@ test("what the server refuses stands at the field, in its words", async () => {
       throw new ConnectError("invalid", Code.InvalidArgument, undefined, [{ desc: BadRequestSchema, value: { fieldViolations } }]);
     },
   });
-  const field = await screen.findByLabelText(/Attempts at most/);
+  const field = await screen.findByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "99");
   expect(await screen.findByText(/99 is not in 1 to 10/)).toBeTruthy();
@@ -159,7 +159,7 @@ test("what the server refuses stands at the field, in its words", async () => {
 test("what is no number is said without the server, and half an attempt too", async () => {
   const user = userEvent.setup();
   shown(AT);
-  const field = await screen.findByLabelText(/Attempts at most/);
+  const field = await screen.findByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "many");
   expect(await screen.findByText(/"many" is not a whole number from 1 to 10/)).toBeTruthy();

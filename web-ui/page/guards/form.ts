@@ -17,19 +17,19 @@ import type { Field } from "../rules/form";
 const limits = (one: Field): Field => ({ ...one, help: `${one.help} Absent = not limited.`.trim() });
 
 export const CEILINGS: readonly Field[] = [
-  field("Ceiling", "max_attempts", "Attempts at most", "number"),
+  field("Ceiling", "max_attempts", "Max attempts", "number"),
   field("Ceiling", "hedge", "Hedges", "choice", choices(HedgeCeiling, "HEDGE_CEILING_", "not limited")),
   field("Ceiling", "codes", "Codes to retry", "codes"),
-  field("Ceiling", "max_retry_breaker_ratio", "Retry breaker's ratio at most", "number"),
-  field("Ceiling", "min_per_attempt_timeout", "Timeout per attempt at least", "duration"),
+  field("Ceiling", "max_retry_breaker_ratio", "Max retry breaker ratio", "number"),
+  field("Ceiling", "min_per_attempt_timeout", "Min timeout per attempt", "duration"),
 ].map(limits);
 
 export const LIMIT = "repeat_limit";
 export const LIMIT_HELP = help("RepeatLimit");
 export const LIMITS: readonly Field[] = [
   field("RepeatLimit", "repeat_limit.mode", "Mode", "choice", choices(Mode, "MODE_", "default: observe")),
-  field("RepeatLimit", "repeat_limit.ratio", "Repeats per first send", "number"),
-  field("RepeatLimit", "repeat_limit.min", "Repeats that always pass", "number"),
+  field("RepeatLimit", "repeat_limit.ratio", "Retries per first attempt", "number"),
+  field("RepeatLimit", "repeat_limit.min", "Retries always allowed", "number"),
 ];
 
 export function draftOf(ceiling: Ceiling | undefined): Draft {

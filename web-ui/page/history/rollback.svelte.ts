@@ -39,7 +39,7 @@ export class Rollback {
   readonly reach: RuleReach | undefined = $derived(this.answer?.results[0]?.reach);
   readonly total: number = $derived(this.answer ? this.answer.created + this.answer.updated + this.answer.deleted : 0);
   // The server would do it if it were told to all the same.
-  readonly wantsForce: boolean = $derived([...(this.problem?.fields.values() ?? [])].some((words) => words.includes("force it")));
+  readonly wantsForce: boolean = $derived([...(this.problem?.fields.values() ?? [])].some((words) => words.includes("override it with force")));
 
   readonly #api: Api;
   #expected: bigint | undefined;

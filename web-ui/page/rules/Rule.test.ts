@@ -51,7 +51,7 @@ function shown(answer = nothing) {
 }
 
 async function attempts(): Promise<HTMLElement> {
-  const field = await screen.findByRole("textbox", { name: /Attempts at most/ });
+  const field = await screen.findByRole("textbox", { name: /Max attempts/ });
   expect(screen.queryByTestId("amplified")).toBeNull();
   return field;
 }

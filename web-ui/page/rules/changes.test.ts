@@ -8,7 +8,7 @@ test("only what differs is told, in the order of the form", () => {
   const after = { ...base, mode: "MODE_ENFORCE", "retry.max_attempts": "2" };
   expect(changes(base, after)).toEqual([
     { path: "mode", label: "Mode", before: "observe", after: "enforce" },
-    { path: "retry.max_attempts", label: "Retries: Attempts at most", before: "3", after: "2" },
+    { path: "retry.max_attempts", label: "Retries: Max attempts", before: "3", after: "2" },
   ]);
   expect(changes(base, { ...base, timeout: " 1s " })).toEqual([]);
 });

@@ -97,7 +97,7 @@ export function choices(names: Record<number, string>, prefix: string, unsaid: s
   );
 }
 
-const JITTER = choices(Jitter, "JITTER_", "as usual for this kind");
+const JITTER = choices(Jitter, "JITTER_", "default for this backoff");
 const OVER_MAX = choices(OverMax, "OVER_MAX_", "default: cap");
 const YES_NO: readonly Choice[] = [{ value: "", label: "default: yes" }, { value: "true", label: "yes" }, { value: "false", label: "no" }];
 
@@ -116,7 +116,7 @@ const BACKOFF: Variants = {
   help: help("Retry.backoff"),
   none: "default",
   of: [
-    { name: "none", label: "no wait", fields: [] },
+    { name: "none", label: "no delay", fields: [] },
     {
       name: "fixed",
       label: "fixed",
@@ -130,7 +130,7 @@ const BACKOFF: Variants = {
         field("ExponentialBackoff", "retry.backoff.exponential.multiplier", "Multiplier", "number"),
         field("ExponentialBackoff", "retry.backoff.exponential.max", "Longest", "duration"),
         ...jitter("ExponentialBackoff", "retry.backoff.exponential"),
-        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Above the longest", "choice", OVER_MAX),
+        field("ExponentialBackoff", "retry.backoff.exponential.over_max", "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
@@ -150,7 +150,7 @@ const BACKOFF: Variants = {
         field("IncrementingBackoff", "retry.backoff.incrementing.step", "Step", "duration"),
         field("IncrementingBackoff", "retry.backoff.incrementing.max", "Longest", "duration"),
         ...jitter("IncrementingBackoff", "retry.backoff.incrementing"),
-        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Above the longest", "choice", OVER_MAX),
+        field("IncrementingBackoff", "retry.backoff.incrementing.over_max", "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
@@ -160,13 +160,13 @@ const BACKOFF: Variants = {
         field("FibonacciBackoff", "retry.backoff.fibonacci.unit", "Unit", "duration"),
         field("FibonacciBackoff", "retry.backoff.fibonacci.max", "Longest", "duration"),
         ...jitter("FibonacciBackoff", "retry.backoff.fibonacci"),
-        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Above the longest", "choice", OVER_MAX),
+        field("FibonacciBackoff", "retry.backoff.fibonacci.over_max", "Beyond the maximum", "choice", OVER_MAX),
       ],
     },
     {
       name: "custom",
-      label: "a list of waits",
-      fields: [field("CustomBackoff", "retry.backoff.custom.delays", "Waits", "durations"), ...jitter("CustomBackoff", "retry.backoff.custom")],
+      label: "list of delays",
+      fields: [field("CustomBackoff", "retry.backoff.custom.delays", "Delays", "durations"), ...jitter("CustomBackoff", "retry.backoff.custom")],
     },
   ],
 };
@@ -211,9 +211,9 @@ export const SECTIONS: readonly Section[] = [
     title: "Retries",
     help: help("Policy.retry"),
     fields: [
-      field("Retry", "retry.max_attempts", "Attempts at most", "number"),
+      field("Retry", "retry.max_attempts", "Max attempts", "number"),
       field("Retry", "retry.per_attempt_timeout", "Timeout per attempt", "duration"),
-      field("Retry", "retry.max_duration", "No retry later than", "duration"),
+      field("Retry", "retry.max_duration", "No retries after", "duration"),
       field("Retry", "retry.codes", "Codes to retry", "codes"),
     ],
     variants: BACKOFF,
@@ -230,9 +230,9 @@ export const SECTIONS: readonly Section[] = [
       only(hasRatio, field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number")),
       field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
       field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
-      only(hasRatio, field("RetryBreaker", "retry_breaker.min_failures", "Allowed beyond the ratio", "number")),
-      only(hasRatio, field("RetryBreaker", "retry_breaker.min_samples", "Attempts it needs", "number")),
-      field("RetryBreaker", "retry_breaker.max_ratio", "Never above the ratio", "number"),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.min_failures", "Retries saved beside the ratio", "number")),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.min_samples", "Minimum attempts", "number")),
+      field("RetryBreaker", "retry_breaker.max_ratio", "Ratio never exceeded", "number"),
     ],
   },
   {
@@ -241,14 +241,14 @@ export const SECTIONS: readonly Section[] = [
     help: help("Policy.budget"),
     fields: [
       field("Budget", "budget.ratio", "Ratio", "number"),
-      field("Budget", "budget.min_per_second", "Per second at least", "number"),
+      field("Budget", "budget.min_per_second", "Minimum per second", "number"),
     ],
   },
   {
     path: "hedge",
     title: "Hedging",
     help: help("Policy.hedge"),
-    fields: [field("Hedge", "hedge.max_hedges", "Hedges at most", "number")],
+    fields: [field("Hedge", "hedge.max_hedges", "Max hedges", "number")],
     variants: DELAY,
   },
   {
@@ -256,12 +256,12 @@ export const SECTIONS: readonly Section[] = [
     title: "Circuit breaker",
     help: help("Policy.circuit_breaker"),
     fields: [
-      field("CircuitBreaker", "circuit_breaker.consecutive_failures", "Failures in a row", "number"),
-      field("CircuitBreaker", "circuit_breaker.failure_ratio", "Share of failures", "number"),
-      field("CircuitBreaker", "circuit_breaker.min_calls", "Calls it needs", "number"),
+      field("CircuitBreaker", "circuit_breaker.consecutive_failures", "Consecutive failures", "number"),
+      field("CircuitBreaker", "circuit_breaker.failure_ratio", "Failure ratio", "number"),
+      field("CircuitBreaker", "circuit_breaker.min_calls", "Minimum calls", "number"),
       field("CircuitBreaker", "circuit_breaker.open_for", "Open for", "duration"),
       field("CircuitBreaker", "circuit_breaker.probes", "Probes", "number"),
-      field("CircuitBreaker", "circuit_breaker.slow_call", "Slow from", "duration"),
+      field("CircuitBreaker", "circuit_breaker.slow_call", "Slow call threshold", "duration"),
     ],
   },
   {
@@ -271,7 +271,7 @@ export const SECTIONS: readonly Section[] = [
     fields: [
       field("StopWhen", "stop_when.latency_above_percentile", "The call is slower than the percentile", "number"),
       field("StopWhen", "stop_when.success_rate_below", "Success rate below (%)", "number"),
-      field("StopWhen", "stop_when.min_samples", "Attempts it needs", "number"),
+      field("StopWhen", "stop_when.min_samples", "Minimum attempts", "number"),
     ],
   },
   {
@@ -281,7 +281,7 @@ export const SECTIONS: readonly Section[] = [
     fields: [
       field("Chain", "chain.ignore_retry_flag", "Ignore damper-retry", "switch"),
       field("Chain", "chain.ignore_no_more_retry", "Ignore damper-no-more-retry", "switch"),
-      field("Chain", "chain.propagate_baggage", "Send it as baggage too", "switch"),
+      field("Chain", "chain.propagate_baggage", "Also send as baggage", "switch"),
     ],
   },
   {
@@ -289,8 +289,8 @@ export const SECTIONS: readonly Section[] = [
     title: "The request",
     help: "",
     fields: [
-      field("Policy", "replay_limit_bytes", "Bytes kept for a repeat", "number"),
-      field("Policy", "hold_unary", "Hold back unary answers", "switch"),
+      field("Policy", "replay_limit_bytes", "Bytes kept for a retry", "number"),
+      field("Policy", "hold_unary", "Hold unary responses", "switch"),
       field("Policy", "call_id", "Send a call id", "switch"),
     ],
   },

@@ -36,7 +36,7 @@ fn breaker_off(policy: &Policy, notes: &mut Notes<'_>) {
             codes::BREAKER_OFF,
             "retry_breaker.enabled",
             format!(
-                "is false and there is no budget: a callee that fails is sent every call {attempts} times"
+                "is false and there is no budget: while the callee fails, every call is sent {attempts} times"
             ),
         );
     }

@@ -16,7 +16,7 @@ use crate::output::{Format, message, printable, show};
 /// Arguments of `damper doctor`.
 #[derive(Args, Debug)]
 #[command(after_help = "Exit status: 0 nothing at or above the severity, 79 findings.\n\
-    docs/findings.md says more of each code.")]
+    docs/findings.md explains each code.")]
 pub(crate) struct DoctorArgs {
     /// Only this service: its processes, its routes from and to others, its rules
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]

@@ -22,7 +22,7 @@ const HEADER: &str = "# Every rule and guard of a Damper control plane. Read bac
 
 /// Arguments of `damper export`.
 #[derive(Args, Debug)]
-#[command(after_help = "As YAML unless -o json is said. A rule that the server can not read makes it fail.")]
+#[command(after_help = "YAML unless -o json is given. Fails on a rule that the server cannot read.")]
 pub(crate) struct ExportArgs {
     /// As of this revision [default: the newest]
     #[arg(long, value_name = "REV")]

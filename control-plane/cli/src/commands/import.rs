@@ -58,7 +58,9 @@ impl ImportArgs {
 /// Says how to write what is refused for the amplification that it allows.
 fn with_advice(error: Error) -> Error {
     match error {
-        Error::Data(mut faults) if faults.iter().any(|fault| fault.contains("force it, with a reason")) => {
+        Error::Data(mut faults)
+            if faults.iter().any(|fault| fault.contains("override it with force and a reason")) =>
+        {
             faults.push(
                 "an import is refused as any write is; to take these rules as they are say --force"
                     .to_owned(),
@@ -111,9 +113,9 @@ mod tests {
 
     #[test]
     fn a_refusal_for_its_amplification_says_how_to_write_it() {
-        let limit = "policy: 27 sends; to write it all the same force it, with a reason".to_owned();
+        let limit = "policy: 27 sends; override it with force and a reason".to_owned();
         assert!(with_advice(Error::Data(vec![limit])).to_string().ends_with("say --force"));
-        let other = "policy.mode: must be said".to_owned();
+        let other = "policy.mode: is required".to_owned();
         assert!(!with_advice(Error::Data(vec![other])).to_string().contains("--force"));
     }
 }

@@ -153,7 +153,7 @@ async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Er
     }
     warn_where_missing(client).await;
     Err(Error::Missing(printable(&format!(
-        "no known route matches, nothing is stopped; nearest: {}; to set it all the same: --unseen",
+        "no known route matches, nothing is stopped; nearest: {}; override with --unseen",
         reach.nearest.join(", ")
     ))))
 }
@@ -174,7 +174,7 @@ fn sentences(
         routes => format!("on {}", count(routes, "known route")),
     };
     printable(&format!(
-        "{}stopped: {stopped} {}, {where_now}, told to {}, until {} (for {})",
+        "{}stopped: {stopped} {}, {where_now}, sent to {}, until {} (for {})",
         if dry_run { "would be " } else { "" },
         in_words(pattern),
         count(reach.clients, "connected client"),
@@ -203,7 +203,7 @@ mod tests {
         };
         assert_eq!(
             sentences(&response, &pattern, Duration::from_secs(3600), false),
-            "stopped: retries and hedges to stock, on 12 known routes, told to 1 connected client, until \
+            "stopped: retries and hedges to stock, on 12 known routes, sent to 1 connected client, until \
              1970-01-02T00:00:00Z (for 1h)\n"
         );
     }

@@ -97,7 +97,7 @@ fn not_started(error: &StartError) -> Error {
     let text = with_causes(error);
     match error {
         StartError::Insecure(problems) => {
-            let anyhow = "to serve like that all the same: --insecure-allow-plaintext".to_owned();
+            let anyhow = "override with --insecure-allow-plaintext".to_owned();
             Error::Config(problems.iter().cloned().chain([anyhow]).collect())
         }
         StartError::Tls(faults) => Error::Config(faults.clone()),

@@ -63,7 +63,7 @@ pub(crate) struct Args {
 enum Command {
     /// Set the share of its calls that stock fails, in a demo that is running
     ///
-    /// While the story is told its next phase sets its own share again.
+    /// Until the story is complete, its next phase sets the share again.
     Fault {
         /// The share: 5%, 0.25%, 100%
         #[arg(value_name = "PERCENT")]
@@ -76,10 +76,10 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// End after so long, but not before the story has been told [default: only on Ctrl-C]
+    /// Stop after this time, but not before the story is complete [default: only on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// Write what was measured to this file, as JSON, once the story has been told
+    /// Write the measurements to this file as JSON when the story is complete
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Requests per second; an outage costs 27 times as many calls at the bottom

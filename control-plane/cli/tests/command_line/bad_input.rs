@@ -12,13 +12,13 @@ fn with_method(method: &str) -> String {
     ))
 }
 
-/// What is written, and what must be said about it.
+/// What is written, and what must be answered.
 fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let policy = |policy: &str| manifest("a", policy).into_bytes();
     let long = "x".repeat(1 << 20);
     vec![
         ("unknown field", policy("{ mode: observe, timeot: 1s }"), "policy.timeot"),
-        ("missing mode", policy("{ timeout: 1s }"), "policy.mode: must be said"),
+        ("missing mode", policy("{ timeout: 1s }"), "policy.mode: is required"),
         ("unknown mode", policy("{ mode: on }"), "policy.mode"),
         ("NaN", policy("{ mode: observe, retry_breaker: { ratio: .nan } }"), "policy.retry_breaker.ratio"),
         ("negative time", policy("{ mode: observe, timeout: -1s }"), "policy.timeout: -1s is not in"),

@@ -111,7 +111,7 @@ fn kill_says_what_it_does_until_when_and_how_to_undo_it() {
     let _one = services.start("c-1", Answers::Everything);
     let tried = server.run(&kill(&["--dry-run", "--ttl", "5m"]));
     assert!(tried.out.contains(
-        "would be stopped: retries and hedges to inventory, on no known route, told to 1 connected client"
+        "would be stopped: retries and hedges to inventory, on no known route, sent to 1 connected client"
     ));
     assert!(tried.out.contains("(for 5m)") || tried.out.contains("(for 300s)"), "{tried:?}");
     assert!(tried.err.contains("dry run: nothing was changed"), "{tried:?}");
@@ -293,7 +293,7 @@ fn laggards_are_named_and_the_write_stands() {
     for part in [
         "acknowledged 1 of 4 after 10 s, 1 refused it, 1 lack a feature",
         "checkout default refusing: refuses rule checkout * inventory inventory.v1.Inventory/Reserve: policy.retry",
-        "checkout default old: can not carry it out: it lacks base",
+        "checkout default old: does not support it: lacks base",
         "checkout default silent: has not answered, it is at revision 0",
         "error: revision 1 is written, but was not delivered to 100% of those whom it concerns in time",
     ] {

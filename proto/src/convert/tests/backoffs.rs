@@ -51,19 +51,19 @@ fn read(wire: &v1::Backoff) -> Backoff {
 
 #[test]
 fn waits_without_a_default_must_be_said() {
-    const SAID: &str = "must be said, in 0ms to 24h";
+    const SAID: &str = "is required, in 0ms to 24h";
     refused(
         v1::Backoff { kind: None },
         &[(
             "",
-            "must be said: none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code",
+            "is required: none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code",
         )],
     );
     refused(fixed(None), &[("fixed.delay", SAID)]);
     refused(wrap(Kind::Random(Default::default())), &[("random.min", SAID), ("random.max", SAID)]);
     refused(
         wrap(Kind::Incrementing(Default::default())),
-        &[("incrementing.initial", SAID), ("incrementing.step", "must be said, in -24h to 24h")],
+        &[("incrementing.initial", SAID), ("incrementing.step", "is required, in -24h to 24h")],
     );
     refused(wrap(Kind::Fibonacci(Default::default())), &[("fibonacci.unit", SAID)]);
     refused(wrap(Kind::Custom(Default::default())), &[("custom.delays", "0 entries are not in 1 to 32")]);
@@ -196,7 +196,7 @@ fn a_sum_or_by_code_has_no_sum_or_by_code_within() {
             ("by_code.codes[0].backoff", &nested("by_code", "by_code")),
         ],
     );
-    refused(sum(vec![v1::Backoff { kind: None }]), &[("sum.parts[0]", &format!("must be said: {KINDS}"))]);
+    refused(sum(vec![v1::Backoff { kind: None }]), &[("sum.parts[0]", &format!("is required: {KINDS}"))]);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn parts_and_entries_are_refused_by_their_place() {
             ],
         ),
         &[
-            ("by_code.default.fixed.delay", "must be said, in 0ms to 24h"),
+            ("by_code.default.fixed.delay", "is required, in 0ms to 24h"),
             ("by_code.codes[0].codes[1]", "OK is not a failure"),
             ("by_code.codes[0].codes[2]", "99 is not a gRPC status code"),
             ("by_code.codes[0].backoff.fixed.delay", &format!("-1s {WAIT}")),
@@ -224,7 +224,7 @@ fn parts_and_entries_are_refused_by_their_place() {
     refused(
         sum(vec![fixed(None), wrap(Kind::Exponential(decorrelated))]),
         &[
-            ("sum.parts[0].fixed.delay", "must be said, in 0ms to 24h"),
+            ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
             (
                 "sum.parts[1].exponential.jitter",
                 "decorrelated depends on the wait before, which a sum has only as a whole",
@@ -258,7 +258,7 @@ fn a_list_that_is_too_long_is_refused_in_few_words() {
     refused(
         sum(parts),
         &[
-            ("sum.parts[0].fixed.delay", "must be said, in 0ms to 24h"),
+            ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
             ("sum.parts", "33 entries are not in 1 to 32"),
         ],
     );

@@ -141,7 +141,7 @@ fn a_ceiling_of_no_codes_allows_no_retry() {
     assert_eq!(some.codes, Some(CodeSet::all_but(CodeSet::of(&[Code::Unavailable]))));
     assert_eq!(read(|_| ()).codes, None);
     let guard = with(|ceiling| ceiling.codes = Some(v1::Codes { kind: None }));
-    refused(&guard, &[("ceiling.codes", "must be said: allow or deny")]);
+    refused(&guard, &[("ceiling.codes", "is required: allow or deny")]);
 }
 
 #[test]

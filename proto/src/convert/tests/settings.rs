@@ -23,7 +23,7 @@ fn spoil_percentile(change: impl FnOnce(&mut v1::PercentileDelay), expected: &[(
 #[test]
 fn hedges_are_refused_by_field() {
     const DELAY: &str = "policy.hedge.delay";
-    let unsaid = [(DELAY, "must be said: fixed or percentile")];
+    let unsaid = [(DELAY, "is required: fixed or percentile")];
     check(|_, policy| policy.hedge = Some(v1::Hedge::default()), &unsaid);
     spoil_hedge(None, 1, &unsaid);
     spoil_hedge(
@@ -49,7 +49,7 @@ fn percentiles_are_refused_by_field() {
     const AT: &str = "policy.hedge.delay.percentile.at";
     const MIN: &str = "policy.hedge.delay.percentile.min";
     const MAX: &str = "policy.hedge.delay.percentile.max";
-    spoil_percentile(|delay| delay.at = None, &[(AT, "must be said, in 50 to 99.9")]);
+    spoil_percentile(|delay| delay.at = None, &[(AT, "is required, in 50 to 99.9")]);
     for (at, problem) in [
         (49.99, "49.99 is not in 50 to 99.9"),
         (99.91, "99.91 is not in 50 to 99.9"),

@@ -175,7 +175,7 @@ fn a_wrong_entry_of_a_list_is_named_once_and_does_not_hide_the_rest() {
             (".sum.parts[2].fixed.delay", "-1s is not in 0ms to 24h"),
             (
                 ".sum.parts[5]",
-                "must be said: none, fixed, random, incrementing, exponential, fibonacci or custom",
+                "is required: none, fixed, random, incrementing, exponential, fibonacci or custom",
             ),
         ],
     );

@@ -18,7 +18,7 @@ use crate::output::{message, printable, show};
 /// Arguments of `damper token create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// Whose it is or what it is for
+    /// Name of its holder or purpose
     name: String,
     /// What it may do
     #[arg(long)]
@@ -63,10 +63,9 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
     let limited = has_callers || !callees.is_empty();
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
-        TimeToLive::For(time) => Some(
-            prost_types::Duration::try_from(time)
-                .map_err(|_| Error::data("--ttl: is longer than can be said"))?,
-        ),
+        TimeToLive::For(time) => {
+            Some(prost_types::Duration::try_from(time).map_err(|_| Error::data("--ttl: is too long"))?)
+        }
     };
     let request = v1::CreateTokenRequest {
         name,
@@ -94,7 +93,7 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error
     match (change.dry_run, is_told) {
         (true, _) => message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
         (_, false) => message(format_args!(
-            "{}: this request was carried out before; its token {} is not told again",
+            "{}: this request was carried out before; its token {} is not shown again",
             printable(&what),
             token.id
         )),
