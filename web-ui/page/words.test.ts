@@ -85,7 +85,7 @@ test("the longer backoffs, hedges and the retry breaker in words", () => {
     "50 ms, by −5 ms up to 80 ms",
     "fibonacci 10 ms up to 80 ms, then the call ends",
     "5 ms, 1 s",
-    "no wait + fixed 5 ms",
+    "no delay + fixed 5 ms",
     "default, others for some codes",
   ]);
   const hedged = create(PolicySchema, { hedge: { maxHedges: 1 }, retryBreaker: { ratio: 0.2, mode: RetryBreakerMode.RATIO } });

@@ -71,14 +71,14 @@ test("the list goes on when nobody reads any more", async () => {
 
 test("nothing to show says why that may be, and whether calls fail all the same", async () => {
   const { rerender } = render(Failures, props([], { failing: false }));
-  screen.getByText(/no call has failed since this server started/);
+  screen.getByText(/No failed call since this server started/);
   await rerender(props([]));
-  screen.getByText(/if the SDK of orders reports them/);
+  screen.getByText(/if the SDK of orders sends them/);
 });
 
 test("calls without a trace say how they would get one", () => {
   render(Failures, props([failure(90n, { traceId: "" })]));
-  expect(text(screen.getByText(/belong to no trace/))).toContain("traceparent");
+  expect(text(screen.getByText(/carry no trace/))).toContain("traceparent");
 });
 
 test("a call of which nothing was sent says so", async () => {

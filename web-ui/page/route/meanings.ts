@@ -6,7 +6,7 @@ export type Outcome = "ok" | "saved" | "failed" | "neither";
 interface Meaning {
   readonly outcome: Outcome;
   readonly words: string;
-  // The layers above are told not to repeat it.
+  // Callers further up do not retry it.
   readonly stopsAbove?: true;
 }
 
@@ -30,8 +30,8 @@ const MEANINGS: Record<Fate, Meaning> = {
   [Fate.RETRY]: { outcome: "failed", words: "Failed; a retry would have been sent." },
   [Fate.BUDGET]: { outcome: "failed", words: "Failed; the retry budget was used up.", stopsAbove: true },
   [Fate.STOP_WHEN]: { outcome: "failed", words: "Failed; stop_when refused a retry: the call was too slow, or the success rate too low.", stopsAbove: true },
-  [Fate.CIRCUIT_OPEN]: { outcome: "failed", words: "Nothing was sent: the circuit is open, or a kill refuses calls.", stopsAbove: true },
-  [Fate.KILLED]: { outcome: "failed", words: "Failed; a kill switch stops retries.", stopsAbove: true },
+  [Fate.CIRCUIT_OPEN]: { outcome: "failed", words: "Not sent: the circuit is open.", stopsAbove: true },
+  [Fate.KILLED]: { outcome: "failed", words: "Refused, or failed and not retried, because of a kill switch.", stopsAbove: true },
 };
 
 export function meaning(fate: Fate): Meaning {
