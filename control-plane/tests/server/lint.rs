@@ -36,7 +36,7 @@ async fn put_tells_what_deserves_a_look_also_when_it_is_only_tried_or_changes_no
         let found = &findings[0];
         assert_eq!(found.subject, "shop * stock stock.v1.Stock/Get");
         assert_eq!(found.remedy, "Leave the retry breaker on, or set a budget.");
-        assert!(found.message.contains("every call 3 times"), "{found:?}");
+        assert!(found.message.contains("every call is sent 3 times"), "{found:?}");
     }
     let fine = server.put(rule(key("shop", "stock", "stock.v1.Stock/Get"), 3)).await;
     assert_eq!(fine.findings, []);

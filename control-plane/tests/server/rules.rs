@@ -247,21 +247,3 @@ async fn the_limit_of_rules_holds_for_put_and_apply() {
     assert_eq!(all(&server).await.total, 3);
     server.stop().await;
 }
-
-#[tokio::test]
-async fn a_client_without_credit_gets_the_rule_in_the_mode_ratio() {
-    let server = start().await;
-    server.put(shop_rule(3)).await;
-    let mut old = hello("shop");
-    old.features.retain(|feature| feature != damper_core::feature::CREDIT);
-    for (hello, expected) in
-        [(old, v1::RetryBreakerMode::Ratio), (hello("shop"), v1::RetryBreakerMode::Credit)]
-    {
-        let mut shop = Agent::connect(&server, hello).await;
-        let (_, rules, _) = shop.whole_snapshot().await;
-        let Some(v1::distributed_rule::Kind::Policy(policy)) = &rules[0].kind else { panic!("{rules:?}") };
-        assert_eq!(policy.retry_breaker.as_ref().unwrap().mode(), expected);
-    }
-    assert_eq!(server.clients().await[0].withheld, [], "nothing is withheld");
-    server.stop().await;
-}
