@@ -295,7 +295,7 @@ fn laggards_are_named_and_the_write_stands() {
         "checkout default refusing: refuses rule checkout * inventory inventory.v1.Inventory/Reserve: policy.retry",
         "checkout default old: does not support it: lacks base",
         "checkout default silent: has not answered, it is at revision 0",
-        "error: revision 1 is written, but was not delivered to 100% of those whom it concerns in time",
+        "error: revision 1 is written, but was not delivered to 100% of the affected clients in time",
     ] {
         // The elapsed time may be a little more than the time to wait.
         let part = part.replace("10 s, ", "");
@@ -316,7 +316,7 @@ fn delivery_to_nobody_and_a_client_that_leaves_are_failures() {
     let nobody = server.run(&kill(&["--wait"]));
     assert!(nobody.out.contains("stopped"), "{nobody:?}");
     let said = nobody.failed(1);
-    assert!(said.contains("revision 1 is written, but concerns no connected client"), "{said}");
+    assert!(said.contains("revision 1 is written, but affects no connected client"), "{said}");
     let leaving = services.start("leaving", Answers::Nothing);
     let mut waiting = server.command(&["unkill", "--callee", "inventory", "--wait", "--timeout", "20s"]);
     let waiting =

@@ -21,7 +21,7 @@ impl Guarded {
         let store = format!("sled:{}", folder.path().join("store").display());
         let log = File::create(folder.path().join("log")).unwrap();
         let mut serve = damper();
-        serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "trace", "--store", &store]);
+        serve.args(["serve", "--listen", "127.0.0.1:0", "--log-level", "trace,h2=trace", "--store", &store]);
         serve.args(["--auth", "tokens", "--bootstrap-token-file"]).arg(folder.path().join("first"));
         let mut child = serve.stderr(log).stdout(Stdio::null()).spawn().unwrap();
         let address = loop {

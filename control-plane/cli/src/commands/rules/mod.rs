@@ -8,6 +8,7 @@ mod promote;
 mod put;
 
 use clap::Subcommand;
+use damper_core::BreakerMode;
 use damper_proto::{manifest, v1};
 
 use crate::Session;
@@ -66,7 +67,7 @@ fn table(rules: &[v1::Rule]) -> Table {
         ("METHOD", Left),
         ("MODE", Left),
         ("ATTEMPTS", Right),
-        ("BREAKER", Right),
+        ("BREAKER", Left),
         ("OWNER", Left),
         ("REVISION", Right),
         ("AGE", Right),
@@ -98,9 +99,13 @@ fn attempts(policy: &v1::Policy) -> String {
 
 fn breaker(policy: &v1::Policy) -> String {
     match damper_proto::convert::policy(policy) {
-        Ok(policy) => {
-            policy.retry_breaker.map_or_else(|| "off".to_owned(), |breaker| breaker.ratio.to_string())
-        }
+        Ok(policy) => policy.retry_breaker.map_or_else(
+            || "off".to_owned(),
+            |breaker| match breaker.mode {
+                BreakerMode::Credit => format!("credit {}", breaker.earn),
+                BreakerMode::Ratio => format!("ratio {}", breaker.ratio),
+            },
+        ),
         // From a newer server.
         Err(_) => String::new(),
     }
