@@ -5,9 +5,7 @@ use prost::Message as _;
 use tonic::Code;
 use tonic_types::{StatusExt as _, pb};
 
-use crate::harness::{
-    Agent, Running, header, hello, key, put_change, rule, shop_rule, soon, start, start_in, start_with,
-};
+use crate::harness::{Running, header, key, put_change, rule, shop_rule, soon, start, start_in, start_with};
 
 fn put(rule: v1::Rule) -> v1::PutRuleRequest {
     v1::PutRuleRequest { rule: Some(rule), ..Default::default() }
