@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use damper_core::policy::{Budget, RetryBreaker};
+use damper_core::policy::{Budget, EARN, RetryBreaker};
 use damper_core::{Call, CallStart, Code, Failure, Mode, Policy, Ratio, Retry, Route, Step, Time, Verdict};
 use damper_tests::spread::Spread;
 
@@ -33,7 +33,7 @@ pub(super) async fn measure(size: Size) -> Result<(usize, Row)> {
     })?;
     let counted = layer::count(&["decisions"]).await?;
     let mut row = Row::new("decision", "Decision after a failure")
-        .note("Window sum, breaker, budget and backoff with full jitter, without the SDK around them.");
+        .note("Window sum, credit, budget and backoff with full jitter, without the SDK around them.");
     let first = timed.first().map_or(&[][..], Vec::as_slice);
     for (rules, timed) in RULES.iter().zip(&timed) {
         let figure = Figure::new(format!("time, {rules} rules"), "ns", Spread::of(timed.iter().copied()));
@@ -69,7 +69,12 @@ impl Decisions {
         let table = lookup::table_of(rules, &policy())?;
         let key = lookup::route_of(rules / 2)?;
         let rule = table.in_force(&key).context("every route has a rule")?;
-        Ok(Self { route: Route::new(Some(rule)), now: Time::from_micros(1_000_000), random: 1 })
+        let mut made = Self { route: Route::new(Some(rule)), now: Time::from_micros(1_000_000), random: 1 };
+        // A bucket's calls, so that the credit has a cap when the first batch is asked.
+        for mut call in made.failing() {
+            call.dropped(&made.route, made.now);
+        }
+        Ok(made)
     }
 
     /// Nanoseconds per decision.
@@ -123,7 +128,7 @@ impl Decisions {
 fn policy() -> Policy {
     Policy {
         retry: Some(Retry::default()),
-        retry_breaker: Some(RetryBreaker::default()),
+        retry_breaker: Some(RetryBreaker { earn: EARN.max, ..RetryBreaker::default() }),
         budget: Some(Budget { ratio: Ratio::from_bp(2_000), min_per_second: 1 }),
         ..Policy::new(Mode::Enforce)
     }
