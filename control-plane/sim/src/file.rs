@@ -107,6 +107,7 @@ fn service(name: &str, fields: &mut Fields<'_>) -> Service {
         workers: fields.number("workers"),
         queue: fields.number("queue"),
         full: fields.part("full", code).unwrap_or(default.full),
+        full_cost: fields.part("full_cost", ratio).unwrap_or(default.full_cost),
         holds_worker: fields.flag("holds_worker").unwrap_or(default.holds_worker),
         cancellable: fields.flag("cancellable").unwrap_or(default.cancellable),
         balance: fields
@@ -164,6 +165,7 @@ fn load(fields: &mut Fields<'_>) -> Load {
         }),
         timeout: fields.duration("timeout"),
         bare: fields.flag("bare").unwrap_or(false),
+        restart: fields.duration("restart"),
         arrivals,
     }
 }

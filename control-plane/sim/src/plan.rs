@@ -119,14 +119,16 @@ impl<'a> Plan<'a> {
         for load in &self.scenario.load {
             let hop = self.hop(&load.caller, &load.call);
             self.loads.push(self.routes.len());
-            self.routes.extend((0..load.processes).filter_map(|_| hop));
+            self.routes.extend((0..load.processes * load.seats()).filter_map(|_| hop));
         }
     }
 
     /// Whether a route is of callers without a retry layer.
     pub(crate) fn is_bare(&self, route: usize) -> bool {
         let mut loads = self.scenario.load.iter().zip(&self.loads);
-        loads.any(|(load, first)| load.bare && (*first..first + load.processes as usize).contains(&route))
+        loads.any(|(load, first)| {
+            load.bare && (*first..first + (load.processes * load.seats()) as usize).contains(&route)
+        })
     }
 
     fn hop(&self, caller: &str, target: &Target) -> Option<usize> {

@@ -39,6 +39,11 @@ pub const USERS: Bounds<u32> = Bounds { min: 1, max: 100_000 };
 /// `load[].timeout`, and a peer's timeout of an attempt.
 pub const TIMEOUT: Bounds<Duration> =
     Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
+/// `services.*.full_cost`: at most as much as serving the request.
+pub const FULL_COST: Bounds<Ratio> = Bounds { min: Ratio::from_bp(0), max: Ratio::ONE };
+/// `load[].restart`
+pub const RESTART: Bounds<Duration> =
+    Bounds { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) };
 /// The share of a fault.
 pub const SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
 /// `faults[].slow.factor`
@@ -86,6 +91,8 @@ pub struct Service {
     pub queue: Option<u32>,
     /// What those are answered that find the queue full.
     pub full: Code,
+    /// Refusing one that finds the queue full takes so much of a worker's time as this share of serving it.
+    pub full_cost: Ratio,
     /// A worker is taken until the answer is made, also while calls to other services are under way, as by a
     /// thread per request. False: only for the method's own work.
     pub holds_worker: bool,
@@ -142,6 +149,9 @@ pub struct Load {
     /// The callers have no retry layer whatever the strategy, as browsers have none: they send once, and hang up
     /// at their timeout without having told it to anybody.
     pub bare: bool,
+    /// Each process ends so long after it began, and another one without memory takes its place; they take turns, so
+    /// that they are spread evenly over this time. Calls under way end in the old one. None: they live for ever.
+    pub restart: Option<Duration>,
     /// When requests are made.
     pub arrivals: Arrivals,
 }
@@ -274,11 +284,19 @@ impl Service {
             workers: None,
             queue: None,
             full: Code::Unavailable,
+            full_cost: Ratio::from_bp(0),
             holds_worker: false,
             cancellable: false,
             balance: Balance::default(),
             methods,
         }
+    }
+}
+
+impl Load {
+    /// Routes of each process: one that ends keeps its own until its calls have ended, while the next one has the other.
+    pub(crate) fn seats(&self) -> u32 {
+        if self.restart.is_some() { 2 } else { 1 }
     }
 }
 

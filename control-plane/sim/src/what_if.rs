@@ -192,6 +192,7 @@ impl Measured {
                 call: Target::new(&name, METHOD),
                 timeout: None,
                 bare: false,
+                restart: None,
                 arrivals: Arrivals::Open {
                     even: false,
                     rates: vec![RateFrom {

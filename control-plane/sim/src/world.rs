@@ -59,6 +59,8 @@ enum Event {
     Wake(CallKey),
     /// A fault that changes instances comes or goes.
     Trouble(usize),
+    /// A process of a load ends, and the next one takes its place.
+    Restart(usize),
 }
 
 /// What all calls of one process on one route share.
@@ -165,6 +167,7 @@ impl<'a> World<'a> {
                 Event::Hangup(request) => self.hung_up(request),
                 Event::Wake(call) => self.wake(call),
                 Event::Trouble(fault) => self.trouble(fault),
+                Event::Restart(load) => self.restart_caller(load),
             }
         }
         for call in self.calls.values() {
@@ -176,6 +179,14 @@ impl<'a> World<'a> {
 
     fn now(&self) -> Time {
         self.agenda.now()
+    }
+
+    /// What was counted on a route belongs to a process that is gone.
+    fn forget(&mut self, route: usize) {
+        match &mut self.routes[route] {
+            RouteSeat::Damper(state) => *state = Route::new(self.rules[self.plan.routes[route]].clone()),
+            RouteSeat::Peer(state) => state.forget(),
+        }
     }
 
     fn network_us(&mut self) -> u64 {

@@ -76,6 +76,7 @@ impl Scenario {
             call: Target::new(&service(1), METHOD),
             timeout: Some(self.load.patience),
             bare: true,
+            restart: None,
             arrivals: Arrivals::Open { even: true, rates },
         }
     }

@@ -8,9 +8,10 @@ use damper_core::fault::{Bounds, Faults, Millis};
 use damper_core::{Code, Guard, Pattern, Rule, key};
 
 use super::{
-    ATTEMPTS, Arrivals, DURATION, FACTOR, Fault, FaultKind, INSTANCES, Load, MAX_TOKENS, METHODS,
-    MIN_PER_SEC, Method, PERIOD, PROCESSES, Peer, PeerCap, QUEUE, RATE_MILLI, RETRY_PERCENT, Retries, SHARE,
-    STRATEGIES, Scenario, Service, TIMEOUT, TOKEN_RATIO, TOKENS, TTL, Target, USERS, WORKERS, WORKERS_LEFT,
+    ATTEMPTS, Arrivals, DURATION, FACTOR, FULL_COST, Fault, FaultKind, INSTANCES, Load, MAX_TOKENS, METHODS,
+    MIN_PER_SEC, Method, PERIOD, PROCESSES, Peer, PeerCap, QUEUE, RATE_MILLI, RESTART, RETRY_PERCENT,
+    Retries, SHARE, STRATEGIES, Scenario, Service, TIMEOUT, TOKEN_RATIO, TOKENS, TTL, Target, USERS, WORKERS,
+    WORKERS_LEFT,
 };
 use crate::spread::LENGTH;
 
@@ -125,6 +126,7 @@ impl Service {
         if self.full == Code::Ok {
             faults.add(format!("{path}.full"), "OK is not a failure");
         }
+        FULL_COST.check(&format!("{path}.full_cost"), self.full_cost, faults);
         some(&format!("{path}.methods"), self.methods.len(), faults);
         let mut names = BTreeSet::new();
         for method in &self.methods {
@@ -155,6 +157,14 @@ impl Load {
         scenario.check_target(&format!("{path}.call"), &self.call, faults);
         if let Some(timeout) = self.timeout {
             TIMEOUT.check(&format!("{path}.timeout"), timeout, faults);
+        }
+        if let Some(restart) = self.restart {
+            let path = format!("{path}.restart");
+            RESTART.check(&path, restart, faults);
+            // So a process that ends has no calls left when the one after the next begins.
+            if self.timeout.is_none_or(|timeout| timeout >= restart) {
+                faults.add(path, "needs a `timeout`, and one that is shorter");
+            }
         }
         match &self.arrivals {
             Arrivals::Open { rates, .. } => {

@@ -17,17 +17,20 @@ pub(super) struct LoadState {
     /// The number of the rate in force, and how many requests were made under it.
     rate: usize,
     made: u64,
+    /// How many of its processes have ended: they take turns.
+    restarts: u64,
 }
 
 impl LoadState {
     pub(super) fn new(random: Random) -> Self {
-        Self { random, turn: 0, rate: 0, made: 0 }
+        Self { random, turn: 0, rate: 0, made: 0, restarts: 0 }
     }
 }
 
 impl World<'_> {
     pub(super) fn begin_loads(&mut self) {
         for index in 0..self.loads.len() {
+            self.next_restart(index);
             match &self.plan.scenario.load[index].arrivals {
                 Arrivals::Open { .. } => self.next_arrival(index),
                 Arrivals::Closed { users, .. } => (0..*users).for_each(|_| self.think(index)),
@@ -71,8 +74,36 @@ impl World<'_> {
         };
         state.turn += 1;
         let parent = Parent::Load { load: index, request: self.ledger.request(now) };
-        let route = self.plan.loads[index] + process as usize;
+        let route = self.route_of(index, process);
         self.begin_call(route, parent, load.timeout.map(|timeout| now + timeout));
+    }
+
+    /// The next process whose turn it is ends, and another one begins without memory.
+    pub(super) fn restart_caller(&mut self, index: usize) {
+        let process = self.loads[index].restarts % u64::from(self.plan.scenario.load[index].processes);
+        self.loads[index].restarts += 1;
+        self.forget(self.route_of(index, process));
+        self.next_restart(index);
+    }
+
+    fn next_restart(&mut self, index: usize) {
+        let load = &self.plan.scenario.load[index];
+        let Some(restart) = load.restart else { return };
+        let turns = u128::from(self.loads[index].restarts + 1);
+        let at = u128::from(us(restart)) * turns / u128::from(load.processes);
+        let at = Time::from_micros(u64::try_from(at).unwrap_or(u64::MAX));
+        if at < self.plan.end {
+            self.agenda.at(at, Event::Restart(index));
+        }
+    }
+
+    /// The route of a process as it is now: it changes seats whenever it begins anew.
+    fn route_of(&self, index: usize, process: u64) -> usize {
+        let load = &self.plan.scenario.load[index];
+        let begun = (self.loads[index].restarts + u64::from(load.processes) - 1 - process)
+            / u64::from(load.processes);
+        let seats = u64::from(load.seats());
+        self.plan.loads[index] + (process * seats + begun % seats) as usize
     }
 
     /// Notes the next arrival before the end. Where the rate changes before it, it is drawn anew from there:

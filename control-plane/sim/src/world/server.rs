@@ -55,6 +55,8 @@ pub(super) struct Instance {
     /// None: any number.
     pub(super) workers: Option<u32>,
     busy: u32,
+    /// Time that refusals have cost and no worker has spent yet: the next one who begins does.
+    owed_us: u64,
     queue: VecDeque<RequestKey>,
     served: Vec<Served>,
 }
@@ -62,7 +64,8 @@ pub(super) struct Instance {
 impl Instance {
     pub(super) fn new(plan: &Plan<'_>, service: usize) -> Self {
         let workers = plan.scenario.services[service].workers;
-        Self { is_up: true, workers, busy: 0, queue: VecDeque::new(), served: served(plan, service) }
+        let served = served(plan, service);
+        Self { is_up: true, workers, busy: 0, owed_us: 0, queue: VecDeque::new(), served }
     }
 
     fn has_worker(&self) -> bool {
@@ -156,6 +159,7 @@ impl World<'_> {
         }
         if plan.queue.is_some_and(|most| instance.queue.len() >= most as usize) {
             self.ledger.services[service].queue_full += 1;
+            self.owe(key, service);
             return self.fail(key, plan.full);
         }
         request.state = State::Queued;
@@ -163,18 +167,35 @@ impl World<'_> {
         self.ledger.services[service].queued(instance.queue.len());
     }
 
+    /// Refusing a request takes time of the workers.
+    fn owe(&mut self, key: RequestKey, service: usize) {
+        let cost = self.plan.scenario.services[service].full_cost;
+        if cost.bp() > 0 {
+            let us = u128::from(self.work_us(key, service)) * u128::from(cost.bp()) / 10_000;
+            self.instances[self.requests[key].instance].owed_us += us as u64;
+        }
+    }
+
+    /// How long the method's own work takes for a request.
+    fn work_us(&mut self, key: RequestKey, service: usize) -> u64 {
+        let method = self.requests[key].method;
+        let time = &self.plan.scenario.services[service].methods[method].time;
+        let own = time.draw(&mut self.streams.service);
+        self.slowed(key, service, method, own)
+    }
+
     /// The method's own work begins.
     fn work(&mut self, key: RequestKey) {
         let now = self.now();
         let request = &self.requests[key];
-        let (service, method) = (self.plan.instances[request.instance], request.method);
+        let service = self.plan.instances[request.instance];
         self.ledger.services[service].begun(now.since(request.since));
         self.ledger.handled(service, now);
-        let time = &self.plan.scenario.services[service].methods[method].time;
-        let own = time.draw(&mut self.streams.service);
-        let us = self.slowed(key, service, method, own);
+        let own = self.work_us(key, service);
         let request = &mut self.requests[key];
-        self.instances[request.instance].busy += 1;
+        let instance = &mut self.instances[request.instance];
+        let us = own + std::mem::take(&mut instance.owed_us);
+        instance.busy += 1;
         request.state = State::Working;
         request.is_worked_on = true;
         request.since = now;

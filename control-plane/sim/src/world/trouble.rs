@@ -2,7 +2,7 @@
 
 use damper_core::{Code, Time};
 
-use super::{Event, RequestKey, RouteSeat, World};
+use super::{Event, RequestKey, World};
 use crate::scenario::{Fault, FaultKind};
 use crate::spread::us;
 
@@ -104,12 +104,7 @@ impl<'a> World<'a> {
         let plan = &self.plan.services[service];
         self.instances[plan.first_instance + place].is_up = true;
         let first = plan.first_route + place * plan.hops.len();
-        for (route, hop) in (first..).zip(&plan.hops) {
-            match &mut self.routes[route] {
-                RouteSeat::Damper(state) => *state = damper_core::Route::new(self.rules[*hop].clone()),
-                RouteSeat::Peer(state) => state.forget(),
-            }
-        }
+        (first..first + plan.hops.len()).for_each(|route| self.forget(route));
     }
 
     /// The code that a request is answered with at once, if any.

@@ -1,8 +1,10 @@
 //! Who calls, and with which times: callers without a retry layer, timeouts by callee, and which request at the top an
 //! attempt is made for.
 
+use std::time::Duration;
+
 use damper_core::{Code, CodeSet, Ratio};
-use damper_sim::scenario::{Fault, FaultKind, Peer, Scenario, Strategy};
+use damper_sim::scenario::{Fault, FaultKind, Peer, PeerCap, PeerQuota, Scenario, Strategy};
 use damper_sim::{Trace, trace};
 
 use crate::harness::{chain, damper, ms, only, peer, simulated, three_attempts};
@@ -34,6 +36,25 @@ fn bare_callers_send_once_under_every_strategy() {
         scenario.load[0].bare = true;
         assert_eq!(only(&scenario).hops[0].attempts_per_request, 1.0);
     }
+}
+
+/// A caller of a callee that always fails, whose quota has one retry.
+fn with_one_retry(processes: u32, restart: Option<Duration>) -> u64 {
+    let quota = PeerQuota { tokens: 5, ..PeerQuota::default() };
+    let mut scenario = chain(1, peer(Peer { cap: Some(PeerCap::Quota(quota)), ..Peer::naive(3) }));
+    never_answers(&mut scenario, "a");
+    scenario.faults[0].kind = FaultKind::Error { code: Code::Unavailable, share: Ratio::ONE };
+    let load = &mut scenario.load[0];
+    (load.processes, load.restart, load.timeout) = (processes, restart, Some(ms(500)));
+    only(&scenario).hops[0].retries
+}
+
+#[test]
+fn callers_that_restart_take_turns_and_forget_what_they_have_spent() {
+    let every = |seconds| Some(Duration::from_secs(seconds));
+    assert_eq!([with_one_retry(1, None), with_one_retry(2, None)], [1, 2]);
+    assert_eq!(with_one_retry(1, every(2)), 5, "of 10 s");
+    assert_eq!(with_one_retry(2, every(2)), 5 + 6, "one ends at 1 s and then every 2 s, the other every 2 s");
 }
 
 #[test]

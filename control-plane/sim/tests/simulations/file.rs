@@ -51,6 +51,7 @@ services:
     workers: 8
     queue: 0
     full: RESOURCE_EXHAUSTED
+    full_cost: 0.3
     holds_worker: true
     cancellable: true
     balance: round_robin
@@ -61,7 +62,7 @@ services:
       p.T/M: { time: { exponential: { mean: 3ms } } }
       p.T/N: { time: { list: [1ms, 2ms, 2ms] } }
 load:
-  - { caller: top, processes: 10, call: a p.S/M, timeout: 1m, open: { even: true, rates: [ { rate: 10 }, { from: 10s, rate: 0 } ] } }
+  - { caller: top, processes: 10, call: a p.S/M, timeout: 1m, restart: 2m, open: { even: true, rates: [ { rate: 10 }, { from: 10s, rate: 0 } ] } }
   - { caller: top, bare: true, call: b p.T/M, closed: { users: 5, think: 1s } }
 faults:
   - { service: a, instances: 1, from: 1s, until: 2s, period: 100ms, on: 50ms, crash: }
@@ -81,6 +82,12 @@ strategies:
     let FaultKind::Slow { factor, share, .. } = scenario.faults[1].kind else { panic!("not slow") };
     assert_eq!((factor.bp(), share.bp()), (15_000, 2_500));
     assert_eq!([&scenario.load[0], &scenario.load[1]].map(|load| load.bare), [false, true]);
+    let restart = [&scenario.load[0], &scenario.load[1]].map(|load| load.restart);
+    assert_eq!(restart, [Some(Duration::from_secs(120)), None]);
+    assert_eq!(
+        [&scenario.services[0], &scenario.services[1]].map(|service| service.full_cost.bp()),
+        [3_000, 0]
+    );
     let Retries::Peer(peer) = &scenario.strategies[0].retries else { panic!("not a peer's") };
     assert_eq!(peer.callee_timeouts, [("a".to_owned(), ms(700)), ("b".to_owned(), ms(200))]);
     assert_eq!(peer.backoff.unwrap().jitter, PeerJitter::Added);
@@ -89,6 +96,20 @@ strategies:
     assert_eq!(peer.cap, Some(PeerCap::Budget(budget)));
     let Retries::Damper { rules, guards } = &scenario.strategies[1].retries else { panic!("not Damper's") };
     assert_eq!((rules.len(), guards.len()), (1, 1));
+}
+
+#[test]
+fn callers_that_restart_and_refusals_that_cost_are_in_range() {
+    let faults = |load: &str| faults_of(&GOOD.replace("caller: top", load));
+    let restart = "load[0].restart: needs a `timeout`, and one that is shorter";
+    assert_eq!(faults("caller: top, restart: 1m"), [restart]);
+    assert_eq!(faults("caller: top, restart: 1m, timeout: 1m"), [restart]);
+    assert_eq!(
+        faults("caller: top, restart: 900ms, timeout: 1ms"),
+        ["load[0].restart: 900ms is not in 1s to 24h"]
+    );
+    let costly = GOOD.replace("a: { methods", "a: { full_cost: 1.5, methods");
+    assert_eq!(faults_of(&costly), ["services.a.full_cost: 1.5 is not in 0 to 1"]);
 }
 
 /// The cap of the only strategy, which is a peer with these fields.

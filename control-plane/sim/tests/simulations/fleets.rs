@@ -19,17 +19,29 @@ struct World<'a> {
     workers: u32,
     timeout: &'a str,
     load: &'a str,
+    /// More of the callee and of its callers.
+    full_cost: &'a str,
+    restart: &'a str,
 }
 
 impl World<'_> {
     /// A callee without a bound of its own, whose requests meet this fault.
     fn failing(fault: &str) -> World<'_> {
-        World { fault, time: "5ms", queue: 1_000, workers: 100_000, timeout: "5s", load: "{ rate: 300 }" }
+        World {
+            fault,
+            time: "5ms",
+            queue: 1_000,
+            workers: 100_000,
+            timeout: "5s",
+            load: "{ rate: 300 }",
+            full_cost: "0",
+            restart: "",
+        }
     }
 
     /// Under the strategies of these names.
     fn simulated(&self, processes: u32, names: &[&str]) -> Outcome {
-        let Self { fault, time, queue, workers, timeout, load } = self;
+        let Self { fault, time, queue, workers, timeout, load, full_cost, restart } = self;
         let damper = |name: &str, breaker: &str, guard: &str| {
             format!(
                 r#"
@@ -65,8 +77,8 @@ impl World<'_> {
         });
         let strategies: String = strategies.collect();
         let scenario = format!(
-            "duration: 240s\nservices:\n  api: {{ workers: {workers}, queue: {queue}, methods: {{ a.B/C: {{ time: {time} }} }} }}\n\
-             load:\n  - {{ caller: fleet, processes: {processes}, call: api a.B/C, timeout: 5s, open: {load} }}\n\
+            "duration: 240s\nservices:\n  api: {{ workers: {workers}, queue: {queue}, full_cost: {full_cost}, methods: {{ a.B/C: {{ time: {time} }} }} }}\n\
+             load:\n  - {{ caller: fleet, processes: {processes}, call: api a.B/C, timeout: 5s, {restart} open: {load} }}\n\
              faults:\n  - {{ service: api, {fault} }}\nstrategies:{strategies}"
         );
         simulated(&read(&scenario).unwrap_or_else(|faults| panic!("{scenario}\n{faults}")))
@@ -145,6 +157,8 @@ fn stall() -> World<'static> {
         queue: 150,
         timeout: "200ms",
         load: "{ rate: 300 }",
+        full_cost: "0",
+        restart: "",
     }
 }
 
@@ -158,6 +172,32 @@ fn every_fleet_is_back_after_a_stall_that_naive_retries_never_leave() {
         let none = none.unwrap();
         assert!(credit.is_some_and(|seconds| seconds <= none + 3), "{processes}: {credit:?} after {none}");
         assert!(limited.is_some_and(|seconds| seconds <= 5), "{processes}: {limited:?}");
+    }
+}
+
+#[test]
+fn callers_that_restart_every_minute_come_back_after_a_stall() {
+    let world = World { restart: "restart: 1m,", ..stall() };
+    for processes in FLEETS {
+        let outcome = world.simulated(processes, &["none", "credit", "limited"]);
+        let [none, credit, limited] =
+            ["none", "credit", "limited"].map(|name| of(&outcome, name).recovered_after_s);
+        let none = none.unwrap();
+        assert!(credit.is_some_and(|seconds| seconds <= none + 3), "{processes}: {credit:?} after {none}");
+        assert!(limited.is_some_and(|seconds| seconds <= 5), "{processes}: {limited:?}");
+    }
+}
+
+#[test]
+fn refusals_that_cost_capacity_are_not_multiplied() {
+    let fault = "from: 60s, until: 180s, workers: { count: 18 }";
+    let world = World { time: PER_WORKER, workers: 40, queue: 15, full_cost: "0.3", ..World::failing(fault) };
+    for processes in [1, 1_000] {
+        let outcome = world.simulated(processes, &["none", "naive", "credit"]);
+        let [none, naive, credit] = ["none", "naive", "credit"].map(|name| success(of(&outcome, name)));
+        assert!(credit >= none - 4.0, "{processes}: {credit} with credit, {none} when nobody repeats");
+        assert!(naive < none - 30.0, "{processes}: {naive} with naive retries, {none} when nobody repeats");
+        assert!(attempts(of(&outcome, "credit"), 75, 180) <= 1.10, "{processes}");
     }
 }
 

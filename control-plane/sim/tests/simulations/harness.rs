@@ -71,6 +71,7 @@ pub(crate) fn load(service: &str, per_second: u64) -> Load {
         call: Target::new(service, METHOD),
         timeout: None,
         bare: false,
+        restart: None,
         arrivals: Arrivals::Open { even: true, rates },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use damper_core::Ratio;
 use damper_sim::Spread;
 use damper_sim::scenario::{Arrivals, Peer, RateFrom, Scenario, Service};
 
@@ -41,6 +42,20 @@ fn a_full_queue_refuses_and_bounds_the_wait() {
     assert_eq!(figures.services[0].queue_full, figures.codes["UNAVAILABLE"]);
     // 10 s of work at 15 ms, and what the queue holds at the end.
     assert!((666..=669).contains(&figures.succeeded), "{}", figures.succeeded);
+}
+
+#[test]
+fn refusals_that_cost_take_their_share_of_what_could_be_served() {
+    let served = |full_cost| {
+        let mut scenario = one_worker(Spread::Fixed(ms(15)), 100);
+        scenario.services[0].queue = Some(2);
+        scenario.services[0].full_cost = Ratio::from_bp(full_cost);
+        only(&scenario).succeeded
+    };
+    // Of 15 ms for one served a refusal costs 3: s requests served and 100 - s refused a second make 1000 ms.
+    assert!((582..=587).contains(&served(2_000)), "{}", served(2_000));
+    // Half of the 15: 7.5.
+    assert!((333..=340).contains(&served(5_000)), "{}", served(5_000));
 }
 
 #[test]
