@@ -1,7 +1,7 @@
 //! The retry breaker: retries stop while too many attempts fail. It never stops a first attempt.
 //!
 //! An attempt that failed is counted **first**. In the mode `credit` a retry of it is then paid for, see
-//! [`credit`](crate::credit). In the mode `ratio` it is free if
+//! `credit`. In the mode `ratio` it is free if
 //!
 //! ```text
 //! failures <= ratio x successes   and   failures + successes >= min_samples
