@@ -1,4 +1,4 @@
-//! `cargo xtask <task>`: runs and tests Damper on a fresh machine that has Rust and Node.
+//! `cargo xtask <task>`: runs and tests Damper on a fresh machine that has Rust and Node, and Go for the tests.
 //!
 //! Each task sets up what it needs before it starts: `protoc` for the etcd client comes from a crate that
 //! carries it, etcd and Chromium are found or installed, everything else is built by cargo. Nothing is
@@ -35,8 +35,8 @@ tasks:
   bench [--short|--full] [--only ROW,...]  what Damper costs beside its peers, measured in one run;
                 writes docs/benchmarks; --only help names the rows
   page-speed    how quick the page is with 10,000 rules and 60 services, in a real browser: a table
-  lab [ARGS]    chains of real services under faults, every strategy against every fault; writes docs/benchmarks
-                (--short, --full, --only NAME, --runs N, --parallel N; `draw` only draws)
+  lab [ARGS]    chains and fleets of real services under faults, each beside its peers; writes docs/benchmarks
+                (--short, --full, --fleets, --only NAME, --runs N, --parallel N; `draw` only draws)
   docs          writes docs/api.md and docs/commands.md, which are made from the code
   fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run

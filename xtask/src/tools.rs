@@ -73,6 +73,14 @@ pub(crate) fn chromium() -> Result<PathBuf> {
     )
 }
 
+/// Go, in which some of the lab's peers are.
+pub(crate) fn go() -> Result<()> {
+    if on_path("go").is_none() {
+        bail!("the tests need Go 1.26 or later on the path, for peers of the lab: see https://go.dev/dl");
+    }
+    Ok(())
+}
+
 /// cargo-deny, which judges licences and sources of the dependencies.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     installed_by_cargo("cargo-deny", CARGO_DENY)

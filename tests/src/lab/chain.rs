@@ -2,14 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Stdio;
 
-use anyhow::{Context as _, bail};
-use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use anyhow::bail;
+use tokio::process::Command;
 
 use super::fault::Fault;
 use super::layer::{Answer, Order, Spec};
+use super::process::Process;
 use super::scenario::Scenario;
 use crate::control_plane::ControlPlane;
 
@@ -17,7 +16,9 @@ use crate::control_plane::ControlPlane;
 #[derive(Debug)]
 pub struct Chain {
     /// By layer, from the top; each has one instance or more.
-    layers: Vec<Vec<Process>>,
+    layers: Vec<Vec<Instance>>,
+    /// The number of the first of them: 2 where the callers above are a fleet.
+    first: usize,
     control_plane: Option<ControlPlane>,
 }
 
@@ -31,29 +32,30 @@ impl Chain {
             true => Some(governed(scenario).await),
             false => None,
         };
-        let mut layers: Vec<Vec<Process>> = Vec::new();
-        for layer in (1..=scenario.layers).rev() {
+        let mut layers: Vec<Vec<Instance>> = Vec::new();
+        let first = if scenario.fleet.is_some() { 2 } else { 1 };
+        for layer in (first..=scenario.layers).rev() {
             let below = layers.last().into_iter().flatten();
             let spec = Spec {
                 layer,
                 layers: scenario.layers,
                 strategy: scenario.strategy,
                 times: scenario.times,
-                next: below.map(|process| process.address).collect(),
+                next: below.map(|instance| instance.address).collect(),
                 control_plane: control_plane.as_ref().map(|control_plane| control_plane.url().to_owned()),
                 capacity: scenario.capacity.filter(|_| layer == scenario.layers),
                 seed: scenario.seed ^ layer as u64,
             };
             let instances = if layer == scenario.layers { scenario.bottoms() } else { 1 };
-            let mut processes = Vec::new();
+            let mut all = Vec::new();
             for instance in 0..instances {
                 let seed = spec.seed ^ (instance as u64) << 32;
-                processes.push(Process::start(program, &Spec { seed, ..spec.clone() }).await?);
+                all.push(Instance::start(program, &Spec { seed, ..spec.clone() }).await?);
             }
-            layers.push(processes);
+            layers.push(all);
         }
         layers.reverse();
-        Ok(Self { layers, control_plane })
+        Ok(Self { layers, first, control_plane })
     }
 
     /// Where requests go.
@@ -62,12 +64,18 @@ impl Chain {
         self.layers[0][0].address
     }
 
+    /// Its control plane, with Damper.
+    #[must_use]
+    pub fn control_plane(&self) -> Option<&str> {
+        self.control_plane.as_ref().map(ControlPlane::url)
+    }
+
     /// Lets an instance of a layer behave so; the top is layer 1, the first instance 0.
     ///
     /// # Errors
     /// It is gone.
     pub async fn set(&mut self, layer: usize, instance: usize, fault: Fault) -> anyhow::Result<()> {
-        match self.layers[layer - 1][instance].ask(&Order::Fault(fault)).await? {
+        match self.layers[layer - self.first][instance].process.ask(&Order::Fault(fault)).await? {
             Answer::Done => Ok(()),
             other => bail!("layer {layer} answered {other:?}"),
         }
@@ -81,8 +89,8 @@ impl Chain {
         let mut all = Vec::new();
         for layer in &mut self.layers {
             let mut sum = vec![0; requests];
-            for process in layer {
-                let Answer::Arrivals(arrivals) = process.ask(&Order::Arrivals).await? else {
+            for instance in layer {
+                let Answer::Arrivals(arrivals) = instance.process.ask(&Order::Arrivals).await? else {
                     bail!("no count of arrivals");
                 };
                 for (sum, arrivals) in sum.iter_mut().zip(arrivals) {
@@ -99,8 +107,8 @@ impl Chain {
     /// # Errors
     /// A process ended badly.
     pub async fn stop(self) -> anyhow::Result<()> {
-        for process in self.layers.into_iter().flatten() {
-            process.stop().await?;
+        for instance in self.layers.into_iter().flatten() {
+            instance.process.stop().await?;
         }
         if let Some(control_plane) = self.control_plane {
             control_plane.stop().await;
@@ -117,51 +125,18 @@ async fn governed(scenario: &Scenario) -> ControlPlane {
 }
 
 #[derive(Debug)]
-struct Process {
+struct Instance {
     address: SocketAddr,
-    child: Child,
-    orders: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    process: Process<Order, Answer>,
 }
 
-impl Process {
+impl Instance {
     async fn start(program: &Path, spec: &Spec) -> anyhow::Result<Self> {
-        let mut child = Command::new(program)
-            .arg("layer")
-            .arg(serde_json::to_string(spec)?)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("can not start {}", program.display()))?;
-        let orders = child.stdin.take().context("its input is a pipe")?;
-        let output = child.stdout.take().context("its output is a pipe")?;
-        let mut answers = BufReader::new(output).lines();
-        match read(&mut answers).await.with_context(|| format!("layer {} does not start", spec.layer))? {
-            Answer::Listening(address) => Ok(Self { address, child, orders, answers }),
-            other => bail!("layer {} began with {other:?}", spec.layer),
+        let mut command = Command::new(program);
+        command.arg("layer").arg(serde_json::to_string(spec)?);
+        match Process::start(command, &format!("layer {}", spec.layer)).await? {
+            (process, Answer::Listening(address)) => Ok(Self { address, process }),
+            (_, other) => bail!("layer {} began with {other:?}", spec.layer),
         }
     }
-
-    async fn ask(&mut self, order: &Order) -> anyhow::Result<Answer> {
-        let mut line = serde_json::to_string(order)?;
-        line.push('\n');
-        self.orders.write_all(line.as_bytes()).await?;
-        read(&mut self.answers).await
-    }
-
-    async fn stop(self) -> anyhow::Result<()> {
-        let Self { mut child, orders, .. } = self;
-        drop(orders);
-        let ended = child.wait().await?;
-        if !ended.success() {
-            bail!("a layer ended with {ended}");
-        }
-        Ok(())
-    }
-}
-
-async fn read(answers: &mut Lines<BufReader<ChildStdout>>) -> anyhow::Result<Answer> {
-    let line = answers.next_line().await?.context("the process has ended")?;
-    serde_json::from_str(&line).with_context(|| format!("no answer: {line}"))
 }

@@ -149,6 +149,7 @@ mod tests {
         strategy: Strategy::Naive,
         times: Times { attempt: S, bucket: S, deadline: S, hedge: S },
         load: Load { rate: 10, patience: S },
+        fleet: None,
         parts: PARTS,
         capacity: None,
         seed: 1,

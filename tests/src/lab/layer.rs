@@ -94,7 +94,8 @@ pub async fn run(spec: Spec) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn connect(spec: &Spec) -> anyhow::Result<Option<Damper>> {
+/// Connects a process to its control plane, with Damper, and waits for its rules.
+pub(super) async fn connect(spec: &Spec) -> anyhow::Result<Option<Damper>> {
     let Some(control_plane) = &spec.control_plane else {
         ensure!(!spec.strategy.is_damper(), "{} needs a control plane", spec.strategy);
         return Ok(None);
@@ -105,7 +106,8 @@ async fn connect(spec: &Spec) -> anyhow::Result<Option<Damper>> {
     Ok(Some(damper))
 }
 
-fn say(answer: &Answer) -> anyhow::Result<()> {
+/// Says one line.
+pub(super) fn say(answer: &impl Serialize) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, answer)?;
     writeln!(out)?;

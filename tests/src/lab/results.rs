@@ -1,9 +1,11 @@
-//! What a run of the lab found: all figures of all runs, and the machine that they come from. It is `lab.json`.
+//! What a run of the lab found: all figures of all runs, and the machine that they come from. It is `lab.json`, and for
+//! fleets `fleets.json`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::figures::{Figures, Part};
@@ -14,6 +16,8 @@ use crate::spread::Spread;
 
 /// Its name.
 pub const FILE: &str = "lab.json";
+/// The name of that of fleets.
+pub const FLEETS: &str = "fleets.json";
 
 /// What is in the file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,6 +27,15 @@ pub struct Results {
     pub circumstances: Circumstances,
     /// One for each scenario.
     pub rows: Vec<Row>,
+}
+
+/// What is known of fleets: some of them were run with real processes, all of them in the simulator.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Fleets {
+    /// With real processes; none: not yet.
+    pub measured: Option<Results>,
+    /// In the simulator. Without goodput by the second.
+    pub simulated: Vec<Row>,
 }
 
 /// Where and how.
@@ -52,6 +65,9 @@ pub struct Circumstances {
 pub struct Row {
     /// m: layers, the top included.
     pub layers: usize,
+    /// Callers of the bottom, where these are a fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<usize>,
     /// What went wrong.
     pub trouble: Trouble,
     /// How every layer repeated.
@@ -66,9 +82,7 @@ impl Results {
     /// # Errors
     /// There are none, or they are of another kind.
     pub fn read(folder: &Path) -> anyhow::Result<Self> {
-        let path = folder.join(FILE);
-        let text = fs::read_to_string(&path).with_context(|| format!("can not read {}", path.display()))?;
-        serde_json::from_str(&text).with_context(|| format!("{} is not what the lab writes", path.display()))
+        read(&folder.join(FILE))
     }
 
     /// Writes them into a folder.
@@ -76,12 +90,7 @@ impl Results {
     /// # Errors
     /// They can not be written.
     pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
-        fs::create_dir_all(folder)?;
-        let mut text = serde_json::to_string(self)?;
-        // A row per line: a change of one can be seen as such.
-        text = text.replace("{\"layers\":", "\n{\"layers\":");
-        text.push('\n');
-        Ok(fs::write(folder.join(FILE), text)?)
+        write(self, &folder.join(FILE))
     }
 
     /// The row of a scenario, if it was run.
@@ -92,12 +101,46 @@ impl Results {
     }
 }
 
+impl Fleets {
+    /// Those in a folder.
+    ///
+    /// # Errors
+    /// There are none, or they are of another kind.
+    pub fn read(folder: &Path) -> anyhow::Result<Self> {
+        read(&folder.join(FLEETS))
+    }
+
+    /// Writes them into a folder.
+    ///
+    /// # Errors
+    /// They can not be written.
+    pub fn write(&self, folder: &Path) -> anyhow::Result<()> {
+        write(self, &folder.join(FLEETS))
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> anyhow::Result<T> {
+    let text = fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not what the lab writes", path.display()))
+}
+
+fn write(results: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut text = serde_json::to_string(results)?;
+    // A row per line: a change of one can be seen as such.
+    text = text.replace("{\"layers\":", "\n{\"layers\":");
+    text.push('\n');
+    Ok(fs::write(path, text)?)
+}
+
 impl Row {
     /// What came of a scenario.
     #[must_use]
     pub fn of(scenario: &Scenario, runs: Vec<Figures>) -> Self {
-        let Scenario { layers, trouble, strategy, .. } = *scenario;
-        Self { layers, trouble, strategy, runs }
+        let Scenario { layers, trouble, strategy, fleet, .. } = *scenario;
+        Self { layers, callers: fleet.map(|fleet| fleet.callers), trouble, strategy, runs }
     }
 
     /// A figure over the runs.
@@ -120,5 +163,9 @@ impl Row {
 /// The name of a scenario on the command line.
 #[must_use]
 pub fn name(scenario: &Scenario) -> String {
-    format!("m{}/{}/{}", scenario.layers, scenario.trouble, scenario.strategy)
+    let Scenario { layers, trouble, strategy, .. } = scenario;
+    match scenario.fleet {
+        Some(fleet) => format!("fleet-{}/{trouble}/{strategy}", fleet.callers),
+        None => format!("m{layers}/{trouble}/{strategy}"),
+    }
 }

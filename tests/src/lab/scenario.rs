@@ -10,7 +10,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::path::Path;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::chain::Chain;
 use super::fault::Fault;
+use super::fleet::{Callers, Fleet, Programs};
 use super::layer::Capacity;
 use super::load::{Ended, Load};
 use super::strategy::{Strategy, Times};
@@ -45,6 +45,12 @@ pub enum Trouble {
     Flapping,
     /// The bottom, which can do little more than it is sent, stands still; its queue is long.
     Stall,
+    /// The same, while all callers of a fleet end and begin anew in turn.
+    StallRestarts,
+    /// The same, where attempts wait for so many seconds, and the queue is as much longer.
+    StallPatient(u32),
+    /// The overload, where refusing a request costs a part of what serving it does.
+    OverloadCostly,
 }
 
 /// Everything that a run needs.
@@ -60,6 +66,8 @@ pub struct Scenario {
     pub times: Times,
     /// The load.
     pub load: Load,
+    /// Who makes it: many callers of the bottom, in place of customers of the top; they are the layer above it.
+    pub fleet: Option<Fleet>,
     /// How long each part lasts.
     pub parts: Parts,
     /// How much the bottom can do.
@@ -126,15 +134,52 @@ impl Parts {
     }
 }
 
+impl Trouble {
+    /// Whether the bottom stands still for a time.
+    #[must_use]
+    pub fn is_stall(self) -> bool {
+        matches!(self, Self::Stall | Self::StallRestarts | Self::StallPatient(_))
+    }
+}
+
 impl Scenario {
-    /// Runs it, the layers by the program that has the role `layer`.
+    /// Runs it, by these programs.
     ///
     /// # Errors
     /// A process does not start, or ends before it should.
-    pub async fn run(&self, program: &Path) -> anyhow::Result<Record> {
-        let mut chain = Chain::start(program, self).await?;
+    pub async fn run(&self, programs: &Programs) -> anyhow::Result<Record> {
+        let mut chain = Chain::start(&programs.lab, self).await?;
+        if let Some(fleet) = self.fleet {
+            return self.run_fleet(fleet, chain, programs).await;
+        }
         let begin = Instant::now();
         let load = tokio::spawn(self.load.run(chain.top(), begin, self.parts.all()));
+        self.disturb(&mut chain, begin).await?;
+        let ended = load.await??;
+        let arrivals = chain.arrivals(ended.len()).await?;
+        chain.stop().await?;
+        Ok(Record { ended, arrivals })
+    }
+
+    async fn run_fleet(
+        &self,
+        fleet: Fleet,
+        mut callee: Chain,
+        programs: &Programs,
+    ) -> anyhow::Result<Record> {
+        let mut callers = Callers::start(programs, self, fleet, &callee).await?;
+        let begin = Instant::now();
+        let (ended, ()) = tokio::try_join!(callers.play(self), self.disturb(&mut callee, begin))?;
+        let mut arrivals = callee.arrivals(ended.len()).await?;
+        // The callers themselves, whom each call reaches once.
+        arrivals.insert(0, vec![1; ended.len()]);
+        callers.stop().await?;
+        callee.stop().await?;
+        Ok(Record { ended, arrivals })
+    }
+
+    /// Lets the fault come and go.
+    async fn disturb(&self, chain: &mut Chain, begin: Instant) -> anyhow::Result<()> {
         sleep_until(begin + self.parts.broken()).await;
         for (layer, instance, fault, _) in self.faults() {
             chain.set(layer, instance, fault).await?;
@@ -143,10 +188,7 @@ impl Scenario {
         for (layer, instance, _, healed) in self.faults() {
             chain.set(layer, instance, healed).await?;
         }
-        let ended = load.await??;
-        let arrivals = chain.arrivals(ended.len()).await?;
-        chain.stop().await?;
-        Ok(Record { ended, arrivals })
+        Ok(())
     }
 
     /// The layer where the fault is, from the top, which is 1.
@@ -163,7 +205,8 @@ impl Scenario {
 
     /// Requests per second that an overloaded bottom can do.
     pub(super) fn overloaded(&self) -> u32 {
-        self.load.rate * 7 / 10
+        // A chain multiplies the load of its bottom more than a fleet can.
+        self.load.rate * if self.fleet.is_some() { 9 } else { 7 } / 10
     }
 
     /// Layer, instance, what is wrong with it, and how it is when it is well again.
@@ -179,12 +222,14 @@ impl Scenario {
                 mute.chain(bottom(Fault::Silent)).collect()
             }
             Trouble::Slow => bottom(Fault::Slow(SLOW_PERCENT, SLOW_MS)),
-            Trouble::Overload => {
+            Trouble::Overload | Trouble::OverloadCostly => {
                 vec![(self.layers, 0, Fault::Speed(self.overloaded()), Fault::Speed(speed))]
             }
             Trouble::Partial => bottom(Fault::Errors(100)),
             Trouble::Flapping => bottom(Fault::Flapping(FLAP_MS)),
-            Trouble::Stall => vec![(self.layers, 0, Fault::Speed(0), Fault::Speed(speed))],
+            Trouble::Stall | Trouble::StallRestarts | Trouble::StallPatient(_) => {
+                vec![(self.layers, 0, Fault::Speed(0), Fault::Speed(speed))]
+            }
         }
     }
 }
@@ -207,6 +252,9 @@ impl fmt::Display for Trouble {
             Self::Partial => f.write_str("partial"),
             Self::Flapping => f.write_str("flapping"),
             Self::Stall => f.write_str("stall"),
+            Self::StallRestarts => f.write_str("stall-restarts"),
+            Self::StallPatient(seconds) => write!(f, "stall-{seconds}s"),
+            Self::OverloadCostly => f.write_str("overload-costly"),
         }
     }
 }

@@ -3,6 +3,9 @@
 //! All repeat alike where they repeat: three attempts, UNAVAILABLE and DEADLINE_EXCEEDED, the same attempt timeouts,
 //! and the same waits where there are any. They differ only in what holds repeats back. Damper's steps build on each
 //! other from `damper-breaker` to `damper-deadline`; those after it add one thing each to `damper-deadline`.
+//!
+//! A strategy more is a variant here; what it needs in the process is in `stub`, for one in Go in `tests/lab-go`. A
+//! channel that balances by itself would take the place of the one that `stub` opens.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -43,6 +46,14 @@ pub enum Strategy {
     DamperRatio,
     /// And a repeat limit enforced at every callee.
     DamperLimit,
+    /// grpc-go's own retries under `retryThrottling`, with the 10 tokens of gRPC's example.
+    GrpcThrottling,
+    /// The retry quota of the AWS SDK for Go, as it is by default: 500 tokens, of which a retry costs 14.
+    AwsQuota,
+    /// Kitex's failure retryer with its default circuit breaker, which stops retries from 10 % failures on.
+    Kitex,
+    /// failsafe-go's retries under its default budget.
+    FailsafeGo,
 }
 
 /// What rules say of times.
@@ -76,7 +87,7 @@ impl Times {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::None,
         Self::Naive,
         Self::Backoff,
@@ -88,6 +99,10 @@ impl Strategy {
         Self::DamperHedge,
         Self::DamperRatio,
         Self::DamperLimit,
+        Self::GrpcThrottling,
+        Self::AwsQuota,
+        Self::Kitex,
+        Self::FailsafeGo,
     ];
 
     /// Its name in tables and on the command line.
@@ -105,13 +120,29 @@ impl Strategy {
             Self::DamperHedge => "damper-hedge",
             Self::DamperRatio => "damper-ratio",
             Self::DamperLimit => "damper-limit",
+            Self::GrpcThrottling => "grpc-throttling",
+            Self::AwsQuota => "aws-quota",
+            Self::Kitex => "kitex",
+            Self::FailsafeGo => "failsafe-go",
         }
     }
 
     /// Whether Damper's layers are in the services.
     #[must_use]
     pub fn is_damper(self) -> bool {
-        !matches!(self, Self::None | Self::Naive | Self::Backoff | Self::TowerBudget)
+        !self.is_go() && !matches!(self, Self::None | Self::Naive | Self::Backoff | Self::TowerBudget)
+    }
+
+    /// Whether it is a library of Go, for callers of a fleet alone: no layer of a chain has it.
+    #[must_use]
+    pub fn is_go(self) -> bool {
+        matches!(self, Self::GrpcThrottling | Self::AwsQuota | Self::Kitex | Self::FailsafeGo)
+    }
+
+    /// Whether the simulator has it too.
+    #[must_use]
+    pub fn is_simulated(self) -> bool {
+        !matches!(self, Self::Kitex | Self::FailsafeGo)
     }
 
     /// Whether the whole chain is guarded, so that the targets for chains bind it.

@@ -44,21 +44,26 @@ struct Both {
 
 /// Simulates every scenario that the lab has run, on all cores.
 pub(crate) fn pairs(results: &Results) -> Vec<Pair<'_>> {
+    on_all_cores(&results.rows, |lab| Pair { lab, simulated: simulated(lab) })
+}
+
+/// What each of the items comes to, in their order.
+pub(crate) fn on_all_cores<'a, T: Sync, U: Send>(items: &'a [T], of: impl Fn(&'a T) -> U + Sync) -> Vec<U> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
-        while let Some(lab) = results.rows.get(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push(Pair { lab, simulated: simulated(lab) });
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(place) else { return done };
+            done.push((place, of(item)));
         }
-        done
     };
-    let mut pairs: Vec<_> = thread::scope(|scope| {
+    let mut all: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..cores()).map(|_| scope.spawn(work)).collect();
         workers.into_iter().flat_map(|worker| worker.join().expect("a simulation does not panic")).collect()
     });
-    let place = |pair: &Pair<'_>| results.rows.iter().position(|row| std::ptr::eq(row, pair.lab));
-    pairs.sort_by_key(place);
-    pairs
+    all.sort_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, done)| done).collect()
 }
 
 fn simulated(lab: &Row) -> Row {

@@ -18,7 +18,7 @@ use crate::table;
 
 const WIDTH: u32 = 900;
 
-/// Writes all of them.
+/// Writes all of them, but for those of fleets.
 pub(crate) fn all(results: &Results, folder: &Path) -> anyhow::Result<()> {
     let pairs = compare::pairs(results);
     picture(&folder.join("lab-errors.svg"), 720, |area| errors(results, area))?;
@@ -27,7 +27,8 @@ pub(crate) fn all(results: &Results, folder: &Path) -> anyhow::Result<()> {
     fill(&folder.join(compare::PAGE), &compare::parts(&pairs))
 }
 
-fn fill(path: &Path, parts: &[(&str, String)]) -> anyhow::Result<()> {
+/// Puts tables into a page.
+pub(crate) fn fill(path: &Path, parts: &[(&str, String)]) -> anyhow::Result<()> {
     let now = fs::read_to_string(path).with_context(|| format!("can not read {}", path.display()))?;
     Ok(fs::write(path, filled(&now, parts)?)?)
 }
@@ -120,17 +121,17 @@ fn goodput(row: &Row) -> Vec<(f64, f64)> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::path::PathBuf;
 
     use super::*;
 
-    fn folder() -> PathBuf {
+    pub(crate) fn folder() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/benchmarks")
     }
 
     /// The first line of a page that is not what its tables would be now.
-    fn differs(page: &str, parts: &[(&str, String)]) -> Option<(String, String)> {
+    pub(crate) fn differs(page: &str, parts: &[(&str, String)]) -> Option<(String, String)> {
         let kept = fs::read_to_string(folder().join(page)).unwrap();
         let made = filled(&kept, parts).unwrap();
         let differs = kept.lines().zip(made.lines()).find(|(kept, made)| kept != made);

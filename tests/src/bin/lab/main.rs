@@ -6,6 +6,7 @@
 mod chart;
 mod compare;
 mod draw;
+mod fleets;
 mod matrix;
 mod run;
 mod table;
@@ -13,8 +14,8 @@ mod table;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use damper_tests::lab::layer;
 use damper_tests::lab::results::Results;
+use damper_tests::lab::{caller, layer};
 
 /// Chains of real services under faults, repeated in every way that is compared.
 #[derive(Parser)]
@@ -34,6 +35,12 @@ enum Task {
         #[arg(long, default_value = "docs/benchmarks")]
         out: PathBuf,
     },
+    /// A process of callers of a fleet; started by `run`.
+    #[command(hide = true)]
+    Caller {
+        /// What it is, as JSON.
+        spec: String,
+    },
     /// One layer of a chain; started by `run`.
     #[command(hide = true)]
     Layer {
@@ -45,11 +52,14 @@ enum Task {
 #[derive(Args)]
 struct Run {
     /// A selection that shows every effect; the default.
-    #[arg(long, conflicts_with = "full")]
+    #[arg(long, conflicts_with_all = ["full", "fleets"])]
     short: bool,
     /// Every strategy against every fault on chains of two to five layers.
     #[arg(long)]
     full: bool,
+    /// Fleets of one caller and of a thousand small ones, in place of chains; needs Go for some of the peers.
+    #[arg(long, conflicts_with = "full")]
+    fleets: bool,
     /// Only scenarios whose name (`m4/errors-100/damper`) contains this; shown, and not written.
     #[arg(long)]
     only: Option<String>,
@@ -66,18 +76,23 @@ struct Run {
 
 fn main() -> anyhow::Result<()> {
     match Lab::parse().task {
-        Task::Layer { spec } => {
-            let spec = serde_json::from_str(&spec)?;
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            // A layer that is told to end does not wait for the requests under way.
-            let ended = runtime.block_on(layer::run(spec));
-            runtime.shutdown_background();
-            ended
+        Task::Layer { spec } => until_told(layer::run(serde_json::from_str(&spec)?)),
+        Task::Caller { spec } => until_told(caller::run(serde_json::from_str(&spec)?)),
+        Task::Draw { out } => {
+            draw::all(&Results::read(&out)?, &out)?;
+            fleets::write(None, &out)
         }
-        Task::Draw { out } => draw::all(&Results::read(&out)?, &out),
         Task::Run(run) => {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(run::run(&run))
         }
     }
+}
+
+/// A process that is told to end does not wait for the requests under way.
+fn until_told(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(role);
+    runtime.shutdown_background();
+    ended
 }

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use damper_tests::lab::fleet::Fleet;
 use damper_tests::lab::layer::Capacity;
 use damper_tests::lab::load::Load;
 use damper_tests::lab::scenario::{Parts, Scenario, Trouble};
@@ -39,11 +40,16 @@ pub(crate) fn full() -> Vec<Scenario> {
             if trouble == Trouble::Middle && layers == 2 {
                 continue;
             }
-            all.extend(Strategy::ALL.map(|strategy| scenario(layers, trouble, strategy)));
+            all.extend(chains().map(|strategy| scenario(layers, trouble, strategy)));
         }
     }
-    all.extend(Strategy::ALL.map(stall));
+    all.extend(chains().map(stall));
     all
+}
+
+/// The strategies that a layer of a chain can have.
+fn chains() -> impl Iterator<Item = Strategy> {
+    Strategy::ALL.into_iter().filter(|strategy| !strategy.is_go())
 }
 
 const OTHERS: [Trouble; 7] = [
@@ -116,8 +122,9 @@ fn scenario(layers: usize, trouble: Trouble, strategy: Strategy) -> Scenario {
         after: ms(4500),
     };
     // Seven tenths of the load are 29 ms each: one that waits for another is served within an attempt's time.
-    let capacity = (trouble == Trouble::Overload).then_some(Capacity { per_second: 200, queue: 1 });
-    Scenario { layers, trouble, strategy, times, load, parts, capacity, seed: SEED }
+    let capacity =
+        (trouble == Trouble::Overload).then_some(Capacity { per_second: 200, queue: 1, refusal_percent: 0 });
+    Scenario { layers, trouble, strategy, times, load, fleet: None, parts, capacity, seed: SEED }
 }
 
 /// The metastable one: the load is 0.8 of the capacity, the bottom stands still for ten seconds, and its queue is
@@ -132,9 +139,102 @@ fn stall(strategy: Strategy) -> Scenario {
         end: ms(0),
         after: ms(40_000),
     };
-    let capacity = Some(Capacity { per_second: 125, queue: 50 });
+    let capacity = Some(Capacity { per_second: 125, queue: 50, refusal_percent: 0 });
     let load = Load { rate: 100, patience: ms(2000) };
-    Scenario { layers: 3, trouble: Trouble::Stall, strategy, times, load, parts, capacity, seed: SEED }
+    let trouble = Trouble::Stall;
+    Scenario { layers: 3, trouble, strategy, times, load, fleet: None, parts, capacity, seed: SEED }
+}
+
+/// Callers in the fleets, which make 300 calls a second together: one process, twenty, three hundred and a thousand.
+pub(crate) const FLEETS: [usize; 4] = [1, 20, 300, 1_000];
+/// Those of them that real processes play, ...
+const REAL_FLEETS: [usize; 2] = [1, 1_000];
+/// ... and what goes wrong with them.
+const REAL_TROUBLES: [Trouble; 5] =
+    [Trouble::Stall, Trouble::StallRestarts, Trouble::Errors(100), Trouble::Overload, Trouble::Errors(10)];
+/// What the simulator plays besides.
+const SIMULATED_TROUBLES: [Trouble; 5] = [
+    Trouble::StallPatient(1),
+    Trouble::StallPatient(5),
+    Trouble::OverloadCostly,
+    Trouble::Errors(30),
+    Trouble::Flapping,
+];
+/// The strategies of fleets: without chains there is nothing for flags to do.
+pub(crate) const OF_FLEETS: [Strategy; 10] = [
+    Strategy::None,
+    Strategy::Naive,
+    Strategy::TowerBudget,
+    Strategy::GrpcThrottling,
+    Strategy::AwsQuota,
+    Strategy::Kitex,
+    Strategy::FailsafeGo,
+    Strategy::DamperRatio,
+    Strategy::Damper,
+    Strategy::DamperLimit,
+];
+
+/// What of the fleets is run with real processes.
+pub(crate) fn fleets() -> Vec<Scenario> {
+    all_fleets(&REAL_FLEETS, &REAL_TROUBLES)
+}
+
+/// What of them is simulated: all of it, but for the strategies that the simulator does not have.
+pub(crate) fn simulated_fleets() -> Vec<Scenario> {
+    let troubles = [REAL_TROUBLES, SIMULATED_TROUBLES].concat();
+    let mut all = all_fleets(&FLEETS, &troubles);
+    all.retain(|scenario| scenario.strategy.is_simulated());
+    all
+}
+
+fn all_fleets(sizes: &[usize], troubles: &[Trouble]) -> Vec<Scenario> {
+    let of = |trouble: Trouble| {
+        let sizes = sizes.iter().copied();
+        sizes.flat_map(move |callers| OF_FLEETS.map(|strategy| fleet(callers, trouble, strategy)))
+    };
+    troubles.iter().copied().flat_map(of).collect()
+}
+
+/// A fleet and its callee. Callers are healthy for a minute first: so rare ones have made the ten calls in a row that
+/// earn them a retry, and all have been through a restart.
+pub(crate) fn fleet(callers: usize, trouble: Trouble, strategy: Strategy) -> Scenario {
+    let seconds = |seconds: u64| Duration::from_secs(seconds);
+    let attempt = match trouble {
+        Trouble::StallPatient(patience) => seconds(u64::from(patience)),
+        _ if trouble.is_stall() => ms(200),
+        _ => ms(1000),
+    };
+    let times = Times { attempt, bucket: ms(1000), deadline: attempt * 4, hedge: attempt };
+    // All attempts, and the waits between them.
+    let load = Load { rate: 300, patience: attempt * 3 + ms(300) };
+    let warm_up = seconds(5);
+    let healthy = seconds(if trouble == Trouble::StallRestarts { 60 } else { 55 });
+    let parts = if trouble.is_stall() {
+        let after = if attempt > seconds(1) { 90 } else { 45 };
+        Parts { warm_up, healthy, first: seconds(10), steady: ms(0), end: ms(0), after: seconds(after) }
+    } else {
+        Parts {
+            warm_up,
+            healthy,
+            first: seconds(10),
+            steady: seconds(30),
+            end: seconds(1),
+            after: seconds(10),
+        }
+    };
+    let capacity = match trouble {
+        // The load is 0.8 of it; a full queue keeps one waiting for twice the time that an attempt has.
+        _ if trouble.is_stall() => {
+            let queue = (375.0 * 2.0 * attempt.as_secs_f64()) as usize;
+            Some(Capacity { per_second: 375, queue, refusal_percent: 0 })
+        }
+        Trouble::Overload => Some(Capacity { per_second: 500, queue: 15, refusal_percent: 0 }),
+        Trouble::OverloadCostly => Some(Capacity { per_second: 500, queue: 15, refusal_percent: 30 }),
+        _ => None,
+    };
+    let restart = (trouble == Trouble::StallRestarts).then_some(seconds(60));
+    let fleet = Some(Fleet { callers, restart });
+    Scenario { layers: 2, trouble, strategy, times, load, fleet, parts, capacity, seed: SEED }
 }
 
 #[cfg(test)]

@@ -27,7 +27,8 @@ pub(crate) fn all(results: &Results) -> String {
     parts(results).into_iter().map(|(_, part)| part).collect::<Vec<_>>().join("\n")
 }
 
-fn machine(results: &Results) -> String {
+/// Where and how it was measured.
+pub(crate) fn machine(results: &Results) -> String {
     let run = &results.circumstances;
     let machine = &run.machine;
     let changed = if machine.commit.changed { ", with changes that were not committed" } else { "" };
