@@ -27,6 +27,7 @@ use std::time::Duration;
 use crate::code::Code;
 use crate::fault::Ratio;
 use crate::policy::{self, Backoff, Growth, Jitter, OverMax, Step, Waits};
+use crate::random::{Draws, uniform};
 use crate::time::micros;
 
 /// Where a call stands in its sequence of waits.
@@ -41,7 +42,7 @@ impl Sequence {
     /// uniform over all of `u64`.
     pub fn next(&mut self, backoff: &Backoff, code: Code, random: u64) -> Option<Duration> {
         self.waits = self.waits.saturating_add(1);
-        let mut draws = Draws(random);
+        let mut draws = Draws::new(random);
         let wait_us = match backoff {
             Backoff::Always(waits) => self.wait(waits, &mut draws),
             Backoff::Sum(parts) => parts
@@ -109,22 +110,6 @@ impl Sequence {
     }
 }
 
-/// Independent random numbers from one.
-struct Draws(u64);
-
-impl Draws {
-    /// The first is the one given; each further one is mixed from the one before (the finalizer of SplitMix64,
-    /// Steele, Lea and Flood 2014).
-    fn next(&mut self) -> u64 {
-        let drawn = self.0;
-        let mut mixed = drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        self.0 = mixed ^ (mixed >> 31);
-        drawn
-    }
-}
-
 fn capped_at(max: Duration, jitter: Jitter) -> Growth {
     Growth { max, over_max: OverMax::Cap, jitter }
 }
@@ -167,13 +152,6 @@ fn fibonacci(steps: u32, max: u64) -> u64 {
 
 fn scaled(us: u64, share: Ratio) -> u64 {
     u64::try_from(u128::from(us) * u128::from(share.bp()) / 10_000).unwrap_or(u64::MAX)
-}
-
-/// Uniform in [low, high]; `low` if there is nothing between.
-fn uniform(low: u64, high: u64, random: u64) -> u64 {
-    let span = u128::from(high.saturating_sub(low)) + 1;
-    let offset = (u128::from(random) * span) >> 64;
-    low.saturating_add(u64::try_from(offset).unwrap_or(0))
 }
 
 #[cfg(test)]

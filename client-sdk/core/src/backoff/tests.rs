@@ -103,7 +103,7 @@ fn a_list_ends_when_it_is_used_up_also_as_a_part_of_a_sum() {
 
 #[test]
 fn further_draws_are_those_of_splitmix64() {
-    let mut draws = Draws(0);
+    let mut draws = Draws::new(0);
     // Its published outputs for the seed 0 begin so.
     assert_eq!([draws.next(), draws.next()], [0, 0xE220_A839_7B1D_CDAF]);
 }

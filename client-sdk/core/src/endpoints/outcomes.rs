@@ -1,0 +1,93 @@
+//! The last outcomes of an endpoint's attempts, one bit each, in one atomic word.
+//!
+//! Attempts are remembered and not a span of time: a caller with a call every minute learns as much from five failures
+//! as one with thousands a second.
+
+use std::iter::Sum;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CHANCE, ROW};
+
+/// A share of failures is taken of so many outcomes at least.
+pub const MIN_OUTCOMES: u32 = 20;
+/// So many are remembered.
+const REMEMBERED: u32 = 32;
+
+/// The upper half counts the outcomes, the lower half has a bit for each, the last one lowest; failures are ones.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes(AtomicU64);
+
+/// Outcomes, and how many of them were failures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    all: u32,
+    failures: u32,
+}
+
+impl Outcomes {
+    pub(super) fn push(&self, is_failure: bool) {
+        let push = |word: u64| {
+            let (count, bits) = unpack(word);
+            let count = u64::from((count + 1).min(REMEMBERED));
+            Some((count << REMEMBERED) | u64::from((bits << 1) | u32::from(is_failure)))
+        };
+        // It never gives up.
+        _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, push);
+    }
+
+    pub(super) fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let (all, bits) = self.load();
+        Counts { all, failures: bits.count_ones() }
+    }
+
+    /// Whether the endpoint fails and the others do not: see the head of `endpoints`.
+    pub(super) fn are_worse_than(&self, others: Counts) -> bool {
+        let row = self.load().1.trailing_ones();
+        others.failures < others.all
+            && (row >= ROW && others.rarely_fail(row) || self.counts().is_far_above(others))
+    }
+
+    fn load(&self) -> (u32, u32) {
+        unpack(self.0.load(Ordering::Relaxed))
+    }
+}
+
+impl Counts {
+    /// The share of failures to expect, as a fraction: Laplace's rule of succession.
+    fn expected(self) -> (u64, u64) {
+        (u64::from(self.failures) + 1, u64::from(self.all) + 2)
+    }
+
+    /// So many failures in a row would come about by chance less than once in [`CHANCE`] times.
+    fn rarely_fail(self, row: u32) -> bool {
+        const FINE: u64 = 1_000_000_000;
+        let (failures, all) = self.expected();
+        let chance = (0..row).fold(FINE, |chance, _| chance.saturating_mul(failures) / all);
+        chance <= FINE / CHANCE
+    }
+
+    /// At least half failed, and three times the share to expect by the others.
+    fn is_far_above(self, others: Self) -> bool {
+        let (failures, all) = others.expected();
+        let (own_failures, own) = (u64::from(self.failures), u64::from(self.all));
+        self.all >= MIN_OUTCOMES && own_failures * 2 >= own && own_failures * all >= 3 * failures * own
+    }
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |sum, counts| Self {
+            all: sum.all + counts.all,
+            failures: sum.failures + counts.failures,
+        })
+    }
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    let half = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    (half(word >> REMEMBERED), half(word))
+}
