@@ -111,7 +111,14 @@ fn service(name: &str, fields: &mut Fields<'_>) -> Service {
         holds_worker: fields.flag("holds_worker").unwrap_or(default.holds_worker),
         cancellable: fields.flag("cancellable").unwrap_or(default.cancellable),
         balance: fields
-            .one_of("balance", &[("random", Balance::Random), ("round_robin", Balance::RoundRobin)])
+            .one_of(
+                "balance",
+                &[
+                    ("random", Balance::Random),
+                    ("round_robin", Balance::RoundRobin),
+                    ("balanced", Balance::Balanced),
+                ],
+            )
             .unwrap_or_default(),
         methods: fields.named("methods", |name, fields| Method {
             name: name.to_owned(),

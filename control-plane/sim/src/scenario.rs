@@ -104,7 +104,7 @@ pub struct Service {
     pub methods: Vec<Method>,
 }
 
-/// How callers choose an instance for an attempt. None of them knows which instances are well.
+/// How callers choose an instance for an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
     /// Any, independently of the attempts before.
@@ -112,6 +112,8 @@ pub enum Balance {
     Random,
     /// One after the other, per calling process.
     RoundRobin,
+    /// As the SDK's balanced channel: by what is under way and what failed, see `damper_core::endpoints`.
+    Balanced,
 }
 
 /// A method of a service.

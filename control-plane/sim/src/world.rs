@@ -14,6 +14,7 @@ use slotmap::SlotMap;
 use std::sync::Arc;
 
 use self::client::ActiveCall;
+use self::endpoints::Seen;
 use self::load::LoadState;
 use self::server::{Instance, Request};
 use crate::agenda::Agenda;
@@ -24,6 +25,7 @@ use crate::random::Random;
 use crate::scenario::{Peer, Retries, Strategy};
 
 mod client;
+mod endpoints;
 mod load;
 mod server;
 mod trouble;
@@ -79,6 +81,8 @@ pub(crate) struct World<'a> {
     rules: Vec<Option<Arc<Rule>>>,
     /// The next instance of each route, where they take turns.
     turns: Vec<u32>,
+    /// What each route's process sees of the callee's instances, where its channel looks.
+    endpoints: Vec<Vec<Seen>>,
     instances: Vec<Instance>,
     /// Whether the services have a server layer of Damper's.
     has_layer: bool,
@@ -136,6 +140,7 @@ impl<'a> World<'a> {
             routes: plan.routes.iter().enumerate().map(seat).collect(),
             rules,
             turns: vec![0; plan.routes.len()],
+            endpoints: plan.routes.iter().map(|hop| endpoints::seen(plan, *hop)).collect(),
             instances: plan.instances.iter().map(|service| Instance::new(plan, *service)).collect(),
             has_layer,
             limits: limits(plan, &table),

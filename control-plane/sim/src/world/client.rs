@@ -1,5 +1,7 @@
 //! The caller's half: obeys the engine's steps, as the SDK's client layer does.
 
+use damper_core::circuit::Outcome;
+use damper_core::endpoints::{self, Tried};
 use damper_core::{
     Answer, Call, CallStart, Code, CodeSet, Finish, Send, SendKind, Step, Time, Verdict, deadline,
 };
@@ -27,9 +29,20 @@ pub(super) struct ActiveCall {
     /// When it next wants to be asked.
     wake_at: Option<Time>,
     /// The attempts under way.
-    sent: SmallVec<[(u32, RequestKey); 2]>,
+    sent: SmallVec<[Sent; 2]>,
+    /// The endpoints that were tried, where the channel knows them.
+    tried: Tried,
     /// What each attempt was answered.
     codes: [Code; MOST_ATTEMPTS],
+}
+
+/// An attempt under way.
+#[derive(Clone, Copy)]
+pub(super) struct Sent {
+    attempt: u32,
+    request: RequestKey,
+    /// The instance, among those of its service.
+    pub(super) endpoint: usize,
 }
 
 #[allow(clippy::large_enum_variant, reason = "most calls of a simulation are of one kind")]
@@ -108,6 +121,7 @@ impl World<'_> {
             own_deadline,
             wake_at: None,
             sent: SmallVec::new(),
+            tried: Tried::default(),
             codes: [Code::Ok; MOST_ATTEMPTS],
         });
         // Before anything can end it: whoever it is made for must know of it by then.
@@ -160,27 +174,30 @@ impl World<'_> {
 
     fn send(&mut self, key: CallKey, send: &Send) {
         let call = &self.calls[key];
-        let (hop, route, origin) = (call.hop, call.route, call.origin);
-        let instance = self.choose_instance(hop, route);
+        let (hop, route, origin, mut tried) = (call.hop, call.route, call.origin, call.tried);
+        let endpoint = self.choose_instance(hop, route, &mut tried);
+        let instance = self.plan.services[self.plan.hops[hop].service].first_instance + endpoint;
         self.ledger.attempt(hop, send.kind, self.agenda.now());
         let previous = if self.has_layer { send.previous_attempts() } else { 0 };
         let mut request = Request::new(key, send, previous, instance, self.plan.hops[hop].method);
         (request.hop, request.origin) = (hop, origin);
         let request = self.requests.insert(request);
         let call = &mut self.calls[key];
+        call.tried = tried;
         // A transparent resend takes the place of the attempt that it repeats.
         if send.kind == SendKind::Resend {
-            call.sent.retain(|(attempt, _)| *attempt != send.attempt);
+            call.sent.retain(|sent| sent.attempt != send.attempt);
         }
-        call.sent.push((send.attempt, request));
+        call.sent.push(Sent { attempt: send.attempt, request, endpoint });
         let us = self.network_us();
         self.agenda.after(us, Event::Deliver(request));
     }
 
-    fn choose_instance(&mut self, hop: usize, route: usize) -> usize {
+    /// The callee's instance, among its own.
+    fn choose_instance(&mut self, hop: usize, route: usize, tried: &mut Tried) -> usize {
         let service = self.plan.hops[hop].service;
         let plan = &self.plan.scenario.services[service];
-        let chosen = match plan.balance {
+        match plan.balance {
             _ if plan.instances == 1 => 0,
             Balance::Random => self.streams.balance.index(plan.instances as usize),
             Balance::RoundRobin => {
@@ -188,16 +205,19 @@ impl World<'_> {
                 self.turns[route] = (turn + 1) % plan.instances;
                 turn as usize
             }
-        };
-        self.plan.services[service].first_instance + chosen
+            Balance::Balanced => {
+                self.choose_endpoint(route, self.plan.services[service].first_instance, tried)
+            }
+        }
     }
 
     /// The engine has cut an attempt.
     fn cut(&mut self, key: CallKey, attempt: u32) {
         let now = self.now();
         let call = &mut self.calls[key];
-        let sent = call.sent.iter().position(|(number, _)| *number == attempt);
-        let request = sent.map(|place| call.sent.remove(place).1);
+        let route = call.route;
+        let sent = call.sent.iter().position(|sent| sent.attempt == attempt);
+        let sent = sent.map(|place| call.sent.remove(place));
         match (&mut call.deciding, &mut self.routes[call.route]) {
             (Deciding::Damper(call), RouteSeat::Damper(route)) => {
                 call.attempt_timed_out(route, attempt, now, self.streams.engine.any());
@@ -207,8 +227,9 @@ impl World<'_> {
             }
             _ => unreachable!("a call is of its route's kind"),
         }
-        if let Some(request) = request {
-            self.hang_up(request);
+        if let Some(sent) = sent {
+            self.endpoint_left(route, &sent, Outcome::Failed);
+            self.hang_up(sent.request);
         }
     }
 
@@ -216,8 +237,9 @@ impl World<'_> {
     pub(super) fn attempt_ended(&mut self, key: CallKey, request: RequestKey, verdict: Verdict) {
         let now = self.now();
         let Some(call) = self.calls.get_mut(key) else { return };
-        let Some(place_in_sent) = call.sent.iter().position(|(_, sent)| *sent == request) else { return };
-        let (attempt, _) = call.sent.remove(place_in_sent);
+        let Some(place_in_sent) = call.sent.iter().position(|sent| sent.request == request) else { return };
+        let (route, sent) = (call.route, call.sent.remove(place_in_sent));
+        let attempt = sent.attempt;
         call.codes[place(attempt)] = verdict.code();
         match (&mut call.deciding, &mut self.routes[call.route]) {
             (Deciding::Damper(call), RouteSeat::Damper(route)) => {
@@ -228,6 +250,7 @@ impl World<'_> {
             }
             _ => unreachable!("a call is of its route's kind"),
         }
+        self.endpoint_left(route, &sent, endpoints::outcome_of(&verdict));
         self.advance(key);
     }
 
@@ -235,9 +258,7 @@ impl World<'_> {
         let Some(call) = self.calls.remove(key) else { return };
         let now = self.now();
         self.ledger.ended(call.hop, finish.ending);
-        for (_, request) in &call.sent {
-            self.hang_up(*request);
-        }
+        self.give_up_attempts(&call);
         let result = call.result(finish);
         match call.parent {
             Parent::Load { load, request } => {
@@ -270,8 +291,13 @@ impl World<'_> {
         }
         let Some(call) = self.calls.remove(key) else { return };
         self.ledger.ended(call.hop, finish.ending);
-        for (_, request) in &call.sent {
-            self.hang_up(*request);
+        self.give_up_attempts(&call);
+    }
+
+    fn give_up_attempts(&mut self, call: &ActiveCall) {
+        for sent in &call.sent {
+            self.endpoint_left(call.route, sent, Outcome::Unknown);
+            self.hang_up(sent.request);
         }
     }
 

@@ -117,3 +117,15 @@ fn total_outage_costs_the_ratio_hundreds_of_attempts_and_credit_two_percent_of_a
     assert!((330..=340).contains(&extra("gRPC (1000 tokens)")), "{}", extra("gRPC (1000 tokens)"));
     assert!((100..=103).contains(&extra("AWS quota")), "{}", extra("AWS quota"));
 }
+
+#[test]
+fn balanced_channel_leaves_the_bad_instance_out() {
+    let outcome = example("balanced");
+    let [none, credit] = ["none", "credit"].map(|name| success(of(&outcome, name), "during"));
+    assert!(
+        (0.95..0.999).contains(&none),
+        "without retries the failures until it is ejected are seen: {none}"
+    );
+    assert!(credit > 0.999, "{credit}");
+    assert!(at_the_bottom(of(&outcome, "credit"), "during") < 1.05);
+}

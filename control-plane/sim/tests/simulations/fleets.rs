@@ -19,8 +19,8 @@ struct World<'a> {
     workers: u32,
     timeout: &'a str,
     load: &'a str,
-    /// More of the callee and of its callers.
-    full_cost: &'a str,
+    /// More settings of the callee, and of the load.
+    more: &'a str,
     restart: &'a str,
 }
 
@@ -34,14 +34,14 @@ impl World<'_> {
             workers: 100_000,
             timeout: "5s",
             load: "{ rate: 300 }",
-            full_cost: "0",
+            more: "",
             restart: "",
         }
     }
 
     /// Under the strategies of these names.
     fn simulated(&self, processes: u32, names: &[&str]) -> Outcome {
-        let Self { fault, time, queue, workers, timeout, load, full_cost, restart } = self;
+        let Self { fault, time, queue, workers, timeout, load, more, restart } = self;
         let damper = |name: &str, breaker: &str, guard: &str| {
             format!(
                 r#"
@@ -77,7 +77,7 @@ impl World<'_> {
         });
         let strategies: String = strategies.collect();
         let scenario = format!(
-            "duration: 240s\nservices:\n  api: {{ workers: {workers}, queue: {queue}, full_cost: {full_cost}, methods: {{ a.B/C: {{ time: {time} }} }} }}\n\
+            "duration: 240s\nservices:\n  api: {{ workers: {workers}, queue: {queue}, {more} methods: {{ a.B/C: {{ time: {time} }} }} }}\n\
              load:\n  - {{ caller: fleet, processes: {processes}, call: api a.B/C, timeout: 5s, {restart} open: {load} }}\n\
              faults:\n  - {{ service: api, {fault} }}\nstrategies:{strategies}"
         );
@@ -157,7 +157,7 @@ fn stall() -> World<'static> {
         queue: 150,
         timeout: "200ms",
         load: "{ rate: 300 }",
-        full_cost: "0",
+        more: "",
         restart: "",
     }
 }
@@ -191,7 +191,8 @@ fn callers_that_restart_every_minute_come_back_after_a_stall() {
 #[test]
 fn refusals_that_cost_capacity_are_not_multiplied() {
     let fault = "from: 60s, until: 180s, workers: { count: 18 }";
-    let world = World { time: PER_WORKER, workers: 40, queue: 15, full_cost: "0.3", ..World::failing(fault) };
+    let world =
+        World { time: PER_WORKER, workers: 40, queue: 15, more: "full_cost: 0.3,", ..World::failing(fault) };
     for processes in [1, 1_000] {
         let outcome = world.simulated(processes, &["none", "naive", "credit"]);
         let [none, naive, credit] = ["none", "naive", "credit"].map(|name| success(of(&outcome, name)));
@@ -216,4 +217,32 @@ fn ten_thousand_callers_that_hardly_call_are_never_metastable() {
     let none = none.unwrap();
     assert!(credit.is_some_and(|seconds| seconds <= 60), "{credit:?} after {none}");
     assert!(limited.is_some_and(|seconds| seconds <= 5), "{limited:?} after {none}");
+}
+
+/// Requests that succeed and attempts per request, with one of three instances refusing everything: in the first
+/// ten seconds, and in the last minute.
+fn one_bad_of_three(processes: u32) -> [(f64, f64); 2] {
+    let more = "instances: 3, balance: balanced,";
+    let world = World {
+        more,
+        ..World::failing("from: 60s, until: 180s, instances: 1, error: { code: UNAVAILABLE }")
+    };
+    let outcome = world.simulated(processes, &["credit"]);
+    let credit = of(&outcome, "credit");
+    [60..70, 120..180].map(|part| {
+        let seconds = &credit.timeline[part.clone()];
+        let (good, all) = seconds
+            .iter()
+            .fold((0, 0), |(good, all), second| (good + second.succeeded, all + second.requests));
+        (good as f64 * 100.0 / all as f64, attempts(credit, part.start, part.end))
+    })
+}
+
+#[test]
+fn a_balanced_channel_makes_up_for_one_bad_instance_of_three() {
+    for (processes, most) in FLEETS.into_iter().zip([1.10, 1.10, 1.40, 1.40]) {
+        let [(first_success, _), (success, attempts)] = one_bad_of_three(processes);
+        assert!(first_success >= 99.0 && success >= 99.0, "{processes}: {first_success} %, {success} %");
+        assert!(attempts <= most, "{processes}: {attempts}");
+    }
 }
