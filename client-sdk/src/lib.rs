@@ -48,6 +48,8 @@
 //!
 //! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.
 
+mod aside;
+pub mod balance;
 mod client;
 mod clock;
 mod context;
@@ -58,11 +60,14 @@ mod headers;
 mod identity;
 mod kills;
 pub mod metrics;
+mod names;
 mod options;
 mod routes;
 mod server;
 mod turns;
+mod waits;
 
+pub use balance::{Balanced, balanced};
 pub use client::{BoxError, ClientLayer, ClientService, ResponseBody, ResponseFuture};
 pub use context::{Context, Scope, spawn};
 pub use control::{NotReady, Source, Status};

@@ -14,6 +14,7 @@
 //! A50. Their success-rate test compares standard deviations, which no endpoint of fewer than five can fail; comparing
 //! with the others' failures works from two on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -63,12 +64,29 @@ pub trait Endpoint {
     fn is_connected(&self) -> bool;
 }
 
+impl<E: Endpoint> Endpoint for Arc<E> {
+    fn state(&self) -> &EndpointState {
+        E::state(self)
+    }
+
+    fn slot(&self) -> u32 {
+        E::slot(self)
+    }
+
+    fn is_connected(&self) -> bool {
+        E::is_connected(self)
+    }
+}
+
 /// The endpoints that a call has tried: the slot numbers, modulo 64. Where there are more endpoints than that, one that
 /// is taken for another is avoided in vain, and there is always a third.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried(u64);
 
 impl Tried {
+    /// None yet.
+    pub const NONE: Self = Self(0);
+
     /// Adds the endpoint with this slot.
     pub fn insert(&mut self, slot: u32) {
         self.0 |= 1 << (slot % u64::BITS);

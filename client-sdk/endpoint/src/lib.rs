@@ -16,4 +16,5 @@ mod tls;
 mod token;
 
 pub use access::{Access, Opening, Said, Speaker};
+pub use one_task::OneTask;
 pub use token::Token;

@@ -4,7 +4,8 @@
 //! another is just sending, the request can come to lie in the channel after it was emptied: it is neither refused
 //! nor dropped as long as the sender lives, so its caller waits although nothing is connected any more. No ping finds
 //! that out. Who shows a certificate that is refused meets it most: with TLS 1.3 the connection ends just when the
-//! first request is sent. One task does one thing after another, so that it can not happen.
+//! first request is sent. And where a GOAWAY comes just when a request is sent, hyper has taken the request and cannot
+//! give it back. One task does one thing after another, so that neither can happen.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +20,7 @@ type Part = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Begins its task with the first part, on the runtime that this is done in; the task ends when no part is left and
 /// nobody can bring another.
 #[derive(Debug, Default)]
-pub(crate) struct OneTask(Mutex<Option<UnboundedSender<Part>>>);
+pub struct OneTask(Mutex<Option<UnboundedSender<Part>>>);
 
 impl Executor<Part> for OneTask {
     fn execute(&self, part: Part) {

@@ -14,6 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use damper_core::endpoints::Tried;
 use damper_core::{Answer, Finish, Send, Step, Time};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -31,6 +32,7 @@ use super::response_future::Answered;
 use super::sending::Sending;
 use super::telemetry::AttemptWatch;
 use super::verdict::{self, BoxError};
+use crate::balance::tried;
 use crate::headers;
 
 pin_project! {
@@ -50,6 +52,8 @@ pin_project! {
         service: Option<S>,
         // How the last attempt failed, while the call waits for the next.
         last: Option<Box<Answered<B>>>,
+        // Where its attempts went, if the channel knows.
+        tried: Tried,
     }
 }
 
@@ -76,14 +80,25 @@ where
                 calling: Some(calling),
                 service: None,
                 last: None,
+                tried: Tried::NONE,
             };
         };
         let again = calling.requests.may_repeat().then(|| service.clone());
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
         let watch = calling.call.attempt_sent(&send);
-        let sending = watch.span().in_scope(|| Sending::begin(service, is_ready, request));
+        let mut tried = Tried::NONE;
+        let send = || Sending::begin(service, is_ready, request);
+        let sending = watch.span().in_scope(|| tried::with(&mut tried, send));
         let main = Attempt::sending(watch, sending);
-        Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
+        Self {
+            main,
+            beside: Vec::new(),
+            step: None,
+            calling: Some(calling),
+            service: again,
+            last: None,
+            tried,
+        }
     }
 }
 
@@ -153,12 +168,12 @@ where
     /// An attempt that came to something; none if all are under way.
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
         let mut this = self.project();
-        if let Poll::Ready(came) = this.main.as_mut().poll(cx) {
+        if let Poll::Ready(came) = tried::with(this.tried, || this.main.as_mut().poll(cx)) {
             return Some(Arrived { watch: this.main.take_watch(), came });
         }
         for index in 0..this.beside.len() {
             if let Some(attempt) = this.beside.get_mut(index)
-                && let Poll::Ready(came) = attempt.as_mut().poll(cx)
+                && let Poll::Ready(came) = tried::with(this.tried, || attempt.as_mut().poll(cx))
             {
                 let mut attempt = this.beside.swap_remove(index);
                 return Some(Arrived { watch: attempt.as_mut().take_watch(), came });

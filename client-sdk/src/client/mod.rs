@@ -32,7 +32,7 @@ mod service;
 mod telemetry;
 mod timer;
 mod trail;
-mod verdict;
+pub(crate) mod verdict;
 
 pub use layer::ClientLayer;
 pub use response_body::ResponseBody;

@@ -45,6 +45,18 @@ pub(crate) fn of_error(error: &(dyn Error + 'static)) -> Verdict {
     }
 }
 
+/// Whether one request failed, and not the connection with all requests on it.
+pub(crate) fn is_of_stream(error: &(dyn Error + 'static)) -> bool {
+    let mut link = Some(error);
+    while let Some(error) = link {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return error.is_reset();
+        }
+        link = error.source();
+    }
+    false
+}
+
 /// What a client that ignores the flag sees: neither the flag nor the stop that translates it.
 fn fields(headers: &HeaderMap, external: bool) -> StatusFields<'_> {
     let fields = headers::status_fields(headers);

@@ -13,8 +13,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::aside::MayHang;
-use super::{Shared, Stop, aside, keep, overrides, reconnect, stream};
+use super::{Shared, Stop, keep, overrides, stream};
+use crate::aside::{self, MayHang};
+use crate::waits::Waits;
 
 /// The file on disk and the override file are given this long before the stream begins without them.
 const START_WITHIN: Duration = Duration::from_secs(5);
@@ -48,7 +49,7 @@ async fn supervise(
     shared: Arc<Shared>,
     mut stop: Stop,
 ) {
-    let mut waits = reconnect::Waits::up_to(LONGEST_WAIT);
+    let mut waits = Waits::up_to(LONGEST_WAIT);
     while let Err(panic) = caught(begin(Arc::clone(&shared), stop.clone())).await {
         let (wait, words) = (waits.next(), words(panic.as_ref()));
         tracing::error!(

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Shared, Stop, aside, last_known_good::Place};
+use super::{Shared, Stop, last_known_good::Place};
+use crate::aside;
 
 /// Deltas are gathered for this long.
 const GATHER: Duration = Duration::from_millis(300);

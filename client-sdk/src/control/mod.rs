@@ -8,7 +8,6 @@
 //! threads beside it.
 
 mod applier;
-mod aside;
 mod background;
 mod channel;
 mod failed;

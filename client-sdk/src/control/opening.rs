@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -26,11 +26,12 @@ use tonic::{Code, Request, Status, Streaming};
 use tower_service::Service;
 
 use super::applier::Position;
-use super::aside::MayHang;
 use super::channel::SafeChannel;
 use super::reconnect::Replica;
 use super::stream::{at_most, message};
 use super::{SDK_VERSION, Shared, mode_to_wire};
+use crate::aside::MayHang;
+use crate::names::Names;
 
 /// A name's addresses; the files; the connection with its TLS handshake: each has so long.
 const STEP_WITHIN: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ pub(super) enum Trouble {
 /// What opens streams, one after another.
 #[derive(Debug, Default)]
 pub(super) struct Opener {
-    names: HashMap<Uri, MayHang<io::Result<Vec<SocketAddr>>>>,
+    names: Names,
     /// By endpoint as well: what was read for one is of no use to another.
     files: HashMap<Uri, MayHang<Result<Opening, String>>>,
     /// What was shown last.
@@ -67,19 +68,7 @@ impl Opener {
     /// # Errors
     /// Why it has none.
     pub(super) async fn look_up(&mut self, endpoint: &Uri) -> Result<Vec<SocketAddr>, String> {
-        let (host, port) = (address::host(endpoint), address::port(endpoint));
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![SocketAddr::new(ip, port)]);
-        }
-        let host = host.to_owned();
-        let named = format!("{host} can not be looked up: ");
-        let asking = self.names.entry(endpoint.clone()).or_default();
-        let found = asking.within(STEP_WITHIN, move || Ok((host, port).to_socket_addrs()?.collect())).await;
-        match found {
-            Ok(Ok(addresses)) => Ok(addresses),
-            Ok(Err(error)) => Err(named + &error.to_string()),
-            Err(problem) => Err(named + &problem),
-        }
+        self.names.look_up(address::host(endpoint), address::port(endpoint), STEP_WITHIN).await
     }
 
     /// A stream with the hello said.

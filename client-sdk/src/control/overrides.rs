@@ -16,8 +16,8 @@ use std::time::Duration;
 use damper_core::Mode;
 use tokio::time::MissedTickBehavior;
 
-use super::aside::MayHang;
 use super::{Shared, Stop};
+use crate::aside::MayHang;
 
 /// The variable that holds a mode.
 pub(crate) const MODE_VARIABLE: &str = "DAMPER_MODE";

@@ -19,7 +19,8 @@ use std::time::Duration;
 use damper_endpoint::address;
 use tonic::transport::Uri;
 
-const SHORTEST: Duration = Duration::from_millis(500);
+use crate::waits::{Waits, jittered};
+
 /// After a round without success. With the time that connecting takes it stays below 3 s.
 const LONGEST: Duration = Duration::from_millis(2_500);
 /// After a round in which all denied us. It is cut short when the token is another, see `stream`.
@@ -59,13 +60,6 @@ pub(super) enum Turn {
     /// Say with [`Replicas::found`] which addresses this endpoint has, or that there are none.
     LookUp(Uri),
     Ask(Replica),
-}
-
-/// Waits that grow to the longest.
-#[derive(Debug)]
-pub(super) struct Waits {
-    ceiling: Duration,
-    longest: Duration,
 }
 
 impl Replicas {
@@ -152,18 +146,6 @@ impl Replicas {
     }
 }
 
-impl Waits {
-    pub(super) fn up_to(longest: Duration) -> Self {
-        Self { ceiling: SHORTEST, longest }
-    }
-
-    pub(super) fn next(&mut self) -> Duration {
-        let wait = jittered(self.ceiling);
-        self.ceiling = (self.ceiling * 2).min(self.longest);
-        wait
-    }
-}
-
 impl fmt::Display for Replica {
     /// The address besides where the endpoint does not say it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,10 +157,6 @@ impl fmt::Display for Replica {
             false => write!(f, " ({address})"),
         }
     }
-}
-
-fn jittered(ceiling: Duration) -> Duration {
-    ceiling.mul_f64(fastrand::f64())
 }
 
 #[cfg(test)]

@@ -20,11 +20,11 @@ use tonic::transport::Uri;
 use tonic::{Code, Streaming};
 
 use super::applier::{Outcome, Position, Response, Told};
-use super::aside::aside;
 use super::opening::{Opener, Trouble};
 use super::reconnect::{Replica, Replicas, Turn};
 use super::report::Reporter;
 use super::{Shared, Stop};
+use crate::aside::aside;
 
 /// Three bookmarks.
 const SILENCE: Duration = Duration::from_secs(45);

@@ -14,21 +14,21 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 ///
 /// # Errors
 /// The thread could not be had, or the work panicked.
-pub(super) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
+pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
     begin(work)?.await.map_err(|_| "the work was not done".to_owned())
 }
 
 /// Work that may hang for ever, as a read of a network's file system may. It is waited for only so long, and never
 /// begun a second time beside itself.
 #[derive(Debug)]
-pub(super) struct MayHang<T>(Option<oneshot::Receiver<T>>);
+pub(crate) struct MayHang<T>(Option<oneshot::Receiver<T>>);
 
 impl<T: Send + 'static> MayHang<T> {
     /// Does the work on a thread of its own, or waits again for what has not ended since the last time.
     ///
     /// # Errors
     /// It has not ended in time, or the thread could not be had.
-    pub(super) async fn within(
+    pub(crate) async fn within(
         &mut self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
@@ -42,7 +42,7 @@ impl<T: Send + 'static> MayHang<T> {
     ///
     /// # Errors
     /// It has not ended in time, or the thread could not be had.
-    pub(super) async fn answer_within(
+    pub(crate) async fn answer_within(
         &mut self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
@@ -60,7 +60,7 @@ impl<T: Send + 'static> MayHang<T> {
 
 #[cfg(test)]
 impl<T> MayHang<T> {
-    pub(super) fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         self.0.is_some()
     }
 }

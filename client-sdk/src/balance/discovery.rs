@@ -1,0 +1,130 @@
+//! Says which endpoints there are, and keeps a task for each of them.
+//!
+//! Names are looked up every [`EVERY`], and soon after a connection could not be made. A name that cannot be looked up,
+//! or has no address, keeps those it had.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_core::endpoints::{Endpoint as _, MAX_ENDPOINTS};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
+
+use super::connect::Connector;
+use super::connection;
+use super::endpoint::Endpoint;
+use super::set::{Set, Shared};
+use super::targets::{Changes, Checked, Found, Name, Place, Source};
+use crate::names::Names;
+
+/// From one look to the next.
+const EVERY: Duration = Duration::from_secs(10);
+/// The same after a connection could not be made.
+const SOONEST: Duration = Duration::from_secs(1);
+/// A name is looked up in this time.
+const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
+
+/// Goes on until it is aborted.
+pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
+    let (lost, mut losses) = mpsc::channel(1);
+    let connector = Connector::new(&checked.target, checked.access);
+    let mut crew =
+        Crew { connector, shared, zone: checked.zone, lost, tasks: JoinSet::new(), kept: Vec::new() };
+    match checked.source {
+        Source::Names(names) => crew.look_up(names, &mut losses).await,
+        Source::Discover(changes) => crew.follow(changes).await,
+    }
+}
+
+/// The endpoints' tasks, which end with it.
+struct Crew {
+    connector: Connector,
+    shared: Arc<Shared>,
+    zone: Option<Arc<str>>,
+    lost: mpsc::Sender<()>,
+    tasks: JoinSet<()>,
+    kept: Vec<(Arc<Endpoint>, AbortHandle)>,
+}
+
+impl Crew {
+    async fn look_up(&mut self, names: Vec<Name>, losses: &mut mpsc::Receiver<()>) {
+        let (mut asking, mut answers) = (Names::default(), HashMap::new());
+        loop {
+            let looked = Instant::now();
+            for (index, name) in names.iter().enumerate() {
+                match asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
+                    Ok(addresses) if !addresses.is_empty() => _ = answers.insert(index, addresses),
+                    Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
+                    Err(problem) => tracing::debug!(target: "damper", "{problem}"),
+                }
+            }
+            let addresses = |index| answers.get(&index).into_iter().flatten();
+            let places = names.iter().enumerate().flat_map(|(index, name)| {
+                addresses(index).map(|address| Place { address: *address, zone: name.zone.clone() })
+            });
+            self.keep(places.collect());
+            tokio::select! {
+                () = sleep_until(looked + EVERY) => {}
+                _ = losses.recv() => sleep_until(looked + SOONEST).await,
+            }
+        }
+    }
+
+    async fn follow(&mut self, mut changes: Changes) {
+        loop {
+            match poll_fn(|cx| changes.as_mut().poll(cx)).await {
+                Some(Ok(places)) => self.keep(places),
+                Some(Err(problem)) => tracing::warn!(target: "damper", "endpoints not discovered: {problem}"),
+                None => return std::future::pending().await,
+            }
+        }
+    }
+
+    /// From now on these are the endpoints. No endpoint changes nothing, unless nothing was known.
+    fn keep(&mut self, mut places: Found) {
+        places.sort_unstable_by_key(|place| place.address);
+        places.dedup_by_key(|place| place.address);
+        if places.len() > MAX_ENDPOINTS {
+            tracing::warn!(target: "damper", "{} endpoints; {MAX_ENDPOINTS} of them are used", places.len());
+            places.truncate(MAX_ENDPOINTS);
+        }
+        let is_same = places.iter().eq(self.kept.iter().map(|(endpoint, _)| &endpoint.place));
+        if is_same && !places.is_empty() || places.is_empty() && !self.kept.is_empty() {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.kept);
+        for place in places {
+            let known = before.iter().position(|(endpoint, _)| endpoint.place == place);
+            let kept = match known {
+                Some(index) => before.swap_remove(index),
+                None => self.begin(place, &before),
+            };
+            self.kept.push(kept);
+        }
+        let endpoints = self.kept.iter().map(|(endpoint, _)| Arc::clone(endpoint)).collect();
+        self.shared.replace(Set::new(endpoints, self.zone.as_deref()));
+        // Requests under way there are answered yet.
+        before.iter().for_each(|(_, task)| task.abort());
+    }
+
+    fn begin(
+        &mut self,
+        place: Place,
+        before: &[(Arc<Endpoint>, AbortHandle)],
+    ) -> (Arc<Endpoint>, AbortHandle) {
+        let others = before.iter().chain(&self.kept);
+        let taken: Vec<_> = others.map(|(endpoint, _)| endpoint.slot()).collect();
+        let slot = (0..).find(|slot| !taken.contains(slot)).unwrap_or_default();
+        let endpoint = Arc::new(Endpoint::new(place, slot));
+        let task = connection::run(
+            self.connector.clone(),
+            Arc::clone(&endpoint),
+            Arc::clone(&self.shared),
+            self.lost.clone(),
+        );
+        (endpoint, self.tasks.spawn(task))
+    }
+}

@@ -1,0 +1,266 @@
+//! What an application says about a callee's endpoints, checked.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use damper_core::Faults;
+use damper_core::endpoints::MAX_ENDPOINTS;
+use damper_endpoint::{Access, Said, Speaker, address};
+use tonic::transport::Uri;
+use tower::discover::{Change, Discover};
+
+/// Where a callee's endpoints are, and how they are reached.
+///
+/// A text is an address such as `http://stock.shop.svc:7702` or `https://...` (cargo feature `tls`): its host is looked
+/// up every ten seconds, and each of its addresses is an endpoint.
+///
+/// ```
+/// use damper_sdk::balance::{Target, Targets};
+///
+/// // These and no others; requests still name `stock`.
+/// let targets = Targets::new("http://stock").at(["10.0.0.1:7702", "10.0.1.1:7702"]);
+///
+/// // Those of the caller's zone are preferred.
+/// let near = Target::new("10.0.0.1:7702").zone("a");
+/// let far = Target::new("10.0.1.1:7702").zone("b");
+/// let targets = Targets::new("http://stock").at([near, far]).zone("a");
+/// # drop(targets);
+/// ```
+pub struct Targets {
+    target: String,
+    at: Option<Vec<Target>>,
+    discover: Option<Changes>,
+    zone: Option<String>,
+    tls: Said,
+}
+
+/// One place where a callee is: `host:port`. A host with several addresses is several endpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    host_and_port: String,
+    zone: Option<Arc<str>>,
+}
+
+/// An endpoint's place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) address: SocketAddr,
+    pub(super) zone: Option<Arc<str>>,
+}
+
+/// What [`Targets`] come to.
+pub(super) struct Checked {
+    /// Whom requests name, and whom certificates must be for.
+    pub(super) target: Uri,
+    pub(super) source: Source,
+    /// The caller's.
+    pub(super) zone: Option<Arc<str>>,
+    pub(super) access: Arc<Access>,
+}
+
+/// Who says which endpoints there are.
+pub(super) enum Source {
+    /// These names, which may be addresses.
+    Names(Vec<Name>),
+    /// Somebody else.
+    Discover(Changes),
+}
+
+/// A name to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) zone: Option<Arc<str>>,
+}
+
+/// Endpoints that come and go, whatever their keys are.
+pub(super) type Changes = Pin<Box<dyn PollChanges>>;
+
+pub(super) trait PollChanges: Send {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Found, String>>>;
+}
+
+/// All that is there now.
+pub(super) type Found = Vec<Place>;
+
+impl Targets {
+    /// The callee at `target`.
+    pub fn new(target: impl Into<String>) -> Self {
+        Self { target: target.into(), at: None, discover: None, zone: None, tls: Said::default() }
+    }
+
+    /// The endpoints are at these places, instead of at the addresses of the target's host.
+    #[must_use]
+    pub fn at<T: Into<Target>>(self, targets: impl IntoIterator<Item = T>) -> Self {
+        Self { at: Some(targets.into_iter().map(Into::into).collect()), ..self }
+    }
+
+    /// The endpoints are those that this says. Where it fails, or ends, the last ones are kept.
+    #[must_use]
+    pub fn discover<D>(self, discover: D) -> Self
+    where
+        D: Discover + Send + 'static,
+        D::Key: Clone + Send,
+        D::Service: Into<SocketAddr>,
+        D::Error: fmt::Display,
+    {
+        let changes = Known { discover: Box::pin(discover), known: Vec::new() };
+        Self { discover: Some(Box::pin(changes)), ..self }
+    }
+
+    /// Where the caller is: endpoints of the same zone are preferred while they can be used.
+    #[must_use]
+    pub fn zone(self, zone: impl Into<String>) -> Self {
+        Self { zone: Some(zone.into()), ..self }
+    }
+
+    /// The authorities that may have issued the endpoints' certificates, in a PEM file; the system's if it is not said.
+    #[must_use]
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.tls.ca_file = Some(path.into());
+        self
+    }
+
+    /// The certificate that is shown to endpoints, with its key, in PEM files.
+    #[must_use]
+    pub fn certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        self.tls.cert_file = Some(certificate.into());
+        self.tls.key_file = Some(key.into());
+        self
+    }
+
+    /// The name that the endpoints' certificates must be for; the target's host if it is not said.
+    #[must_use]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.tls.server_name = Some(name.into());
+        self
+    }
+
+    /// None where something is wrong, which is noted.
+    pub(super) fn check(self, faults: &mut Faults) -> Option<Checked> {
+        let target = address::parse(&self.target).map_err(|problem| faults.add("target", problem)).ok();
+        let named: Vec<_> = target.iter().map(|uri| ("target".to_owned(), uri.clone())).collect();
+        let access = Access::resolve(self.tls, Speaker::Code, &named, &|_| None, faults);
+        let source = match (self.at, self.discover) {
+            (Some(_), Some(_)) => {
+                faults.add("discover", "the endpoints are said by `at` already");
+                None
+            }
+            (None, Some(changes)) => Some(Source::Discover(changes)),
+            (Some(targets), None) => check_all(&targets, faults).map(Source::Names),
+            (None, None) => target.as_ref().map(|uri| Source::Names(vec![Name::of(uri)])),
+        };
+        let zone = self.zone.map(Arc::from);
+        Some(Checked { target: target?, source: source?, zone, access: Arc::new(access) })
+    }
+}
+
+fn check_all(targets: &[Target], faults: &mut Faults) -> Option<Vec<Name>> {
+    if targets.is_empty() || targets.len() > MAX_ENDPOINTS {
+        faults.add("at", format!("{} endpoints; 1 to {MAX_ENDPOINTS} are possible", targets.len()));
+        return None;
+    }
+    let mut names = Vec::with_capacity(targets.len());
+    for (index, target) in targets.iter().enumerate() {
+        match target.name() {
+            Ok(name) => names.push(name),
+            Err(problem) => faults.add(format!("at[{index}]"), problem),
+        }
+    }
+    Some(names)
+}
+
+impl Target {
+    /// The endpoint at `host:port`.
+    pub fn new(host_and_port: impl Into<String>) -> Self {
+        Self { host_and_port: host_and_port.into(), zone: None }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn zone(self, zone: impl Into<String>) -> Self {
+        Self { zone: Some(Arc::from(zone.into())), ..self }
+    }
+
+    fn name(&self) -> Result<Name, String> {
+        let text = &self.host_and_port;
+        let uri = address::parse(&format!("http://{text}")).ok().filter(|uri| uri.port_u16().is_some());
+        let uri = uri.ok_or_else(|| format!("{text:?} is not host:port"))?;
+        Ok(Name { zone: self.zone.clone(), ..Name::of(&uri) })
+    }
+}
+
+impl Name {
+    fn of(uri: &Uri) -> Self {
+        Self { host: address::host(uri).to_owned(), port: address::port(uri), zone: None }
+    }
+}
+
+impl fmt::Debug for Targets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Targets").field("target", &self.target).field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
+impl From<&str> for Targets {
+    fn from(target: &str) -> Self {
+        Self::new(target)
+    }
+}
+
+impl From<String> for Targets {
+    fn from(target: String) -> Self {
+        Self::new(target)
+    }
+}
+
+impl From<&str> for Target {
+    fn from(host_and_port: &str) -> Self {
+        Self::new(host_and_port)
+    }
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Self {
+        Self::new(address.to_string())
+    }
+}
+
+/// What a `Discover` has said so far.
+struct Known<D: Discover> {
+    discover: Pin<Box<D>>,
+    known: Vec<(D::Key, SocketAddr)>,
+}
+
+// What is pinned is on the heap.
+impl<D: Discover> Unpin for Known<D> {}
+
+impl<D> PollChanges for Known<D>
+where
+    D: Discover + Send,
+    D::Key: Clone + Send,
+    D::Service: Into<SocketAddr>,
+    D::Error: fmt::Display,
+{
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Found, String>>> {
+        let change = match std::task::ready!(self.discover.as_mut().poll_discover(cx)) {
+            Some(Ok(change)) => change,
+            Some(Err(error)) => return Poll::Ready(Some(Err(error.to_string()))),
+            None => return Poll::Ready(None),
+        };
+        match change {
+            Change::Insert(key, place) => {
+                self.known.retain(|(known, _)| *known != key);
+                self.known.push((key, place.into()));
+            }
+            Change::Remove(key) => self.known.retain(|(known, _)| *known != key),
+        }
+        let places = self.known.iter().map(|(_, address)| Place { address: *address, zone: None });
+        Poll::Ready(Some(Ok(places.collect())))
+    }
+}

@@ -1,0 +1,384 @@
+//! The balanced channel against real servers, by the real clock.
+#![allow(clippy::unwrap_used, reason = "helpers of tests, which clippy does not know as such")]
+
+#[path = "control_plane/certificates.rs"]
+#[allow(dead_code, reason = "shared with the tests of the control plane's TLS")]
+mod certificates;
+#[path = "balanced/instance.rs"]
+mod instance;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use damper_sdk::balance::{Target, Targets};
+use damper_sdk::{Balanced, ClientService, Damper, balanced};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{Code, Request, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::discover::Change;
+
+use self::certificates::{Authority, Files};
+use self::instance::{Behaviour, Instance};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn instances(count: usize) -> Vec<Instance> {
+    let mut instances = Vec::new();
+    for _ in 0..count {
+        instances.push(Instance::start().await);
+    }
+    instances
+}
+
+fn at(instances: &[Instance]) -> Targets {
+    Targets::new("http://stock").at(instances.iter().map(|instance| instance.address))
+}
+
+fn plain(targets: impl Into<Targets>) -> HealthClient<Balanced> {
+    HealthClient::new(balanced(targets).unwrap())
+}
+
+/// Under a rule with three attempts, of which all are free.
+fn governed(targets: impl Into<Targets>) -> HealthClient<ClientService<Balanced>> {
+    let rule = r#"
+        kind: Rule
+        key: { caller_service: "*", caller_cluster: "*", callee_service: "*", callee_method: "*" }
+        policy:
+          mode: enforce
+          retry: { max_attempts: 3, per_attempt_timeout: 10s, backoff: { fixed: { delay: 1ms } } }
+          retry_breaker: { mode: ratio, ratio: 1.0, min_failures: 100 }
+    "#;
+    let damper = Damper::fixed("shop", rule).unwrap();
+    HealthClient::new(damper.client_layer("stock").unwrap().layer(balanced(targets).unwrap()))
+}
+
+/// One call.
+trait Call {
+    async fn call(&mut self) -> Result<(), Status>;
+}
+
+impl<S> Call for HealthClient<S>
+where
+    S: tonic::client::GrpcService<tonic::body::Body> + Send,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    S::ResponseBody: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    <S::ResponseBody as http_body::Body>::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    S::Future: Send,
+{
+    async fn call(&mut self) -> Result<(), Status> {
+        let answer = timeout(PATIENCE, self.check(HealthCheckRequest::default()));
+        answer.await.expect("the call ends").map(|_| ())
+    }
+}
+
+/// Until every one of them has served a call, so that all are connected.
+async fn until_all_serve(client: &mut impl Call, instances: &[Instance]) {
+    let all_serve = async {
+        while instances.iter().any(|instance| instance.calls() == 0) {
+            client.call().await.unwrap();
+        }
+    };
+    timeout(PATIENCE, all_serve).await.expect("all serve");
+}
+
+#[tokio::test]
+async fn calls_are_spread_over_all_endpoints() {
+    let instances = instances(3).await;
+    let mut client = plain(at(&instances));
+    until_all_serve(&mut client, &instances).await;
+    let before: Vec<_> = instances.iter().map(Instance::calls).collect();
+    for _ in 0..300 {
+        client.call().await.unwrap();
+    }
+    for (instance, before) in instances.iter().zip(before) {
+        let calls = instance.calls() - before;
+        assert!((60..140).contains(&calls), "{calls}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_and_requests_name_the_target() {
+    let instance = Instance::start().await;
+    let mut client = plain(format!("http://localhost:{}", instance.address.port()));
+    client.call().await.unwrap();
+    assert_eq!(instance.calls(), 1);
+}
+
+#[tokio::test]
+async fn a_retry_goes_to_an_endpoint_that_the_call_has_not_tried() {
+    let instances = instances(3).await;
+    let mut client = governed(at(&instances));
+    until_all_serve(&mut client, &instances).await;
+    // The breaker allows as many failures as there are successes.
+    for _ in 0..100 {
+        client.call().await.unwrap();
+    }
+    instances[0].behave(Behaviour::Refuse);
+    instances[1].behave(Behaviour::Refuse);
+    for _ in 0..50 {
+        client.call().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_hedge_goes_to_another_endpoint() {
+    let instances = instances(2).await;
+    let rule = r#"
+        kind: Rule
+        key: { caller_service: "*", caller_cluster: "*", callee_service: "*", callee_method: "*" }
+        policy: { mode: enforce, hedge: { delay: { fixed: 1ms }, max_hedges: 1 }, retry_breaker: { mode: ratio, ratio: 1.0, min_failures: 100 } }
+    "#;
+    let damper = Damper::fixed("shop", rule).unwrap();
+    let channel = balanced(at(&instances)).unwrap();
+    let mut client = HealthClient::new(damper.client_layer("stock").unwrap().layer(channel));
+    until_all_serve(&mut client, &instances).await;
+    for _ in 0..40 {
+        client.call().await.unwrap();
+    }
+    instances[0].behave(Behaviour::Silent);
+    for _ in 0..20 {
+        client.call().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_that_fails_alone_is_ejected() {
+    let instances = instances(3).await;
+    let mut client = plain(at(&instances));
+    until_all_serve(&mut client, &instances).await;
+    for _ in 0..60 {
+        client.call().await.unwrap();
+    }
+    instances[0].behave(Behaviour::Refuse);
+    let before = instances[0].calls();
+    let mut failed = 0;
+    for _ in 0..200 {
+        failed += u32::from(client.call().await.is_err());
+    }
+    assert_eq!((failed, instances[0].calls() - before), (5, 5), "five in a row, and then none");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_does_not_answer_in_time_is_ejected() {
+    let instances = instances(2).await;
+    let mut client = plain(at(&instances));
+    until_all_serve(&mut client, &instances).await;
+    for _ in 0..40 {
+        client.call().await.unwrap();
+    }
+    instances[0].behave(Behaviour::Silent);
+    let mut late = 0;
+    for _ in 0..60 {
+        let mut request = Request::new(HealthCheckRequest::default());
+        request.set_timeout(Duration::from_millis(50));
+        let answer = client.check(request).await;
+        late += u32::from(answer.is_err());
+    }
+    assert!((5..12).contains(&late), "{late}");
+}
+
+/// As a deployment replaces its instances: each is stopped, and serves again before the next one is stopped. A
+/// request that is on the wire when an instance says goodbye is sent again by the engine, without a wait or a price.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_restart_of_all_endpoints_fails_no_call() {
+    let mut instances = instances(3).await;
+    let mut client = governed(at(&instances));
+    until_all_serve(&mut client, &instances).await;
+    let (is_over, failed, made) = (AtomicBool::new(false), AtomicU32::new(0), AtomicU32::new(0));
+    let state = Arc::new((is_over, failed, made));
+    let load = (0..8).map(|_| {
+        let (mut client, state) = (client.clone(), Arc::clone(&state));
+        tokio::spawn(async move {
+            while !state.0.load(Ordering::SeqCst) {
+                state.2.fetch_add(1, Ordering::SeqCst);
+                if let Err(status) = client.call().await {
+                    eprintln!("{status:?}");
+                    state.1.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        })
+    });
+    let load: Vec<_> = load.collect();
+    for instance in &mut instances {
+        timeout(PATIENCE, instance.stop()).await.expect("it stops");
+        instance.start_again().await;
+        timeout(PATIENCE, instance.next_call()).await.expect("it serves again");
+    }
+    state.0.store(true, Ordering::SeqCst);
+    for task in load {
+        task.await.unwrap();
+    }
+    assert_eq!(state.1.load(Ordering::SeqCst), 0, "of {} calls", state.2.load(Ordering::SeqCst));
+}
+
+/// Connections break under many calls at once: each ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_call_hangs_when_connections_break() {
+    for _ in 0..20 {
+        let instances = instances(2).await;
+        let mut client = plain(at(&instances));
+        until_all_serve(&mut client, &instances).await;
+        let calls = (0..200).map(|_| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.call().await })
+        });
+        let calls: Vec<_> = calls.collect();
+        drop(instances);
+        for call in calls {
+            if let Err(status) = call.await.unwrap() {
+                assert!(
+                    [Code::Unavailable, Code::Unknown, Code::Internal].contains(&status.code()),
+                    "{status:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_wait_until_the_first_endpoint_is_known() {
+    let (tell, changes) = mpsc::unbounded_channel::<Result<Change<u32, SocketAddr>, String>>();
+    let mut client = plain(Targets::new("http://stock").discover(UnboundedReceiverStream::new(changes)));
+    let mut call = Box::pin(client.call());
+    assert!(std::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending())).await);
+    let instance = Instance::start().await;
+    tell.send(Ok(Change::Insert(0, instance.address))).unwrap();
+    call.await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_fail_at_once_when_no_endpoint_could_be_connected() {
+    let nobody = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let [first, second] = [1, 2].map(nobody);
+    for (targets, message) in [
+        (vec![first], "the endpoint is not connected"),
+        (vec![first, second], "none of 2 endpoints is connected"),
+    ] {
+        let status = plain(Targets::new("http://stock").at(targets)).call().await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, message));
+    }
+    let status = plain("http://no-such-host.invalid").call().await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "no endpoint is known"));
+}
+
+#[tokio::test]
+async fn near_endpoints_are_preferred() {
+    let instances = instances(3).await;
+    let zones = ["b", "a", "b"];
+    let targets =
+        instances.iter().zip(zones).map(|(instance, zone)| Target::from(instance.address).zone(zone));
+    let mut client = plain(Targets::new("http://stock").at(targets).zone("a"));
+    // It may be the last one that is connected.
+    timeout(PATIENCE, async {
+        while instances[1].calls() == 0 {
+            client.call().await.unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    let before: Vec<_> = instances.iter().map(Instance::calls).collect();
+    for _ in 0..30 {
+        client.call().await.unwrap();
+    }
+    let calls: Vec<_> =
+        instances.iter().zip(before).map(|(instance, before)| instance.calls() - before).collect();
+    assert_eq!(calls, [0, 30, 0]);
+}
+
+#[tokio::test]
+async fn endpoints_come_and_go_by_discovery_and_the_last_are_kept() {
+    let mut instances = instances(2).await;
+    let (tell, changes) = mpsc::unbounded_channel::<Result<Change<u32, SocketAddr>, String>>();
+    let discover = UnboundedReceiverStream::new(changes);
+    let mut client = plain(Targets::new("http://stock").discover(discover));
+    tell.send(Ok(Change::Insert(0, instances[0].address))).unwrap();
+    client.call().await.unwrap();
+    let mut stream = client.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    stream.next().await.unwrap().unwrap();
+
+    tell.send(Ok(Change::Insert(1, instances[1].address))).unwrap();
+    tell.send(Ok(Change::Remove(0))).unwrap();
+    tell.send(Err("the registry is away".to_owned())).unwrap();
+    timeout(PATIENCE, async {
+        while instances[1].calls() == 0 {
+            client.call().await.unwrap();
+        }
+    })
+    .await
+    .unwrap();
+    let before = instances[0].calls();
+    // A removed endpoint gets no more requests, and goes on with what it had.
+    let mut direct = plain(at(&instances[..1]));
+    direct.call().await.unwrap();
+    stream.next().await.unwrap().unwrap();
+    assert_eq!(instances[0].calls(), before + 1);
+    drop((stream, direct));
+    timeout(PATIENCE, instances[0].stop()).await.expect("its connections are closed");
+
+    tell.send(Ok(Change::Remove(1))).unwrap();
+    drop(tell);
+    for _ in 0..5 {
+        client.call().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn connections_end_with_the_last_handle() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let channel = balanced(Targets::new("http://stock").at([listener.local_addr().unwrap()])).unwrap();
+    let (stream, _) = timeout(PATIENCE, listener.accept()).await.unwrap().unwrap();
+    let mut connection = h2::server::handshake(stream).await.unwrap();
+    drop(channel.clone());
+    drop(channel);
+    let ended = timeout(PATIENCE, async { while let Some(Ok(_)) = connection.accept().await {} });
+    ended.await.expect("the connection ends");
+}
+
+#[tokio::test]
+async fn certificates_are_for_the_target_and_not_for_the_address() {
+    let (authority, files) = (Authority::new(), Files::new());
+    let instance = Instance::start_with(Some(authority.server())).await;
+    let ca = files.write("ca.pem", &authority.pem);
+    let targets = || Targets::new("https://stock.shop").at([instance.address]).ca_file(&ca);
+    plain(targets().server_name("127.0.0.1")).call().await.unwrap();
+    let status = plain(targets()).call().await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "no certificate for that name");
+    let stranger = files.write("stranger.pem", &Authority::new().pem);
+    let untrusted = Targets::new("https://127.0.0.1").at([instance.address]).ca_file(stranger);
+    assert_eq!(plain(untrusted).call().await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn wrong_targets_are_told_all_at_once() {
+    let table = [
+        (Targets::new("stock:1"), "target: \"stock:1\" begins neither"),
+        (
+            Targets::new("http://stock").at(["10.0.0.1:1", "10.0.0.1", "a b:1"]),
+            "at[1]: \"10.0.0.1\" is not host:port",
+        ),
+        (
+            Targets::new("http://stock").at(["10.0.0.1:1", "10.0.0.1", "a b:1"]),
+            "at[2]: \"a b:1\" is not host:port",
+        ),
+        (Targets::new("http://stock").at(Vec::<Target>::new()), "at: 0 endpoints; 1 to 1000 are possible"),
+        (Targets::new("https://stock").server_name("a b"), "server_name"),
+    ];
+    for (targets, problem) in table {
+        let faults = balanced(targets).unwrap_err().to_string();
+        assert!(faults.contains(problem), "{faults}");
+    }
+}
+
+#[test]
+fn a_runtime_is_needed() {
+    let faults = balanced("http://stock").unwrap_err().to_string();
+    assert!(faults.contains("runtime: there is none"), "{faults}");
+}
