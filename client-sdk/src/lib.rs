@@ -44,6 +44,8 @@
 //! - Each call under a rule and each of its attempts is a `tracing` span (target `damper`). With the cargo
 //!   feature `metrics` counters and histograms go to the recorder of the process, see [`metrics`].
 //! - [`Damper::fixed`] and [`Damper::off`] need no control plane: they are for tests.
+//! - [`balanced`] makes a channel that knows its endpoints: a retry goes to another one, and one that fails alone is
+//!   ejected for a while.
 //! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
 //!
 //! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.
@@ -86,6 +88,10 @@ pub use control::fuzzing;
 #[cfg(all(doctest, feature = "manifest"))]
 #[doc = include_str!("../../docs/testing.md")]
 mod testing {}
+
+#[cfg(all(doctest, feature = "tls"))]
+#[doc = include_str!("../../docs/balanced.md")]
+mod balanced {}
 
 #[cfg(test)]
 mod scenarios;

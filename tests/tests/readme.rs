@@ -75,6 +75,13 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
                 let told = String::from_utf8_lossy(&output.stdout);
                 assert!(["3.00", "1.06", "1.02"].iter().all(|figure| told.contains(figure)), "{told}");
             }
+            "damper simulate -f control-plane/sim/scenarios/balanced.yaml" => {
+                let scenario = root().join("control-plane/sim/scenarios/balanced.yaml");
+                let output = binary::run("", &["simulate", "-f", &scenario.display().to_string()]);
+                let told = String::from_utf8_lossy(&output.stdout);
+                let during = told.lines().find(|line| line.starts_with("credit") && line.contains("during"));
+                assert!(during.is_some_and(|line| line.contains("99.9%") && line.contains("1.01")), "{told}");
+            }
             "damper completion bash" => {
                 let output = binary::run("", &["completion", "bash"]);
                 assert!(output.status.success() && !output.stdout.is_empty());
