@@ -5,6 +5,7 @@
 use anyhow::Result;
 
 use crate::command::Command;
+use crate::tools;
 
 /// `draw` makes tables and pictures anew; anything else is for a run.
 pub(crate) fn run(args: &[String]) -> Result<()> {
@@ -14,5 +15,6 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         .args(task)
         .args(args)
         .env("DAMPER_WEB_UI", "off")
+        .env("DAMPER_TEST_GO", tools::go()?)
         .run()
 }

