@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use super::connect::Connector;
 use super::connection;
 use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
-use super::targets::{Changes, Checked, Found, Name, Place, Source};
+use super::targets::{Changes, Checked, Name, Place};
 use crate::names::Names;
 
 /// From one look to the next.
@@ -33,9 +34,54 @@ pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
     let connector = Connector::new(&checked.target, checked.access);
     let mut crew =
         Crew { connector, shared, zone: checked.zone, lost, tasks: JoinSet::new(), kept: Vec::new() };
-    match checked.source {
-        Source::Names(names) => crew.look_up(names, &mut losses).await,
-        Source::Discover(changes) => crew.follow(changes).await,
+    let (mut names, mut changes, mut looks) = (checked.names, checked.changes, Looks::default());
+    loop {
+        let looked = Instant::now();
+        // Nothing is known yet where names are still to come.
+        if !names.is_empty() {
+            crew.keep(looks.all(&names).await);
+        }
+        tokio::select! {
+            () = sleep_until(looked + EVERY) => {}
+            _ = losses.recv() => sleep_until(looked + SOONEST).await,
+            changed = next(&mut changes) => names = changed,
+        }
+    }
+}
+
+/// The names that there are after the next change; never, if nobody says any.
+async fn next(changes: &mut Option<Changes>) -> Vec<Name> {
+    while let Some(saying) = changes {
+        match poll_fn(|cx| saying.as_mut().poll(cx)).await {
+            Some(Ok(names)) => return names,
+            Some(Err(problem)) => tracing::warn!(target: "damper", "endpoints not discovered: {problem}"),
+            None => *changes = None,
+        }
+    }
+    std::future::pending().await
+}
+
+/// Names that are looked up again and again.
+#[derive(Default)]
+struct Looks {
+    asking: Names,
+    /// The last addresses of each.
+    answers: HashMap<Name, Vec<SocketAddr>>,
+}
+
+impl Looks {
+    /// Where these names are.
+    async fn all(&mut self, names: &[Name]) -> Vec<Place> {
+        self.answers.retain(|name, _| names.contains(name));
+        for name in names {
+            match self.asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
+                Ok(addresses) if !addresses.is_empty() => _ = self.answers.insert(name.clone(), addresses),
+                Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
+                Err(problem) => tracing::debug!(target: "damper", "{problem}"),
+            }
+        }
+        let place = |name: &Name, address: &SocketAddr| Place { address: *address, zone: name.zone.clone() };
+        self.answers.iter().flat_map(|(name, found)| found.iter().map(move |at| place(name, at))).collect()
     }
 }
 
@@ -50,41 +96,8 @@ struct Crew {
 }
 
 impl Crew {
-    async fn look_up(&mut self, names: Vec<Name>, losses: &mut mpsc::Receiver<()>) {
-        let (mut asking, mut answers) = (Names::default(), HashMap::new());
-        loop {
-            let looked = Instant::now();
-            for (index, name) in names.iter().enumerate() {
-                match asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
-                    Ok(addresses) if !addresses.is_empty() => _ = answers.insert(index, addresses),
-                    Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
-                    Err(problem) => tracing::debug!(target: "damper", "{problem}"),
-                }
-            }
-            let addresses = |index| answers.get(&index).into_iter().flatten();
-            let places = names.iter().enumerate().flat_map(|(index, name)| {
-                addresses(index).map(|address| Place { address: *address, zone: name.zone.clone() })
-            });
-            self.keep(places.collect());
-            tokio::select! {
-                () = sleep_until(looked + EVERY) => {}
-                _ = losses.recv() => sleep_until(looked + SOONEST).await,
-            }
-        }
-    }
-
-    async fn follow(&mut self, mut changes: Changes) {
-        loop {
-            match poll_fn(|cx| changes.as_mut().poll(cx)).await {
-                Some(Ok(places)) => self.keep(places),
-                Some(Err(problem)) => tracing::warn!(target: "damper", "endpoints not discovered: {problem}"),
-                None => return std::future::pending().await,
-            }
-        }
-    }
-
     /// From now on these are the endpoints. No endpoint changes nothing, unless nothing was known.
-    fn keep(&mut self, mut places: Found) {
+    fn keep(&mut self, mut places: Vec<Place>) {
         places.sort_unstable_by_key(|place| place.address);
         places.dedup_by_key(|place| place.address);
         if places.len() > MAX_ENDPOINTS {

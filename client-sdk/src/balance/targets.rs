@@ -56,22 +56,17 @@ pub(super) struct Place {
 pub(super) struct Checked {
     /// Whom requests name, and whom certificates must be for.
     pub(super) target: Uri,
-    pub(super) source: Source,
+    /// Names to look up, which may be addresses.
+    pub(super) names: Vec<Name>,
+    /// Who says other names.
+    pub(super) changes: Option<Changes>,
     /// The caller's.
     pub(super) zone: Option<Arc<str>>,
     pub(super) access: Arc<Access>,
 }
 
-/// Who says which endpoints there are.
-pub(super) enum Source {
-    /// These names, which may be addresses.
-    Names(Vec<Name>),
-    /// Somebody else.
-    Discover(Changes),
-}
-
 /// A name to look up.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Name {
     pub(super) host: String,
     pub(super) port: u16,
@@ -82,11 +77,9 @@ pub(super) struct Name {
 pub(super) type Changes = Pin<Box<dyn PollChanges>>;
 
 pub(super) trait PollChanges: Send {
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Found, String>>>;
+    /// All that is there now.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<Name>, String>>>;
 }
-
-/// All that is there now.
-pub(super) type Found = Vec<Place>;
 
 impl Targets {
     /// The callee at `target`.
@@ -106,7 +99,7 @@ impl Targets {
     where
         D: Discover + Send + 'static,
         D::Key: Clone + Send,
-        D::Service: Into<SocketAddr>,
+        D::Service: Into<Target>,
         D::Error: fmt::Display,
     {
         let changes = Known { discover: Box::pin(discover), known: Vec::new() };
@@ -146,24 +139,24 @@ impl Targets {
         let target = address::parse(&self.target).map_err(|problem| faults.add("target", problem)).ok();
         let named: Vec<_> = target.iter().map(|uri| ("target".to_owned(), uri.clone())).collect();
         let access = Access::resolve(self.tls, Speaker::Code, &named, &|_| None, faults);
-        let source = match (self.at, self.discover) {
+        let names = match (&self.at, &self.discover) {
             (Some(_), Some(_)) => {
-                faults.add("discover", "the endpoints are said by `at` already");
-                None
+                faults.add("discover", "`at` names the endpoints already");
+                Vec::new()
             }
-            (None, Some(changes)) => Some(Source::Discover(changes)),
-            (Some(targets), None) => check_all(&targets, faults).map(Source::Names),
-            (None, None) => target.as_ref().map(|uri| Source::Names(vec![Name::of(uri)])),
+            (Some(targets), None) => check_all(targets, faults),
+            (None, Some(_)) => Vec::new(),
+            (None, None) => target.iter().map(Name::of).collect(),
         };
         let zone = self.zone.map(Arc::from);
-        Some(Checked { target: target?, source: source?, zone, access: Arc::new(access) })
+        Some(Checked { target: target?, names, changes: self.discover, zone, access: Arc::new(access) })
     }
 }
 
-fn check_all(targets: &[Target], faults: &mut Faults) -> Option<Vec<Name>> {
+fn check_all(targets: &[Target], faults: &mut Faults) -> Vec<Name> {
     if targets.is_empty() || targets.len() > MAX_ENDPOINTS {
         faults.add("at", format!("{} endpoints; 1 to {MAX_ENDPOINTS} are possible", targets.len()));
-        return None;
+        return Vec::new();
     }
     let mut names = Vec::with_capacity(targets.len());
     for (index, target) in targets.iter().enumerate() {
@@ -172,7 +165,7 @@ fn check_all(targets: &[Target], faults: &mut Faults) -> Option<Vec<Name>> {
             Err(problem) => faults.add(format!("at[{index}]"), problem),
         }
     }
-    Some(names)
+    names
 }
 
 impl Target {
@@ -234,7 +227,7 @@ impl From<SocketAddr> for Target {
 /// What a `Discover` has said so far.
 struct Known<D: Discover> {
     discover: Pin<Box<D>>,
-    known: Vec<(D::Key, SocketAddr)>,
+    known: Vec<(D::Key, Name)>,
 }
 
 // What is pinned is on the heap.
@@ -244,23 +237,25 @@ impl<D> PollChanges for Known<D>
 where
     D: Discover + Send,
     D::Key: Clone + Send,
-    D::Service: Into<SocketAddr>,
+    D::Service: Into<Target>,
     D::Error: fmt::Display,
 {
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Found, String>>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Vec<Name>, String>>> {
         let change = match std::task::ready!(self.discover.as_mut().poll_discover(cx)) {
             Some(Ok(change)) => change,
             Some(Err(error)) => return Poll::Ready(Some(Err(error.to_string()))),
             None => return Poll::Ready(None),
         };
         match change {
-            Change::Insert(key, place) => {
+            Change::Insert(key, target) => {
                 self.known.retain(|(known, _)| *known != key);
-                self.known.push((key, place.into()));
+                match target.into().name() {
+                    Ok(name) => self.known.push((key, name)),
+                    Err(problem) => return Poll::Ready(Some(Err(problem))),
+                }
             }
             Change::Remove(key) => self.known.retain(|(known, _)| *known != key),
         }
-        let places = self.known.iter().map(|(_, address)| Place { address: *address, zone: None });
-        Poll::Ready(Some(Ok(places.collect())))
+        Poll::Ready(Some(Ok(self.known.iter().map(|(_, name)| name.clone()).collect())))
     }
 }
