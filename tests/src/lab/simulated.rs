@@ -11,8 +11,8 @@ use std::time::Duration;
 use damper_core::{Code, CodeSet, Ratio};
 use damper_proto::manifest;
 use damper_sim::scenario::{
-    Arrivals, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter,
-    PeerQuota, PeerThrottling, RateFrom, Retries, Service, Strategy as Simulated, Target,
+    Arrivals, Balance, Fault, FaultKind, Flapping, Load, Method, Peer, PeerBackoff, PeerBudget, PeerCap,
+    PeerJitter, PeerQuota, PeerThrottling, RateFrom, Retries, Service, Strategy as Simulated, Target,
 };
 use damper_sim::{Spread, Trace, trace};
 
@@ -67,6 +67,10 @@ impl Scenario {
         let method = Method { name: METHOD.to_owned(), time: Spread::Fixed(time), calls };
         Service {
             instances: if is_bottom { self.bottoms() as u32 } else { 1 },
+            balance: match self.strategy {
+                Strategy::DamperBalanced => Balance::Balanced,
+                _ => Balance::Random,
+            },
             full_cost: percent(capacity.map_or(0, |capacity| capacity.refusal_percent)),
             workers: capacity.map(|_| 1),
             queue: capacity.map(|capacity| capacity.queue as u32),

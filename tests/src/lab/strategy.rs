@@ -4,8 +4,7 @@
 //! and the same waits where there are any. They differ only in what holds repeats back. Damper's steps build on each
 //! other from `damper-breaker` to `damper-deadline`; those after it add one thing each to `damper-deadline`.
 //!
-//! A strategy more is a variant here; what it needs in the process is in `stub`, for one in Go in `tests/lab-go`. A
-//! channel that balances by itself would take the place of the one that `stub` opens.
+//! A strategy more is a variant here; what it needs in the process is in `stub`, for one in Go in `tests/lab-go`.
 
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
@@ -46,6 +45,8 @@ pub enum Strategy {
     DamperRatio,
     /// And a repeat limit enforced at every callee.
     DamperLimit,
+    /// Damper with its defaults over balanced channels, in place of tonic's.
+    DamperBalanced,
     /// grpc-go's own retries under `retryThrottling`, with the 10 tokens of gRPC's example.
     GrpcThrottling,
     /// The retry quota of the AWS SDK for Go, as it is by default: 500 tokens, of which a retry costs 14.
@@ -87,7 +88,7 @@ impl Times {
 
 impl Strategy {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::None,
         Self::Naive,
         Self::Backoff,
@@ -99,6 +100,7 @@ impl Strategy {
         Self::DamperHedge,
         Self::DamperRatio,
         Self::DamperLimit,
+        Self::DamperBalanced,
         Self::GrpcThrottling,
         Self::AwsQuota,
         Self::Kitex,
@@ -120,6 +122,7 @@ impl Strategy {
             Self::DamperHedge => "damper-hedge",
             Self::DamperRatio => "damper-ratio",
             Self::DamperLimit => "damper-limit",
+            Self::DamperBalanced => "damper-balanced",
             Self::GrpcThrottling => "grpc-throttling",
             Self::AwsQuota => "aws-quota",
             Self::Kitex => "kitex",

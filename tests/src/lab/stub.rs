@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use damper_sdk::Damper;
+use damper_sdk::balance::Targets;
 use tonic::body::Body;
 use tonic::client::GrpcService;
 use tonic::transport::{Channel, Endpoint};
@@ -30,11 +31,18 @@ pub(super) fn next(spec: &Spec, damper: Option<&Damper>) -> anyhow::Result<Optio
     if spec.next.is_empty() {
         return Ok(None);
     }
-    let channel = channel(&spec.next)?;
     if let Some(damper) = damper {
-        let layer = damper.client_layer(&service(spec.layer + 1))?;
-        return Ok(Some(stub(layer.layer(channel), None)));
+        let callee = service(spec.layer + 1);
+        let layer = damper.client_layer(&callee)?;
+        return Ok(Some(match spec.strategy {
+            Strategy::DamperBalanced => {
+                let targets = Targets::new(format!("http://{callee}")).at(spec.next.iter().copied());
+                stub(layer.layer(damper_sdk::balanced(targets)?), None)
+            }
+            _ => stub(layer.layer(channel(&spec.next)?), None),
+        }));
     }
+    let channel = channel(&spec.next)?;
     let timeout = spec.times.attempt_of(spec.layer, spec.layers);
     let once = stub(channel, Some(timeout));
     Ok(Some(match Again::of(spec.strategy, spec.times.window()) {

@@ -66,8 +66,8 @@ const OTHERS: [Trouble; 7] = [
 /// the target names.
 pub(crate) fn short() -> Vec<Scenario> {
     use Strategy::{
-        Backoff, Damper, DamperBreaker, DamperDeadline, DamperHedge, DamperLimit, DamperRatio, DamperUp,
-        Naive, None, TowerBudget,
+        Backoff, Damper, DamperBalanced, DamperBreaker, DamperDeadline, DamperHedge, DamperLimit,
+        DamperRatio, DamperUp, Naive, None, TowerBudget,
     };
     let mut all = Vec::new();
     let mut add = |layers, trouble, strategies: &[Strategy]| {
@@ -82,7 +82,7 @@ pub(crate) fn short() -> Vec<Scenario> {
     add(LAYERS, Trouble::Lost, &[Naive, TowerBudget, DamperBreaker, Damper]);
     add(LAYERS, Trouble::Slow, &[None, Naive, Damper, DamperHedge]);
     add(LAYERS, Trouble::Overload, &[None, Naive, TowerBudget, Damper]);
-    add(LAYERS, Trouble::Partial, &[None, Naive, TowerBudget, Damper, DamperRatio]);
+    add(LAYERS, Trouble::Partial, &[None, Naive, TowerBudget, Damper, DamperRatio, DamperBalanced]);
     add(LAYERS, Trouble::Flapping, &[None, Naive, TowerBudget, Damper, DamperRatio]);
     for layers in LENGTHS.into_iter().filter(|layers| *layers != LAYERS) {
         for trouble in TARGETED {
