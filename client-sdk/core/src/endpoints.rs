@@ -31,10 +31,16 @@ mod ejection;
 mod outcomes;
 
 pub use self::ejection::{EJECTED_FOR, LONGEST};
-pub use self::outcomes::MIN_OUTCOMES;
+pub use self::outcomes::{Counts, MIN_OUTCOMES, REMEMBERED};
 
 /// Endpoints of one callee that are used at most.
 pub const MAX_ENDPOINTS: usize = 1_000;
+/// Channels of one callee in a process whose endpoints are reported at most.
+pub const MAX_REPORTED_CHANNELS: usize = 4;
+/// Endpoints of one callee that a process reports at most.
+pub const MAX_REPORTED: usize = 8;
+/// Of a longer name of a zone so many bytes are reported.
+pub const MAX_ZONE_BYTES: usize = 63;
 /// Failures in a row at least, before an endpoint is ejected for them.
 pub const ROW: u32 = 5;
 /// See the head of the module.
@@ -186,13 +192,16 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
                 Phase::Ejected => false,
             };
             let ejected_for = ejects.then(|| state.ejection.eject(now, || allows_ejected(endpoints, 0)));
-            ejected_for.flatten().map(Change::Ejected)
+            ejected_for.flatten().map(|time| {
+                state.outcomes.keep_row();
+                Change::Ejected(time)
+            })
         }
     }
 }
 
 /// What the last outcomes of all other endpoints that are used were.
-fn others<E: Endpoint>(endpoints: &[E], place: usize) -> outcomes::Counts {
+fn others<E: Endpoint>(endpoints: &[E], place: usize) -> Counts {
     let others = endpoints.iter().enumerate().filter(|(other, _)| *other != place);
     let used = others.map(|(_, endpoint)| endpoint.state()).filter(|state| !state.is_ejected());
     used.map(|state| state.outcomes.counts()).sum()
@@ -239,6 +248,12 @@ impl EndpointState {
     #[must_use]
     pub fn is_ejected(&self) -> bool {
         self.ejection.phase() != Phase::Used
+    }
+
+    /// Its last outcomes; since it was ejected for a row of failures, or came back, only those from then on.
+    #[must_use]
+    pub fn recent(&self) -> Counts {
+        self.outcomes.counts()
     }
 
     /// Attempts that succeeded and that failed, from the beginning.

@@ -3,6 +3,7 @@
 //! Attempts are remembered and not a span of time: a caller with a call every minute learns as much from five failures
 //! as one with thousands a second.
 
+use std::cmp;
 use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ use super::{CHANCE, ROW};
 /// A share of failures is taken of so many outcomes at least.
 pub const MIN_OUTCOMES: u32 = 20;
 /// So many are remembered.
-const REMEMBERED: u32 = 32;
+pub const REMEMBERED: u32 = 32;
 
 /// The upper half counts the outcomes, the lower half has a bit for each, the last one lowest; failures are ones.
 #[derive(Debug, Default)]
@@ -19,9 +20,11 @@ pub(super) struct Outcomes(AtomicU64);
 
 /// Outcomes, and how many of them were failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    all: u32,
-    failures: u32,
+pub struct Counts {
+    /// All of them.
+    pub all: u32,
+    /// Those that failed.
+    pub failures: u32,
 }
 
 impl Outcomes {
@@ -37,6 +40,17 @@ impl Outcomes {
 
     pub(super) fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Of an endpoint that is ejected for a row of failures only these say how it is now.
+    pub(super) fn keep_row(&self) {
+        let keep = |word: u64| {
+            let row = unpack(word).1.trailing_ones();
+            let bits = u64::from(u32::MAX.checked_shr(u32::BITS - row).unwrap_or_default());
+            (row >= ROW).then_some((u64::from(row) << REMEMBERED) | bits)
+        };
+        // None where there is no row: then all of them count.
+        _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep);
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -57,6 +71,14 @@ impl Outcomes {
 }
 
 impl Counts {
+    /// The lower share of failures first.
+    #[must_use]
+    pub fn by_share(self, other: Self) -> cmp::Ordering {
+        // None of no outcomes is no share.
+        let times = |failures: u32, all: u32| u64::from(failures) * u64::from(all.max(1));
+        times(self.failures, other.all).cmp(&times(other.failures, self.all))
+    }
+
     /// The share of failures to expect, as a fraction: Laplace's rule of succession.
     fn expected(self) -> (u64, u64) {
         (u64::from(self.failures) + 1, u64::from(self.all) + 2)
@@ -71,7 +93,8 @@ impl Counts {
     }
 
     /// At least half failed, and three times the share to expect by the others.
-    fn is_far_above(self, others: Self) -> bool {
+    #[must_use]
+    pub fn is_far_above(self, others: Self) -> bool {
         let (failures, all) = others.expected();
         let (own_failures, own) = (u64::from(self.failures), u64::from(self.all));
         self.all >= MIN_OUTCOMES && own_failures * 2 >= own && own_failures * all >= 3 * failures * own

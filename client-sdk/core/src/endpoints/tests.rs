@@ -263,3 +263,37 @@ fn verdicts_say_whether_the_endpoint_is_at_fault() {
         assert_eq!(outcome_of(&verdict), outcome, "{verdict:?}");
     }
 }
+
+#[test]
+fn of_an_endpoint_that_is_ejected_for_a_row_of_failures_only_the_row_is_recent() {
+    let endpoints = fakes(2);
+    succeed(&endpoints, 0, 27, at(1));
+    succeed(&endpoints, 1, 27, at(1));
+    fail(&endpoints, 0, 4, at(1));
+    assert_eq!(endpoints[0].state.recent(), Counts { all: 31, failures: 4 });
+    assert!(fail(&endpoints, 0, 1, at(1)).is_some());
+    assert_eq!(endpoints[0].state.recent(), Counts { all: 5, failures: 5 });
+    fail(&endpoints, 0, 1_000, at(1));
+    assert_eq!(endpoints[0].state.recent(), Counts { all: 32, failures: 32 });
+}
+
+#[test]
+fn of_an_endpoint_that_is_ejected_for_its_share_all_outcomes_are_recent() {
+    let endpoints = fakes(2);
+    succeed(&endpoints, 1, 32, at(1));
+    let ejected = (0..32).find(|_| {
+        succeed(&endpoints, 0, 1, at(1));
+        fail(&endpoints, 0, 1, at(1)).is_some()
+    });
+    assert!(ejected.is_some());
+    let Counts { all, failures } = endpoints[0].state.recent();
+    assert_eq!((all, failures), (20, 10));
+}
+
+#[test]
+fn the_higher_share_of_failures_is_the_greater_and_none_of_none_is_the_least() {
+    let counts = |failures, all| Counts { all, failures };
+    let mut shares = [counts(9, 20), counts(1, 1), counts(0, 0), counts(8, 32)];
+    shares.sort_by(|one, other| one.by_share(*other));
+    assert_eq!(shares, [counts(0, 0), counts(8, 32), counts(9, 20), counts(1, 1)]);
+}
