@@ -136,6 +136,7 @@ mod tests {
                 call: Target::new("a", "a.B/C"),
                 timeout: None,
                 bare: false,
+                restart: None,
                 arrivals: Arrivals::Open { even: true, rates },
             }],
             faults: Vec::new(),
