@@ -20,6 +20,7 @@ use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, 
 use foldhash::fast::RandomState;
 use http::Request;
 
+use crate::balance::Channels;
 use crate::client::replay::Memory;
 use crate::clock::Clock;
 use crate::failures::Room;
@@ -67,6 +68,7 @@ pub(crate) struct Callee {
     name: String,
     routes: ArcSwap<ByMethod>,
     other: ArcSwap<Known>,
+    channels: Channels,
     histograms: metrics::OfCallee,
 }
 
@@ -310,6 +312,7 @@ impl Callee {
             name: name.to_owned(),
             routes: ArcSwap::default(),
             other: ArcSwap::from_pointee(Known::new(None, room, kills.bell())),
+            channels: Channels::default(),
             histograms: metrics::OfCallee::new(name, detail),
         };
         callee.obey(kills);
@@ -327,6 +330,11 @@ impl Callee {
     /// The callee's own service name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The channels to it that know their endpoints.
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.channels
     }
 
     /// Every route with its method; the one of all further methods only if it was called.

@@ -19,13 +19,14 @@
 //!
 //! `discovery` says which endpoints there are, `connection` keeps one connected by what `connect` makes, `service`
 //! sends requests, `in_flight` counts them and reads what became of them, `tried` is how the layer above says which
-//! endpoints a call has been to.
+//! endpoints a call has been to, `figures` is what the control plane is told of them.
 
 mod body;
 mod connect;
 mod connection;
 mod discovery;
 mod endpoint;
+mod figures;
 mod in_flight;
 mod service;
 mod set;
@@ -40,6 +41,7 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 pub use self::body::BalancedBody;
+pub(crate) use self::figures::{Channels, Figures, Standing};
 pub(crate) use self::set::Shared;
 pub use self::targets::{Target, Targets};
 

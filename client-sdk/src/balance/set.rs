@@ -71,6 +71,11 @@ impl Shared {
         self.tell();
     }
 
+    /// The endpoints that there are now.
+    pub(super) fn set(&self) -> Arc<Set> {
+        self.set.load_full()
+    }
+
     /// Something has changed for who waits.
     pub(super) fn tell(&self) {
         self.changed.send_replace(());

@@ -1,9 +1,9 @@
 //! What this process tells the control plane about its calls and about what it serves.
 //!
-//! Counters are cumulative since the process began, so that a lost report loses nothing. A report names the
-//! routes and the served methods that changed since the last one of this stream. What was sent is remembered
-//! as one hash for each, where a route's gates stand included (there are at most 1,000 of either), and a long report goes out in parts below the
-//! limit for messages.
+//! Counters are cumulative since the process began, so that a lost report loses nothing. A report names the routes, the
+//! served methods and the callees with endpoints of which something changed since the last one of this stream. What was
+//! sent is remembered as one hash for each, where a route's gates stand included (there are at most 1,000 of each), and a
+//! long report goes out in parts below the limit for messages.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use damper_core::chain::Repeater;
 use damper_core::circuit::Phase;
+use damper_core::endpoints::MAX_ZONE_BYTES;
 use damper_core::repeat_limit::Served;
-use damper_core::{Code, Ending, Standing, Time};
+use damper_core::{Code, Ending, OTHER_METHOD, Standing, Time};
 use damper_proto::{convert, v1};
 
 use super::Shared;
 use super::failed::failed_calls;
-use crate::routes::{Engine, Known};
+use crate::balance::{Figures, Standing as EndpointStanding};
+use crate::routes::{Callee, Engine, Known};
 use crate::turns::Turns;
 
 /// How often, until the server says otherwise.
@@ -36,13 +38,21 @@ pub(super) struct Reporter {
     routes: HashMap<(String, String), u64>,
     /// The same of each served method.
     served: HashMap<String, u64>,
+    /// The same of the endpoints of each callee that has some.
+    endpoints: HashMap<String, u64>,
     /// The last part without routes and methods; none before the first report.
     totals: Option<v1::Report>,
 }
 
 impl Reporter {
     pub(super) fn new() -> Self {
-        Self { interval: INTERVAL, routes: HashMap::new(), served: HashMap::new(), totals: None }
+        Self {
+            interval: INTERVAL,
+            routes: HashMap::new(),
+            served: HashMap::new(),
+            endpoints: HashMap::new(),
+            totals: None,
+        }
     }
 
     /// Takes over the server's settings; false if they make no sense.
@@ -69,7 +79,13 @@ impl Reporter {
         }
         self.totals = Some(totals.clone());
         let since = prost_types::Duration::try_from(shared.engine.clock().now().since(Time::ZERO)).ok();
-        let report = |Part { routes, served, .. }| v1::Report { routes, served, since, ..totals.clone() };
+        let report = |Part { routes, served, endpoints, .. }| v1::Report {
+            routes,
+            served,
+            endpoints,
+            since,
+            ..totals.clone()
+        };
         parts.into_all().into_iter().map(report).collect()
     }
 
@@ -77,6 +93,7 @@ impl Reporter {
     pub(super) fn forget(&mut self) {
         self.routes.clear();
         self.served.clear();
+        self.endpoints.clear();
         self.totals = None;
     }
 
@@ -95,6 +112,10 @@ impl Reporter {
                 }
                 turns.done().await;
             }
+            if let Some(report) = self.endpoints(&callee) {
+                parts.with_room_for(&report).endpoints.push(report);
+                turns.done().await;
+            }
         }
         for (method, served) in engine.methods().all() {
             let report = served_report(&method, &served);
@@ -104,6 +125,22 @@ impl Reporter {
             turns.done().await;
         }
         parts
+    }
+}
+
+impl Reporter {
+    /// What is new of a callee's endpoints.
+    fn endpoints(&mut self, callee: &Callee) -> Option<v1::EndpointsReport> {
+        // Several callees together have no endpoints.
+        if callee.name() == OTHER_METHOD {
+            return None;
+        }
+        let figures = callee.channels().figures();
+        let report = endpoints_report(callee.name(), &figures);
+        if figures.count == 0 {
+            return self.endpoints.remove(callee.name()).map(|_| report);
+        }
+        is_news(&mut self.endpoints, callee.name().to_owned(), &report).then_some(report)
     }
 }
 
@@ -126,6 +163,7 @@ struct Parts {
 struct Part {
     routes: Vec<v1::RouteReport>,
     served: Vec<v1::ServedReport>,
+    endpoints: Vec<v1::EndpointsReport>,
     bytes: usize,
 }
 
@@ -164,6 +202,7 @@ fn totals(shared: &Shared) -> v1::Report {
         override_mode: super::mode_to_wire(status.override_mode),
         since: None,
         served: Vec::new(),
+        endpoints: Vec::new(),
     }
 }
 
@@ -218,6 +257,29 @@ fn state(standing: Standing) -> v1::RouteState {
     }
 }
 
+fn endpoints_report(callee: &str, figures: &Figures) -> v1::EndpointsReport {
+    let endpoint = |standing: &EndpointStanding| v1::EndpointReport {
+        address: standing.address.to_string(),
+        zone: standing.zone.as_deref().map(in_bounds).unwrap_or_default(),
+        connected: standing.is_connected,
+        ejected: standing.is_ejected,
+        in_flight: standing.in_flight,
+        recent: standing.recent.all,
+        recent_failures: standing.recent.failures,
+    };
+    v1::EndpointsReport {
+        callee_service: callee.to_owned(),
+        count: u32::try_from(figures.count).unwrap_or(u32::MAX),
+        worst: figures.worst.iter().map(endpoint).collect(),
+    }
+}
+
+/// Of a name of a zone as much as is reported.
+fn in_bounds(zone: &str) -> String {
+    let zone = zone.get(..zone.floor_char_boundary(MAX_ZONE_BYTES)).unwrap_or(zone);
+    zone.chars().filter(|letter| !letter.is_control()).collect()
+}
+
 fn served_report(method: &str, served: &Served) -> v1::ServedReport {
     v1::ServedReport {
         method: method.to_owned(),
@@ -232,11 +294,13 @@ fn served_report(method: &str, served: &Served) -> v1::ServedReport {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
 
     use prost::Message as _;
 
     use super::*;
+    use crate::balance::{Target, Targets};
 
     #[test]
     fn settings_outside_what_makes_sense_are_ignored() {
@@ -278,6 +342,48 @@ mod tests {
         assert!(turns >= 30, "{turns} turns");
         let routes: usize = parts.iter().map(|part| part.routes.len()).sum();
         assert_eq!(routes, damper_core::MAX_ROUTES);
+    }
+
+    /// Until something of the endpoints is told.
+    async fn endpoints_told(reporter: &mut Reporter, engine: &Engine) -> Vec<v1::EndpointsReport> {
+        let told = async {
+            loop {
+                let parts = reporter.changed(engine).await.into_all();
+                let told: Vec<_> = parts.into_iter().flat_map(|part| part.endpoints).collect();
+                if !told.is_empty() {
+                    return told;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), told).await.expect("endpoints are told")
+    }
+
+    #[tokio::test]
+    async fn endpoints_are_told_until_the_last_channel_is_gone_and_only_when_they_change() {
+        let engine = Engine::new("orders", "default");
+        let callee = engine.callee("stock").unwrap();
+        let layer = crate::ClientLayer::new(Arc::clone(&engine), callee);
+        let ports = 1..=10;
+        let addresses = ports.map(|port| Target::new(format!("127.0.0.1:{port}")).zone("zone-a".repeat(20)));
+        let channel = crate::balanced(Targets::new("http://stock").at(addresses)).unwrap();
+        let services = [layer.layer(channel.clone()), layer.layer(channel)];
+        let mut reporter = Reporter::new();
+
+        let told = endpoints_told(&mut reporter, &engine).await;
+        let v1::EndpointsReport { callee_service, count, worst } = &told[0];
+        assert_eq!((callee_service.as_str(), *count, worst.len()), ("stock", 10, 8));
+        assert_eq!(worst[0].address, "127.0.0.1:1");
+        assert_eq!(worst[0].zone.len(), MAX_ZONE_BYTES);
+        assert!(!worst[0].connected && !worst[0].ejected && worst[0].recent == 0, "{worst:?}");
+        assert!(reporter.changed(&engine).await.is_empty(), "nothing has changed");
+        reporter.forget();
+        assert_eq!(endpoints_told(&mut reporter, &engine).await, told, "on a new stream all of it");
+
+        drop(services);
+        let gone = endpoints_told(&mut reporter, &engine).await;
+        assert_eq!((gone[0].count, gone[0].worst.len()), (0, 0));
+        assert!(reporter.changed(&engine).await.is_empty(), "once");
     }
 
     #[test]

@@ -285,7 +285,7 @@ async fn a_status_that_a_service_in_the_process_returns_is_judged_by_its_code() 
 async fn what_the_process_itself_refuses_is_no_failure_of_the_callee() {
     async fn refused<S, B>(inner: S)
     where
-        S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+        S: Service<Request<Body>, Response = Response<B>, Error: Into<BoxError>> + Clone + 'static,
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let engine = engine(Policy { circuit_breaker: Some(CircuitBreaker::default()), ..enforce() });

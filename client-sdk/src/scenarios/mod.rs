@@ -82,7 +82,7 @@ pub(crate) fn layer(engine: &Arc<Engine>) -> ClientLayer {
     ClientLayer::new(Arc::clone(engine), engine.callee("inventory").unwrap())
 }
 
-pub(crate) fn governed<S>(engine: &Arc<Engine>, inner: S) -> ClientService<S> {
+pub(crate) fn governed<S: 'static>(engine: &Arc<Engine>, inner: S) -> ClientService<S> {
     layer(engine).layer(inner)
 }
 

@@ -215,6 +215,22 @@ impl Client {
         }
     }
 
+    /// The endpoints of this callee, or of all if it is empty, of all pages.
+    pub(crate) async fn all_endpoints(&self, callee: &str) -> Result<v1::ListEndpointsResponse, Error> {
+        let mut callees = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request =
+                v1::ListEndpointsRequest { callee_service: callee.to_owned(), page_size: PAGE, page_token };
+            let page = self.answer(self.fleet.clone().list_endpoints(request)).await?;
+            callees.extend(page.callees);
+            if page.next_page_token.is_empty() {
+                return Ok(v1::ListEndpointsResponse { callees, ..page });
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
     /// Figures and what changes of them, until the server ends it.
     pub(crate) async fn watch(
         &self,

@@ -39,9 +39,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands::{
-    apply, audit, chain, clients, completion, diff, doctor, explain, export, failures, guards, history,
-    import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats, store,
-    token, unkill, whoami,
+    apply, audit, chain, clients, completion, diff, doctor, endpoints, explain, export, failures, guards,
+    history, import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats,
+    store, token, unkill, whoami,
 };
 use crate::exit::Error;
 
@@ -129,6 +129,8 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Show recent failed calls of a route
     Failures(failures::FailuresArgs),
+    /// Show callees' endpoints and which of them fail
+    Endpoints(endpoints::EndpointsArgs),
     /// Diagnose problems and suggest fixes
     Doctor(doctor::DoctorArgs),
     /// Decide about a store that was emptied, replaced or set back
@@ -189,6 +191,7 @@ async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
         Command::Replicas(args) => replicas::run(&session, args).await,
         Command::Stats(args) => stats::run(&session, args).await,
         Command::Failures(args) => failures::run(&session, args).await,
+        Command::Endpoints(args) => endpoints::run(&session, args).await,
         Command::Doctor(args) => doctor::run(&session, args).await,
         Command::Store(command) => store::run(&session, command).await,
         Command::Token(command) => token::run(&session, command).await,

@@ -99,6 +99,7 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("WatchConvergence", long(VIEWER, false, true)),
             ("GetChain", VIEWER),
             ("Diagnose", VIEWER),
+            ("ListEndpoints", VIEWER),
             ("ListReplicas", VIEWER),
         ],
     ),

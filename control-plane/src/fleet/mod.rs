@@ -5,6 +5,7 @@
 mod clients;
 mod convergence;
 mod diagnose;
+mod endpoints;
 mod routes;
 mod watch;
 
@@ -79,6 +80,13 @@ impl v1::fleet_server::Fleet for Fleet {
     ) -> Result<Response<v1::DiagnoseResponse>, Status> {
         within(self.shared.settings.unary_deadline, diagnose::diagnose(&self.shared, request.into_inner()))
             .await
+    }
+
+    async fn list_endpoints(
+        &self,
+        request: Request<v1::ListEndpointsRequest>,
+    ) -> Result<Response<v1::ListEndpointsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, endpoints::list(&self.shared, request.into_inner())).await
     }
 
     async fn list_replicas(

@@ -53,6 +53,8 @@ impl Stats {
                 books.hearing.opened(caller(session), now);
             }
             instance.opened(session.serves());
+            // The first report of a stream names all that there are.
+            books.totals_of.give_back(&session.class.service, instance.endpoints_mut().forget());
         }
     }
 
@@ -64,6 +66,8 @@ impl Stats {
             let was_connected = instance.is_connected();
             instance.closed(now);
             if was_connected && !instance.is_connected() {
+                let bytes = instance.endpoints_mut().forget();
+                books.totals_of.give_back(&session.class.service, bytes);
                 books.hearing.closed(&caller(session), now);
             }
         }

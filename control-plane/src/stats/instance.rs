@@ -7,6 +7,7 @@ use std::time::Duration;
 use damper_core::{Code, Ending, Fate};
 use damper_proto::v1;
 
+use super::endpoints::Endpoints;
 use super::origin::{Origin, Origins};
 use super::tally::{self, Tally};
 use super::{Route, Served};
@@ -103,6 +104,7 @@ pub(super) struct Instance {
     routes: HashMap<Route, Reported>,
     /// What it serves, by method.
     served: HashMap<Arc<str>, Served>,
+    endpoints: Endpoints,
     /// The names shared by its routes.
     caller: Option<(Arc<str>, Arc<str>)>,
     streams: usize,
@@ -121,6 +123,7 @@ impl Instance {
         Self {
             routes: HashMap::new(),
             served: HashMap::new(),
+            endpoints: Endpoints::default(),
             caller: None,
             streams: 0,
             gone_since: None,
@@ -181,6 +184,14 @@ impl Instance {
 
     pub(super) fn served_mut(&mut self) -> &mut HashMap<Arc<str>, Served> {
         &mut self.served
+    }
+
+    pub(super) fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    pub(super) fn endpoints_mut(&mut self) -> &mut Endpoints {
+        &mut self.endpoints
     }
 
     /// The service whose process this is; none before its first report.
@@ -244,6 +255,7 @@ impl Instance {
     pub(super) fn begin_anew(&mut self) {
         self.routes = HashMap::new();
         self.served = HashMap::new();
+        self.endpoints.forget();
     }
 
     /// All its totals, as of its last report.
@@ -260,7 +272,8 @@ impl Instance {
 
     /// How many bytes its totals take.
     pub(super) fn bytes(&self) -> usize {
-        self.routes.values().map(Reported::bytes).sum::<usize>() + self.served.len() * SERVED_BYTES
+        let routes: usize = self.routes.values().map(Reported::bytes).sum();
+        routes + self.served.len() * SERVED_BYTES + self.endpoints.bytes()
     }
 
     /// Notes a report and whether totals in it fell.

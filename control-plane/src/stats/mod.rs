@@ -9,6 +9,7 @@
 //! ending was real or what would have been. Amplification = attempts / calls.
 
 mod busiest;
+mod endpoints;
 mod failures;
 mod heard;
 mod instance;
@@ -264,7 +265,7 @@ impl Stats {
             books.make_room(now);
         }
         let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) else {
-            return (report.routes.len() + report.served.len()) as u64;
+            return (report.routes.len() + report.served.len() + report.endpoints.len()) as u64;
         };
         instance.note_serves(report.serves);
         let origin = instance.origin(at, start);
@@ -317,6 +318,12 @@ impl Stats {
         };
         for part in &report.served {
             left_out += u64::from(!books.served.report(part, &mut by, self.max_routes));
+        }
+        // Of a stream that is left they are those of before.
+        if !is_left {
+            let endpoints = instance.endpoints_mut();
+            left_out +=
+                report.endpoints.iter().filter(|part| !endpoints.take(part, &mut room)).count() as u64;
         }
         for (shares, had, left) in [
             (&mut books.totals_of, had, room),

@@ -1,3 +1,4 @@
+mod endpoints;
 mod kills;
 mod past;
 
@@ -524,6 +525,15 @@ fn largest() -> v1::Report {
         since: Some(prost_types::Duration { seconds: i64::MAX, nanos: i32::MAX }),
         served: vec![served],
         serves: true,
+        endpoints: vec![v1::EndpointsReport {
+            callee_service: "stock".to_owned(),
+            count: 4_000,
+            worst: vec![v1::EndpointReport {
+                address: "10.0.0.1:80".to_owned(),
+                in_flight: u32::MAX,
+                ..Default::default()
+            }],
+        }],
     }
 }
 

@@ -23,7 +23,7 @@ impl Stats {
     /// reported yet.
     pub(crate) fn totals(&self, session: &Session) -> (Vec<v1::Report>, Duration) {
         let now = self.now();
-        let (routes, served, since, age) = {
+        let (routes, served, endpoints, since, age) = {
             let books = self.books();
             let instance = books.instances.get(&InstanceId::of(session));
             let Some((instance, last)) = instance.and_then(|it| Some((it, it.last_report()?))) else {
@@ -36,6 +36,7 @@ impl Stats {
             (
                 routes,
                 served,
+                instance.endpoints().told(),
                 instance.start().map(|start| last.saturating_sub(start)),
                 now.saturating_sub(last),
             )
@@ -61,6 +62,9 @@ impl Stats {
         }
         for part in served {
             place(part.encoded_len(), &mut |report| report.served.push(part.clone()));
+        }
+        for part in endpoints {
+            place(part.encoded_len(), &mut |report| report.endpoints.push(part.clone()));
         }
         (reports, age)
     }

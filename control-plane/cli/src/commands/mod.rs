@@ -7,6 +7,7 @@ pub(crate) mod clients;
 pub(crate) mod completion;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod endpoints;
 pub(crate) mod explain;
 pub(crate) mod export;
 pub(crate) mod failures;

@@ -9,6 +9,7 @@ mod apply;
 mod bad_input;
 mod commands;
 mod doctor;
+mod endpoints;
 mod exit_status;
 mod failures;
 mod guards;

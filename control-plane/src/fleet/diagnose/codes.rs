@@ -126,6 +126,12 @@ codes! {
     CONTEXT_LOST = "context_lost", Warning,
         "Calls of a service are made outside the request that they belong to, so that chains end there.",
         "Start tasks with `damper_sdk::spawn`, or hand the request's `Context` over with its `scope`.";
+    ENDPOINT_FAILING = "endpoint_failing", Warning,
+        "Some endpoints of a callee fail, or nobody is connected to them, while the others are well.",
+        "Look at the instances at these addresses: restart or replace them. Clients that have ejected them leave them alone by themselves until they answer again.";
+    RETRIES_MEET_ONE_ENDPOINT = "retries_meet_one_endpoint", Hint,
+        "A rule repeats calls to a callee of which every client knows one endpoint only, so that a retry meets the same instance again.",
+        "Run more instances, or give clients a name that has the addresses of all of them, in Kubernetes that of a headless service. If one is all there is, allow fewer attempts.";
     FAILING_WITHOUT_RULE = "failing_without_rule", Hint,
         "Calls of a route fail and no rule applies to it.",
         "See what a rule would do: `damper rules init` proposes one in observe.";

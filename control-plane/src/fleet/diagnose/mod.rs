@@ -7,6 +7,7 @@
 mod clients;
 mod codes;
 mod doors;
+mod endpoints;
 mod replicas;
 mod routes;
 mod rules;
@@ -57,6 +58,7 @@ struct Picture {
     /// All routes.
     rows: Arc<[Arc<Row>]>,
     served: Vec<(Method, v1::ServedRates)>,
+    endpoints: Vec<v1::CalleeEndpoints>,
     /// Instance ids that several processes report under, with their services.
     shared_ids: Vec<(String, String)>,
     /// How late a client may be to confirm what it was sent.
@@ -117,6 +119,7 @@ fn picture(shared: &Shared, service: String, over: Over) -> Picture {
         clients: shared.hub.described(sessions, &table, LISTED).collect(),
         rows: shared.stats.rows_over(over, &table),
         served: shared.stats.served_rates(over),
+        endpoints: shared.stats.endpoints(""),
         shared_ids: shared.stats.shared_ids(),
         lags_after: shared.settings.lags_after,
         replicas: crate::replicas::list(shared).replicas,
@@ -130,8 +133,15 @@ impl Picture {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
-        let checks =
-            [store::CHECKS, replicas::CHECKS, doors::CHECKS, clients::CHECKS, routes::CHECKS, rules::CHECKS];
+        let checks = [
+            store::CHECKS,
+            replicas::CHECKS,
+            doors::CHECKS,
+            clients::CHECKS,
+            routes::CHECKS,
+            endpoints::CHECKS,
+            rules::CHECKS,
+        ];
         for check in checks.into_iter().flatten() {
             let found = (check.find)(self);
             let result = match found.len() {

@@ -31,6 +31,7 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
         clients: nobody,
         rows: Arc::new([]),
         served: Vec::new(),
+        endpoints: Vec::new(),
         shared_ids: Vec::new(),
         lags_after: Duration::from_secs(10),
         replicas: Vec::new(),
@@ -259,4 +260,58 @@ fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
     let told = told(vec![row("s.S/Get", 60, 6.0), row("s.S/Put", 500, 50.0)]);
     let message = "500 processes make 50.0 calls/s together, and no repeat limit is enforced";
     assert_eq!(told, [("* * stock *".to_owned(), message.to_owned())]);
+}
+
+/// A route to `stock` with so many calls a second.
+fn route_to_stock(calls_per_s: f64) -> Arc<[Arc<Row>]> {
+    let key = v1::RouteKey {
+        caller_service: "shop".to_owned(),
+        caller_cluster: "default".to_owned(),
+        callee_service: "stock".to_owned(),
+        callee_method: "s.S/Get".to_owned(),
+    };
+    let stats = v1::RouteStats { calls_per_s, ..Default::default() };
+    [Arc::new(Row { route: Route::read(&key).unwrap(), stats })].into()
+}
+
+fn endpoints_of_stock(count: u32, problem: &str) -> v1::CalleeEndpoints {
+    v1::CalleeEndpoints {
+        callee_service: "stock".to_owned(),
+        clients: 4,
+        count,
+        problem: problem.to_owned(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn an_endpoint_that_fails_is_told_of_callees_that_are_called() {
+    let mut picture = picture(v1::Mode::Enforce, DAY);
+    picture.endpoints = vec![endpoints_of_stock(3, "1 of 3 endpoints of stock fails")];
+    picture.rows = route_to_stock(1.0);
+    let findings = picture.diagnosis().findings;
+    let told = findings.iter().find(|finding| finding.code == "endpoint_failing").unwrap();
+    assert_eq!((&*told.subject, &*told.message), ("* * stock *", "1 of 3 endpoints of stock fails"));
+    assert_eq!(told.severity(), v1::Severity::Warning);
+    let is_told = |picture: &Picture| codes(picture).contains(&"endpoint_failing".to_owned());
+    picture.service = "shop".to_owned();
+    assert!(is_told(&picture), "it calls stock");
+    picture.service = "price".to_owned();
+    assert!(!is_told(&picture));
+    picture.service = String::new();
+    picture.rows = route_to_stock(0.0);
+    assert!(!is_told(&picture), "nobody calls it");
+}
+
+#[test]
+fn retries_that_can_only_meet_the_same_endpoint_are_told() {
+    let is_told = |mode, count| {
+        let mut picture = picture(mode, DAY);
+        picture.endpoints = vec![endpoints_of_stock(count, "")];
+        picture.rows = route_to_stock(1.0);
+        codes(&picture).contains(&"retries_meet_one_endpoint".to_owned())
+    };
+    assert!(is_told(v1::Mode::Enforce, 1));
+    assert!(!is_told(v1::Mode::Enforce, 2), "there is another");
+    assert!(!is_told(v1::Mode::Observe, 1), "nothing is retried");
 }

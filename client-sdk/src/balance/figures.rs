@@ -1,0 +1,94 @@
+//! How the endpoints of a callee stand, for the control plane.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use damper_core::endpoints::{Counts, Endpoint as _, MAX_REPORTED, MAX_REPORTED_CHANNELS};
+
+use super::Balanced;
+use super::endpoint::Endpoint;
+use super::set::Shared;
+
+/// The channels to one callee. They are not kept: a channel ends with its last user.
+#[derive(Debug, Default)]
+pub(crate) struct Channels(Mutex<Vec<Weak<Shared>>>);
+
+/// Of all channels to one callee.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    /// All endpoints.
+    pub(crate) count: usize,
+    /// At most [`MAX_REPORTED`], the worst first.
+    pub(crate) worst: Vec<Standing>,
+}
+
+/// How an endpoint stands.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) address: SocketAddr,
+    pub(crate) zone: Option<Arc<str>>,
+    pub(crate) is_connected: bool,
+    pub(crate) is_ejected: bool,
+    pub(crate) in_flight: u32,
+    pub(crate) recent: Counts,
+}
+
+impl Channels {
+    /// Adds a channel; nothing where it is known, or where there are [`MAX_REPORTED_CHANNELS`].
+    pub(crate) fn add(&self, channel: &Balanced) {
+        let new = Arc::downgrade(channel.shared());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|channel| channel.strong_count() > 0);
+        if known.len() < MAX_REPORTED_CHANNELS && !known.iter().any(|channel| channel.ptr_eq(&new)) {
+            known.push(new);
+        }
+    }
+
+    /// How their endpoints stand now. One that several of them know is one.
+    pub(crate) fn figures(&self) -> Figures {
+        let channels = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut endpoints = BTreeMap::<SocketAddr, Standing>::new();
+        for channel in channels.iter().filter_map(Weak::upgrade) {
+            for endpoint in channel.set().endpoints() {
+                let more = Standing::of(endpoint);
+                endpoints.entry(more.address).and_modify(|known| known.join(&more)).or_insert(more);
+            }
+        }
+        let mut worst: Vec<_> = endpoints.into_values().collect();
+        let count = worst.len();
+        worst.sort_by(Standing::by_badness);
+        worst.truncate(MAX_REPORTED);
+        Figures { count, worst }
+    }
+}
+
+impl Standing {
+    fn of(endpoint: &Endpoint) -> Self {
+        let state = endpoint.state();
+        Self {
+            address: endpoint.place.address,
+            zone: endpoint.place.zone.clone(),
+            is_connected: endpoint.is_connected(),
+            is_ejected: state.is_ejected(),
+            in_flight: state.in_flight(),
+            recent: state.recent(),
+        }
+    }
+
+    /// The same endpoint by another channel.
+    fn join(&mut self, other: &Self) {
+        self.is_connected &= other.is_connected;
+        self.is_ejected |= other.is_ejected;
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
+        self.recent = [self.recent, other.recent].into_iter().sum();
+    }
+
+    /// The worse one first.
+    fn by_badness(&self, other: &Self) -> Ordering {
+        let states = |standing: &Self| (standing.is_connected, !standing.is_ejected);
+        let by_share = || self.recent.by_share(other.recent).reverse();
+        states(self).cmp(&states(other)).then_with(by_share).then_with(|| self.address.cmp(&other.address))
+    }
+}

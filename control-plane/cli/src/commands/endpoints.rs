@@ -1,0 +1,64 @@
+//! `damper endpoints [CALLEE]`: how the endpoints of callees stand, over all clients whose channels know them.
+
+use clap::Args;
+use damper_proto::v1;
+
+use crate::Session;
+use crate::client::Client;
+use crate::commands::replicas;
+use crate::exit::Error;
+use crate::output::{Align, Table, message, printable, show};
+
+/// Arguments of `damper endpoints`.
+#[derive(Args, Debug)]
+pub(crate) struct EndpointsArgs {
+    /// Only those of this callee
+    #[arg(value_name = "CALLEE", default_value = "", hide_default_value = true)]
+    callee: String,
+}
+
+/// Shows the endpoints, the worst of each callee first.
+pub(crate) async fn run(session: &Session, args: EndpointsArgs) -> Result<(), Error> {
+    let client = Client::connect(&session.server).await?;
+    let response = client.all_endpoints(&args.callee).await?;
+    replicas::warn_of(&response.missing_replicas);
+    if response.callees.is_empty() {
+        message("no endpoint: no connected client reports a balanced channel to such a callee");
+    }
+    show(session.format, &response, || screen(&response))
+}
+
+/// What is wrong below the table.
+fn screen(response: &v1::ListEndpointsResponse) -> String {
+    let problems = response.callees.iter().filter(|callee| !callee.problem.is_empty());
+    let lines: String = problems.map(|callee| format!("{}\n", printable(&callee.problem))).collect();
+    let gap = if lines.is_empty() { "" } else { "\n" };
+    format!("{}{gap}{lines}", table(response))
+}
+
+fn table(response: &v1::ListEndpointsResponse) -> Table {
+    let mut table = Table::new(&[
+        ("CALLEE", Align::Left),
+        ("ENDPOINT", Align::Left),
+        ("ZONE", Align::Left),
+        ("FAILED", Align::Left),
+        ("IN FLIGHT", Align::Right),
+        ("EJECTED", Align::Left),
+        ("NOT CONNECTED", Align::Left),
+    ]);
+    for callee in &response.callees {
+        for endpoint in &callee.endpoints {
+            let of_clients = |count: u32| format!("{count} of {}", endpoint.clients);
+            table.row([
+                callee.callee_service.clone(),
+                endpoint.address.clone(),
+                endpoint.zone.clone(),
+                format!("{} of {}", endpoint.recent_failures, endpoint.recent),
+                endpoint.in_flight.to_string(),
+                of_clients(endpoint.ejected),
+                of_clients(endpoint.not_connected),
+            ]);
+        }
+    }
+    table
+}
