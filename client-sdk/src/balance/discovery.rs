@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use damper_core::endpoints::{Endpoint as _, MAX_ENDPOINTS};
@@ -41,24 +42,40 @@ pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
         if !names.is_empty() {
             crew.keep(looks.all(&names).await);
         }
-        tokio::select! {
-            () = sleep_until(looked + EVERY) => {}
-            _ = losses.recv() => sleep_until(looked + SOONEST).await,
-            changed = next(&mut changes) => names = changed,
+        let mut due = looked + EVERY;
+        loop {
+            tokio::select! {
+                () = sleep_until(due) => break,
+                Some(()) = losses.recv(), if due > looked + SOONEST => due = looked + SOONEST,
+                changed = next(&mut changes) => {
+                    names = changed;
+                    break;
+                }
+            }
         }
     }
 }
 
-/// The names that there are after the next change; never, if nobody says any.
+/// The names that there are after the next changes, as many as are known at once; never, if nobody says any.
 async fn next(changes: &mut Option<Changes>) -> Vec<Name> {
-    while let Some(saying) = changes {
-        match poll_fn(|cx| saying.as_mut().poll(cx)).await {
-            Some(Ok(names)) => return names,
-            Some(Err(problem)) => tracing::warn!(target: "damper", "endpoints not discovered: {problem}"),
-            None => *changes = None,
+    let mut names = None;
+    poll_fn(|cx| {
+        while let Some(saying) = changes {
+            match saying.as_mut().poll(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Some(Ok(changed))) => names = Some(changed),
+                Poll::Ready(Some(Err(problem))) => {
+                    tracing::warn!(target: "damper", "endpoints not discovered: {problem}");
+                    // It may fail again at once.
+                    cx.waker().wake_by_ref();
+                    break;
+                }
+                Poll::Ready(None) => *changes = None,
+            }
         }
-    }
-    std::future::pending().await
+        names.take().map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
 }
 
 /// Names that are looked up again and again.

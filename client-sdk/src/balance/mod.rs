@@ -47,7 +47,7 @@ pub use self::targets::{Target, Targets};
 
 /// A channel to all endpoints of a callee. Clones are the same one; the connections end with the last of them.
 ///
-/// Made by [`balanced`](crate::balanced).
+/// Made by [`balanced`].
 #[derive(Clone)]
 pub struct Balanced {
     shared: Arc<Shared>,

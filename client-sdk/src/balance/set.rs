@@ -66,6 +66,17 @@ impl Shared {
         (scheme, authority.unwrap_or_else(|| Authority::from_static("localhost")))
     }
 
+    /// The endpoints that there are now.
+    #[cfg(test)]
+    pub(crate) fn set(&self) -> Arc<Set> {
+        self.set.load_full()
+    }
+
+    #[cfg(test)]
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
     pub(super) fn replace(&self, set: Set) {
         self.set.store(Arc::new(set));
         self.tell();
