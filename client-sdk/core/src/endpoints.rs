@@ -7,8 +7,9 @@
 //!   failed as often as the others, or
 //! - at least half of its last [`MIN_OUTCOMES`] or more outcomes are failures, and three times the others' share.
 //!
-//! So nothing is ejected when all fail alike, and never more than half of the endpoints. After [`EJECTED_FOR`], which
-//! doubles each time up to [`LONGEST`], a request a second probes it until one succeeds.
+//! So hardly any is ejected when all fail alike, and never more than half of the endpoints. After [`EJECTED_FOR`]
+//! one request probes it, and another each second while nothing is known of the first. One that fails ejects it again,
+//! for twice as long, up to [`LONGEST`].
 //!
 //! Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing"; outlier ejection as in Envoy and gRFC
 //! A50. Their success-rate test compares standard deviations, which no endpoint of fewer than five can fail; comparing
@@ -84,8 +85,8 @@ impl<E: Endpoint> Endpoint for Arc<E> {
     }
 }
 
-/// The endpoints that a call has tried: the slot numbers, modulo 64. Where there are more endpoints than that, one that
-/// is taken for another is avoided in vain, and there is always a third.
+/// The endpoints that a call has tried: the slot numbers, modulo 64. Of more than 64 endpoints some share a number and
+/// are avoided together; there are enough others then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried(u64);
 
@@ -96,6 +97,12 @@ impl Tried {
     /// Adds the endpoint with this slot.
     pub fn insert(&mut self, slot: u32) {
         self.0 |= 1 << (slot % u64::BITS);
+    }
+
+    /// All of both.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     fn contains(self, slot: u32) -> bool {
@@ -183,15 +190,18 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
         Outcome::Failed => {
             state.failures.fetch_add(1, Ordering::Relaxed);
             state.outcomes.push(true);
+            let others = others(endpoints, place);
             let ejects = match state.ejection.phase() {
-                Phase::Used => {
-                    allows_ejected(endpoints, 1) && state.outcomes.are_worse_than(others(endpoints, place))
+                Phase::Used => allows_ejected(endpoints, 1, now) && state.outcomes.are_worse_than(others),
+                // The others have come to fail as well.
+                Phase::Probed if others.mostly_fail() => {
+                    return state.ejection.returned(now).then_some(Change::Returned);
                 }
                 Phase::Probed => true,
                 // An attempt from before.
                 Phase::Ejected => false,
             };
-            let ejected_for = ejects.then(|| state.ejection.eject(now, || allows_ejected(endpoints, 0)));
+            let ejected_for = ejects.then(|| state.ejection.eject(now, || allows_ejected(endpoints, 0, now)));
             ejected_for.flatten().map(|time| {
                 state.outcomes.keep_row();
                 Change::Ejected(time)
@@ -200,16 +210,17 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
     }
 }
 
-/// What the last outcomes of all other endpoints that are used were.
+/// What the last outcomes of all other endpoints that are connected and used were.
 fn others<E: Endpoint>(endpoints: &[E], place: usize) -> Counts {
     let others = endpoints.iter().enumerate().filter(|(other, _)| *other != place);
-    let used = others.map(|(_, endpoint)| endpoint.state()).filter(|state| !state.is_ejected());
-    used.map(|state| state.outcomes.counts()).sum()
+    let used = others.filter(|(_, endpoint)| endpoint.is_connected() && !endpoint.state().is_ejected());
+    used.map(|(_, endpoint)| endpoint.state().outcomes.counts()).sum()
 }
 
-/// Whether no more than half of the endpoints are ejected, with so many more.
-fn allows_ejected<E: Endpoint>(endpoints: &[E], more: usize) -> bool {
-    let ejected = endpoints.iter().filter(|endpoint| endpoint.state().is_ejected()).count();
+/// Whether no more than half of the endpoints are ejected, with so many more. One whose time is over does not count:
+/// nobody may send it a probe.
+fn allows_ejected<E: Endpoint>(endpoints: &[E], more: usize, now: Time) -> bool {
+    let ejected = endpoints.iter().filter(|endpoint| !endpoint.state().ejection.is_usable(now)).count();
     (ejected + more) * 2 <= endpoints.len()
 }
 

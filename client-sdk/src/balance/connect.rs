@@ -23,7 +23,7 @@ use tower_service::Service;
 
 use super::endpoint::Sender;
 
-/// A connection, TLS and HTTP/2 included, is made in this time.
+/// TCP and TLS have so long.
 const WITHIN: Duration = Duration::from_secs(5);
 /// A peer that says nothing for so long is asked by TCP whether it is there, and what it does not acknowledge for so
 /// long is lost.

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::endpoints::Endpoint as _;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, sleep};
 
@@ -35,30 +34,33 @@ pub(super) async fn run(
                 endpoint.connected(sender);
                 shared.tell();
                 let begun = Instant::now();
-                // Where its task ended before its time, so does the runtime.
-                let has_broken = end.await.is_ok_and(|end| end.is_err());
-                let was_busy = endpoint.state().in_flight() > 0;
+                let ended = end.await;
                 endpoint.disconnected();
-                if has_broken && was_busy {
-                    shared.connection_lost(&endpoint);
-                }
                 if begun.elapsed() >= LASTING {
                     waits = Waits::up_to(LONGEST_WAIT);
+                    shared.tell();
                     continue;
                 }
+                let problem = match ended {
+                    Ok(Err(error)) => error.to_string(),
+                    _ => "it ended the connection at once".to_owned(),
+                };
+                failed(&endpoint, &shared, &problem);
             }
-            Err(problem) => {
-                if endpoint.failed() {
-                    let (target, address) = (shared.target(), endpoint.place.address);
-                    tracing::warn!(target: "damper", %target, %address, "endpoint not connected: {problem}");
-                }
-                shared.tell();
-                // Full: it is being looked at anyway.
-                _ = lost.try_send(());
-            }
+            Err(problem) => failed(&endpoint, &shared, &problem),
         }
+        // Full: it is being looked at anyway.
+        _ = lost.try_send(());
         sleep(waits.next()).await;
     }
+}
+
+fn failed(endpoint: &Endpoint, shared: &Shared, problem: &str) {
+    if endpoint.failed() {
+        let (target, address) = (shared.target(), endpoint.place.address);
+        tracing::warn!(target: "damper", %target, %address, "endpoint not connected: {problem}");
+    }
+    shared.tell();
 }
 
 /// Whoever ends the task ends the connection: no request may wait at an endpoint that nobody keeps.
@@ -70,6 +72,7 @@ struct Disconnects {
 impl Drop for Disconnects {
     fn drop(&mut self) {
         self.endpoint.disconnected();
+        self.endpoint.failed();
         self.shared.tell();
     }
 }

@@ -3,7 +3,7 @@
 //! Names are looked up every [`EVERY`], and soon after a connection could not be made. A name that cannot be looked up,
 //! or has no address, keeps those it had.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use damper_core::endpoints::{Endpoint as _, MAX_ENDPOINTS};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -28,9 +29,12 @@ const EVERY: Duration = Duration::from_secs(10);
 const SOONEST: Duration = Duration::from_secs(1);
 /// A name is looked up in this time.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
+/// So many names are looked up at once.
+const AT_ONCE: usize = 64;
 
 /// Goes on until it is aborted.
-pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
+pub(super) async fn run(checked: Checked, ends: Ends) {
+    let shared = Arc::clone(&ends.0);
     let (lost, mut losses) = mpsc::channel(1);
     let connector = Connector::new(&checked.target, checked.access);
     let mut crew =
@@ -48,7 +52,10 @@ pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
                 () = sleep_until(due) => break,
                 Some(()) = losses.recv(), if due > looked + SOONEST => due = looked + SOONEST,
                 changed = next(&mut changes) => {
-                    names = changed;
+                    match changed {
+                        Some(changed) => names = changed,
+                        None => crew.keep(Vec::new()),
+                    }
                     break;
                 }
             }
@@ -56,49 +63,82 @@ pub(super) async fn run(checked: Checked, shared: Arc<Shared>) {
     }
 }
 
-/// The names that there are after the next changes, as many as are known at once; never, if nobody says any.
-async fn next(changes: &mut Option<Changes>) -> Vec<Name> {
+/// The names that there are after the next changes, as many as are known at once; none if it failed or ended.
+async fn next(changes: &mut Option<Changes>) -> Option<Vec<Name>> {
+    let Some(saying) = changes else { return std::future::pending().await };
     let mut names = None;
-    poll_fn(|cx| {
-        while let Some(saying) = changes {
+    let (is_over, names) = poll_fn(|cx| {
+        loop {
             match saying.as_mut().poll(cx) {
-                Poll::Pending => break,
                 Poll::Ready(Some(Ok(changed))) => names = Some(changed),
+                Poll::Pending if names.is_none() => return Poll::Pending,
+                Poll::Pending => return Poll::Ready((false, names.take())),
                 Poll::Ready(Some(Err(problem))) => {
                     tracing::warn!(target: "damper", "endpoints not discovered: {problem}");
-                    // It may fail again at once.
-                    cx.waker().wake_by_ref();
-                    break;
+                    return Poll::Ready((false, names.take()));
                 }
-                Poll::Ready(None) => *changes = None,
+                Poll::Ready(None) => return Poll::Ready((true, names.take())),
             }
         }
-        names.take().map_or(Poll::Pending, Poll::Ready)
     })
-    .await
+    .await;
+    if is_over {
+        *changes = None;
+    }
+    names
 }
 
 /// Names that are looked up again and again.
 #[derive(Default)]
-struct Looks {
+struct Looks(HashMap<Name, Look>);
+
+#[derive(Default)]
+struct Look {
     asking: Names,
-    /// The last addresses of each.
-    answers: HashMap<Name, Vec<SocketAddr>>,
+    /// The last that it had.
+    addresses: Vec<SocketAddr>,
 }
 
 impl Looks {
     /// Where these names are.
     async fn all(&mut self, names: &[Name]) -> Vec<Place> {
-        self.answers.retain(|name, _| names.contains(name));
+        let wanted: HashSet<_> = names.iter().collect();
+        self.0.retain(|name, _| wanted.contains(name));
         for name in names {
-            match self.asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
-                Ok(addresses) if !addresses.is_empty() => _ = self.answers.insert(name.clone(), addresses),
-                Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
-                Err(problem) => tracing::debug!(target: "damper", "{problem}"),
+            self.0.entry(name.clone()).or_default();
+        }
+        let mut looking = FuturesUnordered::new();
+        for (name, look) in &mut self.0 {
+            looking.push(look.again(name));
+            if looking.len() == AT_ONCE {
+                looking.next().await;
             }
         }
+        while looking.next().await.is_some() {}
+        drop(looking);
         let place = |name: &Name, address: &SocketAddr| Place { address: *address, zone: name.zone.clone() };
-        self.answers.iter().flat_map(|(name, found)| found.iter().map(move |at| place(name, at))).collect()
+        let of_name =
+            |(name, look): (&Name, &Look)| look.addresses.iter().map(|at| place(name, at)).collect();
+        self.0.iter().flat_map(|entry| -> Vec<_> { of_name(entry) }).collect()
+    }
+}
+
+impl Look {
+    async fn again(&mut self, name: &Name) {
+        match self.asking.look_up(&name.host, name.port, LOOK_UP_WITHIN).await {
+            Ok(addresses) if !addresses.is_empty() => self.addresses = addresses,
+            Ok(_) => tracing::debug!(target: "damper", name = %name.host, "the name has no address"),
+            Err(problem) => tracing::debug!(target: "damper", "{problem}"),
+        }
+    }
+}
+
+/// Ends the channel with the task, however that ends.
+pub(super) struct Ends(pub(super) Arc<Shared>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -136,8 +176,9 @@ impl Crew {
         }
         let endpoints = self.kept.iter().map(|(endpoint, _)| Arc::clone(endpoint)).collect();
         self.shared.replace(Set::new(endpoints, self.zone.as_deref()));
-        // Requests under way there are answered yet.
+        // Requests under way there are still answered.
         before.iter().for_each(|(_, task)| task.abort());
+        while self.tasks.try_join_next().is_some() {}
     }
 
     fn begin(

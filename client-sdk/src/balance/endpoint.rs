@@ -1,5 +1,6 @@
 //! One endpoint: where it is, its connection, and what is known of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
@@ -13,11 +14,18 @@ use super::targets::Place;
 pub(super) type Sender = SendRequest<Body>;
 
 #[derive(Debug)]
+struct Connection {
+    sender: Sender,
+    /// A request found it broken.
+    is_broken: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(super) place: Place,
     slot: u32,
     state: EndpointState,
-    sender: ArcSwapOption<Sender>,
+    connection: ArcSwapOption<Connection>,
     /// The last attempt to connect failed.
     has_failed: AtomicBool,
 }
@@ -28,24 +36,26 @@ impl Endpoint {
             place,
             slot,
             state: EndpointState::default(),
-            sender: ArcSwapOption::empty(),
+            connection: ArcSwapOption::empty(),
             has_failed: AtomicBool::new(false),
         }
     }
 
     /// To send a request by. It must not be kept: a connection that has ended lets go of requests that came too late
     /// when the last of these is dropped.
-    pub(super) fn sender(&self) -> Option<Sender> {
-        self.sender.load().as_deref().filter(|sender| !sender.is_closed()).cloned()
+    pub(super) fn sender(&self) -> Option<(Sender, Arc<AtomicBool>)> {
+        let connection = self.connection.load();
+        let connection = connection.as_deref().filter(|connection| !connection.sender.is_closed())?;
+        Some((connection.sender.clone(), Arc::clone(&connection.is_broken)))
     }
 
     pub(super) fn connected(&self, sender: Sender) {
         self.has_failed.store(false, Ordering::Relaxed);
-        self.sender.store(Some(sender.into()));
+        self.connection.store(Some(Arc::new(Connection { sender, is_broken: Arc::default() })));
     }
 
     pub(super) fn disconnected(&self) {
-        self.sender.store(None);
+        self.connection.store(None);
     }
 
     /// True if it was not the case before.
@@ -69,6 +79,6 @@ impl endpoints::Endpoint for Endpoint {
     }
 
     fn is_connected(&self) -> bool {
-        self.sender.load().as_deref().is_some_and(|sender| !sender.is_closed())
+        self.connection.load().as_deref().is_some_and(|connection| !connection.sender.is_closed())
     }
 }

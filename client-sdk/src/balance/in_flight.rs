@@ -2,11 +2,13 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Endpoint as _};
-use damper_core::{Time, Verdict};
+use damper_core::{Time, Verdict, deadline};
 
+use super::endpoint::Endpoint;
 use super::set::{Set, Shared};
 use crate::client::verdict;
 
@@ -16,18 +18,27 @@ pub(super) struct InFlight {
     /// The one it was chosen from.
     set: Arc<Set>,
     place: usize,
+    /// Its connection has been found broken.
+    is_broken: Arc<AtomicBool>,
+    began: Time,
     deadline: Option<Time>,
     has_ended: bool,
 }
 
 impl InFlight {
-    pub(super) fn begin(shared: Arc<Shared>, set: Arc<Set>, place: usize) -> Self {
-        let begun = Self { shared, set, place, deadline: None, has_ended: false };
+    pub(super) fn begin(
+        shared: Arc<Shared>,
+        set: Arc<Set>,
+        place: usize,
+        is_broken: Arc<AtomicBool>,
+    ) -> Self {
+        let began = shared.clock().now();
+        let begun = Self { shared, set, place, is_broken, began, deadline: None, has_ended: false };
         begun.with(|endpoint| endpoint.state().begin());
         begun
     }
 
-    /// Who drops it at this time has waited in vain.
+    /// If it is dropped at this time it was not answered in time.
     pub(super) fn until(&mut self, deadline: Option<Time>) {
         self.deadline = deadline;
     }
@@ -37,14 +48,14 @@ impl InFlight {
         self.end(endpoints::outcome_of(verdict));
     }
 
-    /// There was no answer. Of a lost connection each request fails; that is counted once, with the connection.
+    /// There was no answer. All requests on a connection that breaks fail, which is one failure of the endpoint.
     pub(super) fn failed(&mut self, error: &(dyn Error + 'static)) {
         let verdict = verdict::of_error(error);
-        self.end(if verdict::is_of_stream(error) {
-            endpoints::outcome_of(&verdict)
-        } else {
-            Outcome::Unknown
-        });
+        let outcome = endpoints::outcome_of(&verdict);
+        let is_known = !verdict::is_of_stream(error)
+            && outcome == Outcome::Failed
+            && self.is_broken.swap(true, Ordering::Relaxed);
+        self.end(if is_known { Outcome::Unknown } else { outcome });
     }
 
     fn end(&mut self, outcome: Outcome) {
@@ -54,7 +65,7 @@ impl InFlight {
         }
     }
 
-    fn with(&self, tell: impl FnOnce(&Arc<super::endpoint::Endpoint>)) {
+    fn with(&self, tell: impl FnOnce(&Arc<Endpoint>)) {
         if let Some(endpoint) = self.set.endpoints().get(self.place) {
             tell(endpoint);
         }
@@ -66,7 +77,7 @@ impl Drop for InFlight {
         if self.has_ended {
             return;
         }
-        let is_late = self.deadline.is_some_and(|deadline| deadline <= self.shared.clock().now());
+        let is_late = deadline::ended_by(self.deadline, self.began, self.shared.clock().now());
         self.end(if is_late { Outcome::Failed } else { Outcome::Unknown });
     }
 }

@@ -80,7 +80,7 @@ pub fn balanced(targets: impl Into<Targets>) -> Result<Balanced, Faults> {
         return Err(faults);
     };
     let shared = Arc::new(Shared::new(&checked.target));
-    let discovery = runtime.spawn(discovery::run(checked, Arc::clone(&shared)));
+    let discovery = runtime.spawn(discovery::run(checked, discovery::Ends(Arc::clone(&shared))));
     Ok(Balanced { shared, _discovery: Arc::new(Task(discovery.abort_handle())) })
 }
 

@@ -4,10 +4,9 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use damper_core::deadline;
 use damper_core::endpoints::Tried;
+use damper_core::{Time, deadline};
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response, Uri, Version};
 use tonic::body::Body;
@@ -15,11 +14,11 @@ use tonic::{ConnectError, TimeoutExpired};
 use tower_service::Service;
 
 use super::set::{Chosen, Shared};
-use super::{Balanced, BalancedBody, tried};
+use super::{Balanced, BalancedBody};
 use crate::client::{BoxError, verdict};
 use crate::headers;
 
-/// So often a request is sent anew that no connection has taken.
+/// A request is given to so many connections at most, if each is closed before it takes it.
 const SENDS: usize = 8;
 const NAME: &str = concat!("damper-sdk/", env!("CARGO_PKG_VERSION"));
 
@@ -36,16 +35,14 @@ impl Service<Request<Body>> for Balanced {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let shared = Arc::clone(self.shared());
-        let so_far = tried::so_far();
-        let chosen = shared.choose(so_far);
-        if let Some(chosen) = &chosen {
-            tried::now(chosen.slot);
-        }
+        // The connections are kept until the request is answered, also where this was the last handle.
+        let channel = self.clone();
+        let chosen = channel.shared().choose(Tried::NONE);
         let timeout = headers::bytes(request.headers(), &headers::TIMEOUT).and_then(deadline::parse);
-        complete(&shared, &mut request);
+        let deadline = timeout.map(|timeout| channel.shared().clock().now() + timeout);
+        complete(channel.shared(), &mut request);
         Box::pin(async move {
-            let answer = exchange(&shared, request, chosen, so_far, timeout);
+            let answer = exchange(channel.shared(), request, chosen, deadline);
             match timeout {
                 // Beyond what a clock can count there is no limit.
                 Some(timeout) => tokio::time::timeout(timeout, answer)
@@ -61,10 +58,9 @@ async fn exchange(
     shared: &Arc<Shared>,
     mut request: Request<Body>,
     mut first: Option<Chosen>,
-    mut so_far: Tried,
-    timeout: Option<Duration>,
+    deadline: Option<Time>,
 ) -> Answer {
-    let deadline = timeout.map(|timeout| shared.clock().now() + timeout);
+    let mut so_far = Tried::NONE;
     for _ in 0..SENDS {
         let Chosen { mut sender, mut in_flight, slot } = match first.take() {
             Some(chosen) => chosen,
@@ -77,6 +73,7 @@ async fn exchange(
         drop(sender);
         let mut failed = match answer.await {
             Ok(answer) => {
+                in_flight.until(None);
                 if let Some(verdict) = verdict::of_response(&answer, false) {
                     in_flight.ended(&verdict);
                 }

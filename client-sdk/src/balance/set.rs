@@ -1,6 +1,7 @@
 //! The endpoints of a callee, as all its calls share them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use damper_core::circuit::Outcome;
@@ -12,6 +13,7 @@ use tonic::transport::Uri;
 
 use super::endpoint::{Endpoint, Sender};
 use super::in_flight::InFlight;
+use super::tried;
 use crate::clock::Clock;
 
 /// What a balanced channel and its tasks share.
@@ -22,6 +24,7 @@ pub(crate) struct Shared {
     clock: Clock,
     /// Changes whenever an endpoint is connected, or not, or another.
     changed: watch::Sender<()>,
+    has_ended: AtomicBool,
 }
 
 /// The endpoints that there are.
@@ -30,7 +33,7 @@ pub(crate) struct Set {
     /// Those of the caller's zone first.
     endpoints: Vec<Arc<Endpoint>>,
     local: usize,
-    /// Who says which there are has been heard, or has failed.
+    /// The first discovery has ended, with endpoints or without.
     is_known: bool,
 }
 
@@ -48,6 +51,7 @@ impl Shared {
             set: ArcSwap::default(),
             clock: Clock::new(),
             changed: watch::channel(()).0,
+            has_ended: AtomicBool::new(false),
         }
     }
 
@@ -66,12 +70,6 @@ impl Shared {
         (scheme, authority.unwrap_or_else(|| Authority::from_static("localhost")))
     }
 
-    /// The endpoints that there are now.
-    #[cfg(test)]
-    pub(crate) fn set(&self) -> Arc<Set> {
-        self.set.load_full()
-    }
-
     #[cfg(test)]
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -87,20 +85,24 @@ impl Shared {
         self.set.load_full()
     }
 
-    /// Something has changed for who waits.
+    /// Wakes the requests that wait for an endpoint.
     pub(super) fn tell(&self) {
         self.changed.send_replace(());
     }
 
-    /// The endpoint for an attempt of a call that has tried these; none if none is connected.
+    /// The endpoint for an attempt of a call that has tried these, or others of which the layer above knows; none if
+    /// none is connected.
     pub(super) fn choose(self: &Arc<Self>, tried: Tried) -> Option<Chosen> {
         let set = self.set.load_full();
-        let now = self.clock.now();
+        let (tried, now) = (tried.union(tried::so_far()), self.clock.now());
         let place = endpoints::choose(&set.endpoints, set.local, tried, now, fastrand::u64(..))?;
         let endpoint = set.endpoints.get(place)?;
         // It may just have been lost.
-        let (sender, slot) = (endpoint.sender()?, endpoint.slot());
-        Some(Chosen { sender, in_flight: InFlight::begin(Arc::clone(self), set, place), slot })
+        let (sender, is_broken) = endpoint.sender()?;
+        let slot = endpoint.slot();
+        tried::now(slot);
+        let in_flight = InFlight::begin(Arc::clone(self), set, place, is_broken);
+        Some(Chosen { sender, in_flight, slot })
     }
 
     /// The same; waits while there is hope for one.
@@ -113,18 +115,25 @@ impl Shared {
             if let Some(chosen) = self.choose(tried) {
                 return Ok(chosen);
             }
-            self.set.load().is_hopeless().map_or(Ok(()), Err)?;
+            self.has_hope()?;
             // Never closed: the sender is in here.
             _ = changes.changed().await;
         }
     }
 
-    /// A connection broke with requests on it, which is one failure of its endpoint.
-    pub(super) fn connection_lost(&self, endpoint: &Arc<Endpoint>) {
-        let set = self.set.load();
-        if let Some(place) = set.endpoints.iter().position(|other| Arc::ptr_eq(other, endpoint)) {
-            self.ended(&set, place, Outcome::Failed);
+    /// # Errors
+    /// Why there is no endpoint to wait for.
+    fn has_hope(&self) -> Result<(), ConnectError> {
+        if self.has_ended.load(Ordering::Acquire) {
+            return Err(ConnectError("the runtime that the channel was made in has ended".into()));
         }
+        self.set.load().is_hopeless().map_or(Ok(()), Err)
+    }
+
+    /// Nobody makes connections any more.
+    pub(super) fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+        self.tell();
     }
 
     /// Tells how an attempt at an endpoint ended.

@@ -248,11 +248,12 @@ where
         };
         match change {
             Change::Insert(key, target) => {
-                self.known.retain(|(known, _)| *known != key);
-                match target.into().name() {
-                    Ok(name) => self.known.push((key, name)),
+                let name = match target.into().name() {
+                    Ok(name) => name,
                     Err(problem) => return Poll::Ready(Some(Err(problem))),
-                }
+                };
+                self.known.retain(|(known, _)| *known != key);
+                self.known.push((key, name));
             }
             Change::Remove(key) => self.known.retain(|(known, _)| *known != key),
         }

@@ -15,10 +15,20 @@ thread_local! {
 
 /// Does what may send a request of a call that has tried these.
 pub(crate) fn with<T>(tried: &mut Tried, send: impl FnOnce() -> T) -> T {
-    let outer = TRIED.replace(Some(*tried));
+    let outer = Outer(TRIED.replace(Some(*tried)));
     let sent = send();
-    *tried = TRIED.replace(outer).unwrap_or(*tried);
+    *tried = so_far();
+    drop(outer);
     sent
+}
+
+/// What the cell held before; put back also when sending panics.
+struct Outer(Option<Tried>);
+
+impl Drop for Outer {
+    fn drop(&mut self) {
+        TRIED.set(self.0);
+    }
 }
 
 /// What the call that a request is sent for has tried.

@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// How long it is ejected for nth time in succession.
+/// How long the nth ejection in succession lasts.
 fn time_out(times: u64) -> Duration {
     let doublings = u32::try_from(times.saturating_sub(1)).unwrap_or(u32::MAX).min(31);
     EJECTED_FOR.saturating_mul(1 << doublings).min(LONGEST)

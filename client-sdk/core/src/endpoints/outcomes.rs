@@ -84,6 +84,10 @@ impl Counts {
         (u64::from(self.failures) + 1, u64::from(self.all) + 2)
     }
 
+    pub(super) fn mostly_fail(self) -> bool {
+        self.failures * 2 > self.all
+    }
+
     /// So many failures in a row would come about by chance less than once in [`CHANCE`] times.
     fn rarely_fail(self, row: u32) -> bool {
         const FINE: u64 = 1_000_000_000;

@@ -38,7 +38,7 @@ pub(super) fn seen(plan: &Plan<'_>, hop: usize) -> Vec<Seen> {
 }
 
 impl World<'_> {
-    /// The instance of the callee that an attempt goes to. Where none is connected it goes to any, and fails there.
+    /// The instance of the callee that an attempt goes to. Where none is connected it goes to the first, and fails there.
     pub(super) fn choose_endpoint(
         &mut self,
         route: usize,
