@@ -37,6 +37,10 @@ const CACHE_BYTES: u64 = 32 << 20;
 /// How many changes are read at once; commits go on between two such pages.
 const PAGE: u64 = 64;
 
+/// What a step of a compaction removes at most: sled writes again what stands beside a record that is removed.
+const STEP_BYTES: u64 = 256 << 10;
+const STEP_RECORDS: usize = 1_000;
+
 /// How long a watcher waits before it reads again from a disk that failed.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -348,20 +352,46 @@ impl Inner {
         Ok(changes)
     }
 
+    /// In steps, so that a commit waits for one of them, and the disk needs room for one. What a step has not removed
+    /// when the process ends is removed by the next compaction.
     fn compact(&self, revision: u64) -> Result<(), Error> {
-        let mut held = self.alone()?;
         let revision = revision.min(self.seen.borrow().head);
-        if revision <= held.compacted()? {
+        if revision <= self.compacted()? {
             return Ok(());
         }
+        let mut first = None;
+        while let Some(removed) = self.remove_some(revision)? {
+            // The mark of the step before makes a step that failed look written.
+            if first.as_ref() == Some(&removed) {
+                return Err(Error::Unavailable { reason: "old changes cannot be removed".to_owned() });
+            }
+            first = Some(removed);
+        }
+        Ok(())
+    }
+
+    /// Removes changes up to this one, with a mark that they are gone; the first key, if there may be more.
+    fn remove_some(&self, revision: u64) -> Result<Option<sled::IVec>, Error> {
+        let mut held = self.alone()?;
         let mut write = Write::new(COMPACTED, revision.to_string(), true);
         let db = held.db()?;
-        let changes = db.range(record::CHANGES.to_owned()..=record::change_key(revision)).keys();
-        let parts = db.range(record::PARTS.to_owned()..record::parts_of(revision + 1)).keys();
-        for key in changes.chain(parts) {
-            write.batch.remove(key.map_err(failed)?);
+        let changes = db.range(record::CHANGES.to_owned()..=record::change_key(revision));
+        let parts = db.range(record::PARTS.to_owned()..record::parts_of(revision + 1));
+        let (mut records, mut first) = (0, None);
+        let mut is_last = true;
+        for pair in changes.chain(parts) {
+            let (key, value) = pair.map_err(failed)?;
+            first.get_or_insert_with(|| key.clone());
+            write.bytes += (key.len() + value.len()) as u64;
+            write.batch.remove(key);
+            records += 1;
+            if write.bytes >= STEP_BYTES || records == STEP_RECORDS {
+                is_last = false;
+                break;
+            }
         }
-        self.write(&mut held, &write)
+        self.write(&mut held, &write)?;
+        Ok(first.filter(|_| !is_last))
     }
 
     fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
