@@ -15,10 +15,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 /// Room for some thousand kills.
-const RESERVE_BYTES: u64 = 8 << 20;
+const RESERVE_BYTES: u64 = 16 << 20;
 
 /// How much room sled may take for a write: this and three times its bytes, since it writes neighbours too.
-const LEAST_ROOM: u64 = 2 << 20;
+const LEAST_ROOM: u64 = 6 << 20;
 
 /// The files of one store.
 pub(super) struct Disk {
