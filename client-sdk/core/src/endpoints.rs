@@ -16,7 +16,7 @@
 //! with the others' failures works from two on.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::circuit::Outcome;
@@ -57,8 +57,6 @@ pub struct EndpointState {
     in_flight: AtomicU32,
     outcomes: Outcomes,
     ejection: Ejection,
-    successes: AtomicU64,
-    failures: AtomicU64,
 }
 
 /// An endpoint, as its owner keeps it.
@@ -180,7 +178,6 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
     match outcome {
         Outcome::Unknown => None,
         Outcome::Good => {
-            state.successes.fetch_add(1, Ordering::Relaxed);
             state.outcomes.push(false);
             state.ejection.returned(now).then(|| {
                 state.outcomes.clear();
@@ -188,13 +185,12 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
             })
         }
         Outcome::Failed => {
-            state.failures.fetch_add(1, Ordering::Relaxed);
             state.outcomes.push(true);
-            let others = others(endpoints, place);
+            let others = || others(endpoints, place);
             let ejects = match state.ejection.phase() {
-                Phase::Used => allows_ejected(endpoints, 1, now) && state.outcomes.are_worse_than(others),
+                Phase::Used => allows_ejected(endpoints, 1, now) && state.outcomes.are_worse_than(others()),
                 // The others have come to fail as well.
-                Phase::Probed if others.mostly_fail() => {
+                Phase::Probed if others().mostly_fail() => {
                     return state.ejection.returned(now).then_some(Change::Returned);
                 }
                 Phase::Probed => true,
@@ -265,12 +261,6 @@ impl EndpointState {
     #[must_use]
     pub fn recent(&self) -> Counts {
         self.outcomes.counts()
-    }
-
-    /// Attempts that succeeded and that failed, from the beginning.
-    #[must_use]
-    pub fn totals(&self) -> (u64, u64) {
-        (self.successes.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 }
 

@@ -168,12 +168,14 @@ impl Set {
 
     /// Why there is no endpoint to wait for; none while there may be one soon.
     fn is_hopeless(&self) -> Option<ConnectError> {
-        let has_failed = self.is_known && self.endpoints.iter().all(|endpoint| endpoint.has_failed());
+        if !self.is_known || self.endpoints.iter().any(|endpoint| !endpoint.has_failed()) {
+            return None;
+        }
         let words = match self.endpoints.len() {
             0 => "no endpoint is known".to_owned(),
             1 => "the endpoint is not connected".to_owned(),
             all => format!("none of {all} endpoints is connected"),
         };
-        has_failed.then(|| ConnectError(words.into()))
+        Some(ConnectError(words.into()))
     }
 }
