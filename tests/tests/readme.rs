@@ -12,14 +12,17 @@ use damper_tests::etcd::Etcd;
 use damper_tests::guide::{self, Block, Session};
 
 const README: &str = include_str!("../../README.md");
+const COMPARISON: &str = include_str!("../../docs/comparison.md");
+const ARCHITECTURE: &str = include_str!("../../ARCHITECTURE.md");
 const POLICY: &str = include_str!("../../docs/policy.md");
 const EXAMPLE: &str = include_str!("../../client-sdk/examples/adopt.rs");
 
-/// Commands within sentences: `damper ...`
+/// Commands within sentences of the README and the comparison: `damper ...`
 fn inline_commands() -> Vec<String> {
+    let pages = format!("{README}{COMPARISON}");
     let sentences: Vec<&str> = {
         let mut in_block = false;
-        README
+        pages
             .lines()
             .filter(|line| {
                 let fence = line.starts_with("```");
@@ -92,16 +95,21 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
 }
 
 #[test]
-fn every_file_that_the_readme_links_is_there() {
-    let targets = README.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    for target in targets.filter(|target| !target.contains("://")) {
-        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-        assert!(root().join(file).exists(), "the README links {target}");
-        let headings = || guide::anchors(&std::fs::read_to_string(root().join(file)).expect("it is text"));
-        assert!(
-            anchor.is_empty() || headings().iter().any(|heading| heading == anchor),
-            "no heading {target}"
-        );
+fn linked_files_and_headings_exist() {
+    let pages = [("README.md", README), ("docs/comparison.md", COMPARISON), ("ARCHITECTURE.md", ARCHITECTURE)];
+    for (page, text) in pages {
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for target in targets.filter(|target| !target.contains("://")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let own = root().join(page);
+            let path = if file.is_empty() { own } else { own.with_file_name(file) };
+            assert!(path.exists(), "{page} links {target}");
+            let headings = || guide::anchors(&std::fs::read_to_string(&path).expect("it is text"));
+            assert!(
+                anchor.is_empty() || headings().iter().any(|heading| heading == anchor),
+                "{page}: no heading {target}"
+            );
+        }
     }
 }
 
