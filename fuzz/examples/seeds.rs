@@ -1,10 +1,10 @@
-//! Writes the inputs that fuzzing begins with into a corpus: `cargo run --example seeds -- <folder>`.
+//! Writes the first inputs of two targets, each into a folder of its name: `cargo run --example seeds -- FOLDER`.
 
 use std::path::Path;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let folder = env::args().nth(1).unwrap_or_else(|| "corpus".to_owned());
+    let folder = env::args().nth(1).ok_or_else(|| io::Error::other("usage: seeds FOLDER"))?;
     let seeds = [
         ("admin_requests", damper_fuzz::admin_requests::seeds()),
         ("manifests", damper_fuzz::manifests::seeds()),

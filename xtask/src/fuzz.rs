@@ -1,15 +1,16 @@
 //! Runs the fuzz targets one after the other, each for the same time.
 //!
-//! They begin with the committed corpus; what is new goes below the build folder, so that the repository changes
-//! only when somebody decides so (see `fuzz/README.md`). The fuzzer needs a nightly compiler, nothing else here
-//! does: it is installed by rustup if it is missing.
+//! Each begins with its committed archive, unpacked below the build folder, and its regressions. A target that passes
+//! gets its archive packed again, minimised, with the new inputs (see `fuzz/README.md`). The fuzzer needs a nightly
+//! compiler, nothing else here does: rustup installs it if it is missing.
 
-use std::fs;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::command::{Command, root};
-use crate::tools;
+use crate::{corpus, tools};
 
 const DEFAULT_SECONDS: u32 = 600;
 /// Longer inputs find little and cost much.
@@ -17,7 +18,7 @@ const MAX_INPUT_BYTES: u32 = 4096;
 /// No input takes a hundredth of this.
 const INPUT_WITHIN_SECONDS: u32 = 20;
 
-/// Fuzzes all targets; fails where one of them fails, after the others have run.
+/// Fuzzes all targets; errors if one of them fails, after the others have run.
 pub(crate) fn run(seconds: Option<&String>) -> Result<()> {
     let seconds = seconds.map_or(Ok(DEFAULT_SECONDS), |seconds| {
         seconds.parse().with_context(|| format!("{seconds:?} is no number of seconds"))
@@ -25,44 +26,65 @@ pub(crate) fn run(seconds: Option<&String>) -> Result<()> {
     tools::nightly()?;
     let path = tools::path_with_cargo_fuzz()?;
     let mut failed = Vec::new();
-    for target in targets()? {
-        let found = tools::target().join("fuzz-corpus").join(&target);
-        fs::create_dir_all(&found).with_context(|| format!("can not create {}", found.display()))?;
-        eprintln!("\n=== {target}: {seconds} s");
-        // Our own code has no unsafe code, so the sanitizers would only slow it down.
-        let fuzz = Command::new("cargo")
-            .args(["+nightly", "fuzz", "run", "--sanitizer", "none", "--features", "libfuzzer", &target])
-            .arg(found)
-            .arg(corpus().join(&target))
-            .arg("--")
-            .arg(format!("-max_total_time={seconds}"))
-            .arg(format!("-timeout={INPUT_WITHIN_SECONDS}"))
-            .arg(format!("-max_len={MAX_INPUT_BYTES}"))
-            .env("PATH", &path)
-            .env("CARGO_TARGET_DIR", tools::target());
-        if let Err(error) = fuzz.in_folder("fuzz").run() {
-            eprintln!("=== {target}: FAILED: {error:#}");
-            failed.push(target);
+    for name in corpus::targets()? {
+        eprintln!("\n=== {name}: {seconds} s");
+        let inputs = tools::target().join("fuzz-corpus").join(&name);
+        let target = Target { name, inputs, path: &path };
+        if let Err(error) = target.run(seconds) {
+            eprintln!("=== {}: FAILED: {error:#}", target.name);
+            failed.push(target.name);
         }
     }
     if !failed.is_empty() {
-        bail!("failed: {}; what made them fail is in fuzz/artifacts", failed.join(", "));
+        bail!("failed: {}; the inputs that failed are in fuzz/artifacts", failed.join(", "));
     }
     Ok(())
 }
 
-/// Every target has a folder in the corpus.
-fn targets() -> Result<Vec<String>> {
-    let folder = corpus();
-    let entries = fs::read_dir(&folder).with_context(|| format!("can not read {}", folder.display()))?;
-    let mut targets = Vec::new();
-    for entry in entries {
-        targets.push(entry?.file_name().to_string_lossy().into_owned());
-    }
-    targets.sort();
-    Ok(targets)
+struct Target<'a> {
+    name: String,
+    inputs: PathBuf,
+    path: &'a OsString,
 }
 
-fn corpus() -> std::path::PathBuf {
-    root().join("fuzz/corpus")
+impl Target<'_> {
+    fn run(&self, seconds: u32) -> Result<()> {
+        let archive = corpus::archive(&self.name);
+        corpus::unpack(&archive, &self.inputs)?;
+        self.fuzz(seconds)?;
+        self.minimise()?;
+        let count = corpus::pack(&self.inputs, &archive)?;
+        eprintln!("=== {}: {count} inputs in {}", self.name, archive.display());
+        Ok(())
+    }
+
+    /// New inputs go to the first folder; the second is only read.
+    fn fuzz(&self, seconds: u32) -> Result<()> {
+        self.command("run")
+            .args(self.regressions())
+            .arg("--")
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-timeout={INPUT_WITHIN_SECONDS}"))
+            .arg(format!("-max_len={MAX_INPUT_BYTES}"))
+            .run()
+    }
+
+    fn minimise(&self) -> Result<()> {
+        self.command("cmin").run()
+    }
+
+    /// Our own code has no unsafe code, so the sanitizers would only slow it down.
+    fn command(&self, task: &str) -> Command {
+        Command::new("cargo")
+            .args(["+nightly", "fuzz", task, "--sanitizer", "none", "--features", "libfuzzer", &self.name])
+            .arg(&self.inputs)
+            .env("PATH", self.path)
+            .env("CARGO_TARGET_DIR", tools::target())
+            .in_folder("fuzz")
+    }
+
+    fn regressions(&self) -> Option<PathBuf> {
+        let folder = root().join("fuzz/regressions").join(&self.name);
+        Path::is_dir(&folder).then_some(folder)
+    }
 }

@@ -6,6 +6,7 @@
 
 mod bench;
 mod command;
+mod corpus;
 mod deployment;
 mod docs;
 mod fuzz;
@@ -38,7 +39,8 @@ tasks:
   lab [ARGS]    chains and fleets of real services under faults, each beside its peers; writes docs/benchmarks
                 (--short, --full, --fleets, --only NAME, --runs N, --parallel N; `draw` only draws)
   docs          writes docs/api.md and docs/commands.md, which are made from the code
-  fuzz [SECONDS]  each fuzz target for so long, by default 600 s; needs rustup for a nightly compiler
+  fuzz [SECONDS]  runs each fuzz target (default 600 s) and packs its corpus again; needs rustup for a nightly
+                compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
   screenshots [PATTERN]  pictures of the page in docs/screenshots, by default all of them
 ";
