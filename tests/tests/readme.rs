@@ -96,7 +96,8 @@ async fn every_command_within_a_sentence_is_run_by_a_test() {
 
 #[test]
 fn linked_files_and_headings_exist() {
-    let pages = [("README.md", README), ("docs/comparison.md", COMPARISON), ("ARCHITECTURE.md", ARCHITECTURE)];
+    let pages =
+        [("README.md", README), ("docs/comparison.md", COMPARISON), ("ARCHITECTURE.md", ARCHITECTURE)];
     for (page, text) in pages {
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for target in targets.filter(|target| !target.contains("://")) {
