@@ -5,6 +5,7 @@
 //! the command line's crate, and `cargo xtask test` is what runs this. Commands within sentences are run here
 //! too, or named with the test that runs them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use damper_tests::binary::{self, Served};
@@ -112,6 +113,18 @@ fn linked_files_and_headings_exist() {
             );
         }
     }
+}
+
+#[test]
+fn pictures_of_the_readme_exist_and_are_small() {
+    const MOST_BYTES: u64 = 800_000;
+    let quoted = README.split('"').filter(|text| text.starts_with("docs/images/"));
+    let shown: BTreeSet<PathBuf> = quoted.map(|file| root().join(file)).collect();
+    let kept = std::fs::read_dir(root().join("docs/images")).expect("the folder of the pictures");
+    let kept: BTreeSet<PathBuf> = kept.map(|file| file.expect("an entry of the folder").path()).collect();
+    assert_eq!(kept, shown, "docs/images and the README differ");
+    let bytes: u64 = kept.iter().map(|file| file.metadata().expect("a file").len()).sum();
+    assert!(bytes > 0 && bytes <= MOST_BYTES, "{bytes} bytes of pictures, {MOST_BYTES} at most");
 }
 
 fn root() -> PathBuf {

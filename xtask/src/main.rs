@@ -42,7 +42,8 @@ tasks:
   fuzz [SECONDS]  runs each fuzz target (default 600 s) and packs its corpus again; needs rustup for a nightly
                 compiler
   picture [REPORT]  draws docs/chain.svg from a demo's report, by default that of a new run
-  screenshots [PATTERN]  pictures of the page in docs/screenshots, by default all of them
+  screenshots [--images] [PATTERN]  pictures of the web UI in target/screenshots, by default all of them;
+                --images also replaces those of the README, in docs/images
 ";
 
 fn main() -> ExitCode {
@@ -70,7 +71,7 @@ fn run() -> Result<()> {
         Some("docs") if rest.is_empty() => docs::write(),
         Some("fuzz") if rest.len() < 2 => fuzz::run(rest.first()),
         Some("picture") if rest.len() < 2 => picture(rest.first()),
-        Some("screenshots") if rest.len() < 2 => screenshots::take(rest.first()),
+        Some("screenshots") => screenshots::take(&rest),
         Some("help" | "--help" | "-h") => {
             print!("{USAGE}");
             Ok(())
