@@ -31,7 +31,7 @@ tasks:
                 (ARGS go to `damper demo`; see `cargo xtask demo --help`)
   test          every check and test, as CI runs them
   release       the static binary that is installed, for this machine's architecture
-  measure [ARGS]  what that binary needs to serve many clients: memory, processor time
+  capacity [ARGS]  what that binary needs to serve many clients: memory, processor time
                 (ARGS go to the load; see its --help)
   bench [--short|--full] [--only ROW,...]  what Damper costs beside its peers, measured in one run;
                 writes docs/benchmarks; --only help names the rows
@@ -64,7 +64,7 @@ fn run() -> Result<()> {
         Some("demo") => demo(&rest),
         Some("test") if rest.is_empty() => tests::run(),
         Some("release") if rest.is_empty() => release::run(),
-        Some("measure") => release::measure(&rest),
+        Some("capacity") => release::capacity(&rest),
         Some("bench") => bench::run(&rest),
         Some("page-speed") if rest.is_empty() => page_speed::run(),
         Some("lab") => lab::run(&rest),

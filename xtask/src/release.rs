@@ -35,7 +35,7 @@ fn simulate(binary: &Path) -> Result<()> {
 }
 
 /// Measures what it needs to serve many clients; the arguments are those of the load.
-pub(crate) fn measure(args: &[String]) -> Result<()> {
+pub(crate) fn capacity(args: &[String]) -> Result<()> {
     let target = target()?;
     let binary = damper(&target)?;
     // The load starts the server through another program of its package.
