@@ -10,6 +10,7 @@ mod corpus;
 mod deployment;
 mod docs;
 mod fuzz;
+mod house;
 mod lab;
 mod page_speed;
 mod picture;
@@ -33,6 +34,10 @@ tasks:
   release       the static binary that is installed, for this machine's architecture
   capacity [ARGS]  what that binary needs to serve many clients: memory, processor time
                 (ARGS go to the load; see its --help)
+  measure [--times] [--write FILE]  size and shape of the code base: lines, rooms, arrows, words; --times builds too
+  layers        holds each crate to its table of rooms
+  prose [--lower] [--commits RANGE]  finds words with a plainer replacement, wide comments, long test names;
+                --lower stores what has fallen, --commits checks the subjects of a range
   bench [--short|--full] [--only ROW,...]  what Damper costs beside its peers, measured in one run;
                 writes docs/benchmarks; --only help names the rows
   page-speed    how quick the page is with 10,000 rules and 60 services, in a real browser: a table
@@ -65,6 +70,9 @@ fn run() -> Result<()> {
         Some("test") if rest.is_empty() => tests::run(),
         Some("release") if rest.is_empty() => release::run(),
         Some("capacity") => release::capacity(&rest),
+        Some("measure") => house::measure(&rest),
+        Some("layers") if rest.is_empty() => house::layers(),
+        Some("prose") => house::prose(&rest),
         Some("bench") => bench::run(&rest),
         Some("page-speed") if rest.is_empty() => page_speed::run(),
         Some("lab") => lab::run(&rest),

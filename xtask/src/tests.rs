@@ -7,12 +7,14 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::command::Command;
-use crate::{deployment, docs, tools};
+use crate::{deployment, docs, house, tools};
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 11] = [
     ("format", format),
+    ("layers", house::layers),
+    ("prose", || house::prose(&[])),
     ("clippy", clippy),
     ("licences and sources of dependencies", deny),
     ("page: types, lint, unit tests", page),
