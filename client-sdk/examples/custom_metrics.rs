@@ -1,7 +1,7 @@
 //! Damper's counters in the text format of a service that has its own `/metrics`.
 //!
-//! A service that uses the `metrics` crate needs none of this: the feature `metrics` hands every series to its
-//! recorder. `cargo run -p damper-sdk --example custom_metrics`
+//! A service that uses the `metrics` crate needs none of this: the feature `metrics` hands every series to
+//! its recorder. `cargo run -p damper-sdk --example custom_metrics`
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,6 @@
-//! A gateway at the edge of the services that trust each other: it ignores retry flags of clients from outside and
-//! sends none to a callee outside, but its calls there are retried all the same.
+//! A gateway at the edge of the services that trust each other.
+//!
+//! It ignores the retry flags of clients outside and sends none to a callee outside. Its calls are retried.
 //!
 //! `cargo run -p damper-sdk --features manifest --example edge_gateway`
 
@@ -13,7 +14,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tonic_health::server::WatchStream;
 use tower::Layer as _;
 
-/// In production the control plane delivers the rule. Its breaker would pay for a first retry after ten successes.
+/// In production the control plane delivers the rule, and its breaker pays for retries by successes.
 const RULE: &str = r#"
 kind: Rule
 key: { caller_service: gateway, caller_cluster: "*", callee_service: weather, callee_method: "*" }
