@@ -1,6 +1,6 @@
 //! Makes a connection to an endpoint: TCP, TLS where the target asks for it, HTTP/2.
 //!
-//! Files of TLS are read for every connection, so that renewed certificates are used without a restart. A peer that
+//! Files of TLS are read for new connections, so that renewed certificates are used without a restart. A peer that
 //! vanishes is found out by the system (keep-alive and user time-out of TCP): pings of HTTP/2 are taken for abuse by
 //! some servers.
 
@@ -8,23 +8,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_endpoint::OneTask;
+use damper_endpoint::{Access, OneTask};
 use hyper::client::conn::http2;
 use hyper::rt::Executor;
 use hyper_util::client::legacy::connect::HttpConnector;
-#[cfg(feature = "tls")]
-use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
-#[cfg(feature = "tls")]
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tonic::transport::Uri;
 use tower_service::Service;
 
 use super::endpoint::Sender;
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 
 /// TCP and TLS have so long.
-const WITHIN: Duration = Duration::from_secs(5);
+pub(super) const WITHIN: Duration = Duration::from_secs(5);
 /// A peer that says nothing for so long is asked by TCP whether it is there, and what it does not acknowledge for so
 /// long is lost.
 const VANISHED_AFTER: Duration = Duration::from_secs(20);
@@ -35,14 +33,13 @@ pub(super) type End = oneshot::Receiver<hyper::Result<()>>;
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "only TLS needs them"))]
-    target: Uri,
     #[cfg(feature = "tls")]
-    access: Arc<damper_endpoint::Access>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Connector {
-    pub(super) fn new(target: &Uri, access: Arc<damper_endpoint::Access>) -> Self {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs them"))]
+    pub(super) fn new(target: &Uri, access: Arc<Access>) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
@@ -50,13 +47,10 @@ impl Connector {
         tcp.set_keepalive_interval(Some(VANISHED_AFTER / 4));
         #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(VANISHED_AFTER));
-        #[cfg(not(feature = "tls"))]
-        drop(access);
         Self {
             tcp,
-            target: target.clone(),
             #[cfg(feature = "tls")]
-            access,
+            tls: Tls::of(target, access),
         }
     }
 
@@ -71,26 +65,10 @@ impl Connector {
         let uri = format!("http://{address}").parse::<Uri>().map_err(|error| error.to_string())?;
         let tcp = self.tcp.clone().call(uri).await.map_err(|error| described(&error))?;
         #[cfg(feature = "tls")]
-        if damper_endpoint::address::is_tls(&self.target) {
-            return greet(self.encrypt(tcp).await?).await;
+        if let Some(tls) = &self.tls {
+            return greet(tls.encrypt(tcp).await?).await;
         }
         greet(tcp).await
-    }
-
-    #[cfg(feature = "tls")]
-    async fn encrypt(
-        &self,
-        tcp: TokioIo<TcpStream>,
-    ) -> Result<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>, String> {
-        let (access, target) = (Arc::clone(&self.access), self.target.clone());
-        let read = crate::aside::aside(move || access.handshake(&target)).await?;
-        let (config, name) = read.map_err(|problem| format!("the files of its TLS: {problem}"))?;
-        let connecting = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp.into_inner());
-        let stream = connecting.await.map_err(|error| described(&error))?;
-        match stream.get_ref().1.alpn_protocol() {
-            Some(b"h2") => Ok(TokioIo::new(stream)),
-            _ => Err("it does not speak HTTP/2 over TLS".to_owned()),
-        }
     }
 }
 
@@ -123,6 +101,6 @@ where
     }
 }
 
-fn described(error: &(dyn std::error::Error + 'static)) -> String {
+pub(super) fn described(error: &(dyn std::error::Error + 'static)) -> String {
     damper_endpoint::problem::of(error).unwrap_or_else(|| damper_endpoint::problem::with_sources(error))
 }

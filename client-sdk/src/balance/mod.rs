@@ -31,6 +31,8 @@ mod in_flight;
 mod service;
 mod set;
 mod targets;
+#[cfg(feature = "tls")]
+mod tls;
 pub(crate) mod tried;
 
 use std::fmt;

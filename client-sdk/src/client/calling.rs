@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 
+use damper_core::endpoints::Tried;
 use damper_core::{Step, Verdict};
 
 use super::active_call::ActiveCall;
@@ -46,6 +47,8 @@ pub(super) struct Parts {
     /// What a call is told that a kill refuses.
     pub(super) refusal: Option<Box<OwnAnswer>>,
     pub(super) external: bool,
+    /// Where its attempts went, if the channel knows.
+    pub(super) tried: Tried,
 }
 
 impl Calling {
@@ -61,6 +64,7 @@ impl Calling {
             alarm: Alarm::default(),
             refusal: None,
             external,
+            tried: Tried::NONE,
         });
         Self(Some(place))
     }

@@ -14,7 +14,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use damper_core::endpoints::Tried;
 use damper_core::{Answer, Finish, Send, Step, Time};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
@@ -52,8 +51,6 @@ pin_project! {
         service: Option<S>,
         // How the last attempt failed, while the call waits for the next.
         last: Option<Box<Answered<B>>>,
-        // Where its attempts went, if the channel knows.
-        tried: Tried,
     }
 }
 
@@ -80,25 +77,15 @@ where
                 calling: Some(calling),
                 service: None,
                 last: None,
-                tried: Tried::NONE,
             };
         };
         let again = calling.requests.may_repeat().then(|| service.clone());
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
         let watch = calling.call.attempt_sent(&send);
-        let mut tried = Tried::NONE;
         let send = || Sending::begin(service, is_ready, request);
-        let sending = watch.span().in_scope(|| tried::with(&mut tried, send));
+        let sending = watch.span().in_scope(|| tried::with(&mut calling.tried, send));
         let main = Attempt::sending(watch, sending);
-        Self {
-            main,
-            beside: Vec::new(),
-            step: None,
-            calling: Some(calling),
-            service: again,
-            last: None,
-            tried,
-        }
+        Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
     }
 }
 
@@ -168,12 +155,13 @@ where
     /// An attempt that came to something; none if all are under way.
     fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
         let mut this = self.project();
-        if let Poll::Ready(came) = tried::with(this.tried, || this.main.as_mut().poll(cx)) {
+        let calling = this.calling.as_mut().expect("not polled after its answer");
+        if let Poll::Ready(came) = tried::with(&mut calling.tried, || this.main.as_mut().poll(cx)) {
             return Some(Arrived { watch: this.main.take_watch(), came });
         }
         for index in 0..this.beside.len() {
             if let Some(attempt) = this.beside.get_mut(index)
-                && let Poll::Ready(came) = tried::with(this.tried, || attempt.as_mut().poll(cx))
+                && let Poll::Ready(came) = tried::with(&mut calling.tried, || attempt.as_mut().poll(cx))
             {
                 let mut attempt = this.beside.swap_remove(index);
                 return Some(Arrived { watch: attempt.as_mut().take_watch(), came });

@@ -1,0 +1,74 @@
+//! TLS to an endpoint. The certificate must be for the target, whatever the endpoint's address is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_endpoint::{Access, address};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::Uri;
+
+use super::connect::{WITHIN, described};
+use crate::aside::MayHang;
+
+/// What the files say is used for so long, so that many endpoints that connect at once read them once.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+type Settings = (Arc<ClientConfig>, ServerName<'static>);
+
+/// How connections to a target are encrypted.
+pub(super) struct Tls {
+    target: Uri,
+    access: Arc<Access>,
+    files: Mutex<Files>,
+}
+
+#[derive(Default)]
+struct Files {
+    reading: MayHang<Result<Settings, String>>,
+    last: Option<(Instant, Settings)>,
+}
+
+impl Tls {
+    /// None if the target does not ask for it.
+    pub(super) fn of(target: &Uri, access: Arc<Access>) -> Option<Arc<Self>> {
+        let files = Mutex::default();
+        address::is_tls(target).then(|| Arc::new(Self { target: target.clone(), access, files }))
+    }
+
+    /// # Errors
+    /// Why there is no encrypted connection.
+    pub(super) async fn encrypt(
+        &self,
+        tcp: TokioIo<TcpStream>,
+    ) -> Result<TokioIo<TlsStream<TcpStream>>, String> {
+        let read = self.settings().await;
+        let (config, name) = read.map_err(|problem| format!("the files of its TLS: {problem}"))?;
+        let connecting = TlsConnector::from(config).connect(name, tcp.into_inner());
+        let stream = connecting.await.map_err(|error| described(&error))?;
+        match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => Ok(TokioIo::new(stream)),
+            _ => Err("it does not speak HTTP/2 over TLS".to_owned()),
+        }
+    }
+
+    async fn settings(&self) -> Result<Settings, String> {
+        let mut files = self.files.lock().await;
+        if let Some((read, settings)) = &files.last
+            && read.elapsed() < READ_EVERY
+        {
+            return Ok(settings.clone());
+        }
+        let (access, target) = (Arc::clone(&self.access), self.target.clone());
+        let read = move || access.handshake(&target).map(|(config, name)| (Arc::new(config), name));
+        let settings = files.reading.within(WITHIN, read).await??;
+        files.last = Some((Instant::now(), settings.clone()));
+        Ok(settings)
+    }
+}
