@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::code::Code;
 use crate::fault::Ratio;
-use crate::policy::{self, Backoff, Growth, Jitter, OverMax, Step, Waits};
+use crate::policy::{self, Backoff, Growth, Increment, Jitter, OverMax, Waits};
 use crate::random::{Draws, uniform};
 use crate::time::micros;
 
@@ -115,11 +115,11 @@ fn capped_at(max: Duration, jitter: Jitter) -> Growth {
 }
 
 /// initial + step x steps, at least 0.
-fn incremented(initial_us: u64, step: Step, steps: u32) -> u64 {
+fn incremented(initial_us: u64, step: Increment, steps: u32) -> u64 {
     let by = |size: Duration| micros(size).saturating_mul(u64::from(steps));
     match step {
-        Step::Up(size) => initial_us.saturating_add(by(size)),
-        Step::Down(size) => initial_us.saturating_sub(by(size)),
+        Increment::Up(size) => initial_us.saturating_add(by(size)),
+        Increment::Down(size) => initial_us.saturating_sub(by(size)),
     }
 }
 

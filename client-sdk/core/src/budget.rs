@@ -16,7 +16,7 @@ use crate::window::{Counts, Window, WindowShape};
 
 /// The calls and the extra attempts of a route, lately.
 #[derive(Debug)]
-pub struct Spending {
+pub struct BudgetWindow {
     /// Its successes are calls started, its failures extra attempts.
     window: Window,
 }
@@ -27,7 +27,7 @@ pub struct Reservation {
     at: Time,
 }
 
-impl Spending {
+impl BudgetWindow {
     /// Nothing spent yet.
     #[must_use]
     pub fn new(shape: WindowShape) -> Self {
@@ -89,13 +89,13 @@ mod tests {
         Budget { ratio: Ratio::from_bp(bp), min_per_second }
     }
 
-    fn spending(calls: u64) -> Spending {
-        let spending = Spending::new(WindowShape::default());
+    fn spending(calls: u64) -> BudgetWindow {
+        let spending = BudgetWindow::new(WindowShape::default());
         (0..calls).for_each(|_| spending.count_call(NOW));
         spending
     }
 
-    fn granted(spending: &Spending, budget: &Budget) -> usize {
+    fn granted(spending: &BudgetWindow, budget: &Budget) -> usize {
         std::iter::from_fn(|| spending.reserve(budget, NOW)).take(10_000).count()
     }
 
@@ -111,8 +111,8 @@ mod tests {
         assert_eq!(granted(&spending(0), &budget(2_000, 1)), 10);
         assert_eq!(granted(&spending(50), &budget(2_000, 3)), 40);
         let short = WindowShape { buckets: 2, bucket_length: Duration::from_millis(100) };
-        assert_eq!(granted(&Spending::new(short), &budget(100, 5)), 1);
-        assert_eq!(granted(&Spending::new(short), &budget(100, 4)), 0);
+        assert_eq!(granted(&BudgetWindow::new(short), &budget(100, 5)), 1);
+        assert_eq!(granted(&BudgetWindow::new(short), &budget(100, 4)), 0);
     }
 
     #[test]

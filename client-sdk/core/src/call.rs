@@ -23,7 +23,7 @@
 use std::time::Duration;
 
 use crate::backoff::Sequence;
-use crate::circuit::{Admission, Outcome};
+use crate::circuit::{CircuitDecision, Outcome};
 use crate::classify::Verdict;
 use crate::deadline;
 use crate::fate::{Ending, Fate};
@@ -40,7 +40,7 @@ mod passing;
 mod questions;
 mod sending;
 
-pub use self::passing::Passing;
+pub use self::passing::Passthrough;
 
 use self::ending::Failed;
 
@@ -66,7 +66,7 @@ pub struct CallStart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send an attempt, beside those that are in flight, then ask again.
-    Send(Send),
+    Send(SendAttempt),
     /// Wait until an attempt ends or this instant comes, then ask again. None: only an attempt's end matters.
     Wait {
         /// When to ask again at the latest.
@@ -83,11 +83,11 @@ pub enum Step {
 
 /// An attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Send {
+pub struct SendAttempt {
     /// 1, 2, ...; a transparent resend repeats the number of the attempt it replaces.
     pub attempt: u32,
     /// Why it is sent.
-    pub kind: SendKind,
+    pub kind: AttemptKind,
     /// What to tell the server as `grpc-timeout`; none = nothing.
     pub limit: Option<Duration>,
     /// The value of `damper-retry`; none = no such header.
@@ -96,7 +96,7 @@ pub struct Send {
 
 /// Why an attempt is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendKind {
+pub enum AttemptKind {
     /// It is the first.
     First,
     /// One before it failed.
@@ -107,7 +107,7 @@ pub enum SendKind {
     Resend,
 }
 
-impl Send {
+impl SendAttempt {
     /// The value of `grpc-previous-rpc-attempts`; 0 = no such header.
     #[must_use]
     pub fn previous_attempts(&self) -> u32 {
@@ -166,7 +166,7 @@ pub struct Call {
     unseen: Option<Pending>,
     /// Why nothing more is sent, although attempts are in flight.
     refused: Option<Fate>,
-    admission: Admission,
+    admission: CircuitDecision,
     /// What the circuit breaker is told at the end.
     outcome: Outcome,
     finish: Option<Finish>,
@@ -180,7 +180,7 @@ enum Next {
     /// After a failure, when the wait is over.
     Repeat {
         at: Time,
-        kind: SendKind,
+        kind: AttemptKind,
         taken: Taken,
     },
     /// Beside what is in flight, if nothing speaks against it then.
@@ -215,7 +215,7 @@ impl Call {
             last: Answer::TimedOut,
             unseen: None,
             refused: None,
-            admission: Admission::Closed { since_ms: 0 },
+            admission: CircuitDecision::Closed { since_ms: 0 },
             outcome: Outcome::Unknown,
             finish: None,
         }

@@ -54,7 +54,7 @@ pub const HOP_BY_HOP: [&str; 3] = [NO_MORE_RETRY, PUSHBACK, ENVOY_RATE_LIMITED];
 
 /// The headers of a request that may mark it as a repeat, as they arrived.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Marks<'a> {
+pub struct RepeatMarks<'a> {
     /// [`RETRY`]
     pub retry: Option<&'a [u8]>,
     /// The same in [`BAGGAGE`], if it still holds.
@@ -81,7 +81,7 @@ impl Repeater {
     pub const ALL: [Self; 3] = [Self::Damper, Self::Grpc, Self::Envoy];
 }
 
-impl Marks<'_> {
+impl RepeatMarks<'_> {
     /// The flag this request carries, if it is a repeat: how many sends came before.
     ///
     /// A `damper-retry` that is no number still says that the request is a repeat.
@@ -133,7 +133,7 @@ const FAILED_ROUTES: usize = 8;
 /// Created by the server layer from the request; every client layer called within reads it, and the server
 /// layer asks it when the answer is an error.
 #[derive(Debug, Default)]
-pub struct Context {
+pub struct RequestContext {
     flag: Option<u32>,
     deadline: Option<Time>,
     /// With what codes failures may be passed on that must not be repeated; [`FINAL`].
@@ -142,7 +142,7 @@ pub struct Context {
     failed: [AtomicU64; FAILED_ROUTES],
 }
 
-impl Context {
+impl RequestContext {
     /// The context of a request with this flag and deadline.
     #[must_use]
     pub fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
@@ -215,8 +215,12 @@ pub(crate) fn number<N: FromStr>(value: &[u8]) -> Option<N> {
 mod tests {
     use super::*;
 
-    fn marks<'a>(retry: Option<&'a str>, previous: Option<&'a str>, envoy: Option<&'a str>) -> Marks<'a> {
-        Marks {
+    fn marks<'a>(
+        retry: Option<&'a str>,
+        previous: Option<&'a str>,
+        envoy: Option<&'a str>,
+    ) -> RepeatMarks<'a> {
+        RepeatMarks {
             retry: retry.map(str::as_bytes),
             baggage: None,
             previous_attempts: previous.map(str::as_bytes),
@@ -226,18 +230,18 @@ mod tests {
 
     #[test]
     fn a_context_tells_what_the_request_brought_and_what_was_marked() {
-        let context = Context::new(Some(2), Some(Time::from_micros(7)));
+        let context = RequestContext::new(Some(2), Some(Time::from_micros(7)));
         assert_eq!((context.flag(), context.deadline()), (Some(2), Some(Time::from_micros(7))));
         assert!(!context.no_more_retry(Code::Unavailable));
         context.mark_no_more_retry(CodeSet::of(&[Code::Aborted]));
         assert!(context.no_more_retry(Code::Aborted));
-        let first_send = Context::new(None, None);
+        let first_send = RequestContext::new(None, None);
         assert_eq!((first_send.flag(), first_send.deadline()), (None, None));
     }
 
     #[test]
     fn the_flag_up_belongs_to_the_failure_and_not_to_the_request() {
-        let context = Context::new(None, None);
+        let context = RequestContext::new(None, None);
         context.mark_no_more_retry(CodeSet::of(&[Code::Internal]));
         let flagged = |code| context.no_more_retry(code);
         assert!(flagged(Code::Internal));
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_route_that_fails_again_and_again_takes_one_place() {
-        let context = Context::new(None, None);
+        let context = RequestContext::new(None, None);
         (0..20).for_each(|_| context.note_failed(1));
         context.note_failed(2);
         assert!(context.has_failed(1) && context.has_failed(2));
@@ -283,9 +287,9 @@ mod tests {
     #[test]
     fn baggage_marks_a_request_as_the_header_does_but_the_header_goes_first() {
         let baggage = Baggage::read([&b"damper.retry=4;until=9"[..]]);
-        assert_eq!(Marks { baggage, ..Marks::default() }.flag(), Some(4));
-        assert_eq!(Marks { baggage, ..marks(Some("2"), None, None) }.flag(), Some(2));
-        assert_eq!(Marks { baggage, ..marks(None, Some("1"), Some("9")) }.flag(), Some(4));
+        assert_eq!(RepeatMarks { baggage, ..RepeatMarks::default() }.flag(), Some(4));
+        assert_eq!(RepeatMarks { baggage, ..marks(Some("2"), None, None) }.flag(), Some(2));
+        assert_eq!(RepeatMarks { baggage, ..marks(None, Some("1"), Some("9")) }.flag(), Some(4));
     }
 
     #[test]
@@ -306,12 +310,12 @@ mod tests {
         check(Some("2"), None, Some("2"), Some(Repeater::Envoy));
         check(None, Some("junk"), Some("junk"), None);
         let baggage = Baggage::read([&b"damper.retry=4;until=9"[..]]);
-        assert_eq!(Marks { baggage, ..Marks::default() }.repeated_by(), None);
+        assert_eq!(RepeatMarks { baggage, ..RepeatMarks::default() }.repeated_by(), None);
     }
 
     #[test]
     fn a_context_remembers_which_routes_have_failed_for_good() {
-        let context = Context::new(None, None);
+        let context = RequestContext::new(None, None);
         assert!(!context.has_failed(0) && !context.has_failed(7));
         for route in [7, 9, 7, 0, 7] {
             context.note_failed(route);
@@ -322,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_context_full_of_failed_routes_forgets_none_of_them_and_takes_no_more() {
-        let context = Context::new(None, None);
+        let context = RequestContext::new(None, None);
         std::thread::scope(|scope| {
             for thread in 0..8_u64 {
                 let context = &context;

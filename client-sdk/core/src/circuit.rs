@@ -18,7 +18,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::policy::CircuitBreaker;
-use crate::run::Run;
+use crate::run::FailureStreak;
 use crate::time::{Time, micros};
 use crate::window::{Counts, Window};
 
@@ -31,12 +31,12 @@ const PHASE_BITS: u32 = 2;
 pub struct Circuit {
     word: AtomicU64,
     /// Failed calls in a row.
-    run: Run,
+    run: FailureStreak,
 }
 
 /// What a circuit says to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum CircuitDecision {
     /// There is no circuit breaker, or it is closed.
     Closed {
         /// Since when; 0 from the beginning.
@@ -82,7 +82,7 @@ enum State {
 
 impl Circuit {
     /// Asks for a call at `now`.
-    pub fn admit(&self, settings: &CircuitBreaker, now: Time) -> Admission {
+    pub fn admit(&self, settings: &CircuitBreaker, now: Time) -> CircuitDecision {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             let (admission, next) = State::unpack(word).admit(settings, millis(now));
@@ -108,15 +108,15 @@ impl Circuit {
     pub fn ended(
         &self,
         settings: &CircuitBreaker,
-        admission: Admission,
+        admission: CircuitDecision,
         outcome: Outcome,
         calls: &Window,
         now: Time,
     ) {
         match admission {
-            Admission::Refused => {}
-            Admission::Probe { since_ms } => self.probe_ended(settings, since_ms, outcome, now),
-            Admission::Closed { since_ms } => self.call_ended(settings, since_ms, outcome, calls, now),
+            CircuitDecision::Refused => {}
+            CircuitDecision::Probe { since_ms } => self.probe_ended(settings, since_ms, outcome, now),
+            CircuitDecision::Closed { since_ms } => self.call_ended(settings, since_ms, outcome, calls, now),
         }
     }
 
@@ -185,18 +185,19 @@ impl Circuit {
 
 impl State {
     /// The answer, and the next state where it changes.
-    fn admit(self, settings: &CircuitBreaker, now_ms: u64) -> (Admission, Option<Self>) {
+    fn admit(self, settings: &CircuitBreaker, now_ms: u64) -> (CircuitDecision, Option<Self>) {
         let over = |since_ms| is_over(settings, since_ms, now_ms);
         let first = Self::HalfOpen { since_ms: now_ms, started: 1, good: 0 };
         match self {
-            Self::Closed { since_ms } => (Admission::Closed { since_ms }, None),
-            Self::HalfOpen { since_ms, started, good } if started < u64::from(settings.probes) => {
-                (Admission::Probe { since_ms }, Some(Self::HalfOpen { since_ms, started: started + 1, good }))
-            }
+            Self::Closed { since_ms } => (CircuitDecision::Closed { since_ms }, None),
+            Self::HalfOpen { since_ms, started, good } if started < u64::from(settings.probes) => (
+                CircuitDecision::Probe { since_ms },
+                Some(Self::HalfOpen { since_ms, started: started + 1, good }),
+            ),
             Self::Open { since_ms } | Self::HalfOpen { since_ms, .. } if over(since_ms) => {
-                (Admission::Probe { since_ms: now_ms }, Some(first))
+                (CircuitDecision::Probe { since_ms: now_ms }, Some(first))
             }
-            Self::Open { .. } | Self::HalfOpen { .. } => (Admission::Refused, None),
+            Self::Open { .. } | Self::HalfOpen { .. } => (CircuitDecision::Refused, None),
         }
     }
 

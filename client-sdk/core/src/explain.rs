@@ -21,12 +21,12 @@ pub struct Explanation {
     /// What the guards cut from it.
     pub cuts: Vec<Tightened>,
     /// The other rules that match, the nearest first.
-    pub losers: Vec<Loser>,
+    pub losers: Vec<ShadowedRule>,
 }
 
 /// A rule that matches a route but does not apply.
 #[derive(Clone, Debug)]
-pub struct Loser {
+pub struct ShadowedRule {
     /// The rule.
     pub rule: Arc<Rule>,
     /// The part in which it is less exact than the winner.
@@ -40,7 +40,7 @@ impl Explanation {
         let mut matching = table.matching(route);
         let winner = matching.next().cloned();
         let losers = match &winner {
-            Some(winner) => matching.map(|rule| Loser::against(winner, rule)).collect(),
+            Some(winner) => matching.map(|rule| ShadowedRule::against(winner, rule)).collect(),
             None => Vec::new(),
         };
         let tightened = winner.as_ref().map(|winner| table.tighten(winner, route));
@@ -49,7 +49,7 @@ impl Explanation {
     }
 }
 
-impl Loser {
+impl ShadowedRule {
     fn against(winner: &Rule, rule: &Arc<Rule>) -> Self {
         let reason = first_difference(winner.pattern(), rule.pattern());
         Self { rule: Arc::clone(rule), reason }

@@ -51,7 +51,7 @@ pub struct Ceiling {
 
 /// A setting of a policy that is beyond a ceiling.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Excess {
+pub struct CeilingExcess {
     /// The setting, by its path below the policy.
     pub field: &'static str,
     /// The setting and the ceiling, in words: `5 is more than 3`.
@@ -134,8 +134,8 @@ impl Ceiling {
 
     /// The policy within this ceiling, and what had to be cut for it.
     #[must_use]
-    pub fn tighten(&self, policy: &Policy) -> (Policy, Vec<Excess>) {
-        let mut cut = Cut { policy: policy.clone(), excesses: Vec::new() };
+    pub fn tighten(&self, policy: &Policy) -> (Policy, Vec<CeilingExcess>) {
+        let mut cut = CeilingCut { policy: policy.clone(), excesses: Vec::new() };
         if policy.repeats() {
             cut.attempts(self.max_attempts);
             cut.hedge(self.forbid_hedge);
@@ -148,12 +148,12 @@ impl Ceiling {
 }
 
 /// A policy under the knife.
-struct Cut {
+struct CeilingCut {
     policy: Policy,
-    excesses: Vec<Excess>,
+    excesses: Vec<CeilingExcess>,
 }
 
-impl Cut {
+impl CeilingCut {
     fn attempts(&mut self, most: Option<u32>) {
         let Some(most) = most.filter(|most| self.policy.max_attempts() > *most) else { return };
         let had = self.policy.max_attempts();
@@ -238,7 +238,7 @@ impl Cut {
     }
 
     fn note(&mut self, field: &'static str, problem: String) {
-        self.excesses.push(Excess { field, problem });
+        self.excesses.push(CeilingExcess { field, problem });
     }
 }
 

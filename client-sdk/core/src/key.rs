@@ -99,14 +99,14 @@ pub fn is_method(method: &str) -> bool {
 }
 
 /// What is wrong with a name; put into words only where somebody reads them.
-enum Problem<'a> {
+enum NameError<'a> {
     Empty,
     TooLong(&'a str),
     Contains(&'a str, char),
     NoMethod(&'a str),
 }
 
-impl fmt::Display for Problem<'_> {
+impl fmt::Display for NameError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("must not be empty"),
@@ -122,7 +122,7 @@ impl fmt::Display for Problem<'_> {
     }
 }
 
-fn problem_of_method(method: &str) -> Option<Problem<'_>> {
+fn problem_of_method(method: &str) -> Option<NameError<'_>> {
     let problem = problem_of_name(method);
     if problem.is_some() {
         return problem;
@@ -130,16 +130,16 @@ fn problem_of_method(method: &str) -> Option<Problem<'_>> {
     let has_form = method
         .split_once('/')
         .is_some_and(|(service, name)| !service.is_empty() && !name.is_empty() && !name.contains('/'));
-    (!has_form).then_some(Problem::NoMethod(method))
+    (!has_form).then_some(NameError::NoMethod(method))
 }
 
-fn problem_of_name(name: &str) -> Option<Problem<'_>> {
+fn problem_of_name(name: &str) -> Option<NameError<'_>> {
     if name.is_empty() {
-        return Some(Problem::Empty);
+        return Some(NameError::Empty);
     }
     if name.len() > MAX_NAME_BYTES {
-        return Some(Problem::TooLong(name));
+        return Some(NameError::TooLong(name));
     }
     let bad = name.chars().find(|c| !c.is_ascii_graphic() || *c == '*')?;
-    Some(Problem::Contains(name, bad))
+    Some(NameError::Contains(name, bad))
 }

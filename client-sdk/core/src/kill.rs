@@ -4,7 +4,7 @@
 //! says `calls` refuses first sends too, also where no rule applies. Every client ends it by itself when its
 //! time is over.
 //!
-//! A [`Kill`] is what was said. Whoever holds it knows until when it is in force ([`InForce`]) and tells the
+//! A [`Kill`] is what was said. Whoever holds it knows until when it is in force ([`TimedKill`]) and tells the
 //! [`Switch`] of each route that it matches; there a call sees it by comparing two numbers. A call keeps the
 //! rule it began with, but the switch is the route's: what is thrown while a call is under way holds for it too.
 
@@ -88,14 +88,14 @@ impl Kill {
 
 /// A kill, and until when it is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InForce {
+pub struct TimedKill {
     /// What is stopped.
     pub kill: Arc<Kill>,
     /// From then on it is not.
     pub until: Time,
 }
 
-impl InForce {
+impl TimedKill {
     /// What is left of its time; zero when it is over.
     #[must_use]
     pub fn remaining(&self, now: Time) -> Duration {
@@ -104,23 +104,23 @@ impl InForce {
 }
 
 /// Of the kills that match a route the one that refuses calls there, for as long as any does.
-pub fn refusing<'a>(kills: impl IntoIterator<Item = &'a InForce>, now: Time) -> Option<&'a InForce> {
-    let refuses = |held: &&InForce| held.kill.calls() && held.until > now;
+pub fn refusing<'a>(kills: impl IntoIterator<Item = &'a TimedKill>, now: Time) -> Option<&'a TimedKill> {
+    let refuses = |held: &&TimedKill| held.kill.calls() && held.until > now;
     kills.into_iter().filter(refuses).max_by_key(|held| held.until)
 }
 
 /// Until when kills hold on one route, in microseconds; zero = never.
 #[derive(Debug, Default)]
-pub struct Switch {
+pub struct KillState {
     repeats_until: AtomicU64,
     calls_until: AtomicU64,
 }
 
-impl Switch {
+impl KillState {
     /// These kills match the route, and no others.
-    pub fn obey<'a>(&self, kills: impl IntoIterator<Item = &'a InForce>) {
+    pub fn obey<'a>(&self, kills: impl IntoIterator<Item = &'a TimedKill>) {
         let (mut repeats, mut calls) = (Time::ZERO, Time::ZERO);
-        for InForce { kill, until } in kills {
+        for TimedKill { kill, until } in kills {
             repeats = repeats.max(*until);
             if kill.calls() {
                 calls = calls.max(*until);
@@ -184,15 +184,15 @@ mod tests {
         check(Duration::from_secs(24 * 3600 + 1), "time_to_live: 86401s is not in 1s to 24h");
     }
 
-    fn held(calls: bool, until: u64) -> InForce {
+    fn held(calls: bool, until: u64) -> TimedKill {
         let kill = Kill::new(any(), calls, format!("until {until}"), 1).unwrap();
-        InForce { kill: Arc::new(kill), until: Time::from_micros(until) }
+        TimedKill { kill: Arc::new(kill), until: Time::from_micros(until) }
     }
 
     #[test]
     fn a_switch_goes_by_the_latest_of_the_kills_that_match_and_is_off_without() {
-        let switch = Switch::default();
-        let check = |kills: &[InForce], repeats: u64, calls: u64| {
+        let switch = KillState::default();
+        let check = |kills: &[TimedKill], repeats: u64, calls: u64| {
             switch.obey(kills);
             for now in [0, 9, 10, 19, 20, 29, 30, u64::MAX] {
                 let says = (

@@ -106,7 +106,7 @@ impl Default for Histogram {
 pub struct Recent {
     /// The number of the present window; the other half holds the one before.
     window: AtomicU64,
-    halves: [Half; 2],
+    halves: [HalfWindow; 2],
     usual: PerWindow,
 }
 
@@ -138,7 +138,7 @@ impl PerWindow {
 }
 
 #[derive(Debug)]
-struct Half {
+struct HalfWindow {
     total: AtomicU32,
     counts: [AtomicU32; BUCKETS],
 }
@@ -225,14 +225,14 @@ impl Recent {
         }
     }
 
-    fn half(&self, window: u64) -> &Half {
+    fn half(&self, window: u64) -> &HalfWindow {
         let [even, odd] = &self.halves;
         if window.is_multiple_of(2) { even } else { odd }
     }
 }
 
 /// The bucket in which this share of the counted ones is reached, if they are at least `min_samples`.
-fn rank<const N: usize>(halves: [&Half; N], at: Percent, min_samples: u32) -> Option<usize> {
+fn rank<const N: usize>(halves: [&HalfWindow; N], at: Percent, min_samples: u32) -> Option<usize> {
     let total: u64 = halves.iter().map(|half| u64::from(half.total.load(Ordering::Relaxed))).sum();
     if total < u64::from(min_samples.max(1)) {
         return None;
@@ -246,7 +246,7 @@ fn rank<const N: usize>(halves: [&Half; N], at: Percent, min_samples: u32) -> Op
     })
 }
 
-impl Half {
+impl HalfWindow {
     fn clear(&self) {
         self.total.store(0, Ordering::Relaxed);
         for count in &self.counts {
@@ -255,7 +255,7 @@ impl Half {
     }
 }
 
-impl Default for Half {
+impl Default for HalfWindow {
     fn default() -> Self {
         Self { total: AtomicU32::new(0), counts: [const { AtomicU32::new(0) }; BUCKETS] }
     }
@@ -263,7 +263,7 @@ impl Default for Half {
 
 impl Default for Recent {
     fn default() -> Self {
-        let halves = [Half::default(), Half::default()];
+        let halves = [HalfWindow::default(), HalfWindow::default()];
         Self { window: AtomicU64::new(0), halves, usual: PerWindow::default() }
     }
 }

@@ -45,10 +45,10 @@ mod table;
 mod time;
 mod window;
 
-pub use call::{Answer, Call, CallStart, Finish, Passing, Send, SendKind, Step};
+pub use call::{Answer, AttemptKind, Call, CallStart, Finish, Passthrough, SendAttempt, Step};
 pub use classify::{Failure, Pushback, Verdict};
 pub use code::{Code, CodeSet};
-pub use explain::{Bound, Explanation, Loser};
+pub use explain::{Bound, Explanation, ShadowedRule};
 pub use fate::{Ending, Fate};
 pub use fault::{Fault, Faults, Percent, Ratio};
 pub use guard::{Ceiling, Guard};
@@ -57,12 +57,12 @@ pub use kill::Kill;
 pub use latency::Histogram;
 pub use pattern::{MethodPart, Part, Pattern};
 pub use policy::{
-    Backoff, BreakerMode, Budget, Chain, CircuitBreaker, Growth, Hedge, HedgeDelay, Jitter, Mode, OverMax,
-    Policy, Retry, RetryBreaker, Step as BackoffStep, StopWhen, Waits,
+    Backoff, BreakerMode, Budget, Chain, CircuitBreaker, Growth, Hedge, HedgeDelay, Increment as BackoffStep,
+    Jitter, Mode, OverMax, Policy, Retry, RetryBreaker, StopWhen, Waits,
 };
 pub use repeat_limit::RepeatLimit;
 pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
-pub use standing::Standing;
+pub use standing::GateStatus;
 pub use table::{Rule, Table, Tightened};
 pub use time::Time;
 pub use window::{Counts, Window, WindowShape};

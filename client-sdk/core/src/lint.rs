@@ -20,10 +20,10 @@ mod waits;
 
 use std::fmt;
 
-use self::codes::Known;
+use self::codes::FindingCode;
 pub use self::methods::only_reads;
 use crate::code::CodeSet;
-use crate::guard::{Excess, Guard};
+use crate::guard::{CeilingExcess, Guard};
 use crate::policy::{Mode, Policy};
 use crate::table::Rule;
 
@@ -74,22 +74,22 @@ pub struct Finding {
 impl Finding {
     /// A finding of this code.
     #[must_use]
-    pub fn new(known: Known, field: impl Into<String>, message: impl Into<String>) -> Self {
-        let Known { code, severity, remedy, .. } = known;
+    pub fn new(known: FindingCode, field: impl Into<String>, message: impl Into<String>) -> Self {
+        let FindingCode { code, severity, remedy, .. } = known;
         Self { code, severity, field: field.into(), message: message.into(), remedy }
     }
 }
 
 /// What is known of a rule's routes beside the rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Context {
+pub struct LintContext {
     /// Calls per second that one process makes on the busiest of the routes, rounded up. None: not known.
     pub calls_per_s: Option<u32>,
 }
 
 /// Everything about a rule that deserves a look, the gravest first.
 #[must_use]
-pub fn findings(rule: &Rule, context: &Context) -> Vec<Finding> {
+pub fn findings(rule: &Rule, context: &LintContext) -> Vec<Finding> {
     let policy = rule.policy();
     let mut findings = Vec::new();
     if policy.mode == Mode::Off {
@@ -135,9 +135,9 @@ pub fn cuts(guard: &Guard, rule: &Rule) -> Vec<Finding> {
 
 /// One setting of a rule that a guard cuts.
 #[must_use]
-pub fn cut(guard: &Guard, excess: &Excess, rule: &Rule) -> Finding {
+pub fn cut(guard: &Guard, excess: &CeilingExcess, rule: &Rule) -> Finding {
     let place = if guard.pattern().covers(rule.pattern()) { "everywhere" } else { "where both match" };
-    let Excess { field, problem } = excess;
+    let CeilingExcess { field, problem } = excess;
     let message = format!("{problem}, the ceiling of {}; cut {place}", guard_in_words(guard));
     Finding::new(codes::GUARD_CUTS, format!("policy.{field}"), message)
 }
@@ -163,7 +163,7 @@ struct Notes<'a> {
 
 impl Notes<'_> {
     /// Notes a finding about the setting at this path below the policy.
-    fn add(&mut self, known: Known, field: &str, message: impl Into<String>) {
+    fn add(&mut self, known: FindingCode, field: &str, message: impl Into<String>) {
         self.findings.push(Finding::new(known, format!("policy.{field}"), message));
     }
 }

@@ -15,7 +15,7 @@ mod gates;
 mod hedge;
 
 pub use backoff::{
-    Backoff, Growth, JITTER_SHARE, Jitter, LIST_LENGTH, MULTIPLIER, OverMax, STEP, Step, WAIT, Waits,
+    Backoff, Growth, Increment, JITTER_SHARE, Jitter, LIST_LENGTH, MULTIPLIER, OverMax, STEP, WAIT, Waits,
 };
 pub use gates::{
     BREAKER_RATIO, BUCKET_LENGTH, BUCKETS, BUDGET_MIN_PER_SECOND, BUDGET_RATIO, BreakerMode, Budget,

@@ -62,17 +62,17 @@ impl Default for RepeatLimit {
 /// to its least ratio and least minimum, so that one that is only observed never refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    enforced: Option<Most>,
-    observed: Option<Most>,
+    enforced: Option<LimitBounds>,
+    observed: Option<LimitBounds>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Most {
+struct LimitBounds {
     ratio: Ratio,
     min: u32,
 }
 
-impl Most {
+impl LimitBounds {
     fn and(self, limit: RepeatLimit) -> Self {
         Self { ratio: self.ratio.min(limit.ratio), min: self.min.min(limit.min) }
     }
@@ -93,7 +93,7 @@ impl FromIterator<RepeatLimit> for Limits {
                 Mode::Observe => &mut all.observed,
                 Mode::Enforce => &mut all.enforced,
             };
-            let alone = Most { ratio: limit.ratio, min: limit.min };
+            let alone = LimitBounds { ratio: limit.ratio, min: limit.min };
             *most = Some(most.map_or(alone, |most| most.and(limit)));
         }
         all
@@ -102,7 +102,7 @@ impl FromIterator<RepeatLimit> for Limits {
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
+pub enum LimitDecision {
     /// The handler runs.
     Served,
     /// The handler runs; a limit that is only observed would have refused it.
@@ -126,28 +126,28 @@ pub struct Served {
 
 impl Served {
     /// Counts a request that has arrived and says what becomes of it.
-    pub fn arrived(&self, repeated_by: Option<Repeater>, limits: Limits, now: Time) -> Admission {
+    pub fn arrived(&self, repeated_by: Option<Repeater>, limits: Limits, now: Time) -> LimitDecision {
         let Some(repeater) = repeated_by else {
             add(&self.first_sends);
             self.window.count_success(now);
-            return Admission::Served;
+            return LimitDecision::Served;
         };
         if let Some(repeats) = self.repeats.get(repeater as usize) {
             add(repeats);
         }
         if !self.reserve(&self.window, limits.enforced, now) {
             add(&self.shed);
-            return Admission::Shed;
+            return LimitDecision::Shed;
         }
         if limits.observed.is_some() && !self.reserve(&self.observed, limits.observed, now) {
             add(&self.would_be_shed);
-            return Admission::WouldBeShed;
+            return LimitDecision::WouldBeShed;
         }
-        Admission::Served
+        LimitDecision::Served
     }
 
     /// Counts a repeat; if that is one too many it is taken back.
-    fn reserve(&self, repeats: &Window, most: Option<Most>, now: Time) -> bool {
+    fn reserve(&self, repeats: &Window, most: Option<LimitBounds>, now: Time) -> bool {
         repeats.count_failure(now);
         let Some(most) = most else { return true };
         let admitted = most.admits(repeats.counts(now).failures, self.window.counts(now).successes);

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::budget::Spending;
+use crate::budget::BudgetWindow;
 use crate::circuit::Circuit;
 use crate::code::Code;
 use crate::credit::Purse;
 use crate::fate::{Ending, Fate};
 use crate::fault::Percent;
-use crate::kill::Switch;
+use crate::kill::KillState;
 use crate::latency::{Histogram, PerWindow, Recent, bucket_of};
 use crate::policy::{HedgeDelay, Policy};
 use crate::table::Rule;
@@ -47,7 +47,7 @@ pub struct Route {
     /// The credit that all routes to the callee share.
     callee: Arc<Purse>,
     /// The same for all calls, whatever rule they began with.
-    switch: Arc<Switch>,
+    switch: Arc<KillState>,
 }
 
 /// What is counted over the sliding window, whose shape is the rule's.
@@ -58,7 +58,7 @@ struct Windows {
     repeats: Window,
     /// Whole calls, for the circuit breaker.
     calls: Window,
-    spending: Spending,
+    spending: BudgetWindow,
 }
 
 /// What outlives every rule of the route.
@@ -115,7 +115,7 @@ impl RouteState {
 impl Windows {
     fn new(shape: WindowShape) -> Self {
         let window = || Window::new(shape);
-        Self { attempts: window(), repeats: window(), calls: window(), spending: Spending::new(shape) }
+        Self { attempts: window(), repeats: window(), calls: window(), spending: BudgetWindow::new(shape) }
     }
 }
 
@@ -197,7 +197,7 @@ impl Route {
 
     /// Calls started and extra attempts lately, where extra attempts are capped.
     #[must_use]
-    pub fn spending(&self) -> &Spending {
+    pub fn spending(&self) -> &BudgetWindow {
         &self.windows.spending
     }
 
@@ -223,7 +223,7 @@ impl Route {
 
     /// What kills say of it.
     #[must_use]
-    pub fn switch(&self) -> &Switch {
+    pub fn switch(&self) -> &KillState {
         &self.switch
     }
 

@@ -13,9 +13,9 @@ const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
 
 /// A run of failures.
 #[derive(Debug, Default)]
-pub(crate) struct Run(AtomicU64);
+pub(crate) struct FailureStreak(AtomicU64);
 
-impl Run {
+impl FailureStreak {
     /// One more failure. Says how long the run is with it; one whose last failure is older than `memory` is over.
     pub(crate) fn extend(&self, now: Time, memory: Duration) -> u64 {
         let mut old = self.0.load(Ordering::Relaxed);
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_run_grows_until_a_success_ends_it() {
-        let run = Run::default();
+        let run = FailureStreak::default();
         assert_eq!((1..=3).map(|ms| run.extend(at(ms), MEMORY)).collect::<Vec<_>>(), [1, 2, 3]);
         run.end();
         assert_eq!(run.extend(at(5), MEMORY), 1);
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_run_nobody_adds_to_is_over_by_time_alone() {
-        let run = Run::default();
+        let run = FailureStreak::default();
         run.extend(at(5_000), MEMORY);
         assert_eq!(run.extend(at(15_000), MEMORY), 2);
         assert_eq!(run.extend(at(25_001), MEMORY), 1);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn failures_of_many_threads_are_one_run() {
-        let run = Run::default();
+        let run = FailureStreak::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1_000).for_each(|_| _ = run.extend(at(1), MEMORY)));

@@ -10,7 +10,7 @@ use crate::window::Counts;
 
 /// Where the gates of a route stand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct GateStatus {
     /// Of the retry breaker's window.
     pub window: Counts,
     /// Attempts have failed in the window, and a call that fails now is not retried, because of the retry breaker.
@@ -27,18 +27,18 @@ pub struct Standing {
 impl Route {
     /// Where its gates stand; none if there is neither a rule nor a kill.
     #[must_use]
-    pub fn standing(&self, now: Time) -> Option<Standing> {
+    pub fn standing(&self, now: Time) -> Option<GateStatus> {
         let killed = self.switch().stops_repeats(now);
         if self.rule().is_none() && !killed {
             return None;
         }
         let Some(policy) = self.policy() else {
-            return Some(Standing { killed, ..Standing::default() });
+            return Some(GateStatus { killed, ..GateStatus::default() });
         };
         let settings = policy.circuit_breaker.as_ref();
         let window = self.window().counts(now);
         let holds_back = policy.retry_breaker.is_some_and(|breaker| self.holds_back(&breaker, now));
-        Some(Standing {
+        Some(GateStatus {
             window,
             breaker_refuses: holds_back && window.failures > 0,
             budget_refuses: policy.budget.is_some_and(|cap| !self.spending().has_room(&cap, now)),
@@ -54,9 +54,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::circuit::{Admission, Outcome};
+    use crate::circuit::{CircuitDecision, Outcome};
     use crate::fault::Ratio;
-    use crate::kill::{InForce, Kill};
+    use crate::kill::{Kill, TimedKill};
     use crate::policy::{BreakerMode, Budget, CircuitBreaker, Mode, Policy, Retry, RetryBreaker};
     use crate::{Pattern, Rule};
 
@@ -69,7 +69,7 @@ mod tests {
         Route::new(Some(Arc::new(Rule::new(pattern, policy, 1).unwrap())))
     }
 
-    fn stands(route: &Route, now: Time) -> Standing {
+    fn stands(route: &Route, now: Time) -> GateStatus {
         let standing = route.standing(now).unwrap();
         assert_eq!(route.standing(now), Some(standing), "looking takes nothing");
         standing
@@ -81,8 +81,8 @@ mod tests {
         assert_eq!(route.standing(NOW), None);
         let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
         let kill = Arc::new(Kill::new(pattern, false, "why".to_owned(), 1).unwrap());
-        route.switch().obey(&[InForce { kill, until: NOW + Duration::from_secs(1) }]);
-        assert_eq!(stands(&route, NOW), Standing { killed: true, ..Standing::default() });
+        route.switch().obey(&[TimedKill { kill, until: NOW + Duration::from_secs(1) }]);
+        assert_eq!(stands(&route, NOW), GateStatus { killed: true, ..GateStatus::default() });
         assert_eq!(route.standing(NOW + Duration::from_secs(1)), None);
     }
 
@@ -133,12 +133,12 @@ mod tests {
         assert_eq!(stands(&route, NOW).circuit, Some(Phase::Closed));
         for _ in 0..settings.consecutive_failures {
             let circuit = &route.state().circuit;
-            let closed = Admission::Closed { since_ms: 0 };
+            let closed = CircuitDecision::Closed { since_ms: 0 };
             circuit.ended(&settings, closed, Outcome::Failed, route.calls(), NOW);
         }
         assert_eq!(stands(&route, NOW).circuit, Some(Phase::Open));
         let later = NOW + settings.open_for;
         assert_eq!(stands(&route, later).circuit, Some(Phase::HalfOpen));
-        assert!(matches!(route.state().circuit.admit(&settings, later), Admission::Probe { .. }));
+        assert!(matches!(route.state().circuit.admit(&settings, later), CircuitDecision::Probe { .. }));
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::fault::Faults;
-use crate::guard::{Excess, Guard};
+use crate::guard::{CeilingExcess, Guard};
 use crate::key::RouteKey;
 use crate::pattern::{MethodPart, Pattern};
 use crate::policy::{Mode, Policy};
@@ -77,7 +77,7 @@ pub struct Tightened {
     /// The guard.
     pub guard: Arc<Guard>,
     /// What was cut.
-    pub excess: Excess,
+    pub excess: CeilingExcess,
 }
 
 impl Table {

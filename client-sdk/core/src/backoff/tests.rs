@@ -54,10 +54,10 @@ fn incrementing_goes_up_to_its_ceiling_and_down_to_nothing() {
     let incrementing = |step, over_max| {
         Backoff::Always(Waits::Incrementing { initial: ms(100), step, growth: growth(250, over_max) })
     };
-    let up = Step::Up(ms(50));
+    let up = Increment::Up(ms(50));
     assert_eq!(all(&incrementing(up, OverMax::Cap))[..6], [100, 150, 200, 250, 250, 250]);
     assert_eq!(all(&incrementing(up, OverMax::Stop)), [100, 150, 200, 250]);
-    assert_eq!(all(&incrementing(Step::Down(ms(40)), OverMax::Stop))[..5], [100, 60, 20, 0, 0]);
+    assert_eq!(all(&incrementing(Increment::Down(ms(40)), OverMax::Stop))[..5], [100, 60, 20, 0, 0]);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn the_ceiling_itself_is_not_over_it_and_a_part_of_a_microsecond_more_is() {
     assert_eq!(exponential(ms(25), 20_000, ms(200)), 4, "25, 50, 100, 200");
     assert_eq!(exponential(us(3), 15_000, us(4)), 1, "3 and 4.5");
     assert_eq!(count(Waits::Fibonacci { unit: us(1), growth: stop(us(5)) }), 5, "1, 1, 2, 3, 5");
-    let step = Step::Up(us(1));
+    let step = Increment::Up(us(1));
     assert_eq!(count(Waits::Incrementing { initial: us(1), step, growth: stop(us(3)) }), 3);
 }
 
@@ -216,7 +216,7 @@ fn any_waits() -> impl Strategy<Value = Waits> {
             1 => Waits::Fixed { delay: a, jitter },
             2 => Waits::Random { min, max, jitter },
             3 => {
-                let step = if stop { Step::Up(b) } else { Step::Down(b) };
+                let step = if stop { Increment::Up(b) } else { Increment::Down(b) };
                 Waits::Incrementing { initial: min, step, growth }
             }
             4 => Waits::Exponential { base: min, multiplier: Ratio::from_bp(bp), growth },

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::in_flight::{InFlight, Pending};
-use super::questions::Decision;
-use super::{Answer, Call, Finish, Next, SendKind, Step, enforced};
+use super::questions::RetryDecision;
+use super::{Answer, AttemptKind, Call, Finish, Next, Step, enforced};
 use crate::breaker;
-use crate::circuit::{Admission, Outcome};
+use crate::circuit::{CircuitDecision, Outcome};
 use crate::classify::{Failure, Verdict};
 use crate::code::Code;
 use crate::deadline;
@@ -42,7 +42,7 @@ impl Call {
             count(route, policy, &pending, None, now);
             let given = self.given_from_outside(&pending);
             // Of attempts that have less time than usual only the quick ones succeed.
-            if pending.kind != SendKind::Hedge
+            if pending.kind != AttemptKind::Hedge
                 && !given.is_some_and(|given| route.state().is_hurried(given, now))
             {
                 route.state().record(now, pending.took(now));
@@ -50,9 +50,9 @@ impl Call {
             self.count_would_hedge(route, policy, &pending, now);
         }
         let fate = match pending.kind {
-            SendKind::First | SendKind::Resend => Fate::Ok,
-            SendKind::Retry => Fate::OkAfterRetry,
-            SendKind::Hedge => Fate::OkByHedge,
+            AttemptKind::First | AttemptKind::Resend => Fate::Ok,
+            AttemptKind::Retry => Fate::OkAfterRetry,
+            AttemptKind::Hedge => Fate::OkByHedge,
         };
         self.outcome = Outcome::Good;
         self.finish(route, Ending::real(fate), Answer::Attempt(pending.attempt), now);
@@ -105,28 +105,28 @@ impl Call {
             route.give_back(pending.paid);
         }
         let at_least = pending.overtaken || failed.timed_out && says_something;
-        if at_least && pending.kind != SendKind::Hedge {
+        if at_least && pending.kind != AttemptKind::Hedge {
             route.state().record_at_least(now, now.since(pending.sent_at));
         }
         self.count_would_hedge(route, policy, &pending, now);
         let decision = self.decide(route, policy, &pending, failed, now, random);
         match (policy.mode, decision) {
-            (Mode::Enforce, Decision::Next(next)) => (self.next, self.last) = (next, answer),
-            (Mode::Enforce, Decision::Remember(fate)) => {
+            (Mode::Enforce, RetryDecision::Next(next)) => (self.next, self.last) = (next, answer),
+            (Mode::Enforce, RetryDecision::Remember(fate)) => {
                 self.refused.get_or_insert(fate);
                 self.next = Next::Nothing;
             }
-            (Mode::Enforce, Decision::End(fate)) => {
+            (Mode::Enforce, RetryDecision::End(fate)) => {
                 self.finish(route, Ending::real(fate), answer, now);
             }
             (_, decision) => {
-                if let Decision::Next(Next::Repeat { taken, .. }) = decision {
+                if let RetryDecision::Next(Next::Repeat { taken, .. }) = decision {
                     route.owe(taken.paid);
                 }
                 let fate = match decision {
-                    _ if self.admission == Admission::Refused => Fate::CircuitOpen,
-                    Decision::Next(_) => Fate::Retry,
-                    Decision::Remember(fate) | Decision::End(fate) => fate,
+                    _ if self.admission == CircuitDecision::Refused => Fate::CircuitOpen,
+                    RetryDecision::Next(_) => Fate::Retry,
+                    RetryDecision::Remember(fate) | RetryDecision::End(fate) => fate,
                 };
                 self.finish(route, Ending { fate, would: true }, answer, now);
             }
@@ -229,7 +229,7 @@ impl Call {
 /// least so long: left out, they would make the percentile that hedges go by drift down.
 pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
     losers.iter().for_each(|loser| route.give_back(loser.paid));
-    for loser in losers.iter().filter(|loser| loser.overtaken && loser.kind != SendKind::Hedge) {
+    for loser in losers.iter().filter(|loser| loser.overtaken && loser.kind != AttemptKind::Hedge) {
         route.state().record_at_least(now, now.since(loser.sent_at));
     }
 }
@@ -240,13 +240,13 @@ fn count(route: &Route, policy: &Policy, pending: &Pending, failure: Option<&Fai
     if !pending.overtaken {
         route.count(is_failure, now);
     }
-    if pending.kind != SendKind::First {
+    if pending.kind != AttemptKind::First {
         route.repeats().count(is_failure, now);
     }
     if let Some(breaker) = &policy.retry_breaker {
         match (is_failure, pending.kind) {
             (true, _) => route.spoil(breaker),
-            (false, SendKind::First) if !pending.overtaken => route.earn(breaker),
+            (false, AttemptKind::First) if !pending.overtaken => route.earn(breaker),
             (false, _) => route.give_back(pending.paid),
         }
     }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::route::Paid;
 use crate::time::Time;
 
-use super::SendKind;
+use super::AttemptKind;
 
 /// An attempt under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) attempt: u32,
-    pub(super) kind: SendKind,
+    pub(super) kind: AttemptKind,
     pub(super) sent_at: Time,
     /// Until when the rule gives it time; cuts it in enforce mode only.
     pub(super) limit: Option<Time>,

@@ -4,7 +4,7 @@
 //! three words. It is counted, and tells what a [`Call`](super::Call) on such a route tells: that the two never
 //! differ is a test below. Drivers that care for the cost of a call begin with this one.
 
-use super::{Answer, CallStart, Finish, Send, SendKind};
+use super::{Answer, AttemptKind, CallStart, Finish, SendAttempt};
 use crate::classify::Verdict;
 use crate::code::Code;
 use crate::deadline;
@@ -14,24 +14,24 @@ use crate::time::Time;
 
 /// A call that passes, while its only attempt is under way.
 #[derive(Debug)]
-pub struct Passing {
+pub struct Passthrough {
     began: Time,
     deadline: Option<Time>,
 }
 
-impl Passing {
+impl Passthrough {
     /// Begins a call, and says how its attempt is sent. None where there is something to decide, be it that a kill
     /// refuses it: then nothing is counted, and it is a [`Call`](super::Call).
     #[inline]
     #[must_use]
-    pub fn begin(route: &Route, start: &CallStart) -> Option<(Self, Send)> {
+    pub fn begin(route: &Route, start: &CallStart) -> Option<(Self, SendAttempt)> {
         let &CallStart { now, deadline, flag, replayable: _ } = start;
         if route.policy().is_some() || route.switch().refuses_calls(now) {
             return None;
         }
         route.state().counters.count_call();
         let limit = deadline.map(|deadline| deadline.since(now));
-        let send = Send { attempt: 1, kind: SendKind::First, limit, flag };
+        let send = SendAttempt { attempt: 1, kind: AttemptKind::First, limit, flag };
         Some((Self { began: now, deadline }, send))
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::super::{Call, Step};
     use super::*;
     use crate::classify::{Failure, Pushback};
-    use crate::kill::{InForce, Kill};
+    use crate::kill::{Kill, TimedKill};
     use crate::pattern::Pattern;
     use crate::policy::{Mode, Policy};
     use crate::table::Rule;
@@ -96,9 +96,9 @@ mod tests {
         Pattern::parse("*", "*", "*", "*").unwrap()
     }
 
-    fn killed(calls: bool) -> InForce {
+    fn killed(calls: bool) -> TimedKill {
         let kill = Kill::new(any_call(), calls, "storm".to_owned(), 1).unwrap();
-        InForce { kill: Arc::new(kill), until: Time::from_micros(u64::MAX) }
+        TimedKill { kill: Arc::new(kill), until: Time::from_micros(u64::MAX) }
     }
 
     fn start(deadline: Option<Time>, flag: Option<u32>) -> CallStart {
@@ -106,7 +106,7 @@ mod tests {
     }
 
     /// What is counted of a route, and how the call ended.
-    fn seen(route: &Route, send: Send, finish: Finish) -> String {
+    fn seen(route: &Route, send: SendAttempt, finish: Finish) -> String {
         let counters = &route.state().counters;
         let took: Vec<_> = counters.latency().counts().filter(|(_, count)| *count > 0).collect();
         let codes = Code::ALL.map(|code| counters.code(code));
@@ -136,7 +136,7 @@ mod tests {
 
     fn as_passing(start: CallStart, end: Option<Verdict>, now: Time) -> String {
         let route = Route::new(None);
-        let (call, send) = Passing::begin(&route, &start).unwrap();
+        let (call, send) = Passthrough::begin(&route, &start).unwrap();
         let finish = match end {
             None => call.dropped(&route, now),
             Some(verdict) => {
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn what_has_something_to_decide_does_not_pass_and_is_not_counted() {
         let passes = |route: &Route| {
-            let passes = Passing::begin(route, &start(None, None)).is_some();
+            let passes = Passthrough::begin(route, &start(None, None)).is_some();
             assert_eq!(route.state().counters.calls(), u64::from(passes));
             passes
         };

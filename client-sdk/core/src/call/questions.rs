@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::ending::Failed;
 use super::in_flight::Pending;
-use super::{Call, Next, SendKind};
+use super::{AttemptKind, Call, Next};
 use crate::breaker;
 use crate::budget::Reservation;
 use crate::classify::{Failure, Pushback};
@@ -30,7 +30,7 @@ const MEDIAN_MIN_SAMPLES: u32 = 20;
 
 /// What follows a failed attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Decision {
+pub(super) enum RetryDecision {
     /// This, or what is in flight.
     Next(Next),
     /// Nothing more is sent; if no attempt in flight wins, this is the call's fate.
@@ -49,7 +49,7 @@ impl Call {
         failed: Failed,
         now: Time,
         random: u64,
-    ) -> Decision {
+    ) -> RetryDecision {
         let failure = failed.failure;
         // Where nothing is cut an attempt can outlive the time that the rule gives it.
         let overdue = policy.mode != Mode::Enforce && pending.limit.is_some_and(|limit| limit <= now);
@@ -57,18 +57,18 @@ impl Call {
         if failure.code == Code::DeadlineExceeded
             && deadline::ended_by(self.judged_deadline, self.start.now, now)
         {
-            return Decision::End(Fate::Deadline);
+            return RetryDecision::End(Fate::Deadline);
         }
         let is_alone = self.in_flight.is_empty();
         // An attempt that comes back with the flag may have been refused for being a repeat, and one that a timer
         // ended was not answered: whatever the code, that says nothing of the others.
         let ends_all = !failure.no_more_retry && !failed.timed_out;
         match self.refused {
-            Some(fate) if is_alone => return Decision::End(fate),
+            Some(fate) if is_alone => return RetryDecision::End(fate),
             Some(_) if ends_all && !policy.retryable().contains(failure.code) => {
-                return Decision::End(Fate::NotRetryable);
+                return RetryDecision::End(Fate::NotRetryable);
             }
-            Some(_) => return Decision::Next(Next::Nothing),
+            Some(_) => return RetryDecision::Next(Next::Nothing),
             None => {}
         }
         let decided = self.may_go_on(route, policy, pending, failure, now).and_then(|pushback| {
@@ -81,9 +81,9 @@ impl Call {
             }
         });
         match decided {
-            Ok(next) => Decision::Next(next),
-            Err(fate) if is_alone || ends_all && fate == Fate::NotRetryable => Decision::End(fate),
-            Err(fate) => Decision::Remember(fate),
+            Ok(next) => RetryDecision::Next(next),
+            Err(fate) if is_alone || ends_all && fate == Fate::NotRetryable => RetryDecision::End(fate),
+            Err(fate) => RetryDecision::Remember(fate),
         }
     }
 
@@ -124,7 +124,7 @@ impl Call {
         random: u64,
     ) -> Result<Next, Fate> {
         let mut waits = self.waits;
-        let kind = if policy.retry.is_some() { SendKind::Retry } else { SendKind::Hedge };
+        let kind = if policy.retry.is_some() { AttemptKind::Retry } else { AttemptKind::Hedge };
         // A time that has passed says nothing of the next wait.
         let not_before = self.not_before.filter(|not_before| *not_before >= now);
         let wait = match (not_before, &policy.retry) {
@@ -160,11 +160,11 @@ impl Call {
         let is_counted = self.is_counted(now);
         let Some(newest) = self.in_flight.newest_mut() else {
             // In observe mode, where the attempt has ended and was counted.
-            return admit(route, policy, SendKind::Hedge, true, now).is_ok();
+            return admit(route, policy, AttemptKind::Hedge, true, now).is_ok();
         };
         // The attempt that is overtaken counts as failed before the breaker is asked.
         let is_counted = is_counted && newest.overtaken;
-        let admitted = admit(route, policy, SendKind::Hedge, is_counted, now).is_ok();
+        let admitted = admit(route, policy, AttemptKind::Hedge, is_counted, now).is_ok();
         if admitted && !is_counted {
             newest.overtaken = true;
         }
@@ -246,7 +246,13 @@ impl Taken {
 
 /// Retry breaker, then budget. The bound of a ratio rests on that each one that asks is counted as a failure at that
 /// time, be it because it has failed or because it takes long.
-fn admit(route: &Route, policy: &Policy, kind: SendKind, is_counted: bool, now: Time) -> Result<Taken, Fate> {
+fn admit(
+    route: &Route,
+    policy: &Policy,
+    kind: AttemptKind,
+    is_counted: bool,
+    now: Time,
+) -> Result<Taken, Fate> {
     if is_counted {
         return take(route, policy, kind, now);
     }
@@ -254,10 +260,10 @@ fn admit(route: &Route, policy: &Policy, kind: SendKind, is_counted: bool, now: 
     take(route, policy, kind, now).inspect_err(|_| route.window().take_back_failure(now))
 }
 
-fn take(route: &Route, policy: &Policy, kind: SendKind, now: Time) -> Result<Taken, Fate> {
+fn take(route: &Route, policy: &Policy, kind: AttemptKind, now: Time) -> Result<Taken, Fate> {
     let paid = match (&policy.retry_breaker, kind) {
         (None, _) => None,
-        (Some(breaker), SendKind::Hedge) => {
+        (Some(breaker), AttemptKind::Hedge) => {
             refuse(!breaker::admits_hedge(breaker, route.window().counts(now)), Fate::RetryBreaker)?;
             None
         }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::in_flight::Pending;
 use super::questions::Taken;
-use super::{Answer, Call, Next, Send, SendKind, Step, enforced};
-use crate::circuit::Admission;
+use super::{Answer, AttemptKind, Call, Next, SendAttempt, Step, enforced};
+use crate::circuit::CircuitDecision;
 use crate::deadline;
 use crate::fate::{Ending, Fate};
 use crate::policy::{Hedge, Policy};
@@ -27,7 +27,7 @@ impl Call {
             if let Some(settings) = &policy.circuit_breaker {
                 self.admission = route.state().circuit.admit(settings, now);
             }
-            if self.admission == Admission::Refused && enforced(route).is_some() {
+            if self.admission == CircuitDecision::Refused && enforced(route).is_some() {
                 route.state().counters.count_unsent();
                 return self.finish(route, Ending::real(Fate::CircuitOpen), Answer::CircuitOpen, now);
             }
@@ -35,11 +35,11 @@ impl Call {
                 route.spending().count_call(now);
             }
         }
-        self.send(route, SendKind::First, Taken::default(), now)
+        self.send(route, AttemptKind::First, Taken::default(), now)
     }
 
     /// A retry whose wait is over, or a hedge that follows a failed one. Deadline is asked again.
-    pub(super) fn send_again(&mut self, route: &Route, kind: SendKind, taken: Taken, now: Time) -> Step {
+    pub(super) fn send_again(&mut self, route: &Route, kind: AttemptKind, taken: Taken, now: Time) -> Step {
         if self.is_out_of_time(route, now) {
             return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
         }
@@ -50,7 +50,7 @@ impl Call {
     /// the same delay.
     pub(super) fn hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> Option<Step> {
         if self.may_hedge(route, policy, now) {
-            return Some(self.send(route, SendKind::Hedge, Taken::default(), now));
+            return Some(self.send(route, AttemptKind::Hedge, Taken::default(), now));
         }
         self.next = self.next_hedge(route, policy, now);
         None
@@ -64,15 +64,15 @@ impl Call {
         }
         route.state().counters.count_transparent_resend();
         self.in_flight.push(pending);
-        self.told(route, pending.attempt, SendKind::Resend, pending.limit, now)
+        self.told(route, pending.attempt, AttemptKind::Resend, pending.limit, now)
     }
 
-    fn send(&mut self, route: &Route, kind: SendKind, taken: Taken, now: Time) -> Step {
+    fn send(&mut self, route: &Route, kind: AttemptKind, taken: Taken, now: Time) -> Step {
         let counters = &route.state().counters;
         match kind {
-            SendKind::First | SendKind::Resend => {}
-            SendKind::Retry => counters.count_retry(),
-            SendKind::Hedge => {
+            AttemptKind::First | AttemptKind::Resend => {}
+            AttemptKind::Retry => counters.count_retry(),
+            AttemptKind::Hedge => {
                 counters.count_hedge();
                 self.hedges_left = self.hedges_left.saturating_sub(1);
             }
@@ -98,11 +98,11 @@ impl Call {
     }
 
     /// What the driver is told to send.
-    fn told(&self, route: &Route, attempt: u32, kind: SendKind, limit: Option<Time>, now: Time) -> Step {
+    fn told(&self, route: &Route, attempt: u32, kind: AttemptKind, limit: Option<Time>, now: Time) -> Step {
         // Without a rule, and in observe mode, only deadlines that came from elsewhere are passed on.
         let limit = if enforced(route).is_some() { limit } else { self.deadline };
         let limit = limit.map(|limit| limit.since(now));
-        Step::Send(Send { attempt, kind, limit, flag: self.flag_to_send(attempt) })
+        Step::Send(SendAttempt { attempt, kind, limit, flag: self.flag_to_send(attempt) })
     }
 
     /// A repeat carries the flag; a first send only passes on the one it was made under.

@@ -64,7 +64,7 @@ const UNAVAILABLE: Verdict = Verdict::Failure(Failure::new(Code::Unavailable));
 
 /// Drives a call: each attempt takes 10 ms and ends with the next verdict; waits are waited to the end.
 struct Driven {
-    sends: Vec<(u64, Send)>,
+    sends: Vec<(u64, SendAttempt)>,
     finish: Finish,
 }
 
@@ -380,7 +380,7 @@ fn observing_asks_the_same_questions_and_does_nothing() {
         assert_eq!(driven.sends.len(), 1);
         assert_eq!(
             driven.sends[0].1,
-            Send { attempt: 1, kind: SendKind::First, limit: None, flag: start.flag }
+            SendAttempt { attempt: 1, kind: AttemptKind::First, limit: None, flag: start.flag }
         );
         assert!(!driven.finish.marks_context || matches!(verdict, Verdict::Failure(f) if f.no_more_retry));
         driven.finish.ending.to_string()
@@ -427,7 +427,7 @@ fn without_a_rule_the_chain_still_passes_through() {
     let driven = drive(&route, inside, &[Verdict::Failure(flagged)]);
     assert_eq!(
         driven.sends,
-        [(0, Send { attempt: 1, kind: SendKind::First, limit: Some(ms(500)), flag: Some(3) })]
+        [(0, SendAttempt { attempt: 1, kind: AttemptKind::First, limit: Some(ms(500)), flag: Some(3) })]
     );
     assert_eq!(driven.finish.ending, Ending::real(Fate::PolicyOff));
     assert_eq!(driven.finish.answer, Answer::Attempt(1));
@@ -500,7 +500,7 @@ proptest! {
         let refused = kill.is_some_and(|(calls, until)| calls && until > 0);
         prop_assert_eq!(driven.finish.answer == Answer::Killed, refused);
         prop_assert!(!refused || driven.sends.is_empty());
-        let repeats = driven.sends.iter().filter(|(_, send)| send.kind == SendKind::Retry);
+        let repeats = driven.sends.iter().filter(|(_, send)| send.kind == AttemptKind::Retry);
         let until = kill.map_or(0, |(_, until)| until);
         prop_assert!(repeats.into_iter().all(|(sent, _)| *sent >= until));
     }

@@ -120,12 +120,12 @@ impl Sends {
 /// What a request on a hop comes to at the end of the rest of the chain: [`Sends`] read from the end, so that one
 /// walk each way tells how bad the chains through every hop are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gain {
+pub struct DownstreamGain {
     per_first: u64,
     per_send: u64,
 }
 
-impl Gain {
+impl DownstreamGain {
     /// Nothing follows: each send counts once.
     pub const END: Self = Self { per_first: 0, per_send: 1 };
 
@@ -208,7 +208,7 @@ mod tests {
             hops in prop::collection::vec(any_hop(), 1..=8), at: prop::sample::Index,
         ) {
             let (before, behind) = hops.split_at(at.index(hops.len()));
-            let gain = behind.iter().rev().fold(Gain::END, |gain, hop| gain.before(*hop, false));
+            let gain = behind.iter().rev().fold(DownstreamGain::END, |gain, hop| gain.before(*hop, false));
             let sends = before.iter().fold(Sends::ONE, |sends, hop| sends.over(*hop));
             prop_assert_eq!(gain.of(sends), on_last(&hops));
         }
@@ -222,7 +222,7 @@ mod tests {
             let sends = before.iter().fold(Sends::ONE, |sends, hop| sends.over(*hop));
             let together = ways.iter().fold(sends, |worst, hop| worst.or(sends.over(*hop)));
             let end = behind.iter().fold(together, |sends, hop| sends.over(*hop)).all();
-            let gain = behind.iter().rev().fold(Gain::END, |gain, hop| gain.before(*hop, false));
+            let gain = behind.iter().rev().fold(DownstreamGain::END, |gain, hop| gain.before(*hop, false));
             let loses = ways.iter().any(|hop| hop.flag == Flag::Lost);
             let worst = ways.iter().map(|hop| gain.before(*hop, loses).of(sends)).max().unwrap();
             prop_assert_eq!(worst, end);

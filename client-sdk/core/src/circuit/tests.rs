@@ -20,15 +20,15 @@ fn at(ms: u64) -> Time {
 }
 
 impl Subject {
-    fn admit(&self, ms: u64) -> Admission {
+    fn admit(&self, ms: u64) -> CircuitDecision {
         self.circuit.admit(&self.settings, at(ms))
     }
 
     fn is_closed(&self, ms: u64) -> bool {
-        matches!(self.admit(ms), Admission::Closed { .. })
+        matches!(self.admit(ms), CircuitDecision::Closed { .. })
     }
 
-    fn end(&self, admission: Admission, outcome: Outcome, ms: u64) {
+    fn end(&self, admission: CircuitDecision, outcome: Outcome, ms: u64) {
         self.circuit.ended(&self.settings, admission, outcome, &self.calls, at(ms));
     }
 
@@ -36,12 +36,12 @@ impl Subject {
     fn call(&self, outcome: Outcome, ms: u64) -> bool {
         let admission = self.admit(ms);
         self.end(admission, outcome, ms);
-        admission != Admission::Refused
+        admission != CircuitDecision::Refused
     }
 
     fn open(&self, ms: u64) {
         (0..5).for_each(|_| assert!(self.call(Outcome::Failed, ms)));
-        assert_eq!(self.admit(ms), Admission::Refused);
+        assert_eq!(self.admit(ms), CircuitDecision::Refused);
     }
 }
 
@@ -73,7 +73,7 @@ fn the_share_is_judged_after_a_call_that_went_well_too() {
         assert!(subject.call(outcome, 0));
     }
     assert!(subject.call(Outcome::Good, 1), "four were too few to tell");
-    assert_eq!(subject.admit(2), Admission::Refused, "three of five failed");
+    assert_eq!(subject.admit(2), CircuitDecision::Refused, "three of five failed");
 }
 
 #[test]
@@ -101,12 +101,12 @@ fn fewer_than_half_of_the_calls_failing_leaves_it_closed() {
 fn three_good_probes_close_it_and_the_old_failures_are_forgotten() {
     let subject = subject(|_| {});
     subject.open(0);
-    assert_eq!(subject.admit(4_999), Admission::Refused);
+    assert_eq!(subject.admit(4_999), CircuitDecision::Refused);
     let probes = [0; 3].map(|_| subject.admit(5_000));
-    assert!(probes.iter().all(|probe| matches!(probe, Admission::Probe { .. })), "{probes:?}");
-    assert_eq!(subject.admit(5_000), Admission::Refused, "no more than three");
+    assert!(probes.iter().all(|probe| matches!(probe, CircuitDecision::Probe { .. })), "{probes:?}");
+    assert_eq!(subject.admit(5_000), CircuitDecision::Refused, "no more than three");
     for probe in probes {
-        assert_eq!(subject.admit(5_000), Admission::Refused, "all three must succeed");
+        assert_eq!(subject.admit(5_000), CircuitDecision::Refused, "all three must succeed");
         subject.end(probe, Outcome::Good, 5_001);
     }
     assert!(subject.is_closed(5_002));
@@ -120,19 +120,22 @@ fn one_failed_probe_opens_it_again() {
     subject.open(0);
     let (first, second) = (subject.admit(5_000), subject.admit(5_000));
     subject.end(first, Outcome::Failed, 5_100);
-    assert_eq!(subject.admit(10_099), Admission::Refused);
+    assert_eq!(subject.admit(10_099), CircuitDecision::Refused);
     subject.end(second, Outcome::Good, 10_100);
-    assert!(matches!(subject.admit(10_100), Admission::Probe { .. }), "open_for counts from the failure");
+    assert!(
+        matches!(subject.admit(10_100), CircuitDecision::Probe { .. }),
+        "open_for counts from the failure"
+    );
 }
 
 #[test]
 fn probes_that_never_end_and_probes_that_were_cancelled_do_not_keep_it_half_open() {
     let subject = subject(|settings| settings.probes = 1);
     subject.open(0);
-    assert!(matches!(subject.admit(5_000), Admission::Probe { .. }), "this one never ends");
-    assert_eq!(subject.admit(9_999), Admission::Refused);
+    assert!(matches!(subject.admit(5_000), CircuitDecision::Probe { .. }), "this one never ends");
+    assert_eq!(subject.admit(9_999), CircuitDecision::Refused);
     let cancelled = subject.admit(10_000);
-    assert_eq!(cancelled, Admission::Probe { since_ms: 10_000 });
+    assert_eq!(cancelled, CircuitDecision::Probe { since_ms: 10_000 });
     subject.end(cancelled, Outcome::Unknown, 10_001);
     assert!(subject.call(Outcome::Good, 10_002));
     assert!(subject.is_closed(10_003));
@@ -159,7 +162,7 @@ proptest! {
             let admission = subject.admit(now);
             if ends { subject.end(admission, outcome, now) } else { pending.push(admission) }
         }
-        prop_assert_ne!(subject.admit(now + 5_000), Admission::Refused);
+        prop_assert_ne!(subject.admit(now + 5_000), CircuitDecision::Refused);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::Severity::{Danger, Hint, Warning};
 
 /// A code and what is always so of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct FindingCode {
     /// Stable, for automation.
     pub code: &'static str,
     /// How grave it is.
@@ -24,12 +24,12 @@ macro_rules! codes {
     ($($name:ident = $code:literal, $severity:ident, $meaning:literal, $remedy:literal;)*) => {
         $(
             #[doc = $meaning]
-            pub const $name: Known =
-                Known { code: $code, severity: $severity, meaning: $meaning, remedy: $remedy };
+            pub const $name: FindingCode =
+                FindingCode { code: $code, severity: $severity, meaning: $meaning, remedy: $remedy };
         )*
 
         /// All of them, in the order of docs/findings.md.
-        pub const ALL: &[Known] = &[$($name),*];
+        pub const ALL: &[FindingCode] = &[$($name),*];
     };
 }
 

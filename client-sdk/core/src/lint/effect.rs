@@ -6,7 +6,7 @@ use super::waits::{End, waits};
 use super::{Finding, Notes, codes, names};
 use crate::code::{Code, CodeSet};
 use crate::fault::Ratio;
-use crate::policy::{Backoff, Growth, Jitter, Policy, Retry, Step, Waits};
+use crate::policy::{Backoff, Growth, Increment, Jitter, Policy, Retry, Waits};
 
 /// Codes with which the same request fails again.
 const HOPELESS: CodeSet = CodeSet::of(&[
@@ -106,10 +106,10 @@ fn is_constant(waits: &Waits, retries: u32) -> bool {
     match waits {
         Waits::None | Waits::Fixed { .. } | Waits::Custom { .. } => false,
         Waits::Random { min, max, .. } => min >= max,
-        Waits::Incrementing { initial, step: Step::Up(step), growth } => {
+        Waits::Incrementing { initial, step: Increment::Up(step), growth } => {
             !grows(*initial, growth) || retries > 1 && step.is_zero()
         }
-        Waits::Incrementing { step: Step::Down(step), .. } => retries > 1 && step.is_zero(),
+        Waits::Incrementing { step: Increment::Down(step), .. } => retries > 1 && step.is_zero(),
         Waits::Exponential { base, multiplier, growth } => {
             !grows(*base, growth) || retries > 1 && *multiplier == Ratio::ONE
         }

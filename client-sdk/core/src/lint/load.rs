@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Context, Finding, Notes, codes};
+use super::{Finding, LintContext, Notes, codes};
 use crate::fault::{Millis, Percent, Ratio};
 use crate::pattern::Part;
 use crate::policy::{BreakerMode, HedgeDelay, Mode, Policy, RetryBreaker};
@@ -16,7 +16,7 @@ const MANY_PER_SECOND: u32 = 100;
 const FEW_FAILURES: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 
-pub(super) fn check(rule: &Rule, context: &Context, findings: &mut Vec<Finding>) {
+pub(super) fn check(rule: &Rule, context: &LintContext, findings: &mut Vec<Finding>) {
     let policy = rule.policy();
     let mut notes = Notes { findings };
     breaker_off(policy, &mut notes);
@@ -107,7 +107,7 @@ pub(super) fn has_high_minimum(policy: &Policy) -> bool {
     policy.budget.is_none() && breaker.is_some_and(|breaker| free_failures(policy, &breaker).0 > most)
 }
 
-fn minimum(policy: &Policy, context: &Context, notes: &mut Notes<'_>) {
+fn minimum(policy: &Policy, context: &LintContext, notes: &mut Notes<'_>) {
     let Some(breaker) = policy.retry_breaker.filter(|_| has_high_minimum(policy)) else { return };
     let (free, field) = free_failures(policy, &breaker);
     let window = breaker.window.length();

@@ -9,8 +9,8 @@ use crate::fault::{Percent, Ratio};
 use crate::guard::Ceiling;
 use crate::pattern::Pattern;
 use crate::policy::{
-    Backoff, BreakerMode, Budget, Chain, Growth, Hedge, HedgeDelay, Jitter, OverMax, Retry, RetryBreaker,
-    Step, Waits,
+    Backoff, BreakerMode, Budget, Chain, Growth, Hedge, HedgeDelay, Increment, Jitter, OverMax, Retry,
+    RetryBreaker, Waits,
 };
 use crate::repeat_limit::RepeatLimit;
 use crate::window::WindowShape;
@@ -47,7 +47,7 @@ fn rule(words: [&str; 4], policy: Policy) -> Rule {
 }
 
 fn found_at(words: [&str; 4], policy: Policy) -> Vec<Finding> {
-    findings(&rule(words, policy), &Context::default())
+    findings(&rule(words, policy), &LintContext::default())
 }
 
 /// The codes and fields that a policy for one method has.
@@ -57,7 +57,7 @@ fn found(method: &str, policy: Policy) -> Vec<(&'static str, String)> {
 }
 
 #[track_caller]
-fn fires(known: Known, field: &str, method: &str, policy: Policy) {
+fn fires(known: FindingCode, field: &str, method: &str, policy: Policy) {
     let found = found(method, policy);
     assert!(found.contains(&(known.code, format!("policy.{field}"))), "{}: {found:?}", known.code);
 }
@@ -125,7 +125,7 @@ fn a_guard_s_ratio_says_from_where_on_credit_mends_nothing() {
     let breaker = RetryBreaker { max_ratio: Some(Ratio::from_bp(1_000)), ..RetryBreaker::default() };
     let with = |breaker| Policy { retry_breaker: Some(breaker), ..retried() };
     fires(codes::MAX_RATIO_STOPS_CREDIT, "retry_breaker.max_ratio", READ, with(breaker));
-    let found = findings(&rule(["shop", "*", "stock", READ], with(breaker)), &Context::default());
+    let found = findings(&rule(["shop", "*", "stock", READ], with(breaker)), &LintContext::default());
     assert!(found[0].message.contains("9.09 %"), "{found:?}");
     silent(READ, with(RetryBreaker { mode: BreakerMode::Ratio, ..breaker }));
 }
@@ -151,12 +151,12 @@ fn minimum_of_failures_is_high_where_the_traffic_never_reaches_it() {
     let hedge = hedged().hedge;
     let found = |min_samples| {
         let hedging = Policy { hedge, ..with(3, min_samples) };
-        let findings = findings(&rule(["shop", "*", "stock", READ], hedging), &Context::default());
+        let findings = findings(&rule(["shop", "*", "stock", READ], hedging), &LintContext::default());
         findings.iter().any(|finding| finding.code == codes::MIN_FAILURES_HIGH.code)
     };
     assert_eq!([found(22), found(21)], [true, false]);
     let known = |calls_per_s, policy| {
-        let context = Context { calls_per_s: Some(calls_per_s) };
+        let context = LintContext { calls_per_s: Some(calls_per_s) };
         findings(&rule(["shop", "*", "stock", READ], policy), &context).len()
     };
     // 10 s of 2 calls per second and 3 attempts each are 60 attempts.
@@ -226,7 +226,7 @@ fn a_backoff_that_varies_has_room_to() {
     fires(code, "retry.backoff.fibonacci", READ, fibonacci(100));
     silent(READ, fibonacci(101));
     let incrementing = |step, max| {
-        with(Waits::Incrementing { initial: ms(100), step: Step::Up(ms(step)), growth: growth(max) })
+        with(Waits::Incrementing { initial: ms(100), step: Increment::Up(ms(step)), growth: growth(max) })
     };
     fires(code, "retry.backoff.incrementing", READ, incrementing(0, 250));
     fires(code, "retry.backoff.incrementing", READ, incrementing(5, 100));
@@ -482,7 +482,7 @@ fn ceilings_that_limit_nothing_are_told() {
         let guard = Guard::new(pattern, ceiling, String::new(), 1).unwrap();
         guard_findings(&guard).into_iter().map(|found| (found.code, found.field)).collect::<Vec<_>>()
     };
-    let told = |known: Known, field: &str| vec![(known.code, format!("ceiling.{field}"))];
+    let told = |known: FindingCode, field: &str| vec![(known.code, format!("ceiling.{field}"))];
     let ceiling = Ceiling::default();
     let attempts = |most| Ceiling { max_attempts: Some(most), ..ceiling };
     assert_eq!(found(attempts(10)), told(codes::CEILING_LIMITS_NOTHING, "max_attempts"));
@@ -543,7 +543,7 @@ fn every_code_is_documented_with_its_severity_and_no_other_is() {
     let codes: Vec<&str> = codes::ALL.iter().map(|known| known.code).collect();
     assert_eq!(headings, codes, "docs/findings.md has one heading per code, in the order of the list");
     assert_eq!(codes.iter().collect::<BTreeSet<_>>().len(), codes.len(), "no code twice");
-    for Known { code, severity, meaning, remedy } in codes::ALL {
+    for FindingCode { code, severity, meaning, remedy } in codes::ALL {
         let section = page.split(&format!("### `{code}`")).nth(1).unwrap();
         let section = section.split("\n### ").next().unwrap();
         for part in [format!("**{severity}**"), (*meaning).to_owned(), (*remedy).to_owned()] {

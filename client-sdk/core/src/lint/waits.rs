@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::fault::Ratio;
-    use crate::policy::{OverMax, Step};
+    use crate::policy::{Increment, OverMax};
 
     fn any_jitter() -> BoxedStrategy<Jitter> {
         prop_oneof![
@@ -145,7 +145,7 @@ mod tests {
             }),
             (ms(), ms(), growth()).prop_map(|(initial, step, growth)| Waits::Incrementing {
                 initial,
-                step: Step::Up(step),
+                step: Increment::Up(step),
                 growth
             }),
             (ms(), 10_000_u32..100_000, growth()).prop_map(|(base, bp, growth)| Waits::Exponential {

@@ -59,7 +59,7 @@ pub enum Waits {
         /// The first wait.
         initial: Duration,
         /// From wait to wait.
-        step: Step,
+        step: Increment,
         /// How it ends.
         growth: Growth,
     },
@@ -111,7 +111,7 @@ pub enum OverMax {
 
 /// The difference between two waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum Increment {
     /// Each wait is longer by this.
     Up(Duration),
     /// Each wait is shorter by this, down to 0.
@@ -254,7 +254,7 @@ impl Default for Waits {
     }
 }
 
-impl Step {
+impl Increment {
     fn check(self, path: &str, faults: &mut Faults) {
         let (Self::Up(size) | Self::Down(size)) = self;
         if size > STEP.max {

@@ -21,7 +21,7 @@ fn at(ms: u64) -> Time {
 /// So many requests at once; how many were served.
 fn arrive(served: &Served, count: u32, repeated_by: Option<Repeater>, limits: Limits, now: Time) -> u32 {
     let admissions = (0..count).map(|_| served.arrived(repeated_by, limits, now));
-    u32::try_from(admissions.filter(|admission| *admission != Admission::Shed).count()).unwrap()
+    u32::try_from(admissions.filter(|admission| *admission != LimitDecision::Shed).count()).unwrap()
 }
 
 #[test]
@@ -164,18 +164,18 @@ proptest! {
             let admission = served.arrived(DAMPER.filter(|_| repeat), limits, at(ms));
             if !repeat {
                 first_sends.push_back(ms / 1000);
-                prop_assert_eq!(admission, Admission::Served);
+                prop_assert_eq!(admission, LimitDecision::Served);
                 continue;
             }
             let by_ratio = (repeats.len() + 1) * 10_000 <= first_sends.len() * bp as usize;
             let expected = by_ratio || repeats.len() < min as usize;
-            prop_assert_eq!(admission == Admission::Served, expected, "at {} ms", ms);
+            prop_assert_eq!(admission == LimitDecision::Served, expected, "at {} ms", ms);
             if expected { repeats.push_back(ms / 1000) }
         }
     }
 
     #[test]
     fn the_decision_never_overflows(repeats: u64, first_sends: u64, bp in 10_u32..=10_000, min: u32) {
-        let _ = Most { ratio: Ratio::from_bp(bp), min }.admits(repeats, first_sends);
+        let _ = LimitBounds { ratio: Ratio::from_bp(bp), min }.admits(repeats, first_sends);
     }
 }

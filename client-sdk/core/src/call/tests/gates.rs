@@ -274,7 +274,10 @@ fn hedges_neither_take_nor_give_credit() {
     (0..10).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
     let mut call = Call::begin(&route, start());
     call.next_step(&route, at(0));
-    assert!(matches!(call.next_step(&route, at(50)), Step::Send(Send { kind: SendKind::Hedge, .. })));
+    assert!(matches!(
+        call.next_step(&route, at(50)),
+        Step::Send(SendAttempt { kind: AttemptKind::Hedge, .. })
+    ));
     assert!(has_a_token(&route));
     call.attempt_ended(&route, 2, Verdict::Success, at(60), 0);
     assert!(has_a_token(&route));

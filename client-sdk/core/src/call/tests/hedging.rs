@@ -6,8 +6,8 @@ use crate::fault::Percent;
 use crate::policy::{BreakerMode, Budget, Hedge, HedgeDelay};
 use crate::window::Counts;
 
+use AttemptKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 use Goes::{Begins, Ends, Never};
-use SendKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 
 const OK: Verdict = Verdict::Success;
 
@@ -29,7 +29,7 @@ fn mixed(attempts: u32, max_hedges: u32) -> Policy {
 fn check(
     policy: Policy,
     script: &[Goes],
-    sends: &[(u64, SendKind)],
+    sends: &[(u64, AttemptKind)],
     cancelled: &[(u64, u32)],
     end: (u64, &str),
 ) -> Timeline {

@@ -4,18 +4,18 @@ use super::gates::Dice;
 use super::timeline::{Goes, Thrown, Timeline, play_while};
 use super::*;
 use crate::circuit::Phase;
-use crate::kill::{InForce, Kill};
+use crate::kill::{Kill, TimedKill};
 use crate::policy::{Budget, CircuitBreaker, Hedge, HedgeDelay};
 
+use AttemptKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 use Goes::{Begins, Ends, Never};
-use SendKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 
 const OK: Verdict = Verdict::Success;
 const FAILS: Goes = Ends(10, UNAVAILABLE);
 
-pub(super) fn held(calls: bool, until: u64) -> InForce {
+pub(super) fn held(calls: bool, until: u64) -> TimedKill {
     let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
-    InForce {
+    TimedKill {
         kill: Arc::new(Kill::new(pattern, calls, "an incident".to_owned(), 1).unwrap()),
         until: at(until),
     }
@@ -41,7 +41,7 @@ fn check(
     policy: Policy,
     script: &[Goes],
     thrown: &[Thrown],
-    sends: &[(u64, SendKind)],
+    sends: &[(u64, AttemptKind)],
     end: (u64, &str),
 ) -> Timeline {
     let route = route(policy);
@@ -255,7 +255,7 @@ fn a_probe_that_waits_for_its_retry_when_a_kill_comes_has_failed() {
     let route = route(Policy { circuit_breaker: Some(settings), ..policy() });
     route.state().circuit.ended(
         &settings,
-        Admission::Closed { since_ms: 0 },
+        CircuitDecision::Closed { since_ms: 0 },
         Outcome::Failed,
         route.calls(),
         CALLS_BEGIN,

@@ -1,7 +1,7 @@
 //! One call in virtual time, each of whose attempts takes as long and ends as a script says.
 
 use super::*;
-use crate::kill::InForce;
+use crate::kill::TimedKill;
 
 /// How an attempt goes: after so many milliseconds, so.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub(super) enum Goes {
 /// What happened, by milliseconds since the call began.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    pub(super) sends: Vec<(u64, SendKind)>,
+    pub(super) sends: Vec<(u64, AttemptKind)>,
     pub(super) cancelled: Vec<(u64, u32)>,
     pub(super) ended: u64,
     pub(super) finish: Option<Finish>,
@@ -32,7 +32,7 @@ impl Timeline {
 #[derive(Clone, Debug)]
 pub(super) struct Thrown {
     pub(super) at: u64,
-    pub(super) kills: Vec<InForce>,
+    pub(super) kills: Vec<TimedKill>,
 }
 
 pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline {
