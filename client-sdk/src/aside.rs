@@ -21,9 +21,9 @@ pub(crate) async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
 /// Work that may hang for ever, as a read of a network's file system may. It is waited for only so long, and never
 /// begun a second time beside itself.
 #[derive(Debug)]
-pub(crate) struct MayHang<T>(Option<oneshot::Receiver<T>>);
+pub(crate) struct TimedThread<T>(Option<oneshot::Receiver<T>>);
 
-impl<T: Send + 'static> MayHang<T> {
+impl<T: Send + 'static> TimedThread<T> {
     /// Does the work on a thread of its own, or waits again for what has not ended since the last time.
     ///
     /// # Errors
@@ -59,13 +59,13 @@ impl<T: Send + 'static> MayHang<T> {
 }
 
 #[cfg(test)]
-impl<T> MayHang<T> {
+impl<T> TimedThread<T> {
     pub(crate) fn is_under_way(&self) -> bool {
         self.0.is_some()
     }
 }
 
-impl<T> Default for MayHang<T> {
+impl<T> Default for TimedThread<T> {
     fn default() -> Self {
         Self(None)
     }
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_hangs_is_not_begun_again_and_what_it_says_too_late_is_not_taken() {
-        let mut slow = MayHang::default();
+        let mut slow = TimedThread::default();
         let (end, hanging) = mpsc::channel::<()>();
         let limit = Duration::from_millis(20);
         let first = move || {

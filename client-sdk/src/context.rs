@@ -33,13 +33,13 @@ tokio::task_local! {
 pub struct Context(Arc<Inner>);
 
 struct Inner {
-    chain: chain::Context,
+    chain: chain::RequestContext,
     clock: Clock,
 }
 
 impl Context {
     pub(crate) fn new(flag: Option<u32>, deadline: Option<Time>, clock: Clock) -> Self {
-        Self(Arc::new(Inner { chain: chain::Context::new(flag, deadline), clock }))
+        Self(Arc::new(Inner { chain: chain::RequestContext::new(flag, deadline), clock }))
     }
 
     /// The context of the request that this task is serving; none outside the server layer.
@@ -83,7 +83,7 @@ impl Context {
         CURRENT.sync_scope(self.clone(), f)
     }
 
-    pub(crate) fn chain(&self) -> &chain::Context {
+    pub(crate) fn chain(&self) -> &chain::RequestContext {
         &self.0.chain
     }
 

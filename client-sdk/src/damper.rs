@@ -11,7 +11,7 @@ use crate::client::ClientLayer;
 use crate::control::{Control, NotReady, Source, Status};
 use crate::identity::DEFAULT_CLUSTER;
 use crate::options::Options;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 use crate::server::ServerLayer;
 
 /// Damper in this process, as one service.
@@ -34,7 +34,7 @@ use crate::server::ServerLayer;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Damper {
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     rules: Rules,
 }
 
@@ -62,7 +62,7 @@ impl Damper {
         let (Some(settings), Some(runtime)) = (settings, runtime) else {
             return Err(faults);
         };
-        let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
+        let engine = Runtime::new(&settings.identity.service, &settings.identity.cluster);
         engine.measure(settings.detail);
         let control = Control::start(settings, Arc::clone(&engine), &runtime);
         Ok(Self { engine, rules: Rules::Followed(Arc::new(control)) })
@@ -126,7 +126,7 @@ impl Damper {
     }
 
     fn with_table(service: &str, table: Table) -> Self {
-        let (engine, rules) = (Engine::new(service, DEFAULT_CLUSTER), table.len());
+        let (engine, rules) = (Runtime::new(service, DEFAULT_CLUSTER), table.len());
         engine.apply(table);
         Self { engine, rules: Rules::Fixed(rules) }
     }

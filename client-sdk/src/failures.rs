@@ -108,9 +108,9 @@ impl FailedCall {
 
 /// What the calls of all routes take.
 #[derive(Debug, Default)]
-pub(crate) struct Room(AtomicUsize);
+pub(crate) struct FailureQuota(AtomicUsize);
 
-impl Room {
+impl FailureQuota {
     fn take(&self, bytes: usize) -> bool {
         let with = |held: usize| held.checked_add(bytes).filter(|held| *held <= MAX_BYTES);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok()
@@ -127,11 +127,11 @@ pub(crate) struct Failures {
     gate: AtomicU64,
     /// The latest last.
     latest: Mutex<VecDeque<FailedCall>>,
-    room: Arc<Room>,
+    room: Arc<FailureQuota>,
 }
 
 impl Failures {
-    pub(crate) fn new(room: Arc<Room>) -> Self {
+    pub(crate) fn new(room: Arc<FailureQuota>) -> Self {
         Self { gate: AtomicU64::new(0), latest: Mutex::default(), room }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use damper_core::chain::{self, Baggage, Marks};
+use damper_core::chain::{self, Baggage, RepeatMarks};
 use damper_core::classify::{self, StatusFields};
 use damper_core::deadline;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -50,9 +50,9 @@ pub(crate) fn each<'a, const N: usize>(
 }
 
 /// The fields of a request that may mark it as a repeat.
-pub(crate) fn marks(headers: &HeaderMap) -> Marks<'_> {
+pub(crate) fn marks(headers: &HeaderMap) -> RepeatMarks<'_> {
     let baggage = Baggage::read(headers.get_all(&BAGGAGE).iter().map(HeaderValue::as_bytes));
-    Marks {
+    RepeatMarks {
         retry: bytes(headers, &RETRY),
         // The wall clock is read only where baggage says something.
         baggage: baggage.and_then(|baggage| baggage.holding_at(clock::unix_ms())),

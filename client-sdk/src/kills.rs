@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use arc_swap::{ArcSwap, Guard};
-use damper_core::kill::{self, InForce};
+use damper_core::kill::{self, TimedKill};
 use damper_core::{MethodPart, Route, Time};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -22,13 +22,13 @@ pub(crate) struct Bell(Arc<Notify>);
 /// All of them; some may be over.
 #[derive(Debug, Default)]
 pub(crate) struct Kills {
-    held: ArcSwap<Vec<InForce>>,
+    held: ArcSwap<Vec<TimedKill>>,
     bell: Bell,
 }
 
 impl Kills {
     /// These and no others. The switches are told next, then [`Kills::wake`] is called.
-    pub(crate) fn replace(&self, kills: Vec<InForce>) {
+    pub(crate) fn replace(&self, kills: Vec<TimedKill>) {
         self.held.store(Arc::new(kills));
     }
 
@@ -56,32 +56,32 @@ impl Kills {
     }
 
     /// The kill that refuses the calls of a method.
-    pub(crate) fn refusing(&self, callee: &str, method: &str, now: Time) -> Option<InForce> {
+    pub(crate) fn refusing(&self, callee: &str, method: &str, now: Time) -> Option<TimedKill> {
         let held = self.held.load();
         kill::refusing(matching(&held, callee, method), now).cloned()
     }
 
     /// Those whose time is not over.
-    pub(crate) fn in_force(&self, now: Time) -> Vec<InForce> {
+    pub(crate) fn in_force(&self, now: Time) -> Vec<TimedKill> {
         self.held.load().iter().filter(|held| held.until > now).cloned().collect()
     }
 }
 
 fn matching<'a>(
-    held: &'a Guard<Arc<Vec<InForce>>>,
+    held: &'a Guard<Arc<Vec<TimedKill>>>,
     callee: &'a str,
     method: &'a str,
-) -> impl Iterator<Item = &'a InForce> {
+) -> impl Iterator<Item = &'a TimedKill> {
     held.iter().filter(move |held| held.kill.pattern().matches_callee(callee, method))
 }
 
 /// Wakes a call that waits between attempts when kills come or go. Nothing is allocated until it waits.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct KillWaker {
     heard: Option<Pin<Box<OwnedNotified>>>,
 }
 
-impl Alarm {
+impl KillWaker {
     /// To be called before the call is asked for its next step, so that nothing is missed in between.
     pub(crate) fn listen(&mut self, bell: &Bell, is_between_attempts: bool) {
         if is_between_attempts {

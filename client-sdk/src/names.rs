@@ -5,11 +5,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use crate::aside::MayHang;
+use crate::aside::TimedThread;
 
 /// Looks up names, each at most once at a time.
 #[derive(Debug, Default)]
-pub(crate) struct Names(HashMap<String, MayHang<io::Result<Vec<SocketAddr>>>>);
+pub(crate) struct Names(HashMap<String, TimedThread<io::Result<Vec<SocketAddr>>>>);
 
 impl Names {
     /// The addresses of a host, which may be one itself.

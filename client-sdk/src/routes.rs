@@ -15,31 +15,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use damper_core::kill::InForce;
+use damper_core::kill::TimedKill;
 use damper_core::{Faults, Kill, MAX_ROUTES, Mode, OTHER_METHOD, RouteKey, Rule, Table, Time, key};
 use foldhash::fast::RandomState;
 use http::Request;
 
 use crate::balance::Channels;
-use crate::client::replay::Memory;
+use crate::client::replay::ReplayBudget;
 use crate::clock::Clock;
-use crate::failures::Room;
+use crate::failures::FailureQuota;
 use crate::kills::Kills;
 use crate::metrics::{self, CallTimes, Detail};
-use crate::server::Methods;
+use crate::server::ServedMethods;
 
-pub(crate) use self::known::Known;
+pub(crate) use self::known::RouteHandle;
 
 /// What all layers of one `Damper` share.
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct Runtime {
     clock: Clock,
     caller_service: String,
     caller_cluster: String,
-    memory: Arc<Memory>,
+    memory: Arc<ReplayBudget>,
     /// For calls that are to be reported.
-    room: Arc<Room>,
-    methods: Methods,
+    room: Arc<FailureQuota>,
+    methods: ServedMethods,
     serves: AtomicBool,
     /// True once a method found no room; routes are never given up, so that stays.
     is_full: AtomicBool,
@@ -60,19 +60,19 @@ struct Registry {
 const NO_METHOD: &str = "_OTHER/_OTHER";
 
 /// There are at most `MAX_ROUTES`, so a quick hash will do, whoever chooses the methods.
-type ByMethod = HashMap<Arc<str>, Arc<Known>, RandomState>;
+type ByMethod = HashMap<Arc<str>, Arc<RouteHandle>, RandomState>;
 
 /// The routes to one callee.
 #[derive(Debug)]
 pub(crate) struct Callee {
     name: String,
     routes: ArcSwap<ByMethod>,
-    other: ArcSwap<Known>,
+    other: ArcSwap<RouteHandle>,
     channels: Channels,
     histograms: metrics::OfCallee,
 }
 
-impl Engine {
+impl Runtime {
     /// An engine without rules, in a process that says it is this service in this cluster.
     pub(crate) fn new(caller_service: &str, caller_cluster: &str) -> Arc<Self> {
         Arc::new(Self {
@@ -81,7 +81,7 @@ impl Engine {
             caller_cluster: caller_cluster.to_owned(),
             memory: Arc::default(),
             room: Arc::default(),
-            methods: Methods::new(caller_service, caller_cluster),
+            methods: ServedMethods::new(caller_service, caller_cluster),
             serves: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             kills: Kills::default(),
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Puts these kills in force and no others, also for calls under way.
-    pub(crate) fn obey(&self, mut kills: Vec<InForce>) {
+    pub(crate) fn obey(&self, mut kills: Vec<TimedKill>) {
         kills.retain(|held| held.kill.pattern().matches_caller(&self.caller_service, &self.caller_cluster));
         let registry = self.registry();
         self.kills.replace(kills);
@@ -155,7 +155,7 @@ impl Engine {
     }
 
     /// The route of a callee's method.
-    pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<Known> {
+    pub(crate) fn route(&self, callee: &Callee, method: &str) -> Arc<RouteHandle> {
         if let Some(route) = callee.known(method) {
             return route;
         }
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// The route of methods that have none of their own. A kill may be for some of them alone.
-    fn other(&self, callee: &Callee, method: &str) -> Arc<Known> {
+    fn other(&self, callee: &Callee, method: &str) -> Arc<RouteHandle> {
         if !self.kills.single_out(&callee.name, method) {
             return callee.other.load_full();
         }
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Shows every route: callee service, method, route. No lock is held meanwhile.
-    pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &Known)) {
+    pub(crate) fn for_each_route(&self, mut f: impl FnMut(&str, &str, &RouteHandle)) {
         for callee in self.callees() {
             for (method, route) in callee.routes() {
                 f(&callee.name, &method, &route);
@@ -198,12 +198,12 @@ impl Engine {
     }
 
     /// The requests kept for being sent again, of all calls.
-    pub(crate) fn memory(&self) -> &Arc<Memory> {
+    pub(crate) fn memory(&self) -> &Arc<ReplayBudget> {
         &self.memory
     }
 
     /// The methods that this process serves.
-    pub(crate) fn methods(&self) -> &Methods {
+    pub(crate) fn methods(&self) -> &ServedMethods {
         &self.methods
     }
 
@@ -229,7 +229,7 @@ impl Engine {
     }
 
     /// A new route, or the one that somebody else has just made; none if there is no room.
-    fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<Known>> {
+    fn first_seen(&self, callee: &Callee, method: &str) -> Option<Arc<RouteHandle>> {
         let key = self.key(callee, method)?;
         let mut registry = self.registry();
         if let Some(route) = callee.known(method) {
@@ -307,11 +307,11 @@ impl Registry {
 }
 
 impl Callee {
-    fn new(name: &str, detail: Detail, kills: &Kills, room: &Arc<Room>) -> Self {
+    fn new(name: &str, detail: Detail, kills: &Kills, room: &Arc<FailureQuota>) -> Self {
         let callee = Self {
             name: name.to_owned(),
             routes: ArcSwap::default(),
-            other: ArcSwap::from_pointee(Known::new(None, room, kills.bell())),
+            other: ArcSwap::from_pointee(RouteHandle::new(None, room, kills.bell())),
             channels: Channels::default(),
             histograms: metrics::OfCallee::new(name, detail),
         };
@@ -338,7 +338,7 @@ impl Callee {
     }
 
     /// Every route with its method; the one of all further methods only if it was called.
-    pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<Known>)> {
+    pub(crate) fn routes(&self) -> Vec<(Arc<str>, Arc<RouteHandle>)> {
         let known = self.routes.load();
         let known = known.iter().map(|(method, route)| (Arc::clone(method), Arc::clone(route)));
         let other = Some(self.other.load_full()).filter(|other| other.state().counters.calls() > 0);
@@ -346,7 +346,7 @@ impl Callee {
     }
 
     /// Begins to measure a call of this method, on the route that was found for it.
-    pub(crate) fn call_begins(&self, route: &Known, method: &str, now: Time) -> CallTimes {
+    pub(crate) fn call_begins(&self, route: &RouteHandle, method: &str, now: Time) -> CallTimes {
         let is_known = route.id() != self.other.load().id();
         self.histograms.call_begins(if is_known { method } else { OTHER_METHOD }, now)
     }
@@ -356,7 +356,7 @@ impl Callee {
         &self.histograms
     }
 
-    fn known(&self, method: &str) -> Option<Arc<Known>> {
+    fn known(&self, method: &str) -> Option<Arc<RouteHandle>> {
         self.routes.load().get(method).cloned()
     }
 }
@@ -380,7 +380,7 @@ mod tests {
 
     /// Looks methods up on another thread while this one holds the registry; they have one route.
     #[track_caller]
-    fn found_without_the_lock(engine: &Arc<Engine>, methods: [&'static str; 2]) -> Arc<Known> {
+    fn found_without_the_lock(engine: &Arc<Runtime>, methods: [&'static str; 2]) -> Arc<RouteHandle> {
         let callee = engine.callee("stock").unwrap();
         let (tell, told) = mpsc::channel();
         let held = engine.registry();
@@ -395,21 +395,21 @@ mod tests {
 
     #[test]
     fn a_known_route_takes_no_lock() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let known = engine.route(&engine.callee("stock").unwrap(), "a.B/C");
         assert!(Arc::ptr_eq(&found_without_the_lock(&engine, ["a.B/C", "a.B/C"]), &known));
     }
 
     #[test]
     fn a_path_that_names_no_method_takes_no_lock() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let route = found_without_the_lock(&engine, ["nothing", "a.B/C/D"]);
         assert!(Arc::ptr_eq(&route, &engine.callee("stock").unwrap().other.load()));
     }
 
     #[test]
     fn a_method_beyond_the_limit_takes_no_lock() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         for number in 0..MAX_ROUTES {
             engine.route(&callee, &format!("a.B/M{number}"));
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_method_beyond_the_limit_has_the_rule_for_every_method() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         (0..MAX_ROUTES).for_each(|number| _ = engine.route(&callee, &format!("a.B/M{number}")));
         let late = engine.callee("late").unwrap();
@@ -443,7 +443,7 @@ mod tests {
 
     #[test]
     fn callees_beyond_the_limit_share_one() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         for number in 0..2 * MAX_ROUTES {
             engine.callee(&format!("shard-{number}")).unwrap();
         }

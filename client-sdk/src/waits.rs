@@ -7,12 +7,12 @@ pub(crate) const SHORTEST: Duration = Duration::from_millis(500);
 
 /// Waits that grow to the longest.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct ReconnectBackoff {
     ceiling: Duration,
     longest: Duration,
 }
 
-impl Waits {
+impl ReconnectBackoff {
     pub(crate) fn up_to(longest: Duration) -> Self {
         Self { ceiling: SHORTEST, longest }
     }

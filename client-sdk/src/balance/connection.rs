@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::connect::Connector;
 use super::endpoint::Endpoint;
 use super::set::Shared;
-use crate::waits::Waits;
+use crate::waits::ReconnectBackoff;
 
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// A connection that took requests for so long is no sign of an endpoint that ends all of them.
@@ -27,7 +27,7 @@ pub(super) async fn run(
     lost: Sender<()>,
 ) {
     let _disconnected = Disconnects { endpoint: Arc::clone(&endpoint), shared: Arc::clone(&shared) };
-    let mut waits = Waits::up_to(LONGEST_WAIT);
+    let mut waits = ReconnectBackoff::up_to(LONGEST_WAIT);
     loop {
         match connector.connect(endpoint.place.address).await {
             Ok((sender, end)) => {
@@ -37,7 +37,7 @@ pub(super) async fn run(
                 let ended = end.await;
                 endpoint.disconnected();
                 if begun.elapsed() >= LASTING {
-                    waits = Waits::up_to(LONGEST_WAIT);
+                    waits = ReconnectBackoff::up_to(LONGEST_WAIT);
                     shared.tell();
                     continue;
                 }

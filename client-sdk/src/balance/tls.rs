@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::transport::Uri;
 
 use super::connect::{WITHIN, described};
-use crate::aside::MayHang;
+use crate::aside::TimedThread;
 
 /// What the files say is used for so long, so that many endpoints that connect at once read them once.
 const READ_EVERY: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(super) struct Tls {
 
 #[derive(Default)]
 struct Files {
-    reading: MayHang<Result<Settings, String>>,
+    reading: TimedThread<Result<Settings, String>>,
     last: Option<(Instant, Settings)>,
 }
 

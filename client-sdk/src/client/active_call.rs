@@ -6,29 +6,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, Send, Step, Time, Verdict};
+use damper_core::{Call, CallStart, Code, Failure, Fate, Finish, Mode, SendAttempt, Step, Time, Verdict};
 
 use super::cause::{self, Cause};
-use super::hang_up::HangUp;
-use super::telemetry::{AttemptWatch, CallWatch};
-use super::trail::Trail;
+use super::hang_up::BodyCanceller;
+use super::telemetry::{AttemptSpan, CallSpan};
+use super::trail::AttemptTrail;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::kills::Bell;
-use crate::routes::Known;
+use crate::routes::RouteHandle;
 
 #[derive(Debug)]
 pub(crate) struct ActiveCall {
-    route: Arc<Known>,
+    route: Arc<RouteHandle>,
     call: Call,
     clock: Clock,
     context: Option<Context>,
-    watch: CallWatch,
-    trail: Trail,
+    watch: CallSpan,
+    trail: AttemptTrail,
     /// When the call was last asked for a step.
     now: Time,
     /// On a request that is still being sent; nobody does once the answer has begun.
-    hang_up: HangUp,
+    hang_up: BodyCanceller,
     /// The last attempt came to an error instead of an answer.
     is_error: bool,
     /// Reading the clock is dear, so it is not read after the end.
@@ -39,9 +39,9 @@ impl ActiveCall {
     /// Begins a call, to be asked what to do first.
     #[inline]
     pub(super) fn begin(
-        route: Arc<Known>,
+        route: Arc<RouteHandle>,
         context: Option<Context>,
-        (watch, trail): (CallWatch, Trail),
+        (watch, trail): (CallSpan, AttemptTrail),
         start: CallStart,
         clock: Clock,
     ) -> Self {
@@ -53,7 +53,7 @@ impl ActiveCall {
             watch,
             trail,
             now: start.now,
-            hang_up: HangUp::default(),
+            hang_up: BodyCanceller::default(),
             is_error: false,
             has_ended: false,
         }
@@ -65,7 +65,7 @@ impl ActiveCall {
     }
 
     /// Gives the call a request to hang up on.
-    pub(super) fn hang_up_at_end(&mut self, hang_up: HangUp) {
+    pub(super) fn hang_up_at_end(&mut self, hang_up: BodyCanceller) {
         self.hang_up = hang_up;
     }
 
@@ -95,7 +95,7 @@ impl ActiveCall {
 
     /// The answer to this attempt has begun: all others are given up. From now on nobody hangs up on the request,
     /// unless it is by the line that is handed over.
-    pub(super) fn answer_begins(&mut self, attempt: u32) -> HangUp {
+    pub(super) fn answer_begins(&mut self, attempt: u32) -> BodyCanceller {
         self.call.attempt_committed(&self.route, attempt, || self.clock.now());
         std::mem::take(&mut self.hang_up)
     }
@@ -105,12 +105,7 @@ impl ActiveCall {
     }
 
     /// The attempt ended; what now?
-    pub(super) fn attempt_ended(
-        &mut self,
-        attempt: AttemptWatch,
-        verdict: Verdict,
-        cause: Cause<'_>,
-    ) -> Step {
+    pub(super) fn attempt_ended(&mut self, attempt: AttemptSpan, verdict: Verdict, cause: Cause<'_>) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.is_error = matches!(cause, Cause::Error(_));
         let code = self.watch.attempt_ended(attempt, &verdict, now);
@@ -120,7 +115,7 @@ impl ActiveCall {
     }
 
     /// The attempt was cancelled; what now?
-    pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptWatch) -> Step {
+    pub(crate) fn attempt_timed_out(&mut self, attempt: AttemptSpan) -> Step {
         let (now, number) = (self.clock.now(), attempt.number());
         self.watch.attempt_timed_out(attempt, now);
         let (code, failures) = (Code::DeadlineExceeded, self.route.failures());
@@ -131,7 +126,7 @@ impl ActiveCall {
     }
 
     /// The attempt that the last step asked for is sent.
-    pub(crate) fn attempt_sent(&mut self, send: &Send) -> AttemptWatch {
+    pub(crate) fn attempt_sent(&mut self, send: &SendAttempt) -> AttemptSpan {
         self.trail.sent(send, self.now, self.route.failures());
         self.watch.sent(send, self.now, self.clock)
     }

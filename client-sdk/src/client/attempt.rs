@@ -8,9 +8,9 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::held::Held;
-use super::sending::Sending;
-use super::telemetry::AttemptWatch;
+use super::held::HeldResponse;
+use super::sending::RequestInFlight;
+use super::telemetry::AttemptSpan;
 use super::verdict::BoxError;
 
 pin_project! {
@@ -19,7 +19,7 @@ pin_project! {
     where
         B: http_body::Body,
     {
-        watch: AttemptWatch,
+        watch: AttemptSpan,
         #[pin]
         stage: Stage<S, F, B>,
     }
@@ -32,37 +32,37 @@ pin_project! {
         B: http_body::Body,
     {
         // Or it is over, or there was none.
-        Sending { #[pin] sending: Sending<S, F> },
-        Holding { held: Option<Box<Held<B>>> },
+        Sending { #[pin] sending: RequestInFlight<S, F> },
+        Holding { held: Option<Box<HeldResponse<B>>> },
     }
 }
 
 /// What an attempt came to.
-pub(super) enum Came<B: http_body::Body> {
+pub(super) enum AttemptResult<B: http_body::Body> {
     /// An answer's headers, or none.
     Outcome(Result<Response<B>, BoxError>),
     /// An answer that was held, whole or let go.
-    Held(Box<Held<B>>),
+    Held(Box<HeldResponse<B>>),
 }
 
 impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     /// No attempt.
     pub(super) fn none() -> Self {
-        Self { watch: AttemptWatch::none(), stage: Stage::Sending { sending: Sending::Over } }
+        Self { watch: AttemptSpan::none(), stage: Stage::Sending { sending: RequestInFlight::Over } }
     }
 
     /// One whose request is on its way.
-    pub(super) fn sending(watch: AttemptWatch, sending: Sending<S, F>) -> Self {
+    pub(super) fn sending(watch: AttemptSpan, sending: RequestInFlight<S, F>) -> Self {
         Self { watch, stage: Stage::Sending { sending } }
     }
 
     /// One whose answer is held.
-    pub(super) fn holding(watch: AttemptWatch, held: Box<Held<B>>) -> Self {
+    pub(super) fn holding(watch: AttemptSpan, held: Box<HeldResponse<B>>) -> Self {
         Self { watch, stage: Stage::Holding { held: Some(held) } }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        matches!(self.stage, Stage::Sending { sending: Sending::Over })
+        matches!(self.stage, Stage::Sending { sending: RequestInFlight::Over })
     }
 
     /// The attempt, as the engine knows it.
@@ -71,15 +71,15 @@ impl<S, F, B: http_body::Body> Attempt<S, F, B> {
     }
 
     /// Takes over what is told of it.
-    pub(super) fn take_watch(self: Pin<&mut Self>) -> AttemptWatch {
-        std::mem::replace(self.project().watch, AttemptWatch::none())
+    pub(super) fn take_watch(self: Pin<&mut Self>) -> AttemptSpan {
+        std::mem::replace(self.project().watch, AttemptSpan::none())
     }
 
     /// The call goes on without it: its stream is reset.
     pub(super) fn give_up(self: Pin<&mut Self>) {
         let mut this = self.project();
         this.watch.lost();
-        this.stage.set(Stage::Sending { sending: Sending::Over });
+        this.stage.set(Stage::Sending { sending: RequestInFlight::Over });
     }
 }
 
@@ -91,17 +91,17 @@ where
     B::Error: Into<BoxError>,
 {
     /// Ready with what it came to; then it is over. One that is over never is.
-    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Came<B>> {
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<AttemptResult<B>> {
         let mut this = self.project();
         let _in_span = this.watch.span().enter();
         let held = match this.stage.as_mut().project() {
-            StageProj::Sending { sending } => return sending.poll(cx).map(Came::Outcome),
+            StageProj::Sending { sending } => return sending.poll(cx).map(AttemptResult::Outcome),
             StageProj::Holding { held } => {
                 ready!(held.as_mut().expect("it is taken when it is over").poll(cx));
                 held.take().expect("see above")
             }
         };
-        this.stage.set(Stage::Sending { sending: Sending::Over });
-        Poll::Ready(Came::Held(held))
+        this.stage.set(Stage::Sending { sending: RequestInFlight::Over });
+        Poll::Ready(AttemptResult::Held(held))
     }
 }

@@ -7,17 +7,17 @@ use std::task::{Context, Poll, ready};
 
 use damper_core::{Answer, Step, Verdict};
 
-use super::calling::{Answering, Parts};
+use super::calling::{CallState, CommittedAttempt};
 use super::cause::Cause;
-use super::passing::PassingCall;
+use super::passing::PassthroughCall;
 
 #[derive(Debug)]
-pub(super) enum Begun {
-    Passing(PassingCall),
-    Governed(Answering),
+pub(super) enum CommittedCall {
+    Passing(PassthroughCall),
+    Governed(CommittedAttempt),
 }
 
-impl Begun {
+impl CommittedCall {
     /// The callee is not of this system: what it says of the chain is not heard.
     pub(super) fn is_external(&self) -> bool {
         match self {
@@ -57,7 +57,7 @@ impl Begun {
     /// Ready when the attempt's time is over.
     pub(super) fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Self::Governed(answering) = self else { return Poll::Pending };
-        let Parts { call, timer, .. } = &mut *answering.calling;
+        let CallState { call, timer, .. } = &mut *answering.calling;
         if !call.is_enforced() {
             return Poll::Pending;
         }

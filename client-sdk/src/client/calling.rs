@@ -14,12 +14,12 @@ use damper_core::{Step, Verdict};
 
 use super::active_call::ActiveCall;
 use super::cause::Cause;
-use super::hang_up::HangUp;
-use super::own_answer::OwnAnswer;
-use super::requests::Requests;
-use super::telemetry::AttemptWatch;
+use super::hang_up::BodyCanceller;
+use super::own_answer::LocalResponse;
+use super::requests::RequestFactory;
+use super::telemetry::AttemptSpan;
 use super::timer::Timer;
-use crate::kills::Alarm;
+use crate::kills::KillWaker;
 
 /// The places that a thread keeps: for as many calls as one has under way at once, some 60 kB.
 const MOST: usize = 64;
@@ -29,39 +29,39 @@ thread_local! {
 }
 
 /// A place is empty while no call has it.
-type Place = Box<Option<Parts>>;
+type Place = Box<Option<CallState>>;
 
 /// One call, as long as it lasts.
 #[derive(Debug)]
-pub(super) struct Calling(Option<Place>);
+pub(super) struct CallSlot(Option<Place>);
 
 /// What it consists of.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct CallState {
     /// The one whose answer has begun; of no attempt before.
-    pub(super) attempt: AttemptWatch,
+    pub(super) attempt: AttemptSpan,
     pub(super) call: ActiveCall,
-    pub(super) requests: Requests,
+    pub(super) requests: RequestFactory,
     pub(super) timer: Timer,
-    pub(super) alarm: Alarm,
+    pub(super) alarm: KillWaker,
     /// What a call is told that a kill refuses.
-    pub(super) refusal: Option<Box<OwnAnswer>>,
+    pub(super) refusal: Option<Box<LocalResponse>>,
     pub(super) external: bool,
     /// Where its attempts went, if the channel knows.
     pub(super) tried: Tried,
 }
 
-impl Calling {
+impl CallSlot {
     /// The call is begun in its place, for it is large.
     #[inline]
-    pub(super) fn begin(call: impl FnOnce() -> ActiveCall, requests: Requests, external: bool) -> Self {
+    pub(super) fn begin(call: impl FnOnce() -> ActiveCall, requests: RequestFactory, external: bool) -> Self {
         let mut place = free_place();
-        *place = Some(Parts {
-            attempt: AttemptWatch::none(),
+        *place = Some(CallState {
+            attempt: AttemptSpan::none(),
             call: call(),
             requests,
             timer: Timer::default(),
-            alarm: Alarm::default(),
+            alarm: KillWaker::default(),
             refusal: None,
             external,
             tried: Tried::NONE,
@@ -76,16 +76,16 @@ fn free_place() -> Place {
 
 /// A call whose answer has begun: one attempt is left, and it can not be repeated any more.
 #[derive(Debug)]
-pub(super) struct Answering {
-    pub(super) calling: Calling,
-    hang_up: HangUp,
+pub(super) struct CommittedAttempt {
+    pub(super) calling: CallSlot,
+    hang_up: BodyCanceller,
     /// One frame of data was read.
     has_frame: bool,
 }
 
-impl Answering {
+impl CommittedAttempt {
     /// The call goes on with this attempt alone.
-    pub(super) fn new(mut calling: Calling, attempt: AttemptWatch) -> Self {
+    pub(super) fn new(mut calling: CallSlot, attempt: AttemptSpan) -> Self {
         let hang_up = calling.call.answer_begins(attempt.number());
         calling.attempt = attempt;
         calling.requests.forget();
@@ -114,27 +114,27 @@ impl Answering {
     }
 }
 
-impl Parts {
-    fn take_attempt(&mut self) -> AttemptWatch {
-        mem::replace(&mut self.attempt, AttemptWatch::none())
+impl CallState {
+    fn take_attempt(&mut self) -> AttemptSpan {
+        mem::replace(&mut self.attempt, AttemptSpan::none())
     }
 }
 
-impl Deref for Calling {
-    type Target = Parts;
+impl Deref for CallSlot {
+    type Target = CallState;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &CallState {
         self.0.as_deref().and_then(Option::as_ref).expect("a call keeps its place until it is dropped")
     }
 }
 
-impl DerefMut for Calling {
-    fn deref_mut(&mut self) -> &mut Parts {
+impl DerefMut for CallSlot {
+    fn deref_mut(&mut self) -> &mut CallState {
         self.0.as_deref_mut().and_then(Option::as_mut).expect("a call keeps its place until it is dropped")
     }
 }
 
-impl Drop for Calling {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         let Some(mut place) = self.0.take() else { return };
         // Before the place is given back: what the application put into its request may make calls when dropped.

@@ -14,29 +14,29 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use damper_core::{Answer, Finish, Send, Step, Time};
+use damper_core::{Answer, Finish, SendAttempt, Step, Time};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::attempt::{Attempt, Came};
-use super::begun::Begun;
-use super::calling::{Answering, Calling, Parts};
+use super::attempt::{Attempt, AttemptResult};
+use super::begun::CommittedCall;
+use super::calling::{CallSlot, CallState, CommittedAttempt};
 use super::cause::Cause;
-use super::held::Held;
-use super::own_answer::OwnAnswer;
+use super::held::HeldResponse;
+use super::own_answer::LocalResponse;
 use super::response_body::ResponseBody;
-use super::response_future::Answered;
-use super::sending::Sending;
-use super::telemetry::AttemptWatch;
+use super::response_future::CallResult;
+use super::sending::RequestInFlight;
+use super::telemetry::AttemptSpan;
 use super::verdict::{self, BoxError};
 use crate::balance::tried;
 use crate::headers;
 
 pin_project! {
     /// The future of a call that the engine may have something to decide about.
-    pub(super) struct Governed<S, B>
+    pub(super) struct GovernedFuture<S, B>
     where
         S: Service<Request<Body>>,
         B: http_body::Body,
@@ -46,15 +46,15 @@ pin_project! {
         beside: Vec<Pin<Box<Attempt<S, S::Future, B>>>>,
         // What to do before anything is waited for.
         step: Option<Step>,
-        calling: Option<Calling>,
+        calling: Option<CallSlot>,
         // To send again by; none if there is at most one attempt.
         service: Option<S>,
         // How the last attempt failed, while the call waits for the next.
-        last: Option<Box<Answered<B>>>,
+        last: Option<Box<CallResult<B>>>,
     }
 }
 
-impl<S, B> Governed<S, B>
+impl<S, B> GovernedFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
@@ -63,7 +63,7 @@ where
 {
     /// Sends the first attempt, at once if the service is ready.
     pub(super) fn begin(
-        mut calling: Calling,
+        mut calling: CallSlot,
         step: Step,
         mut request: Request<Body>,
         service: &mut S,
@@ -82,21 +82,21 @@ where
         let again = calling.requests.may_repeat().then(|| service.clone());
         calling.requests.mark(request.headers_mut(), &send, &calling.call);
         let watch = calling.call.attempt_sent(&send);
-        let send = || Sending::begin(service, is_ready, request);
+        let send = || RequestInFlight::begin(service, is_ready, request);
         let sending = watch.span().in_scope(|| tried::with(&mut calling.tried, send));
         let main = Attempt::sending(watch, sending);
         Self { main, beside: Vec::new(), step: None, calling: Some(calling), service: again, last: None }
     }
 }
 
-impl<S, B> Future for Governed<S, B>
+impl<S, B> Future for GovernedFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    type Output = Answered<B>;
+    type Output = CallResult<B>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
@@ -105,11 +105,11 @@ where
                 None => match self.as_mut().poll_attempts(cx) {
                     None => (ready!(self.as_mut().poll_timer(cx)), None),
                     Some(attempt) => match self.as_mut().judge(attempt) {
-                        Judged::Ended(step, came) => (step, Some(came)),
-                        Judged::Begun(watch, came) => {
+                        AttemptOutcome::Ended(step, came) => (step, Some(came)),
+                        AttemptOutcome::Begun(watch, came) => {
                             return Poll::Ready(self.as_mut().begun(watch, came));
                         }
-                        Judged::Held => continue,
+                        AttemptOutcome::Held => continue,
                     },
                 },
             };
@@ -130,22 +130,22 @@ where
 }
 
 /// An attempt that came to something.
-struct Arrived<B: http_body::Body> {
-    watch: AttemptWatch,
-    came: Came<B>,
+struct FinishedAttempt<B: http_body::Body> {
+    watch: AttemptSpan,
+    came: AttemptResult<B>,
 }
 
 /// What that means.
-enum Judged<B: http_body::Body> {
+enum AttemptOutcome<B: http_body::Body> {
     /// The attempt ended; this is next.
-    Ended(Step, Came<B>),
+    Ended(Step, AttemptResult<B>),
     /// Its answer has begun: the application gets it.
-    Begun(AttemptWatch, Came<B>),
+    Begun(AttemptSpan, AttemptResult<B>),
     /// Its answer has begun and is held.
     Held,
 }
 
-impl<S, B> Governed<S, B>
+impl<S, B> GovernedFuture<S, B>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
@@ -153,18 +153,18 @@ where
     B::Error: Into<BoxError>,
 {
     /// An attempt that came to something; none if all are under way.
-    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<Arrived<B>> {
+    fn poll_attempts(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Option<FinishedAttempt<B>> {
         let mut this = self.project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
         if let Poll::Ready(came) = tried::with(&mut calling.tried, || this.main.as_mut().poll(cx)) {
-            return Some(Arrived { watch: this.main.take_watch(), came });
+            return Some(FinishedAttempt { watch: this.main.take_watch(), came });
         }
         for index in 0..this.beside.len() {
             if let Some(attempt) = this.beside.get_mut(index)
                 && let Poll::Ready(came) = tried::with(&mut calling.tried, || attempt.as_mut().poll(cx))
             {
                 let mut attempt = this.beside.swap_remove(index);
-                return Some(Arrived { watch: attempt.as_mut().take_watch(), came });
+                return Some(FinishedAttempt { watch: attempt.as_mut().take_watch(), came });
             }
         }
         None
@@ -173,7 +173,7 @@ where
     /// Ready with what to do when the time has come that the call waits for.
     fn poll_timer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Step> {
         let calling = self.project().calling.as_mut().expect("not polled after its answer");
-        let Parts { call, timer, alarm, .. } = &mut **calling;
+        let CallState { call, timer, alarm, .. } = &mut **calling;
         if !call.is_enforced() {
             return Poll::Pending;
         }
@@ -188,7 +188,7 @@ where
     }
 
     /// What an attempt came to before the call began to wait.
-    fn keep(self: Pin<&mut Self>, came: Option<Came<B>>) {
+    fn keep(self: Pin<&mut Self>, came: Option<AttemptResult<B>>) {
         let this = self.project();
         let is_waiting = this.calling.as_ref().is_some_and(|calling| calling.call.is_between_attempts());
         if let Some(came) = came.filter(|_| is_waiting) {
@@ -196,48 +196,48 @@ where
         }
     }
 
-    fn judge(mut self: Pin<&mut Self>, arrived: Arrived<B>) -> Judged<B> {
-        let Arrived { watch, came } = arrived;
+    fn judge(mut self: Pin<&mut Self>, arrived: FinishedAttempt<B>) -> AttemptOutcome<B> {
+        let FinishedAttempt { watch, came } = arrived;
         let this = self.as_mut().project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
         let verdict = match &came {
-            Came::Outcome(Ok(response)) => verdict::of_response(response, calling.external),
-            Came::Outcome(Err(error)) => Some(verdict::of_error(&**error)),
-            Came::Held(held) => held.verdict(calling.external),
+            AttemptResult::Outcome(Ok(response)) => verdict::of_response(response, calling.external),
+            AttemptResult::Outcome(Err(error)) => Some(verdict::of_error(&**error)),
+            AttemptResult::Held(held) => held.verdict(calling.external),
         };
         if let Some(verdict) = verdict {
             let cause = match &came {
-                Came::Outcome(Ok(response)) => Cause::Headers(response.status(), response.headers()),
-                Came::Outcome(Err(error)) => Cause::Error(&**error),
-                Came::Held(held) => held.cause(),
+                AttemptResult::Outcome(Ok(response)) => Cause::Headers(response.status(), response.headers()),
+                AttemptResult::Outcome(Err(error)) => Cause::Error(&**error),
+                AttemptResult::Held(held) => held.cause(),
             };
-            return Judged::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
+            return AttemptOutcome::Ended(calling.call.attempt_ended(watch, verdict, cause), came);
         }
         // What cannot be sent again gains nothing by being held.
         let limit = calling.call.hold_limit().filter(|_| calling.requests.may_repeat());
         match (limit, came) {
-            (Some(limit), Came::Outcome(Ok(response))) => {
-                self.put(Attempt::holding(watch, Box::new(Held::new(response, limit))));
-                Judged::Held
+            (Some(limit), AttemptResult::Outcome(Ok(response))) => {
+                self.put(Attempt::holding(watch, Box::new(HeldResponse::new(response, limit))));
+                AttemptOutcome::Held
             }
-            (_, came) => Judged::Begun(watch, came),
+            (_, came) => AttemptOutcome::Begun(watch, came),
         }
     }
 
     /// The answer has begun: the body goes on with the call.
-    fn begun(mut self: Pin<&mut Self>, watch: AttemptWatch, came: Came<B>) -> Answered<B> {
+    fn begun(mut self: Pin<&mut Self>, watch: AttemptSpan, came: AttemptResult<B>) -> CallResult<B> {
         self.as_mut().give_up_attempts();
         let calling = self.project().calling.take().expect("not polled after its answer");
-        let call = Begun::Governed(Answering::new(calling, watch));
+        let call = CommittedCall::Governed(CommittedAttempt::new(calling, watch));
         let mut response = match came {
-            Came::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
-            Came::Held(held) => ResponseBody::let_go(*held, call),
+            AttemptResult::Outcome(response) => response?.map(|body| ResponseBody::begun(body, call)),
+            AttemptResult::Held(held) => ResponseBody::let_go(*held, call),
         };
         headers::clean(response.headers_mut());
         Ok(response)
     }
 
-    fn send(mut self: Pin<&mut Self>, send: &Send) {
+    fn send(mut self: Pin<&mut Self>, send: &SendAttempt) {
         self.as_mut().project().last.take();
         let this = self.as_mut().project();
         let calling = this.calling.as_mut().expect("not polled after its answer");
@@ -245,7 +245,7 @@ where
         let request = calling.requests.again(send, &calling.call);
         let request = request.expect("only a call that is kept is repeated");
         let watch = calling.call.attempt_sent(send);
-        self.put(Attempt::sending(watch, Sending::preparing(service, request)));
+        self.put(Attempt::sending(watch, RequestInFlight::preparing(service, request)));
     }
 
     /// The attempt's time is over.
@@ -285,7 +285,11 @@ where
 }
 
 /// What the application gets; `last` is how the last attempt ended, with which the call may end too.
-fn answer<B>(finish: Finish, last: Option<Answered<B>>, refusal: Option<Box<OwnAnswer>>) -> Answered<B>
+fn answer<B>(
+    finish: Finish,
+    last: Option<CallResult<B>>,
+    refusal: Option<Box<LocalResponse>>,
+) -> CallResult<B>
 where
     B: http_body::Body,
     B::Error: Into<BoxError>,
@@ -296,33 +300,33 @@ where
             headers::clean(response.headers_mut());
             return Ok(response);
         }
-        (Answer::Killed, _) => refusal.map_or_else(|| OwnAnswer::killed(None, Time::ZERO), |own| *own),
-        (Answer::CircuitOpen, _) => OwnAnswer::CircuitOpen,
-        (Answer::TimedOut, _) | (Answer::Attempt(_), None) => OwnAnswer::TimedOut,
+        (Answer::Killed, _) => refusal.map_or_else(|| LocalResponse::killed(None, Time::ZERO), |own| *own),
+        (Answer::CircuitOpen, _) => LocalResponse::CircuitOpen,
+        (Answer::TimedOut, _) | (Answer::Attempt(_), None) => LocalResponse::TimedOut,
     };
     Ok(own.response(ResponseBody::empty()))
 }
 
-fn answered<B>(came: Came<B>) -> Answered<B>
+fn answered<B>(came: AttemptResult<B>) -> CallResult<B>
 where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
     match came {
-        Came::Outcome(response) => Ok(response?.map(ResponseBody::decided)),
-        Came::Held(held) => Ok(ResponseBody::held(*held)),
+        AttemptResult::Outcome(response) => Ok(response?.map(ResponseBody::decided)),
+        AttemptResult::Held(held) => Ok(ResponseBody::held(*held)),
     }
 }
 
 /// The same without a stream that is still open: an answer whose status is known may not hold one for as long
 /// as a call waits.
-fn released<B>(came: Came<B>) -> Answered<B>
+fn released<B>(came: AttemptResult<B>) -> CallResult<B>
 where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
     match came {
-        Came::Outcome(Ok(response)) if !response.body().is_end_stream() => {
+        AttemptResult::Outcome(Ok(response)) if !response.body().is_end_stream() => {
             Ok(response.map(|_| ResponseBody::empty()))
         }
         came => answered(came),

@@ -2,7 +2,7 @@
 //!
 //! The transport sends a request's body on its own: dropping the answer's future does not end it while its
 //! source is silent, so the stream of a call that was cut would stay open. A request that is not kept is
-//! therefore sent through a [`Line`], on which the call can hang up: the stream is reset with CANCEL.
+//! therefore sent through a [`CancellableBody`], on which the call can hang up: the stream is reset with CANCEL.
 //!
 //! One case is out of reach: while a chunk waits for the peer's window hyper asks for no more of the body, and once the
 //! answer has begun it listens to nothing else. Such a stream stays until window arrives or the connection ends.
@@ -22,13 +22,13 @@ use tonic::body::Body;
 
 /// The call's end of the line.
 #[derive(Debug, Default)]
-pub(super) struct HangUp(Option<Sender<()>>);
+pub(super) struct BodyCanceller(Option<Sender<()>>);
 
-impl HangUp {
+impl BodyCanceller {
     /// A body that can be ended from here.
     pub(super) fn line(body: Body) -> (Body, Self) {
         let (hang_up, hung_up) = oneshot::channel();
-        (Body::new(Line { body, hung_up: Some(hung_up) }), Self(Some(hang_up)))
+        (Body::new(CancellableBody { body, hung_up: Some(hung_up) }), Self(Some(hang_up)))
     }
 
     /// The call is over.
@@ -41,13 +41,13 @@ impl HangUp {
 }
 
 /// A request body that ends when the call does.
-struct Line {
+struct CancellableBody {
     body: Body,
     /// None once nobody can hang up any more.
     hung_up: Option<Receiver<()>>,
 }
 
-impl http_body::Body for Line {
+impl http_body::Body for CancellableBody {
     type Data = Bytes;
     type Error = Status;
 

@@ -21,7 +21,7 @@ const PREFIX: usize = 5;
 /// Frames can be empty, so bytes alone would not bound them.
 const MAX_FRAMES: usize = 65_536;
 
-pub(super) struct Held<B: Body> {
+pub(super) struct HeldResponse<B: Body> {
     pub(super) head: Response<()>,
     pub(super) body: Pin<Box<B>>,
     pub(super) kept: VecDeque<B::Data>,
@@ -42,7 +42,7 @@ pub(super) enum HeldEnd {
     TooLong,
 }
 
-impl<B> Held<B>
+impl<B> HeldResponse<B>
 where
     B: Body,
     B::Error: Into<BoxError>,

@@ -7,18 +7,18 @@ use tower_layer::Layer;
 
 use super::service::ClientService;
 use crate::balance::Balanced;
-use crate::routes::{Callee, Engine};
+use crate::routes::{Callee, Runtime};
 
 /// Governs the calls to one callee. Made by `Damper::client_layer`.
 #[derive(Clone, Debug)]
 pub struct ClientLayer {
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     callee: Arc<Callee>,
     external: bool,
 }
 
 impl ClientLayer {
-    pub(crate) fn new(engine: Arc<Engine>, callee: Arc<Callee>) -> Self {
+    pub(crate) fn new(engine: Arc<Runtime>, callee: Arc<Callee>) -> Self {
         Self { engine, callee, external: false }
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use damper_core::kill::InForce;
+use damper_core::kill::TimedKill;
 use damper_core::{Time, fault::Millis};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response};
@@ -12,7 +12,7 @@ use crate::headers;
 
 /// What the application is told.
 #[derive(Clone, Debug)]
-pub(crate) enum OwnAnswer {
+pub(crate) enum LocalResponse {
     /// The call's time is over: DEADLINE_EXCEEDED.
     TimedOut,
     /// The circuit breaker is open: UNAVAILABLE.
@@ -21,9 +21,9 @@ pub(crate) enum OwnAnswer {
     Killed(HeaderValue),
 }
 
-impl OwnAnswer {
+impl LocalResponse {
     /// A kill refuses the call; none if it has ended this very moment.
-    pub(crate) fn killed(by: Option<&InForce>, now: Time) -> Self {
+    pub(crate) fn killed(by: Option<&TimedKill>, now: Time) -> Self {
         let Some(held) = by else { return Self::Killed(HeaderValue::from_static(KILLED)) };
         let left = held.remaining(now);
         let left = Millis(Duration::from_secs(left.as_secs() + u64::from(left.subsec_nanos() > 0)));
@@ -88,14 +88,14 @@ mod tests {
         let reason = "100% caf\u{e9}\r\nx: y".to_owned();
         let kill = Arc::new(Kill::new(pattern, true, reason, 1).unwrap());
         let until = Time::from_micros(61_500_000);
-        let answer = OwnAnswer::killed(Some(&InForce { kill, until }), Time::from_micros(2_000_000));
+        let answer = LocalResponse::killed(Some(&TimedKill { kill, until }), Time::from_micros(2_000_000));
         let trailers = answer.trailers();
         assert_eq!(trailers[&headers::GRPC_STATUS], "14");
         assert_eq!(
             trailers[&headers::GRPC_MESSAGE],
             "a kill switch refuses calls: damper did not send it; for another 60s: 100%25 caf%C3%A9%0D%0Ax: y"
         );
-        let unnamed = OwnAnswer::killed(None, Time::ZERO).trailers();
+        let unnamed = LocalResponse::killed(None, Time::ZERO).trailers();
         assert_eq!(unnamed[&headers::GRPC_MESSAGE], KILLED);
     }
 }

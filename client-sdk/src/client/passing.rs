@@ -15,44 +15,44 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::begun::Begun;
+use super::begun::CommittedCall;
 use super::cause::{self, Cause};
 use super::response_body::ResponseBody;
-use super::response_future::Answered;
-use super::sending::Sending;
-use super::trail::Trail;
+use super::response_future::CallResult;
+use super::sending::RequestInFlight;
+use super::trail::AttemptTrail;
 use super::verdict::{self, BoxError};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::failures::{HexId, Ids};
 use crate::headers;
 use crate::metrics::{AttemptTimes, CallTimes};
-use crate::routes::Known;
+use crate::routes::RouteHandle;
 
 pin_project! {
     /// Until the answer begins.
-    pub(super) struct Passing<S, F> {
+    pub(super) struct PassthroughFuture<S, F> {
         #[pin]
-        sending: Sending<S, F>,
+        sending: RequestInFlight<S, F>,
         // None once the answer has begun.
-        call: Option<PassingCall>,
+        call: Option<PassthroughCall>,
     }
 }
 
-impl<S, F> Passing<S, F> {
-    pub(super) fn new(sending: Sending<S, F>, call: PassingCall) -> Self {
+impl<S, F> PassthroughFuture<S, F> {
+    pub(super) fn new(sending: RequestInFlight<S, F>, call: PassthroughCall) -> Self {
         Self { sending, call: Some(call) }
     }
 }
 
-impl<S, B> Passing<S, S::Future>
+impl<S, B> PassthroughFuture<S, S::Future>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Error: Into<BoxError>,
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Answered<B>> {
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<CallResult<B>> {
         let this = self.project();
         let outcome = ready!(this.sending.poll(cx));
         let call = this.call.take().expect("not polled after its answer");
@@ -62,10 +62,10 @@ where
 
 /// The call, until it ended. Dropped before that it counts as cancelled, or as timed out if its deadline has come.
 #[derive(Debug)]
-pub(super) struct PassingCall {
+pub(super) struct PassthroughCall {
     /// None once it has ended.
-    pub(super) call: Option<damper_core::Passing>,
-    pub(super) route: Arc<Known>,
+    pub(super) call: Option<damper_core::Passthrough>,
+    pub(super) route: Arc<RouteHandle>,
     pub(super) context: Option<Context>,
     pub(super) clock: Clock,
     pub(super) trace: Option<HexId>,
@@ -74,7 +74,7 @@ pub(super) struct PassingCall {
     pub(super) external: bool,
 }
 
-impl PassingCall {
+impl PassthroughCall {
     /// The attempt ended so.
     pub(super) fn ended(mut self, verdict: &Verdict, cause: Cause<'_>) {
         let Some(call) = self.call.take() else { return };
@@ -89,7 +89,7 @@ impl PassingCall {
     }
 
     /// What the application gets. The call ends here, or where the answer does.
-    fn answered<B>(self, outcome: Result<Response<B>, BoxError>) -> Answered<B>
+    fn answered<B>(self, outcome: Result<Response<B>, BoxError>) -> CallResult<B>
     where
         B: http_body::Body,
         B::Error: Into<BoxError>,
@@ -106,14 +106,14 @@ impl PassingCall {
                 self.ended(&verdict, Cause::Headers(response.status(), response.headers()));
                 response.map(ResponseBody::decided)
             }
-            None => response.map(|body| ResponseBody::begun(body, Begun::Passing(self))),
+            None => response.map(|body| ResponseBody::begun(body, CommittedCall::Passing(self))),
         };
         headers::clean(response.headers_mut());
         Ok(response)
     }
 
-    fn trail(&self, began: Time) -> Trail {
-        Trail::of_first(Ids { trace: self.trace, call: None }, began)
+    fn trail(&self, began: Time) -> AttemptTrail {
+        AttemptTrail::of_first(Ids { trace: self.trace, call: None }, began)
     }
 
     fn tell(&mut self, finish: &Finish, codes: CodeSet, now: Time) {
@@ -126,7 +126,7 @@ impl PassingCall {
     }
 }
 
-impl Drop for PassingCall {
+impl Drop for PassthroughCall {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         let (began, now) = (call.began(), self.clock.now());

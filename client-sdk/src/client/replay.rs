@@ -34,27 +34,27 @@ const MAX_CHUNKS: usize = 1_024;
 
 /// The request bytes that all calls of an engine keep.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct ReplayBudget {
     in_use: AtomicUsize,
 }
 
 /// What became of a request body.
-pub(crate) enum Captured {
+pub(crate) enum CaptureResult {
     /// It is here as a whole.
-    Whole(Kept),
+    Whole(BufferedRequest),
     /// It can be sent once.
     Once(Body),
 }
 
 /// A request body as a whole.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct BufferedRequest {
     chunks: Chunks,
     /// What they hold in memory.
     reserved: usize,
     /// The body said how long it is, so the attempts say it too: an exact size becomes a `content-length`.
     exact: bool,
-    memory: Arc<Memory>,
+    memory: Arc<ReplayBudget>,
 }
 
 /// Almost every body is one chunk, so that one costs no allocation.
@@ -66,11 +66,11 @@ struct Chunks {
 }
 
 /// Reads a body: keeps it if it ends within `limit` bytes without making anybody wait.
-pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captured {
+pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<ReplayBudget>) -> CaptureResult {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let hint = http_body::Body::size_hint(&body);
     if usize::try_from(hint.lower()).is_ok_and(|least| least > limit) {
-        return Captured::Once(body);
+        return CaptureResult::Once(body);
     }
     let mut chunks = Chunks::default();
     let mut cx = Context::from_waker(Waker::noop());
@@ -88,19 +88,19 @@ pub(crate) fn capture(mut body: Body, limit: u32, memory: &Arc<Memory>) -> Captu
                 let Some(reserved) = memory.reserve_for(&mut chunks) else { break None };
                 let exact = hint.exact().is_some();
                 let memory = Arc::clone(memory);
-                return Captured::Whole(Kept { chunks, reserved, exact, memory });
+                return CaptureResult::Whole(BufferedRequest { chunks, reserved, exact, memory });
             }
             Poll::Pending => break None,
         }
     };
     if chunks.len() == 0 && next.is_none() {
-        return Captured::Once(body);
+        return CaptureResult::Once(body);
     }
     let read = chunks.into();
-    Captured::Once(Body::new(Resumed { read, next, rest: body }))
+    CaptureResult::Once(Body::new(Resumed { read, next, rest: body }))
 }
 
-impl Memory {
+impl ReplayBudget {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
@@ -127,15 +127,15 @@ impl Memory {
     }
 }
 
-impl Kept {
+impl BufferedRequest {
     /// The body for one attempt.
     pub(crate) fn body(&self) -> Body {
         let Chunks { first, more, bytes } = self.chunks.clone();
-        Body::new(Again { first, more: more.into_iter(), left: bytes, exact: self.exact })
+        Body::new(ReplayedBody { first, more: more.into_iter(), left: bytes, exact: self.exact })
     }
 }
 
-impl Drop for Kept {
+impl Drop for BufferedRequest {
     fn drop(&mut self) {
         self.memory.in_use.fetch_sub(self.reserved, Ordering::Relaxed);
     }
@@ -173,14 +173,14 @@ impl From<Chunks> for VecDeque<Bytes> {
 }
 
 /// What one attempt has still to send of a kept body.
-struct Again {
+struct ReplayedBody {
     first: Option<Bytes>,
     more: vec::IntoIter<Bytes>,
     left: usize,
     exact: bool,
 }
 
-impl http_body::Body for Again {
+impl http_body::Body for ReplayedBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -281,8 +281,8 @@ mod tests {
         let (memory, held) = (Arc::default(), Arc::default());
         let kept: Vec<_> = (0..20_000)
             .map(|_| match capture(Buffer::message(&held), 1_024, &memory) {
-                Captured::Whole(kept) => kept,
-                Captured::Once(_) => panic!("twenty bytes find room"),
+                CaptureResult::Whole(kept) => kept,
+                CaptureResult::Once(_) => panic!("twenty bytes find room"),
             })
             .collect();
         assert!(held.load(Ordering::Relaxed) <= memory.in_use(), "{held:?} {memory:?}");

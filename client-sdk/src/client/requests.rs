@@ -8,22 +8,22 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_core::{Mode, Policy, Send, deadline};
+use damper_core::{Mode, Policy, SendAttempt, deadline};
 use http::{HeaderMap, HeaderValue, Request};
 use tonic::GrpcMethod;
 use tonic::body::Body;
 
 use super::active_call::ActiveCall;
-use super::hang_up::HangUp;
-use super::replay::{self, Captured, Kept, Memory};
+use super::hang_up::BodyCanceller;
+use super::replay::{self, BufferedRequest, CaptureResult, ReplayBudget};
 use crate::failures::HexId;
 use crate::headers;
 
 /// How the requests of a call are made.
 #[derive(Debug)]
-pub(crate) struct Requests {
+pub(crate) struct RequestFactory {
     /// The body of each; none if it is not kept.
-    kept: Option<Kept>,
+    kept: Option<BufferedRequest>,
     /// All else of each; none if there is at most one.
     head: Option<Head>,
     own_timeout: Option<Duration>,
@@ -31,7 +31,7 @@ pub(crate) struct Requests {
     external: bool,
     /// The flag goes into the baggage too.
     baggage: bool,
-    hang_up: HangUp,
+    hang_up: BodyCanceller,
 }
 
 /// A request without its body.
@@ -43,13 +43,13 @@ struct Head {
     grpc_method: Option<GrpcMethod<'static>>,
 }
 
-impl Requests {
+impl RequestFactory {
     /// Looks at the application's request, which becomes the first one, and keeps it if it may have to be sent
     /// again. Without a policy it is not touched.
     pub(crate) fn new(
         request: &mut Request<Body>,
         policy: Option<&Policy>,
-        memory: &Arc<Memory>,
+        memory: &Arc<ReplayBudget>,
         external: bool,
         own_timeout: Option<Duration>,
     ) -> Self {
@@ -62,9 +62,9 @@ impl Requests {
         // In observe mode the request is kept as well, to know whether it could be, and then sent once.
         let head = (kept.is_some() && is_enforced).then(|| Head::of(request));
         let baggage = policy.is_some_and(|policy| policy.chain.propagate_baggage);
-        let mut hang_up = HangUp::default();
+        let mut hang_up = BodyCanceller::default();
         if kept.is_none() && is_enforced {
-            let (body, line) = HangUp::line(mem::take(request.body_mut()));
+            let (body, line) = BodyCanceller::line(mem::take(request.body_mut()));
             *request.body_mut() = body;
             hang_up = line;
         }
@@ -78,7 +78,7 @@ impl Requests {
     }
 
     /// The end at which the call hangs up on a request that is still being sent.
-    pub(super) fn take_hang_up(&mut self) -> HangUp {
+    pub(super) fn take_hang_up(&mut self) -> BodyCanceller {
         mem::take(&mut self.hang_up)
     }
 
@@ -98,7 +98,7 @@ impl Requests {
     }
 
     /// The request once more, for this attempt; none if it was not kept.
-    pub(crate) fn again(&self, send: &Send, call: &ActiveCall) -> Option<Request<Body>> {
+    pub(crate) fn again(&self, send: &SendAttempt, call: &ActiveCall) -> Option<Request<Body>> {
         let kept = self.kept.as_ref()?;
         let mut request = self.head.as_ref()?.with(kept.body());
         self.mark(request.headers_mut(), send, call);
@@ -106,7 +106,7 @@ impl Requests {
     }
 
     /// Tells an attempt from the others.
-    pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &Send, call: &ActiveCall) {
+    pub(crate) fn mark(&self, headers: &mut HeaderMap, send: &SendAttempt, call: &ActiveCall) {
         mark(headers, send, self.own_timeout, self.external);
         if let Some(flag) = send.flag.filter(|_| self.baggage && !self.external) {
             headers::put_baggage(headers, flag, call.time_left());
@@ -120,14 +120,14 @@ impl Requests {
 
 /// What the application's request says to this layer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestOptions {
     /// The time limit that the application set.
     pub(super) timeout: Option<Duration>,
     /// The trace that the call belongs to.
     pub(super) trace: Option<HexId>,
 }
 
-impl Asked {
+impl RequestOptions {
     /// Reads it, and takes off how often the application says that it sent the request before: on this hop that is
     /// for the layer to say, and a handler that copies what it received would make a first send look like a repeat.
     pub(super) fn of(request: &mut Request<Body>) -> Self {
@@ -143,7 +143,12 @@ impl Asked {
 }
 
 /// Tells until when the answer is awaited, and whether the request is a repeat.
-pub(super) fn mark(headers: &mut HeaderMap, send: &Send, own_timeout: Option<Duration>, external: bool) {
+pub(super) fn mark(
+    headers: &mut HeaderMap,
+    send: &SendAttempt,
+    own_timeout: Option<Duration>,
+    external: bool,
+) {
     // The application's own limit stays as it was written for as long as it says the same.
     if let Some(limit) = send.limit.filter(|limit| own_timeout != Some(*limit)) {
         headers.insert(&headers::TIMEOUT, timeout_value(limit));
@@ -157,11 +162,11 @@ pub(super) fn mark(headers: &mut HeaderMap, send: &Send, own_timeout: Option<Dur
 }
 
 /// Keeps the request's body, if it is one that can be.
-fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<Memory>) -> Option<Kept> {
+fn keep(request: &mut Request<Body>, policy: &Policy, memory: &Arc<ReplayBudget>) -> Option<BufferedRequest> {
     let body = mem::take(request.body_mut());
     let (body, kept) = match replay::capture(body, policy.replay_limit, memory) {
-        Captured::Whole(kept) => (kept.body(), Some(kept)),
-        Captured::Once(body) => (body, None),
+        CaptureResult::Whole(kept) => (kept.body(), Some(kept)),
+        CaptureResult::Once(body) => (body, None),
     };
     *request.body_mut() = body;
     kept

@@ -14,10 +14,10 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::begun::Begun;
+use super::begun::CommittedCall;
 use super::cause::Cause;
-use super::held::{Held, HeldEnd};
-use super::own_answer::OwnAnswer;
+use super::held::{HeldEnd, HeldResponse};
+use super::own_answer::LocalResponse;
 use super::verdict::{self, BoxError};
 use crate::headers;
 
@@ -30,7 +30,7 @@ pin_project! {
         #[pin]
         inner: Inner<B>,
         // None once the call has ended.
-        call: Option<Begun>,
+        call: Option<CommittedCall>,
     }
 }
 
@@ -69,7 +69,7 @@ where
     }
 
     /// The body of an answer that has begun.
-    pub(super) fn begun(inner: B, call: Begun) -> Self {
+    pub(super) fn begun(inner: B, call: CommittedCall) -> Self {
         let mut call = Some(call);
         if inner.is_end_stream() {
             end_bare(&mut call);
@@ -78,15 +78,15 @@ where
     }
 
     /// An answer that was held and is let go before its end.
-    pub(super) fn let_go(held: Held<B>, call: Begun) -> Response<Self> {
-        let Held { head, body, kept, .. } = held;
+    pub(super) fn let_go(held: HeldResponse<B>, call: CommittedCall) -> Response<Self> {
+        let HeldResponse { head, body, kept, .. } = held;
         let rest = Box::new(Rest { kept, body: Some(body), end: None });
         head.map(|()| Self { inner: Inner::WasHeld { rest }, call: Some(call) })
     }
 
     /// An answer that was held to its end.
-    pub(super) fn held(held: Held<B>) -> Response<Self> {
-        let Held { head, kept, end, .. } = held;
+    pub(super) fn held(held: HeldResponse<B>) -> Response<Self> {
+        let HeldResponse { head, kept, end, .. } = held;
         let end = end.map(|end| match end {
             HeldEnd::Trailers(trailers) => End::Trailers(trailers),
             HeldEnd::Error(error) => End::Error(error),
@@ -133,11 +133,11 @@ where
         };
         let end = match frame {
             Poll::Ready(Some(Ok(frame))) if !frame.is_trailers() => {
-                if this.call.as_mut().is_some_and(Begun::is_over_at_frame) {
+                if this.call.as_mut().is_some_and(CommittedCall::is_over_at_frame) {
                     let told = End::Cut.tell(this.call);
                     debug_assert!(told, "the engine ends it");
                     this.inner.set(Inner::Over);
-                    return Poll::Ready(Some(Ok(Frame::trailers(OwnAnswer::TimedOut.trailers()))));
+                    return Poll::Ready(Some(Ok(Frame::trailers(LocalResponse::TimedOut.trailers()))));
                 }
                 // Who asks whether that was the last frame does not ask for another.
                 if this.inner.is_end_stream() {
@@ -159,7 +159,7 @@ where
             this.inner.set(Inner::Over);
         }
         Poll::Ready(if timed_out {
-            Some(Ok(Frame::trailers(OwnAnswer::TimedOut.trailers())))
+            Some(Ok(Frame::trailers(LocalResponse::TimedOut.trailers())))
         } else {
             end.into_frame()
         })
@@ -224,7 +224,7 @@ enum End {
 
 impl End {
     /// Ends the call, unless it has. True if the application is to be told that its time is over.
-    fn tell(&self, begun: &mut Option<Begun>) -> bool {
+    fn tell(&self, begun: &mut Option<CommittedCall>) -> bool {
         let Some(call) = begun.take() else { return false };
         let external = call.is_external();
         match self {
@@ -252,6 +252,6 @@ impl End {
 
 /// Ends the call where the body did without trailers. That is never the engine's own time limit: the
 /// application sees the end as it is.
-fn end_bare(call: &mut Option<Begun>) {
+fn end_bare(call: &mut Option<CommittedCall>) {
     End::Bare.tell(call);
 }

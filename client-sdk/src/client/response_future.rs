@@ -12,13 +12,13 @@ use pin_project_lite::pin_project;
 use tonic::body::Body;
 use tower_service::Service;
 
-use super::governed::Governed;
-use super::passing::Passing;
+use super::governed::GovernedFuture;
+use super::passing::PassthroughFuture;
 use super::response_body::ResponseBody;
 use super::verdict::BoxError;
 
 /// What the application gets.
-pub(super) type Answered<B> = Result<Response<ResponseBody<B>>, BoxError>;
+pub(super) type CallResult<B> = Result<Response<ResponseBody<B>>, BoxError>;
 
 pin_project! {
     /// The future of a call through the client layer.
@@ -39,8 +39,8 @@ pin_project! {
         S: Service<Request<Body>>,
         B: http_body::Body,
     {
-        Passing { #[pin] call: Passing<S, S::Future> },
-        Governed { #[pin] call: Governed<S, B> },
+        Passing { #[pin] call: PassthroughFuture<S, S::Future> },
+        Governed { #[pin] call: GovernedFuture<S, B> },
     }
 }
 
@@ -49,11 +49,11 @@ where
     S: Service<Request<Body>>,
     B: http_body::Body,
 {
-    pub(super) fn passing(call: Passing<S, S::Future>) -> Self {
+    pub(super) fn passing(call: PassthroughFuture<S, S::Future>) -> Self {
         Self { way: Way::Passing { call } }
     }
 
-    pub(super) fn governed(call: Governed<S, B>) -> Self {
+    pub(super) fn governed(call: GovernedFuture<S, B>) -> Self {
         Self { way: Way::Governed { call } }
     }
 }
@@ -65,7 +65,7 @@ where
     B: http_body::Body,
     B::Error: Into<BoxError>,
 {
-    type Output = Answered<B>;
+    type Output = CallResult<B>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().way.project() {

@@ -17,8 +17,8 @@ use super::verdict::BoxError;
 
 pin_project! {
     #[project = SendingProj]
-    pub(super) enum Sending<S, F> {
-        Preparing { prepared: Box<Prepared<S>> },
+    pub(super) enum RequestInFlight<S, F> {
+        Preparing { prepared: Box<WaitingForReady<S>> },
         Sent { #[pin] answer: F },
         // Its answer has begun, or it came to nothing.
         Over,
@@ -26,20 +26,20 @@ pin_project! {
 }
 
 /// Waits until the inner service takes a request; that is part of the attempt.
-pub(super) struct Prepared<S> {
+pub(super) struct WaitingForReady<S> {
     service: S,
     /// None once it was sent.
     request: Option<Request<Body>>,
 }
 
-impl<S, F> Sending<S, F> {
+impl<S, F> RequestInFlight<S, F> {
     /// The service is to be asked whether it is ready.
     pub(super) fn preparing(service: S, request: Request<Body>) -> Self {
-        Self::Preparing { prepared: Box::new(Prepared { service, request: Some(request) }) }
+        Self::Preparing { prepared: Box::new(WaitingForReady { service, request: Some(request) }) }
     }
 }
 
-impl<S, B> Sending<S, S::Future>
+impl<S, B> RequestInFlight<S, S::Future>
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Error: Into<BoxError>,
@@ -79,7 +79,7 @@ where
     }
 }
 
-impl<S> Prepared<S>
+impl<S> WaitingForReady<S>
 where
     S: Service<Request<Body>>,
     S::Error: Into<BoxError>,

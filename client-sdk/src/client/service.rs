@@ -14,34 +14,34 @@ use tonic::body::Body;
 use tower_service::Service;
 
 use super::active_call::ActiveCall;
-use super::calling::Calling;
-use super::governed::Governed;
-use super::own_answer::OwnAnswer;
-use super::passing::{Passing, PassingCall};
-use super::requests::{self, Asked, Requests};
+use super::calling::CallSlot;
+use super::governed::GovernedFuture;
+use super::own_answer::LocalResponse;
+use super::passing::{PassthroughCall, PassthroughFuture};
+use super::requests::{self, RequestFactory, RequestOptions};
 use super::response_body::ResponseBody;
 use super::response_future::ResponseFuture;
-use super::sending::Sending;
-use super::telemetry::CallWatch;
-use super::trail::Trail;
+use super::sending::RequestInFlight;
+use super::telemetry::CallSpan;
+use super::trail::AttemptTrail;
 use super::verdict::BoxError;
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::failures::Ids;
-use crate::routes::{Callee, Engine, Known, method_of};
+use crate::routes::{Callee, RouteHandle, Runtime, method_of};
 
 /// A channel, or any service of gRPC requests, whose calls Damper governs.
 pub struct ClientService<S> {
     inner: S,
     /// The inner service said that it takes a request.
     is_ready: bool,
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     callee: Arc<Callee>,
     external: bool,
 }
 
 impl<S> ClientService<S> {
-    pub(super) fn new(inner: S, engine: Arc<Engine>, callee: Arc<Callee>, external: bool) -> Self {
+    pub(super) fn new(inner: S, engine: Arc<Runtime>, callee: Arc<Callee>, external: bool) -> Self {
         Self { inner, is_ready: false, engine, callee, external }
     }
 
@@ -61,46 +61,46 @@ impl<S> ClientService<S> {
     /// where there is something to decide.
     fn pass(
         &self,
-        route: Arc<Known>,
+        route: Arc<RouteHandle>,
         context: Option<Context>,
         request: &mut Request<Body>,
-    ) -> Result<PassingCall, (Arc<Known>, Option<Context>)> {
+    ) -> Result<PassthroughCall, (Arc<RouteHandle>, Option<Context>)> {
         // Neither headers nor the clock are read in vain, and under a rule the request is kept before the call begins.
         if route.policy().is_some() {
             return Err((route, context));
         }
-        let (asked, clock) = (Asked::of(request), self.engine.clock());
+        let (asked, clock) = (RequestOptions::of(request), self.engine.clock());
         let start = start(&context, asked.timeout, clock);
-        let Some((call, send)) = damper_core::Passing::begin(&route, &start) else {
+        let Some((call, send)) = damper_core::Passthrough::begin(&route, &start) else {
             return Err((route, context));
         };
         let mut times = self.callee.call_begins(&route, method_of(request), start.now);
         let attempt = times.sent(send.kind, start.now);
         requests::mark(request.headers_mut(), &send, asked.timeout, self.external);
         let (call, trace, external) = (Some(call), asked.trace, self.external);
-        Ok(PassingCall { call, route, context, clock, trace, times, attempt, external })
+        Ok(PassthroughCall { call, route, context, clock, trace, times, attempt, external })
     }
 
     /// Begins a call that the engine may have something to decide about, and says what to do first.
     #[inline]
     fn govern(
         &self,
-        route: Arc<Known>,
+        route: Arc<RouteHandle>,
         context: Option<Context>,
         request: &mut Request<Body>,
-    ) -> (Calling, Step) {
-        let asked = Asked::of(request);
+    ) -> (CallSlot, Step) {
+        let asked = RequestOptions::of(request);
         let (memory, policy) = (self.engine.memory(), route.policy());
-        let mut requests = Requests::new(request, policy, memory, self.external, asked.timeout);
+        let mut requests = RequestFactory::new(request, policy, memory, self.external, asked.timeout);
         let clock = self.engine.clock();
         let replayable = requests.are_replayable();
         let start = CallStart { replayable, ..start(&context, asked.timeout, clock) };
-        let watch = CallWatch::begin(&route, &self.callee, method_of(request), start.now);
+        let watch = CallSpan::begin(&route, &self.callee, method_of(request), start.now);
         let ids = Ids { trace: asked.trace, call: requests.call_id(request) };
-        let told = (watch, Trail::begin(ids, start.now));
+        let told = (watch, AttemptTrail::begin(ids, start.now));
         let hang_up = requests.take_hang_up();
         let call = || ActiveCall::begin(route, context, told, start, clock);
-        let mut calling = Calling::begin(call, requests, self.external);
+        let mut calling = CallSlot::begin(call, requests, self.external);
         calling.call.hang_up_at_end(hang_up);
         let step = calling.call.first_step();
         calling.refusal = is_killed(&step).then(|| self.refusal(method_of(request), start.now));
@@ -108,9 +108,9 @@ impl<S> ClientService<S> {
     }
 
     /// What a call is told that a kill refuses.
-    fn refusal(&self, method: &str, now: Time) -> Box<OwnAnswer> {
+    fn refusal(&self, method: &str, now: Time) -> Box<LocalResponse> {
         let kill = self.engine.kills().refusing(self.callee.name(), method, now);
-        Box::new(OwnAnswer::killed(kill.as_ref(), now))
+        Box::new(LocalResponse::killed(kill.as_ref(), now))
     }
 }
 
@@ -152,12 +152,12 @@ where
         let is_ready = std::mem::take(&mut self.is_ready);
         match self.pass(route, context, &mut request) {
             Ok(call) => {
-                let sending = Sending::begin(&mut self.inner, is_ready, request);
-                ResponseFuture::passing(Passing::new(sending, call))
+                let sending = RequestInFlight::begin(&mut self.inner, is_ready, request);
+                ResponseFuture::passing(PassthroughFuture::new(sending, call))
             }
             Err((route, context)) => {
                 let (calling, step) = self.govern(route, context, &mut request);
-                let call = Governed::begin(calling, step, request, &mut self.inner, is_ready);
+                let call = GovernedFuture::begin(calling, step, request, &mut self.inner, is_ready);
                 ResponseFuture::governed(call)
             }
         }

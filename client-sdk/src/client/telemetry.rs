@@ -12,17 +12,17 @@
 //! A call without a rule has no span, and where no subscriber wants them none is made. Times are kept only
 //! with the feature `metrics`.
 
-use damper_core::{Answer, Code, Fate, Finish, Route, Send, SendKind, Time, Verdict, deadline};
+use damper_core::{Answer, AttemptKind, Code, Fate, Finish, Route, SendAttempt, Time, Verdict, deadline};
 use tracing::Span;
 use tracing::field::{Empty, display};
 
 use crate::clock::Clock;
 use crate::metrics::{AttemptTimes, CallTimes};
-use crate::routes::{Callee, Known};
+use crate::routes::{Callee, RouteHandle};
 
 /// Tells what happens to a call.
 #[derive(Debug)]
-pub(crate) struct CallWatch {
+pub(crate) struct CallSpan {
     span: Span,
     /// What the spans of attempts say too; only where there are spans.
     names: Option<Box<Names>>,
@@ -38,9 +38,9 @@ struct Names {
     method: String,
 }
 
-impl CallWatch {
+impl CallSpan {
     /// A call begins.
-    pub(super) fn begin(route: &Known, callee: &Callee, method: &str, now: Time) -> Self {
+    pub(super) fn begin(route: &RouteHandle, callee: &Callee, method: &str, now: Time) -> Self {
         let span = call_span(route, callee.name(), method);
         let names = || Box::new(Names { callee: callee.name().to_owned(), method: method.to_owned() });
         let names = (!span.is_disabled()).then(names);
@@ -49,16 +49,16 @@ impl CallWatch {
     }
 
     /// An attempt is sent.
-    pub(super) fn sent(&mut self, send: &Send, now: Time, clock: Clock) -> AttemptWatch {
+    pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, clock: Clock) -> AttemptSpan {
         let span = self.names.as_ref().map_or_else(Span::none, |names| attempt_span(&self.span, names, send));
         self.log_repeat(send);
         let limit = send.limit.map(|limit| now + limit);
         let times = self.times.sent(send.kind, now);
-        AttemptWatch { number: send.attempt, span, sent_at: now, limit, clock: Some(clock), times }
+        AttemptSpan { number: send.attempt, span, sent_at: now, limit, clock: Some(clock), times }
     }
 
     /// An attempt ended so; answers with what code.
-    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptWatch, verdict: &Verdict, now: Time) -> Code {
+    pub(super) fn attempt_ended(&mut self, mut attempt: AttemptSpan, verdict: &Verdict, now: Time) -> Code {
         let code = match verdict.code() {
             // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
             Code::Cancelled => attempt.code_of_end(now),
@@ -69,7 +69,7 @@ impl CallWatch {
     }
 
     /// An attempt's time was over.
-    pub(super) fn attempt_timed_out(&mut self, mut attempt: AttemptWatch, now: Time) {
+    pub(super) fn attempt_timed_out(&mut self, mut attempt: AttemptSpan, now: Time) {
         self.tell_end(&mut attempt, Code::DeadlineExceeded, now);
     }
 
@@ -97,14 +97,14 @@ impl CallWatch {
     }
 
     /// One event for each send but the first. It belongs to the call's span, which names the rule.
-    fn log_repeat(&self, send: &Send) {
+    fn log_repeat(&self, send: &SendAttempt) {
         let Some(Names { callee, method }) = self.names.as_deref() else { return };
-        if send.kind == SendKind::First {
+        if send.kind == AttemptKind::First {
             return;
         }
         let (attempt, kind) = (send.attempt, kind_name(send.kind));
         // A hedge follows no failure.
-        let after = (send.kind != SendKind::Hedge).then(|| self.code.name());
+        let after = (send.kind != AttemptKind::Hedge).then(|| self.code.name());
         tracing::debug!(target: "damper", parent: &self.span, callee, method, attempt, kind, after, "sent again");
     }
 
@@ -119,7 +119,7 @@ impl CallWatch {
         tracing::debug!(target: "damper", parent: &self.span, callee, method, %fate, code, attempts, "call failed");
     }
 
-    fn tell_end(&mut self, attempt: &mut AttemptWatch, code: Code, now: Time) {
+    fn tell_end(&mut self, attempt: &mut AttemptSpan, code: Code, now: Time) {
         self.code = code;
         self.times.attempt_ended(now);
         attempt.tell_end(code, code != Code::Ok, now);
@@ -128,7 +128,7 @@ impl CallWatch {
 
 /// Tells what happens to an attempt. Dropped before its end it was cancelled, or its time was over.
 #[derive(Debug)]
-pub(crate) struct AttemptWatch {
+pub(crate) struct AttemptSpan {
     number: u32,
     span: Span,
     sent_at: Time,
@@ -138,7 +138,7 @@ pub(crate) struct AttemptWatch {
     times: AttemptTimes,
 }
 
-impl AttemptWatch {
+impl AttemptSpan {
     /// Of no attempt.
     pub(super) fn none() -> Self {
         let (span, times) = (Span::none(), AttemptTimes::none());
@@ -186,7 +186,7 @@ impl AttemptWatch {
     }
 }
 
-impl Drop for AttemptWatch {
+impl Drop for AttemptSpan {
     fn drop(&mut self) {
         if let Some(now) = self.now_if_told() {
             let code = self.code_of_end(now);
@@ -225,7 +225,7 @@ fn call_span(route: &Route, callee: &str, method: &str) -> Span {
     )
 }
 
-fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
+fn attempt_span(call: &Span, names: &Names, send: &SendAttempt) -> Span {
     let kind = kind_name(send.kind);
     let method = &names.method;
     tracing::info_span!(
@@ -241,18 +241,18 @@ fn attempt_span(call: &Span, names: &Names, send: &Send) -> Span {
         rpc.grpc.status_code = Empty,
         peer.service = names.callee,
         "previous-rpc-attempts" = send.previous_attempts(),
-        "transparent-retry" = send.kind == SendKind::Resend,
+        "transparent-retry" = send.kind == AttemptKind::Resend,
         damper.attempt = send.attempt,
         damper.attempt_kind = kind,
     )
 }
 
-fn kind_name(kind: SendKind) -> &'static str {
+fn kind_name(kind: AttemptKind) -> &'static str {
     match kind {
-        SendKind::First => "first",
-        SendKind::Retry => "retry",
-        SendKind::Hedge => "hedge",
-        SendKind::Resend => "transparent_resend",
+        AttemptKind::First => "first",
+        AttemptKind::Retry => "retry",
+        AttemptKind::Hedge => "hedge",
+        AttemptKind::Resend => "transparent_resend",
     }
 }
 

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::time::SystemTime;
 
 use damper_core::failed_call::MAX_ATTEMPTS;
-use damper_core::{Code, Finish, Send, SendKind, Time, Verdict};
+use damper_core::{AttemptKind, Code, Finish, SendAttempt, Time, Verdict};
 
 use super::cause::{self, Cause};
 use crate::failures::{FailedAttempt, FailedCall, Failures, Ids};
 
 /// The traces of one call.
 #[derive(Debug)]
-pub(super) struct Trail {
+pub(super) struct AttemptTrail {
     began: Time,
     ids: Ids,
     sends: u32,
@@ -30,7 +30,7 @@ enum Attempts {
     Untold,
 }
 
-impl Trail {
+impl AttemptTrail {
     pub(super) fn begin(ids: Ids, now: Time) -> Self {
         Self { began: now, ids, sends: 0, attempts: Attempts::First }
     }
@@ -45,7 +45,7 @@ impl Trail {
         self.sends
     }
 
-    pub(super) fn sent(&mut self, send: &Send, now: Time, failures: &Failures) {
+    pub(super) fn sent(&mut self, send: &SendAttempt, now: Time, failures: &Failures) {
         if self.sends > 0 {
             let attempt = self.under_way(send.attempt, send.kind, now);
             if let Some(list) = self.list(failures, now).filter(|list| list.len() < MAX_ATTEMPTS) {
@@ -114,7 +114,7 @@ impl Trail {
     /// The list, begun now if the route takes any; with the first attempt if that was sent.
     fn list(&mut self, failures: &Failures, now: Time) -> Option<&mut Vec<FailedAttempt>> {
         if matches!(self.attempts, Attempts::First) {
-            let first = (self.sends > 0).then(|| self.under_way(1, SendKind::First, self.began));
+            let first = (self.sends > 0).then(|| self.under_way(1, AttemptKind::First, self.began));
             self.attempts = if failures.has_room_at(now) {
                 Attempts::Listed(first.into_iter().collect())
             } else {
@@ -127,13 +127,13 @@ impl Trail {
         }
     }
 
-    fn under_way(&self, number: u32, kind: SendKind, now: Time) -> FailedAttempt {
+    fn under_way(&self, number: u32, kind: AttemptKind, now: Time) -> FailedAttempt {
         FailedAttempt {
             number,
             sent_after: now.since(self.began),
             took: None,
             code: Code::Cancelled,
-            hedge: kind == SendKind::Hedge,
+            hedge: kind == AttemptKind::Hedge,
             detail: Cow::Borrowed(""),
         }
     }

@@ -17,7 +17,7 @@ mod kills;
 use std::sync::Arc;
 
 use damper_core::Table;
-use damper_core::kill::InForce;
+use damper_core::kill::TimedKill;
 use damper_proto::v1;
 
 use self::entries::{Entries, Received, Sent};
@@ -71,7 +71,7 @@ pub(super) enum Response {
 
 /// What a response changed.
 #[derive(Debug, PartialEq)]
-pub(super) enum Outcome {
+pub(super) enum ApplyOutcome {
     /// Others are in force; these were refused. `whole`: by a snapshot.
     Applied { refused: Vec<v1::Refusal>, whole: bool },
     /// What is held is the server's.
@@ -86,7 +86,7 @@ pub(super) enum Outcome {
 
 /// Everything held, to be kept on disk.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Image {
+pub(super) struct PersistedState {
     pub(super) position: Option<Position>,
     pub(super) rules: Vec<Arc<v1::DistributedRule>>,
     pub(super) guards: Vec<Arc<v1::DistributedGuard>>,
@@ -145,7 +145,7 @@ impl Applier {
     }
 
     /// The kills held, if others were taken over since this was last asked. Some may be over.
-    pub(super) fn thrown(&mut self) -> Option<Vec<InForce>> {
+    pub(super) fn thrown(&mut self) -> Option<Vec<TimedKill>> {
         std::mem::take(&mut self.thrown).then(|| self.kills.held().cloned().collect())
     }
 
@@ -175,7 +175,7 @@ impl Applier {
     }
 
     /// Takes over a response, the kills beside it having been heard.
-    pub(super) fn take(&mut self, position: Position, response: Response) -> Outcome {
+    pub(super) fn take(&mut self, position: Position, response: Response) -> ApplyOutcome {
         match response {
             Response::Snapshot(page) => self.take_page(position, page),
             Response::Delta(delta) => self.take_delta(position, delta),
@@ -200,50 +200,50 @@ impl Applier {
     }
 
     /// One page of a snapshot.
-    fn take_page(&mut self, position: Position, page: v1::Snapshot) -> Outcome {
+    fn take_page(&mut self, position: Position, page: v1::Snapshot) -> ApplyOutcome {
         let mut pages = match self.pages.take() {
             None if position.epoch.len() > MAX_EPOCH_BYTES => {
-                return Outcome::OutOfStep("the epoch is too long");
+                return ApplyOutcome::OutOfStep("the epoch is too long");
             }
             None => Pages::new(position),
             Some(pages) if pages.position == position => pages,
-            Some(_) => return Outcome::OutOfStep("a snapshot began before the last one ended"),
+            Some(_) => return ApplyOutcome::OutOfStep("a snapshot began before the last one ended"),
         };
         let last = page.last;
         if let Err(problem) = pages.add(page) {
-            return Outcome::OutOfStep(problem);
+            return ApplyOutcome::OutOfStep(problem);
         }
         if !last {
             self.pages = Some(pages);
-            return Outcome::Incomplete;
+            return ApplyOutcome::Incomplete;
         }
         if self.is_behind(&pages.position) {
-            return Outcome::Stale;
+            return ApplyOutcome::Stale;
         }
         let mut refused = Vec::new();
         self.rules.replace(pages.rules, &mut refused);
         self.guards.replace(pages.guards, &mut refused);
         self.answer_kills(&mut refused);
         self.position = Some(pages.position);
-        Outcome::Applied { refused, whole: true }
+        ApplyOutcome::Applied { refused, whole: true }
     }
 
     /// What changed since a revision that this client held.
-    fn take_delta(&mut self, position: Position, delta: v1::Delta) -> Outcome {
+    fn take_delta(&mut self, position: Position, delta: v1::Delta) -> ApplyOutcome {
         if self.pages.is_some() {
-            return Outcome::OutOfStep("a delta came before the snapshot ended");
+            return ApplyOutcome::OutOfStep("a delta came before the snapshot ended");
         }
         if !self.is_of_epoch(&position) {
-            return Outcome::OutOfStep("a delta came before a snapshot of its epoch");
+            return ApplyOutcome::OutOfStep("a delta came before a snapshot of its epoch");
         }
         if self.is_behind(&position) {
-            return Outcome::Stale;
+            return ApplyOutcome::Stale;
         }
         let v1::Delta { changed, removed, changed_guards, removed_guards } = delta;
         let entries = self.rules.len() + self.guards.len() + changed.len() + changed_guards.len();
         let bytes = self.rules.bytes() + self.guards.bytes() + encoded(&changed) + encoded(&changed_guards);
         if let Err(problem) = check_size(entries, bytes) {
-            return Outcome::OutOfStep(problem);
+            return ApplyOutcome::OutOfStep(problem);
         }
         for key in removed {
             self.rules.remove(&key);
@@ -256,28 +256,28 @@ impl Applier {
         self.guards.change(changed_guards.into_iter().map(Received::read).collect(), &mut refused);
         self.answer_kills(&mut refused);
         self.position = Some(position);
-        Outcome::Applied { refused, whole: false }
+        ApplyOutcome::Applied { refused, whole: false }
     }
 
     /// No rule or guard changed up to this position.
-    fn take_bookmark(&mut self, position: Position) -> Outcome {
+    fn take_bookmark(&mut self, position: Position) -> ApplyOutcome {
         let waiting = self.pages.is_some() || self.position.is_none();
         if waiting {
-            return Outcome::Incomplete;
+            return ApplyOutcome::Incomplete;
         }
         if !self.is_of_epoch(&position) {
-            return Outcome::OutOfStep("a bookmark came before a snapshot of its epoch");
+            return ApplyOutcome::OutOfStep("a bookmark came before a snapshot of its epoch");
         }
         if self.is_behind(&position) {
-            return Outcome::Stale;
+            return ApplyOutcome::Stale;
         }
         self.position = Some(position);
         if !self.kills_unanswered {
-            return Outcome::Confirmed;
+            return ApplyOutcome::Confirmed;
         }
         let mut refused = Vec::new();
         self.answer_kills(&mut refused);
-        Outcome::Applied { refused, whole: false }
+        ApplyOutcome::Applied { refused, whole: false }
     }
 
     /// Names the kills that are refused, if any came since the last answer.
@@ -288,8 +288,8 @@ impl Applier {
     }
 
     /// Everything held; none before the first snapshot.
-    pub(super) fn image(&self, present: Present) -> Option<Image> {
-        Some(Image {
+    pub(super) fn image(&self, present: Present) -> Option<PersistedState> {
+        Some(PersistedState {
             position: Some(self.position.clone()?),
             rules: self.rules.sent().cloned().collect(),
             guards: self.guards.sent().cloned().collect(),
@@ -299,8 +299,8 @@ impl Applier {
     }
 
     /// Takes up what was kept on disk. Without a position it is in force until the first snapshot.
-    pub(super) fn restore(&mut self, image: Image, present: Present) {
-        let Image { position, rules, guards, kills, refused } = image;
+    pub(super) fn restore(&mut self, image: PersistedState, present: Present) {
+        let PersistedState { position, rules, guards, kills, refused } = image;
         let read = |rule| Received::read(Arc::unwrap_or_clone(rule));
         self.rules.replace(rules.into_iter().map(read).collect(), &mut Vec::new());
         let read = |guard| Received::read(Arc::unwrap_or_clone(guard));

@@ -13,9 +13,9 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{Shared, Stop, keep, overrides, stream};
-use crate::aside::{self, MayHang};
-use crate::waits::Waits;
+use super::{ControlContext, Stop, keep, overrides, stream};
+use crate::aside::{self, TimedThread};
+use crate::waits::ReconnectBackoff;
 
 /// The file on disk and the override file are given this long before the stream begins without them.
 const START_WITHIN: Duration = Duration::from_secs(5);
@@ -26,7 +26,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Does all parts until they are told to stop.
-pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
+pub(super) async fn run(shared: Arc<ControlContext>, stop: Stop) {
     let part = |name, begin| supervise(name, begin, Arc::clone(&shared), stop.clone());
     #[cfg(feature = "metrics")]
     let publishing = part("metrics", |shared, stop| {
@@ -45,11 +45,11 @@ pub(super) async fn run(shared: Arc<Shared>, stop: Stop) {
 /// Does a part until it returns, again after each panic.
 async fn supervise(
     name: &'static str,
-    begin: fn(Arc<Shared>, Stop) -> Work,
-    shared: Arc<Shared>,
+    begin: fn(Arc<ControlContext>, Stop) -> Work,
+    shared: Arc<ControlContext>,
     mut stop: Stop,
 ) {
-    let mut waits = Waits::up_to(LONGEST_WAIT);
+    let mut waits = ReconnectBackoff::up_to(LONGEST_WAIT);
     while let Err(panic) = caught(begin(Arc::clone(&shared), stop.clone())).await {
         let (wait, words) = (waits.next(), words(panic.as_ref()));
         tracing::error!(
@@ -81,7 +81,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Takes up what is on this machine, then follows the control plane.
-async fn follow(shared: Arc<Shared>, mut stop: Stop) {
+async fn follow(shared: Arc<ControlContext>, mut stop: Stop) {
     if !shared.started.swap(true, Ordering::Relaxed) {
         tokio::select! {
             () = take_up(&shared) => {}
@@ -92,13 +92,13 @@ async fn follow(shared: Arc<Shared>, mut stop: Stop) {
 }
 
 /// The override before the rules, so that they never run ahead of it.
-async fn take_up(shared: &Arc<Shared>) {
+async fn take_up(shared: &Arc<ControlContext>) {
     let mut override_read = shared.override_read.subscribe();
     // Late or not, the next poll will reduce what the rules do.
     let _ = tokio::time::timeout(START_WITHIN, override_read.wait_for(|read| *read)).await;
     let Some(place) = shared.place.clone() else { return };
     let path = place.path();
-    let problem = match MayHang::default().within(START_WITHIN, move || place.load()).await {
+    let problem = match TimedThread::default().within(START_WITHIN, move || place.load()).await {
         Ok(Ok(None)) => return,
         Ok(Ok(Some(image))) => {
             let taking = Arc::clone(shared);
@@ -124,11 +124,11 @@ mod tests {
     use super::*;
     use crate::control::Control;
     use crate::options::Options;
-    use crate::routes::Engine;
+    use crate::routes::Runtime;
 
-    fn shared() -> Arc<Shared> {
+    fn shared() -> Arc<ControlContext> {
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
-        Arc::new(Shared::new(options.resolve().unwrap(), Engine::new("orders", "default")))
+        Arc::new(ControlContext::new(options.resolve().unwrap(), Runtime::new("orders", "default")))
     }
 
     #[tokio::test]
@@ -136,7 +136,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
         let options = options.state_dir(folder.path()).override_file(folder.path().join("mode"));
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let control = Control::start(options.resolve().unwrap(), engine, &Handle::current());
         let mut status = control.shared.status.subscribe();
         status.wait_for(|status| status.last_problem.is_some()).await.unwrap();
@@ -148,7 +148,7 @@ mod tests {
     #[tokio::test]
     async fn each_one_that_ends_the_work_sees_it_ended() {
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").environment(|_| None);
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let control = Control::start(options.resolve().unwrap(), engine, &Handle::current());
         let end = || async {
             control.shutdown().await;

@@ -12,17 +12,17 @@ use damper_core::{Counters, Faults, Kill, Table};
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
 
-use super::applier::{Outcome, Position, Response, Told};
+use super::applier::{ApplyOutcome, Position, Response, Told};
 use super::report::Reporter;
-use super::{Shared, Status};
+use super::{ControlContext, Status};
 use crate::client::ClientLayer;
 use crate::options::Options;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 use crate::server::ServerLayer;
 
 /// The Damper of one service.
 #[derive(Debug)]
-pub struct Bench(Arc<Shared>);
+pub struct FuzzHarness(Arc<ControlContext>);
 
 /// What became of a response.
 #[derive(Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub enum Received {
     Broken(&'static str),
 }
 
-impl Bench {
+impl FuzzHarness {
     /// One of a service of this name, without rules.
     ///
     /// # Errors
@@ -43,8 +43,8 @@ impl Bench {
     pub fn new(service: &str) -> Result<Self, Faults> {
         let options = Options::new(["http://127.0.0.1:1"]).service(service).environment(|_| None);
         let settings = options.resolve()?;
-        let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
-        Ok(Self(Arc::new(Shared::new(settings, engine))))
+        let engine = Runtime::new(&settings.identity.service, &settings.identity.cluster);
+        Ok(Self(Arc::new(ControlContext::new(settings, engine))))
     }
 
     /// Puts a table in force.
@@ -70,9 +70,9 @@ impl Bench {
         };
         let kills = kills.map(|set| Told { set, at: self.0.engine.clock().now() });
         match self.0.apply(Position { epoch, revision, commit }, response, kills) {
-            Outcome::Applied { refused, whole: _ } => Received::Applied(refused),
-            Outcome::Confirmed | Outcome::Stale | Outcome::Incomplete => Received::Unchanged,
-            Outcome::OutOfStep(problem) => Received::Broken(problem),
+            ApplyOutcome::Applied { refused, whole: _ } => Received::Applied(refused),
+            ApplyOutcome::Confirmed | ApplyOutcome::Stale | ApplyOutcome::Incomplete => Received::Unchanged,
+            ApplyOutcome::OutOfStep(problem) => Received::Broken(problem),
         }
     }
 
@@ -93,8 +93,8 @@ impl Bench {
     pub fn restarted(&self) -> Option<Self> {
         let image = self.0.applier().image(self.0.present())?;
         let settings = self.0.settings.clone();
-        let engine = Engine::new(&settings.identity.service, &settings.identity.cluster);
-        let restarted = Shared::new(settings, engine);
+        let engine = Runtime::new(&settings.identity.service, &settings.identity.cluster);
+        let restarted = ControlContext::new(settings, engine);
         restarted.restore(image);
         Some(Self(Arc::new(restarted)))
     }

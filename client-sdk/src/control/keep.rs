@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::{Shared, Stop, last_known_good::Place};
+use super::{ControlContext, Stop, last_known_good::StateFile};
 use crate::aside;
 
 /// Deltas are gathered for this long.
@@ -19,19 +19,19 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// Asks the writing task for writes, and learns of them.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    asked: watch::Sender<Asked>,
+pub(super) struct Persister {
+    asked: watch::Sender<PersistRequest>,
     /// The number of the latest request that is on disk, or failed to get there.
     done: watch::Sender<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct PersistRequest {
     number: u64,
     at_once: bool,
 }
 
-impl Keeper {
+impl Persister {
     pub(super) fn new() -> Self {
         Self { asked: watch::Sender::default(), done: watch::Sender::default() }
     }
@@ -57,7 +57,7 @@ impl Keeper {
 }
 
 /// Writes when asked, until the end; what was asked for by then is still written.
-pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
+pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     let Some(place) = &shared.place else { return };
     let mut asked = shared.keeper.asked.subscribe();
     let mut failing = false;
@@ -87,7 +87,7 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
     }
 }
 
-async fn write(shared: &Arc<Shared>, place: &Place, failing: &mut bool) {
+async fn write(shared: &Arc<ControlContext>, place: &StateFile, failing: &mut bool) {
     let (held, writing) = (Arc::clone(shared), place.clone());
     let written = aside::aside(move || {
         let image = held.applier().image(held.present());

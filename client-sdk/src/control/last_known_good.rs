@@ -17,7 +17,7 @@ use damper_core::feature;
 use damper_proto::v1;
 use prost::Message;
 
-use super::applier::{Image, Position};
+use super::applier::{PersistedState, Position};
 use crate::identity::Identity;
 
 const FORMAT: &[u8; 12] = b"damper-rules";
@@ -35,7 +35,7 @@ const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
 /// Where an identity's rules are kept.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct StateFile {
     folder: PathBuf,
     name: String,
     service: String,
@@ -84,7 +84,7 @@ struct Body {
     commit: u64,
 }
 
-impl Place {
+impl StateFile {
     pub(super) fn new(folder: &Path, identity: &Identity) -> Self {
         let Identity { service, cluster, .. } = identity;
         let mut name = format!("damper-{}-{}.rules", escaped(service), escaped(cluster));
@@ -102,7 +102,7 @@ impl Place {
 
     /// What was kept; none if nothing ever was. Without a position if an SDK with other abilities wrote it:
     /// the server would answer from that position, but not with what this one can do now.
-    pub(super) fn load(&self) -> Result<Option<Image>, Error> {
+    pub(super) fn load(&self) -> Result<Option<PersistedState>, Error> {
         self.remove_left_behind();
         let file = match File::open(self.path()) {
             Ok(file) => file,
@@ -123,7 +123,7 @@ impl Place {
     }
 
     /// Replaces what was kept.
-    pub(super) fn store(&self, image: Image) -> io::Result<()> {
+    pub(super) fn store(&self, image: PersistedState) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let bytes = self.encoded(image);
         let beside = self.folder.join(format!("{}.{:016x}.tmp", self.name, fastrand::u64(..)));
@@ -138,8 +138,8 @@ impl Place {
         Ok(())
     }
 
-    fn encoded(&self, image: Image) -> Vec<u8> {
-        let Image { position, rules, guards, kills, refused } = image;
+    fn encoded(&self, image: PersistedState) -> Vec<u8> {
+        let PersistedState { position, rules, guards, kills, refused } = image;
         let version = if kills.is_empty() { VERSION_WITHOUT_KILLS } else { FORMAT_VERSION };
         let Position { epoch, revision, commit } = position.unwrap_or_default();
         let body = Body {
@@ -181,7 +181,7 @@ impl Place {
     }
 }
 
-impl From<Body> for Image {
+impl From<Body> for PersistedState {
     fn from(body: Body) -> Self {
         let same_abilities = body.sdk_version == super::SDK_VERSION && body.features == feature::ALL;
         let position = Position { epoch: body.epoch, revision: body.revision, commit: body.commit };
@@ -253,13 +253,13 @@ mod tests {
         Identity { service: service.to_owned(), cluster: cluster.to_owned(), instance: "i".to_owned() }
     }
 
-    fn image(revision: u64, rules: usize) -> Image {
+    fn image(revision: u64, rules: usize) -> PersistedState {
         let rule = |i: usize| v1::DistributedRule {
             key: Some(v1::Pattern { callee_service: format!("callee-{i}"), ..v1::Pattern::default() }),
             revision,
             kind: None,
         };
-        Image {
+        PersistedState {
             position: Some(Position { epoch: "e".to_owned(), revision, commit: revision << 40 }),
             rules: (0..rules).map(rule).map(Arc::new).collect(),
             guards: vec![Arc::new(v1::DistributedGuard { revision, ..v1::DistributedGuard::default() })],
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn what_was_stored_is_loaded_and_replaced_by_the_next() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(&folder.path().join("made/on/demand"), &identity("orders", "default"));
+        let place = StateFile::new(&folder.path().join("made/on/demand"), &identity("orders", "default"));
         assert!(place.load().unwrap().is_none());
         for revision in 1..4 {
             place.store(image(revision, 3)).unwrap();
@@ -283,9 +283,9 @@ mod tests {
     #[test]
     fn another_identity_has_another_file_and_refuses_a_foreign_one() {
         let folder = tempfile::tempdir().unwrap();
-        let place = |service, cluster| Place::new(folder.path(), &identity(service, cluster));
+        let place = |service, cluster| StateFile::new(folder.path(), &identity(service, cluster));
         assert_ne!(place("a-b", "c").path(), place("a", "b-c").path());
-        assert!(Place::new(folder.path(), &identity(&"x".repeat(255), "c")).name.len() < 255);
+        assert!(StateFile::new(folder.path(), &identity(&"x".repeat(255), "c")).name.len() < 255);
         place("a", "b").store(image(1, 1)).unwrap();
         fs::copy(place("a", "b").path(), place("a", "c").path()).unwrap();
         assert!(matches!(place("a", "c").load(), Err(Error::Foreign { .. })));
@@ -300,15 +300,15 @@ mod tests {
             rules: vec![v1::DistributedRule::default()],
             ..Body::default()
         };
-        let image = Image::from(body);
+        let image = PersistedState::from(body);
         assert_eq!((image.position, image.rules.len()), (None, 1));
     }
 
     #[test]
     fn a_file_from_before_guards_is_read_and_one_of_a_later_version_is_not() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(folder.path(), &identity("orders", "default"));
-        let before = Image { guards: Vec::new(), kills: Vec::new(), ..image(7, 5) };
+        let place = StateFile::new(folder.path(), &identity("orders", "default"));
+        let before = PersistedState { guards: Vec::new(), kills: Vec::new(), ..image(7, 5) };
         let mut bytes = place.encoded(before.clone());
         let version = FORMAT.len()..FORMAT.len() + 4;
         for (number, expected) in
@@ -329,15 +329,18 @@ mod tests {
     #[test]
     fn a_file_with_kills_says_so_to_those_who_would_not_obey_them_and_one_without_is_read_by_all() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(folder.path(), &identity("orders", "default"));
+        let place = StateFile::new(folder.path(), &identity("orders", "default"));
         let version = |image| place.encoded(image)[FORMAT.len()];
-        assert_eq!((version(image(7, 5)), version(Image { kills: Vec::new(), ..image(7, 5) })), (3, 2));
+        assert_eq!(
+            (version(image(7, 5)), version(PersistedState { kills: Vec::new(), ..image(7, 5) })),
+            (3, 2)
+        );
     }
 
     #[test]
     fn two_processes_never_tear_each_others_file() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place::new(folder.path(), &identity("orders", "default"));
+        let place = StateFile::new(folder.path(), &identity("orders", "default"));
         place.store(image(1, 1)).unwrap();
         std::thread::scope(|scope| {
             for writer in 1..4_u64 {
@@ -358,7 +361,7 @@ mod tests {
         #[test]
         fn no_damage_goes_unnoticed(at in any::<prop::sample::Index>(), to: u8, cut in any::<bool>()) {
             let folder = tempfile::tempdir().unwrap();
-            let place = Place::new(folder.path(), &identity("orders", "default"));
+            let place = StateFile::new(folder.path(), &identity("orders", "default"));
             let mut bytes = place.encoded(image(7, 5));
             let at = at.index(bytes.len());
             prop_assume!(cut || bytes[at] != to);

@@ -34,13 +34,13 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use self::applier::{Applier, Outcome, Position, Present, Response, Told};
-use self::keep::Keeper;
-use self::last_known_good::Place;
+use self::applier::{Applier, ApplyOutcome, Position, Present, Response, Told};
+use self::keep::Persister;
+use self::last_known_good::StateFile;
 use self::overrides::Override;
 pub use self::status::{NotReady, Source, Status};
 use crate::options::Settings;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 
 const SDK_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// A disk that hangs must not hold up the end of the process.
@@ -49,7 +49,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 /// The background work of one `Damper`; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Control {
-    shared: Arc<Shared>,
+    shared: Arc<ControlContext>,
     stop: watch::Sender<bool>,
     /// Waited for by each one that ends it.
     task: tokio::sync::Mutex<JoinHandle<()>>,
@@ -57,13 +57,13 @@ pub(crate) struct Control {
 
 /// What the parts of the background work share.
 #[derive(Debug)]
-struct Shared {
+struct ControlContext {
     settings: Settings,
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     applier: Mutex<Applier>,
     status: watch::Sender<Status>,
-    keeper: Keeper,
-    place: Option<Place>,
+    keeper: Persister,
+    place: Option<StateFile>,
     /// Held by the part that follows it.
     override_file: tokio::sync::Mutex<Option<Override>>,
     /// True once the override file was read, so that no rules run ahead of it.
@@ -78,8 +78,8 @@ struct Stop(watch::Receiver<bool>);
 
 impl Control {
     /// Begins the background work on this runtime; returns at once.
-    pub(crate) fn start(settings: Settings, engine: Arc<Engine>, runtime: &Handle) -> Self {
-        let shared = Arc::new(Shared::new(settings, engine));
+    pub(crate) fn start(settings: Settings, engine: Arc<Runtime>, runtime: &Handle) -> Self {
+        let shared = Arc::new(ControlContext::new(settings, engine));
         shared.limit_mode(None);
         let (stop, stopped) = watch::channel(false);
         let task = runtime.spawn(background::run(Arc::clone(&shared), Stop(stopped)));
@@ -116,16 +116,16 @@ impl Control {
     }
 }
 
-impl Shared {
-    fn new(settings: Settings, engine: Arc<Engine>) -> Self {
-        let place = settings.state_dir.as_deref().map(|folder| Place::new(folder, &settings.identity));
+impl ControlContext {
+    fn new(settings: Settings, engine: Arc<Runtime>) -> Self {
+        let place = settings.state_dir.as_deref().map(|folder| StateFile::new(folder, &settings.identity));
         let override_file = settings.override_file.clone().map(Override::new);
         Self {
             settings,
             engine,
             applier: Mutex::default(),
             status: watch::Sender::default(),
-            keeper: Keeper::new(),
+            keeper: Persister::new(),
             place,
             override_file: override_file.into(),
             override_read: watch::Sender::default(),
@@ -149,24 +149,24 @@ impl Shared {
     }
 
     /// Takes over a response of the server, and puts what changed in force, kills before all else.
-    fn apply(&self, position: Position, response: Response, kills: Option<Told>) -> Outcome {
+    fn apply(&self, position: Position, response: Response, kills: Option<Told>) -> ApplyOutcome {
         let mut applier = self.applier();
         let is_about_rules = response.is_about_rules();
         if let Err(problem) = applier.hear(&position, &response, kills) {
-            return Outcome::OutOfStep(problem);
+            return ApplyOutcome::OutOfStep(problem);
         }
         self.throw(&mut applier);
         let outcome = applier.take(position, response);
         match outcome {
-            Outcome::Applied { .. } if is_about_rules => self.swap(&applier, Source::Live),
-            Outcome::Applied { .. } | Outcome::Confirmed => self.show(&applier, Source::Live, None),
-            Outcome::Stale | Outcome::Incomplete | Outcome::OutOfStep(_) => {}
+            ApplyOutcome::Applied { .. } if is_about_rules => self.swap(&applier, Source::Live),
+            ApplyOutcome::Applied { .. } | ApplyOutcome::Confirmed => self.show(&applier, Source::Live, None),
+            ApplyOutcome::Stale | ApplyOutcome::Incomplete | ApplyOutcome::OutOfStep(_) => {}
         }
         outcome
     }
 
     /// Takes up what was kept on disk.
-    fn restore(&self, image: applier::Image) {
+    fn restore(&self, image: applier::PersistedState) {
         let mut applier = self.applier();
         applier.restore(image, self.present());
         self.throw(&mut applier);

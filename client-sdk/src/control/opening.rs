@@ -29,8 +29,8 @@ use super::applier::Position;
 use super::channel::SafeChannel;
 use super::reconnect::Replica;
 use super::stream::{at_most, message};
-use super::{SDK_VERSION, Shared, mode_to_wire};
-use crate::aside::MayHang;
+use super::{ControlContext, SDK_VERSION, mode_to_wire};
+use crate::aside::TimedThread;
 use crate::names::Names;
 
 /// A name's addresses; the files; the connection with its TLS handshake: each has so long.
@@ -41,11 +41,11 @@ const OPEN_WITHIN: Duration = Duration::from_secs(10);
 const OUTBOX: usize = 16;
 
 /// Both ends of a stream.
-pub(super) type Ends = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::ServerMessage>);
+pub(super) type StreamHalves = (mpsc::Sender<v1::ClientMessage>, Streaming<v1::ServerMessage>);
 
 /// Why there is no stream, or none any more.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum ConnectError {
     /// The server does not let us in: only a person can change that.
     Denied(Code, String),
     /// Anything else.
@@ -54,15 +54,15 @@ pub(super) enum Trouble {
 
 /// What opens streams, one after another.
 #[derive(Debug, Default)]
-pub(super) struct Opener {
+pub(super) struct Connector {
     names: Names,
     /// By endpoint as well: what was read for one is of no use to another.
-    files: HashMap<Uri, MayHang<Result<Opening, String>>>,
+    files: HashMap<Uri, TimedThread<Result<Opening, String>>>,
     /// What was shown last.
     token: Option<Token>,
 }
 
-impl Opener {
+impl Connector {
     /// The addresses of an endpoint.
     ///
     /// # Errors
@@ -75,14 +75,22 @@ impl Opener {
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) async fn open(&mut self, shared: &Arc<Shared>, replica: &Replica) -> Result<Ends, Trouble> {
+    pub(super) async fn open(
+        &mut self,
+        shared: &Arc<ControlContext>,
+        replica: &Replica,
+    ) -> Result<StreamHalves, ConnectError> {
         match tokio::time::timeout(OPEN_WITHIN, self.begin(shared, replica)).await {
             Ok(opened) => opened,
-            Err(_) => Err(Trouble::Failed(format!("no answer within {OPEN_WITHIN:?}"))),
+            Err(_) => Err(ConnectError::Failed(format!("no answer within {OPEN_WITHIN:?}"))),
         }
     }
 
-    async fn begin(&mut self, shared: &Arc<Shared>, replica: &Replica) -> Result<Ends, Trouble> {
+    async fn begin(
+        &mut self,
+        shared: &Arc<ControlContext>,
+        replica: &Replica,
+    ) -> Result<StreamHalves, ConnectError> {
         let Opening { endpoint, token } = self.read(shared, &replica.endpoint).await?;
         let connecting = endpoint.connect_timeout(STEP_WITHIN);
         let connected = connecting.connect_with_connector(Dial(replica.address)).await;
@@ -99,7 +107,7 @@ impl Opener {
         let is_tls = address::is_tls(&replica.endpoint);
         let has_certificate = shared.settings.access.has_certificate();
         let inbox = answer.map_err(|status| match lost(&status, is_tls, has_certificate) {
-            Some(hint) => Trouble::Failed(format!("{}; {hint}", status.message())),
+            Some(hint) => ConnectError::Failed(format!("{}; {hint}", status.message())),
             None => self.said(&status),
         })?;
         Ok((outbox, inbox.into_inner()))
@@ -109,7 +117,11 @@ impl Opener {
     ///
     /// # Errors
     /// Why they are of no use.
-    pub(super) async fn read(&mut self, shared: &Arc<Shared>, endpoint: &Uri) -> Result<Opening, String> {
+    pub(super) async fn read(
+        &mut self,
+        shared: &Arc<ControlContext>,
+        endpoint: &Uri,
+    ) -> Result<Opening, String> {
         if !shared.settings.access.reads_files(endpoint) {
             return shared.settings.access.open(endpoint);
         }
@@ -120,9 +132,9 @@ impl Opener {
     }
 
     /// What a server said instead of an answer, or what broke the connection.
-    pub(super) fn said(&self, status: &Status) -> Trouble {
+    pub(super) fn said(&self, status: &Status) -> ConnectError {
         if let Some(problem) = std::error::Error::source(status).and_then(problem::of) {
-            return Trouble::Failed(problem);
+            return ConnectError::Failed(problem);
         }
         let words = self.hide(status.message());
         let advice = match (status.code(), &self.token) {
@@ -136,12 +148,12 @@ impl Opener {
             (Code::Unimplemented, _) => {
                 let problem = "what answers there is no control plane of Damper's; is the port right?";
                 let words = if words.is_empty() { words } else { format!(": {words}") };
-                return Trouble::Failed(format!("{problem} (Unimplemented{words})"));
+                return ConnectError::Failed(format!("{problem} (Unimplemented{words})"));
             }
-            (code, _) => return Trouble::Failed(format!("{code:?}: {words}")),
+            (code, _) => return ConnectError::Failed(format!("{code:?}: {words}")),
         };
         let code = status.code();
-        Trouble::Denied(
+        ConnectError::Denied(
             code,
             format!("the control plane does not let this process in: {code:?}: {words}; {advice}"),
         )
@@ -158,7 +170,7 @@ impl Opener {
     }
 }
 
-impl From<String> for Trouble {
+impl From<String> for ConnectError {
     fn from(problem: String) -> Self {
         Self::Failed(problem)
     }
@@ -196,7 +208,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-fn hello(shared: &Shared) -> v1::Hello {
+fn hello(shared: &ControlContext) -> v1::Hello {
     let status = shared.status.borrow().clone();
     let (position, refused) = {
         let applier = shared.applier();

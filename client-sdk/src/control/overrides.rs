@@ -16,8 +16,8 @@ use std::time::Duration;
 use damper_core::Mode;
 use tokio::time::MissedTickBehavior;
 
-use super::{Shared, Stop};
-use crate::aside::MayHang;
+use super::{ControlContext, Stop};
+use crate::aside::TimedThread;
 
 /// The variable that holds a mode.
 pub(crate) const MODE_VARIABLE: &str = "DAMPER_MODE";
@@ -58,14 +58,14 @@ pub(super) struct Override {
     path: Arc<Path>,
     says: Option<Mode>,
     /// The answer of the read that has not ended.
-    reading: MayHang<Said>,
+    reading: TimedThread<Said>,
     /// What was wrong the last time, so that it is said once.
     complaint: Option<String>,
 }
 
 impl Override {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path: path.into(), says: None, reading: MayHang::default(), complaint: None }
+        Self { path: path.into(), says: None, reading: TimedThread::default(), complaint: None }
     }
 
     /// Reads the file again, unless it is still being read, and says what it asks for.
@@ -93,7 +93,7 @@ impl Override {
 }
 
 /// Follows the file until the end.
-pub(super) async fn follow(shared: &Shared, mut stop: Stop) {
+pub(super) async fn follow(shared: &ControlContext, mut stop: Stop) {
     // It outlives this task: what the file said last holds although the task has to start again.
     let mut file = shared.override_file.lock().await;
     let Some(file) = file.as_mut() else {
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
     use crate::options::Options;
-    use crate::routes::Engine;
+    use crate::routes::Runtime;
 
     #[test]
     fn a_word_is_a_mode_and_anything_else_is_named() {
@@ -273,7 +273,7 @@ mod tests {
         std::fs::write(&path, "off").unwrap();
         let options = Options::new(["http://127.0.0.1:1"]).service("orders").override_file(&path);
         let settings = options.environment(|_| None).resolve().unwrap();
-        let shared = Arc::new(Shared::new(settings, Engine::new("orders", "default")));
+        let shared = Arc::new(ControlContext::new(settings, Runtime::new("orders", "default")));
         let (_stop, stopped) = watch::channel(false);
         for _ in 0..2 {
             let (of_task, stopped) = (Arc::clone(&shared), Stop(stopped.clone()));

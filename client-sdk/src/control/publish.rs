@@ -2,10 +2,10 @@
 
 use super::Stop;
 use crate::metrics;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 
 /// Publishes until the end.
-pub(super) async fn run(engine: &Engine, mut stop: Stop) {
+pub(super) async fn run(engine: &Runtime, mut stop: Stop) {
     let mut is_ending = false;
     while !is_ending {
         tokio::select! {

@@ -19,7 +19,7 @@ use std::time::Duration;
 use damper_endpoint::address;
 use tonic::transport::Uri;
 
-use crate::waits::{Waits, jittered};
+use crate::waits::{ReconnectBackoff, jittered};
 
 /// After a round without success. With the time that connecting takes it stays below 3 s.
 const LONGEST: Duration = Duration::from_millis(2_500);
@@ -43,8 +43,8 @@ pub(super) struct Replicas {
     left: Option<Replica>,
     /// Nobody in this round did anything else than deny us.
     all_denied: bool,
-    after_rounds: Waits,
-    after_streams: Waits,
+    after_rounds: ReconnectBackoff,
+    after_streams: ReconnectBackoff,
 }
 
 /// One address of an endpoint.
@@ -56,7 +56,7 @@ pub(super) struct Replica {
 
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ReconnectStep {
     /// Say with [`Replicas::found`] which addresses this endpoint has, or that there are none.
     LookUp(Uri),
     Ask(Replica),
@@ -70,23 +70,23 @@ impl Replicas {
             to_ask: Vec::new(),
             left: None,
             all_denied: true,
-            after_rounds: Waits::up_to(LONGEST),
-            after_streams: Waits::up_to(LONGEST_AFTER_STREAM),
+            after_rounds: ReconnectBackoff::up_to(LONGEST),
+            after_streams: ReconnectBackoff::up_to(LONGEST_AFTER_STREAM),
         };
         replicas.begin_round();
         replicas
     }
 
     /// What to do now. A round is over only once that was told by one of the waits.
-    pub(super) fn turn(&mut self) -> Option<Turn> {
+    pub(super) fn turn(&mut self) -> Option<ReconnectStep> {
         if self.is_round_over() {
             self.begin_round();
         }
         if let Some(replica) = self.to_ask.pop() {
             self.left = Some(replica.clone());
-            return Some(Turn::Ask(replica));
+            return Some(ReconnectStep::Ask(replica));
         }
-        self.to_look_up.pop().map(Turn::LookUp)
+        self.to_look_up.pop().map(ReconnectStep::LookUp)
     }
 
     /// The addresses of the endpoint that was to be looked up.
@@ -116,9 +116,9 @@ impl Replicas {
     /// The wait after a stream that lasted this long and brought rules.
     pub(super) fn after_stream(&mut self, lasted: Duration) -> Duration {
         self.begin_round();
-        self.after_rounds = Waits::up_to(LONGEST);
+        self.after_rounds = ReconnectBackoff::up_to(LONGEST);
         if lasted >= LASTING {
-            self.after_streams = Waits::up_to(LONGEST_AFTER_STREAM);
+            self.after_streams = ReconnectBackoff::up_to(LONGEST_AFTER_STREAM);
         }
         self.after_streams.next()
     }

@@ -14,13 +14,13 @@ use damper_core::chain::Repeater;
 use damper_core::circuit::Phase;
 use damper_core::endpoints::MAX_ZONE_BYTES;
 use damper_core::repeat_limit::Served;
-use damper_core::{Code, Ending, OTHER_METHOD, Standing, Time};
+use damper_core::{Code, Ending, GateStatus, OTHER_METHOD, Time};
 use damper_proto::{convert, v1};
 
-use super::Shared;
+use super::ControlContext;
 use super::failed::failed_calls;
 use crate::balance::{Figures, Standing as EndpointStanding};
-use crate::routes::{Callee, Engine, Known};
+use crate::routes::{Callee, RouteHandle, Runtime};
 use crate::turns::Turns;
 
 /// How often, until the server says otherwise.
@@ -71,7 +71,7 @@ impl Reporter {
     }
 
     /// What is new, in parts; nothing if nothing is.
-    pub(super) async fn parts(&mut self, shared: &Shared) -> Vec<v1::Report> {
+    pub(super) async fn parts(&mut self, shared: &ControlContext) -> Vec<v1::Report> {
         let totals = totals(shared);
         let parts = self.changed(&shared.engine).await;
         if parts.is_empty() && self.totals.as_ref() == Some(&totals) {
@@ -97,7 +97,7 @@ impl Reporter {
         self.totals = None;
     }
 
-    async fn changed(&mut self, engine: &Engine) -> Parts {
+    async fn changed(&mut self, engine: &Runtime) -> Parts {
         let (mut parts, mut turns) = (Parts::default(), Turns::default());
         let now = engine.clock().now();
         for callee in engine.callees() {
@@ -189,7 +189,7 @@ impl Parts {
     }
 }
 
-fn totals(shared: &Shared) -> v1::Report {
+fn totals(shared: &ControlContext) -> v1::Report {
     let status = shared.status.borrow();
     let (calls, no_context_calls) = shared.engine.calls_and_without_context();
     let serves = shared.engine.serves();
@@ -206,7 +206,7 @@ fn totals(shared: &Shared) -> v1::Report {
     }
 }
 
-fn route_report(callee: &str, method: &str, route: &Known, now: Time) -> v1::RouteReport {
+fn route_report(callee: &str, method: &str, route: &RouteHandle, now: Time) -> v1::RouteReport {
     let counters = &route.state().counters;
     let fates = Ending::all().map(|ending| v1::FateCount {
         fate: v1::Fate::from(ending.fate).into(),
@@ -239,8 +239,8 @@ fn route_report(callee: &str, method: &str, route: &Known, now: Time) -> v1::Rou
     }
 }
 
-fn state(standing: Standing) -> v1::RouteState {
-    let Standing { window, breaker_refuses, budget_refuses, circuit, killed } = standing;
+fn state(standing: GateStatus) -> v1::RouteState {
+    let GateStatus { window, breaker_refuses, budget_refuses, circuit, killed } = standing;
     let circuit = match circuit {
         None => v1::CircuitState::Unspecified,
         Some(Phase::Closed) => v1::CircuitState::Closed,
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_long_report_leaves_the_runtime_turns_between() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         for number in 0..damper_core::MAX_ROUTES {
             engine.route(&callee, &format!("a.B/M{number}"));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     /// Until something of the endpoints is told.
-    async fn endpoints_told(reporter: &mut Reporter, engine: &Engine) -> Vec<v1::EndpointsReport> {
+    async fn endpoints_told(reporter: &mut Reporter, engine: &Runtime) -> Vec<v1::EndpointsReport> {
         let told = async {
             loop {
                 let parts = reporter.changed(engine).await.into_all();
@@ -361,7 +361,7 @@ mod tests {
 
     #[tokio::test]
     async fn endpoints_are_told_until_the_last_channel_is_gone_and_only_when_they_change() {
-        let engine = Engine::new("orders", "default");
+        let engine = Runtime::new("orders", "default");
         let callee = engine.callee("stock").unwrap();
         let layer = crate::ClientLayer::new(Arc::clone(&engine), callee);
         let ports = 1..=10;

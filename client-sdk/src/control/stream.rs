@@ -19,11 +19,11 @@ use tokio::time::Instant;
 use tonic::transport::Uri;
 use tonic::{Code, Streaming};
 
-use super::applier::{Outcome, Position, Response, Told};
-use super::opening::{Opener, Trouble};
-use super::reconnect::{Replica, Replicas, Turn};
+use super::applier::{ApplyOutcome, Position, Response, Told};
+use super::opening::{ConnectError, Connector};
+use super::reconnect::{ReconnectStep, Replica, Replicas};
 use super::report::Reporter;
-use super::{Shared, Stop};
+use super::{ControlContext, Stop};
 use crate::aside::aside;
 
 /// Three bookmarks.
@@ -45,11 +45,11 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 const MAX_PROBLEM_CHARS: usize = 500;
 
 /// Follows one replica after another until the end.
-pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
+pub(super) async fn run(shared: &Arc<ControlContext>, mut stop: Stop) {
     let mut following = Following {
         shared,
         replicas: Replicas::new(shared.settings.endpoints.clone()),
-        opener: Opener::default(),
+        opener: Connector::default(),
         denied: None,
         warned: None,
     };
@@ -66,7 +66,7 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
                 Some(ended) => (Some(replica.endpoint.clone()), (replica.to_string(), ended)),
             },
         };
-        let denied_by = endpoint.filter(|_| matches!(ended, Ended::Missed(Trouble::Denied(..))));
+        let denied_by = endpoint.filter(|_| matches!(ended, Ended::Missed(ConnectError::Denied(..))));
         let wait = following.note(&replica, ended);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
@@ -80,16 +80,16 @@ pub(super) async fn run(shared: &Arc<Shared>, mut stop: Stop) {
 #[derive(Debug)]
 enum Ended {
     /// There was no stream, or it brought nothing.
-    Missed(Trouble),
+    Missed(ConnectError),
     /// The stream had brought rules.
-    Over { trouble: Trouble, lasted: Duration },
+    Over { trouble: ConnectError, lasted: Duration },
 }
 
 /// What lasts from one stream to the next.
 struct Following<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Arc<ControlContext>,
     replicas: Replicas,
-    opener: Opener,
+    opener: Connector,
     /// What was shown when we were not let in, and how that was said: it is warned of once.
     denied: Option<(Code, Option<Token>)>,
     /// When the present outage was last warned of.
@@ -101,8 +101,8 @@ impl Following<'_> {
     async fn next(&mut self) -> Option<Result<Replica, (String, Ended)>> {
         loop {
             let endpoint = match self.replicas.turn()? {
-                Turn::Ask(replica) => return Some(Ok(replica)),
-                Turn::LookUp(endpoint) => endpoint,
+                ReconnectStep::Ask(replica) => return Some(Ok(replica)),
+                ReconnectStep::LookUp(endpoint) => endpoint,
             };
             let found = self.opener.look_up(&endpoint).await;
             let found = found.and_then(|addresses| match addresses.is_empty() {
@@ -113,7 +113,7 @@ impl Following<'_> {
                 Ok(addresses) => self.replicas.found(&endpoint, addresses),
                 Err(problem) => {
                     let name = endpoint.to_string();
-                    return Some(Err((name, Ended::Missed(Trouble::Failed(problem)))));
+                    return Some(Err((name, Ended::Missed(ConnectError::Failed(problem)))));
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Following<'_> {
         };
         let begun = Instant::now();
         let (shared, opener) = (self.shared, &self.opener);
-        let mut conversation = Conversation {
+        let mut conversation = ControlStream {
             shared,
             opener,
             replica,
@@ -156,13 +156,13 @@ impl Following<'_> {
                 (self.denied, self.warned) = (None, None);
                 (trouble, self.replicas.after_stream(lasted))
             }
-            Ended::Missed(trouble @ Trouble::Denied(..)) => (trouble, self.replicas.after_denial()),
+            Ended::Missed(trouble @ ConnectError::Denied(..)) => (trouble, self.replicas.after_denial()),
             Ended::Missed(trouble) => (trouble, self.replicas.after_miss()),
         };
         let rules = self.shared.status.borrow().source;
         let (denied, problem) = match trouble {
-            Trouble::Denied(code, problem) => (Some((code, self.opener.shown().cloned())), problem),
-            Trouble::Failed(problem) => (None, self.opener.hide(&problem)),
+            ConnectError::Denied(code, problem) => (Some((code, self.opener.shown().cloned())), problem),
+            ConnectError::Failed(problem) => (None, self.opener.hide(&problem)),
         };
         let problem = Short(&problem).to_string();
         match &denied {
@@ -210,9 +210,9 @@ impl Following<'_> {
     }
 }
 
-struct Conversation<'a> {
-    shared: &'a Arc<Shared>,
-    opener: &'a Opener,
+struct ControlStream<'a> {
+    shared: &'a Arc<ControlContext>,
+    opener: &'a Connector,
     replica: &'a Replica,
     outbox: mpsc::Sender<v1::ClientMessage>,
     reporter: Reporter,
@@ -221,9 +221,13 @@ struct Conversation<'a> {
     brought_rules: bool,
 }
 
-impl Conversation<'_> {
+impl ControlStream<'_> {
     /// Speaks until the stream breaks, with the reason, or until the end.
-    async fn hold(&mut self, mut inbox: Streaming<v1::ServerMessage>, stop: &mut Stop) -> Option<Trouble> {
+    async fn hold(
+        &mut self,
+        mut inbox: Streaming<v1::ServerMessage>,
+        stop: &mut Stop,
+    ) -> Option<ConnectError> {
         let mut silent_at = Instant::now() + SILENCE;
         let mut reported_at = Instant::now();
         let report = tokio::time::sleep(self.reporter.wait());
@@ -293,7 +297,7 @@ impl Conversation<'_> {
         let kills = kills.map(|set| Told { set, at });
         let throws = kills.is_some();
         let outcome = self.apply(Position { epoch, revision, commit }, response, kills).await?;
-        if throws && outcome == Outcome::Incomplete && self.shared.place.is_some() {
+        if throws && outcome == ApplyOutcome::Incomplete && self.shared.place.is_some() {
             self.shared.keeper.ask();
         }
         let refused = self.follow_up(outcome, revision).await?;
@@ -305,7 +309,7 @@ impl Conversation<'_> {
         position: Position,
         response: Response,
         kills: Option<Told>,
-    ) -> Result<Outcome, String> {
+    ) -> Result<ApplyOutcome, String> {
         let effort = self.shared.applier().effort(&response, kills.as_ref());
         if effort <= MAX_EFFORT {
             return Ok(self.shared.apply(position, response, kills));
@@ -315,15 +319,15 @@ impl Conversation<'_> {
     }
 
     /// Has what changed kept; what was refused comes back.
-    async fn follow_up(&mut self, outcome: Outcome, sent: u64) -> Result<Vec<v1::Refusal>, String> {
+    async fn follow_up(&mut self, outcome: ApplyOutcome, sent: u64) -> Result<Vec<v1::Refusal>, String> {
         match outcome {
-            Outcome::OutOfStep(problem) => return Err(problem.to_owned()),
-            Outcome::Incomplete => {}
-            Outcome::Stale => {
+            ApplyOutcome::OutOfStep(problem) => return Err(problem.to_owned()),
+            ApplyOutcome::Incomplete => {}
+            ApplyOutcome::Stale => {
                 tracing::warn!(revision = sent, "older than what is held; ignored");
             }
-            Outcome::Confirmed => self.brought_rules = true,
-            Outcome::Applied { refused, whole } => {
+            ApplyOutcome::Confirmed => self.brought_rules = true,
+            ApplyOutcome::Applied { refused, whole } => {
                 self.brought_rules = true;
                 note(&refused);
                 if self.shared.place.is_some() {

@@ -85,7 +85,7 @@ fn a_storm_is_taken_five_times_a_second_and_builds_nothing_for_the_rest() {
 
 #[test]
 fn all_routes_together_stay_below_the_limit_and_the_oldest_of_a_route_give_way() {
-    let room = Arc::new(Room::default());
+    let room = Arc::new(FailureQuota::default());
     let routes: Vec<_> = (0..1_000).map(|_| Failures::new(Arc::clone(&room))).collect();
     for round in 0..10 {
         for failures in &routes {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ::metrics::{Histogram, Label};
 use arc_swap::{ArcSwap, ArcSwapOption};
-use damper_core::{SendKind, Time};
+use damper_core::{AttemptKind, Time};
 
 use super::{ATTEMPT_DURATION, CALL_DURATION, METHOD_LABEL, RETRY_DELAY, TARGET_LABEL};
 
@@ -123,10 +123,10 @@ pub(crate) struct CallTimes {
 
 impl CallTimes {
     /// An attempt was sent.
-    pub(crate) fn sent(&mut self, kind: SendKind, now: Time) -> AttemptTimes {
+    pub(crate) fn sent(&mut self, kind: AttemptKind, now: Time) -> AttemptTimes {
         self.under_way += 1;
         if let Some(since) = self.idle_since.take()
-            && matches!(kind, SendKind::Retry | SendKind::Hedge)
+            && matches!(kind, AttemptKind::Retry | AttemptKind::Hedge)
         {
             self.add_wait(since, now);
         }

@@ -13,14 +13,14 @@ use damper_core::repeat_limit::Served;
 use damper_core::{Code, Counters, Ending};
 
 use super::*;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 use crate::turns::Turns;
 
 /// How often.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Hands over everything.
-pub(crate) async fn publish(engine: &Engine) {
+pub(crate) async fn publish(engine: &Runtime) {
     describe();
     let mut turns = Turns::default();
     for callee in engine.callees() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use damper_core::{Route, Rule};
 
-use crate::failures::{Failures, Room};
+use crate::failures::{FailureQuota, Failures};
 use crate::kills::Bell;
 
 /// A route with its latest calls that did not end well.
@@ -14,14 +14,14 @@ use crate::kills::Bell;
 /// changes: two lines of a processor's cache, for they are fetched in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Known {
+pub(crate) struct RouteHandle {
     route: Route,
     failures: Arc<Failures>,
     bell: Bell,
 }
 
-impl Known {
-    pub(super) fn new(rule: Option<Arc<Rule>>, room: &Arc<Room>, bell: &Bell) -> Self {
+impl RouteHandle {
+    pub(super) fn new(rule: Option<Arc<Rule>>, room: &Arc<FailureQuota>, bell: &Bell) -> Self {
         let failures = Arc::new(Failures::new(Arc::clone(room)));
         Self { route: Route::new(rule), failures, bell: bell.clone() }
     }
@@ -56,7 +56,7 @@ impl Known {
     }
 }
 
-impl Deref for Known {
+impl Deref for RouteHandle {
     type Target = Route;
 
     fn deref(&self) -> &Route {

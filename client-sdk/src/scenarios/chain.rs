@@ -22,7 +22,7 @@ fn inbound(headers: &[(&'static str, &'static str)]) -> Request<Body> {
 }
 
 /// What a caller gets from a service whose handler makes one call to `below` and answers as that did.
-async fn relayed(engine: &Arc<Engine>, layer: &ServerLayer, below: Peer, request: Request<Body>) -> Answer {
+async fn relayed(engine: &Arc<Runtime>, layer: &ServerLayer, below: Peer, request: Request<Body>) -> Answer {
     let client = governed(engine, below);
     let handler = service_fn(move |_: Request<Body>| {
         let mut client = client.clone();
@@ -31,7 +31,7 @@ async fn relayed(engine: &Arc<Engine>, layer: &ServerLayer, below: Peer, request
     call(&mut layer.layer(handler), request).await.unwrap()
 }
 
-fn server(engine: &Arc<Engine>) -> ServerLayer {
+fn server(engine: &Arc<Runtime>) -> ServerLayer {
     ServerLayer::new(Arc::clone(engine))
 }
 

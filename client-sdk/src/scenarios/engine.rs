@@ -5,12 +5,12 @@ use damper_core::Code;
 use super::peer::{Peer, ok, unavailable};
 use super::*;
 
-async fn one_call(engine: &Arc<Engine>, peer: Peer, path: &str) {
+async fn one_call(engine: &Arc<Runtime>, peer: Peer, path: &str) {
     let request = Request::post(path.to_owned()).body(Body::empty()).unwrap();
     call(&mut governed(engine, peer), request).await.unwrap();
 }
 
-fn routes(engine: &Engine) -> Vec<String> {
+fn routes(engine: &Runtime) -> Vec<String> {
     let mut routes = Vec::new();
     engine.for_each_route(|callee, method, _| routes.push(format!("{callee} {method}")));
     routes.sort();
@@ -75,7 +75,7 @@ async fn a_path_that_names_no_method_is_counted_and_passed_on() {
     assert_eq!(routes(&engine), ["inventory _OTHER"]);
 }
 
-fn ended_in_sum(engine: &Engine, expected: &[(&str, u64)]) {
+fn ended_in_sum(engine: &Runtime, expected: &[(&str, u64)]) {
     for (name, count) in expected {
         let endings = endings(engine);
         let sum: u64 = endings.iter().filter(|(ending, _)| ending == name).map(|(_, count)| count).sum();

@@ -19,7 +19,7 @@ fn traced() -> Request<Body> {
 }
 
 /// One call, ended by the application after 10 s, and what it left.
-async fn play(engine: &Arc<Engine>, script: Vec<Reply>) -> Option<FailedCall> {
+async fn play(engine: &Arc<Runtime>, script: Vec<Reply>) -> Option<FailedCall> {
     let mut service = governed(engine, Peer::new(script));
     // An error is an answer too.
     _ = tokio::time::timeout(ms(10_000), call(&mut service, traced())).await;
@@ -27,7 +27,7 @@ async fn play(engine: &Arc<Engine>, script: Vec<Reply>) -> Option<FailedCall> {
 }
 
 /// The only call that was left.
-fn left(engine: &Engine) -> Option<FailedCall> {
+fn left(engine: &Runtime) -> Option<FailedCall> {
     let mut all = Vec::new();
     engine.for_each_route(|_, _, route| all.extend(route.failures().take()));
     assert!(all.len() < 2, "{all:?}");
@@ -154,7 +154,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(engine: &Engine) -> Self {
+    fn of(engine: &Runtime) -> Self {
         let mut all = Self::default();
         engine.for_each_route(|_, _, route| all = Self::read(&route.state().counters));
         all

@@ -19,7 +19,7 @@ struct Played {
     answer: Answer,
     took: Duration,
     peer: Peer,
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
 }
 
 impl Played {

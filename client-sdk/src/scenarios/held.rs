@@ -6,11 +6,11 @@ use super::peer::{Peer, Reply, ScriptedBody, begun, data, ok, trailers, unavaila
 use super::*;
 
 /// Three attempts on one method, whose answers are held.
-fn holding(replay_limit: u32) -> Arc<Engine> {
+fn holding(replay_limit: u32) -> Arc<Runtime> {
     let policy = Policy { hold_unary: true, replay_limit, ..enforce() };
     let mut pattern = Pattern::parse("*", "*", "*", "*").unwrap();
     pattern.callee_method = MethodPart::Exact(METHOD.trim_start_matches('/').to_owned());
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     engine.apply(Table::from_iter([Arc::new(Rule::new(pattern, policy, 1).unwrap())]));
     engine
 }
@@ -20,7 +20,7 @@ fn message_then(status: &'static str) -> Reply {
     begun(ScriptedBody::over([data("\0\0\0\0\u{4}"), data("pong"), trailers(&[("grpc-status", status)])]))
 }
 
-async fn one_call(engine: &Arc<Engine>, script: impl IntoIterator<Item = Reply>) -> Answer {
+async fn one_call(engine: &Arc<Runtime>, script: impl IntoIterator<Item = Reply>) -> Answer {
     call(&mut governed(engine, Peer::new(script)), request()).await.unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use damper_core::kill::InForce;
+use damper_core::kill::TimedKill;
 use damper_core::{Hedge, HedgeDelay, Kill, MAX_ROUTES};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -18,22 +18,22 @@ fn waits_long() -> Policy {
 }
 
 /// A kill for so many seconds from now on.
-fn kill(engine: &Engine, method: &str, calls: bool, seconds: u64) -> InForce {
+fn kill(engine: &Runtime, method: &str, calls: bool, seconds: u64) -> TimedKill {
     let pattern = Pattern::parse("*", "*", "inventory", method).unwrap();
     let kill = Arc::new(Kill::new(pattern, calls, "the cellar is flooded".to_owned(), 1).unwrap());
-    InForce { kill, until: engine.clock().now() + Duration::from_secs(seconds) }
+    TimedKill { kill, until: engine.clock().now() + Duration::from_secs(seconds) }
 }
 
-fn stop_repeats(engine: &Engine) {
+fn stop_repeats(engine: &Runtime) {
     engine.obey(vec![kill(engine, "*", false, 60)]);
 }
 
-fn stop_calls(engine: &Engine) {
+fn stop_calls(engine: &Runtime) {
     engine.obey(vec![kill(engine, "*", true, 60)]);
 }
 
 /// A call on a task of its own, 1 s after it began: it waits by then.
-async fn waiting(engine: &Arc<Engine>, peer: &Peer) -> JoinHandle<Result<Answer, BoxError>> {
+async fn waiting(engine: &Arc<Runtime>, peer: &Peer) -> JoinHandle<Result<Answer, BoxError>> {
     let mut service = governed(engine, peer.clone());
     let waiting = tokio::spawn(async move { call(&mut service, request()).await });
     tokio::time::sleep(ms(1_000)).await;
@@ -43,7 +43,7 @@ async fn waiting(engine: &Arc<Engine>, peer: &Peer) -> JoinHandle<Result<Answer,
 
 /// The call ends at once when repeats are stopped.
 async fn ends_at_once(
-    engine: &Engine,
+    engine: &Runtime,
     waiting: JoinHandle<Result<Answer, BoxError>>,
 ) -> Result<Answer, BoxError> {
     let killed = Instant::now();
@@ -82,7 +82,7 @@ async fn a_call_that_waits_ends_with_the_error_of_the_inner_service() {
 async fn a_call_that_waits_ends_with_the_answer_that_was_held() {
     let failed = [data("\0\0\0\0\u{4}"), data("pong"), trailers(&[("grpc-status", "14"), ("x-app", "a")])];
     let peer = Peer::new([begun(ScriptedBody::over(failed))]);
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     let policy = Policy { hold_unary: true, ..waits_long() };
     let pattern = Pattern::parse("*", "*", "*", METHOD.trim_start_matches('/')).unwrap();
     engine.apply(Table::from_iter([Arc::new(Rule::new(pattern, policy, 1).unwrap())]));
@@ -253,7 +253,7 @@ async fn kills_hold_for_routes_and_callees_seen_later_and_not_for_other_callers(
     let of = |caller: &str, callee: &str| {
         let pattern = Pattern::parse(caller, "*", callee, "*").unwrap();
         let kill = Arc::new(Kill::new(pattern, true, "why".to_owned(), 1).unwrap());
-        InForce { kill, until: engine.clock().now() + ms(60_000) }
+        TimedKill { kill, until: engine.clock().now() + ms(60_000) }
     };
     engine.obey(vec![of("orders", "stock"), of("billing", "mail")]);
     let refuses = |callee: &str| {

@@ -241,7 +241,7 @@ async fn a_recorder_may_be_installed_after_the_first_calls() {
 async fn histograms_are_per_route_if_asked_for_and_bounded() {
     let recorder = DebuggingRecorder::new();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     engine.measure(Detail { per_route: true });
     for path in ["/a.B/M", "/a.B/N", "/a.B/M", "/nothing", "/"] {
         let request = Request::post(path).body(Body::empty()).unwrap();
@@ -281,7 +281,7 @@ async fn what_is_served_is_counted_by_source() {
 
     let recorder = DebuggingRecorder::new();
     let _recording = ::metrics::set_default_local_recorder(&recorder);
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     let guard = |mode, min| {
         let limit = RepeatLimit { mode, min, ..RepeatLimit::default() };
         let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };

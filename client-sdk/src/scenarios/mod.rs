@@ -34,7 +34,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::client::{BoxError, ClientLayer, ClientService};
-use crate::routes::Engine;
+use crate::routes::Runtime;
 
 pub(crate) const METHOD: &str = "/inventory.v1.Inventory/Reserve";
 
@@ -70,19 +70,19 @@ pub(crate) fn table(policy: Policy) -> Table {
 }
 
 /// The engine of a service called orders; without a policy it has no rule.
-pub(crate) fn engine(policy: impl Into<Option<Policy>>) -> Arc<Engine> {
-    let engine = Engine::new("orders", "default");
+pub(crate) fn engine(policy: impl Into<Option<Policy>>) -> Arc<Runtime> {
+    let engine = Runtime::new("orders", "default");
     if let Some(policy) = policy.into() {
         engine.apply(table(policy));
     }
     engine
 }
 
-pub(crate) fn layer(engine: &Arc<Engine>) -> ClientLayer {
+pub(crate) fn layer(engine: &Arc<Runtime>) -> ClientLayer {
     ClientLayer::new(Arc::clone(engine), engine.callee("inventory").unwrap())
 }
 
-pub(crate) fn governed<S: 'static>(engine: &Arc<Engine>, inner: S) -> ClientService<S> {
+pub(crate) fn governed<S: 'static>(engine: &Arc<Runtime>, inner: S) -> ClientService<S> {
     layer(engine).layer(inner)
 }
 
@@ -154,7 +154,7 @@ where
 }
 
 /// Every ending that was counted, by name. Each call has exactly one.
-pub(crate) fn endings(engine: &Engine) -> Vec<(String, u64)> {
+pub(crate) fn endings(engine: &Runtime) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     let mut calls = 0;
     engine.for_each_route(|_, _, route| {
@@ -168,7 +168,7 @@ pub(crate) fn endings(engine: &Engine) -> Vec<(String, u64)> {
 }
 
 #[track_caller]
-pub(crate) fn ended(engine: &Engine, expected: &[(&str, u64)]) {
+pub(crate) fn ended(engine: &Runtime, expected: &[(&str, u64)]) {
     let endings = endings(engine);
     let endings: Vec<_> = endings.iter().map(|(name, count)| (name.as_str(), *count)).collect();
     assert_eq!(endings, expected);

@@ -15,7 +15,7 @@ fn rules() -> [Option<Policy>; 2] {
 }
 
 /// A call whose application stops waiting after so long, made under this deadline.
-async fn abandoned(engine: &Arc<Engine>, reply: Reply, after: Duration, deadline: Duration) -> Peer {
+async fn abandoned(engine: &Arc<Runtime>, reply: Reply, after: Duration, deadline: Duration) -> Peer {
     let peer = Peer::new([reply]);
     let context = Context::new(None, Some(engine.clock().now() + deadline), engine.clock());
     let mut client = governed(engine, peer.clone());

@@ -19,18 +19,18 @@ const ENVOY: Marks = &[("x-envoy-attempt-count", "2")];
 const PASSED_ON: Marks = &[("damper-retry", "1")];
 
 /// The engine of a service that serves so many repeats, or a tenth of its first sends.
-fn limited(mode: Mode, min: u32) -> Arc<Engine> {
+fn limited(mode: Mode, min: u32) -> Arc<Runtime> {
     let limit = RepeatLimit { mode, ratio: Ratio::from_bp(1000), min };
     let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };
     let pattern = Pattern::parse("*", "*", "orders", "*").unwrap();
     let mut table = table(enforce());
     table.insert_guard(Arc::new(Guard::new(pattern, ceiling, String::new(), 1).unwrap()));
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     engine.apply(table);
     engine
 }
 
-fn server(engine: &Arc<Engine>) -> ServerLayer {
+fn server(engine: &Arc<Runtime>) -> ServerLayer {
     ServerLayer::new(Arc::clone(engine))
 }
 
@@ -59,7 +59,7 @@ async fn served(layer: &ServerLayer, count: u32, marks: Marks) -> u32 {
 }
 
 /// First sends, repeats by who made them, refused, would have been refused: of every method.
-fn counted(engine: &Engine) -> Vec<(String, u64, [u64; 3], u64, u64)> {
+fn counted(engine: &Runtime) -> Vec<(String, u64, [u64; 3], u64, u64)> {
     let mut all = Vec::new();
     engine.methods().for_each(|method, served| {
         let repeats = Repeater::ALL.map(|by| served.repeats(by));

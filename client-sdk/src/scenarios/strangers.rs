@@ -78,7 +78,7 @@ fn trailers_of(answer: &Answer) -> Response<ScriptedBody> {
 }
 
 /// An engine of `orders` that serves one repeat of `a.B/M`.
-fn limited() -> Arc<Engine> {
+fn limited() -> Arc<Runtime> {
     let limit = RepeatLimit { mode: Mode::Enforce, ratio: Ratio::from_bp(10), min: 1 };
     let ceiling = Ceiling { repeat_limit: Some(limit), ..Ceiling::default() };
     let mut table = Table::default();
@@ -86,7 +86,7 @@ fn limited() -> Arc<Engine> {
         let pattern = Pattern::parse("*", "*", "orders", method).unwrap();
         table.insert_guard(Arc::new(Guard::new(pattern, ceiling, String::new(), 1).unwrap()));
     }
-    let engine = Engine::new("orders", "default");
+    let engine = Runtime::new("orders", "default");
     engine.apply(table);
     engine
 }
@@ -97,7 +97,7 @@ fn to(method: &Method, path: &str, content_type: &str) -> Request<Body> {
 }
 
 /// How many of 20 repeats of a method are served.
-async fn repeats_served(engine: &Arc<Engine>, path: &str) -> usize {
+async fn repeats_served(engine: &Arc<Runtime>, path: &str) -> usize {
     let mut service = ServerLayer::new(Arc::clone(engine)).layer(Peer::new((0..20).map(|_| ok())));
     let mut served = 0;
     for _ in 0..20 {
@@ -108,7 +108,7 @@ async fn repeats_served(engine: &Arc<Engine>, path: &str) -> usize {
     served
 }
 
-fn methods(engine: &Engine) -> Vec<(String, u64)> {
+fn methods(engine: &Runtime) -> Vec<(String, u64)> {
     let mut methods = Vec::new();
     engine.methods().for_each(|name, served| {
         let repeats: u64 = Repeater::ALL.into_iter().map(|by| served.repeats(by)).sum();

@@ -30,7 +30,7 @@ struct Sends {
     resends: u64,
 }
 
-fn counted(engine: &Engine) -> Sends {
+fn counted(engine: &Runtime) -> Sends {
     let mut sends = Sends { attempts: 0, retries: 0, resends: 0 };
     engine.for_each_route(|_, _, route| {
         let counters = &route.state().counters;

@@ -147,7 +147,7 @@ where
     }
 }
 
-fn server(engine: &Arc<Engine>) -> ServerLayer {
+fn server(engine: &Arc<Runtime>) -> ServerLayer {
     ServerLayer::new(Arc::clone(engine))
 }
 

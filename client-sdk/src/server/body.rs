@@ -9,7 +9,7 @@ use std::task::{Context as Task, Poll};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::reply::Reply;
+use super::reply::ErrorReply;
 
 pin_project! {
     /// A response body through the server layer.
@@ -19,7 +19,7 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         // None if the answer came from outside of the layer.
-        reply: Option<Reply>,
+        reply: Option<ErrorReply>,
     }
 }
 
@@ -31,12 +31,12 @@ impl<B> Default for ServerBody<B> {
 }
 
 impl<B> ServerBody<B> {
-    pub(super) fn new(inner: B, reply: Reply) -> Self {
+    pub(super) fn new(inner: B, reply: ErrorReply) -> Self {
         Self { inner: Some(inner), reply: Some(reply) }
     }
 
     /// That of a refused request.
-    pub(super) fn empty(reply: Reply) -> Self {
+    pub(super) fn empty(reply: ErrorReply) -> Self {
         Self { inner: None, reply: Some(reply) }
     }
 }

@@ -9,7 +9,7 @@ use http::{HeaderMap, Response};
 use pin_project_lite::pin_project;
 
 use super::body::ServerBody;
-use super::reply::Reply;
+use super::reply::ErrorReply;
 use crate::context::Scope;
 
 pin_project! {
@@ -17,7 +17,7 @@ pin_project! {
     pub struct ServerFuture<F> {
         #[pin]
         state: State<F>,
-        reply: Option<Reply>,
+        reply: Option<ErrorReply>,
     }
 }
 
@@ -30,13 +30,13 @@ pin_project! {
 }
 
 impl<F: Future> ServerFuture<F> {
-    pub(super) fn serving(inner: F, reply: Reply) -> Self {
+    pub(super) fn serving(inner: F, reply: ErrorReply) -> Self {
         let inner = reply.context().clone().scope(inner);
         Self { state: State::Serving { inner }, reply: Some(reply) }
     }
 
     /// The handler is not run; the answer is these headers.
-    pub(super) fn refused(answer: HeaderMap, reply: Reply) -> Self {
+    pub(super) fn refused(answer: HeaderMap, reply: ErrorReply) -> Self {
         Self { state: State::Refused { answer }, reply: Some(reply) }
     }
 }

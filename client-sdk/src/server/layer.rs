@@ -5,17 +5,17 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use super::service::ServerService;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 
 /// Gives every request served a [`Context`](crate::Context). Made by `Damper::server_layer`.
 #[derive(Clone, Debug)]
 pub struct ServerLayer {
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     edge: bool,
 }
 
 impl ServerLayer {
-    pub(crate) fn new(engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(engine: Arc<Runtime>) -> Self {
         engine.set_serves();
         Self { engine, edge: false }
     }

@@ -16,5 +16,5 @@ mod service;
 pub use body::ServerBody;
 pub use future::ServerFuture;
 pub use layer::ServerLayer;
-pub(crate) use served::Methods;
+pub(crate) use served::ServedMethods;
 pub use service::ServerService;

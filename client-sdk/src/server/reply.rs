@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::context::Context;
 use crate::headers;
-use crate::routes::Engine;
+use crate::routes::Runtime;
 
 const YES: HeaderValue = HeaderValue::from_static(chain::NO_MORE_RETRY_VALUE);
 const STOP: HeaderValue = HeaderValue::from_static(chain::PUSHBACK_STOP_VALUE);
@@ -28,7 +28,7 @@ const RATE_LIMITED: HeaderValue = HeaderValue::from_static("true");
 
 /// The answer to one request.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ErrorReply {
     context: Context,
     envoy: bool,
     edge: bool,
@@ -39,7 +39,7 @@ pub(super) struct Reply {
 /// A request of a method that is not known: what it is counted as shows when it is answered.
 #[derive(Debug)]
 pub(super) struct Unknown {
-    pub(super) engine: Arc<Engine>,
+    pub(super) engine: Arc<Runtime>,
     pub(super) method: String,
     pub(super) repeated_by: Option<Repeater>,
     pub(super) now: Time,
@@ -53,7 +53,7 @@ impl Drop for Unknown {
     }
 }
 
-impl Reply {
+impl ErrorReply {
     pub(super) fn new(context: Context, envoy: bool, edge: bool, unknown: Option<Box<Unknown>>) -> Self {
         Self { context, envoy, edge, unknown }
     }

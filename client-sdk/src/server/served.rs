@@ -16,46 +16,46 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 use damper_core::chain::Repeater;
-use damper_core::repeat_limit::{Admission, Limits, Served};
+use damper_core::repeat_limit::{LimitDecision, Limits, Served};
 use damper_core::{Guard, MAX_ROUTES, MethodPart, Mode, OTHER_METHOD, RouteKey, Table, Time, key};
 
 /// The methods of one process.
 #[derive(Debug)]
-pub(crate) struct Methods {
-    known: ArcSwap<HashMap<Arc<str>, Method>>,
+pub(crate) struct ServedMethods {
+    known: ArcSwap<HashMap<Arc<str>, ServedMethod>>,
     other: Arc<Served>,
     /// Requests of methods that are not known, until they are answered.
     open: Served,
     other_limits: ArcSwap<Limits>,
     /// True once a method found no room; methods are never given up, so that stays.
     is_full: AtomicBool,
-    limiting: Mutex<Limiting>,
+    limiting: Mutex<LimitSource>,
 }
 
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
-    pub(crate) admission: Admission,
+    pub(crate) admission: LimitDecision,
     /// What it is counted as is still to be [settled](Methods::settled).
     pub(crate) is_open: bool,
 }
 
 #[derive(Clone, Debug)]
-struct Method {
+struct ServedMethod {
     limits: Limits,
     served: Arc<Served>,
 }
 
 /// What the limits come from.
 #[derive(Debug)]
-struct Limiting {
+struct LimitSource {
     service: String,
     cluster: String,
     guards: Vec<Arc<Guard>>,
     most: Option<Mode>,
 }
 
-impl Methods {
+impl ServedMethods {
     /// Those of a process that says it is this service in this cluster; none so far.
     pub(crate) fn new(service: &str, cluster: &str) -> Self {
         let (service, cluster) = (service.to_owned(), cluster.to_owned());
@@ -65,7 +65,7 @@ impl Methods {
             open: Served::default(),
             other_limits: ArcSwap::default(),
             is_full: AtomicBool::new(false),
-            limiting: Mutex::new(Limiting { service, cluster, guards: Vec::new(), most: None }),
+            limiting: Mutex::new(LimitSource { service, cluster, guards: Vec::new(), most: None }),
         }
     }
 
@@ -77,9 +77,9 @@ impl Methods {
         }
         let limits = **self.other_limits.load();
         let may_become_known = !self.is_full.load(Ordering::Relaxed) && key::is_method(method);
-        let is_open = may_become_known && self.open.arrived(repeated_by, limits, now) != Admission::Shed;
+        let is_open = may_become_known && self.open.arrived(repeated_by, limits, now) != LimitDecision::Shed;
         let admission =
-            if is_open { Admission::Served } else { self.other.arrived(repeated_by, limits, now) };
+            if is_open { LimitDecision::Served } else { self.other.arrived(repeated_by, limits, now) };
         Arrived { admission, is_open }
     }
 
@@ -125,9 +125,9 @@ impl Methods {
         self.all().iter().for_each(|(name, served)| f(name, served));
     }
 
-    fn count(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Option<Admission> {
+    fn count(&self, method: &str, repeated_by: Option<Repeater>, now: Time) -> Option<LimitDecision> {
         let known = self.known.load();
-        let Method { limits, served } = known.get(method)?;
+        let ServedMethod { limits, served } = known.get(method)?;
         Some(served.arrived(repeated_by, *limits, now))
     }
 
@@ -143,7 +143,7 @@ impl Methods {
             return;
         }
         let mut more = HashMap::clone(&known);
-        let new = Method { limits: limiting.limits_of(method), served: Arc::default() };
+        let new = ServedMethod { limits: limiting.limits_of(method), served: Arc::default() };
         more.insert(Arc::from(method), new);
         self.known.store(Arc::new(more));
     }
@@ -157,17 +157,17 @@ impl Methods {
         }
     }
 
-    fn rebuild(&self, limiting: &Limiting) {
+    fn rebuild(&self, limiting: &LimitSource) {
         let known = self.known.load();
         let rebuilt = known.iter().map(|(name, method)| {
             let served = Arc::clone(&method.served);
-            (Arc::clone(name), Method { limits: limiting.limits_of(name), served })
+            (Arc::clone(name), ServedMethod { limits: limiting.limits_of(name), served })
         });
         let mut rebuilt: HashMap<_, _> = rebuilt.collect();
         // Methods that have a limit of their own keep to it from the first request on, answered or not.
         for name in limiting.named() {
             if rebuilt.len() < MAX_ROUTES && !rebuilt.contains_key(name) {
-                let new = Method { limits: limiting.limits_of(name), served: Arc::default() };
+                let new = ServedMethod { limits: limiting.limits_of(name), served: Arc::default() };
                 rebuilt.insert(Arc::from(name), new);
             }
         }
@@ -175,13 +175,13 @@ impl Methods {
         self.other_limits.store(Arc::new(limiting.limits_of_others()));
     }
 
-    fn limiting(&self) -> MutexGuard<'_, Limiting> {
+    fn limiting(&self) -> MutexGuard<'_, LimitSource> {
         // Nothing above leaves it half changed, so it is sound after a panic.
         self.limiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Limiting {
+impl LimitSource {
     /// The methods that guards of this service name.
     fn named(&self) -> impl Iterator<Item = &str> {
         self.guards.iter().filter_map(|guard| match &guard.pattern().callee_method {
@@ -246,16 +246,16 @@ mod tests {
     }
 
     /// How many of 20 repeats of a method are served.
-    fn served(methods: &Methods, method: &str) -> usize {
+    fn served(methods: &ServedMethods, method: &str) -> usize {
         methods.is_served(method);
         let admissions =
             (0..20).map(|_| methods.arrived(method, Some(Repeater::Damper), Time::ZERO).admission);
-        admissions.filter(|admission| *admission != Admission::Shed).count()
+        admissions.filter(|admission| *admission != LimitDecision::Shed).count()
     }
 
     #[test]
     fn each_method_has_the_limits_of_the_guards_of_this_service_alone() {
-        let methods = Methods::new("orders", "default");
+        let methods = ServedMethods::new("orders", "default");
         assert_eq!(served(&methods, "a.B/Before"), 20);
         let most = |method, min| guard("orders", method, Mode::Enforce, min);
         let elsewhere = guard("billing", "*", Mode::Enforce, 0);
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn guards_come_and_go_and_the_counts_stay() {
-        let methods = Methods::new("orders", "default");
+        let methods = ServedMethods::new("orders", "default");
         methods.apply(&table([guard("*", "*", Mode::Enforce, 7)]));
         assert_eq!(served(&methods, "a.B/M"), 7);
         methods.apply(&Table::default());
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_local_override_reduces_what_limits_do() {
-        let methods = Methods::new("orders", "default");
+        let methods = ServedMethods::new("orders", "default");
         methods.limit_mode(Some(Mode::Observe));
         methods.apply(&table([guard("*", "*", Mode::Enforce, 7)]));
         assert_eq!(served(&methods, "a.B/M"), 20);
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn methods_beyond_the_limit_are_bounded_together_by_what_is_said_of_every_method() {
-        let methods = Methods::new("stock", "default");
+        let methods = ServedMethods::new("stock", "default");
         let everything = guard("stock", "*", Mode::Enforce, 5);
         methods.apply(&table([everything, guard("stock", "a.B/*", Mode::Enforce, 1)]));
         (0..MAX_ROUTES).for_each(|n| methods.is_served(&format!("a.X/M{n}")));
@@ -304,7 +304,7 @@ mod tests {
 
     #[test]
     fn what_is_no_method_or_beyond_the_limit_is_counted_together_without_a_lock() {
-        let methods = Arc::new(Methods::new("orders", "default"));
+        let methods = Arc::new(ServedMethods::new("orders", "default"));
         for number in 0..=MAX_ROUTES {
             methods.is_served(&format!("a.B/M{number}"));
             methods.arrived(&format!("a.B/M{number}"), None, Time::ZERO);

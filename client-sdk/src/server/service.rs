@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
-use damper_core::chain::{self, Marks};
-use damper_core::repeat_limit::Admission;
+use damper_core::chain::{self, RepeatMarks};
+use damper_core::repeat_limit::LimitDecision;
 use damper_core::{Time, deadline};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Request, Response};
@@ -13,25 +13,25 @@ use tower_service::Service;
 
 use super::body::ServerBody;
 use super::future::ServerFuture;
-use super::reply::{Reply, Unknown};
+use super::reply::{ErrorReply, Unknown};
 use crate::context::Context;
 use crate::headers;
-use crate::routes::{Engine, method_of};
+use crate::routes::{Runtime, method_of};
 
 /// A service whose requests have a [`Context`].
 #[derive(Clone)]
 pub struct ServerService<S> {
     inner: S,
-    engine: Arc<Engine>,
+    engine: Arc<Runtime>,
     edge: bool,
 }
 
 impl<S> ServerService<S> {
-    pub(super) fn new(inner: S, engine: Arc<Engine>, edge: bool) -> Self {
+    pub(super) fn new(inner: S, engine: Arc<Runtime>, edge: bool) -> Self {
         Self { inner, engine, edge }
     }
 
-    fn context(&self, headers: &HeaderMap, marks: &Marks<'_>, now: Time) -> Context {
+    fn context(&self, headers: &HeaderMap, marks: &RepeatMarks<'_>, now: Time) -> Context {
         let timeout = headers::bytes(headers, &headers::TIMEOUT).and_then(deadline::parse);
         Context::new(marks.flag(), timeout.map(|timeout| now + timeout), self.engine.clock())
     }
@@ -63,8 +63,8 @@ where
             let (engine, method) = (Arc::clone(&self.engine), method.to_owned());
             Box::new(Unknown { engine, method, repeated_by, now, is_served: false })
         });
-        let reply = Reply::new(context.clone(), envoy, self.edge, unknown);
-        if arrived.is_some_and(|arrived| arrived.admission == Admission::Shed) {
+        let reply = ErrorReply::new(context.clone(), envoy, self.edge, unknown);
+        if arrived.is_some_and(|arrived| arrived.admission == LimitDecision::Shed) {
             return ServerFuture::refused(reply.refusal(request.headers()), reply);
         }
         request.extensions_mut().insert(context.clone());

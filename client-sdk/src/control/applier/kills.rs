@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::kill::{InForce, MAX_KILLS};
+use damper_core::kill::{MAX_KILLS, TimedKill};
 use damper_core::{Kill, Pattern, Time};
 use damper_proto::convert::{self, ActiveKill};
 use damper_proto::v1;
@@ -38,7 +38,7 @@ pub(in crate::control) struct Told {
 #[derive(Debug, Default)]
 pub(super) struct Kills {
     /// By key, so that no message can make them more than its own.
-    held: BTreeMap<Pattern, InForce>,
+    held: BTreeMap<Pattern, TimedKill>,
     refused: Vec<v1::Refusal>,
 }
 
@@ -54,7 +54,7 @@ impl Told {
 }
 
 impl Kills {
-    pub(super) fn held(&self) -> impl Iterator<Item = &InForce> {
+    pub(super) fn held(&self) -> impl Iterator<Item = &TimedKill> {
         self.held.values()
     }
 
@@ -97,7 +97,7 @@ impl Kills {
     }
 
     fn hold(&mut self, kill: Kill, until: Time) {
-        self.held.insert(kill.pattern().clone(), InForce { kill: Arc::new(kill), until });
+        self.held.insert(kill.pattern().clone(), TimedKill { kill: Arc::new(kill), until });
     }
 
     /// Takes up a refusal, also one that was kept.

@@ -10,22 +10,22 @@ use super::*;
 mod kills;
 
 impl Applier {
-    fn apply(&mut self, position: Position, response: super::Response, kills: Option<Told>) -> Outcome {
+    fn apply(&mut self, position: Position, response: super::Response, kills: Option<Told>) -> ApplyOutcome {
         match self.hear(&position, &response, kills) {
             Ok(()) => self.take(position, response),
-            Err(problem) => Outcome::OutOfStep(problem),
+            Err(problem) => ApplyOutcome::OutOfStep(problem),
         }
     }
 
-    fn snapshot(&mut self, position: Position, page: v1::Snapshot, kills: Option<Told>) -> Outcome {
+    fn snapshot(&mut self, position: Position, page: v1::Snapshot, kills: Option<Told>) -> ApplyOutcome {
         self.apply(position, super::Response::Snapshot(page), kills)
     }
 
-    fn delta(&mut self, position: Position, delta: v1::Delta, kills: Option<Told>) -> Outcome {
+    fn delta(&mut self, position: Position, delta: v1::Delta, kills: Option<Told>) -> ApplyOutcome {
         self.apply(position, super::Response::Delta(delta), kills)
     }
 
-    fn bookmark(&mut self, position: Position, kills: Option<Told>) -> Outcome {
+    fn bookmark(&mut self, position: Position, kills: Option<Told>) -> ApplyOutcome {
         self.apply(position, super::Response::Bookmark, kills)
     }
 }
@@ -82,7 +82,7 @@ fn change(changed: Vec<v1::DistributedRule>, removed: &[&str]) -> v1::Delta {
 fn holding(rules: Vec<v1::DistributedRule>) -> Applier {
     let mut applier = Applier::default();
     let outcome = applier.snapshot(at(10), page(rules, true), None);
-    assert!(matches!(outcome, Outcome::Applied { whole: true, .. }), "{outcome:?}");
+    assert!(matches!(outcome, ApplyOutcome::Applied { whole: true, .. }), "{outcome:?}");
     applier
 }
 
@@ -100,8 +100,8 @@ fn in_force(applier: &Applier, callee: &str) -> Option<(Mode, Option<u32>)> {
     Some((rule.policy().mode, attempts))
 }
 
-fn reasons(outcome: Outcome) -> Vec<(String, u64, String)> {
-    let Outcome::Applied { refused, .. } = outcome else { panic!("{outcome:?}") };
+fn reasons(outcome: ApplyOutcome) -> Vec<(String, u64, String)> {
+    let ApplyOutcome::Applied { refused, .. } = outcome else { panic!("{outcome:?}") };
     let named =
         |refusal: v1::Refusal| (refusal.key.unwrap().callee_service, refusal.revision, refusal.reason);
     refused.into_iter().map(named).collect()
@@ -120,7 +120,7 @@ const OFF: Option<(Mode, Option<u32>)> = Some((Mode::Off, None));
 #[test]
 fn pages_come_into_force_together_with_the_last() {
     let mut applier = holding(vec![good("old", 9, 2)]);
-    assert_eq!(applier.snapshot(at(11), page(vec![good("a", 11, 2)], false), None), Outcome::Incomplete);
+    assert_eq!(applier.snapshot(at(11), page(vec![good("a", 11, 2)], false), None), ApplyOutcome::Incomplete);
     assert_eq!(in_force(&applier, "a"), None, "half a snapshot is not in force");
     assert_eq!(in_force(&applier, "old"), ENFORCED(2));
     applier.snapshot(at(11), page(vec![good("b", 11, 3)], true), None);
@@ -186,7 +186,7 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
     unreadable.key.as_mut().unwrap().callee_method = "future:pattern".to_owned();
     let keyless = v1::DistributedRule { key: None, ..good("b", 11, 2) };
     let delta = change(vec![unreadable.clone(), keyless], &[]);
-    let Outcome::Applied { refused, .. } = applier.delta(at(11), delta, None) else { panic!() };
+    let ApplyOutcome::Applied { refused, .. } = applier.delta(at(11), delta, None) else { panic!() };
     assert_eq!(refused.len(), 2);
     assert!(refused[0].reason.starts_with("key.callee_method: "), "{refused:?}");
     assert_eq!(refused[1].reason, "key: must be given");
@@ -199,9 +199,9 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
 #[test]
 fn an_older_response_changes_nothing() {
     let mut applier = holding(vec![good("a", 10, 2)]);
-    assert_eq!(applier.delta(at(9), change(vec![], &["a"]), None), Outcome::Stale);
-    assert_eq!(applier.snapshot(at(9), page(vec![], true), None), Outcome::Stale);
-    assert_eq!(applier.bookmark(at(9), None), Outcome::Stale);
+    assert_eq!(applier.delta(at(9), change(vec![], &["a"]), None), ApplyOutcome::Stale);
+    assert_eq!(applier.snapshot(at(9), page(vec![], true), None), ApplyOutcome::Stale);
+    assert_eq!(applier.bookmark(at(9), None), ApplyOutcome::Stale);
     assert_eq!(applier.position(), Some(&at(10)));
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
 }
@@ -210,8 +210,8 @@ fn an_older_response_changes_nothing() {
 fn another_epoch_needs_a_snapshot_which_may_have_any_revision() {
     let mut applier = holding(vec![good("a", 10, 2)]);
     let other = || in_epoch("other", 3);
-    assert!(matches!(applier.delta(other(), change(vec![], &["a"]), None), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.bookmark(other(), None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.delta(other(), change(vec![], &["a"]), None), ApplyOutcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(other(), None), ApplyOutcome::OutOfStep(_)));
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     applier.snapshot(other(), page(vec![good("b", 2, 2)], true), None);
     assert_eq!(applier.position(), Some(&other()));
@@ -221,10 +221,10 @@ fn another_epoch_needs_a_snapshot_which_may_have_any_revision() {
 #[test]
 fn a_bookmark_moves_the_position_but_not_before_a_snapshot() {
     let mut applier = Applier::default();
-    assert_eq!(applier.bookmark(at(5), None), Outcome::Incomplete);
+    assert_eq!(applier.bookmark(at(5), None), ApplyOutcome::Incomplete);
     assert_eq!(applier.position(), None);
     let mut applier = holding(vec![]);
-    assert_eq!(applier.bookmark(at(15), None), Outcome::Confirmed);
+    assert_eq!(applier.bookmark(at(15), None), ApplyOutcome::Confirmed);
     assert_eq!(applier.position(), Some(&at(15)));
 }
 
@@ -232,8 +232,8 @@ fn a_bookmark_moves_the_position_but_not_before_a_snapshot() {
 fn a_snapshot_that_is_interrupted_is_out_of_step_and_forgotten_with_its_stream() {
     let mut applier = holding(vec![good("a", 10, 2)]);
     applier.snapshot(at(11), page(vec![], false), None);
-    assert!(matches!(applier.delta(at(12), change(vec![], &[]), None), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.snapshot(at(12), page(vec![], false), None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.delta(at(12), change(vec![], &[]), None), ApplyOutcome::OutOfStep(_)));
+    assert!(matches!(applier.snapshot(at(12), page(vec![], false), None), ApplyOutcome::OutOfStep(_)));
     applier.snapshot(at(11), page(vec![good("lost", 1, 2)], false), None);
     applier.begin_stream();
     applier.snapshot(at(12), page(vec![], true), None);
@@ -304,7 +304,7 @@ fn a_refused_guard_keeps_its_previous_version_and_rules_and_other_guards_apply()
     applier.delta(at(11), change_guards(vec![guard("a", 11, 3)], &[]), None);
     let mut delta = change_guards(vec![bad_guard("a", 12), bad_guard("new", 12), guard("b", 12, 2)], &[]);
     delta.changed = vec![good("a", 12, 8), bad("b", 12)];
-    let Outcome::Applied { refused, .. } = applier.delta(at(12), delta, None) else { panic!() };
+    let ApplyOutcome::Applied { refused, .. } = applier.delta(at(12), delta, None) else { panic!() };
     let named = |refusal: &v1::Refusal| (refusal.key.clone().unwrap().callee_service, refusal.guard);
     let expected = [("b", false), ("a", true), ("new", true)].map(|(name, guard)| (name.to_owned(), guard));
     assert_eq!(refused.iter().map(named).collect::<Vec<_>>(), expected);
@@ -335,7 +335,7 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
     let tiny = |count| vec![v1::DistributedRule::default(); count];
     let mut applier = holding(vec![good("a", 1, 2)]);
     let mut pages = 0;
-    while applier.snapshot(at(11), page(tiny(10_000), false), None) == Outcome::Incomplete {
+    while applier.snapshot(at(11), page(tiny(10_000), false), None) == ApplyOutcome::Incomplete {
         pages += 1;
         assert!(pages * 10_000 <= MAX_ENTRIES, "endless pages are kept");
     }
@@ -349,7 +349,9 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
         v1::DistributedRule { key, revision: 11, kind: None }
     };
     let mut kept = 0;
-    while let Outcome::Applied { refused, .. } = applier.delta(at(11), change(vec![long(kept)], &[]), None) {
+    while let ApplyOutcome::Applied { refused, .. } =
+        applier.delta(at(11), change(vec![long(kept)], &[]), None)
+    {
         assert!(refused[0].reason.chars().count() <= 500);
         kept += 1;
         assert!(kept * 1_000_000 <= MAX_BYTES, "endless deltas are kept");
@@ -365,8 +367,8 @@ fn what_is_held_is_bounded_in_number_and_bytes_whatever_the_server_sends() {
 fn a_long_epoch_is_out_of_step() {
     let mut applier = holding(vec![good("a", 1, 2)]);
     let long = in_epoch(&"e".repeat(256), 11);
-    assert!(matches!(applier.snapshot(long.clone(), page(vec![], true), None), Outcome::OutOfStep(_)));
-    assert!(matches!(applier.bookmark(long, None), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.snapshot(long.clone(), page(vec![], true), None), ApplyOutcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(long, None), ApplyOutcome::OutOfStep(_)));
     assert_eq!(applier.position(), Some(&at(10)));
 }
 

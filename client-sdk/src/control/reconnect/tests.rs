@@ -21,8 +21,8 @@ fn addresses(of: &Uri) -> Vec<SocketAddr> {
 fn next(replicas: &mut Replicas) -> Replica {
     loop {
         match replicas.turn().unwrap() {
-            Turn::Ask(replica) => return replica,
-            Turn::LookUp(endpoint) => replicas.found(&endpoint, addresses(&endpoint)),
+            ReconnectStep::Ask(replica) => return replica,
+            ReconnectStep::LookUp(endpoint) => replicas.found(&endpoint, addresses(&endpoint)),
         }
     }
 }
@@ -104,7 +104,7 @@ fn a_client_is_back_within_three_seconds_of_a_control_plane() {
 fn waits_grow_up_to_the_longest_and_use_their_whole_range() {
     let most = |round: usize| {
         let draws = (0..300).map(|_| {
-            let mut waits = Waits::up_to(LONGEST);
+            let mut waits = ReconnectBackoff::up_to(LONGEST);
             for _ in 0..round {
                 waits.next();
             }

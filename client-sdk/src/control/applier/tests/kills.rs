@@ -31,7 +31,7 @@ fn told_at(seconds: u64, kills: Vec<v1::ActiveKill>) -> Option<Told> {
 
 /// The kills held: callee, revision, and the second at which each is over.
 fn held(applier: &Applier) -> Vec<(String, u64, u64)> {
-    let parts = |held: &InForce| {
+    let parts = |held: &TimedKill| {
         let until = held.until.as_micros() / 1_000_000;
         (held.kill.pattern().callee_service.to_string(), held.kill.revision(), until)
     };
@@ -52,7 +52,7 @@ fn added_kills_leave_the_others_but_for_those_that_ended() {
     assert_eq!(held(&applier).len(), MAX_KILLS, "added kills have the room of those that were held");
     let ended = vec![key("x"); MAX_KILLS + 1];
     let too_many = Told { set: v1::KillSet { adds: true, ended, ..Default::default() }, at: present(0).time };
-    assert!(matches!(applier.bookmark(at(14), Some(too_many)), Outcome::OutOfStep(_)));
+    assert!(matches!(applier.bookmark(at(14), Some(too_many)), ApplyOutcome::OutOfStep(_)));
 }
 
 fn entry(name: &str, revision: u64, until: u64) -> (String, u64, u64) {
@@ -84,7 +84,7 @@ fn kills_beside_a_page_are_thrown_at_once_and_answered_with_the_last() {
     assert_eq!(applier.thrown().map(|kills| kills.len()), Some(1));
     assert_eq!(held(&applier), [entry("a", 1, 60)]);
     let outcome = applier.snapshot(at(10), page(vec![], true), None);
-    let Outcome::Applied { refused, whole: true } = outcome else { panic!("{outcome:?}") };
+    let ApplyOutcome::Applied { refused, whole: true } = outcome else { panic!("{outcome:?}") };
     assert_eq!(refused.iter().map(|refusal| refusal.key.clone()).collect::<Vec<_>>(), [Some(key("b"))]);
     assert_eq!((held(&applier), applier.thrown()), (vec![entry("a", 1, 60)], None));
     // Half a snapshot is of no use to the next stream; what it said of kills holds.
@@ -92,7 +92,7 @@ fn kills_beside_a_page_are_thrown_at_once_and_answered_with_the_last() {
     applier.begin_stream();
     assert_eq!(held(&applier), []);
     let outcome = applier.snapshot(at(20), page(vec![], true), None);
-    assert_eq!(outcome, Outcome::Applied { refused: vec![], whole: true });
+    assert_eq!(outcome, ApplyOutcome::Applied { refused: vec![], whole: true });
     // Of another store, too; but not what is older than what is held.
     applier.snapshot(in_epoch("f", 1), page(vec![], false), told(vec![kill("d", 1, 60)]));
     assert_eq!(held(&applier), [entry("d", 1, 60)]);
@@ -105,12 +105,12 @@ fn kills_beside_a_page_are_thrown_at_once_and_answered_with_the_last() {
 fn what_is_older_than_what_is_held_changes_no_kill() {
     let mut applier = holding(vec![]);
     applier.delta(at(12), change(vec![], &[]), told(vec![kill("a", 12, 60)]));
-    assert_eq!(applier.delta(at(11), change(vec![], &[]), told(vec![])), Outcome::Stale);
-    assert_eq!(applier.bookmark(at(11), told(vec![])), Outcome::Stale);
-    assert_eq!(applier.snapshot(at(11), page(vec![], true), told(vec![])), Outcome::Stale);
+    assert_eq!(applier.delta(at(11), change(vec![], &[]), told(vec![])), ApplyOutcome::Stale);
+    assert_eq!(applier.bookmark(at(11), told(vec![])), ApplyOutcome::Stale);
+    assert_eq!(applier.snapshot(at(11), page(vec![], true), told(vec![])), ApplyOutcome::Stale);
     assert_eq!(held(&applier).len(), 1);
     let mut fresh = Applier::default();
-    assert_eq!(fresh.bookmark(at(11), told(vec![kill("a", 11, 60)])), Outcome::Incomplete);
+    assert_eq!(fresh.bookmark(at(11), told(vec![kill("a", 11, 60)])), ApplyOutcome::Incomplete);
     assert_eq!(held(&fresh), []);
 }
 
@@ -120,7 +120,7 @@ fn a_kill_that_cannot_be_read_is_refused_by_name_and_the_others_are_in_force() {
     let nameless = v1::ActiveKill { key: None, ..kill("c", 11, 60) };
     let set = vec![kill("a", 11, 60), unreadable("b", 11), nameless];
     let outcome = applier.apply(at(11), Response::Delta(v1::Delta::default()), told(set));
-    let Outcome::Applied { refused, whole: false } = outcome else { panic!("{outcome:?}") };
+    let ApplyOutcome::Applied { refused, whole: false } = outcome else { panic!("{outcome:?}") };
     assert!(refused.iter().all(|refusal| refusal.kill && !refusal.guard && refusal.revision == 11));
     assert_eq!((refused[0].key.clone(), refused[1].key.clone()), (Some(key("b")), None));
     assert!(refused[0].reason.starts_with("remaining: "), "{}", refused[0].reason);
@@ -168,7 +168,7 @@ fn more_kills_than_there_can_be_give_the_stream_up_and_change_nothing() {
     };
     for kills in [many(1001), long()] {
         let outcome = applier.apply(at(12), Response::Bookmark, kills);
-        assert_eq!(outcome, Outcome::OutOfStep("more kills than there can be"));
+        assert_eq!(outcome, ApplyOutcome::OutOfStep("more kills than there can be"));
         assert_eq!((held(&applier), applier.position()), (vec![entry("a", 11, 60)], Some(&at(11))));
     }
     applier.apply(at(12), Response::Bookmark, many(1000));
