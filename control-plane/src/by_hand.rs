@@ -8,68 +8,73 @@ use std::time::SystemTime;
 
 use damper_proto::v1;
 
-use crate::chain::{self, Amplified, Judged};
-use crate::errors::Error;
+use crate::chain::{self, AmplificationChange, ChainCheck};
+use crate::errors::ApiError;
 use crate::ownership;
-use crate::requests::{Asked, Done, first_answer, write};
+use crate::requests::{CompletedWrite, WriteRequest, first_answer, write};
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 use crate::writer::ProposedEdit;
 
 /// A rule or guard as somebody wants it stored.
-pub(crate) trait Put {
-    fn subject(&self) -> Subject;
+pub(crate) trait SingleWrite {
+    fn subject(&self) -> ResourceKey;
     /// True if the table does not have it just so.
-    fn changes(&self, table: &TableView) -> bool;
+    fn changes(&self, table: &Snapshot) -> bool;
     /// What is to be stored.
-    fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes;
+    fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes;
     /// Refuses what may not be put.
-    fn permit(&self, before: &TableView, chain: &Judged, options: &v1::WriteOptions) -> Result<(), Error>;
+    fn permit(
+        &self,
+        before: &Snapshot,
+        chain: &ChainCheck,
+        options: &v1::WriteOptions,
+    ) -> Result<(), ApiError>;
 }
 
 /// What a put came to, and what is found besides what the rule or guard says.
-pub(crate) enum Outcome {
+pub(crate) enum SingleWriteResult {
     /// It was only tried, over this table.
-    Tried(Arc<TableView>, Beside),
+    Tried(Arc<Snapshot>, Effects),
     /// It is written, now or when it was first asked for.
-    Written(Done, Beside),
+    Written(CompletedWrite, Effects),
 }
 
 /// What is found where a rule or guard is written, besides what it says.
-pub(crate) struct Beside {
+pub(crate) struct Effects {
     of_another: Option<v1::Finding>,
-    pub(crate) chain: Judged,
+    pub(crate) chain: ChainCheck,
     /// What it does to what repeating can add; none of a guard.
-    pub(crate) amplified: Option<Amplified>,
+    pub(crate) amplified: Option<AmplificationChange>,
 }
 
-impl Beside {
+impl Effects {
     /// What an edit makes of a table; only one that `changes` something is told to belong to another.
     pub(crate) async fn of(
         shared: &Arc<Shared>,
-        asked: &Asked,
-        before: &Arc<TableView>,
-        (subject, changes): (&Subject, bool),
+        asked: &WriteRequest,
+        before: &Arc<Snapshot>,
+        (subject, changes): (&ResourceKey, bool),
         edit: &ProposedEdit,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ApiError> {
         let of_another = changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
         let (chain, amplified) = chain::judge_one(shared, before, edit).await?;
         Ok(Self { of_another, chain, amplified })
     }
 
     /// All of it.
-    pub(crate) fn findings(self, subject: &Subject) -> impl Iterator<Item = v1::Finding> + use<> {
+    pub(crate) fn findings(self, subject: &ResourceKey) -> impl Iterator<Item = v1::Finding> + use<> {
         self.chain.findings_of(subject).into_iter().chain(self.of_another)
     }
 }
 
 /// What is found in it, for those who may not put it too.
-pub(crate) async fn judge(shared: &Arc<Shared>, wanted: &impl Put) -> Result<Beside, Error> {
+pub(crate) async fn judge(shared: &Arc<Shared>, wanted: &impl SingleWrite) -> Result<Effects, ApiError> {
     let (asked, before, subject) =
-        (Asked::by_itself(v1::WriteOptions::default()), shared.table(), wanted.subject());
+        (WriteRequest::by_itself(v1::WriteOptions::default()), shared.table(), wanted.subject());
     let value = Some(wanted.value(&before, "", SystemTime::now()));
     let edit = ProposedEdit { key: subject.key(), value, expected: None };
-    let beside = Beside::of(shared, &asked, &before, (&subject, false), &edit).await?;
+    let beside = Effects::of(shared, &asked, &before, (&subject, false), &edit).await?;
     wanted.permit(&before, &beside.chain, &asked.options)?;
     Ok(beside)
 }
@@ -77,31 +82,31 @@ pub(crate) async fn judge(shared: &Arc<Shared>, wanted: &impl Put) -> Result<Bes
 /// Puts it, or tries to.
 pub(crate) async fn put(
     shared: &Arc<Shared>,
-    asked: &Asked,
-    wanted: &impl Put,
+    asked: &WriteRequest,
+    wanted: &impl SingleWrite,
     expected: Option<u64>,
-) -> Result<Outcome, Error> {
+) -> Result<SingleWriteResult, ApiError> {
     let (at, subject) = (SystemTime::now(), wanted.subject());
     asked.permit([&subject])?;
-    let edit = |before: &TableView| {
+    let edit = |before: &Snapshot| {
         let value = Some(wanted.value(before, &asked.author(), at));
         ProposedEdit { key: subject.key(), value, expected }
     };
-    let judge = async |before: &Arc<TableView>| {
+    let judge = async |before: &Arc<Snapshot>| {
         let changes = wanted.changes(before);
-        Beside::of(shared, asked, before, (&subject, changes), &edit(before)).await
+        Effects::of(shared, asked, before, (&subject, changes), &edit(before)).await
     };
     if let Some(first) = first_answer(shared, asked).await? {
         let beside = judge(&first.before).await?;
-        return Ok(Outcome::Written(first, beside));
+        return Ok(SingleWriteResult::Written(first, beside));
     }
     let before = shared.table();
     let beside = judge(&before).await?;
     wanted.permit(&before, &beside.chain, &asked.options)?;
     if asked.options.validate_only {
-        return Ok(Outcome::Tried(before, beside));
+        return Ok(SingleWriteResult::Tried(before, beside));
     }
     let done = write(shared, asked, &before, at, vec![edit(&before)]).await?;
     let beside = if done.committed.repeated { judge(&done.before).await? } else { beside };
-    Ok(Outcome::Written(done, beside))
+    Ok(SingleWriteResult::Written(done, beside))
 }

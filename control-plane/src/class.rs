@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use damper_core::{Faults, Pattern, Policy, Rule, feature, key};
 use damper_proto::v1;
 
-use crate::table::{Guards, Subject, TableView, UNREAD};
+use crate::table::{GuardTable, ResourceKey, Snapshot, UNREAD};
 
 /// The most features that a client may list.
 const MAX_FEATURES: usize = 256;
 
 /// Clients that are sent the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Class {
+pub(crate) struct ClientGroup {
     pub(crate) service: String,
     pub(crate) cluster: String,
     /// Those of this server's engine; what else a client lists has no effect here and is not kept.
@@ -36,7 +36,7 @@ pub(crate) struct Withheld {
     pub(crate) first: Vec<v1::Pattern>,
 }
 
-impl Class {
+impl ClientGroup {
     /// Who says hello, for the choice of rules.
     pub(crate) fn read(hello: &v1::Hello) -> Result<Self, Faults> {
         let mut faults = Faults::none();
@@ -89,7 +89,7 @@ impl Class {
     /// (no rule, or a guard that bears on it). None where the rule is carried out.
     pub(crate) fn off_because(
         &self,
-        guards: &Guards,
+        guards: &GuardTable,
         pattern: &Pattern,
         rule: Option<&Rule>,
     ) -> Option<&'static str> {
@@ -120,15 +120,15 @@ impl Class {
     }
 
     /// What keeps the client from carrying out what is there now; what is gone asks nothing of anybody.
-    pub(crate) fn lacks(&self, subject: &Subject, view: &TableView) -> Option<&'static str> {
+    pub(crate) fn lacks(&self, subject: &ResourceKey, view: &Snapshot) -> Option<&'static str> {
         view.revision_of(subject)?;
         match subject {
-            Subject::Rule(pattern) => {
+            ResourceKey::Rule(pattern) => {
                 let rule = view.stored(pattern).and_then(|stored| stored.rule.as_deref());
                 self.off_because(view.guards(), pattern, rule)
             }
-            Subject::Guard(_) => (!self.knows_guards()).then_some(feature::GUARDS),
-            Subject::Kill(_) => (!self.knows_kills()).then_some(feature::KILL_SWITCH),
+            ResourceKey::Guard(_) => (!self.knows_guards()).then_some(feature::GUARDS),
+            ResourceKey::Kill(_) => (!self.knows_kills()).then_some(feature::KILL_SWITCH),
         }
     }
 
@@ -143,7 +143,7 @@ impl Class {
     }
 
     /// The rules that are off at these clients, of which so many are listed.
-    pub(crate) fn withheld(&self, view: &TableView, listed: usize) -> Withheld {
+    pub(crate) fn withheld(&self, view: &Snapshot, listed: usize) -> Withheld {
         let mut withheld = Withheld::default();
         for pattern in self.off(view) {
             if withheld.count < listed {
@@ -155,11 +155,11 @@ impl Class {
     }
 
     /// True if a rule is off at these clients for want of a feature.
-    pub(crate) fn is_behind_rules(&self, view: &TableView) -> bool {
+    pub(crate) fn is_behind_rules(&self, view: &Snapshot) -> bool {
         !self.has_all_features() && self.off(view).next().is_some()
     }
 
-    fn off<'a>(&'a self, view: &'a TableView) -> impl Iterator<Item = &'a Pattern> {
+    fn off<'a>(&'a self, view: &'a Snapshot) -> impl Iterator<Item = &'a Pattern> {
         let all_but_unread = self.has_all_features() && view.guards().all_read();
         let rules = view.iter().filter(move |(_, stored)| !all_but_unread || stored.rule.is_none());
         let rules = rules.filter(move |(pattern, stored)| {
@@ -180,7 +180,7 @@ mod tests {
             let [service, cluster, instance] = ["shop", "default", "one"].map(str::to_owned);
             let identity = Some(v1::Identity { service, cluster, instance });
             let features = features.iter().map(|name| (*name).to_owned()).collect();
-            Class::read(&v1::Hello { identity, features, ..Default::default() }).unwrap()
+            ClientGroup::read(&v1::Hello { identity, features, ..Default::default() }).unwrap()
         };
         let class = hello(&[feature::GUARDS, "of-a-later-version", "invented"]);
         assert_eq!(class, hello(&[feature::GUARDS]));

@@ -12,11 +12,11 @@ use damper_core::{Part, Pattern, Rule};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::class::Class;
-use crate::errors::Error;
-use crate::hub::{Hub, Session};
+use crate::class::ClientGroup;
+use crate::errors::ApiError;
+use crate::hub::{ClientSession, Sessions};
 use crate::shared::Shared;
-use crate::table::{Guards, StoredRule, Subject, TableView};
+use crate::table::{GuardTable, ResourceKey, Snapshot, StoredRule};
 
 /// It rests so many times as long as it took.
 const PAUSE: u32 = 4;
@@ -24,21 +24,21 @@ const PAUSE: u32 = 4;
 /// How far rules have come, for all clients at one moment.
 pub(crate) struct Delivery {
     /// By service.
-    groups: BTreeMap<String, Vec<Group>>,
+    groups: BTreeMap<String, Vec<GroupAcks>>,
     /// Per rule what the clients that refuse it have acknowledged.
     refusals: HashMap<Pattern, Vec<u64>>,
-    guards: Guards,
+    guards: GuardTable,
 }
 
-struct Group {
-    class: Arc<Class>,
+struct GroupAcks {
+    class: Arc<ClientGroup>,
     /// In ascending order.
     acknowledged: Vec<u64>,
 }
 
 /// How many clients a rule concerns, and how many of them have it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delivered {
+pub(crate) struct DeliveryCounts {
     pub(crate) clients: u32,
     pub(crate) applied: u32,
     pub(crate) refused: u32,
@@ -47,17 +47,17 @@ pub(crate) struct Delivered {
 
 impl Delivery {
     /// A picture of all sessions of the fleet.
-    pub(crate) fn of(hub: &Hub, view: &TableView) -> Self {
+    pub(crate) fn of(hub: &Sessions, view: &Snapshot) -> Self {
         Self::among(hub.all(), view)
     }
 
     /// A picture of the sessions of this replica.
-    pub(crate) fn here(hub: &Hub, view: &TableView) -> Self {
+    pub(crate) fn here(hub: &Sessions, view: &Snapshot) -> Self {
         Self::among(hub.own(), view)
     }
 
-    fn among(sessions: Vec<Arc<Session>>, view: &TableView) -> Self {
-        let mut groups: HashMap<Arc<Class>, Vec<u64>> = HashMap::new();
+    fn among(sessions: Vec<Arc<ClientSession>>, view: &Snapshot) -> Self {
+        let mut groups: HashMap<Arc<ClientGroup>, Vec<u64>> = HashMap::new();
         let mut refusals: HashMap<Pattern, Vec<u64>> = HashMap::new();
         for session in sessions {
             let progress = session.progress();
@@ -65,16 +65,16 @@ impl Delivery {
             let acknowledged = if same_store { progress.acknowledged_revision() } else { 0 };
             groups.entry(session.class.clone()).or_default().push(acknowledged);
             for (subject, _) in progress.refuses(view) {
-                if let Subject::Rule(pattern) = subject {
+                if let ResourceKey::Rule(pattern) = subject {
                     refusals.entry(pattern.clone()).or_default().push(acknowledged);
                 }
             }
         }
         let group = |(class, mut acknowledged): (_, Vec<u64>)| {
             acknowledged.sort_unstable();
-            Group { class, acknowledged }
+            GroupAcks { class, acknowledged }
         };
-        let mut by_service: BTreeMap<String, Vec<Group>> = BTreeMap::new();
+        let mut by_service: BTreeMap<String, Vec<GroupAcks>> = BTreeMap::new();
         for group in groups.into_iter().map(group) {
             by_service.entry(group.class.service.clone()).or_default().push(group);
         }
@@ -82,7 +82,7 @@ impl Delivery {
     }
 
     /// The groups that a pattern concerns.
-    fn concerned(&self, pattern: &Pattern) -> impl Iterator<Item = &Group> {
+    fn concerned(&self, pattern: &Pattern) -> impl Iterator<Item = &GroupAcks> {
         use std::ops::Bound::{Included, Unbounded};
         let bounds = match &pattern.caller_service {
             Part::Any => (Unbounded, Unbounded),
@@ -92,13 +92,13 @@ impl Delivery {
         groups.filter(|group| group.class.matches(pattern))
     }
 
-    fn all(&self) -> impl Iterator<Item = &Group> {
+    fn all(&self) -> impl Iterator<Item = &GroupAcks> {
         self.groups.values().flatten()
     }
 
     /// How far a rule has come; `rule` is none where this server can not read it.
-    pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, rule: Option<&Rule>) -> Delivered {
-        let mut sum = Delivered::default();
+    pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, rule: Option<&Rule>) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
         for group in self.concerned(pattern) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
@@ -117,8 +117,8 @@ impl Delivery {
     }
 
     /// How many clients a guard concerns, and how many of them know nothing of guards.
-    pub(crate) fn guarded(&self, pattern: &Pattern) -> Delivered {
-        let mut sum = Delivered::default();
+    pub(crate) fn guarded(&self, pattern: &Pattern) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
         for group in self.concerned(pattern) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
@@ -128,9 +128,9 @@ impl Delivery {
     }
 
     /// How many clients kills concern, and how many of them know nothing of kills.
-    pub(crate) fn killed(&self, patterns: &[Pattern]) -> Delivered {
-        let mut sum = Delivered::default();
-        let concerned = |group: &&Group| patterns.iter().any(|pattern| group.class.matches(pattern));
+    pub(crate) fn killed(&self, patterns: &[Pattern]) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
+        let concerned = |group: &&GroupAcks| patterns.iter().any(|pattern| group.class.matches(pattern));
         for group in self.all().filter(concerned) {
             let size = count(group.acknowledged.len());
             sum.clients += size;
@@ -140,7 +140,7 @@ impl Delivery {
     }
 
     /// The services and clusters that are connected.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &ClientGroup> {
         self.all().map(|group| &*group.class)
     }
 }
@@ -152,12 +152,12 @@ pub(crate) struct Deliveries(Mutex<Option<Made>>);
 pub(crate) struct Reached {
     pub(crate) pattern: Pattern,
     pub(crate) stored: Arc<StoredRule>,
-    pub(crate) delivered: Delivered,
+    pub(crate) delivered: DeliveryCounts,
 }
 
 /// All rules in their order, and how far each has come.
 pub(crate) struct AllReached {
-    pub(crate) table: Arc<TableView>,
+    pub(crate) table: Arc<Snapshot>,
     pub(crate) rules: Vec<Reached>,
 }
 
@@ -177,7 +177,7 @@ impl Default for Deliveries {
 
 impl Deliveries {
     /// All rules as they are; as they were a moment ago if to look at all of them takes long.
-    pub(crate) async fn now(&self, shared: &Arc<Shared>) -> Result<Arc<AllReached>, Error> {
+    pub(crate) async fn now(&self, shared: &Arc<Shared>) -> Result<Arc<AllReached>, ApiError> {
         let mut made = self.0.lock().await;
         let moves = *shared.hub.moves().borrow();
         let table = shared.table();
@@ -200,7 +200,7 @@ impl Deliveries {
 }
 
 impl AllReached {
-    fn of(hub: &Hub, table: Arc<TableView>) -> Self {
+    fn of(hub: &Sessions, table: Arc<Snapshot>) -> Self {
         let delivery = Delivery::of(hub, &table);
         let reached = |(pattern, stored): (&Pattern, &Arc<StoredRule>)| Reached {
             pattern: pattern.clone(),
@@ -224,7 +224,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::server::{Opened, start};
+    use crate::server::{OpenedServer, start};
     use crate::store::sled::SledStore;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -233,7 +233,7 @@ mod tests {
     async fn a_watcher_waits_its_turn_however_much_waits_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(SledStore::open(folder.path()).await.unwrap());
-        let (shared, _tasks) = start(Opened::over(store).await);
+        let (shared, _tasks) = start(OpenedServer::over(store).await);
         let (release, released) = mpsc::channel::<()>();
         let mut first = Box::pin(shared.aside(move |_| Ok(released.recv().is_ok())));
         assert!(futures_util::poll!(&mut first).is_pending());

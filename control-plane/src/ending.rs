@@ -17,15 +17,15 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 
-use crate::connection::Peer;
-use crate::errors::Error;
+use crate::connection::ConnectionInfo;
+use crate::errors::ApiError;
 use crate::limits::{Limiter, Line};
 use crate::shared::Shared;
 
 /// The reader of an answer.
 pub(crate) struct Reader {
     /// `None` only in tests.
-    peer: Option<Peer>,
+    peer: Option<ConnectionInfo>,
     /// How long one message may wait for it.
     within: Duration,
     slow: Counter,
@@ -46,7 +46,7 @@ pub(crate) struct Gone;
 impl Reader {
     pub(crate) fn of<T>(request: &Request<T>, shared: &Shared) -> Self {
         Self {
-            peer: request.extensions().get::<Peer>().cloned(),
+            peer: request.extensions().get::<ConnectionInfo>().cloned(),
             within: shared.settings.slow_consumer_after,
             slow: shared.metrics.slow_consumers.clone(),
             limiter: shared.limiter.clone(),
@@ -82,17 +82,17 @@ impl<T> Out<T> {
 }
 
 /// What a producer sends, then how it ended.
-pub(crate) struct Answer<T> {
+pub(crate) struct ResponseStream<T> {
     items: mpsc::Receiver<T>,
     /// None once it was told.
-    end: Option<oneshot::Receiver<Result<(), Error>>>,
+    end: Option<oneshot::Receiver<Result<(), ApiError>>>,
 }
 
-impl<T: Send + 'static> Answer<T> {
+impl<T: Send + 'static> ResponseStream<T> {
     /// Starts a producer that may be `room` items ahead of its reader. It is dropped when the server stops.
     pub(crate) fn of<F>(reader: Reader, room: usize, produce: impl FnOnce(Out<T>) -> F) -> Self
     where
-        F: Future<Output = Result<(), Error>> + Send + 'static,
+        F: Future<Output = Result<(), ApiError>> + Send + 'static,
     {
         let (out, items) = mpsc::channel(room);
         let (last_word, end) = oneshot::channel();
@@ -101,7 +101,7 @@ impl<T: Send + 'static> Answer<T> {
         tokio::spawn(async move {
             let ended = tokio::select! {
                 ended = producer => ended,
-                () = stopping.cancelled() => Err(Error::unavailable("the server is stopping")),
+                () = stopping.cancelled() => Err(ApiError::unavailable("the server is stopping")),
             };
             // A reader that is gone is told nothing.
             let _ = last_word.send(ended);
@@ -110,7 +110,7 @@ impl<T: Send + 'static> Answer<T> {
     }
 }
 
-impl<T> Stream for Answer<T> {
+impl<T> Stream for ResponseStream<T> {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -120,7 +120,7 @@ impl<T> Stream for Answer<T> {
         let Some(end) = &mut self.end else { return Poll::Ready(None) };
         let ended = ready!(Pin::new(end).poll(context));
         self.end = None;
-        let ended = ended.unwrap_or_else(|_| Err(Error::unavailable("the answer broke off")));
+        let ended = ended.unwrap_or_else(|_| Err(ApiError::unavailable("the answer broke off")));
         Poll::Ready(ended.err().map(|error| Err(error.into())))
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// Sends two numbers into a channel with room for one, then ends in its way.
-    async fn two(out: Out<u8>, ended: Result<(), Error>) -> Result<(), Error> {
+    async fn two(out: Out<u8>, ended: Result<(), ApiError>) -> Result<(), ApiError> {
         for n in [1, 2] {
             if out.send(n).await.is_err() {
                 return Ok(());
@@ -149,7 +149,7 @@ mod tests {
         ended
     }
 
-    async fn told(answer: Answer<u8>) -> (Vec<u8>, Option<Code>) {
+    async fn told(answer: ResponseStream<u8>) -> (Vec<u8>, Option<Code>) {
         let all: Vec<_> = answer.collect().await;
         let items = all.iter().filter_map(|item| item.as_ref().ok().copied()).collect();
         (items, all.last().and_then(|last| last.as_ref().err()).map(Status::code))
@@ -158,16 +158,17 @@ mod tests {
     #[tokio::test]
     async fn the_end_is_told_after_everything_that_was_sent() {
         let stopping = CancellationToken::new();
-        let done = Answer::of(reader(&stopping), 1, |out| two(out, Ok(())));
+        let done = ResponseStream::of(reader(&stopping), 1, |out| two(out, Ok(())));
         assert_eq!(told(done).await, (vec![1, 2], None));
-        let failed = Answer::of(reader(&stopping), 1, |out| two(out, Err(Error::Damaged("x".to_owned()))));
+        let failed =
+            ResponseStream::of(reader(&stopping), 1, |out| two(out, Err(ApiError::Damaged("x".to_owned()))));
         assert_eq!(told(failed).await, (vec![1, 2], Some(Code::DataLoss)));
     }
 
     #[tokio::test]
     async fn a_slow_reader_of_a_server_that_stops_is_told_that_there_was_more() {
         let stopping = CancellationToken::new();
-        let answer = Answer::of(reader(&stopping), 1, |out| two(out, Ok(())));
+        let answer = ResponseStream::of(reader(&stopping), 1, |out| two(out, Ok(())));
         stopping.cancel();
         // Full with the first number, and nobody reads while the server stops.
         for _ in 0..10 {
@@ -182,7 +183,7 @@ mod tests {
     async fn a_reader_that_does_not_read_is_given_up() {
         let stopping = CancellationToken::new();
         let (told, ended) = oneshot::channel();
-        let answer = Answer::of(reader(&stopping), 1, |out: Out<u8>| async move {
+        let answer = ResponseStream::of(reader(&stopping), 1, |out: Out<u8>| async move {
             let sent = [out.send(1).await, out.send(2).await];
             let _ = told.send(sent.map(|sent| sent.is_ok()));
             Ok(())
@@ -194,7 +195,7 @@ mod tests {
     #[tokio::test]
     async fn a_producer_that_panics_has_not_finished() {
         let stopping = CancellationToken::new();
-        let answer = Answer::of(reader(&stopping), 1, |out: Out<u8>| async move {
+        let answer = ResponseStream::of(reader(&stopping), 1, |out: Out<u8>| async move {
             let _ = out.send(1).await;
             panic!("a defect")
         });

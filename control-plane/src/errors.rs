@@ -15,12 +15,12 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _, pb};
 
-use crate::access::Denied;
+use crate::access::AccessDenied;
 use crate::limits::Limit;
 use crate::limits::layer::TRAILER;
 use crate::store::{self, Entry};
-use crate::table::{GUARDS, KILLS, Subject, TOKENS, TableView};
-use crate::writer::Refusal;
+use crate::table::{GUARDS, KILLS, ResourceKey, Snapshot, TOKENS};
+use crate::writer::ProposeError;
 
 /// What is offered in details at most, in bytes before encoding.
 const DETAIL_BYTES: usize = 6 << 10;
@@ -29,14 +29,14 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a request is not carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum ApiError {
     #[error("{0}")]
     Faults(Faults),
     #[error("{0}")]
     NotFound(String),
     /// Who asks may not.
     #[error(transparent)]
-    Denied(#[from] Denied),
+    Denied(#[from] AccessDenied),
     /// What must be so first is not.
     #[error("{0}")]
     Unmet(String),
@@ -104,29 +104,31 @@ impl Current {
     }
 
     /// What a table has.
-    pub(crate) fn stored(table: &TableView, subject: &Subject) -> Option<Self> {
+    pub(crate) fn stored(table: &Snapshot, subject: &ResourceKey) -> Option<Self> {
         match subject {
-            Subject::Rule(pattern) => table.stored(pattern).map(|stored| stored.wire.clone().into()),
-            Subject::Guard(pattern) => {
+            ResourceKey::Rule(pattern) => table.stored(pattern).map(|stored| stored.wire.clone().into()),
+            ResourceKey::Guard(pattern) => {
                 table.guards().stored(pattern).map(|stored| stored.wire.clone().into())
             }
-            Subject::Kill(pattern) => table.kills().stored(pattern).map(|stored| stored.wire.clone().into()),
+            ResourceKey::Kill(pattern) => {
+                table.kills().stored(pattern).map(|stored| stored.wire.clone().into())
+            }
         }
     }
 
     /// An entry of the store.
-    pub(crate) fn read(subject: &Subject, entry: Entry) -> Option<Self> {
+    pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> Option<Self> {
         let (key, revision) = (Some(subject.pattern().into()), entry.revision);
         match subject {
-            Subject::Rule(_) => {
+            ResourceKey::Rule(_) => {
                 let rule = v1::Rule::decode(entry.value).ok()?;
                 Some(v1::Rule { key, revision, ..rule }.into())
             }
-            Subject::Guard(_) => {
+            ResourceKey::Guard(_) => {
                 let guard = v1::Guard::decode(entry.value).ok()?;
                 Some(v1::Guard { key, revision, ..guard }.into())
             }
-            Subject::Kill(_) => {
+            ResourceKey::Kill(_) => {
                 let kill = v1::KillSwitch::decode(entry.value).ok()?;
                 Some(v1::KillSwitch { key, revision, ..kill }.into())
             }
@@ -166,7 +168,7 @@ fn conflict(current: Option<&Current>) -> String {
     }
 }
 
-impl Error {
+impl ApiError {
     pub(crate) fn unavailable(reason: impl Into<String>) -> Self {
         Self::Unavailable { reason: reason.into(), outcome_known: true }
     }
@@ -192,32 +194,32 @@ impl Error {
 }
 
 /// What the store answers to a read.
-impl From<store::Error> for Error {
-    fn from(error: store::Error) -> Self {
+impl From<store::StoreError> for ApiError {
+    fn from(error: store::StoreError) -> Self {
         match error {
-            store::Error::Damaged { .. } => Self::Damaged(error.to_string()),
+            store::StoreError::Damaged { .. } => Self::Damaged(error.to_string()),
             _ => Self::unavailable(error.to_string()),
         }
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<ProposeError> for ApiError {
+    fn from(refusal: ProposeError) -> Self {
         let text = refusal.to_string();
         match refusal {
-            Refusal::Conflict { key, current } => {
-                let named = Subject::of_key(&key);
-                let subject = named.as_ref().map_or(key, Subject::to_string);
+            ProposeError::Conflict { key, current } => {
+                let named = ResourceKey::of_key(&key);
+                let subject = named.as_ref().map_or(key, ResourceKey::to_string);
                 let current = named.zip(current).and_then(|(named, entry)| Current::read(&named, entry));
                 Self::Conflict { subject, current }
             }
-            Refusal::Judged { entries } => Self::Judged(entries),
-            Refusal::Moved { head } => Self::Moved { head },
-            Refusal::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
-            Refusal::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
-            Refusal::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
-            Refusal::TooLarge { .. } => Self::too_large(Limit::ApplyBytes, text),
-            Refusal::TooManyEntries { prefix, .. } => {
+            ProposeError::Judged { entries } => Self::Judged(entries),
+            ProposeError::Moved { head } => Self::Moved { head },
+            ProposeError::RequestIdReused { request_id } => Self::RequestIdReused(request_id),
+            ProposeError::Unavailable { .. } => Self::Unavailable { reason: text, outcome_known: true },
+            ProposeError::Uncertain { .. } => Self::Unavailable { reason: text, outcome_known: false },
+            ProposeError::TooLarge { .. } => Self::too_large(Limit::ApplyBytes, text),
+            ProposeError::TooManyEntries { prefix, .. } => {
                 let limit = match prefix.as_str() {
                     GUARDS => Limit::Guards,
                     KILLS => Limit::Kills,
@@ -226,35 +228,35 @@ impl From<Refusal> for Error {
                 };
                 Self::too_large(limit, text)
             }
-            Refusal::Invalid { reason } => Self::fault("", reason),
-            Refusal::Damaged { .. } => Self::Damaged(text),
+            ProposeError::Invalid { reason } => Self::fault("", reason),
+            ProposeError::Damaged { .. } => Self::Damaged(text),
         }
     }
 }
 
-impl From<Error> for Status {
-    fn from(error: Error) -> Self {
+impl From<ApiError> for Status {
+    fn from(error: ApiError) -> Self {
         let text = shortened(&error.to_string());
         match error {
-            Error::Faults(faults) => {
+            ApiError::Faults(faults) => {
                 let details = ErrorDetails::with_bad_request(violations(&faults));
                 Self::with_error_details(Code::InvalidArgument, text, details)
             }
-            Error::NotFound(_) => Self::not_found(text),
-            Error::Denied(denied) => denied.status(),
-            Error::Unmet(_) => Self::failed_precondition(text),
-            Error::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
-            Error::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
-            Error::Judged(_) => aborted(text, Vec::new()),
-            Error::Moved { .. } => conflict_status(text, "store", None),
-            Error::NoLongerKept { oldest, .. } => {
+            ApiError::NotFound(_) => Self::not_found(text),
+            ApiError::Denied(denied) => denied.status(),
+            ApiError::Unmet(_) => Self::failed_precondition(text),
+            ApiError::Conflict { subject, current } => conflict_status(text, &subject, current.as_ref()),
+            ApiError::Owned(conflicts) => aborted(text, vec![owned_detail(conflicts)]),
+            ApiError::Judged(_) => aborted(text, Vec::new()),
+            ApiError::Moved { .. } => conflict_status(text, "store", None),
+            ApiError::NoLongerKept { oldest, .. } => {
                 let oldest = HashMap::from([("oldest".to_owned(), oldest.to_string())]);
                 let details = ErrorDetails::with_error_info("NO_LONGER_KEPT", "damper.v1", oldest);
                 Self::with_error_details(Code::OutOfRange, text, details)
             }
-            Error::RequestIdReused(_) => Self::already_exists(text),
-            Error::TooMuch { limit, again_after, .. } => over(limit, text, again_after),
-            Error::Unavailable { outcome_known, .. } => {
+            ApiError::RequestIdReused(_) => Self::already_exists(text),
+            ApiError::TooMuch { limit, again_after, .. } => over(limit, text, again_after),
+            ApiError::Unavailable { outcome_known, .. } => {
                 let mut details = ErrorDetails::with_retry_info(Some(RETRY_AFTER));
                 if !outcome_known {
                     let none = HashMap::new();
@@ -262,13 +264,13 @@ impl From<Error> for Status {
                 }
                 Self::with_error_details(Code::Unavailable, text, details)
             }
-            Error::TooLate(_) => naming(Limit::UnaryDeadline, Self::deadline_exceeded(text)),
-            Error::Damaged(_) => Self::data_loss(text),
-            Error::Unread(status) if status.code() == Code::OutOfRange => {
+            ApiError::TooLate(_) => naming(Limit::UnaryDeadline, Self::deadline_exceeded(text)),
+            ApiError::Damaged(_) => Self::data_loss(text),
+            ApiError::Unread(status) if status.code() == Code::OutOfRange => {
                 over(Limit::MessageBytes, text, None)
             }
-            Error::Unread(status) if status.code() == Code::Internal => Self::invalid_argument(text),
-            Error::Unread(status) => status,
+            ApiError::Unread(status) if status.code() == Code::Internal => Self::invalid_argument(text),
+            ApiError::Unread(status) => status,
         }
     }
 }
@@ -357,12 +359,12 @@ fn shortened(text: &str) -> String {
 /// Carries a unary request out, for no longer than its deadline.
 pub(crate) async fn within<T>(
     deadline: Duration,
-    work: impl Future<Output = Result<T, Error>>,
+    work: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<tonic::Response<T>, Status> {
     match tokio::time::timeout(deadline, work).await {
         Ok(Ok(answer)) => Ok(tonic::Response::new(answer)),
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(Error::TooLate(deadline).into()),
+        Err(_) => Err(ApiError::TooLate(deadline).into()),
     }
 }
 
@@ -375,7 +377,7 @@ mod tests {
         let mut faults = Faults::none();
         faults.add("a.b", "1 is not in 2 to 3");
         faults.add("c", "must be said");
-        let status = Status::from(Error::at("rule", faults));
+        let status = Status::from(ApiError::at("rule", faults));
         assert_eq!(status.code(), Code::InvalidArgument);
         let violations = status.get_details_bad_request().unwrap().field_violations;
         let told: Vec<(&str, &str)> =
@@ -389,7 +391,7 @@ mod tests {
         for n in 0..100_000 {
             faults.add(format!("changes[{n}].put.policy.mode"), "must be said");
         }
-        let status = Status::from(Error::Faults(faults));
+        let status = Status::from(ApiError::Faults(faults));
         assert!(status.details().len() < 9 << 10, "{}", status.details().len());
         let violations = status.get_details_bad_request().unwrap().field_violations;
         let last = &violations.last().unwrap().description;
@@ -399,7 +401,8 @@ mod tests {
     #[test]
     fn a_conflict_carries_the_current_rule() {
         let rule = v1::Rule { revision: 7, ..Default::default() };
-        let conflict = Error::Conflict { subject: "rule x".to_owned(), current: Some(rule.clone().into()) };
+        let conflict =
+            ApiError::Conflict { subject: "rule x".to_owned(), current: Some(rule.clone().into()) };
         let status = Status::from(conflict);
         assert_eq!(status.code(), Code::Aborted);
         let packed = pb::Status::decode(status.details()).unwrap().details;

@@ -16,9 +16,11 @@ use damper_core::{Code, OTHER_METHOD};
 use damper_proto::{convert, v1};
 use tokio::time::Instant;
 
-use crate::class::Class;
+use crate::class::ClientGroup;
 use crate::shared::Shared;
-use crate::stats::{Busiest, Counted, Method, Over, Route, Row, Served, Told};
+use crate::stats::{
+    Method, RateWindow, Route, RouteCounters, RouteSummary, ServedCounters, TopRoutes, TopWithRest,
+};
 
 /// The most routes, and the most served methods, that are told one by one. A route has up to 75 series, so that this
 /// is what a Prometheus of usual size takes from one target; the alerts and dashboards go by sums and maxima.
@@ -28,10 +30,10 @@ const FRESH_FOR: Duration = Duration::from_secs(1);
 
 /// The text made last, and what the next one goes on from.
 #[derive(Default)]
-pub(crate) struct Exposition {
+pub(crate) struct ScrapeCache {
     /// Locked while the next one is made, so that those who ask meanwhile get that.
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
-    busiest: Mutex<Busiest>,
+    busiest: Mutex<TopRoutes>,
 }
 
 /// Everything there is to scrape; none where making it failed.
@@ -56,7 +58,7 @@ fn make(shared: &Shared) -> Bytes {
         (busiest.routes(&shared.stats, MAX_TOLD), busiest.served(&shared.stats, MAX_TOLD))
     };
     write_counters(&mut text, &routes);
-    write_gauges(&mut text, &shared.stats.rows_over(Over::Minute, &shared.table()), &routes);
+    write_gauges(&mut text, &shared.stats.rows_over(RateWindow::Minute, &shared.table()), &routes);
     write_served(&mut text, &served);
     write_clients(&mut text, shared);
     write_replicas(&mut text, shared);
@@ -65,7 +67,7 @@ fn make(shared: &Shared) -> Bytes {
 }
 
 /// The counters of routes, as this server counted them.
-fn write_counters(text: &mut String, routes: &Told<Counted, Counted>) {
+fn write_counters(text: &mut String, routes: &TopWithRest<RouteCounters, RouteCounters>) {
     let mut families = [
         ("damper_calls_total", "Calls reported by services to this replica."),
         ("damper_attempts_total", "Sends reported by services to this replica, first ones included."),
@@ -103,7 +105,11 @@ fn write_counters(text: &mut String, routes: &Told<Counted, Counted>) {
 }
 
 /// Where the gates of routes stand, how long their calls take, and what applies to them.
-fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Counted>) {
+fn write_gauges(
+    text: &mut String,
+    rows: &[Arc<RouteSummary>],
+    routes: &TopWithRest<RouteCounters, RouteCounters>,
+) {
     let mut families = [
         ("damper_route_clients", "Processes connected to any replica that report the route."),
         ("damper_breaker_refuses", "Processes whose retry breaker refuses retries of the route."),
@@ -119,7 +125,7 @@ fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Cou
     .map(Family::gauge);
     let [clients, breaker, budget, circuit, killed, mode, seconds] = &mut families;
     let told = routes.names(|counted| &counted.route);
-    let (each, others): (Vec<&Row>, Vec<&Row>) =
+    let (each, others): (Vec<&RouteSummary>, Vec<&RouteSummary>) =
         rows.iter().map(|row| &**row).partition(|row| told.contains(&row.route));
     if !others.is_empty() {
         let labels = route_labels(Route::others().names());
@@ -135,7 +141,7 @@ fn write_gauges(text: &mut String, rows: &[Arc<Row>], routes: &Told<Counted, Cou
             mode.add(&format!("{labels},mode=\"{name}\""), count);
         }
     }
-    for Row { route, stats } in each {
+    for RouteSummary { route, stats } in each {
         let labels = route_labels(route.names());
         clients.add(&labels, stats.clients);
         breaker.add(&labels, stats.breaker_refuses);
@@ -165,7 +171,7 @@ fn mode_name(stats: &v1::RouteStats) -> &'static str {
 }
 
 /// The counters of what services serve.
-fn write_served(text: &mut String, told: &Told<(Method, Served), Served>) {
+fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), ServedCounters>) {
     let mut families = [
         ("damper_served_requests_total", "Requests that services received, by who repeated them."),
         ("damper_shed_repeats_total", "Repeats that a repeat limit refused."),
@@ -256,7 +262,7 @@ impl ClientFigures {
             |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= shared.settings.lags_after);
         let sessions = shared.hub.own();
         // Once per class: it is a look at every rule.
-        let mut lacking: HashMap<&Class, bool> = HashMap::new();
+        let mut lacking: HashMap<&ClientGroup, bool> = HashMap::new();
         let mut figures = Self::default();
         for session in &sessions {
             let progress = session.progress();

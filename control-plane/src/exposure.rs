@@ -5,10 +5,10 @@
 //! the metrics port has is read only: there it takes TLS, or word that it may be read. Where the port is guarded the way
 //! to etcd must be, too: whoever sits there reads the hashes of tokens and the cluster key, and writes policy.
 
-use crate::settings::{Auth, Settings};
+use crate::settings::{Auth, ServerConfig};
 
 /// What is open, each with the ways to guard it; empty = nothing.
-pub(crate) fn problems(settings: &Settings) -> Vec<String> {
+pub(crate) fn problems(settings: &ServerConfig) -> Vec<String> {
     let mut problems = Vec::new();
     let open = |address: std::net::SocketAddr| !address.ip().is_loopback();
     let listen = settings.listen;
@@ -55,7 +55,7 @@ mod tests {
 
     fn told(store: &str, auth: Auth, listen: &str) -> Vec<String> {
         let store = store.parse().unwrap();
-        problems(&Settings { auth, listen: listen.parse().unwrap(), ..Settings::new(store) })
+        problems(&ServerConfig { auth, listen: listen.parse().unwrap(), ..ServerConfig::new(store) })
     }
 
     #[test]

@@ -3,28 +3,35 @@
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::paging::Digest;
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 /// What is listed: each said part must be equal, the text must be part of any name.
-pub(crate) struct Filter {
+pub(crate) struct ListFilter {
     wire: v1::RuleFilter,
 }
 
-impl Filter {
-    pub(crate) fn new(wire: Option<v1::RuleFilter>) -> Result<Self, Error> {
+impl ListFilter {
+    pub(crate) fn new(wire: Option<v1::RuleFilter>) -> Result<Self, ApiError> {
         let wire = wire.unwrap_or_default();
         match wire.mode.map(v1::Mode::try_from) {
-            Some(Err(_)) => Err(Error::fault("filter.mode", "is not known: off, observe or enforce")),
+            Some(Err(_)) => Err(ApiError::fault("filter.mode", "is not known: off, observe or enforce")),
             _ => Ok(Self { wire }),
         }
     }
 
     /// A filter of things that have no mode.
-    pub(crate) fn without_mode(path: &str, wire: Option<v1::RuleFilter>, what: &str) -> Result<Self, Error> {
+    pub(crate) fn without_mode(
+        path: &str,
+        wire: Option<v1::RuleFilter>,
+        what: &str,
+    ) -> Result<Self, ApiError> {
         if wire.as_ref().is_some_and(|filter| filter.mode.is_some()) {
-            return Err(Error::fault(&format!("{path}.mode"), format!("is not for {what}, they have none")));
+            return Err(ApiError::fault(
+                &format!("{path}.mode"),
+                format!("is not for {what}, they have none"),
+            ));
         }
         Self::new(wire)
     }
@@ -45,7 +52,7 @@ impl Filter {
     }
 
     /// Whether a route is listed: by its names, and the mode and the owner of its rule.
-    pub(crate) fn accepts_route(&self, table: &TableView, names: [&str; 4], stats: &v1::RouteStats) -> bool {
+    pub(crate) fn accepts_route(&self, table: &Snapshot, names: [&str; 4], stats: &v1::RouteStats) -> bool {
         let owned = || {
             let pattern = stats.rule.as_ref().and_then(|rule| convert::pattern(rule).ok());
             let stored = pattern.and_then(|pattern| table.stored(&pattern));

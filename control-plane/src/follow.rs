@@ -18,8 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
 use crate::metrics::Metrics;
 use crate::standing::{Standing, Unaccepted, identify};
-use crate::store::{Change, Error, Identity, Store, Watch};
-use crate::table::{HeldKills, NotHeld, TableView};
+use crate::store::{Change, Identity, Store, StoreError, Watch};
+use crate::table::{HeldKills, NotHeld, Snapshot};
 
 const ASK_EVERY: Duration = Duration::from_secs(3);
 const ANSWER_WITHIN: Duration = Duration::from_secs(4);
@@ -34,10 +34,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const SILENT_ASKS: u32 = 2;
 
 /// The task's state.
-pub(crate) struct Follower {
+pub(crate) struct StoreWatcher {
     store: Arc<dyn Store>,
-    view: TableView,
-    publish: watch::Sender<Arc<TableView>>,
+    view: Snapshot,
+    publish: watch::Sender<Arc<Snapshot>>,
     /// A client knows more than the table.
     looks: mpsc::Receiver<()>,
     /// Kills that the store cannot take now.
@@ -55,7 +55,7 @@ pub(crate) enum Hold {
     Take {
         kills: Vec<v1::HeldKill>,
         /// Gets the table that has them so.
-        answer: Option<oneshot::Sender<Result<Arc<TableView>, NotHeld>>>,
+        answer: Option<oneshot::Sender<Result<Arc<Snapshot>, NotHeld>>>,
     },
     /// The store has had one by this revision.
     Stored { pattern: Pattern, at: SystemTime, revision: u64 },
@@ -69,15 +69,15 @@ enum Ended {
     Table,
 }
 
-impl Follower {
+impl StoreWatcher {
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        publish: watch::Sender<Arc<TableView>>,
+        publish: watch::Sender<Arc<Snapshot>>,
         looks: mpsc::Receiver<()>,
         holds: mpsc::Receiver<Hold>,
         metrics: Metrics,
     ) -> Self {
-        let view = TableView::clone(&publish.borrow());
+        let view = Snapshot::clone(&publish.borrow());
         let held = Arc::default();
         Self { store, view, publish, looks, holds, held, metrics, looked: None, silent_asks: 0 }
     }
@@ -114,7 +114,7 @@ impl Follower {
     }
 
     /// Takes a change, and those that are ready behind it.
-    fn take(&mut self, first: Option<Result<Change, Error>>, changes: &mut Watch) -> Result<(), Ended> {
+    fn take(&mut self, first: Option<Result<Change, StoreError>>, changes: &mut Watch) -> Result<(), Ended> {
         let mut next = first;
         for _ in 0..BURST {
             match next {
@@ -185,7 +185,7 @@ impl Follower {
                 }
                 self.publish();
             }
-            Ok(Err(Error::Replaced { .. } | Error::Compacted { .. })) => return Err(Ended::Table),
+            Ok(Err(StoreError::Replaced { .. } | StoreError::Compacted { .. })) => return Err(Ended::Table),
             Ok(Err(error)) => self.went_away(&error.to_string()),
             Err(_) => self.went_away("no answer in time"),
         }
@@ -264,18 +264,18 @@ impl Follower {
     }
 
     /// Reads the store that was identified.
-    async fn read(&mut self, found: &Identity) -> Result<TableView, String> {
+    async fn read(&mut self, found: &Identity) -> Result<Snapshot, String> {
         let store = self.store.clone();
         let reading = async move { timeout(LOAD_WITHIN, store.load()).await };
         let state = self.holding_kills(reading).await;
         let state = state.map_err(|_| "no answer in time".to_owned())?.map_err(|error| error.to_string())?;
         match state.epoch == found.epoch && state.revision >= found.revision {
-            true => Ok(TableView::of(&state)),
+            true => Ok(Snapshot::of(&state)),
             false => Err("the store changed its identity while it was read".to_owned()),
         }
     }
 
-    fn go_on_from(&mut self, view: TableView) {
+    fn go_on_from(&mut self, view: Snapshot) {
         if self.view.unaccepted.is_some() || view.epoch() != self.view.epoch() {
             let (epoch, revision) = (view.epoch(), view.revision());
             tracing::warn!(%epoch, revision, known = %self.view.epoch(), "going on from the store");

@@ -12,20 +12,20 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use damper_core::lint::codes::{self, Known};
+use damper_core::lint::codes::{self, FindingCode};
 use damper_core::lint::{self, Severity};
 use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::v1;
 
 use crate::shared::Shared;
-use crate::stats::{Over, Row};
-use crate::table::{Exceeded, Guards};
+use crate::stats::{RateWindow, RouteSummary};
+use crate::table::{CeilingExceeded, GuardTable};
 
 /// The most findings in one answer.
 const MAX_FINDINGS: usize = 1000;
 
 /// A finding of this code.
-pub(crate) fn finding(known: Known, subject: &str, field: &str, message: String) -> v1::Finding {
+pub(crate) fn finding(known: FindingCode, subject: &str, field: &str, message: String) -> v1::Finding {
     told(subject, lint::Finding::new(known, field, message))
 }
 
@@ -49,7 +49,7 @@ fn told(subject: &str, found: lint::Finding) -> v1::Finding {
 /// How much is called at present, for findings that go by it: looked at only if there is one.
 pub(crate) struct Traffic<'a> {
     shared: &'a Shared,
-    rows: OnceCell<Arc<[Arc<Row>]>>,
+    rows: OnceCell<Arc<[Arc<RouteSummary>]>>,
 }
 
 impl<'a> Traffic<'a> {
@@ -57,8 +57,8 @@ impl<'a> Traffic<'a> {
         Self { shared, rows: OnceCell::new() }
     }
 
-    fn rows(&self) -> &[Arc<Row>] {
-        self.rows.get_or_init(|| self.shared.stats.rows_over(Over::default(), &self.shared.table()))
+    fn rows(&self) -> &[Arc<RouteSummary>] {
+        self.rows.get_or_init(|| self.shared.stats.rows_over(RateWindow::default(), &self.shared.table()))
     }
 
     /// Calls per second and process on the busiest route of a pattern, rounded up; none where none is known.
@@ -70,9 +70,9 @@ impl<'a> Traffic<'a> {
         calls.reduce(f64::max).map(|calls| calls.ceil() as u32)
     }
 
-    fn context(&self, rule: &Rule) -> lint::Context {
+    fn context(&self, rule: &Rule) -> lint::LintContext {
         let calls_per_s = if lint::goes_by_traffic(rule) { self.busiest(rule.pattern()) } else { None };
-        lint::Context { calls_per_s }
+        lint::LintContext { calls_per_s }
     }
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn of_rule_itself(
 
 /// Everything about a rule that deserves a look where it is written, but for the chain.
 pub(crate) fn of_rule<'a>(
-    guards: &'a Guards,
+    guards: &'a GuardTable,
     rule: &'a Rule,
     traffic: &Traffic<'_>,
     reach: &v1::RuleReach,
@@ -112,12 +112,12 @@ fn lacking(subject: &str, reach: &v1::RuleReach, so: &str) -> Option<v1::Finding
 
 /// Findings up to a bound; beyond it they are counted.
 #[derive(Default)]
-pub(crate) struct Findings {
+pub(crate) struct FindingList {
     told: usize,
     untold: usize,
 }
 
-impl Findings {
+impl FindingList {
     /// Findings that are all of an answer.
     pub(crate) fn all(found: impl IntoIterator<Item = v1::Finding>) -> Vec<v1::Finding> {
         let mut findings = Self::default();
@@ -156,10 +156,10 @@ impl Findings {
 }
 
 /// Refuses a rule that is never in force as it stands: every setting that a guard around it does not allow.
-pub(crate) fn refuse(guards: &Guards, rule: &Rule) -> Result<(), Faults> {
+pub(crate) fn refuse(guards: &GuardTable, rule: &Rule) -> Result<(), Faults> {
     let mut faults = Faults::none();
     for exceeded in guards.exceeded_by(rule).filter(|exceeded| exceeded.is_whole(rule)) {
-        let Exceeded { excess, .. } = &exceeded;
+        let CeilingExceeded { excess, .. } = &exceeded;
         let guard = exceeded.guard_in_words();
         faults.add(format!("policy.{}", excess.field), format!("{}, the ceiling of {guard}", excess.problem));
     }
@@ -167,11 +167,11 @@ pub(crate) fn refuse(guards: &Guards, rule: &Rule) -> Result<(), Faults> {
 }
 
 /// Every setting of a rule that guards cut.
-pub(crate) fn cuts<'a>(guards: &'a Guards, rule: &'a Rule) -> impl Iterator<Item = v1::Finding> + 'a {
+pub(crate) fn cuts<'a>(guards: &'a GuardTable, rule: &'a Rule) -> impl Iterator<Item = v1::Finding> + 'a {
     guards.exceeded_by(rule).map(|exceeded| cut(&exceeded, rule))
 }
 
 /// One setting that a guard cuts.
-pub(crate) fn cut(Exceeded { guard, excess }: &Exceeded, rule: &Rule) -> v1::Finding {
+pub(crate) fn cut(CeilingExceeded { guard, excess }: &CeilingExceeded, rule: &Rule) -> v1::Finding {
     told(&rule.pattern().to_string(), lint::cut(guard, excess, rule))
 }

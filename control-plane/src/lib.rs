@@ -56,6 +56,6 @@ pub use limits::{Limits, Rate};
 pub use server::{ServeError, Server, StartError};
 pub use settings::{
     AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
-    MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, RetentionTooShort, Settings, StoreUrl,
+    MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, RetentionTooShort, ServerConfig, StoreUrl,
 };
-pub use tls::{ClientCertificates, Pem, Tls};
+pub use tls::{ClientCertificates, Pem, TlsConfig};

@@ -11,7 +11,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use tonic::{Code, Status};
 
 use crate::limits::Limit;
-use crate::table::TableView;
+use crate::table::Snapshot;
 use crate::tls::HandshakeFailure;
 
 /// Handles to what is counted; clones share it.
@@ -108,7 +108,7 @@ impl Metrics {
     }
 
     /// The table was published.
-    pub(crate) fn table(&self, view: &TableView) {
+    pub(crate) fn table(&self, view: &Snapshot) {
         self.revision.set(view.revision() as f64);
         self.rules.set(view.len() as f64);
         self.guards.set(view.guards().len() as f64);

@@ -7,16 +7,16 @@ use damper_core::lint::codes;
 use damper_proto::v1;
 
 use crate::judgement;
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 
 /// That what is changed or removed belongs to somebody whom the author does not name. What the new rule or guard says
 /// does not count: who writes back what was read names its owner without having thought of it.
-pub(crate) fn finding(table: &TableView, subject: &Subject, said: &str) -> Option<v1::Finding> {
+pub(crate) fn finding(table: &Snapshot, subject: &ResourceKey, said: &str) -> Option<v1::Finding> {
     let owner = table.owner_of(subject);
     if owner.is_empty() || owner == said {
         return None;
     }
-    let kind = if matches!(subject, Subject::Guard(_)) { "guard" } else { "rule" };
+    let kind = if matches!(subject, ResourceKey::Guard(_)) { "guard" } else { "rule" };
     let message = format!(
         "the {kind} is in the set of {owner}: the next `damper apply --owner {owner}` undoes this change"
     );

@@ -5,7 +5,7 @@
 
 use damper_core::Pattern;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::store::key;
 use crate::table::decoded;
 
@@ -15,11 +15,11 @@ const MAX_SIZE: u32 = 1000;
 pub(crate) const PAGE_BYTES: usize = 256 << 10;
 
 /// How many entries a page has.
-pub(crate) fn size(asked: u32) -> Result<usize, Error> {
+pub(crate) fn size(asked: u32) -> Result<usize, ApiError> {
     match asked {
         0 => Ok(DEFAULT_SIZE as usize),
         1..=MAX_SIZE => Ok(asked as usize),
-        _ => Err(Error::fault("page_size", format!("{asked} is not in 0 to {MAX_SIZE}"))),
+        _ => Err(ApiError::fault("page_size", format!("{asked} is not in 0 to {MAX_SIZE}"))),
     }
 }
 
@@ -29,11 +29,11 @@ pub(crate) fn token<const N: usize>(filter: u64, last: [&str; N]) -> String {
 }
 
 /// The last key before the page; none for the first.
-pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[String; N]>, Error> {
+pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[String; N]>, ApiError> {
     if token.is_empty() {
         return Ok(None);
     }
-    let bad = || Error::fault("page_token", "not a token of a list with this filter");
+    let bad = || ApiError::fault("page_token", "not a token of a list with this filter");
     let (digest, last) = token.split_once('/').ok_or_else(bad)?;
     if digest != format!("{filter:016x}") {
         return Err(bad());
@@ -43,10 +43,10 @@ pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[
 }
 
 /// The same as a pattern.
-pub(crate) fn start_pattern(filter: u64, token: &str) -> Result<Option<Pattern>, Error> {
+pub(crate) fn start_pattern(filter: u64, token: &str) -> Result<Option<Pattern>, ApiError> {
     let Some([caller, cluster, callee, method]) = start(filter, token)? else { return Ok(None) };
     let parsed = Pattern::parse(&caller, &cluster, &callee, &method);
-    parsed.map(Some).map_err(|_| Error::fault("page_token", "not a token of this list"))
+    parsed.map(Some).map_err(|_| ApiError::fault("page_token", "not a token of this list"))
 }
 
 /// The entries of one page, and whether there are more: a page ends at its size in entries or in bytes.

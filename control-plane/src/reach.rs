@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use damper_core::{Pattern, RouteKey, Rule};
 use damper_proto::v1;
 
-use crate::delivery::{Delivered, Delivery};
+use crate::delivery::{Delivery, DeliveryCounts};
 use crate::shared::Shared;
 
 /// How many near names are told.
@@ -15,14 +15,14 @@ const NEAREST: usize = 3;
 const MAX_DISTANCE: usize = 3;
 
 /// The known routes and connected clients at one moment.
-pub(crate) struct Survey {
+pub(crate) struct ReachSurvey {
     routes: Vec<Arc<RouteKey>>,
     delivery: Delivery,
     /// Known names, by the part of a pattern.
     known: OnceLock<[BTreeSet<String>; 4]>,
 }
 
-impl Survey {
+impl ReachSurvey {
     pub(crate) fn of(shared: &Shared) -> Self {
         Self {
             routes: shared.stats.keys(),
@@ -49,7 +49,7 @@ impl Survey {
         self.told(patterns, self.delivery.killed(patterns))
     }
 
-    fn told(&self, patterns: &[Pattern], delivered: Delivered) -> v1::RuleReach {
+    fn told(&self, patterns: &[Pattern], delivered: DeliveryCounts) -> v1::RuleReach {
         let matches = |route: &&Arc<RouteKey>| patterns.iter().any(|pattern| pattern.matches(route));
         let routes = self.routes.iter().filter(matches).count();
         v1::RuleReach {

@@ -6,54 +6,56 @@ use std::time::SystemTime;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 
-use crate::by_hand::Beside;
-use crate::chain::Amplified;
-use crate::errors::Error;
-use crate::requests::{Asked, Done, all_or, check_expected, check_options, first_answer, read_key, write};
+use crate::by_hand::Effects;
+use crate::chain::AmplificationChange;
+use crate::errors::ApiError;
+use crate::requests::{
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, read_key, write,
+};
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 use crate::writer::ProposedEdit;
 
 /// What a removal came to.
-pub(crate) struct Removed {
+pub(crate) struct DeletionResult {
     pub(crate) revision: u64,
     pub(crate) findings: Vec<v1::Finding>,
     /// What it does to what repeating can add; none of a guard.
-    pub(crate) amplified: Option<Amplified>,
+    pub(crate) amplified: Option<AmplificationChange>,
 }
 
 /// Removes what has this key; `kind` says what that is.
 pub(crate) async fn remove(
     shared: &Arc<Shared>,
-    asked: &Asked,
+    asked: &WriteRequest,
     key: Option<&v1::Pattern>,
     expected: Option<u64>,
-    kind: fn(Pattern) -> Subject,
-) -> Result<Removed, Error> {
+    kind: fn(Pattern) -> ResourceKey,
+) -> Result<DeletionResult, ApiError> {
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
-    let subject = kind(all_or(read_key("key", key).map_err(Error::Faults), faults)?);
+    let subject = kind(all_or(read_key("key", key).map_err(ApiError::Faults), faults)?);
     asked.permit([&subject])?;
-    let removal = Removal { shared, asked, subject, expected };
+    let removal = Deletion { shared, asked, subject, expected };
     if let Some(first) = first_answer(shared, asked).await? {
         return removal.again(&first).await;
     }
     removal.carry_out().await
 }
 
-struct Removal<'a> {
+struct Deletion<'a> {
     shared: &'a Arc<Shared>,
-    asked: &'a Asked,
-    subject: Subject,
+    asked: &'a WriteRequest,
+    subject: ResourceKey,
     expected: Option<u64>,
 }
 
-impl Removal<'_> {
-    async fn carry_out(&self) -> Result<Removed, Error> {
+impl Deletion<'_> {
+    async fn carry_out(&self) -> Result<DeletionResult, ApiError> {
         let Self { shared, asked, subject, expected } = self;
         let table = shared.table();
         let beside = self.judge(&table).await?;
-        beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(Error::Faults)?;
+        beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
         if asked.options.validate_only {
             check_expected(&table, subject, *expected)?;
             table.revision_of(subject).ok_or_else(|| self.missing())?;
@@ -67,32 +69,36 @@ impl Removal<'_> {
     }
 
     /// The answer to a request that was carried out before.
-    async fn again(&self, first: &Done) -> Result<Removed, Error> {
+    async fn again(&self, first: &CompletedWrite) -> Result<DeletionResult, ApiError> {
         let beside = self.judge(&first.before).await?;
         self.done(first, beside)
     }
 
-    fn done(&self, Done { committed, .. }: &Done, beside: Beside) -> Result<Removed, Error> {
+    fn done(
+        &self,
+        CompletedWrite { committed, .. }: &CompletedWrite,
+        beside: Effects,
+    ) -> Result<DeletionResult, ApiError> {
         if committed.unchanged {
             return Err(self.missing());
         }
         Ok(self.removed(committed.revision, beside))
     }
 
-    fn removed(&self, revision: u64, mut beside: Beside) -> Removed {
+    fn removed(&self, revision: u64, mut beside: Effects) -> DeletionResult {
         let amplified = beside.amplified.take();
-        Removed { revision, findings: beside.findings(&self.subject).collect(), amplified }
+        DeletionResult { revision, findings: beside.findings(&self.subject).collect(), amplified }
     }
 
-    async fn judge(&self, table: &Arc<TableView>) -> Result<Beside, Error> {
-        Beside::of(self.shared, self.asked, table, (&self.subject, true), &self.edit()).await
+    async fn judge(&self, table: &Arc<Snapshot>) -> Result<Effects, ApiError> {
+        Effects::of(self.shared, self.asked, table, (&self.subject, true), &self.edit()).await
     }
 
     fn edit(&self) -> ProposedEdit {
         ProposedEdit { key: self.subject.key(), value: None, expected: self.expected }
     }
 
-    fn missing(&self) -> Error {
-        Error::NotFound(format!("there is no {}", self.subject))
+    fn missing(&self) -> ApiError {
+        ApiError::NotFound(format!("there is no {}", self.subject))
     }
 }

@@ -10,17 +10,17 @@ use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
 use tonic::Request;
 
-use crate::access::{Caller, Denied, Role};
-use crate::connection::Peer;
-use crate::errors::{Current, Error};
+use crate::access::{AccessDenied, Caller, Role};
+use crate::connection::ConnectionInfo;
+use crate::errors::{ApiError, Current};
 use crate::history;
 use crate::limits::Limit;
 use crate::limits::layer::identity;
 use crate::paging::Digest;
 use crate::shared::Shared;
 use crate::store;
-use crate::table::{KILLS, Subject, TableView};
-use crate::writer::{Committed, Entries, Judge, Proposal, ProposedEdit, Refusal};
+use crate::table::{KILLS, ResourceKey, Snapshot};
+use crate::writer::{Committed, EditPlanner, EntriesView, Proposal, ProposeError, ProposedEdit};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 const MAX_REASON_BYTES: usize = 1024;
@@ -64,7 +64,7 @@ pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Resu
 }
 
 /// Subjects in one line, for the log.
-pub(crate) fn listed(subjects: &[Subject]) -> String {
+pub(crate) fn listed(subjects: &[ResourceKey]) -> String {
     subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
@@ -91,13 +91,13 @@ pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut
 }
 
 /// Joins the faults of the parts of a request.
-pub(crate) fn all_or<T>(parts: Result<T, Error>, options: Faults) -> Result<T, Error> {
+pub(crate) fn all_or<T>(parts: Result<T, ApiError>, options: Faults) -> Result<T, ApiError> {
     match parts {
         Ok(value) if options.is_empty() => Ok(value),
-        Ok(_) => Err(Error::Faults(options)),
-        Err(Error::Faults(mut faults)) => {
+        Ok(_) => Err(ApiError::Faults(options)),
+        Err(ApiError::Faults(mut faults)) => {
             faults.nest("", options);
-            Err(Error::Faults(faults))
+            Err(ApiError::Faults(faults))
         }
         Err(other) => Err(other),
     }
@@ -105,17 +105,17 @@ pub(crate) fn all_or<T>(parts: Result<T, Error>, options: Faults) -> Result<T, E
 
 /// A write as it was asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct WriteRequest {
     pub(crate) options: v1::WriteOptions,
     digest: Digest,
-    by: Asker,
+    by: Requester,
     /// How long the writer may be busy with others before it is refused.
     taken_within: Duration,
 }
 
 /// Who asks, and from where.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub(crate) caller: Caller,
     /// The address; empty = unknown, or the server itself.
     pub(crate) address: String,
@@ -123,9 +123,9 @@ pub(crate) struct Asker {
     identity: String,
 }
 
-impl Asker {
+impl Requester {
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
-        let peer = request.extensions().get::<Peer>();
+        let peer = request.extensions().get::<ConnectionInfo>();
         let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
         let caller = Caller::of(request);
         let identity = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
@@ -138,14 +138,14 @@ impl Asker {
     }
 }
 
-impl Asked {
+impl WriteRequest {
     /// Takes a request apart. `operation` and the request together make it recognisable.
     pub(crate) fn read<T: prost::Message>(
         operation: &str,
         request: Request<T>,
         options: impl FnOnce(&mut T) -> Option<v1::WriteOptions>,
     ) -> (Self, T) {
-        let by = Asker::of(&request);
+        let by = Requester::of(&request);
         let mut request = request.into_inner();
         let mut digest = Digest::new();
         digest.add(operation.as_bytes());
@@ -155,7 +155,7 @@ impl Asked {
     }
 
     /// The same of a request that came in parts.
-    pub(crate) fn of_parts(mut options: v1::WriteOptions, digest: Digest, by: Asker) -> Self {
+    pub(crate) fn of_parts(mut options: v1::WriteOptions, digest: Digest, by: Requester) -> Self {
         if options.author.is_empty() {
             by.caller.name().clone_into(&mut options.author);
         }
@@ -169,7 +169,7 @@ impl Asked {
 
     /// What the server does by itself.
     pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
-        Self::of_parts(options, Digest::new(), Asker::itself())
+        Self::of_parts(options, Digest::new(), Requester::itself())
     }
 
     /// Who asks, as far as it was proven.
@@ -189,13 +189,16 @@ impl Asked {
 
     /// Whether who asks may change these, in the way that was asked for. It is looked at again when it is written; what
     /// is only tried is looked at here alone.
-    pub(crate) fn permit<'s>(&self, subjects: impl IntoIterator<Item = &'s Subject>) -> Result<(), Error> {
+    pub(crate) fn permit<'s>(
+        &self,
+        subjects: impl IntoIterator<Item = &'s ResourceKey>,
+    ) -> Result<(), ApiError> {
         self.permit_options()?;
         subjects.into_iter().try_for_each(|subject| self.by.caller.permit_write(subject))?;
         Ok(())
     }
 
-    fn permit_options(&self) -> Result<(), Denied> {
+    fn permit_options(&self) -> Result<(), AccessDenied> {
         let v1::WriteOptions { force, take_over, prune, .. } = &self.options;
         let is_everything = *prune == i32::from(v1::Prune::Everything);
         if *force || *take_over || is_everything {
@@ -205,16 +208,16 @@ impl Asked {
     }
 
     /// The same of keys of the store. What is no rule, guard or kill is asked for by methods that are for admins.
-    fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), Error> {
+    fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
         if matches!(self.by.caller, Caller::Anybody) {
             return Ok(());
         }
-        let subjects: Vec<Subject> = keys.into_iter().filter_map(Subject::of_key).collect();
+        let subjects: Vec<ResourceKey> = keys.into_iter().filter_map(ResourceKey::of_key).collect();
         self.permit(&subjects)
     }
 
     /// Tells the log of a change of rules and guards. What sets kills and creates tokens tells of them itself.
-    fn log(&self, first: Option<(Subject, bool)>, others: usize, revision: u64) {
+    fn log(&self, first: Option<(ResourceKey, bool)>, others: usize, revision: u64) {
         let Some((first, is_removed)) = first else { return };
         let v1::WriteOptions { author, reason, .. } = &self.options;
         let (what, principal) = (if is_removed { "deleted" } else { "written" }, self.principal());
@@ -239,32 +242,32 @@ impl Asked {
 }
 
 /// A write that was carried out, now or when it was first asked for.
-pub(crate) struct Done {
+pub(crate) struct CompletedWrite {
     pub(crate) committed: Committed,
     /// What it was decided over: of a repeated request what was there right before it.
-    pub(crate) before: Arc<TableView>,
+    pub(crate) before: Arc<Snapshot>,
     /// What was there right after it, or a little later; of a repeated request never later.
-    pub(crate) after: Arc<TableView>,
+    pub(crate) after: Arc<Snapshot>,
 }
 
 /// Has edits written that were decided over a table, and waits until the table of this replica shows them.
 pub(crate) async fn write(
     shared: &Shared,
-    asked: &Asked,
-    before: &Arc<TableView>,
+    asked: &WriteRequest,
+    before: &Arc<Snapshot>,
     at: SystemTime,
     edits: Vec<ProposedEdit>,
-) -> Result<Done, Error> {
+) -> Result<CompletedWrite, ApiError> {
     commit(shared, asked, before, asked.proposal(at, edits)).await
 }
 
 /// The same for any proposal.
 pub(crate) async fn commit(
     shared: &Shared,
-    asked: &Asked,
-    before: &Arc<TableView>,
+    asked: &WriteRequest,
+    before: &Arc<Snapshot>,
     mut proposal: Proposal,
-) -> Result<Done, Error> {
+) -> Result<CompletedWrite, ApiError> {
     asked.by.caller.check_in_force(&shared.table(), SystemTime::now())?;
     asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
     if !asked.by.identity.is_empty() {
@@ -274,17 +277,17 @@ pub(crate) async fn commit(
         shared.limiter.admit_bytes(&asked.by.identity, bytes)?;
     }
     if let Some(judge) = proposal.judge.take() {
-        proposal.judge = Some(Arc::new(Permitted { judge, asked: asked.clone() }));
+        proposal.judge = Some(Arc::new(AuthorizedEdits { judge, asked: asked.clone() }));
     }
     let mut rules_and_guards = proposal.edits.iter().filter_map(|edit| {
-        let subject = Subject::of_key(&edit.key)?;
-        (!matches!(subject, Subject::Kill(_))).then_some((subject, edit.value.is_none()))
+        let subject = ResourceKey::of_key(&edit.key)?;
+        (!matches!(subject, ResourceKey::Kill(_))).then_some((subject, edit.value.is_none()))
     });
     let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
     let committed = match shared.writer.propose_within(asked.taken_within, proposal).await {
-        Err(Refusal::Judged { entries }) => {
+        Err(ProposeError::Judged { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
-            return Err(Error::Judged(entries));
+            return Err(ApiError::Judged(entries));
         }
         done => done?,
     };
@@ -301,24 +304,24 @@ pub(crate) async fn commit(
         }
     };
     if !committed.repeated {
-        return Ok(Done { committed, before: before.clone(), after });
+        return Ok(CompletedWrite { committed, before: before.clone(), after });
     }
     let committed = with_keys(shared, committed).await?;
     let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
     let before = history::as_it_was(shared, &after, found).await?;
     let after = history::as_it_was(shared, &after, committed.revision).await?;
-    Ok(Done { committed, before, after })
+    Ok(CompletedWrite { committed, before, after })
 }
 
 /// The first answer to a request of many keys, of which the writer does not remember the keys: the history has them, as
 /// far as it reaches.
-async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committed, Error> {
+async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committed, ApiError> {
     if committed.unchanged || !committed.keys.is_empty() {
         return Ok(committed);
     }
     let revision = committed.revision;
     let changes = match shared.store.changes(revision - 1, revision).await {
-        Err(store::Error::Compacted { .. }) => Vec::new(),
+        Err(store::StoreError::Compacted { .. }) => Vec::new(),
         changes => changes?,
     };
     let edits = changes.into_iter().flat_map(|change| change.edits);
@@ -328,13 +331,13 @@ async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committe
 
 /// A judge who may add edits, but only such as who asks may make.
 #[derive(Debug)]
-struct Permitted {
-    judge: Arc<dyn Judge>,
-    asked: Asked,
+struct AuthorizedEdits {
+    judge: Arc<dyn EditPlanner>,
+    asked: WriteRequest,
 }
 
-impl Judge for Permitted {
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+impl EditPlanner for AuthorizedEdits {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let edits = self.judge.edits(entries)?;
         let keys = edits.iter().map(|edit| edit.key.as_str());
         let denied: Vec<String> =
@@ -345,7 +348,10 @@ impl Judge for Permitted {
 
 /// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
 /// the request is judged: it may have been acceptable then and be so no longer.
-pub(crate) async fn first_answer(shared: &Shared, asked: &Asked) -> Result<Option<Done>, Error> {
+pub(crate) async fn first_answer(
+    shared: &Shared,
+    asked: &WriteRequest,
+) -> Result<Option<CompletedWrite>, ApiError> {
     if asked.options.request_id.is_empty() || asked.options.validate_only {
         return Ok(None);
     }
@@ -354,26 +360,26 @@ pub(crate) async fn first_answer(shared: &Shared, asked: &Asked) -> Result<Optio
     let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
     match commit(shared, asked, &shared.table(), proposal).await {
         Ok(done) => Ok(Some(done)),
-        Err(Error::Moved { .. }) => Ok(None),
+        Err(ApiError::Moved { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Checks an expected revision against the table, for a write that is only tried.
 pub(crate) fn check_expected(
-    table: &TableView,
-    subject: &Subject,
+    table: &Snapshot,
+    subject: &ResourceKey,
     expected: Option<u64>,
-) -> Result<(), Error> {
+) -> Result<(), ApiError> {
     let revision = table.revision_of(subject).unwrap_or(0);
     if expected.is_none_or(|expected| expected == revision) {
         return Ok(());
     }
-    Err(Error::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
+    Err(ApiError::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
 }
 
 /// There would be more rules or guards than are allowed.
-pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> Error {
+pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> ApiError {
     let what = limit.name();
-    Error::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
+    ApiError::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
 }

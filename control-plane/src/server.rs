@@ -22,13 +22,13 @@ use tonic_health::ServingStatus;
 pub use self::error::{ServeError, StartError};
 use self::opening::{keychain, listen, open, read};
 use self::routes::{report_health, routes};
-pub(crate) use self::tasks::{Opened, Tasks, start};
-use crate::connection::{Patience, Port};
+pub(crate) use self::tasks::{OpenedServer, Tasks, start};
+use crate::connection::{Listener, RequestTimeouts};
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
-use crate::settings::Settings;
+use crate::settings::ServerConfig;
 use crate::shared::Shared;
-use crate::store::{Presence, Store};
+use crate::store::{Membership, Store};
 use crate::{access, http, replicas};
 
 /// How long health may be watched by one request: whoever watches need not say who asks.
@@ -42,7 +42,7 @@ pub struct Server {
     local: SocketAddr,
     metrics: Option<(TcpListener, SocketAddr)>,
     tasks: Tasks,
-    presence: Option<Presence>,
+    presence: Option<Membership>,
 }
 
 impl std::fmt::Debug for Server {
@@ -57,7 +57,7 @@ impl Server {
     ///
     /// # Errors
     /// What would keep the server from starting.
-    pub fn check(settings: &Settings) -> Result<(), StartError> {
+    pub fn check(settings: &ServerConfig) -> Result<(), StartError> {
         let tls = keychain(settings, &Metrics::new())?;
         // A server starts with it all the same: the next one may come while it runs.
         if let Some(problem) = tls.as_ref().and_then(|tls| tls.validity().problem(SystemTime::now())) {
@@ -72,7 +72,7 @@ impl Server {
     /// # Errors
     /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
     /// the store.
-    pub async fn bind(settings: Settings) -> Result<Self, StartError> {
+    pub async fn bind(settings: ServerConfig) -> Result<Self, StartError> {
         let own = Metrics::new();
         let tls = keychain(&settings, &own)?;
         let (listener, local) = listen(settings.listen).await?;
@@ -83,7 +83,7 @@ impl Server {
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
         let address = replicas::address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
-        let (shared, mut tasks) = start(Opened { settings, tls, metrics: own, address, store, view });
+        let (shared, mut tasks) = start(OpenedServer { settings, tls, metrics: own, address, store, view });
         if shared.access.required {
             access::ensure(&shared).await?;
         }
@@ -118,12 +118,12 @@ impl Server {
         let routes = routes(&shared, health);
         let stopping = shared.stopping.clone();
         let settings = &shared.settings;
-        let patience = Patience {
+        let patience = RequestTimeouts {
             // To be answered, and to take the answer.
             answered_within: settings.unary_deadline * 2,
             watched_within: settings.stream_age.min(WATCHED_WITHIN),
         };
-        let port = |routes, tls, limiter| Port {
+        let port = |routes, tls, limiter| Listener {
             routes,
             tls,
             limiter,

@@ -10,41 +10,41 @@ use std::time::SystemTime;
 use damper_core::{Faults, Pattern};
 use damper_proto::v1::{self, rule_result};
 
-use crate::chain::Judged;
-use crate::errors::Error;
-use crate::judgement::{self, Findings, Traffic};
+use crate::chain::ChainCheck;
+use crate::errors::ApiError;
+use crate::judgement::{self, FindingList, Traffic};
 use crate::limits::Limit;
 use crate::ownership;
-use crate::reach::Survey;
+use crate::reach::ReachSurvey;
 use crate::requests::{check_expected, too_many};
 use crate::shared::Shared;
-use crate::table::{Guards, Subject, TableView};
+use crate::table::{GuardTable, ResourceKey, Snapshot};
 use crate::writer::{Committed, ProposedEdit};
-use crate::written::{WrittenGuard, WrittenRule};
+use crate::written::{NewGuard, NewRule};
 
 /// The most results that are listed one by one.
 const MAX_RESULTS: usize = 1000;
 
 /// Changes of which no two have the same subject.
 #[derive(Debug)]
-pub(crate) struct Set(pub(crate) Vec<Change>);
+pub(crate) struct ChangeSet(pub(crate) Vec<ResourceChange>);
 
 /// What a set came to, or would come to.
-pub(crate) struct CameTo {
+pub(crate) struct ChangeSetResult {
     pub(crate) revision: u64,
     /// Of each change, in its order.
     pub(crate) changes: Vec<rule_result::Change>,
     /// What went without having been named.
-    pub(crate) pruned: Vec<Subject>,
-    pub(crate) chain: Judged,
+    pub(crate) pruned: Vec<ResourceKey>,
+    pub(crate) chain: ChainCheck,
     /// Whom the author of a change by hand names as the owner; none = ownership was settled before.
     pub(crate) by_hand: Option<String>,
 }
 
 /// What becomes of one rule or guard.
 #[derive(Debug)]
-pub(crate) struct Change {
-    pub(crate) subject: Subject,
+pub(crate) struct ResourceChange {
+    pub(crate) subject: ResourceKey,
     /// None = the rule or guard is removed.
     pub(crate) put: Option<Written>,
     pub(crate) expected: Option<u64>,
@@ -57,16 +57,16 @@ pub(crate) struct Change {
 /// A rule or guard that may be stored.
 #[derive(Debug)]
 pub(crate) enum Written {
-    Rule(Box<WrittenRule>),
-    Guard(Box<WrittenGuard>),
+    Rule(Box<NewRule>),
+    Guard(Box<NewGuard>),
 }
 
-impl Set {
+impl ChangeSet {
     /// What the writer is asked for; what comes out unchanged is to stay as the table has it.
     pub(crate) fn edits(
         &self,
         outcome: &[rule_result::Change],
-        table: &TableView,
+        table: &Snapshot,
         author: &str,
         at: SystemTime,
     ) -> Vec<ProposedEdit> {
@@ -74,17 +74,17 @@ impl Set {
     }
 
     /// The guards as they are when the set is in force, and what is pruned with it is gone.
-    pub(crate) fn guards_after(&self, table: &TableView, pruned: &[Subject]) -> Guards {
+    pub(crate) fn guards_after(&self, table: &Snapshot, pruned: &[ResourceKey]) -> GuardTable {
         let mut guards = table.guards().clone();
         for subject in pruned {
-            if let Subject::Guard(pattern) = subject {
+            if let ResourceKey::Guard(pattern) = subject {
                 guards.remove(pattern);
             }
         }
         for change in &self.0 {
             match (&change.put, &change.subject) {
                 (Some(Written::Guard(written)), _) => guards.put(Arc::new(written.stored())),
-                (None, Subject::Guard(pattern)) => guards.remove(pattern),
+                (None, ResourceKey::Guard(pattern)) => guards.remove(pattern),
                 _ => {}
             }
         }
@@ -92,7 +92,7 @@ impl Set {
     }
 
     /// Refuses rules that are never in force as they stand.
-    pub(crate) fn judge(&self, guards: &Guards, outcome: &[rule_result::Change]) -> Result<(), Faults> {
+    pub(crate) fn judge(&self, guards: &GuardTable, outcome: &[rule_result::Change]) -> Result<(), Faults> {
         let mut faults = Faults::none();
         for (change, outcome) in self.0.iter().zip(outcome) {
             let Some(Written::Rule(written)) = &change.put else { continue };
@@ -109,20 +109,20 @@ impl Set {
     pub(crate) fn try_out(
         &self,
         shared: &Shared,
-        table: &TableView,
+        table: &Snapshot,
         outcome: &[rule_result::Change],
-        pruned: &[Subject],
-    ) -> Result<(), Error> {
+        pruned: &[ResourceKey],
+    ) -> Result<(), ApiError> {
         let before = (table.len(), table.guards().len());
         let (mut rules, mut guards) = before;
         let deleted = pruned.iter().map(|subject| (subject, rule_result::Change::Deleted));
         let changes = self.0.iter().map(|change| &change.subject).zip(outcome.iter().copied());
         for (subject, outcome) in changes.chain(deleted) {
             let count = match subject {
-                Subject::Rule(_) => &mut rules,
-                Subject::Guard(_) => &mut guards,
+                ResourceKey::Rule(_) => &mut rules,
+                ResourceKey::Guard(_) => &mut guards,
                 // No set has kills in it.
-                Subject::Kill(_) => continue,
+                ResourceKey::Kill(_) => continue,
             };
             match outcome {
                 rule_result::Change::Created => *count += 1,
@@ -144,14 +144,14 @@ impl Set {
     }
 
     /// What became of each change, by the revision that its rule or guard has now.
-    pub(crate) fn outcome(&self, before: &TableView, committed: &Committed) -> Vec<rule_result::Change> {
+    pub(crate) fn outcome(&self, before: &Snapshot, committed: &Committed) -> Vec<rule_result::Change> {
         let revisions: HashMap<&str, Option<u64>> =
             committed.keys.iter().map(|(key, revision)| (key.as_str(), *revision)).collect();
-        let written = |change: &Change| {
+        let written = |change: &ResourceChange| {
             let now = revisions.get(change.subject.key().as_str()).copied().flatten();
             !committed.unchanged && now == Some(committed.revision)
         };
-        let outcome = |change: &Change| match (&change.put, before.revision_of(&change.subject)) {
+        let outcome = |change: &ResourceChange| match (&change.put, before.revision_of(&change.subject)) {
             (None, Some(_)) => rule_result::Change::Deleted,
             (None, None) => rule_result::Change::Unchanged,
             (Some(_), _) if !written(change) => rule_result::Change::Unchanged,
@@ -162,7 +162,7 @@ impl Set {
     }
 
     /// Where a rule or guard stands in the request, as far as it does.
-    pub(crate) fn place_of(&self, subject: &Subject) -> String {
+    pub(crate) fn place_of(&self, subject: &ResourceKey) -> String {
         let change = self.0.iter().find(|change| change.subject == *subject);
         let part = match change.and_then(|change| change.put.as_ref()) {
             Some(Written::Rule(_)) => "policy",
@@ -174,10 +174,10 @@ impl Set {
     }
 
     /// What was written without being in the set.
-    pub(crate) fn not_named(&self, committed: &Committed) -> Vec<Subject> {
+    pub(crate) fn not_named(&self, committed: &Committed) -> Vec<ResourceKey> {
         let named: HashSet<String> = self.0.iter().map(|change| change.subject.key()).collect();
         let others = committed.keys.iter().filter(|(key, _)| !named.contains(key));
-        let mut subjects: Vec<Subject> = others.filter_map(|(key, _)| Subject::of_key(key)).collect();
+        let mut subjects: Vec<ResourceKey> = others.filter_map(|(key, _)| ResourceKey::of_key(key)).collect();
         subjects.sort();
         subjects
     }
@@ -187,22 +187,27 @@ impl Set {
     pub(crate) async fn response(
         self: Arc<Self>,
         shared: &Arc<Shared>,
-        before: &Arc<TableView>,
-        came_to: CameTo,
-    ) -> Result<v1::ApplyRulesResponse, Error> {
+        before: &Arc<Snapshot>,
+        came_to: ChangeSetResult,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
         let (shared, before) = (shared.clone(), before.clone());
         let turn = shared.turn.clone();
         turn.take_in_any_case(move |_| Ok(self.answer(&shared, &before, &came_to))).await
     }
 
-    fn answer(&self, shared: &Shared, before: &TableView, came_to: &CameTo) -> v1::ApplyRulesResponse {
-        let CameTo { revision, changes: outcome, pruned, chain, by_hand } = came_to;
+    fn answer(
+        &self,
+        shared: &Shared,
+        before: &Snapshot,
+        came_to: &ChangeSetResult,
+    ) -> v1::ApplyRulesResponse {
+        let ChangeSetResult { revision, changes: outcome, pruned, chain, by_hand } = came_to;
         let (revision, guards) = (*revision, &self.guards_after(before, pruned));
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
-        let (survey, traffic) = (Survey::of(shared), Traffic::of(shared));
-        let mut findings = Findings::default();
+        let (survey, traffic) = (ReachSurvey::of(shared), Traffic::of(shared));
+        let mut findings = FindingList::default();
         let mut cut_by = self.cut_by_its_guards(before, pruned);
         let mut unlisted = 0;
         for (change, result) in self.0.iter().zip(outcome) {
@@ -239,14 +244,14 @@ impl Set {
                 change: (*result).into(),
                 reach,
                 findings: findings.take(found),
-                guard: matches!(change.subject, Subject::Guard(_)),
+                guard: matches!(change.subject, ResourceKey::Guard(_)),
             });
         }
         response.deleted += u32::try_from(pruned.len()).unwrap_or(u32::MAX);
         response.results.extend(pruned.iter().take(MAX_RESULTS).map(|subject| v1::RuleResult {
             key: Some(subject.pattern().into()),
             change: rule_result::Change::Deleted.into(),
-            guard: matches!(subject, Subject::Guard(_)),
+            guard: matches!(subject, ResourceKey::Guard(_)),
             ..Default::default()
         }));
         if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest(unlisted)) {
@@ -259,11 +264,11 @@ impl Set {
     /// with those.
     fn cut_by_its_guards(
         &self,
-        before: &TableView,
-        pruned: &[Subject],
+        before: &Snapshot,
+        pruned: &[ResourceKey],
     ) -> HashMap<Pattern, Vec<v1::Finding>> {
         let mut found: HashMap<Pattern, Vec<v1::Finding>> = HashMap::new();
-        let mut guards = Guards::none();
+        let mut guards = GuardTable::none();
         for change in &self.0 {
             if let Some(Written::Guard(written)) = &change.put {
                 guards.put(Arc::new(written.stored()));
@@ -272,10 +277,10 @@ impl Set {
         if guards.len() == 0 {
             return found;
         }
-        let own: HashSet<&Subject> = self.0.iter().map(|change| &change.subject).chain(pruned).collect();
+        let own: HashSet<&ResourceKey> = self.0.iter().map(|change| &change.subject).chain(pruned).collect();
         for (pattern, stored) in before.iter() {
             let Some(rule) = &stored.rule else { continue };
-            if own.contains(&Subject::Rule(pattern.clone())) {
+            if own.contains(&ResourceKey::Rule(pattern.clone())) {
                 continue;
             }
             for exceeded in guards.exceeded_by(rule) {
@@ -287,7 +292,7 @@ impl Set {
     }
 }
 
-impl Change {
+impl ResourceChange {
     pub(crate) fn put(written: Written, path: String) -> Self {
         let subject = match &written {
             Written::Rule(rule) => rule.subject(),
@@ -296,14 +301,14 @@ impl Change {
         Self { subject, put: Some(written), expected: None, path, names_owner: true }
     }
 
-    pub(crate) fn delete(subject: Subject, path: String) -> Self {
+    pub(crate) fn delete(subject: ResourceKey, path: String) -> Self {
         Self { subject, put: None, expected: None, path, names_owner: false }
     }
 
     fn edit(
         &self,
         outcome: rule_result::Change,
-        table: &TableView,
+        table: &Snapshot,
         author: &str,
         at: SystemTime,
     ) -> ProposedEdit {

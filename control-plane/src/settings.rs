@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::access::{ClientIdentity, PageOrigin};
 use crate::exposure;
 use crate::limits::Limits;
-pub use crate::store::Location as StoreUrl;
-use crate::tls::Tls;
+pub use crate::store::StoreUrl;
+use crate::tls::TlsConfig;
 use crate::writer::REMEMBER_REQUESTS;
 
 /// The most rules there may be, unless a server is told otherwise.
@@ -113,7 +113,7 @@ pub enum Auth {
 
 /// How a server runs. [`Settings::new`] fills in everything but the store.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ServerConfig {
     /// Where rules are kept: `sled:PATH` or `etcd://HOST:PORT[,...][/PREFIX]`.
     pub store: StoreUrl,
     /// The password of the etcd user named in `store`; from a file or the environment, never from a flag.
@@ -125,7 +125,7 @@ pub struct Settings {
     /// Whom it answers. Default everybody.
     pub auth: Auth,
     /// TLS on `listen` and, unless `metrics_plaintext`, on `metrics_listen`. Default none.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// No TLS on `metrics_listen` although there is a certificate, and no objection to anybody's reading there. Default
     /// false.
     pub metrics_plaintext: bool,
@@ -185,7 +185,7 @@ pub struct Settings {
     pub drain: Duration,
 }
 
-impl Settings {
+impl ServerConfig {
     /// The addresses that would be open to other machines without a guard, each with the ways to guard it. A server
     /// does not start with any, unless `allow_insecure`.
     #[must_use]

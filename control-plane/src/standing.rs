@@ -12,8 +12,8 @@ use bytes::Bytes;
 use damper_proto::v1;
 use tokio::sync::watch;
 
-use crate::store::{Change, Error, Identity, Position, Presence, State, Store, Watch};
-use crate::table::TableView;
+use crate::store::{Change, Identity, Membership, Position, Store, StoreContents, StoreError, Watch};
+use crate::table::Snapshot;
 
 /// What a store is to a server that knows a table of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Standing {
 
 impl Unaccepted {
     /// As the API reports it, beside what the table has.
-    pub(crate) fn reported(&self, table: &TableView) -> v1::UnacceptedStore {
+    pub(crate) fn reported(&self, table: &Snapshot) -> v1::UnacceptedStore {
         let count = |entries: usize| u32::try_from(entries).unwrap_or(u32::MAX);
         v1::UnacceptedStore {
             epoch: self.epoch.clone(),
@@ -78,9 +78,9 @@ impl Unaccepted {
 }
 
 /// Reads which store it is; a missing one has an empty epoch.
-pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identity, Error> {
+pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identity, StoreError> {
     match store.identity(revision).await {
-        Err(Error::Replaced { epoch }) if epoch.is_empty() => Ok(Identity::default()),
+        Err(StoreError::Replaced { epoch }) if epoch.is_empty() => Ok(Identity::default()),
         answer => answer,
     }
 }
@@ -88,15 +88,15 @@ pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identit
 /// The store for all but the follower: only as long as it is the one that the table is from.
 pub(crate) struct KnownStore {
     store: Arc<dyn Store>,
-    table: watch::Receiver<Arc<TableView>>,
+    table: watch::Receiver<Arc<Snapshot>>,
 }
 
 impl KnownStore {
-    pub(crate) fn new(store: Arc<dyn Store>, table: watch::Receiver<Arc<TableView>>) -> Self {
+    pub(crate) fn new(store: Arc<dyn Store>, table: watch::Receiver<Arc<Snapshot>>) -> Self {
         Self { store, table }
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), StoreError> {
         match &self.table.borrow().unaccepted {
             Some(found) => Err(refused(&found.problem)),
             None => Ok(()),
@@ -104,21 +104,21 @@ impl KnownStore {
     }
 }
 
-fn refused(problem: &str) -> Error {
-    Error::Unavailable { reason: format!("{problem}; an operator decides with `damper store`") }
+fn refused(problem: &str) -> StoreError {
+    StoreError::Unavailable { reason: format!("{problem}; an operator decides with `damper store`") }
 }
 
 #[tonic::async_trait]
 impl Store for KnownStore {
-    async fn create(&self) -> Result<(), Error> {
-        Err(Error::Invalid { reason: "only the start of a server makes a store".to_owned() })
+    async fn create(&self) -> Result<(), StoreError> {
+        Err(StoreError::Invalid { reason: "only the start of a server makes a store".to_owned() })
     }
 
-    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
         self.store.identity(revision).await
     }
 
-    async fn load(&self) -> Result<State, Error> {
+    async fn load(&self) -> Result<StoreContents, StoreError> {
         self.check()?;
         let known = self.table.borrow().position();
         let found = identify(&*self.store, known.revision).await?;
@@ -132,7 +132,7 @@ impl Store for KnownStore {
         }
     }
 
-    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
         self.check()?;
         self.store.commit(expected_head, changes).await
     }
@@ -141,17 +141,17 @@ impl Store for KnownStore {
         self.store.watch(after)
     }
 
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         self.check()?;
         self.store.changes(after, upto).await
     }
 
-    async fn compact(&self, revision: u64) -> Result<(), Error> {
+    async fn compact(&self, revision: u64) -> Result<(), StoreError> {
         self.check()?;
         self.store.compact(revision).await
     }
 
-    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError> {
         self.check()?;
         self.store.renew_epoch(current, predecessors).await
     }
@@ -160,7 +160,7 @@ impl Store for KnownStore {
         self.store.is_full()
     }
 
-    fn join(&self, id: &str, value: Bytes) -> Option<Presence> {
+    fn join(&self, id: &str, value: Bytes) -> Option<Membership> {
         self.store.join(id, value)
     }
 }

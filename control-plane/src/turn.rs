@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
 use tokio_util::sync::CancellationToken;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::limits::Limit;
 
 /// The most pieces of work that wait, the one included that is being done.
@@ -18,18 +18,18 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Whose work is done; the others wait.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ExclusiveWorker {
     turn: Arc<Semaphore>,
     queue: Arc<Semaphore>,
 }
 
 /// Tells work whether somebody waits for it still.
 #[derive(Debug)]
-pub(crate) struct Awaited {
+pub(crate) struct CancelCheck {
     given_up: CancellationToken,
 }
 
-impl Turn {
+impl ExclusiveWorker {
     pub(crate) fn new() -> Self {
         Self { turn: Arc::new(Semaphore::new(1)), queue: Arc::new(Semaphore::new(MAX_WAITING)) }
     }
@@ -37,13 +37,13 @@ impl Turn {
     /// Does the work once it is its turn; it is given up where this is dropped.
     pub(crate) async fn take<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         let place = self.queue.clone().try_acquire_owned().map_err(|refused| match refused {
             TryAcquireError::Closed => stopping(),
             TryAcquireError::NoPermits => {
                 let text = format!("{MAX_WAITING} requests wait for their turn already");
-                Error::TooMuch { limit: Limit::Queue, text, again_after: Some(AGAIN_AFTER) }
+                ApiError::TooMuch { limit: Limit::Queue, text, again_after: Some(AGAIN_AFTER) }
             }
         })?;
         self.taken(work, Some(place)).await
@@ -52,19 +52,19 @@ impl Turn {
     /// Does the work once it is its turn, however much waits.
     pub(crate) async fn take_in_any_case<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
+        work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
         self.taken(work, None).await
     }
 
     async fn taken<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Awaited) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&CancelCheck) -> Result<T, ApiError> + Send + 'static,
         place: Option<OwnedSemaphorePermit>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ApiError> {
         let turn = self.turn.clone().acquire_owned().await.map_err(|_| stopping())?;
         let given_up = CancellationToken::new();
-        let awaited = Awaited { given_up: given_up.clone() };
+        let awaited = CancelCheck { given_up: given_up.clone() };
         let _until_dropped = given_up.drop_guard();
         let working = tokio::task::spawn_blocking(move || {
             let _held = (turn, place);
@@ -74,19 +74,19 @@ impl Turn {
     }
 }
 
-fn stopping() -> Error {
-    Error::unavailable("the server is stopping")
+fn stopping() -> ApiError {
+    ApiError::unavailable("the server is stopping")
 }
 
-impl Awaited {
+impl CancelCheck {
     /// Does one part after the other; fails before the next one where nobody waits any more.
     pub(crate) fn each<P, T>(
         &self,
         parts: &[P],
-        mut work: impl FnMut(&P) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
+        mut work: impl FnMut(&P) -> Result<T, ApiError>,
+    ) -> Result<Vec<T>, ApiError> {
         let unless_given_up = |part| match self.given_up.is_cancelled() {
-            true => Err(Error::unavailable("nobody waits for it any more")),
+            true => Err(ApiError::unavailable("nobody waits for it any more")),
             false => work(part),
         };
         parts.iter().map(unless_given_up).collect()
@@ -111,12 +111,12 @@ mod tests {
 
     /// Work that has its turn, and has begun.
     async fn begun<T: Send + 'static>(
-        turn: &Turn,
-        work: impl FnOnce(&Awaited) -> T + Send + 'static,
-    ) -> JoinHandle<Result<T, Error>> {
+        turn: &ExclusiveWorker,
+        work: impl FnOnce(&CancelCheck) -> T + Send + 'static,
+    ) -> JoinHandle<Result<T, ApiError>> {
         let (begins, begun) = oneshot::channel();
         let turn = turn.clone();
-        let work = move |awaited: &Awaited| {
+        let work = move |awaited: &CancelCheck| {
             begins.send(()).unwrap();
             Ok(work(awaited))
         };
@@ -127,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_second_waits_for_the_first_and_is_told_when_that_takes_too_long() {
-        let turn = Turn::new();
+        let turn = ExclusiveWorker::new();
         let (release, released) = mpsc::channel();
         let first = begun(&turn, move |_| {
             released.recv().unwrap();
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test]
     async fn work_that_nobody_waits_for_any_more_is_told_so_and_gives_its_turn_back() {
-        let turn = Turn::new();
+        let turn = ExclusiveWorker::new();
         let (ends, ended) = oneshot::channel();
         let first = begun(&turn, move |awaited| {
             let given_up = timeout(PATIENCE, awaited.given_up.cancelled());
@@ -160,14 +160,14 @@ mod tests {
 
     #[tokio::test]
     async fn work_is_refused_when_too_much_waits() {
-        let turn = Turn::new();
+        let turn = ExclusiveWorker::new();
         let (release, released) = mpsc::channel::<()>();
         let first = begun(&turn, move |_| released.recv().unwrap()).await;
         let waiting: Vec<_> = (1..MAX_WAITING).map(|_| Box::pin(turn.take(|_| Ok(())))).collect();
         let mut waiting = futures_util::future::join_all(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let refused = turn.take(|_| Ok(())).await.unwrap_err();
-        assert!(matches!(refused, Error::TooMuch { limit: Limit::Queue, .. }), "{refused:?}");
+        assert!(matches!(refused, ApiError::TooMuch { limit: Limit::Queue, .. }), "{refused:?}");
         release.send(()).unwrap();
         first.await.unwrap().unwrap();
         assert!(timeout(PATIENCE, waiting).await.unwrap().iter().all(Result::is_ok));
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn work_that_is_given_up_ends_after_the_part_that_it_is_at() {
-        let awaited = Awaited { given_up: CancellationToken::new() };
+        let awaited = CancelCheck { given_up: CancellationToken::new() };
         assert_eq!(awaited.each(&[1, 2], |part| Ok(*part)).unwrap(), [1, 2]);
         let mut done = Vec::new();
         let ended = awaited.each(&[1, 2, 3, 4], |part| {

@@ -11,18 +11,18 @@ use std::time::Duration;
 use damper_proto::v1;
 use tokio::time::Instant;
 
-use crate::class::Class;
+use crate::class::ClientGroup;
 use crate::shared::Shared;
 
 /// Of so many callers it is known at most that they are watched elsewhere; where there are more, everybody is.
 const MAX_CALLERS: usize = 1000;
 
 /// A service and its cluster.
-type Caller = (Arc<str>, Arc<str>);
+type CallerService = (Arc<str>, Arc<str>);
 
 /// How often clients report: at their leisure, or more often while somebody watches.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReportSchedule {
     usual: Duration,
     watched: Duration,
     /// Since when anybody watches everything, wherever.
@@ -30,7 +30,7 @@ pub(crate) struct Pace {
     /// How many watch everything here.
     all: usize,
     /// How many watch a route of a caller here.
-    callers: HashMap<Caller, usize>,
+    callers: HashMap<CallerService, usize>,
     /// What is watched at other replicas.
     elsewhere: HashMap<Arc<str>, Elsewhere>,
 }
@@ -39,13 +39,13 @@ pub(crate) struct Pace {
 #[derive(Clone, Debug)]
 struct Elsewhere {
     all: bool,
-    callers: HashSet<Caller>,
+    callers: HashSet<CallerService>,
 }
 
 /// Somebody watches the figures: all of them, or those of one route.
-pub(crate) struct Watching {
+pub(crate) struct WatchGuard {
     shared: Arc<Shared>,
-    caller: Option<Caller>,
+    caller: Option<CallerService>,
 }
 
 /// Another replica says what is watched there.
@@ -54,7 +54,7 @@ pub(crate) struct WatchingElsewhere {
     following: Arc<str>,
 }
 
-impl Pace {
+impl ReportSchedule {
     /// Nobody watches.
     pub(crate) fn new(usual: Duration, watched: Duration) -> Self {
         Self {
@@ -85,9 +85,9 @@ impl Pace {
     }
 
     /// How often the clients of a class report.
-    pub(crate) fn of(&self, class: &Class) -> Duration {
+    pub(crate) fn of(&self, class: &ClientGroup) -> Duration {
         let is_theirs =
-            |(service, cluster): &Caller| **service == *class.service && **cluster == *class.cluster;
+            |(service, cluster): &CallerService| **service == *class.service && **cluster == *class.cluster;
         let elsewhere = self.elsewhere.values().flat_map(|watched| &watched.callers);
         let is_watched = self.callers.keys().chain(elsewhere).any(is_theirs);
         if is_watched { self.watched } else { self.of_all() }
@@ -95,7 +95,7 @@ impl Pace {
 
     /// What is watched here, as other replicas are told.
     pub(crate) fn told(&self) -> v1::Watched {
-        let caller = |(service, cluster): &Caller| v1::WatchedCaller {
+        let caller = |(service, cluster): &CallerService| v1::WatchedCaller {
             service: service.to_string(),
             cluster: cluster.to_string(),
         };
@@ -122,7 +122,7 @@ impl Pace {
         }
     }
 
-    fn watchers(&mut self, caller: Option<&Caller>) -> &mut usize {
+    fn watchers(&mut self, caller: Option<&CallerService>) -> &mut usize {
         match caller {
             None => &mut self.all,
             Some(caller) => self.callers.entry(caller.clone()).or_default(),
@@ -130,7 +130,7 @@ impl Pace {
     }
 }
 
-impl Watching {
+impl WatchGuard {
     /// All figures.
     pub(crate) fn everything(shared: &Arc<Shared>) -> Self {
         Self::new(shared, None)
@@ -141,13 +141,13 @@ impl Watching {
         Self::new(shared, Some((service.clone(), cluster.clone())))
     }
 
-    fn new(shared: &Arc<Shared>, caller: Option<Caller>) -> Self {
+    fn new(shared: &Arc<Shared>, caller: Option<CallerService>) -> Self {
         shared.hub.change_pace(|pace| pace.change(|pace| *pace.watchers(caller.as_ref()) += 1));
         Self { shared: shared.clone(), caller }
     }
 }
 
-impl Drop for Watching {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         self.shared.hub.change_pace(|pace| {
             let watchers = pace.watchers(self.caller.as_ref());

@@ -7,32 +7,32 @@ use damper_core::{Guard, Rule};
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::limits::Limit;
-use crate::table::{StoredGuard, StoredRule, Subject, TableView};
+use crate::table::{ResourceKey, Snapshot, StoredGuard, StoredRule};
 
 /// The largest rule or guard.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
 /// A rule that may be stored, as far as it can be told from itself.
 #[derive(Debug)]
-pub(crate) struct WrittenRule {
+pub(crate) struct NewRule {
     pub(crate) rule: Rule,
     pub(crate) wire: v1::Rule,
 }
 
 /// A guard that may be stored.
 #[derive(Debug)]
-pub(crate) struct WrittenGuard {
+pub(crate) struct NewGuard {
     pub(crate) guard: Guard,
     pub(crate) wire: v1::Guard,
 }
 
-impl WrittenRule {
+impl NewRule {
     /// Reads a rule that must be there.
-    pub(crate) fn read(path: &str, rule: Option<v1::Rule>) -> Result<Self, Error> {
-        let Some(wire) = rule else { return Err(Error::fault(path, "must be given")) };
-        let rule = convert::rule(&wire).map_err(|faults| Error::at(path, faults))?;
+    pub(crate) fn read(path: &str, rule: Option<v1::Rule>) -> Result<Self, ApiError> {
+        let Some(wire) = rule else { return Err(ApiError::fault(path, "must be given")) };
+        let rule = convert::rule(&wire).map_err(|faults| ApiError::at(path, faults))?;
         check_size(path, "rule", wire.encoded_len())?;
         let wire = v1::Rule {
             key: Some(rule.pattern().into()),
@@ -43,30 +43,30 @@ impl WrittenRule {
         Ok(Self { rule, wire })
     }
 
-    pub(crate) fn subject(&self) -> Subject {
-        Subject::Rule(self.rule.pattern().clone())
+    pub(crate) fn subject(&self) -> ResourceKey {
+        ResourceKey::Rule(self.rule.pattern().clone())
     }
 
     /// The stored rule, where it is just so already.
-    pub(crate) fn unchanged<'a>(&self, table: &'a TableView) -> Option<&'a v1::Rule> {
+    pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Rule> {
         let stored = &table.stored(self.rule.pattern())?.wire;
         (stored.policy == self.wire.policy && stored.owner == self.wire.owner).then_some(stored)
     }
 
     /// What is to be stored. A rule that is already so is stored as it is, so that the writer sees that nothing
     /// changes.
-    pub(crate) fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+    pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
         let new =
             || v1::Rule { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
         self.unchanged(table).map_or_else(|| StoredRule::value(&new()), StoredRule::value).into()
     }
 }
 
-impl WrittenGuard {
+impl NewGuard {
     /// Reads a guard that must be there.
-    pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, Error> {
-        let Some(wire) = guard else { return Err(Error::fault(path, "must be given")) };
-        let guard = convert::guard(&wire).map_err(|faults| Error::at(path, faults))?;
+    pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, ApiError> {
+        let Some(wire) = guard else { return Err(ApiError::fault(path, "must be given")) };
+        let guard = convert::guard(&wire).map_err(|faults| ApiError::at(path, faults))?;
         check_size(path, "guard", wire.encoded_len())?;
         let wire = v1::Guard {
             key: Some(guard.pattern().into()),
@@ -77,18 +77,18 @@ impl WrittenGuard {
         Ok(Self { guard, wire })
     }
 
-    pub(crate) fn subject(&self) -> Subject {
-        Subject::Guard(self.guard.pattern().clone())
+    pub(crate) fn subject(&self) -> ResourceKey {
+        ResourceKey::Guard(self.guard.pattern().clone())
     }
 
     /// The stored guard, where it is just so already.
-    pub(crate) fn unchanged<'a>(&self, table: &'a TableView) -> Option<&'a v1::Guard> {
+    pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Guard> {
         let stored = &table.guards().stored(self.guard.pattern())?.wire;
         (stored.ceiling == self.wire.ceiling && stored.owner == self.wire.owner).then_some(stored)
     }
 
     /// What is to be stored; one that is already so is stored as it is.
-    pub(crate) fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+    pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
         let new =
             || v1::Guard { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
         self.unchanged(table).map_or_else(|| StoredGuard::value(&new()), StoredGuard::value).into()
@@ -100,10 +100,10 @@ impl WrittenGuard {
     }
 }
 
-fn check_size(path: &str, what: &str, size: usize) -> Result<(), Error> {
+fn check_size(path: &str, what: &str, size: usize) -> Result<(), ApiError> {
     if size <= MAX_ENTRY_BYTES {
         return Ok(());
     }
     let limit = format!("at most {MAX_ENTRY_BYTES} are allowed");
-    Err(Error::too_large(Limit::EntryBytes, format!("{path}: the {what} has {size} bytes, {limit}")))
+    Err(ApiError::too_large(Limit::EntryBytes, format!("{path}: the {what} has {size} bytes, {limit}")))
 }

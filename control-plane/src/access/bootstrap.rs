@@ -15,12 +15,12 @@ use damper_proto::v1;
 use tokio::task::spawn_blocking;
 
 use super::role::Role;
-use super::secret::{Bearer, ClusterKey};
-use crate::errors::Error;
-use crate::requests::{Asked, commit, write};
+use super::secret::{BearerToken, ClusterKey};
+use crate::errors::ApiError;
+use crate::requests::{WriteRequest, commit, write};
 use crate::shared::Shared;
-use crate::table::{CLUSTER_KEY, StoredToken, TableView, token_key, token_of};
-use crate::writer::{Entries, Judge, Proposal, ProposedEdit};
+use crate::table::{CLUSTER_KEY, Snapshot, StoredToken, token_key, token_of};
+use crate::writer::{EditPlanner, EntriesView, Proposal, ProposedEdit};
 
 const AUTHOR: &str = "damper";
 const NAME: &str = "bootstrap";
@@ -72,7 +72,7 @@ pub(crate) async fn ensure(shared: &Shared) -> Result<(), BootstrapError> {
             file = %file.display(), id = %first.bearer.id,
             "the first admin token is in this file: make others with it and revoke it"
         ),
-        Err(Error::Judged(_)) => {
+        Err(ApiError::Judged(_)) => {
             tracing::info!("another replica has made the first admin token");
             first.take_back(&shared.table(), &file);
         }
@@ -90,22 +90,22 @@ async fn ensure_key(shared: &Shared) -> Result<(), BootstrapError> {
     let asked = asked("key of the control plane");
     match write(shared, &asked, &shared.table(), SystemTime::now(), vec![edit]).await {
         // Another replica was faster.
-        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(BootstrapError::Store(error.to_string())),
     }
 }
 
-fn asked(reason: &str) -> Asked {
+fn asked(reason: &str) -> WriteRequest {
     let (author, reason) = (AUTHOR.to_owned(), reason.to_owned());
-    Asked::by_itself(v1::WriteOptions { author, reason, ..Default::default() })
+    WriteRequest::by_itself(v1::WriteOptions { author, reason, ..Default::default() })
 }
 
-fn has_admin(table: &TableView) -> bool {
+fn has_admin(table: &Snapshot) -> bool {
     let now = SystemTime::now();
     table.tokens().all().any(|token| token.role == Role::Admin && !token.is_over(now))
 }
 
-async fn store(shared: &Shared, bearer: &Bearer) -> Result<(), Error> {
+async fn store(shared: &Shared, bearer: &BearerToken) -> Result<(), ApiError> {
     let at = SystemTime::now();
     let token = v1::Token {
         name: NAME.to_owned(),
@@ -129,8 +129,8 @@ struct FirstAdmin {
     at: SystemTime,
 }
 
-impl Judge for FirstAdmin {
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+impl EditPlanner for FirstAdmin {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let admins = entries.iter().filter(|(key, entry)| {
             let token = token_of(key).and_then(|id| StoredToken::read(&id, &entry.value, entry.revision));
             token.is_some_and(|token| token.role == Role::Admin && !token.is_over(self.at))
@@ -143,7 +143,7 @@ impl Judge for FirstAdmin {
 /// The first token.
 #[derive(Debug)]
 struct First {
-    bearer: Bearer,
+    bearer: BearerToken,
     /// It was drawn, not found.
     is_new: bool,
 }
@@ -155,7 +155,7 @@ impl First {
         if let Some(found) = found(file)? {
             return Ok(Self { bearer: found, is_new: false });
         }
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         match write_once(file, &format!("{}\n", bearer.text())) {
             Ok(()) => Ok(Self { bearer, is_new: true }),
             // Somebody was faster.
@@ -168,7 +168,7 @@ impl First {
     }
 
     /// Another token is the first one: a file with this one would be of no use.
-    fn take_back(&self, table: &TableView, file: &Path) {
+    fn take_back(&self, table: &Snapshot, file: &Path) {
         let is_good = table.tokens().stored(&self.bearer.id).is_some();
         if self.is_new
             && !is_good
@@ -180,11 +180,11 @@ impl First {
 }
 
 /// The token of a file; none where there is no file.
-fn found(file: &Path) -> Result<Option<Bearer>, BootstrapError> {
+fn found(file: &Path) -> Result<Option<BearerToken>, BootstrapError> {
     refuse_where_others_write(file)?;
     match fs::read_to_string(file) {
         Ok(text) => {
-            let bearer = Bearer::parse(text.trim());
+            let bearer = BearerToken::parse(text.trim());
             bearer.map(Some).ok_or_else(|| BootstrapError::NoToken(file.to_owned()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

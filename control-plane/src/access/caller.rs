@@ -6,12 +6,12 @@ use std::time::SystemTime;
 use damper_proto::v1;
 use tonic::{Extensions, Request};
 
-use super::certificate::Certificate;
-use super::denied::Denied;
-use super::methods::Need;
+use super::certificate::ClientCertificate;
+use super::denied::AccessDenied;
+use super::methods::AccessLevel;
 use super::role::Role;
 use super::scope::Scope;
-use crate::table::{StoredToken, Subject, TableView};
+use crate::table::{ResourceKey, Snapshot, StoredToken};
 
 /// Who a request comes from. A clone costs a reference.
 #[derive(Clone, Debug)]
@@ -21,21 +21,21 @@ pub(crate) enum Caller {
     /// Nobody is asked: everybody may do everything.
     Anybody,
     /// Whoever has a token.
-    Token(Arc<Shown>),
+    Token(Arc<PresentedToken>),
     /// A service with a client certificate, as its own agent.
-    Certificate(Arc<Certificate>),
+    Certificate(Arc<ClientCertificate>),
     /// Another replica of this control plane.
     Replica,
 }
 
 /// A token, and how it was shown.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct PresentedToken {
     pub(crate) token: Arc<StoredToken>,
     /// The end of the page's session that stood for it.
     pub(crate) session: Option<SystemTime>,
     /// What the connection's other end proved besides.
-    pub(crate) certificate: Option<Arc<Certificate>>,
+    pub(crate) certificate: Option<Arc<ClientCertificate>>,
 }
 
 impl Caller {
@@ -78,16 +78,16 @@ impl Caller {
     }
 
     /// Whether they may call a method that needs this.
-    pub(crate) fn permit(&self, need: Need) -> Result<(), Denied> {
+    pub(crate) fn permit(&self, need: AccessLevel) -> Result<(), AccessDenied> {
         match (need, self) {
-            (Need::Nothing, _) | (_, Self::Anybody) => Ok(()),
-            (_, Self::Nobody) => Err(Denied::CredentialMissing),
-            (Need::Replica, Self::Replica) => Ok(()),
-            (Need::Replica, _) => Err(Denied::ReplicasOnly { who: self.words() }),
-            (Need::Never, _) => Err(Denied::NotOpen),
-            (Need::Known, _) => self.permit_any(),
-            (Need::Role(needed), _) => self.permit_role(needed),
-            (Need::Unscoped(needed), _) => {
+            (AccessLevel::Nothing, _) | (_, Self::Anybody) => Ok(()),
+            (_, Self::Nobody) => Err(AccessDenied::CredentialMissing),
+            (AccessLevel::Replica, Self::Replica) => Ok(()),
+            (AccessLevel::Replica, _) => Err(AccessDenied::ReplicasOnly { who: self.words() }),
+            (AccessLevel::Never, _) => Err(AccessDenied::NotOpen),
+            (AccessLevel::Known, _) => self.permit_any(),
+            (AccessLevel::Role(needed), _) => self.permit_role(needed),
+            (AccessLevel::Unscoped(needed), _) => {
                 self.permit_role(needed)?;
                 self.permit_everything("everything")
             }
@@ -95,16 +95,16 @@ impl Caller {
     }
 
     /// Whether they have at least this role.
-    pub(crate) fn permit_role(&self, needed: Role) -> Result<(), Denied> {
+    pub(crate) fn permit_role(&self, needed: Role) -> Result<(), AccessDenied> {
         match self.role() {
             Some(role) if role.reaches(needed) || matches!(self, Self::Anybody) => Ok(()),
-            None if matches!(self, Self::Nobody) => Err(Denied::CredentialMissing),
-            _ => Err(Denied::Role { needed, who: self.words() }),
+            None if matches!(self, Self::Nobody) => Err(AccessDenied::CredentialMissing),
+            _ => Err(AccessDenied::Role { needed, who: self.words() }),
         }
     }
 
     /// Whether they may change what concerns everything.
-    pub(crate) fn permit_everything(&self, what: &str) -> Result<(), Denied> {
+    pub(crate) fn permit_everything(&self, what: &str) -> Result<(), AccessDenied> {
         match self {
             Self::Token(shown) if shown.token.scope.is_limited() && shown.token.role != Role::Admin => {
                 Err(self.outside(what))
@@ -114,10 +114,10 @@ impl Caller {
     }
 
     /// Whether they may write or remove this.
-    pub(crate) fn permit_write(&self, subject: &Subject) -> Result<(), Denied> {
+    pub(crate) fn permit_write(&self, subject: &ResourceKey) -> Result<(), AccessDenied> {
         let needed = match subject {
-            Subject::Rule(_) => Role::Editor,
-            Subject::Guard(_) | Subject::Kill(_) => Role::Operator,
+            ResourceKey::Rule(_) => Role::Editor,
+            ResourceKey::Guard(_) | ResourceKey::Kill(_) => Role::Operator,
         };
         self.permit_role(needed)?;
         match self {
@@ -131,7 +131,7 @@ impl Caller {
     }
 
     /// Whether they may receive the rules of this service and report for it.
-    pub(crate) fn permit_client(&self, service: &str) -> Result<(), Denied> {
+    pub(crate) fn permit_client(&self, service: &str) -> Result<(), AccessDenied> {
         self.permit_role(Role::Agent)?;
         let certificate = match self {
             Self::Token(shown) if !shown.token.scope.holds_caller(service) => {
@@ -144,14 +144,14 @@ impl Caller {
         match certificate.filter(|certificate| !certificate.is_of(service)) {
             Some(other) => {
                 let who = format!("certificate {}", other.name());
-                Err(Denied::Scope { what: format!("service {service}"), who })
+                Err(AccessDenied::Scope { what: format!("service {service}"), who })
             }
             None => Ok(()),
         }
     }
 
     /// Whether what they showed is still good.
-    pub(crate) fn check_in_force(&self, table: &TableView, now: SystemTime) -> Result<(), Denied> {
+    pub(crate) fn check_in_force(&self, table: &Snapshot, now: SystemTime) -> Result<(), AccessDenied> {
         let is_in_force = match self {
             Self::Token(shown) => {
                 let there = table.tokens().stored(&shown.token.id).is_some_and(|stored| !stored.is_over(now));
@@ -160,7 +160,7 @@ impl Caller {
             Self::Certificate(certificate) => !certificate.is_over(now),
             Self::Nobody | Self::Anybody | Self::Replica => true,
         };
-        if is_in_force { Ok(()) } else { Err(Denied::Ended) }
+        if is_in_force { Ok(()) } else { Err(AccessDenied::Ended) }
     }
 
     /// When the token that was shown ends, where that is soon.
@@ -196,15 +196,15 @@ impl Caller {
         }
     }
 
-    fn permit_any(&self) -> Result<(), Denied> {
+    fn permit_any(&self) -> Result<(), AccessDenied> {
         match self.role() {
             Some(_) => Ok(()),
-            None => Err(Denied::Role { needed: Role::Viewer, who: self.words() }),
+            None => Err(AccessDenied::Role { needed: Role::Viewer, who: self.words() }),
         }
     }
 
-    fn outside(&self, what: &str) -> Denied {
-        Denied::Scope { what: what.to_owned(), who: self.principal() }
+    fn outside(&self, what: &str) -> AccessDenied {
+        AccessDenied::Scope { what: what.to_owned(), who: self.principal() }
     }
 
     fn words(&self) -> String {

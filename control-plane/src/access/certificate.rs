@@ -103,13 +103,13 @@ fn separator(name: &str) -> char {
 
 /// What a connection's other end proved to be.
 #[derive(Debug)]
-pub(crate) struct Certificate {
+pub(crate) struct ClientCertificate {
     name: String,
     services: Vec<String>,
     expires_at: Option<SystemTime>,
 }
 
-impl Certificate {
+impl ClientCertificate {
     /// Reads the names of a certificate; none where it has none that could be a service's.
     pub(crate) fn read(certificate: &ClientNames, templates: &[ClientIdentity]) -> Option<Self> {
         let ids = certificate.uris.iter().filter(|uri| uri.starts_with(SPIFFE));
@@ -157,7 +157,7 @@ mod tests {
             templates.iter().map(|template| template.parse().unwrap()).collect();
         let (uris, dns) = names.iter().map(|name| (*name).to_owned()).partition(|name| name.contains("://"));
         let names = ClientNames { uris, dns, expires_at: None };
-        Certificate::read(&names, &templates).map_or_else(Vec::new, |certificate| certificate.services)
+        ClientCertificate::read(&names, &templates).map_or_else(Vec::new, |certificate| certificate.services)
     }
 
     #[test]

@@ -17,7 +17,7 @@ const DOMAIN: &str = "damper.v1";
 
 /// Why not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Denied {
+pub(crate) enum AccessDenied {
     #[error("who are you? This server asks for a token: `authorization: Bearer damper_ID_SECRET`")]
     CredentialMissing,
     #[error("the token is not one of this control plane, or it was revoked")]
@@ -38,7 +38,7 @@ pub(crate) enum Denied {
     Scope { what: String, who: String },
 }
 
-impl Denied {
+impl AccessDenied {
     /// For programs, and the label of a metric: from this list only.
     pub(crate) fn reason(&self) -> &'static str {
         match self {

@@ -19,11 +19,11 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::caller::Caller;
-use super::denied::Denied;
+use super::denied::AccessDenied;
 use super::secret::TokenId;
-use crate::connection::Peer;
+use crate::connection::ConnectionInfo;
 use crate::shared::Shared;
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 /// The longest time in which nobody looks at the clock.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -53,39 +53,43 @@ impl Key {
 
 /// The lives of credentials by which something is open.
 #[derive(Debug, Default)]
-pub(crate) struct Lives {
-    open: Mutex<HashMap<Key, Arc<Life>>>,
+pub(crate) struct OpenCredentials {
+    open: Mutex<HashMap<Key, Arc<CredentialExpiry>>>,
 }
 
 /// How long what a credential opened may go on.
 #[derive(Debug)]
-struct Life {
+struct CredentialExpiry {
     caller: Caller,
     over: CancellationToken,
-    held: Mutex<Held>,
+    held: Mutex<OpenConnections>,
 }
 
 /// The connections of what is open.
 #[derive(Debug, Default)]
-struct Held {
+struct OpenConnections {
     next: u64,
-    peers: HashMap<u64, Peer>,
+    peers: HashMap<u64, ConnectionInfo>,
     /// Since when it should be gone.
     over_since: Option<Instant>,
 }
 
-impl Lives {
+impl OpenCredentials {
     /// The life of what a caller showed; none where that has no end.
-    fn of(&self, caller: &Caller) -> Option<Arc<Life>> {
+    fn of(&self, caller: &Caller) -> Option<Arc<CredentialExpiry>> {
         let key = Key::of(caller)?;
         let new = || {
-            Arc::new(Life { caller: caller.clone(), over: CancellationToken::new(), held: Mutex::default() })
+            Arc::new(CredentialExpiry {
+                caller: caller.clone(),
+                over: CancellationToken::new(),
+                held: Mutex::default(),
+            })
         };
         Some(self.open().entry(key).or_insert_with(new).clone())
     }
 
     /// Ends the lives that are over, and forgets those by which nothing is open any more.
-    fn look(&self, table: &TableView, now: SystemTime) {
+    fn look(&self, table: &Snapshot, now: SystemTime) {
         self.open().retain(|_, life| {
             if !life.over.is_cancelled() && life.caller.check_in_force(table, now).is_err() {
                 life.over.cancel();
@@ -96,20 +100,20 @@ impl Lives {
         });
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<Key, Arc<Life>>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<Key, Arc<CredentialExpiry>>> {
         self.open.lock().expect("no holder of the lock panics")
     }
 }
 
-impl Life {
-    fn held(&self) -> MutexGuard<'_, Held> {
+impl CredentialExpiry {
+    fn held(&self) -> MutexGuard<'_, OpenConnections> {
         self.held.lock().expect("no holder of the lock panics")
     }
 
     fn cut_off_who_stays(&self) {
         let held = self.held();
         if held.over_since.is_some_and(|since| since.elapsed() >= CUT_AFTER) {
-            held.peers.values().for_each(Peer::cut_off);
+            held.peers.values().for_each(ConnectionInfo::cut_off);
         }
     }
 }
@@ -130,13 +134,19 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// Which way a body goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum BodyDirection {
     Request,
     Answer,
 }
 
 /// The body, ended when the credential is over.
-pub(crate) fn until_over(body: Body, way: Way, lives: &Lives, caller: &Caller, peer: Option<&Peer>) -> Body {
+pub(crate) fn until_over(
+    body: Body,
+    way: BodyDirection,
+    lives: &OpenCredentials,
+    caller: &Caller,
+    peer: Option<&ConnectionInfo>,
+) -> Body {
     let Some(life) = lives.of(caller) else { return body };
     let over = Box::pin(life.over.clone().cancelled_owned());
     let place = peer.map(|peer| {
@@ -146,20 +156,20 @@ pub(crate) fn until_over(body: Body, way: Way, lives: &Lives, caller: &Caller, p
         held.peers.insert(place, peer.clone());
         place
     });
-    Body::new(UntilOver { inner: Some(body), way, over, _open: Open { life, place } })
+    Body::new(ExpiringBody { inner: Some(body), way, over, _open: Open { life, place } })
 }
 
-struct UntilOver {
+struct ExpiringBody {
     /// None once it was ended.
     inner: Option<Body>,
-    way: Way,
+    way: BodyDirection,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     _open: Open,
 }
 
 /// A body that is there.
 struct Open {
-    life: Arc<Life>,
+    life: Arc<CredentialExpiry>,
     place: Option<u64>,
 }
 
@@ -171,7 +181,7 @@ impl Drop for Open {
     }
 }
 
-impl http_body::Body for UntilOver {
+impl http_body::Body for ExpiringBody {
     type Data = Bytes;
     type Error = axum::BoxError;
 
@@ -183,10 +193,10 @@ impl http_body::Body for UntilOver {
         let Some(inner) = &mut this.inner else { return Poll::Ready(None) };
         if this.over.as_mut().poll(context).is_ready() {
             this.inner = None;
-            let status = Denied::Ended.status();
+            let status = AccessDenied::Ended.status();
             return Poll::Ready(Some(match this.way {
-                Way::Request => Err(status.into()),
-                Way::Answer => {
+                BodyDirection::Request => Err(status.into()),
+                BodyDirection::Answer => {
                     let mut trailers = HeaderMap::new();
                     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers)).map_err(Into::into)
                 }

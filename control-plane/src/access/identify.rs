@@ -6,45 +6,47 @@ use std::time::SystemTime;
 use http::request::Parts;
 use http::{HeaderMap, header};
 
-use super::caller::{Caller, Shown};
-use super::certificate::Certificate;
-use super::denied::Denied;
-use super::secret::{Bearer, claims_to_be_replica};
-use super::site::Site;
-use super::{Access, session};
-use crate::connection::Peer;
-use crate::table::{StoredToken, TableView};
+use super::caller::{Caller, PresentedToken};
+use super::certificate::ClientCertificate;
+use super::denied::AccessDenied;
+use super::secret::{BearerToken, claims_to_be_replica};
+use super::site::RequestOrigin;
+use super::{Authenticator, session};
+use crate::connection::ConnectionInfo;
+use crate::table::{Snapshot, StoredToken};
 
 /// Who it is. Nobody where nothing was shown; what was shown and is not good is an error, also where something else
 /// would have been enough.
 pub(super) fn caller(
-    access: &Access,
+    access: &Authenticator,
     parts: &Parts,
-    table: &TableView,
+    table: &Snapshot,
     now: SystemTime,
-) -> Result<Caller, Denied> {
+) -> Result<Caller, AccessDenied> {
     if !access.required {
         return Ok(Caller::Anybody);
     }
-    let names = parts.extensions.get::<Peer>().and_then(|peer| peer.certificate.as_ref());
-    let certificate = names.and_then(|names| Certificate::read(names, &access.identities)).map(Arc::new);
-    let site = parts.extensions.get::<Site>().copied().unwrap_or_default();
+    let names = parts.extensions.get::<ConnectionInfo>().and_then(|peer| peer.certificate.as_ref());
+    let certificate =
+        names.and_then(|names| ClientCertificate::read(names, &access.identities)).map(Arc::new);
+    let site = parts.extensions.get::<RequestOrigin>().copied().unwrap_or_default();
     if let Some(bearer) = bearer(&parts.headers)? {
         if claims_to_be_replica(bearer) {
             let is_replica = table.tokens().cluster_key().is_some_and(|key| key.is_replica(bearer));
-            return if is_replica { Ok(Caller::Replica) } else { Err(Denied::TokenInvalid) };
+            return if is_replica { Ok(Caller::Replica) } else { Err(AccessDenied::TokenInvalid) };
         }
         let token = token(bearer, table, now)?;
-        return Ok(Caller::Token(Arc::new(Shown { token, session: None, certificate })));
+        return Ok(Caller::Token(Arc::new(PresentedToken { token, session: None, certificate })));
     }
     if let Some(shown) = session::shown(&parts.headers, site, table.tokens().cluster_key(), now)? {
         let token = table.tokens().stored(&shown.id).filter(|token| !token.is_over(now));
-        let token = token.ok_or(Denied::SessionOver)?.clone();
-        return Ok(Caller::Token(Arc::new(Shown { token, session: Some(shown.end), certificate })));
+        let token = token.ok_or(AccessDenied::SessionOver)?.clone();
+        return Ok(Caller::Token(Arc::new(PresentedToken { token, session: Some(shown.end), certificate })));
     }
     // The handshake may be long ago.
-    let in_force =
-        |certificate: &Arc<Certificate>| !certificate.services().is_empty() && !certificate.is_over(now);
+    let in_force = |certificate: &Arc<ClientCertificate>| {
+        !certificate.services().is_empty() && !certificate.is_over(now)
+    };
     match certificate.filter(in_force) {
         Some(certificate) => Ok(Caller::Certificate(certificate)),
         None => Ok(Caller::Nobody),
@@ -52,30 +54,34 @@ pub(super) fn caller(
 }
 
 /// What stands behind `Bearer`; a header of another kind shows nothing that is known here.
-pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Denied> {
+pub(super) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, AccessDenied> {
     let mut all = headers.get_all(header::AUTHORIZATION).iter();
     match (all.next(), all.next()) {
         (None, _) => Ok(None),
         (Some(one), None) => {
             let (kind, token) =
-                one.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(Denied::TokenInvalid)?;
+                one.to_str().ok().and_then(|text| text.split_once(' ')).ok_or(AccessDenied::TokenInvalid)?;
             if kind.eq_ignore_ascii_case("bearer") {
                 Ok(Some(token.trim()))
             } else {
-                Err(Denied::TokenInvalid)
+                Err(AccessDenied::TokenInvalid)
             }
         }
-        (Some(_), Some(_)) => Err(Denied::TokenInvalid),
+        (Some(_), Some(_)) => Err(AccessDenied::TokenInvalid),
     }
 }
 
 /// The token that a bearer is.
-pub(super) fn token(bearer: &str, table: &TableView, now: SystemTime) -> Result<Arc<StoredToken>, Denied> {
-    let bearer = Bearer::parse(bearer).ok_or(Denied::TokenInvalid)?;
+pub(super) fn token(
+    bearer: &str,
+    table: &Snapshot,
+    now: SystemTime,
+) -> Result<Arc<StoredToken>, AccessDenied> {
+    let bearer = BearerToken::parse(bearer).ok_or(AccessDenied::TokenInvalid)?;
     let token = table.tokens().stored(&bearer.id).filter(|token| token.hash.is_of(&bearer));
     match token {
-        None => Err(Denied::TokenInvalid),
-        Some(token) if token.is_over(now) => Err(Denied::TokenExpired),
+        None => Err(AccessDenied::TokenInvalid),
+        Some(token) if token.is_over(now) => Err(AccessDenied::TokenExpired),
         Some(token) => Ok(token.clone()),
     }
 }

@@ -12,12 +12,12 @@ use axum::middleware::Next;
 use http::Response;
 
 use super::caller::Caller;
-use super::denied::Denied;
-use super::ending::{Way, until_over};
+use super::denied::AccessDenied;
+use super::ending::{BodyDirection, until_over};
 use super::identify;
-use super::methods::{self, Method, Need};
+use super::methods::{self, AccessLevel, MethodPolicy};
 use super::role::Role;
-use crate::connection::Peer;
+use crate::connection::ConnectionInfo;
 use crate::limits::{Line, layer as limits, shortened};
 use crate::shared::Shared;
 
@@ -30,7 +30,7 @@ const KEYS_WITHIN: Duration = Duration::from_secs(10);
 /// Around the API.
 pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
     let method = methods::of_path(request.uri().path());
-    let peer = request.extensions().get::<Peer>().cloned();
+    let peer = request.extensions().get::<ConnectionInfo>().cloned();
     match admitted(&shared, request, method.need) {
         Ok((request, caller)) => carried_out(&shared, request, &caller, method, next).await,
         // Who is denied does not come to the limits behind this layer, and is held to them here.
@@ -45,18 +45,22 @@ pub(crate) async fn metrics(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    match admitted(&shared, request, Need::Role(Role::Viewer)) {
+    match admitted(&shared, request, AccessLevel::Role(Role::Viewer)) {
         Ok((request, _)) => next.run(request).await,
         Err((denied, _)) => denied.plain(),
     }
 }
 
 /// The request with who asks, where they may; else why not, and who asked as far as that is known.
-fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, Caller), (Denied, Caller)> {
+fn admitted(
+    shared: &Shared,
+    request: Request,
+    need: AccessLevel,
+) -> Result<(Request, Caller), (AccessDenied, Caller)> {
     let (mut parts, body) = request.into_parts();
     let found = match need {
         // Health answers whatever is shown with it.
-        Need::Nothing => Ok(Caller::Nobody),
+        AccessLevel::Nothing => Ok(Caller::Nobody),
         _ => identify::caller(&shared.access, &parts, &shared.table(), SystemTime::now()),
     };
     let permitted = match found {
@@ -65,7 +69,7 @@ fn admitted(shared: &Shared, request: Request, need: Need) -> Result<(Request, C
     };
     let caller = permitted.inspect_err(|(denied, caller)| {
         shared.metrics.denied(denied.reason());
-        let peer = parts.extensions.get::<Peer>();
+        let peer = parts.extensions.get::<ConnectionInfo>();
         if parts.uri.path() == SUBSCRIBE {
             shared.access.turned_away.note(&shared.limiter, peer, caller, "", denied);
             return;
@@ -89,19 +93,19 @@ async fn carried_out(
     shared: &Shared,
     request: Request,
     caller: &Caller,
-    method: Method,
+    method: MethodPolicy,
     next: Next,
 ) -> Response<Body> {
-    let peer = request.extensions().get::<Peer>().cloned();
+    let peer = request.extensions().get::<ConnectionInfo>().cloned();
     let until_over =
-        |body: Body, way: Way| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
+        |body: Body, way: BodyDirection| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
     let request = match method.long_request {
-        true => request.map(|body| until_over(body, Way::Request)),
+        true => request.map(|body| until_over(body, BodyDirection::Request)),
         false => request,
     };
     let answer = next.run(request).await;
     match method.long_answer {
-        true => answer.map(|body| until_over(body, Way::Answer)),
+        true => answer.map(|body| until_over(body, BodyDirection::Answer)),
         false => answer,
     }
 }

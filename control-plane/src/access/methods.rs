@@ -4,11 +4,11 @@
 //! is nobody's; another test walks the descriptors, so that a new method can not be forgotten.
 
 use super::role::Role;
-use crate::limits::Class;
+use crate::limits::RequestKind;
 
 /// What a caller must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum AccessLevel {
     /// Nothing: health.
     Nothing,
     /// Whoever has a valid token or certificate.
@@ -25,9 +25,9 @@ pub(crate) enum Need {
 
 /// One method, as far as access and limits go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Method {
-    pub(crate) need: Need,
-    pub(crate) class: Class,
+pub(crate) struct MethodPolicy {
+    pub(crate) need: AccessLevel,
+    pub(crate) class: RequestKind,
     /// The caller keeps sending: it is cut off in the middle when its credential is over.
     pub(crate) long_request: bool,
     /// It is kept being answered.
@@ -38,20 +38,20 @@ pub(crate) struct Method {
     pub(crate) is_urgent: bool,
 }
 
-impl Method {
+impl MethodPolicy {
     /// One message each way.
     pub(crate) fn is_unary(self) -> bool {
         !self.long_request && !self.long_answer
     }
 }
 
-const VIEWER: Method = read(Need::Role(Role::Viewer));
-const EDITOR: Method = write(Need::Role(Role::Editor));
-const OPERATOR: Method = write(Need::Role(Role::Operator));
-const ADMIN: Method = write(Need::Role(Role::Admin));
+const VIEWER: MethodPolicy = read(AccessLevel::Role(Role::Viewer));
+const EDITOR: MethodPolicy = write(AccessLevel::Role(Role::Editor));
+const OPERATOR: MethodPolicy = write(AccessLevel::Role(Role::Operator));
+const ADMIN: MethodPolicy = write(AccessLevel::Role(Role::Admin));
 
 /// Every method of damper.v1.
-const METHODS: &[(&str, &[(&str, Method)])] = &[
+const METHODS: &[(&str, &[(&str, MethodPolicy)])] = &[
     (
         "Rules",
         &[
@@ -84,8 +84,8 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
             ("GetObject", VIEWER),
             ("DiffRevisions", VIEWER),
             ("Rollback", EDITOR),
-            ("RollbackAll", write(Need::Unscoped(Role::Operator))),
-            ("AcceptStore", write(Need::Unscoped(Role::Operator))),
+            ("RollbackAll", write(AccessLevel::Unscoped(Role::Operator))),
+            ("AcceptStore", write(AccessLevel::Unscoped(Role::Operator))),
             ("ExportAudit", long(VIEWER, false, true)),
             ("Export", long(VIEWER, false, true)),
         ],
@@ -105,33 +105,38 @@ const METHODS: &[(&str, &[(&str, Method)])] = &[
     ),
     (
         "Distribution",
-        &[("Subscribe", Method { is_client: true, ..long(read(Need::Role(Role::Agent)), true, true) })],
+        &[(
+            "Subscribe",
+            MethodPolicy { is_client: true, ..long(read(AccessLevel::Role(Role::Agent)), true, true) },
+        )],
     ),
     (
         "Tokens",
         &[
             ("CreateToken", ADMIN),
-            ("ListTokens", read(Need::Role(Role::Admin))),
+            ("ListTokens", read(AccessLevel::Role(Role::Admin))),
             ("RevokeToken", ADMIN),
-            ("WhoAmI", read(Need::Known)),
+            ("WhoAmI", read(AccessLevel::Known)),
         ],
     ),
-    ("Replicas", &[("Follow", urgent(long(read(Need::Replica), true, true)))]),
+    ("Replicas", &[("Follow", urgent(long(read(AccessLevel::Replica), true, true)))]),
 ];
 
 const PACKAGE: &str = "/damper.v1.";
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
 /// What a path of the API needs.
-pub(crate) fn of_path(path: &str) -> Method {
+pub(crate) fn of_path(path: &str) -> MethodPolicy {
     if let Some(method) = path.strip_prefix(HEALTH) {
-        return long(read(Need::Nothing), false, method == "Watch");
+        return long(read(AccessLevel::Nothing), false, method == "Watch");
     }
     let Some(ours) = path.strip_prefix(PACKAGE) else {
         // Reflection, and whatever else is served beside it one day.
-        return long(read(Need::Known), true, true);
+        return long(read(AccessLevel::Known), true, true);
     };
-    ours.split_once('/').and_then(|(service, method)| listed(service, method)).unwrap_or(read(Need::Never))
+    ours.split_once('/')
+        .and_then(|(service, method)| listed(service, method))
+        .unwrap_or(read(AccessLevel::Never))
 }
 
 /// Whether what is asked there goes on until one side ends it.
@@ -142,18 +147,18 @@ pub(crate) fn goes_on(path: &str) -> bool {
 
 /// Whether nobody is asked there who they are.
 pub(crate) fn is_open(path: &str) -> bool {
-    of_path(path).need == Need::Nothing
+    of_path(path).need == AccessLevel::Nothing
 }
 
-fn listed(service: &str, method: &str) -> Option<Method> {
+fn listed(service: &str, method: &str) -> Option<MethodPolicy> {
     let (_, methods) = METHODS.iter().find(|(name, _)| *name == service)?;
     methods.iter().find(|(name, _)| *name == method).map(|(_, needs)| *needs)
 }
 
-const fn read(need: Need) -> Method {
-    Method {
+const fn read(need: AccessLevel) -> MethodPolicy {
+    MethodPolicy {
         need,
-        class: Class::Read,
+        class: RequestKind::Read,
         long_request: false,
         long_answer: false,
         is_client: false,
@@ -161,16 +166,16 @@ const fn read(need: Need) -> Method {
     }
 }
 
-const fn write(need: Need) -> Method {
-    Method { class: Class::Write, ..read(need) }
+const fn write(need: AccessLevel) -> MethodPolicy {
+    MethodPolicy { class: RequestKind::Write, ..read(need) }
 }
 
-const fn urgent(method: Method) -> Method {
-    Method { is_urgent: true, ..method }
+const fn urgent(method: MethodPolicy) -> MethodPolicy {
+    MethodPolicy { is_urgent: true, ..method }
 }
 
-const fn long(method: Method, long_request: bool, long_answer: bool) -> Method {
-    Method { long_request, long_answer, ..method }
+const fn long(method: MethodPolicy, long_request: bool, long_answer: bool) -> MethodPolicy {
+    MethodPolicy { long_request, long_answer, ..method }
 }
 
 #[cfg(test)]
@@ -190,7 +195,13 @@ mod tests {
         for service in ours.flat_map(|file| &file.service) {
             for method in &service.method {
                 let needs = of_path(&format!("{PACKAGE}{}/{}", service.name(), method.name()));
-                assert_ne!(needs.need, Need::Never, "{}/{} is not listed", service.name(), method.name());
+                assert_ne!(
+                    needs.need,
+                    AccessLevel::Never,
+                    "{}/{} is not listed",
+                    service.name(),
+                    method.name()
+                );
                 let streams = (method.client_streaming(), method.server_streaming());
                 assert_eq!((needs.long_request, needs.long_answer), streams, "{}", method.name());
                 served.insert((service.name().to_owned(), method.name().to_owned()));
@@ -222,7 +233,7 @@ mod tests {
         for service in ours.flat_map(|file| &file.service) {
             for method in &service.method {
                 let path = format!("{PACKAGE}{}/{}", service.name(), method.name());
-                let is_write = of_path(&path).class == Class::Write;
+                let is_write = of_path(&path).class == RequestKind::Write;
                 assert_eq!(is_write, takes_options(method.input_type()), "{path}");
                 writes += usize::from(is_write);
             }
@@ -238,11 +249,14 @@ mod tests {
             "/damper.v1.Rules",
             "/damper.v1.Rules/GetRule/",
         ] {
-            assert_eq!(of_path(path).need, Need::Never, "{path}");
+            assert_eq!(of_path(path).need, AccessLevel::Never, "{path}");
         }
-        assert_eq!(of_path("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").need, Need::Known);
-        assert_eq!(of_path("/grpc.health.v1.Health/Check").need, Need::Nothing);
-        assert_eq!(of_path("/grpc.health.v1.Healthy/Check").need, Need::Known);
+        assert_eq!(
+            of_path("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo").need,
+            AccessLevel::Known
+        );
+        assert_eq!(of_path("/grpc.health.v1.Health/Check").need, AccessLevel::Nothing);
+        assert_eq!(of_path("/grpc.health.v1.Healthy/Check").need, AccessLevel::Known);
         for (path, long) in [("/", false), ("/index.html", false), ("/grpc.health.v1.Health/Watch", true)] {
             assert_eq!(goes_on(path), long, "{path}");
         }

@@ -26,36 +26,36 @@ pub use self::bootstrap::BootstrapError;
 pub(crate) use self::bootstrap::ensure;
 pub(crate) use self::caller::{Caller, misplaced};
 pub use self::certificate::{ClientIdentity, ClientIdentityError};
-pub(crate) use self::denied::Denied;
+pub(crate) use self::denied::AccessDenied;
 pub(crate) use self::role::Role;
 pub(crate) use self::scope::Scope;
-pub(crate) use self::secret::{Bearer, ClusterKey, Hash, TokenId};
+pub(crate) use self::secret::{BearerToken, ClusterKey, TokenHash, TokenId};
 pub(crate) use self::site::own_site_only;
 pub use self::site::{PageOrigin, PageOriginError};
-pub(crate) use self::turned_away::{Refusal, TurnedAway};
-use crate::settings::{Auth, Settings};
-use crate::table::TableView;
+pub(crate) use self::turned_away::{RejectedClient, RejectedClients};
+use crate::settings::{Auth, ServerConfig};
+use crate::table::Snapshot;
 
 /// How a server finds out who asks.
 #[derive(Debug)]
-pub(crate) struct Access {
+pub(crate) struct Authenticator {
     /// Everybody must show something.
     pub(crate) required: bool,
     page_origins: Vec<PageOrigin>,
     identities: Vec<ClientIdentity>,
-    lives: ending::Lives,
+    lives: ending::OpenCredentials,
     /// Services that were not let in.
-    pub(crate) turned_away: TurnedAway,
+    pub(crate) turned_away: RejectedClients,
 }
 
-impl Access {
-    pub(crate) fn new(settings: &Settings) -> Self {
+impl Authenticator {
+    pub(crate) fn new(settings: &ServerConfig) -> Self {
         Self {
             required: settings.auth == Auth::Tokens,
             page_origins: settings.page_origins.clone(),
             identities: settings.client_identities.clone(),
-            lives: ending::Lives::default(),
-            turned_away: TurnedAway::default(),
+            lives: ending::OpenCredentials::default(),
+            turned_away: RejectedClients::default(),
         }
     }
 
@@ -66,13 +66,13 @@ impl Access {
             required: true,
             page_origins,
             identities: Vec::new(),
-            lives: ending::Lives::default(),
-            turned_away: TurnedAway::default(),
+            lives: ending::OpenCredentials::default(),
+            turned_away: RejectedClients::default(),
         }
     }
 
     /// What this replica shows another as `authorization`; none where replicas ask for nothing.
-    pub(crate) fn peer_credential(&self, table: &TableView) -> Option<HeaderValue> {
+    pub(crate) fn peer_credential(&self, table: &Snapshot) -> Option<HeaderValue> {
         let key = table.tokens().cluster_key().filter(|_| self.required)?;
         let mut value =
             HeaderValue::try_from(format!("Bearer {}", key.replica())).expect("it is visible ASCII");

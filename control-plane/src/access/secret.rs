@@ -23,10 +23,10 @@ pub(crate) struct TokenId(String);
 
 /// What a token's secret hashes to.
 #[derive(Clone)]
-pub(crate) struct Hash([u8; KEY_BYTES]);
+pub(crate) struct TokenHash([u8; KEY_BYTES]);
 
 /// A whole token, as it is shown.
-pub(crate) struct Bearer {
+pub(crate) struct BearerToken {
     pub(crate) id: TokenId,
     secret: [u8; KEY_BYTES],
 }
@@ -61,7 +61,7 @@ impl fmt::Debug for TokenId {
     }
 }
 
-impl Hash {
+impl TokenHash {
     /// What was kept; none where it has not a hash's length.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
@@ -72,12 +72,12 @@ impl Hash {
     }
 
     /// Whether it is the secret's, found out in the same time either way.
-    pub(crate) fn is_of(&self, bearer: &Bearer) -> bool {
+    pub(crate) fn is_of(&self, bearer: &BearerToken) -> bool {
         self.0.ct_eq(&bearer.hash().0).into()
     }
 }
 
-impl Bearer {
+impl BearerToken {
     /// A new one.
     pub(crate) fn draw() -> Self {
         Self { id: TokenId(hex(&random::<ID_BYTES>())), secret: random() }
@@ -94,8 +94,8 @@ impl Bearer {
         format!("{PREFIX}{}_{}", self.id, hex(&self.secret))
     }
 
-    pub(crate) fn hash(&self) -> Hash {
-        Hash(Sha256::digest(self.secret).into())
+    pub(crate) fn hash(&self) -> TokenHash {
+        TokenHash(Sha256::digest(self.secret).into())
     }
 }
 
@@ -150,7 +150,7 @@ macro_rules! hidden {
     )*};
 }
 
-hidden!(Hash, Bearer, ClusterKey);
+hidden!(TokenHash, BearerToken, ClusterKey);
 
 fn derived(key: &[u8], purpose: &str) -> [u8; KEY_BYTES] {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("an HMAC takes a key of any length");
@@ -187,19 +187,19 @@ mod tests {
 
     #[test]
     fn a_token_is_read_as_it_was_shown_and_known_by_its_hash() {
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let shown = bearer.text();
-        let read = Bearer::parse(&shown).unwrap();
+        let read = BearerToken::parse(&shown).unwrap();
         assert_eq!(read.id, bearer.id);
         assert!(bearer.hash().is_of(&read));
-        assert!(!Bearer::draw().hash().is_of(&read));
-        assert_ne!(Bearer::draw().text(), shown);
+        assert!(!BearerToken::draw().hash().is_of(&read));
+        assert_ne!(BearerToken::draw().text(), shown);
     }
 
     #[test]
     fn what_is_not_just_so_is_no_token() {
         let good = format!("damper_{}_{}", "0f".repeat(8), "a1".repeat(32));
-        assert!(Bearer::parse(&good).is_some());
+        assert!(BearerToken::parse(&good).is_some());
         let bad = [
             String::new(),
             good.to_uppercase(),
@@ -212,13 +212,13 @@ mod tests {
             format!("damper__{}", "a1".repeat(32)),
         ];
         for text in bad {
-            assert!(Bearer::parse(&text).is_none(), "{text:?}");
+            assert!(BearerToken::parse(&text).is_none(), "{text:?}");
         }
     }
 
     #[test]
     fn secrets_do_not_tell_themselves() {
-        let (bearer, key) = (Bearer::draw(), ClusterKey::draw());
+        let (bearer, key) = (BearerToken::draw(), ClusterKey::draw());
         let told = format!("{bearer:?} {:?} {key:?}", bearer.hash());
         assert_eq!(told, "Bearer(hidden) Hash(hidden) ClusterKey(hidden)");
     }

@@ -16,11 +16,11 @@ use axum::routing::post;
 use cookie::{Cookie, CookieJar, SameSite};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
-use super::denied::Denied;
+use super::denied::AccessDenied;
 use super::identify;
 use super::role::Role;
 use super::secret::{ClusterKey, TokenId};
-use super::site::Site;
+use super::site::RequestOrigin;
 use crate::shared::Shared;
 
 /// Where one signs in and out.
@@ -35,7 +35,7 @@ const PLAIN_NAME: &str = "damper-session";
 
 /// What a cookie says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Session {
+pub(super) struct BrowserSession {
     pub(super) id: TokenId,
     pub(super) end: SystemTime,
 }
@@ -48,14 +48,14 @@ pub(crate) fn routes(shared: Arc<Shared>) -> Router {
 async fn sign_in(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
     match begun(&shared, &request) {
         Ok(cookie) => answered(StatusCode::NO_CONTENT, "", Some(&cookie)),
-        Err(SignIn::Denied(denied)) => {
+        Err(SignInError::Denied(denied)) => {
             shared.metrics.denied(denied.reason());
             denied.plain()
         }
-        Err(SignIn::NobodyIsAsked) => {
+        Err(SignInError::NobodyIsAsked) => {
             answered(StatusCode::NOT_FOUND, "this server asks for no tokens\n", None)
         }
-        Err(SignIn::NoKey) => {
+        Err(SignInError::NoKey) => {
             answered(StatusCode::SERVICE_UNAVAILABLE, "the store has no key to sign sessions with\n", None)
         }
     }
@@ -68,34 +68,39 @@ async fn sign_out(request: Request) -> Response<Body> {
 }
 
 /// Why nobody is signed in.
-enum SignIn {
-    Denied(Denied),
+enum SignInError {
+    Denied(AccessDenied),
     NobodyIsAsked,
     NoKey,
 }
 
-fn begun(shared: &Shared, request: &Request) -> Result<Cookie<'static>, SignIn> {
+fn begun(shared: &Shared, request: &Request) -> Result<Cookie<'static>, SignInError> {
     if !shared.access.required {
-        return Err(SignIn::NobodyIsAsked);
+        return Err(SignInError::NobodyIsAsked);
     }
     let (table, now) = (shared.table(), SystemTime::now());
-    let bearer = identify::bearer(request.headers()).map_err(SignIn::Denied)?;
-    let bearer = bearer.ok_or(SignIn::Denied(Denied::CredentialMissing))?;
-    let token = identify::token(bearer, &table, now).map_err(SignIn::Denied)?;
+    let bearer = identify::bearer(request.headers()).map_err(SignInError::Denied)?;
+    let bearer = bearer.ok_or(SignInError::Denied(AccessDenied::CredentialMissing))?;
+    let token = identify::token(bearer, &table, now).map_err(SignInError::Denied)?;
     if !token.role.reaches(Role::Viewer) {
         let who = format!("token {} ({}) has the role {}", token.wire.name, token.id, token.role.name());
-        return Err(SignIn::Denied(Denied::Role { needed: Role::Viewer, who }));
+        return Err(SignInError::Denied(AccessDenied::Role { needed: Role::Viewer, who }));
     }
-    let key = table.tokens().cluster_key().ok_or(SignIn::NoKey)?;
+    let key = table.tokens().cluster_key().ok_or(SignInError::NoKey)?;
     let end = token.expires_at.map_or(now + LASTS, |end| end.min(now + LASTS));
-    Ok(signed(key, site(request), &Session { id: token.id.clone(), end }, now))
+    Ok(signed(key, site(request), &BrowserSession { id: token.id.clone(), end }, now))
 }
 
-fn site(request: &Request) -> Site {
-    request.extensions().get::<Site>().copied().unwrap_or_default()
+fn site(request: &Request) -> RequestOrigin {
+    request.extensions().get::<RequestOrigin>().copied().unwrap_or_default()
 }
 
-fn signed(key: &ClusterKey, site: Site, session: &Session, now: SystemTime) -> Cookie<'static> {
+fn signed(
+    key: &ClusterKey,
+    site: RequestOrigin,
+    session: &BrowserSession,
+    now: SystemTime,
+) -> Cookie<'static> {
     let seconds = session.end.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut cookie = cookie(site, format!("{}.{seconds}", session.id));
     let left = session.end.duration_since(now).unwrap_or_default();
@@ -105,7 +110,7 @@ fn signed(key: &ClusterKey, site: Site, session: &Session, now: SystemTime) -> C
     jar.get(&name).expect("it was just put there").clone()
 }
 
-fn cookie(site: Site, value: String) -> Cookie<'static> {
+fn cookie(site: RequestOrigin, value: String) -> Cookie<'static> {
     Cookie::build((name(site), value))
         .http_only(true)
         .same_site(SameSite::Strict)
@@ -114,17 +119,17 @@ fn cookie(site: Site, value: String) -> Cookie<'static> {
         .build()
 }
 
-fn name(site: Site) -> &'static str {
+fn name(site: RequestOrigin) -> &'static str {
     if site.is_secure { SECURE_NAME } else { PLAIN_NAME }
 }
 
 /// The session that a request shows; none where it shows none that counts.
 pub(super) fn shown(
     headers: &HeaderMap,
-    site: Site,
+    site: RequestOrigin,
     key: Option<&Arc<ClusterKey>>,
     now: SystemTime,
-) -> Result<Option<Session>, Denied> {
+) -> Result<Option<BrowserSession>, AccessDenied> {
     if !site.is_own {
         return Ok(None);
     }
@@ -134,14 +139,14 @@ pub(super) fn shown(
     let mut jar = CookieJar::new();
     jar.add_original(ours.into_owned());
     let verified = key.and_then(|key| jar.signed(key.sessions()).get(name(site)));
-    let session = verified.and_then(|cookie| read(cookie.value())).ok_or(Denied::SessionOver)?;
-    if session.end <= now { Err(Denied::SessionOver) } else { Ok(Some(session)) }
+    let session = verified.and_then(|cookie| read(cookie.value())).ok_or(AccessDenied::SessionOver)?;
+    if session.end <= now { Err(AccessDenied::SessionOver) } else { Ok(Some(session)) }
 }
 
-fn read(value: &str) -> Option<Session> {
+fn read(value: &str) -> Option<BrowserSession> {
     let (id, seconds) = value.split_once('.')?;
     let end = UNIX_EPOCH.checked_add(Duration::from_secs(seconds.parse().ok()?))?;
-    Some(Session { id: TokenId::parse(id)?, end })
+    Some(BrowserSession { id: TokenId::parse(id)?, end })
 }
 
 fn answered(status: StatusCode, text: &'static str, cookie: Option<&Cookie<'_>>) -> Response<Body> {
@@ -159,10 +164,10 @@ fn answered(status: StatusCode, text: &'static str, cookie: Option<&Cookie<'_>>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Bearer;
+    use crate::access::BearerToken;
 
-    const PLAIN: Site = Site { is_own: true, is_secure: false };
-    const SECURE: Site = Site { is_own: true, is_secure: true };
+    const PLAIN: RequestOrigin = RequestOrigin { is_own: true, is_secure: false };
+    const SECURE: RequestOrigin = RequestOrigin { is_own: true, is_secure: true };
 
     fn at(seconds: u64) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(seconds)
@@ -174,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_cookie_is_held_to_its_host_and_kept_from_scripts_and_other_sites() {
-        let (key, id) = (ClusterKey::draw(), Bearer::draw().id);
-        let session = Session { id: id.clone(), end: at(43_300) };
+        let (key, id) = (ClusterKey::draw(), BearerToken::draw().id);
+        let session = BrowserSession { id: id.clone(), end: at(43_300) };
         let plain = signed(&key, PLAIN, &session, at(100)).to_string();
         assert!(plain.starts_with("damper-session="), "{plain}");
         for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
@@ -188,8 +193,8 @@ mod tests {
 
     #[test]
     fn only_a_cookie_that_was_signed_here_counts_and_only_in_its_time_and_on_its_site() {
-        let (key, id) = (Arc::new(ClusterKey::draw()), Bearer::draw().id);
-        let session = Session { id: id.clone(), end: at(200) };
+        let (key, id) = (Arc::new(ClusterKey::draw()), BearerToken::draw().id);
+        let session = BrowserSession { id: id.clone(), end: at(200) };
         let made = signed(&key, PLAIN, &session, at(100));
         let (name, value) = made.name_value();
         let good = format!("other=1; {name}={value}");
@@ -197,14 +202,18 @@ mod tests {
             shown(&headers(cookie), site, Some(key), at(now))
         };
         assert_eq!(see(&good, PLAIN, &key, 199), Ok(Some(session)));
-        assert_eq!(see(&good, PLAIN, &key, 200), Err(Denied::SessionOver));
-        assert_eq!(see(&good, Site { is_own: false, ..PLAIN }, &key, 100), Ok(None));
+        assert_eq!(see(&good, PLAIN, &key, 200), Err(AccessDenied::SessionOver));
+        assert_eq!(see(&good, RequestOrigin { is_own: false, ..PLAIN }, &key, 100), Ok(None));
         assert_eq!(see(&good, SECURE, &key, 100), Ok(None), "another name");
-        assert_eq!(see(&good, PLAIN, &Arc::new(ClusterKey::draw()), 100), Err(Denied::SessionOver));
+        assert_eq!(see(&good, PLAIN, &Arc::new(ClusterKey::draw()), 100), Err(AccessDenied::SessionOver));
         let later = value.replace(".200", ".900");
-        let unsigned = format!("{}.900", Bearer::draw().id);
+        let unsigned = format!("{}.900", BearerToken::draw().id);
         for bad in [&value[..value.len() - 1], &value[1..], &later, &unsigned, "", "x"] {
-            assert_eq!(see(&format!("{name}={bad}"), PLAIN, &key, 100), Err(Denied::SessionOver), "{bad}");
+            assert_eq!(
+                see(&format!("{name}={bad}"), PLAIN, &key, 100),
+                Err(AccessDenied::SessionOver),
+                "{bad}"
+            );
         }
         assert_eq!(shown(&HeaderMap::new(), PLAIN, Some(&key), at(100)), Ok(None));
     }

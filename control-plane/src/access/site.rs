@@ -20,8 +20,8 @@ use axum::middleware::Next;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 
-use super::Access;
-use crate::connection::Peer;
+use super::Authenticator;
+use crate::connection::ConnectionInfo;
 use crate::limits::{Line, shortened};
 use crate::shared::Shared;
 
@@ -70,7 +70,7 @@ impl PageOrigin {
 
 /// What a request says of the site that it comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Site {
+pub(crate) struct RequestOrigin {
     /// A browser says that it comes from a page of this server: only then a cookie counts.
     pub(crate) is_own: bool,
     /// Only TLS carries what is sent there.
@@ -79,12 +79,12 @@ pub(crate) struct Site {
 
 /// Why a browser is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum CrossOrigin {
     Origin,
     Host,
 }
 
-impl Foreign {
+impl CrossOrigin {
     pub(crate) fn reason(self) -> &'static str {
         match self {
             Self::Origin => "ORIGIN",
@@ -133,14 +133,14 @@ pub(crate) async fn own_site_only(
     }
 }
 
-fn of(parts: &Parts, access: &Access) -> Result<Site, Foreign> {
-    let is_tls = parts.extensions.get::<Peer>().is_some_and(|peer| peer.tls);
+fn of(parts: &Parts, access: &Authenticator) -> Result<RequestOrigin, CrossOrigin> {
+    let is_tls = parts.extensions.get::<ConnectionInfo>().is_some_and(|peer| peer.tls);
     let host = host(parts)?;
     let Parts { headers, uri, version, .. } = parts;
     let page = access.page_origins.iter().find(|page| page.authority() == host);
     let is_probe = matches!(uri.path(), "/livez" | "/readyz");
     if !is_tls && *version < Version::HTTP_2 && page.is_none() && !is_probe && !is_of_no_site(&host) {
-        return Err(Foreign::Host);
+        return Err(CrossOrigin::Host);
     }
     let here = || format!("{}://{host}", if is_tls { "https" } else { "http" });
     let own = page.map_or_else(here, |page| page.0.clone());
@@ -149,35 +149,36 @@ fn of(parts: &Parts, access: &Access) -> Result<Site, Foreign> {
         let origin = origin.to_ascii_lowercase();
         let page = access.page_origins.iter().find(|page| page.0 == origin);
         return match page.is_some() || origin == own {
-            true => Ok(Site { is_own: true, is_secure: is_secure(page) }),
-            false => Err(Foreign::Origin),
+            true => Ok(RequestOrigin { is_own: true, is_secure: is_secure(page) }),
+            false => Err(CrossOrigin::Origin),
         };
     }
     match single(headers, "sec-fetch-site".try_into().expect("it is a header's name"))? {
-        Some("same-origin") => Ok(Site { is_own: true, is_secure: is_secure(page) }),
-        None | Some("none") => Ok(Site { is_own: false, is_secure: is_secure(page) }),
-        Some(_) if is_link(parts) => Ok(Site { is_own: false, is_secure: is_secure(page) }),
-        Some(_) => Err(Foreign::Origin),
+        Some("same-origin") => Ok(RequestOrigin { is_own: true, is_secure: is_secure(page) }),
+        None | Some("none") => Ok(RequestOrigin { is_own: false, is_secure: is_secure(page) }),
+        Some(_) if is_link(parts) => Ok(RequestOrigin { is_own: false, is_secure: is_secure(page) }),
+        Some(_) => Err(CrossOrigin::Origin),
     }
 }
 
 /// What the client calls this server, in lower case; empty where it does not say. Two that differ are a trick.
-fn host(parts: &Parts) -> Result<String, Foreign> {
-    let said = single(&parts.headers, header::HOST).map_err(|_| Foreign::Host)?.map(str::to_ascii_lowercase);
+fn host(parts: &Parts) -> Result<String, CrossOrigin> {
+    let said =
+        single(&parts.headers, header::HOST).map_err(|_| CrossOrigin::Host)?.map(str::to_ascii_lowercase);
     let in_uri = parts.uri.authority().map(|authority| authority.as_str().to_ascii_lowercase());
     match (said, in_uri) {
-        (Some(said), Some(other)) if said != other => Err(Foreign::Host),
+        (Some(said), Some(other)) if said != other => Err(CrossOrigin::Host),
         (said, in_uri) => Ok(said.or(in_uri).unwrap_or_default()),
     }
 }
 
 /// A header that may be there once.
-fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, Foreign> {
+fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, CrossOrigin> {
     let mut all = headers.get_all(name).iter();
     match (all.next(), all.next()) {
         (None, _) => Ok(None),
-        (Some(one), None) => one.to_str().map(Some).map_err(|_| Foreign::Origin),
-        (Some(_), Some(_)) => Err(Foreign::Origin),
+        (Some(one), None) => one.to_str().map(Some).map_err(|_| CrossOrigin::Origin),
+        (Some(_), Some(_)) => Err(CrossOrigin::Origin),
     }
 }
 
@@ -212,22 +213,27 @@ fn is_link(Parts { method, headers, uri, .. }: &Parts) -> bool {
 mod tests {
     use super::*;
 
-    fn site(version: Version, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<Site, Foreign> {
+    fn site(
+        version: Version,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<RequestOrigin, CrossOrigin> {
         let mut request = http::Request::builder().version(version).method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let access = Access::for_pages(&["https://damper.example.com", "http://proxy:8080/"]);
+        let access = Authenticator::for_pages(&["https://damper.example.com", "http://proxy:8080/"]);
         of(&request.body(()).unwrap().into_parts().0, &access)
     }
 
-    fn posted(headers: &[(&str, &str)]) -> Result<Site, Foreign> {
+    fn posted(headers: &[(&str, &str)]) -> Result<RequestOrigin, CrossOrigin> {
         site(Version::HTTP_11, "POST", "/damper.v1.Rules/PutRule", headers)
     }
 
-    const OWN: Site = Site { is_own: true, is_secure: false };
-    const OTHER: Site = Site { is_own: false, is_secure: false };
-    const SECURE: Site = Site { is_own: true, is_secure: true };
+    const OWN: RequestOrigin = RequestOrigin { is_own: true, is_secure: false };
+    const OTHER: RequestOrigin = RequestOrigin { is_own: false, is_secure: false };
+    const SECURE: RequestOrigin = RequestOrigin { is_own: true, is_secure: true };
 
     #[test]
     fn only_our_own_origin_counts() {
@@ -235,13 +241,13 @@ mod tests {
             ("localhost:7600", "http://localhost:7600", Ok(OWN)),
             ("LOCALHOST:7600", "http://localhost:7600", Ok(OWN)),
             ("[::1]:7600", "http://[::1]:7600", Ok(OWN)),
-            ("localhost:7600", "http://localhost:7601", Err(Foreign::Origin)),
-            ("localhost:7600", "http://127.0.0.1:7600", Err(Foreign::Origin)),
-            ("localhost:7600", "https://localhost:7600", Err(Foreign::Origin)),
-            ("localhost:7600", "http://localhost:7600.evil.example", Err(Foreign::Origin)),
-            ("localhost:7600", "null", Err(Foreign::Origin)),
-            ("localhost:7600", "", Err(Foreign::Origin)),
-            ("localhost:7600", "https://evil.example", Err(Foreign::Origin)),
+            ("localhost:7600", "http://localhost:7601", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "http://127.0.0.1:7600", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "https://localhost:7600", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "http://localhost:7600.evil.example", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "null", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "", Err(CrossOrigin::Origin)),
+            ("localhost:7600", "https://evil.example", Err(CrossOrigin::Origin)),
             ("damper.example.com", "https://damper.example.com", Ok(SECURE)),
             ("proxy:8080", "http://proxy:8080", Ok(OWN)),
         ] {
@@ -249,7 +255,7 @@ mod tests {
         }
         let twice =
             [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.example")];
-        assert_eq!(posted(&twice), Err(Foreign::Origin));
+        assert_eq!(posted(&twice), Err(CrossOrigin::Origin));
     }
 
     #[test]
@@ -257,9 +263,9 @@ mod tests {
         for (said, expected) in [
             ("same-origin", Ok(OWN)),
             ("none", Ok(OTHER)),
-            ("same-site", Err(Foreign::Origin)),
-            ("cross-site", Err(Foreign::Origin)),
-            ("?", Err(Foreign::Origin)),
+            ("same-site", Err(CrossOrigin::Origin)),
+            ("cross-site", Err(CrossOrigin::Origin)),
+            ("?", Err(CrossOrigin::Origin)),
         ] {
             assert_eq!(posted(&[("host", "localhost"), ("sec-fetch-site", said)]), expected, "{said}");
         }
@@ -285,7 +291,7 @@ mod tests {
             ("GET", "/session", "document"),
             ("GET", "/damper.v1.Rules/PutRule", "document"),
         ] {
-            assert_eq!(link(method, path, dest), Err(Foreign::Origin), "{method} {path} {dest}");
+            assert_eq!(link(method, path, dest), Err(CrossOrigin::Origin), "{method} {path} {dest}");
         }
     }
 
@@ -296,17 +302,17 @@ mod tests {
             ("x.localhost:1", Ok(OTHER)),
             ("10.1.2.3:7600", Ok(OTHER)),
             ("[fe80::1]", Ok(OTHER)),
-            ("evil.example:7600", Err(Foreign::Host)),
-            ("localhost.evil.example", Err(Foreign::Host)),
-            ("127.0.0.1.evil.example", Err(Foreign::Host)),
-            ("127.0.0.1:x", Err(Foreign::Host)),
-            ("[::1].evil.example", Err(Foreign::Host)),
-            ("", Err(Foreign::Host)),
+            ("evil.example:7600", Err(CrossOrigin::Host)),
+            ("localhost.evil.example", Err(CrossOrigin::Host)),
+            ("127.0.0.1.evil.example", Err(CrossOrigin::Host)),
+            ("127.0.0.1:x", Err(CrossOrigin::Host)),
+            ("[::1].evil.example", Err(CrossOrigin::Host)),
+            ("", Err(CrossOrigin::Host)),
         ] {
             assert_eq!(posted(&[("host", host)]), expected, "{host:?}");
         }
         let twice = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(posted(&twice), Err(Foreign::Host));
+        assert_eq!(posted(&twice), Err(CrossOrigin::Host));
         let services = site(Version::HTTP_2, "POST", "http://damper:7600/damper.v1.Rules/PutRule", &[]);
         assert_eq!(services, Ok(OTHER), "no browser speaks HTTP/2 without TLS");
         assert_eq!(site(Version::HTTP_11, "GET", "/livez", &[("host", "damper")]), Ok(OTHER));

@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use super::caller::Caller;
-use super::denied::Denied;
-use crate::connection::Peer;
+use super::denied::AccessDenied;
+use crate::connection::ConnectionInfo;
 use crate::limits::{Limiter, Line};
 
 /// How many are remembered of those who are known, and of those who are not.
@@ -20,7 +20,7 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// One that was turned away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RejectedClient {
     /// The principal, or the address where there is none.
     pub(crate) who: String,
     /// The service that it wanted to be; empty where it did not come to say so.
@@ -34,17 +34,17 @@ pub(crate) struct Refusal {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct TurnedAway(Mutex<Vec<Refusal>>);
+pub(crate) struct RejectedClients(Mutex<Vec<RejectedClient>>);
 
-impl TurnedAway {
+impl RejectedClients {
     /// Remembers one and tells the log of it, unless that was done a moment ago.
     pub(crate) fn note(
         &self,
         limiter: &Limiter,
-        peer: Option<&Peer>,
+        peer: Option<&ConnectionInfo>,
         caller: &Caller,
         service: &str,
-        why: &Denied,
+        why: &AccessDenied,
     ) {
         let principal = caller.principal();
         let address = peer.map(|peer| peer.address.ip().to_canonical().to_string()).unwrap_or_default();
@@ -77,18 +77,18 @@ impl TurnedAway {
             }
         }
         let [who, service, why] = [who, service, why].map(str::to_owned);
-        all.push(Refusal { who, service, why, times: 1, last: now, is_known, logged: now });
+        all.push(RejectedClient { who, service, why, times: 1, last: now, is_known, logged: now });
         true
     }
 
     /// Those of the last 10 minutes.
-    pub(crate) fn of_late(&self, now: SystemTime) -> Vec<Refusal> {
+    pub(crate) fn of_late(&self, now: SystemTime) -> Vec<RejectedClient> {
         let mut all = self.all();
         all.retain(|refusal| now.duration_since(refusal.last).is_ok_and(|since| since < REMEMBERED_FOR));
         all.clone()
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Refusal>> {
+    fn all(&self) -> MutexGuard<'_, Vec<RejectedClient>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn each_is_told_once_a_minute_and_remembered_for_ten() {
-        let (away, at) = (TurnedAway::default(), SystemTime::UNIX_EPOCH + 100 * MINUTE);
+        let (away, at) = (RejectedClients::default(), SystemTime::UNIX_EPOCH + 100 * MINUTE);
         assert!(away.is_news(true, "token a", "shop", "no", at));
         assert!(!away.is_news(true, "token a", "shop", "no", at + MINUTE / 2));
         assert!(away.is_news(true, "token a", "cart", "no", at));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn strangers_can_not_push_out_those_who_are_known_and_neither_are_remembered_without_end() {
-        let (away, at) = (TurnedAway::default(), SystemTime::UNIX_EPOCH);
+        let (away, at) = (RejectedClients::default(), SystemTime::UNIX_EPOCH);
         for n in 0..200 {
             let now = at + Duration::from_millis(n);
             away.is_news(true, &format!("token {n}"), "shop", "no", now);

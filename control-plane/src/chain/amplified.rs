@@ -13,22 +13,22 @@ use damper_proto::v1;
 use super::graph::{Ends, Graph};
 use super::search::worst;
 use super::told;
-use super::write::Write;
-use crate::table::{Subject, TableView};
+use super::write::ChainComparison;
+use crate::table::{ResourceKey, Snapshot};
 
 /// Before and after.
-pub(crate) type Amplified = (v1::Amplification, v1::Amplification);
+pub(crate) type AmplificationChange = (v1::Amplification, v1::Amplification);
 
 /// Of a write of one rule; none of any other.
-pub(super) fn amplified(write: &Write<'_>) -> Option<Amplified> {
+pub(super) fn amplified(write: &ChainComparison<'_>) -> Option<AmplificationChange> {
     let [edit] = write.edits else { return None };
-    let Some(Subject::Rule(pattern)) = Subject::of_key(&edit.key) else { return None };
+    let Some(ResourceKey::Rule(pattern)) = ResourceKey::of_key(&edit.key) else { return None };
     let with_rule = if edit.value.is_some() { &write.after } else { &**write.before };
     let ends = ends_of(write, with_rule, &pattern);
     let chains = (!ends.is_empty())
         .then(|| [write.graph_before(), write.graph_after()].map(|graph| worst_over(graph, &ends)));
     let [chain_before, chain_after] = chains.unwrap_or_default();
-    let told = |table: &TableView, chain| v1::Amplification {
+    let told = |table: &Snapshot, chain| v1::Amplification {
         bound: Some(told::hop_bound(table.policy_for(&pattern).as_ref())),
         chain,
     };
@@ -36,8 +36,8 @@ pub(super) fn amplified(write: &Write<'_>) -> Option<Amplified> {
 }
 
 /// On one route, by what is in force there.
-pub(crate) fn amplified_on(write: &Write<'_>, route: &RouteKey) -> Amplified {
-    let of = |table: &TableView, graph: &Graph| v1::Amplification {
+pub(crate) fn amplified_on(write: &ChainComparison<'_>, route: &RouteKey) -> AmplificationChange {
+    let of = |table: &Snapshot, graph: &Graph| v1::Amplification {
         bound: Some(told::hop_bound(table.policy_in_force(route).as_ref())),
         chain: told::bound_through(graph, route),
     };
@@ -45,7 +45,7 @@ pub(crate) fn amplified_on(write: &Write<'_>, route: &RouteKey) -> Amplified {
 }
 
 /// The edges of the known routes that go by the rule of a pattern.
-fn ends_of(write: &Write<'_>, table: &TableView, pattern: &Pattern) -> HashSet<Ends> {
+fn ends_of(write: &ChainComparison<'_>, table: &Snapshot, pattern: &Pattern) -> HashSet<Ends> {
     let known = write.shared.stats.keys();
     let by_it = known.iter().filter(|route| {
         pattern.matches(route) && table.winner(route).is_some_and(|rule| rule.pattern() == pattern)

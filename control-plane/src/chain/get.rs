@@ -7,13 +7,13 @@ use std::sync::Arc;
 use damper_core::Pattern;
 use damper_proto::v1;
 
-use super::graph::{Edge, Ends, Graph, Seen};
-use super::search::{Found, Measured, worst};
+use super::graph::{Edge, Ends, Graph, GraphInput};
+use super::search::{MeasuredCost, WorstPath, worst};
 use super::through::through;
 use super::told;
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::shared::Shared;
-use crate::stats::Over;
+use crate::stats::RateWindow;
 
 /// The most edges, and the most rules, in one answer.
 const MAX_EDGES: usize = 5_000;
@@ -22,14 +22,18 @@ const MAX_RULES: usize = 10_000;
 pub(crate) async fn get(
     shared: &Arc<Shared>,
     request: v1::GetChainRequest,
-) -> Result<v1::GetChainResponse, Error> {
-    let over = Over::read("window", request.window)?;
+) -> Result<v1::GetChainResponse, ApiError> {
+    let over = RateWindow::read("window", request.window)?;
     shared.aside(move |shared| chain(shared, over, &request)).await
 }
 
-fn chain(shared: &Shared, over: Over, request: &v1::GetChainRequest) -> Result<v1::GetChainResponse, Error> {
+fn chain(
+    shared: &Shared,
+    over: RateWindow,
+    request: &v1::GetChainRequest,
+) -> Result<v1::GetChainResponse, ApiError> {
     let (table, service) = (shared.table(), &request.service);
-    let seen = Seen::of(shared, over, &table);
+    let seen = GraphInput::of(shared, over, &table);
     let graph = seen.graph(&table);
     let at = if service.is_empty() { None } else { Some(known(&graph, service)?) };
     let leads = at.map(|service| leads_to_or_from(&graph, service));
@@ -42,7 +46,7 @@ fn chain(shared: &Shared, over: Over, request: &v1::GetChainRequest) -> Result<v
     let edges = (0..graph.edges.len()).filter(|edge| shown(*edge)).take(most);
     Ok(v1::GetChainResponse {
         edges: edges.map(|edge| wire(&graph, &graph.edges[edge])).collect(),
-        worst_measured: worst::<Measured>(&graph, &touches).map(|found| measured(&graph, &found)),
+        worst_measured: worst::<MeasuredCost>(&graph, &touches).map(|found| measured(&graph, &found)),
         worst_possible: worst(&graph, &touches).map(|found| told::bound(&graph, &found)),
         window: over.wire(),
         missing_replicas: shared.replicas.missing(),
@@ -52,7 +56,7 @@ fn chain(shared: &Shared, over: Over, request: &v1::GetChainRequest) -> Result<v
 }
 
 /// Of each rule that applies to a route the worst chain through one of its routes.
-fn rules(seen: &Seen, graph: &Graph) -> Vec<v1::RuleBound> {
+fn rules(seen: &GraphInput, graph: &Graph) -> Vec<v1::RuleBound> {
     let through = through(graph);
     let worst: HashMap<Ends, u64> =
         (0..graph.edges.len()).map(|edge| (graph.ends(edge), through[edge])).collect();
@@ -69,8 +73,10 @@ fn rules(seen: &Seen, graph: &Graph) -> Vec<v1::RuleBound> {
     bounds.into_iter().map(|(rule, sends)| v1::RuleBound { rule: Some((&rule).into()), sends }).collect()
 }
 
-fn known(graph: &Graph, service: &str) -> Result<usize, Error> {
-    graph.service(service).ok_or_else(|| Error::NotFound(format!("no route from or to {service} is known")))
+fn known(graph: &Graph, service: &str) -> Result<usize, ApiError> {
+    graph
+        .service(service)
+        .ok_or_else(|| ApiError::NotFound(format!("no route from or to {service} is known")))
 }
 
 /// Which edges lie on a way to the service or from it.
@@ -123,7 +129,7 @@ fn wire(graph: &Graph, edge: &Edge) -> v1::Edge {
     }
 }
 
-fn measured(graph: &Graph, found: &Found<Measured>) -> v1::MeasuredPath {
+fn measured(graph: &Graph, found: &WorstPath<MeasuredCost>) -> v1::MeasuredPath {
     let first = found.path.first().map(|edge| graph.edges[*edge].caller);
     let rest = found.path.iter().map(|edge| graph.edges[*edge].callee);
     let services = first.into_iter().chain(rest).map(|service| graph.services[service].to_string());

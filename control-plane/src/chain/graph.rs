@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use damper_core::chain::bound::{Flag, Gain, Hop, Sends};
+use damper_core::chain::bound::{DownstreamGain, Flag, Hop, Sends};
 use damper_core::{OTHER_METHOD, Pattern, RouteKey};
 use damper_proto::{convert, v1};
 
 use crate::shared::Shared;
-use crate::stats::{Over, Route, Row, WHOLE_COVERAGE};
-use crate::table::TableView;
+use crate::stats::{RateWindow, Route, RouteSummary, WHOLE_COVERAGE};
+use crate::table::Snapshot;
 
 /// The services at the ends of an edge: caller and callee.
 pub(super) type Ends = (Arc<str>, Arc<str>);
@@ -28,13 +28,13 @@ pub(crate) struct Graph {
 pub(super) struct Edge {
     pub(super) caller: usize,
     pub(super) callee: usize,
-    pub(super) hops: Hops,
-    pub(super) figures: Figures,
+    pub(super) hops: EdgeAttempts,
+    pub(super) figures: EdgeTraffic,
 }
 
 /// What the routes of an edge come to at most: attempts by what becomes of the flag; 0 = no such route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Hops {
+pub(super) struct EdgeAttempts {
     kept: u32,
     ignored: u32,
     lost: u32,
@@ -42,7 +42,7 @@ pub(super) struct Hops {
 
 /// What was measured on an edge; rates are per second.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct EdgeTraffic {
     pub(super) calls: f64,
     pub(super) attempts: f64,
     failed: f64,
@@ -53,24 +53,24 @@ pub(super) struct Figures {
 }
 
 /// What is known of calls and services at one moment.
-pub(super) struct Seen {
-    rows: Arc<[Arc<Row>]>,
+pub(super) struct GraphInput {
+    rows: Arc<[Arc<RouteSummary>]>,
     connected: Connected,
 }
 
-impl Seen {
-    pub(super) fn of(shared: &Shared, over: Over, table: &Arc<TableView>) -> Self {
+impl GraphInput {
+    pub(super) fn of(shared: &Shared, over: RateWindow, table: &Arc<Snapshot>) -> Self {
         Self { rows: shared.stats.rows_over(over, table), connected: Connected::of(shared) }
     }
 
     /// The routes that a rule applies to, and which.
     pub(super) fn ruled(&self) -> impl Iterator<Item = (&Route, Pattern)> {
-        let rule = |row: &Row| convert::pattern(row.stats.rule.as_ref()?).ok();
+        let rule = |row: &RouteSummary| convert::pattern(row.stats.rule.as_ref()?).ok();
         self.rows.iter().filter_map(move |row| Some((&row.route, rule(row)?)))
     }
 
     /// The graph with the rules of a table.
-    pub(super) fn graph(&self, rules: &TableView) -> Graph {
+    pub(super) fn graph(&self, rules: &Snapshot) -> Graph {
         Graph::made(&self.rows, &self.connected, rules, None)
     }
 }
@@ -85,23 +85,28 @@ impl Graph {
     /// The graph of all routes seen, with the rules of a table; `also` is a route that may not have been seen.
     pub(crate) fn of(
         shared: &Shared,
-        over: Over,
-        seen: &Arc<TableView>,
-        rules: &TableView,
+        over: RateWindow,
+        seen: &Arc<Snapshot>,
+        rules: &Snapshot,
         also: Option<&RouteKey>,
     ) -> Self {
-        let Seen { rows, connected } = Seen::of(shared, over, seen);
+        let GraphInput { rows, connected } = GraphInput::of(shared, over, seen);
         Self::made(&rows, &connected, rules, also)
     }
 
-    fn made(rows: &[Arc<Row>], connected: &Connected, rules: &TableView, also: Option<&RouteKey>) -> Self {
+    fn made(
+        rows: &[Arc<RouteSummary>],
+        connected: &Connected,
+        rules: &Snapshot,
+        also: Option<&RouteKey>,
+    ) -> Self {
         let called: HashSet<&str> = rows.iter().map(|row| &*row.route.callee_service).collect();
         let loses_flags = |service: &str| {
             called.contains(service)
                 && connected.all.contains(service)
                 && !connected.serving.contains(service)
         };
-        let mut edges: BTreeMap<(Arc<str>, Arc<str>), (Hops, Figures)> = BTreeMap::new();
+        let mut edges: BTreeMap<(Arc<str>, Arc<str>), (EdgeAttempts, EdgeTraffic)> = BTreeMap::new();
         for row in rows {
             let Route { caller_service, callee_service, .. } = &row.route;
             let (hops, figures) = edges.entry((caller_service.clone(), callee_service.clone())).or_default();
@@ -166,7 +171,7 @@ impl Graph {
 }
 
 /// What calls of a route come to. Of the routes that are not told apart only rules for all methods are known to apply.
-fn hop(rules: &TableView, route: &Route, in_context: bool) -> Hop {
+fn hop(rules: &Snapshot, route: &Route, in_context: bool) -> Hop {
     let any_method = || {
         let method = format!("{OTHER_METHOD}/{OTHER_METHOD}");
         RouteKey::new(&route.caller_service, &route.caller_cluster, &route.callee_service, &method).ok()
@@ -191,7 +196,7 @@ impl Connected {
     }
 }
 
-impl Hops {
+impl EdgeAttempts {
     pub(super) fn add(&mut self, hop: Hop) {
         let most = match hop.flag {
             Flag::Kept => &mut self.kept,
@@ -223,12 +228,12 @@ impl Hops {
     }
 
     /// What requests before the edge can come to, from what those behind it come to.
-    pub(super) fn gains(self, behind: Gain) -> impl Iterator<Item = Gain> {
+    pub(super) fn gains(self, behind: DownstreamGain) -> impl Iterator<Item = DownstreamGain> {
         self.each().map(move |hop| behind.before(hop, self.lost > 0))
     }
 }
 
-impl Figures {
+impl EdgeTraffic {
     fn add(&mut self, stats: &v1::RouteStats) {
         self.calls += stats.calls_per_s;
         self.attempts += stats.attempts_per_s;
@@ -267,9 +272,9 @@ impl Graph {
         for (caller, callee, hop, amplification) in edges {
             let (caller, callee) = (graph.place(&Arc::from(*caller)), graph.place(&Arc::from(*callee)));
             graph.leaving[caller].push(graph.edges.len());
-            let mut hops = Hops::default();
+            let mut hops = EdgeAttempts::default();
             hops.add(*hop);
-            let figures = Figures { calls: 1.0, attempts: *amplification, ..Figures::default() };
+            let figures = EdgeTraffic { calls: 1.0, attempts: *amplification, ..EdgeTraffic::default() };
             graph.edges.push(Edge { caller, callee, hops, figures });
         }
         graph

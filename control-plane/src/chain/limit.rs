@@ -16,16 +16,16 @@ use damper_core::{Faults, Pattern};
 use damper_proto::v1;
 use prost::Message as _;
 
-use super::amplified::{Amplified, amplified};
+use super::amplified::{AmplificationChange, amplified};
 use super::graph::{Ends, Graph};
 use super::search::worst;
 use super::through::through;
 use super::told;
-use super::write::Write;
-use crate::errors::Error;
+use super::write::ChainComparison;
+use crate::errors::ApiError;
 use crate::judgement;
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 use crate::writer::ProposedEdit;
 
 /// More patterns than this are looked up by what can match a route, not one by one.
@@ -35,20 +35,20 @@ const CHAINS: usize = 8;
 
 /// What a write comes to along the chain.
 #[derive(Debug, Default)]
-pub(crate) struct Judged {
+pub(crate) struct ChainCheck {
     /// Chains above the limit, each with a rule or guard, changed by the write, that has to do with it.
-    above: Vec<(Subject, v1::Finding)>,
+    above: Vec<(ResourceKey, v1::Finding)>,
     /// The write raises them there.
     raised: bool,
 }
 
-impl Judged {
+impl ChainCheck {
     /// Refuses what raises a chain above the limit and is not forced; `path` is where in the request the rule or
     /// guard stands.
     pub(crate) fn permit(
         &self,
         options: &v1::WriteOptions,
-        path: impl Fn(&Subject) -> String,
+        path: impl Fn(&ResourceKey) -> String,
     ) -> Result<(), Faults> {
         let mut faults = Faults::none();
         if self.raised && !options.force {
@@ -61,7 +61,7 @@ impl Judged {
     }
 
     /// The findings that are about this rule or guard.
-    pub(crate) fn findings_of(&self, subject: &Subject) -> Vec<v1::Finding> {
+    pub(crate) fn findings_of(&self, subject: &ResourceKey) -> Vec<v1::Finding> {
         let about = self.above.iter().filter(|(about, _)| about == subject);
         about.map(|(_, finding)| finding.clone()).collect()
     }
@@ -70,11 +70,11 @@ impl Judged {
 /// Judges edits by the table that they would make.
 pub(crate) async fn judge(
     shared: &Arc<Shared>,
-    before: &Arc<TableView>,
+    before: &Arc<Snapshot>,
     edits: &[ProposedEdit],
-) -> Result<Judged, Error> {
+) -> Result<ChainCheck, ApiError> {
     if !may_raise(shared, edits) {
-        return Ok(Judged::default());
+        return Ok(ChainCheck::default());
     }
     aside(shared, before, edits, judged).await
 }
@@ -82,11 +82,11 @@ pub(crate) async fn judge(
 /// Judges one edit, and tells what it does to what repeating can add, where it is a rule's.
 pub(crate) async fn judge_one(
     shared: &Arc<Shared>,
-    before: &Arc<TableView>,
+    before: &Arc<Snapshot>,
     edit: &ProposedEdit,
-) -> Result<(Judged, Option<Amplified>), Error> {
-    let both = |write: &Write<'_>| {
-        let judged = if may_raise(write.shared, write.edits) { judged(write) } else { Judged::default() };
+) -> Result<(ChainCheck, Option<AmplificationChange>), ApiError> {
+    let both = |write: &ChainComparison<'_>| {
+        let judged = if may_raise(write.shared, write.edits) { judged(write) } else { ChainCheck::default() };
         (judged, amplified(write))
     };
     aside(shared, before, std::slice::from_ref(edit), both).await
@@ -95,13 +95,13 @@ pub(crate) async fn judge_one(
 /// Thousands of routes are looked up; that is no work for the threads that serve streams.
 async fn aside<T: Send + 'static>(
     shared: &Arc<Shared>,
-    before: &Arc<TableView>,
+    before: &Arc<Snapshot>,
     edits: &[ProposedEdit],
-    look: impl FnOnce(&Write<'_>) -> T + Send + 'static,
-) -> Result<T, Error> {
+    look: impl FnOnce(&ChainComparison<'_>) -> T + Send + 'static,
+) -> Result<T, ApiError> {
     let (shared, before, edits) = (shared.clone(), before.clone(), edits.to_vec());
-    let looked = tokio::task::spawn_blocking(move || look(&Write::of(&shared, &before, &edits)));
-    looked.await.map_err(|_| Error::unavailable("the server is stopping"))
+    let looked = tokio::task::spawn_blocking(move || look(&ChainComparison::of(&shared, &before, &edits)));
+    looked.await.map_err(|_| ApiError::unavailable("the server is stopping"))
 }
 
 fn may_raise(shared: &Shared, edits: &[ProposedEdit]) -> bool {
@@ -110,25 +110,26 @@ fn may_raise(shared: &Shared, edits: &[ProposedEdit]) -> bool {
 
 /// True where it is plain without a look at any route: what is stored repeats nothing, or is no rule or guard.
 fn raises_nothing(edit: &ProposedEdit) -> bool {
-    let Some(Subject::Rule(_)) = Subject::of_key(&edit.key) else {
-        return matches!(Subject::of_key(&edit.key), None | Some(Subject::Kill(_)));
+    let Some(ResourceKey::Rule(_)) = ResourceKey::of_key(&edit.key) else {
+        return matches!(ResourceKey::of_key(&edit.key), None | Some(ResourceKey::Kill(_)));
     };
     let rule = edit.value.as_ref().and_then(|value| v1::Rule::decode(value.clone()).ok());
     rule.and_then(|rule| rule.policy).is_some_and(|policy| policy.mode() != v1::Mode::Enforce)
 }
 
-fn judged(write: &Write<'_>) -> Judged {
-    let changed = write.edits.iter().filter_map(|edit| Subject::of_key(&edit.key));
-    let changed: Vec<Subject> = changed.filter(|subject| !matches!(subject, Subject::Kill(_))).collect();
-    let touched = Touched::of(write.shared, &changed);
+fn judged(write: &ChainComparison<'_>) -> ChainCheck {
+    let changed = write.edits.iter().filter_map(|edit| ResourceKey::of_key(&edit.key));
+    let changed: Vec<ResourceKey> =
+        changed.filter(|subject| !matches!(subject, ResourceKey::Kill(_))).collect();
+    let touched = AffectedEdges::of(write.shared, &changed);
     if touched.0.is_empty() {
-        return Judged::default();
+        return ChainCheck::default();
     }
     let limit = u64::from(write.shared.settings.max_amplification.sends());
     let now = write.graph_after();
     let after = through(now);
     if after.iter().all(|sends| *sends <= limit) {
-        return Judged::default();
+        return ChainCheck::default();
     }
     let earlier = through(write.graph_before());
     let raised = raised(&after, &earlier, limit);
@@ -139,7 +140,7 @@ fn judged(write: &Write<'_>) -> Judged {
         touched.worst_in(now).into_iter().filter(|bound| bound.sends > limit).collect()
     };
     let above = chains.iter().map(|bound| touched.finding(bound, limit, &changed[0])).collect();
-    Judged { above, raised: is_raised }
+    ChainCheck { above, raised: is_raised }
 }
 
 /// The edges through which a chain is above the limit and worse than before, the worst first.
@@ -166,12 +167,12 @@ fn chains_of(graph: &Graph, edges: Vec<usize>) -> Vec<v1::ChainBound> {
 }
 
 /// The edges whose routes a write can change, and a rule or guard that is for each.
-struct Touched(HashMap<Ends, Subject>);
+struct AffectedEdges(HashMap<Ends, ResourceKey>);
 
-impl Touched {
-    fn of(shared: &Shared, changed: &[Subject]) -> Self {
+impl AffectedEdges {
+    fn of(shared: &Shared, changed: &[ResourceKey]) -> Self {
         let mut touched = Self(HashMap::new());
-        let many: HashMap<&Pattern, &Subject> = if changed.len() > FEW {
+        let many: HashMap<&Pattern, &ResourceKey> = if changed.len() > FEW {
             changed.iter().map(|subject| (subject.pattern(), subject)).collect()
         } else {
             HashMap::new()
@@ -199,17 +200,17 @@ impl Touched {
     }
 
     /// A chain above the limit; `any` is what it is about where no touched edge is on it.
-    fn finding(&self, bound: &v1::ChainBound, limit: u64, any: &Subject) -> (Subject, v1::Finding) {
+    fn finding(&self, bound: &v1::ChainBound, limit: u64, any: &ResourceKey) -> (ResourceKey, v1::Finding) {
         let words = (told::in_words(bound), told::multiplying(bound));
         let message = format!("{}, more than the limit of {limit}{}", words.0, words.1);
         let subject = self.to_blame(bound).unwrap_or_else(|| any.clone());
-        let field = if matches!(subject, Subject::Guard(_)) { "ceiling" } else { "policy" };
+        let field = if matches!(subject, ResourceKey::Guard(_)) { "ceiling" } else { "policy" };
         let finding = judgement::finding(CHAIN_ABOVE_LIMIT, &subject.pattern().to_string(), field, message);
         (subject, finding)
     }
 
     /// What was changed on the chain, the hop with most attempts first, of several the last.
-    fn to_blame(&self, bound: &v1::ChainBound) -> Option<Subject> {
+    fn to_blame(&self, bound: &v1::ChainBound) -> Option<ResourceKey> {
         let mut hops: Vec<&v1::Hop> = bound.hops.iter().rev().collect();
         hops.sort_by_key(|hop| std::cmp::Reverse(hop.max_attempts));
         hops.into_iter().find_map(|hop| {

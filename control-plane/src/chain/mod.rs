@@ -17,9 +17,9 @@ mod through;
 mod told;
 mod write;
 
-pub(crate) use self::amplified::{Amplified, amplified_on};
+pub(crate) use self::amplified::{AmplificationChange, amplified_on};
 pub(crate) use self::get::get;
 pub(crate) use self::graph::Graph;
-pub(crate) use self::limit::{Judged, judge, judge_one};
+pub(crate) use self::limit::{ChainCheck, judge, judge_one};
 pub(crate) use self::told::{bound_through, hop_bound};
-pub(crate) use self::write::Write;
+pub(crate) use self::write::ChainComparison;

@@ -21,7 +21,7 @@ const DEPTH: usize = 64;
 const ARRIVALS: usize = 32;
 
 /// What is carried along a path.
-pub(super) trait Burden: Copy {
+pub(super) trait PathCost: Copy {
     /// At the top.
     const START: Self;
     /// Behind an edge; none where the path can not use it.
@@ -32,7 +32,7 @@ pub(super) trait Burden: Copy {
     fn compare(self, other: Self) -> Ordering;
 }
 
-impl Burden for Sends {
+impl PathCost for Sends {
     const START: Self = Self::ONE;
 
     fn over(self, edge: &Edge) -> Option<Self> {
@@ -50,9 +50,9 @@ impl Burden for Sends {
 
 /// The product of measured amplifications.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Measured(pub(super) f64);
+pub(super) struct MeasuredCost(pub(super) f64);
 
-impl Burden for Measured {
+impl PathCost for MeasuredCost {
     const START: Self = Self(1.0);
 
     fn over(self, edge: &Edge) -> Option<Self> {
@@ -70,13 +70,13 @@ impl Burden for Measured {
 
 /// A path and what comes to pass at its end.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Found<B> {
+pub(super) struct WorstPath<B> {
     /// Its edges, from the top.
     pub(super) path: Vec<usize>,
     pub(super) burden: B,
 }
 
-impl<B: Burden> Found<B> {
+impl<B: PathCost> WorstPath<B> {
     /// The worse of two, the longer of two that are as bad: it shows the whole chain.
     fn is_worse_than(&self, other: &Self) -> bool {
         self.burden.compare(other.burden).then(self.path.len().cmp(&other.path.len())).is_gt()
@@ -84,25 +84,25 @@ impl<B: Burden> Found<B> {
 }
 
 /// The worst path through an edge that is wanted.
-pub(super) fn worst<B: Burden>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) -> Option<Found<B>> {
-    let order = Order::of(graph);
+pub(super) fn worst<B: PathCost>(graph: &Graph, wanted: &dyn Fn(usize) -> bool) -> Option<WorstPath<B>> {
+    let order = CallOrder::of(graph);
     let in_order = walk(graph, &order, wanted);
     if !order.has_circle() {
         return in_order;
     }
-    match (Trial::of(graph, wanted).best, in_order) {
+    match (PathSearch::of(graph, wanted).best, in_order) {
         (Some(tried), Some(walked)) if walked.is_worse_than(&tried) => Some(walked),
         (tried, walked) => tried.or(walked),
     }
 }
 
 /// The services in an order in which callers come before callees, but for the edges that close a circle.
-pub(super) struct Order {
+pub(super) struct CallOrder {
     pub(super) services: Vec<usize>,
     pub(super) closing: Vec<bool>,
 }
 
-impl Order {
+impl CallOrder {
     pub(super) fn has_circle(&self) -> bool {
         self.closing.contains(&true)
     }
@@ -157,14 +157,18 @@ struct Arrival<B> {
     by: Option<(usize, usize)>,
 }
 
-impl<B: Burden> Arrival<B> {
+impl<B: PathCost> Arrival<B> {
     fn covers(&self, other: &Self) -> bool {
         let no_shorter = self.length >= other.length || !other.burden.covers(self.burden);
         self.passed >= other.passed && self.burden.covers(other.burden) && no_shorter
     }
 }
 
-fn walk<B: Burden>(graph: &Graph, order: &Order, wanted: &dyn Fn(usize) -> bool) -> Option<Found<B>> {
+fn walk<B: PathCost>(
+    graph: &Graph,
+    order: &CallOrder,
+    wanted: &dyn Fn(usize) -> bool,
+) -> Option<WorstPath<B>> {
     let top = Arrival { burden: B::START, length: 0, passed: false, by: None };
     // Arrivals are never taken out, so that they can be named by their number; those that count are in `at`.
     let mut all = vec![top];
@@ -189,10 +193,10 @@ fn walk<B: Burden>(graph: &Graph, order: &Order, wanted: &dyn Fn(usize) -> bool)
         let (a, b) = (&all[*a], &all[*b]);
         a.burden.compare(b.burden).then(a.length.cmp(&b.length))
     })?;
-    Some(Found { path: way(&all, worst), burden: all[worst].burden })
+    Some(WorstPath { path: way(&all, worst), burden: all[worst].burden })
 }
 
-fn arrive<B: Burden>(all: &mut Vec<Arrival<B>>, here: &mut Vec<usize>, arrival: Arrival<B>) {
+fn arrive<B: PathCost>(all: &mut Vec<Arrival<B>>, here: &mut Vec<usize>, arrival: Arrival<B>) {
     if here.iter().any(|other| all[*other].covers(&arrival)) {
         return;
     }
@@ -218,18 +222,18 @@ fn way<B: Copy>(all: &[Arrival<B>], end: usize) -> Vec<usize> {
 }
 
 /// Paths tried one by one, each service once but for where the path ends.
-pub(super) struct Trial<'a, B> {
+pub(super) struct PathSearch<'a, B> {
     graph: &'a Graph,
     wanted: &'a dyn Fn(usize) -> bool,
     steps: usize,
     visited: Vec<bool>,
     path: Vec<usize>,
-    best: Option<Found<B>>,
+    best: Option<WorstPath<B>>,
     /// The worst end of a path that leads over the edge, for each.
     pub(super) through: Vec<Option<B>>,
 }
 
-impl<'a, B: Burden> Trial<'a, B> {
+impl<'a, B: PathCost> PathSearch<'a, B> {
     pub(super) fn of(graph: &'a Graph, wanted: &'a dyn Fn(usize) -> bool) -> Self {
         let mut trial = Self {
             graph,
@@ -247,11 +251,11 @@ impl<'a, B: Burden> Trial<'a, B> {
     }
 }
 
-fn worse<B: Burden>(one: B, other: B) -> B {
+fn worse<B: PathCost>(one: B, other: B) -> B {
     if one.compare(other).is_ge() { one } else { other }
 }
 
-impl<B: Burden> Trial<'_, B> {
+impl<B: PathCost> PathSearch<'_, B> {
     /// Follows all paths on from a service; answers the worst end of them.
     fn follow(&mut self, service: usize, burden: B, passed: bool) -> B {
         self.end(burden, passed);
@@ -285,7 +289,7 @@ impl<B: Burden> Trial<'_, B> {
 
     fn end(&mut self, burden: B, passed: bool) {
         if passed {
-            let found = Found { path: self.path.clone(), burden };
+            let found = WorstPath { path: self.path.clone(), burden };
             if self.best.as_ref().is_none_or(|best| found.is_worse_than(best)) {
                 self.best = Some(found);
             }
@@ -395,7 +399,7 @@ mod tests {
         let idle = ("c", "d", kept(9), f64::NAN);
         let mut graph = Graph::drawn(&[("a", "b", kept(1), 1.5), ("b", "c", kept(1), 2.0), idle]);
         graph.edges[2].figures.calls = 0.0;
-        let found = worst::<Measured>(&graph, &|_| true).unwrap();
-        assert_eq!((services(&graph, &found.path).as_str(), found.burden), ("a b c", Measured(3.0)));
+        let found = worst::<MeasuredCost>(&graph, &|_| true).unwrap();
+        assert_eq!((services(&graph, &found.path).as_str(), found.burden), ("a b c", MeasuredCost(3.0)));
     }
 }

@@ -6,28 +6,29 @@
 //! is dropped, an edge that closes a circle is taken as a last hop, and paths through circles are tried for so
 //! many steps.
 
-use damper_core::chain::bound::{Gain, Sends};
+use damper_core::chain::bound::{DownstreamGain, Sends};
 
 use super::graph::{Edge, Graph};
-use super::search::{Burden as _, Order, Trial};
+use super::search::{CallOrder, PathCost as _, PathSearch};
 
 /// So many arrivals, and as many ways on, are kept at a service.
 const KEPT: usize = 32;
 
 /// The sends on the last hop of the worst chain through each edge.
 pub(super) fn through(graph: &Graph) -> Vec<u64> {
-    let order = Order::of(graph);
+    let order = CallOrder::of(graph);
     let arriving = arriving(graph, &order);
     let going_on = going_on(graph, &order);
     let worst = |number: usize, edge: &Edge| {
-        let behind: &[Gain] = if order.closing[number] { &[Gain::END] } else { &going_on[edge.callee] };
+        let behind: &[DownstreamGain] =
+            if order.closing[number] { &[DownstreamGain::END] } else { &going_on[edge.callee] };
         let arrivals = arriving[edge.caller].iter().map(|sends| edge.hops.carry(*sends));
         arrivals.flat_map(|sends| behind.iter().map(move |gain| gain.of(sends))).max().unwrap_or(1)
     };
     let mut all: Vec<u64> =
         graph.edges.iter().enumerate().map(|(number, edge)| worst(number, edge)).collect();
     if order.has_circle() {
-        let trial = Trial::<Sends>::of(graph, &|_| false);
+        let trial = PathSearch::<Sends>::of(graph, &|_| false);
         for (worst, tried) in all.iter_mut().zip(trial.through) {
             *worst = tried.map_or(*worst, |tried| tried.all().max(*worst));
         }
@@ -36,7 +37,7 @@ pub(super) fn through(graph: &Graph) -> Vec<u64> {
 }
 
 /// What can arrive at each service.
-fn arriving(graph: &Graph, order: &Order) -> Vec<Vec<Sends>> {
+fn arriving(graph: &Graph, order: &CallOrder) -> Vec<Vec<Sends>> {
     let mut at = vec![vec![Sends::START]; graph.services.len()];
     for service in &order.services {
         for number in graph.leaving[*service].iter().filter(|number| !order.closing[**number]) {
@@ -50,14 +51,15 @@ fn arriving(graph: &Graph, order: &Order) -> Vec<Vec<Sends>> {
 }
 
 /// What a request at each service can come to.
-fn going_on(graph: &Graph, order: &Order) -> Vec<Vec<Gain>> {
-    let mut at = vec![vec![Gain::END]; graph.services.len()];
+fn going_on(graph: &Graph, order: &CallOrder) -> Vec<Vec<DownstreamGain>> {
+    let mut at = vec![vec![DownstreamGain::END]; graph.services.len()];
     for service in order.services.iter().rev() {
         for number in &graph.leaving[*service] {
             let edge = &graph.edges[*number];
-            let behind = if order.closing[*number] { vec![Gain::END] } else { at[edge.callee].clone() };
+            let behind =
+                if order.closing[*number] { vec![DownstreamGain::END] } else { at[edge.callee].clone() };
             for gain in behind.into_iter().flat_map(|gain| edge.hops.gains(gain)) {
-                keep(&mut at[*service], gain, Gain::covers, |gain| gain.of(Sends::ONE));
+                keep(&mut at[*service], gain, DownstreamGain::covers, |gain| gain.of(Sends::ONE));
             }
         }
     }

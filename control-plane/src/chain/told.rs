@@ -5,7 +5,7 @@ use damper_core::{Bound, Policy, RouteKey};
 use damper_proto::v1;
 
 use super::graph::Graph;
-use super::search::{Burden as _, Found, worst};
+use super::search::{PathCost as _, WorstPath, worst};
 
 /// What repeating can add on one hop, by what is in force there.
 pub(crate) fn hop_bound(policy: Option<&Policy>) -> v1::Bound {
@@ -29,7 +29,7 @@ pub(crate) fn bound_through(graph: &Graph, route: &RouteKey) -> Option<v1::Chain
 }
 
 /// A path with what each of its hops carries at most.
-pub(super) fn bound(graph: &Graph, found: &Found<Sends>) -> v1::ChainBound {
+pub(super) fn bound(graph: &Graph, found: &WorstPath<Sends>) -> v1::ChainBound {
     let mut sends = Sends::START;
     let hops = found.path.iter().map(|edge| {
         let edge = &graph.edges[*edge];

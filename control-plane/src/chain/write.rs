@@ -5,25 +5,25 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-use super::graph::{Graph, Seen};
+use super::graph::{Graph, GraphInput};
 use crate::shared::Shared;
-use crate::stats::Over;
-use crate::table::TableView;
+use crate::stats::RateWindow;
+use crate::table::Snapshot;
 use crate::writer::ProposedEdit;
 
 /// A write that is judged.
-pub(crate) struct Write<'a> {
+pub(crate) struct ChainComparison<'a> {
     pub(super) shared: &'a Shared,
     pub(super) edits: &'a [ProposedEdit],
-    pub(crate) before: &'a Arc<TableView>,
-    pub(crate) after: TableView,
-    seen: OnceCell<Seen>,
+    pub(crate) before: &'a Arc<Snapshot>,
+    pub(crate) after: Snapshot,
+    seen: OnceCell<GraphInput>,
     graph_before: OnceCell<Graph>,
     graph_after: OnceCell<Graph>,
 }
 
-impl<'a> Write<'a> {
-    pub(crate) fn of(shared: &'a Shared, before: &'a Arc<TableView>, edits: &'a [ProposedEdit]) -> Self {
+impl<'a> ChainComparison<'a> {
+    pub(crate) fn of(shared: &'a Shared, before: &'a Arc<Snapshot>, edits: &'a [ProposedEdit]) -> Self {
         Self {
             shared,
             edits,
@@ -36,8 +36,8 @@ impl<'a> Write<'a> {
     }
 
     /// The same routes make the same edges in the same order, whatever the rules are: an edge has one number in both.
-    fn seen(&self) -> &Seen {
-        self.seen.get_or_init(|| Seen::of(self.shared, Over::default(), self.before))
+    fn seen(&self) -> &GraphInput {
+        self.seen.get_or_init(|| GraphInput::of(self.shared, RateWindow::default(), self.before))
     }
 
     /// With the rules as they are.

@@ -13,10 +13,10 @@ use crate::limits::{Limit, Limits};
 
 /// Shared by the socket, the requests and the task of one connection.
 #[derive(Clone, Debug)]
-pub(super) struct Activity(Arc<Mutex<State>>);
+pub(super) struct Activity(Arc<Mutex<ActivityState>>);
 
 #[derive(Debug)]
-struct State {
+struct ActivityState {
     /// Requests whose answers have not ended.
     open: usize,
     /// None before the first request.
@@ -32,7 +32,7 @@ struct State {
 
 /// What to do about a connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum TimeoutAction {
     /// Ask again then.
     At(Instant),
     /// It is over this limit.
@@ -41,8 +41,14 @@ pub(super) enum Due {
 
 impl Activity {
     pub(super) fn new(now: Instant) -> Self {
-        let state =
-            State { open: 0, http1: None, quiet_since: now, spoke_at: None, due: BTreeMap::new(), begun: 0 };
+        let state = ActivityState {
+            open: 0,
+            http1: None,
+            quiet_since: now,
+            spoke_at: None,
+            due: BTreeMap::new(),
+            begun: 0,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -56,7 +62,7 @@ impl Activity {
 
     /// A request's head came; it is open until the guard is dropped. `within`: it must have been answered, and its answer
     /// taken, in this time; none = as long as its peer likes.
-    pub(super) fn begin(&self, http1: bool, within: Option<Duration>) -> Open {
+    pub(super) fn begin(&self, http1: bool, within: Option<Duration>) -> OpenRequest {
         let mut state = self.state();
         state.open += 1;
         state.http1 = Some(http1);
@@ -66,17 +72,17 @@ impl Activity {
         if let Some(within) = within {
             state.due.insert(number, Instant::now() + within);
         }
-        Open { activity: self.clone(), number }
+        OpenRequest { activity: self.clone(), number }
     }
 
     /// Which deadline is next, or over.
-    pub(super) fn due(&self, now: Instant, limits: &Limits) -> Due {
+    pub(super) fn due(&self, now: Instant, limits: &Limits) -> TimeoutAction {
         let state = self.state();
         if state.open > 0 {
             if state.due.values().any(|at| *at <= now) {
-                return Due::Over(Limit::UnaryDeadline);
+                return TimeoutAction::Over(Limit::UnaryDeadline);
             }
-            return Due::At(now + limits.request_head_within.min(limits.idle_connection_after));
+            return TimeoutAction::At(now + limits.request_head_within.min(limits.idle_connection_after));
         }
         let idle = (state.quiet_since + limits.idle_connection_after, Limit::IdleConnection);
         let head = match (state.http1, state.spoke_at) {
@@ -88,25 +94,25 @@ impl Activity {
         let head = head.map(|since| (since + limits.request_head_within, Limit::RequestHead));
         let (at, limit) = head.into_iter().chain([idle]).min_by_key(|(at, _)| *at).unwrap_or(idle);
         if at <= now {
-            return Due::Over(limit);
+            return TimeoutAction::Over(limit);
         }
         // The next head may begin, and be over time, before the connection has been idle for long.
-        Due::At(at.min(now + limits.request_head_within))
+        TimeoutAction::At(at.min(now + limits.request_head_within))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ActivityState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// An open request.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     activity: Activity,
     number: u64,
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         let mut state = self.activity.state();
         state.due.remove(&self.number);
@@ -127,18 +133,18 @@ mod tests {
     async fn the_first_request_is_awaited_for_a_short_time_and_the_next_for_a_long_one() {
         let limits = Limits::default();
         let activity = Activity::new(Instant::now());
-        assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + 10 * S));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::At(Instant::now() + 10 * S));
         // Bytes that make no request do not help.
         tokio::time::advance(9 * S).await;
         activity.spoke();
         tokio::time::advance(S).await;
-        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::RequestHead));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::Over(Limit::RequestHead));
         drop(activity.begin(false, None));
         tokio::time::advance(299 * S).await;
         activity.spoke();
-        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        assert!(matches!(activity.due(Instant::now(), &limits), TimeoutAction::At(_)));
         tokio::time::advance(S).await;
-        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::IdleConnection));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::Over(Limit::IdleConnection));
     }
 
     #[tokio::test(start_paused = true)]
@@ -150,9 +156,9 @@ mod tests {
         activity.spoke();
         tokio::time::advance(9 * S).await;
         activity.spoke();
-        assert_eq!(activity.due(Instant::now(), &limits), Due::At(Instant::now() + S));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::At(Instant::now() + S));
         tokio::time::advance(S).await;
-        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::RequestHead));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::Over(Limit::RequestHead));
     }
 
     #[tokio::test(start_paused = true)]
@@ -163,9 +169,9 @@ mod tests {
         drop(activity.begin(false, Some(S)));
         let _short = activity.begin(false, Some(60 * S));
         tokio::time::advance(59 * S).await;
-        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        assert!(matches!(activity.due(Instant::now(), &limits), TimeoutAction::At(_)));
         tokio::time::advance(S).await;
-        assert_eq!(activity.due(Instant::now(), &limits), Due::Over(Limit::UnaryDeadline));
+        assert_eq!(activity.due(Instant::now(), &limits), TimeoutAction::Over(Limit::UnaryDeadline));
     }
 
     #[tokio::test(start_paused = true)]
@@ -175,8 +181,11 @@ mod tests {
         let (first, second) = (activity.begin(false, None), activity.begin(false, None));
         drop(first);
         tokio::time::advance(10_000 * S).await;
-        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)));
+        assert!(matches!(activity.due(Instant::now(), &limits), TimeoutAction::At(_)));
         drop(second);
-        assert!(matches!(activity.due(Instant::now(), &limits), Due::At(_)), "the time counts from its end");
+        assert!(
+            matches!(activity.due(Instant::now(), &limits), TimeoutAction::At(_)),
+            "the time counts from its end"
+        );
     }
 }

@@ -17,16 +17,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use port::Port;
+pub(crate) use port::Listener;
 
 use crate::access::methods;
-use crate::errors::Error;
-use crate::limits::{Limiter, Registered};
+use crate::errors::ApiError;
+use crate::limits::{Limiter, QuotaPermit};
 use crate::tls::ClientNames;
 
 /// What each request knows of the connection it came over.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct ConnectionInfo {
     pub(crate) address: SocketAddr,
     /// The connection is encrypted by this server.
     pub(crate) tls: bool,
@@ -34,19 +34,19 @@ pub(crate) struct Peer {
     pub(crate) certificate: Option<Arc<ClientNames>>,
     cut: CancellationToken,
     goodbye: CancellationToken,
-    counted: Arc<Mutex<Counted>>,
+    counted: Arc<Mutex<ConnectionPermits>>,
 }
 
 /// How long a request may keep its connection, the taking of its answer included.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RequestTimeouts {
     /// Whatever is answered once.
     pub(crate) answered_within: Duration,
     /// Health that is watched: nobody is asked who they are.
     pub(crate) watched_within: Duration,
 }
 
-impl Patience {
+impl RequestTimeouts {
     /// None = as long as its peer likes.
     fn with(self, path: &str) -> Option<Duration> {
         match (methods::goes_on(path), methods::is_open(path)) {
@@ -59,14 +59,14 @@ impl Patience {
 
 /// For whom a connection is counted.
 #[derive(Debug)]
-struct Counted {
+struct ConnectionPermits {
     /// As one of its address that has proven nothing; none once it has, or where nobody is asked to.
-    newcomer: Option<Registered>,
+    newcomer: Option<QuotaPermit>,
     /// For an identity.
-    registered: Option<Registered>,
+    registered: Option<QuotaPermit>,
 }
 
-impl Peer {
+impl ConnectionInfo {
     /// Ends the connection at once.
     pub(crate) fn cut_off(&self) {
         self.cut.cancel();
@@ -74,7 +74,12 @@ impl Peer {
 
     /// Counts the connection for an identity, that of its first request; of the first one that proves who asks, if there
     /// is one. Over the limit the connection takes no more requests.
-    pub(crate) fn belongs_to(&self, identity: &str, is_proven: bool, limiter: &Limiter) -> Result<(), Error> {
+    pub(crate) fn belongs_to(
+        &self,
+        identity: &str,
+        is_proven: bool,
+        limiter: &Limiter,
+    ) -> Result<(), ApiError> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_settled = counted.newcomer.is_none() || !is_proven;
         if counted.registered.is_some() && is_settled {

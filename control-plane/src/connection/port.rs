@@ -21,11 +21,11 @@ use tokio_util::task::TaskTracker;
 
 use super::activity::Activity;
 use super::serving::{protocol, serve};
-use super::socket::{Socket, Stream};
-use super::{Counted, Patience, Peer};
-use crate::limits::{Limit, Limiter, Line, Registered};
+use super::socket::{PlainOrTls, Socket};
+use super::{ConnectionInfo, ConnectionPermits, RequestTimeouts};
+use crate::limits::{Limit, Limiter, Line, QuotaPermit};
 use crate::metrics::Metrics;
-use crate::tls::{ClientNames, HandshakeFailure, Keychain, Trust};
+use crate::tls::{ClientNames, HandshakeFailure, TlsReloader, Trust};
 
 /// The first byte of every TLS connection.
 const HANDSHAKE: u8 = 0x16;
@@ -35,21 +35,21 @@ const SAY_WITHIN: Duration = Duration::from_secs(1);
 
 /// What connections of one port are served with.
 #[derive(Clone)]
-pub(crate) struct Port {
+pub(crate) struct Listener {
     pub(crate) routes: Router,
     /// None = not encrypted.
-    pub(crate) tls: Option<Arc<Keychain>>,
+    pub(crate) tls: Option<Arc<TlsReloader>>,
     pub(crate) limiter: Limiter,
     pub(crate) metrics: Metrics,
     /// How long a request may take whose answer does not go on, and health that is watched.
-    pub(crate) patience: Patience,
+    pub(crate) patience: RequestTimeouts,
     /// No more connections; those that are there finish what they do.
     pub(crate) stopping: CancellationToken,
     /// Ends all connections.
     pub(crate) cut: CancellationToken,
 }
 
-impl Port {
+impl Listener {
     /// Serves until it is told to stop and the last connection has ended.
     pub(crate) async fn serve(self, listener: TcpListener) {
         let tracker = TaskTracker::new();
@@ -81,7 +81,7 @@ impl Port {
         &self,
         protocol: &Builder<TokioExecutor>,
         stream: TcpStream,
-        (address, newcomer): (SocketAddr, Registered),
+        (address, newcomer): (SocketAddr, QuotaPermit),
         cut: CancellationToken,
     ) {
         let opened = tokio::select! {
@@ -90,10 +90,10 @@ impl Port {
             () = self.stopping.cancelled() => return,
         };
         let Some(Opened { stream, certificate, untrusted }) = opened else { return };
-        let tls = matches!(stream, Stream::Tls(_));
+        let tls = matches!(stream, PlainOrTls::Tls(_));
         let goodbye = cut.child_token();
-        let counted = Arc::new(Mutex::new(Counted { newcomer: Some(newcomer), registered: None }));
-        let peer = Peer { address, tls, certificate, cut, goodbye, counted };
+        let counted = Arc::new(Mutex::new(ConnectionPermits { newcomer: Some(newcomer), registered: None }));
+        let peer = ConnectionInfo { address, tls, certificate, cut, goodbye, counted };
         let socket = Socket { stream, activity: Activity::new(Instant::now()) };
         tokio::select! {
             () = serve(protocol, socket, peer, self) => {}
@@ -147,7 +147,7 @@ impl Port {
 
 /// A connection after its handshake.
 struct Opened {
-    stream: Stream,
+    stream: PlainOrTls,
     certificate: Option<Arc<ClientNames>>,
     /// Ends when the client's certificate is no longer trusted.
     untrusted: BoxFuture<'static, ()>,
@@ -155,13 +155,13 @@ struct Opened {
 
 impl Opened {
     fn plain(stream: TcpStream) -> Self {
-        Self { stream: Stream::Plain(stream), certificate: None, untrusted: pending().boxed() }
+        Self { stream: PlainOrTls::Plain(stream), certificate: None, untrusted: pending().boxed() }
     }
 
     fn encrypted(stream: TlsStream<TcpStream>, trust: Trust) -> Self {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
         let certificate = chain.first().map(|shown| Arc::new(ClientNames::of(shown)));
-        let stream = Stream::Tls(Box::new(stream));
+        let stream = PlainOrTls::Tls(Box::new(stream));
         Self { stream, certificate, untrusted: trust.lost(chain).boxed() }
     }
 }

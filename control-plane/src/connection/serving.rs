@@ -24,9 +24,9 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::time::{Instant, sleep_until};
 use tower::ServiceExt as _;
 
-use super::activity::{Activity, Due, Open};
+use super::activity::{Activity, OpenRequest, TimeoutAction};
 use super::socket::Socket;
-use super::{Peer, Port};
+use super::{ConnectionInfo, Listener};
 use crate::limits::{Limit, Limiter, Limits};
 
 /// Of a request's head, over HTTP/1.1 and HTTP/2.
@@ -71,8 +71,13 @@ pub(super) fn protocol(limits: &Limits) -> Builder<TokioExecutor> {
 }
 
 /// Serves one connection.
-pub(super) async fn serve(protocol: &Builder<TokioExecutor>, socket: Socket, peer: Peer, port: &Port) {
-    let Port { limiter, stopping, patience, .. } = port;
+pub(super) async fn serve(
+    protocol: &Builder<TokioExecutor>,
+    socket: Socket,
+    peer: ConnectionInfo,
+    port: &Listener,
+) {
+    let Listener { limiter, stopping, patience, .. } = port;
     let (routes, patience) = (port.routes.clone(), *patience);
     let activity = socket.activity.clone();
     let (cut, goodbye) = (peer.cut.clone(), peer.goodbye.clone());
@@ -110,8 +115,8 @@ pub(super) async fn serve(protocol: &Builder<TokioExecutor>, socket: Socket, pee
 async fn deadline(activity: Activity, limiter: &Limiter) -> Limit {
     loop {
         match activity.due(Instant::now(), limiter.limits()) {
-            Due::At(at) => sleep_until(at).await,
-            Due::Over(limit) => {
+            TimeoutAction::At(at) => sleep_until(at).await,
+            TimeoutAction::Over(limit) => {
                 // A connection that is done with is no offence.
                 limiter.hit(limit);
                 return limit;
@@ -135,22 +140,22 @@ fn told(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
 
 async fn answer(
     routes: Router,
-    peer: Peer,
-    open: Open,
+    peer: ConnectionInfo,
+    open: OpenRequest,
     mut request: Request<Incoming>,
-) -> Result<Response<Answer>, Infallible> {
+) -> Result<Response<TrackedBody>, Infallible> {
     request.extensions_mut().insert(peer);
     let answer = routes.oneshot(request.map(Body::new)).await?;
-    Ok(answer.map(|body| Answer { body, _open: open }))
+    Ok(answer.map(|body| TrackedBody { body, _open: open }))
 }
 
 /// The body of an answer; while it lives the request is open.
-struct Answer {
+struct TrackedBody {
     body: Body,
-    _open: Open,
+    _open: OpenRequest,
 }
 
-impl HttpBody for Answer {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

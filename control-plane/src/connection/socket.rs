@@ -11,11 +11,11 @@ use tokio_rustls::server::TlsStream;
 use super::activity::Activity;
 
 pub(super) struct Socket {
-    pub(super) stream: Stream,
+    pub(super) stream: PlainOrTls,
     pub(super) activity: Activity,
 }
 
-pub(super) enum Stream {
+pub(super) enum PlainOrTls {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
@@ -28,8 +28,8 @@ impl AsyncRead for Socket {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         };
         if buf.filled().len() > before {
             self.activity.spoke();
@@ -41,22 +41,22 @@ impl AsyncRead for Socket {
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 
@@ -66,15 +66,15 @@ impl AsyncWrite for Socket {
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match &mut self.stream {
-            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
-            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            PlainOrTls::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
+            PlainOrTls::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bytes),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.stream {
-            Stream::Plain(stream) => stream.is_write_vectored(),
-            Stream::Tls(stream) => stream.is_write_vectored(),
+            PlainOrTls::Plain(stream) => stream.is_write_vectored(),
+            PlainOrTls::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }

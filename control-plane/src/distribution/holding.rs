@@ -9,10 +9,10 @@ use std::time::Duration;
 use damper_proto::v1;
 use tokio::time::timeout;
 
-use super::Desk;
+use super::PushContext;
 use crate::shared::Shared;
 use crate::store::Position;
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 /// How long the store may take to name the commit of an old revision.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
@@ -45,7 +45,7 @@ impl Claim {
         Self { at, takes_additions: hello.commit.is_some(), stored: None }
     }
 
-    pub(super) fn against(&self, view: &TableView) -> Holding {
+    pub(super) fn against(&self, view: &Snapshot) -> Holding {
         let Position { epoch, revision, .. } = &self.at;
         if epoch.is_empty() {
             return Holding::Nothing;
@@ -62,7 +62,7 @@ impl Claim {
 
     /// Asks the store for the commit of a revision that the table does not remember, one client at a time. Without
     /// an answer the claim is taken as it is.
-    pub(super) async fn look_up(&mut self, shared: &Shared, desk: &Desk, view: &TableView) {
+    pub(super) async fn look_up(&mut self, shared: &Shared, desk: &PushContext, view: &Snapshot) {
         let Position { epoch, revision, commit } = &self.at;
         let is_old = **epoch == **view.epoch() && *revision < view.revision();
         if !is_old || *commit == 0 || view.commit_of(*revision).is_some() {

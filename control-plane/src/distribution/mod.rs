@@ -25,10 +25,10 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::Service;
 
-use self::responses::Responses;
+use self::responses::ResponseCache;
 use self::wire::{Inbound, Outbound};
 use crate::access::Caller;
-use crate::connection::Peer;
+use crate::connection::ConnectionInfo;
 use crate::shared::Shared;
 
 /// How many streams at once may be making their first response.
@@ -38,13 +38,13 @@ const ADMISSIONS: usize = 32;
 #[derive(Clone)]
 pub(crate) struct Distribution {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
+    desk: Arc<PushContext>,
     max_message_bytes: usize,
 }
 
 /// What streams share among themselves.
-struct Desk {
-    responses: Responses,
+struct PushContext {
+    responses: ResponseCache,
     admissions: Semaphore,
     /// Held while the store is asked for one old revision.
     looks: Semaphore,
@@ -52,8 +52,8 @@ struct Desk {
 
 impl Distribution {
     pub(crate) fn new(shared: Arc<Shared>, max_message_bytes: usize) -> Self {
-        let desk = Desk {
-            responses: Responses::default(),
+        let desk = PushContext {
+            responses: ResponseCache::default(),
             admissions: Semaphore::new(ADMISSIONS),
             looks: Semaphore::new(1),
         };
@@ -79,7 +79,7 @@ impl Service<Request<Body>> for Distribution {
         if method != Some("/Subscribe") {
             return ready(Ok(Status::unimplemented("there is no such method").into_http()));
         }
-        let peer = request.extensions().get::<Peer>().cloned();
+        let peer = request.extensions().get::<ConnectionInfo>().cloned();
         let caller = Caller::found(request.extensions());
         let inbound = Inbound::new(request.into_body(), self.max_message_bytes);
         let (out, messages) = mpsc::channel(1);

@@ -11,13 +11,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 const QUIET: Duration = Duration::from_millis(20);
 const MERGE_AT_MOST: Duration = Duration::from_millis(200);
 
 /// Passes tables on until the source or all receivers are gone.
-pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<TableView>>, out: watch::Sender<Arc<TableView>>) {
+pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<Snapshot>>, out: watch::Sender<Arc<Snapshot>>) {
     let mut quiet_until = Instant::now();
     while table.changed().await.is_ok() {
         if Instant::now() < quiet_until && !brings_kills(&table, &out) {
@@ -32,8 +32,8 @@ pub(crate) async fn pass_on(mut table: watch::Receiver<Arc<TableView>>, out: wat
 }
 
 async fn merge(
-    table: &mut watch::Receiver<Arc<TableView>>,
-    out: &watch::Sender<Arc<TableView>>,
+    table: &mut watch::Receiver<Arc<Snapshot>>,
+    out: &watch::Sender<Arc<Snapshot>>,
     mut quiet_until: Instant,
     latest: Instant,
 ) {
@@ -49,7 +49,7 @@ async fn merge(
 }
 
 /// True if the table has other kills than the one that was shown last.
-fn brings_kills(table: &watch::Receiver<Arc<TableView>>, shown: &watch::Sender<Arc<TableView>>) -> bool {
+fn brings_kills(table: &watch::Receiver<Arc<Snapshot>>, shown: &watch::Sender<Arc<Snapshot>>) -> bool {
     !table.borrow().kills().same(shown.borrow().kills())
 }
 
@@ -61,20 +61,25 @@ mod tests {
     use damper_proto::v1;
 
     use super::*;
-    use crate::store::{Entry, State};
-    use crate::table::{StoredKill, Subject};
+    use crate::store::{Entry, StoreContents};
+    use crate::table::{ResourceKey, StoredKill};
 
-    fn view(revision: u64) -> Arc<TableView> {
-        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, ..State::default() }))
+    fn view(revision: u64) -> Arc<Snapshot> {
+        Arc::new(Snapshot::of(&StoreContents { epoch: "e".to_owned(), revision, ..StoreContents::default() }))
     }
 
-    fn view_with_kill(revision: u64, set_at: u64) -> Arc<TableView> {
+    fn view_with_kill(revision: u64, set_at: u64) -> Arc<Snapshot> {
         let pattern = Pattern::parse("*", "*", "stock", "*").unwrap();
         let expires_at = Some((SystemTime::UNIX_EPOCH + Duration::from_secs(10_000_000_000)).into());
         let kill = v1::KillSwitch { reason: "r".to_owned(), expires_at, ..Default::default() };
         let entry = Entry { revision: set_at, value: StoredKill::value(&kill).into() };
-        let entries = [(Subject::Kill(pattern).key(), entry)].into_iter().collect();
-        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision, entries, ..State::default() }))
+        let entries = [(ResourceKey::Kill(pattern).key(), entry)].into_iter().collect();
+        Arc::new(Snapshot::of(&StoreContents {
+            epoch: "e".to_owned(),
+            revision,
+            entries,
+            ..StoreContents::default()
+        }))
     }
 
     /// Kills that are set, set anew and ended among writes that follow each other every 10 ms.

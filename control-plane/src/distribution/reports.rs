@@ -14,14 +14,14 @@ const EACH_INTERVAL: u32 = 16;
 
 /// What one client may still report.
 #[derive(Debug)]
-pub(super) struct Allowance {
+pub(super) struct ReportQuota {
     /// In which one more report is allowed.
     each: Duration,
     /// When all of them are allowed again.
     whole_at: Instant,
 }
 
-impl Allowance {
+impl ReportQuota {
     /// All of it, where clients are told to report so often at the most.
     pub(super) fn new(shortest_interval: Duration) -> Self {
         Self { each: shortest_interval / EACH_INTERVAL, whole_at: Instant::now() }
@@ -45,7 +45,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_report_in_parts_is_taken_and_a_flood_is_not() {
-        let mut allowance = Allowance::new(Duration::from_secs(1));
+        let mut allowance = ReportQuota::new(Duration::from_secs(1));
         assert_eq!((0..1000).filter(|_| allowance.take()).count(), 64);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!((0..1000).filter(|_| allowance.take()).count(), 16);

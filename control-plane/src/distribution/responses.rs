@@ -14,8 +14,8 @@ use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
 
 use super::wire;
-use crate::class::Class;
-use crate::table::{Guards, StoredGuard, StoredRule, Subject, TableView};
+use crate::class::ClientGroup;
+use crate::table::{GuardTable, ResourceKey, Snapshot, StoredGuard, StoredRule};
 
 /// A page of a snapshot ends with the entry that makes it longer. Small: one waits for each client.
 const PAGE_BYTES: usize = 16 << 10;
@@ -28,7 +28,7 @@ const SHARED_BYTES: usize = 8 << 20;
 
 /// One response, before it is addressed to a stream.
 #[derive(Clone, Debug)]
-pub(crate) enum Response {
+pub(crate) enum PushResponse {
     /// Nothing between base and table concerns the client.
     Nothing,
     /// What changed, encoded.
@@ -58,7 +58,7 @@ pub(crate) struct Place {
 impl Pages {
     /// The next page for clients of a class, of the table that the response leads to, encoded, and whether it is the last
     /// one; `None` after that.
-    pub(crate) fn next(&self, at: &mut Place, view: &TableView, class: &Class) -> Option<(Bytes, bool)> {
+    pub(crate) fn next(&self, at: &mut Place, view: &Snapshot, class: &ClientGroup) -> Option<(Bytes, bool)> {
         match self {
             Self::Shared(pages) => {
                 let page = pages.get(at.pages)?;
@@ -70,39 +70,44 @@ impl Pages {
     }
 }
 
-type Shelf = HashMap<(Arc<Class>, Option<u64>), Arc<OnceLock<Response>>>;
+type Shelf = HashMap<(Arc<ClientGroup>, Option<u64>), Arc<OnceLock<PushResponse>>>;
 
 /// The responses that lead to one table.
 #[derive(Default)]
-pub(crate) struct Responses {
+pub(crate) struct ResponseCache {
     shelf: Mutex<(Arc<str>, u64, Shelf)>,
     /// Reserved while a response is made, then what it takes.
     shared_bytes: AtomicUsize,
 }
 
-impl Responses {
+impl ResponseCache {
     /// The response that brings a client of this class from `base` (none = nothing it holds counts) to the view.
     /// `changed` names what was changed since the base; none where that is not known.
     pub(crate) fn response(
         &self,
-        view: &TableView,
-        class: &Arc<Class>,
+        view: &Snapshot,
+        class: &Arc<ClientGroup>,
         base: Option<u64>,
-        changed: impl FnOnce() -> Option<BTreeSet<Subject>>,
-    ) -> Response {
+        changed: impl FnOnce() -> Option<BTreeSet<ResourceKey>>,
+    ) -> PushResponse {
         let difference = || base.and_then(|_| changed()).and_then(|changed| difference(view, class, changed));
         match self.place(view, class, base) {
             Some(place) => place.get_or_init(|| self.shared(view, class, difference())).clone(),
-            None => difference().map_or(Response::Snapshot(Pages::Alone), |(response, _)| response),
+            None => difference().map_or(PushResponse::Snapshot(Pages::Alone), |(response, _)| response),
         }
     }
 
     /// A response that is kept: as long as there is room for it.
-    fn shared(&self, view: &TableView, class: &Class, difference: Option<(Response, usize)>) -> Response {
+    fn shared(
+        &self,
+        view: &Snapshot,
+        class: &ClientGroup,
+        difference: Option<(PushResponse, usize)>,
+    ) -> PushResponse {
         let room = SHARED_BYTES.saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
         let (made, bytes) = difference.unwrap_or_else(|| match snapshot(view, class, room) {
-            Some((pages, bytes)) => (Response::Snapshot(Pages::Shared(pages)), bytes),
-            None => (Response::Snapshot(Pages::Alone), 0),
+            Some((pages, bytes)) => (PushResponse::Snapshot(Pages::Shared(pages)), bytes),
+            None => (PushResponse::Snapshot(Pages::Alone), 0),
         });
         self.shared_bytes.fetch_add(bytes, Ordering::Relaxed);
         made
@@ -110,10 +115,10 @@ impl Responses {
 
     fn place(
         &self,
-        view: &TableView,
-        class: &Arc<Class>,
+        view: &Snapshot,
+        class: &Arc<ClientGroup>,
         base: Option<u64>,
-    ) -> Option<Arc<OnceLock<Response>>> {
+    ) -> Option<Arc<OnceLock<PushResponse>>> {
         let mut shelf = self.shelf.lock().expect("no holder of the lock panics");
         let (epoch, revision, made) = &mut *shelf;
         if *epoch != *view.epoch() || *revision != view.revision() {
@@ -136,7 +141,11 @@ impl Responses {
 }
 
 /// What changed, and its bytes; `None` if that is too long for one message.
-fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -> Option<(Response, usize)> {
+fn difference(
+    view: &Snapshot,
+    class: &ClientGroup,
+    mut changed: BTreeSet<ResourceKey>,
+) -> Option<(PushResponse, usize)> {
     changed.retain(|subject| class.matches(subject.pattern()));
     if !class.knows_guards() {
         add_guarded_rules(view, class, &mut changed);
@@ -145,35 +154,37 @@ fn difference(view: &TableView, class: &Class, mut changed: BTreeSet<Subject>) -
     let mut bytes = 0;
     for subject in &changed {
         bytes += 8 + match subject {
-            Subject::Rule(pattern) => match view.stored(pattern) {
+            ResourceKey::Rule(pattern) => match view.stored(pattern) {
                 Some(stored) => put(&mut delta.changed, addressed(pattern, stored, class, view.guards())),
                 None => put(&mut delta.removed, pattern.into()),
             },
-            Subject::Guard(_) if !class.knows_guards() => continue,
+            ResourceKey::Guard(_) if !class.knows_guards() => continue,
             // Kills go beside a response, all of them.
-            Subject::Kill(_) => continue,
-            Subject::Guard(pattern) => match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
-                Some(guard) => put(&mut delta.changed_guards, guard),
-                None => put(&mut delta.removed_guards, pattern.into()),
-            },
+            ResourceKey::Kill(_) => continue,
+            ResourceKey::Guard(pattern) => {
+                match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
+                    Some(guard) => put(&mut delta.changed_guards, guard),
+                    None => put(&mut delta.removed_guards, pattern.into()),
+                }
+            }
         };
         if bytes > DELTA_BYTES {
             return None;
         }
     }
     Some(match bytes {
-        0 => (Response::Nothing, 0),
-        _ => (Response::Delta(wire::kind(Kind::Delta(delta))), bytes),
+        0 => (PushResponse::Nothing, 0),
+        _ => (PushResponse::Delta(wire::kind(Kind::Delta(delta))), bytes),
     })
 }
 
 /// A guard that changed may switch rules off or on at clients that know nothing of guards.
-fn add_guarded_rules(view: &TableView, class: &Class, changed: &mut BTreeSet<Subject>) {
+fn add_guarded_rules(view: &Snapshot, class: &ClientGroup, changed: &mut BTreeSet<ResourceKey>) {
     let guards: Vec<Pattern> = changed
         .iter()
         .filter_map(|subject| match subject {
-            Subject::Guard(pattern) => Some(pattern.clone()),
-            Subject::Rule(_) | Subject::Kill(_) => None,
+            ResourceKey::Guard(pattern) => Some(pattern.clone()),
+            ResourceKey::Rule(_) | ResourceKey::Kill(_) => None,
         })
         .collect();
     if guards.is_empty() {
@@ -181,7 +192,7 @@ fn add_guarded_rules(view: &TableView, class: &Class, changed: &mut BTreeSet<Sub
     }
     let rules = view.iter().map(|(pattern, _)| pattern).filter(|pattern| class.matches(pattern));
     let guarded = rules.filter(|pattern| guards.iter().any(|guard| guard.overlaps(pattern)));
-    changed.extend(guarded.cloned().map(Subject::Rule));
+    changed.extend(guarded.cloned().map(ResourceKey::Rule));
 }
 
 /// Puts an entry into a list and tells its size.
@@ -192,7 +203,7 @@ fn put<T: prost::Message>(list: &mut Vec<T>, entry: T) -> usize {
 }
 
 /// All pages and their bytes; `None` if they are more than there is room for.
-fn snapshot(view: &TableView, class: &Class, room: usize) -> Option<(Arc<[Bytes]>, usize)> {
+fn snapshot(view: &Snapshot, class: &ClientGroup, room: usize) -> Option<(Arc<[Bytes]>, usize)> {
     let (mut pages, mut all, mut at) = (Vec::new(), 0, Place::default());
     while let Some(page) = at.next(view, class) {
         all += page.len();
@@ -206,11 +217,11 @@ fn snapshot(view: &TableView, class: &Class, room: usize) -> Option<(Arc<[Bytes]
 
 impl Place {
     /// The next page, encoded, guards first; `None` after the last one.
-    fn next(&mut self, view: &TableView, class: &Class) -> Option<Bytes> {
+    fn next(&mut self, view: &Snapshot, class: &ClientGroup) -> Option<Bytes> {
         self.page(view, class).map(|page| wire::kind(Kind::Snapshot(page)))
     }
 
-    fn page(&mut self, view: &TableView, class: &Class) -> Option<v1::Snapshot> {
+    fn page(&mut self, view: &Snapshot, class: &ClientGroup) -> Option<v1::Snapshot> {
         if self.is_at_end {
             return None;
         }
@@ -240,7 +251,12 @@ impl Place {
 }
 
 /// The rule as clients of this class get it.
-fn addressed(pattern: &Pattern, stored: &StoredRule, class: &Class, guards: &Guards) -> v1::DistributedRule {
+fn addressed(
+    pattern: &Pattern,
+    stored: &StoredRule,
+    class: &ClientGroup,
+    guards: &GuardTable,
+) -> v1::DistributedRule {
     use v1::distributed_rule::Kind;
     let kind = match (&stored.rule, class.off_because(guards, pattern, stored.rule.as_deref())) {
         (Some(rule), None) => Some(Kind::Policy(class.sent(rule.policy()).as_ref().into())),
@@ -259,32 +275,32 @@ mod tests {
     use prost::Message as _;
 
     use super::*;
-    use crate::store::{Entry, State};
+    use crate::store::{Entry, StoreContents};
 
     /// A table with rules of all callers, each of some 250 bytes.
-    fn table(rules: usize) -> TableView {
+    fn table(rules: usize) -> Snapshot {
         let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
         let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
         let entry = |n| {
             let callee = format!("{n:06}-{}", "c".repeat(200));
             let pattern = Pattern::parse("*", "*", &callee, "*").unwrap();
-            (Subject::Rule(pattern).key(), Entry { revision: 1, value: value.clone().into() })
+            (ResourceKey::Rule(pattern).key(), Entry { revision: 1, value: value.clone().into() })
         };
-        TableView::of(&State {
+        Snapshot::of(&StoreContents {
             epoch: "e".to_owned(),
             revision: 1,
             entries: (0..rules).map(entry).collect(),
-            ..State::default()
+            ..StoreContents::default()
         })
     }
 
-    fn class(cluster: &str) -> Arc<Class> {
+    fn class(cluster: &str) -> Arc<ClientGroup> {
         let [service, cluster] = ["shop", cluster].map(str::to_owned);
-        Arc::new(Class { service, cluster, features: [].into() })
+        Arc::new(ClientGroup { service, cluster, features: [].into() })
     }
 
-    fn pages(response: &Response, view: &TableView, class: &Class) -> Vec<v1::Snapshot> {
-        let Response::Snapshot(pages) = response else { panic!("{response:?}") };
+    fn pages(response: &PushResponse, view: &Snapshot, class: &ClientGroup) -> Vec<v1::Snapshot> {
+        let PushResponse::Snapshot(pages) = response else { panic!("{response:?}") };
         let mut at = Place::default();
         let page = |(bytes, is_last)| match v1::ServerMessage::decode(bytes).unwrap().kind {
             Some(Kind::Snapshot(page)) if page.last == is_last => page,
@@ -296,23 +312,24 @@ mod tests {
     #[test]
     fn pages_are_small_and_the_same_whether_shared_or_not() {
         let (view, class) = (table(2_000), class("c"));
-        let shared = Responses::default().response(&view, &class, None, || None);
-        assert!(matches!(shared, Response::Snapshot(Pages::Shared(_))));
+        let shared = ResponseCache::default().response(&view, &class, None, || None);
+        assert!(matches!(shared, PushResponse::Snapshot(Pages::Shared(_))));
         let shared = pages(&shared, &view, &class);
-        assert_eq!(shared, pages(&Response::Snapshot(Pages::Alone), &view, &class));
+        assert_eq!(shared, pages(&PushResponse::Snapshot(Pages::Alone), &view, &class));
         assert_eq!(shared.iter().map(|page| page.rules.len()).sum::<usize>(), 2_000);
         assert!(shared.iter().all(|page| page.encoded_len() <= PAGE_BYTES + 1024));
         let last: Vec<bool> = shared.iter().map(|page| page.last).collect();
         assert!(last.iter().rev().skip(1).all(|last| !last) && last.last() == Some(&true));
-        let nothing = pages(&Response::Snapshot(Pages::Alone), &table(0), &class);
+        let nothing = pages(&PushResponse::Snapshot(Pages::Alone), &table(0), &class);
         assert!(nothing.len() == 1 && nothing[0].last && nothing[0].rules.is_empty());
     }
 
     #[test]
     fn responses_that_are_kept_have_a_bound_in_bytes() {
-        let (view, responses) = (table(4_000), Responses::default());
+        let (view, responses) = (table(4_000), ResponseCache::default());
         let of_classes = (0..40).map(|n| responses.response(&view, &class(&n.to_string()), None, || None));
-        let shared = of_classes.filter(|response| matches!(response, Response::Snapshot(Pages::Shared(_))));
+        let shared =
+            of_classes.filter(|response| matches!(response, PushResponse::Snapshot(Pages::Shared(_))));
         let kept: usize = shared
             .flat_map(|response| pages(&response, &view, &class("")))
             .map(|page| page.encoded_len())

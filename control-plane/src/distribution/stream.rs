@@ -13,24 +13,24 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::Status;
 
-use super::Desk;
+use super::PushContext;
 use super::holding::{Claim, Holding};
-use super::reports::Allowance;
-use super::responses::{Place, Response};
-use super::told::ToldKills;
+use super::reports::ReportQuota;
+use super::responses::{Place, PushResponse};
+use super::told::SentKills;
 use super::wire::{self, Inbound, Sent};
 use crate::access::Caller;
-use crate::class::Class;
-use crate::connection::Peer;
-use crate::errors::Error;
-use crate::hub::{Admitted, Session};
+use crate::class::ClientGroup;
+use crate::connection::ConnectionInfo;
+use crate::errors::ApiError;
+use crate::hub::{ClientSession, SessionGuard};
 use crate::limits::layer::identity;
-use crate::limits::{Classed, Limit, Line, Registered};
+use crate::limits::{Classed, Limit, Line, QuotaPermit};
 use crate::replicas;
 use crate::shared::Shared;
 use crate::store::Position;
-use crate::table::TableView;
-use crate::watching::Pace;
+use crate::table::Snapshot;
+use crate::watching::ReportSchedule;
 
 const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// How long the last message of a stream may wait for its place.
@@ -42,7 +42,7 @@ const MAX_EPOCH_BYTES: usize = 64;
 type Out = mpsc::Sender<Sent>;
 
 /// Why a stream ends.
-enum End {
+enum StreamEnd {
     ClientLeft,
     Goodbye(&'static str),
     Refused(Status),
@@ -50,35 +50,35 @@ enum End {
 }
 
 /// One stream's position and what it has to say.
-struct Stream {
+struct ClientStream {
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
-    admitted: Admitted,
-    tables: watch::Receiver<Arc<TableView>>,
-    paces: watch::Receiver<Pace>,
+    desk: Arc<PushContext>,
+    admitted: SessionGuard,
+    tables: watch::Receiver<Arc<Snapshot>>,
+    paces: watch::Receiver<ReportSchedule>,
     /// How often the client was last told to report.
     interval: Option<Duration>,
     out: Out,
     /// The table the client was brought to, or is being brought to by `pages`.
-    at: Arc<TableView>,
+    at: Arc<Snapshot>,
     /// The response that is being sent.
-    underway: Option<Underway>,
-    told_kills: ToldKills,
+    underway: Option<PendingResponse>,
+    told_kills: SentKills,
     /// What the client holds, as long as that is more than this server knows.
     held: Option<Claim>,
     bookmark_due: bool,
     /// Since when there is something to say and no room to say it.
     waiting_since: Option<Instant>,
     /// Messages that the server does not ask for by one of its own.
-    unasked: Allowance,
-    _place: (Option<(OwnedSemaphorePermit, Registered)>, Classed),
+    unasked: ReportQuota,
+    _place: (Option<(OwnedSemaphorePermit, QuotaPermit)>, Classed),
     /// When the client's token ends, where that is soon.
     token_ends: Option<SystemTime>,
 }
 
 /// A response that is being sent.
-struct Underway {
-    response: Response,
+struct PendingResponse {
+    response: PushResponse,
     nonce: u64,
     /// How far its pages are sent.
     at: Place,
@@ -87,8 +87,8 @@ struct Underway {
 /// Serves one stream to its end.
 pub(super) async fn serve(
     shared: Arc<Shared>,
-    desk: Arc<Desk>,
-    (peer, caller): (Option<Peer>, Caller),
+    desk: Arc<PushContext>,
+    (peer, caller): (Option<ConnectionInfo>, Caller),
     mut inbound: Inbound,
     out: Out,
 ) {
@@ -97,8 +97,8 @@ pub(super) async fn serve(
         Err(end) => end,
     };
     let last_word = match end {
-        End::ClientLeft => return,
-        End::Slow => {
+        StreamEnd::ClientLeft => return,
+        StreamEnd::Slow => {
             shared.metrics.slow_consumers.increment(1);
             if let Some(peer) = peer {
                 if let Some(left_out) = shared.limiter.line(Line::SlowReader) {
@@ -108,8 +108,8 @@ pub(super) async fn serve(
             }
             Err(Status::resource_exhausted("the stream was not read in time"))
         }
-        End::Refused(status) => Err(status),
-        End::Goodbye(reason) => {
+        StreamEnd::Refused(status) => Err(status),
+        StreamEnd::Goodbye(reason) => {
             let goodbye = server_message::Kind::Goodbye(v1::Goodbye { reason: reason.to_owned() });
             Ok(wire::framed(&message(&shared.table(), Some(goodbye)), &[]))
         }
@@ -121,25 +121,25 @@ pub(super) async fn serve(
 /// Takes the hello and makes the first response.
 async fn open(
     shared: &Arc<Shared>,
-    desk: &Arc<Desk>,
-    (peer, caller): (Option<&Peer>, &Caller),
+    desk: &Arc<PushContext>,
+    (peer, caller): (Option<&ConnectionInfo>, &Caller),
     inbound: &mut Inbound,
     out: &Out,
-) -> Result<Stream, End> {
+) -> Result<ClientStream, StreamEnd> {
     let who = peer.map(|peer| identity(caller, peer)).unwrap_or_default();
     let room = peer.map(|_| shared.limiter.stream(&who)).transpose().map_err(refused)?;
     let hello = tokio::select! {
         hello = timeout(HELLO_WITHIN, inbound.message()) => hello,
-        () = shared.stopping.cancelled() => return Err(End::Goodbye("the server is stopping")),
+        () = shared.stopping.cancelled() => return Err(StreamEnd::Goodbye("the server is stopping")),
     };
     let hello = match hello {
         Ok(Ok(Some(v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }))) => hello,
-        Ok(Ok(Some(_))) => return Err(refused(Error::fault("kind", "the first message must be a hello"))),
-        Ok(Ok(None)) => return Err(End::ClientLeft),
-        Ok(Err(status)) => return Err(refused(Error::Unread(status))),
-        Err(_) => return Err(refused(Error::TooLate(HELLO_WITHIN))),
+        Ok(Ok(Some(_))) => return Err(refused(ApiError::fault("kind", "the first message must be a hello"))),
+        Ok(Ok(None)) => return Err(StreamEnd::ClientLeft),
+        Ok(Err(status)) => return Err(refused(ApiError::Unread(status))),
+        Err(_) => return Err(refused(ApiError::TooLate(HELLO_WITHIN))),
     };
-    let class = Class::read(&hello).map_err(|faults| refused(Error::at("hello", faults)))?;
+    let class = ClientGroup::read(&hello).map_err(|faults| refused(ApiError::at("hello", faults)))?;
     caller.permit_client(&class.service).map_err(|denied| {
         shared.metrics.denied(denied.reason());
         shared.access.turned_away.note(&shared.limiter, peer, caller, &class.service, &denied);
@@ -154,12 +154,12 @@ async fn open(
     let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
     let at = tables.borrow_and_update().clone();
     let holding = claim.against(&at);
-    let told_kills = ToldKills::none(&hello);
+    let told_kills = SentKills::none(&hello);
     let is_held = holding == Holding::More;
-    let session = Session::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
+    let session = ClientSession::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
     let paces = shared.hub.pace();
-    let mut stream = Stream {
-        admitted: Admitted::new(shared, session),
+    let mut stream = ClientStream {
+        admitted: SessionGuard::new(shared, session),
         shared: shared.clone(),
         desk: desk.clone(),
         tables,
@@ -172,7 +172,7 @@ async fn open(
         held: None,
         bookmark_due: false,
         waiting_since: None,
-        unasked: Allowance::new(shared.settings.watched_report_interval),
+        unasked: ReportQuota::new(shared.settings.watched_report_interval),
         _place: (room, classed),
         token_ends: caller.ends_soon(SystemTime::now()),
     };
@@ -185,24 +185,26 @@ async fn open(
     Ok(stream)
 }
 
-fn too_often() -> End {
+fn too_often() -> StreamEnd {
     let text = "this client reports or acknowledges more often than any that is asked to".to_owned();
-    refused(Error::TooMuch { limit: Limit::Reports, text, again_after: None })
+    refused(ApiError::TooMuch { limit: Limit::Reports, text, again_after: None })
 }
 
 /// An epoch is kept as long as its client is connected.
-fn check_epoch(hello: &v1::Hello) -> Result<(), Error> {
+fn check_epoch(hello: &v1::Hello) -> Result<(), ApiError> {
     match hello.epoch.len() {
         0..=MAX_EPOCH_BYTES => Ok(()),
-        bytes => Err(Error::fault("hello.epoch", format!("has {bytes} bytes (at most {MAX_EPOCH_BYTES})"))),
+        bytes => {
+            Err(ApiError::fault("hello.epoch", format!("has {bytes} bytes (at most {MAX_EPOCH_BYTES})")))
+        }
     }
 }
 
-fn refused(error: Error) -> End {
-    End::Refused(error.into())
+fn refused(error: ApiError) -> StreamEnd {
+    StreamEnd::Refused(error.into())
 }
 
-fn message(view: &TableView, kind: Option<server_message::Kind>) -> v1::ServerMessage {
+fn message(view: &Snapshot, kind: Option<server_message::Kind>) -> v1::ServerMessage {
     v1::ServerMessage {
         epoch: view.epoch().to_string(),
         revision: view.revision(),
@@ -213,8 +215,8 @@ fn message(view: &TableView, kind: Option<server_message::Kind>) -> v1::ServerMe
     }
 }
 
-impl Stream {
-    async fn converse(&mut self, inbound: &mut Inbound) -> End {
+impl ClientStream {
+    async fn converse(&mut self, inbound: &mut Inbound) -> StreamEnd {
         let shared = self.shared.clone();
         let out = self.out.clone();
         let spread = 0.9 + 0.2 * fastrand::f64();
@@ -230,32 +232,32 @@ impl Stream {
             let patience =
                 self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
             tokio::select! {
-                () = &mut leaving => return End::Goodbye("the server is stopping"),
-                () = &mut age => return End::Goodbye("streams are renewed from time to time"),
+                () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
+                () = &mut age => return StreamEnd::Goodbye("streams are renewed from time to time"),
                 said = inbound.message() => match said {
                     Ok(Some(said)) => if let Err(end) = self.hear(said) { return end },
-                    Ok(None) => return End::ClientLeft,
-                    Err(status) => return refused(Error::Unread(status)),
+                    Ok(None) => return StreamEnd::ClientLeft,
+                    Err(status) => return refused(ApiError::Unread(status)),
                 },
                 room = out.reserve(), if waiting => {
-                    let Ok(room) = room else { return End::ClientLeft };
+                    let Ok(room) = room else { return StreamEnd::ClientLeft };
                     self.waiting_since = None;
                     if let Some(message) = self.next_message() {
                         bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
                         room.send(Ok(message));
                     }
                 }
-                () = sleep_until(patience), if waiting => return End::Slow,
-                () = out.closed(), if !waiting => return End::ClientLeft,
+                () = sleep_until(patience), if waiting => return StreamEnd::Slow,
+                () = out.closed(), if !waiting => return StreamEnd::ClientLeft,
                 () = &mut bookmark, if !self.bookmark_due => {
                     self.bookmark_due = true;
                     bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
                 }
                 changed = self.tables.changed() => if changed.is_err() {
-                    return End::Goodbye("the server is stopping");
+                    return StreamEnd::Goodbye("the server is stopping");
                 },
                 changed = self.paces.changed() => if changed.is_err() {
-                    return End::Goodbye("the server is stopping");
+                    return StreamEnd::Goodbye("the server is stopping");
                 },
             }
         }
@@ -281,7 +283,7 @@ impl Stream {
         (self.interval != Some(wanted)).then_some(wanted)
     }
 
-    fn hear(&mut self, said: v1::ClientMessage) -> Result<(), End> {
+    fn hear(&mut self, said: v1::ClientMessage) -> Result<(), StreamEnd> {
         let session = &self.admitted.session;
         match said.kind {
             Some(client_message::Kind::Ack(ack)) => {
@@ -310,7 +312,7 @@ impl Stream {
                 Ok(())
             }
             Some(client_message::Kind::Hello(_)) => {
-                Err(refused(Error::fault("kind", "a hello may only be the first message")))
+                Err(refused(ApiError::fault("kind", "a hello may only be the first message")))
             }
             // Of a later version of the wire.
             None => Ok(()),
@@ -358,9 +360,9 @@ impl Stream {
         let underway = self.underway.as_mut()?;
         let nonce = underway.nonce;
         let (page, last) = match &underway.response {
-            Response::Nothing => return None,
-            Response::Delta(delta) => (delta.clone(), true),
-            Response::Snapshot(pages) => {
+            PushResponse::Nothing => return None,
+            PushResponse::Delta(delta) => (delta.clone(), true),
+            PushResponse::Snapshot(pages) => {
                 pages.next(&mut underway.at, &self.at, &self.admitted.session.class)?
             }
         };
@@ -375,7 +377,7 @@ impl Stream {
     }
 
     /// Makes the first response to a client from which things may be taken.
-    fn begin(&mut self, at: Arc<TableView>, holding: Holding) {
+    fn begin(&mut self, at: Arc<Snapshot>, holding: Holding) {
         let all = self.admitted.session.class.has_all_features();
         self.respond(at, if all { holding } else { Holding::Nothing });
         // A client that missed nothing is told so at once.
@@ -425,7 +427,7 @@ impl Stream {
 
     /// Makes the response that leads to a table, and moves there. What was changed since a revision that is no longer
     /// remembered is not looked for: the client gets everything.
-    fn respond(&mut self, to: Arc<TableView>, holding: Holding) {
+    fn respond(&mut self, to: Arc<Snapshot>, holding: Holding) {
         let changed = match holding {
             Holding::Revision(base) => to.changed_since(base).map(|changed| (base, changed)),
             Holding::Nothing | Holding::More => None,
@@ -434,9 +436,10 @@ impl Stream {
         let session = &self.admitted.session;
         let mut response = self.desk.responses.response(&to, &session.class, base, || changed);
         let missed = base != Some(to.revision());
-        if matches!(response, Response::Nothing) && self.told_kills.want_response(&to, &session.class, missed)
+        if matches!(response, PushResponse::Nothing)
+            && self.told_kills.want_response(&to, &session.class, missed)
         {
-            response = Response::Delta(wire::kind(server_message::Kind::Delta(v1::Delta::default())));
+            response = PushResponse::Delta(wire::kind(server_message::Kind::Delta(v1::Delta::default())));
         }
         let mut progress = session.progress();
         if progress.epoch != *to.epoch() {
@@ -445,13 +448,13 @@ impl Stream {
             progress.settle();
         }
         self.shared.metrics.sent(match response {
-            Response::Nothing => "nothing",
-            Response::Delta(_) => "delta",
-            Response::Snapshot(_) => "snapshot",
+            PushResponse::Nothing => "nothing",
+            PushResponse::Delta(_) => "delta",
+            PushResponse::Snapshot(_) => "snapshot",
         });
-        if !matches!(response, Response::Nothing) {
+        if !matches!(response, PushResponse::Nothing) {
             let nonce = progress.send_response();
-            self.underway = Some(Underway { response, nonce, at: Place::default() });
+            self.underway = Some(PendingResponse { response, nonce, at: Place::default() });
         }
         progress.sent_revision = to.revision();
         drop(progress);

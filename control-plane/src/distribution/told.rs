@@ -11,26 +11,26 @@ use std::time::SystemTime;
 use damper_core::Pattern;
 use damper_proto::v1;
 
-use crate::class::Class;
-use crate::table::{StoredKill, TableView};
+use crate::class::ClientGroup;
+use crate::table::{Snapshot, StoredKill};
 
 /// The kills that a client was told last.
 #[derive(Debug)]
-pub(super) struct ToldKills {
+pub(super) struct SentKills {
     /// How far the client was when it came; what is before that is stale to it.
     client_at: (String, u64),
     /// None before the first time.
-    last: Option<Told>,
+    last: Option<KillVersions>,
 }
 
 /// All kills of a store that concern a client, each with its version.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct KillVersions {
     epoch: Arc<str>,
     kills: Vec<(Pattern, u64, SystemTime)>,
 }
 
-impl ToldKills {
+impl SentKills {
     /// Nothing was told yet to the client of this hello.
     pub(super) fn none(hello: &v1::Hello) -> Self {
         Self { client_at: (hello.epoch.clone(), hello.revision), last: None }
@@ -38,29 +38,34 @@ impl ToldKills {
 
     /// True if a response must go out for the sake of kills alone. `missed`: the client may hold kills of a
     /// revision before the view's, of which it must learn that they have ended.
-    pub(super) fn want_response(&self, view: &TableView, class: &Class, missed: bool) -> bool {
+    pub(super) fn want_response(&self, view: &Snapshot, class: &ClientGroup, missed: bool) -> bool {
         if !class.knows_kills() || self.is_stale(view) {
             return false;
         }
         match &self.last {
             None => missed || in_force(view, class, SystemTime::now()).next().is_some(),
-            Some(last) => *last != Told::of(view, class),
+            Some(last) => *last != KillVersions::of(view, class),
         }
     }
 
     /// What goes beside the first message, where that is no response.
-    pub(super) fn tell_first(&mut self, at: &TableView, class: &Class) -> Option<v1::KillSet> {
+    pub(super) fn tell_first(&mut self, at: &Snapshot, class: &ClientGroup) -> Option<v1::KillSet> {
         if self.last.is_none() { self.tell(at, at, class) } else { None }
     }
 
     /// What goes beside a part of the response that leads to `at`: all kills that there are by now, where they
     /// differ from what was told.
-    pub(super) fn tell(&mut self, at: &TableView, latest: &TableView, class: &Class) -> Option<v1::KillSet> {
+    pub(super) fn tell(
+        &mut self,
+        at: &Snapshot,
+        latest: &Snapshot,
+        class: &ClientGroup,
+    ) -> Option<v1::KillSet> {
         if !class.knows_kills() || self.is_stale(at) {
             return None;
         }
         let view = if latest.epoch() == at.epoch() { latest } else { at };
-        let current = Told::of(view, class);
+        let current = KillVersions::of(view, class);
         if self.last.as_ref() == Some(&current) {
             return None;
         }
@@ -73,8 +78,8 @@ impl ToldKills {
     /// What goes to a client that holds more than this server knows, and perhaps more kills: those to add, and those
     /// that ended since they were added. A client that cannot add gets the whole set, but only with a kill in it
     /// or one that ended.
-    pub(super) fn add(&mut self, view: &TableView, class: &Class, adds: bool) -> Option<v1::KillSet> {
-        let current = Told::of(view, class);
+    pub(super) fn add(&mut self, view: &Snapshot, class: &ClientGroup, adds: bool) -> Option<v1::KillSet> {
+        let current = KillVersions::of(view, class);
         let before = self.last.as_ref().map_or(&[][..], |last| &last.kills);
         if !class.knows_kills() || *before == current.kills {
             return None;
@@ -93,14 +98,14 @@ impl ToldKills {
         self.last = None;
     }
 
-    fn is_stale(&self, at: &TableView) -> bool {
+    fn is_stale(&self, at: &Snapshot) -> bool {
         let (epoch, revision) = &self.client_at;
         **at.epoch() == **epoch && at.revision() < *revision
     }
 }
 
-impl Told {
-    fn of(view: &TableView, class: &Class) -> Self {
+impl KillVersions {
+    fn of(view: &Snapshot, class: &ClientGroup) -> Self {
         let version = |stored: &StoredKill| {
             // The end tells apart kills that were set from memory at one revision.
             (stored.kill.pattern().clone(), stored.kill.revision(), stored.expires_at)
@@ -110,13 +115,13 @@ impl Told {
 }
 
 /// The kills for clients of a class, in order, those included that are over.
-fn concerning<'a>(view: &'a TableView, class: &'a Class) -> impl Iterator<Item = &'a StoredKill> {
+fn concerning<'a>(view: &'a Snapshot, class: &'a ClientGroup) -> impl Iterator<Item = &'a StoredKill> {
     view.kills().all().map(|stored| &**stored).filter(|stored| class.matches(stored.kill.pattern()))
 }
 
 fn in_force<'a>(
-    view: &'a TableView,
-    class: &'a Class,
+    view: &'a Snapshot,
+    class: &'a ClientGroup,
     now: SystemTime,
 ) -> impl Iterator<Item = &'a StoredKill> {
     concerning(view, class).filter(move |stored| stored.remaining(now).is_some())
@@ -127,10 +132,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{Entry, State};
-    use crate::table::Subject;
+    use crate::store::{Entry, StoreContents};
+    use crate::table::ResourceKey;
 
-    fn view(epoch: &str, revision: u64, kills: &[(&str, u64)]) -> TableView {
+    fn view(epoch: &str, revision: u64, kills: &[(&str, u64)]) -> Snapshot {
         let entry = |(callee, revision): &(&str, u64)| {
             let pattern = Pattern::parse("*", "*", callee, "*").unwrap();
             let expires_at = Some((SystemTime::now() + Duration::from_secs(60)).into());
@@ -138,23 +143,28 @@ mod tests {
             let kill =
                 v1::KillSwitch { reason: "r".to_owned(), expires_at, updated_at, ..Default::default() };
             let value = StoredKill::value(&kill).into();
-            (Subject::Kill(pattern).key(), Entry { revision: *revision, value })
+            (ResourceKey::Kill(pattern).key(), Entry { revision: *revision, value })
         };
         let entries = kills.iter().map(entry).collect();
-        TableView::of(&State { epoch: epoch.to_owned(), revision, entries, ..State::default() })
+        Snapshot::of(&StoreContents {
+            epoch: epoch.to_owned(),
+            revision,
+            entries,
+            ..StoreContents::default()
+        })
     }
 
-    fn shop() -> Class {
+    fn shop() -> ClientGroup {
         let features = damper_core::feature::ALL.iter().copied().collect();
-        Class { service: "shop".to_owned(), cluster: "default".to_owned(), features }
+        ClientGroup { service: "shop".to_owned(), cluster: "default".to_owned(), features }
     }
 
-    fn from(epoch: &str, revision: u64) -> ToldKills {
-        ToldKills::none(&v1::Hello { epoch: epoch.to_owned(), revision, ..Default::default() })
+    fn from(epoch: &str, revision: u64) -> SentKills {
+        SentKills::none(&v1::Hello { epoch: epoch.to_owned(), revision, ..Default::default() })
     }
 
     /// How many kills are told.
-    fn told(kills: &mut ToldKills, at: &TableView, latest: &TableView) -> Option<usize> {
+    fn told(kills: &mut SentKills, at: &Snapshot, latest: &Snapshot) -> Option<usize> {
         kills.tell(at, latest, &shop()).map(|set| set.kills.len())
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use damper_proto::v1;
 use prost::Message as _;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::hub::Ordered;
 use crate::paging::{self, Digest, PAGE_BYTES};
 use crate::shared::Shared;
@@ -18,7 +18,7 @@ const DEFAULT_SIZE: u32 = 1000;
 pub(super) async fn list(
     shared: &Arc<Shared>,
     request: v1::ListClientsRequest,
-) -> Result<v1::ListClientsResponse, Error> {
+) -> Result<v1::ListClientsResponse, ApiError> {
     let size = paging::size(if request.page_size == 0 { DEFAULT_SIZE } else { request.page_size })?;
     let question = question(&request);
     let start = start(question, &request.page_token)?;
@@ -72,8 +72,8 @@ fn question(request: &v1::ListClientsRequest) -> u64 {
     digest.value()
 }
 
-fn start(question: u64, token: &str) -> Result<Option<Ordered>, Error> {
+fn start(question: u64, token: &str) -> Result<Option<Ordered>, ApiError> {
     let Some([service, cluster, instance, number]) = paging::start(question, token)? else { return Ok(None) };
-    let number = number.parse().map_err(|_| Error::fault("page_token", "not a token of this list"))?;
+    let number = number.parse().map_err(|_| ApiError::fault("page_token", "not a token of this list"))?;
     Ok(Some(([service, cluster, instance], number)))
 }

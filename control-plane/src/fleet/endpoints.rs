@@ -5,19 +5,19 @@ use std::sync::Arc;
 use damper_core::{Faults, key};
 use damper_proto::v1;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::paging::{self, Digest};
 use crate::shared::Shared;
 
 pub(super) async fn list(
     shared: &Arc<Shared>,
     request: v1::ListEndpointsRequest,
-) -> Result<v1::ListEndpointsResponse, Error> {
+) -> Result<v1::ListEndpointsResponse, ApiError> {
     let v1::ListEndpointsRequest { callee_service, page_size, page_token } = request;
     if !callee_service.is_empty() {
         let mut faults = Faults::none();
         key::check_name("callee_service", &callee_service, &mut faults);
-        faults.or(()).map_err(Error::Faults)?;
+        faults.or(()).map_err(ApiError::Faults)?;
     }
     let size = paging::size(page_size)?;
     let question = Digest::of(callee_service.as_bytes());

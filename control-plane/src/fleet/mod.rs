@@ -16,7 +16,7 @@ use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
 use crate::chain;
-use crate::ending::{Answer, Reader};
+use crate::ending::{Reader, ResponseStream};
 use crate::errors::within;
 use crate::replicas;
 use crate::shared::Shared;
@@ -34,8 +34,8 @@ impl Fleet {
 
 #[tonic::async_trait]
 impl v1::fleet_server::Fleet for Fleet {
-    type WatchConvergenceStream = Answer<v1::Convergence>;
-    type WatchStream = Answer<v1::WatchResponse>;
+    type WatchConvergenceStream = ResponseStream<v1::Convergence>;
+    type WatchStream = ResponseStream<v1::WatchResponse>;
 
     async fn list_routes(
         &self,
@@ -53,9 +53,9 @@ impl v1::fleet_server::Fleet for Fleet {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
         let reader = Reader::of(&request, &self.shared);
-        let plan = watch::Plan::read(request.into_inner())?;
+        let plan = watch::WatchOptions::read(request.into_inner())?;
         let shared = self.shared.clone();
-        Ok(Response::new(Answer::of(reader, 1, |out| watch::serve(shared, plan, out))))
+        Ok(Response::new(ResponseStream::of(reader, 1, |out| watch::serve(shared, plan, out))))
     }
 
     async fn watch_convergence(
@@ -63,7 +63,7 @@ impl v1::fleet_server::Fleet for Fleet {
         request: Request<v1::WatchConvergenceRequest>,
     ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
         let reader = Reader::of(&request, &self.shared);
-        let plan = convergence::Plan::read(request.into_inner())?;
+        let plan = convergence::ConvergenceOptions::read(request.into_inner())?;
         Ok(Response::new(convergence::open(&self.shared, plan, reader).await?))
     }
 

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use damper_proto::v1;
 
-use crate::errors::Error;
-use crate::filter::Filter;
+use crate::errors::ApiError;
+use crate::filter::ListFilter;
 use crate::paging;
 use crate::shared::Shared;
-use crate::stats::{Over, Row};
+use crate::stats::{RateWindow, RouteSummary};
 
 pub(super) async fn list(
     shared: &Arc<Shared>,
     request: v1::ListRoutesRequest,
-) -> Result<v1::ListRoutesResponse, Error> {
+) -> Result<v1::ListRoutesResponse, ApiError> {
     let size = paging::size(request.page_size)?;
-    let filter = Filter::new(request.filter)?;
-    let over = Over::read("window", request.window)?;
+    let filter = ListFilter::new(request.filter)?;
+    let over = RateWindow::read("window", request.window)?;
     // A token is good for the same question only.
     let question = filter.digest() ^ u64::from(request.without_rule);
     let start = paging::start(question, &request.page_token)?;
@@ -28,20 +28,20 @@ pub(super) async fn list(
 
 fn page(
     shared: &Shared,
-    filter: &Filter,
-    (over, without_rule): (Over, bool),
+    filter: &ListFilter,
+    (over, without_rule): (RateWindow, bool),
     (question, start): (u64, Option<[String; 4]>),
     size: usize,
 ) -> v1::ListRoutesResponse {
     let table = shared.table();
     let rows = shared.stats.rows_over(over, &table);
-    let accepted: Vec<&Row> = rows
+    let accepted: Vec<&RouteSummary> = rows
         .iter()
         .map(|row| &**row)
         .filter(|row| !without_rule || row.stats.rule.is_none())
         .filter(|row| filter.accepts_route(&table, row.route.names(), &row.stats))
         .collect();
-    let behind = |row: &&Row| {
+    let behind = |row: &&RouteSummary| {
         start.as_ref().is_some_and(|start| row.route.names() <= start.each_ref().map(String::as_str))
     };
     let first = accepted.iter().take_while(|row| behind(row)).count();

@@ -14,12 +14,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::delivery::{AllReached, Reached};
 use crate::ending::{Gone, Out};
-use crate::errors::Error;
-use crate::filter::Filter;
+use crate::errors::ApiError;
+use crate::filter::ListFilter;
 use crate::shared::Shared;
-use crate::stats::{Over, Route, Row};
-use crate::table::TableView;
-use crate::watching::Watching;
+use crate::stats::{RateWindow, Route, RouteSummary};
+use crate::table::Snapshot;
+use crate::watching::WatchGuard;
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,29 +31,29 @@ const MESSAGE_BYTES: usize = 32 << 10;
 const RULE_VIEW_BYTES: usize = 32;
 
 /// What a watcher asked for.
-pub(super) struct Plan {
+pub(super) struct WatchOptions {
     interval: Duration,
-    filter: Filter,
+    filter: ListFilter,
     rules: bool,
-    over: Over,
+    over: RateWindow,
     route: Option<Route>,
 }
 
-impl Plan {
-    pub(super) fn read(request: v1::WatchRequest) -> Result<Self, Error> {
+impl WatchOptions {
+    pub(super) fn read(request: v1::WatchRequest) -> Result<Self, ApiError> {
         let interval = match request.interval {
             None => DEFAULT_INTERVAL,
             Some(said) => convert::length(said)
                 .filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval))
-                .ok_or_else(|| Error::fault("interval", "is not in 1s to 60s"))?,
+                .ok_or_else(|| ApiError::fault("interval", "is not in 1s to 60s"))?,
         };
         let over = match &request.route {
-            Some(_) => Over::read_of_one("window", request.window)?,
-            None => Over::read("window", request.window)?,
+            Some(_) => RateWindow::read_of_one("window", request.window)?,
+            None => RateWindow::read("window", request.window)?,
         };
         let route = request.route.as_ref().map(Route::read).transpose();
-        let route = route.map_err(|faults| Error::at("route", faults))?;
-        Ok(Self { interval, filter: Filter::new(request.filter)?, rules: request.rules, over, route })
+        let route = route.map_err(|faults| ApiError::at("route", faults))?;
+        Ok(Self { interval, filter: ListFilter::new(request.filter)?, rules: request.rules, over, route })
     }
 
     /// What was before the watch.
@@ -67,7 +67,7 @@ impl Plan {
 }
 
 /// What a watcher was sent: shared with all others, so that one costs little.
-struct Told {
+struct SentState {
     /// Since when it watches.
     since: Instant,
     last: Option<Now>,
@@ -75,27 +75,31 @@ struct Told {
 
 /// Routes and rules at one moment.
 struct Now {
-    table: Arc<TableView>,
-    rows: Arc<[Arc<Row>]>,
+    table: Arc<Snapshot>,
+    rows: Arc<[Arc<RouteSummary>]>,
     /// `None` if rules are not asked for.
     rules: Option<Arc<AllReached>>,
 }
 
 /// One thing that a watcher does not know yet.
 enum News<'a> {
-    Route(&'a Row),
-    NoRoute(&'a Row),
+    Route(&'a RouteSummary),
+    NoRoute(&'a RouteSummary),
     Rule(&'a Reached),
     NoRule(&'a Reached),
 }
 
 /// Serves one watcher until it leaves.
-pub(super) async fn serve(shared: Arc<Shared>, plan: Plan, out: Out<v1::WatchResponse>) -> Result<(), Error> {
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    plan: WatchOptions,
+    out: Out<v1::WatchResponse>,
+) -> Result<(), ApiError> {
     let _watching = match &plan.route {
-        Some(route) => Watching::caller(&shared, &route.caller_service, &route.caller_cluster),
-        None => Watching::everything(&shared),
+        Some(route) => WatchGuard::caller(&shared, &route.caller_service, &route.caller_cluster),
+        None => WatchGuard::everything(&shared),
     };
-    let mut told = Told { since: Instant::now(), last: None };
+    let mut told = SentState { since: Instant::now(), last: None };
     let mut next = Instant::now();
     loop {
         tokio::select! {
@@ -109,15 +113,15 @@ pub(super) async fn serve(shared: Arc<Shared>, plan: Plan, out: Out<v1::WatchRes
     }
 }
 
-impl Told {
+impl SentState {
     /// Sends the way from what was sent to what is so, in one message or more, each made when the one before has its
     /// place.
     async fn update(
         &mut self,
         shared: &Arc<Shared>,
-        plan: &Plan,
+        plan: &WatchOptions,
         out: &Out<v1::WatchResponse>,
-    ) -> Result<Result<(), Gone>, Error> {
+    ) -> Result<Result<(), Gone>, ApiError> {
         let now = self.now(shared, plan).await?;
         let past = if self.last.is_none() { plan.past(shared) } else { Vec::new() };
         let before = self.last.take().filter(|before| before.table.epoch() == now.table.epoch());
@@ -141,7 +145,7 @@ impl Told {
         Ok(out.send(message).await)
     }
 
-    async fn now(&self, shared: &Arc<Shared>, plan: &Plan) -> Result<Now, Error> {
+    async fn now(&self, shared: &Arc<Shared>, plan: &WatchOptions) -> Result<Now, ApiError> {
         let rules = if plan.rules { Some(shared.deliveries.now(shared).await?) } else { None };
         let table = rules.as_ref().map_or_else(|| shared.table(), |rules| rules.table.clone());
         let rows = match &plan.route {
@@ -156,7 +160,7 @@ impl Told {
 }
 
 /// What each first message of an interval has.
-fn head(shared: &Shared, plan: &Plan, table: &TableView) -> v1::WatchResponse {
+fn head(shared: &Shared, plan: &WatchOptions, table: &Snapshot) -> v1::WatchResponse {
     let newest = shared.table();
     v1::WatchResponse {
         epoch: table.epoch().to_string(),
@@ -174,7 +178,7 @@ fn head(shared: &Shared, plan: &Plan, table: &TableView) -> v1::WatchResponse {
 }
 
 /// What is so now and was not before, and what no longer is.
-fn news<'a>(before: Option<&'a Now>, now: &'a Now, plan: &'a Plan) -> impl Iterator<Item = News<'a>> {
+fn news<'a>(before: Option<&'a Now>, now: &'a Now, plan: &'a WatchOptions) -> impl Iterator<Item = News<'a>> {
     let rows = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rows(plan));
     let rules = |of: Option<&'a Now>| of.into_iter().flat_map(move |of| of.rules(plan));
     let routes = differences(
@@ -195,12 +199,12 @@ fn news<'a>(before: Option<&'a Now>, now: &'a Now, plan: &'a Plan) -> impl Itera
 }
 
 impl Now {
-    fn rows<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a Row> {
+    fn rows<'a>(&'a self, plan: &'a WatchOptions) -> impl Iterator<Item = &'a RouteSummary> {
         let rows = self.rows.iter().map(|row| &**row);
         rows.filter(|row| plan.filter.accepts_route(&self.table, row.route.names(), &row.stats))
     }
 
-    fn rules<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a Reached> {
+    fn rules<'a>(&'a self, plan: &'a WatchOptions) -> impl Iterator<Item = &'a Reached> {
         let rules = self.rules.iter().flat_map(|all| &all.rules);
         rules.filter(|Reached { stored, pattern, .. }| {
             let mode = stored.wire.policy.as_ref().map_or(0, |policy| policy.mode);

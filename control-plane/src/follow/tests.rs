@@ -3,7 +3,7 @@ use std::sync::Mutex;
 use bytes::Bytes;
 
 use super::*;
-use crate::store::{Edit, Position, Presence, State};
+use crate::store::{Edit, Membership, Position, StoreContents};
 
 /// A store of changes whose watch never delivers anything.
 #[derive(Default)]
@@ -26,11 +26,11 @@ impl Quiet {
         *self.held.lock().unwrap() = held;
     }
 
-    fn held(&self) -> Result<Held, Error> {
+    fn held(&self) -> Result<Held, StoreError> {
         let held = self.held.lock().unwrap().clone();
         match (held.is_away, held.epoch.is_empty()) {
-            (true, _) => Err(Error::Unavailable { reason: "it is away".to_owned() }),
-            (false, true) => Err(Error::Replaced { epoch: String::new() }),
+            (true, _) => Err(StoreError::Unavailable { reason: "it is away".to_owned() }),
+            (false, true) => Err(StoreError::Replaced { epoch: String::new() }),
             (false, false) => Ok(held),
         }
     }
@@ -50,7 +50,7 @@ fn change(revision: u64, commit: u64) -> Change {
         request_id: String::new(),
         request_digest: 0,
         edits: vec![Edit {
-            key: crate::table::Subject::Rule(pattern).key(),
+            key: crate::table::ResourceKey::Rule(pattern).key(),
             value: Some(crate::table::StoredRule::value(&rule).into()),
             before: None,
         }],
@@ -59,24 +59,24 @@ fn change(revision: u64, commit: u64) -> Change {
 
 #[tonic::async_trait]
 impl Store for Quiet {
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         panic!("following a store never makes one")
     }
 
-    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
         let Held { epoch, lineage, changes, .. } = self.held()?;
         let commit = changes.iter().find(|change| change.revision == revision).map(|change| change.commit);
         Ok(Identity { epoch, revision: changes.len() as u64, commit, lineage })
     }
 
-    async fn load(&self) -> Result<State, Error> {
+    async fn load(&self) -> Result<StoreContents, StoreError> {
         let Held { epoch, lineage, changes, .. } = self.held()?;
-        let mut state = State { epoch, lineage, ..State::default() };
+        let mut state = StoreContents { epoch, lineage, ..StoreContents::default() };
         changes.iter().for_each(|change| state.apply(change));
         Ok(state)
     }
 
-    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -84,36 +84,36 @@ impl Store for Quiet {
         Box::pin(tokio_stream::pending())
     }
 
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         let changes = self.held()?.changes.into_iter();
         Ok(changes.filter(|change| (after + 1..=upto).contains(&change.revision)).collect())
     }
 
-    async fn compact(&self, _: u64) -> Result<(), Error> {
+    async fn compact(&self, _: u64) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, StoreError> {
         Ok(current.to_owned())
     }
 
-    fn join(&self, _: &str, _: Bytes) -> Option<Presence> {
+    fn join(&self, _: &str, _: Bytes) -> Option<Membership> {
         None
     }
 }
 
 /// A follower of the store at the revision that it has now.
-async fn followed(store: &Arc<Quiet>) -> watch::Receiver<Arc<TableView>> {
+async fn followed(store: &Arc<Quiet>) -> watch::Receiver<Arc<Snapshot>> {
     followed_and_told(store).await.0
 }
 
 /// The same with the way to tell it of kills.
-async fn followed_and_told(store: &Arc<Quiet>) -> (watch::Receiver<Arc<TableView>>, mpsc::Sender<Hold>) {
-    let view = Arc::new(TableView::of(&store.load().await.unwrap()));
+async fn followed_and_told(store: &Arc<Quiet>) -> (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Hold>) {
+    let view = Arc::new(Snapshot::of(&store.load().await.unwrap()));
     let (publish, table) = watch::channel(view);
     let (look, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(1);
-    let follower = Follower::new(store.clone(), publish, looks, holds, Metrics::new());
+    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, Metrics::new());
     tokio::spawn(async move {
         let _open = look;
         follower.run().await;
@@ -132,7 +132,7 @@ fn decision(at: SystemTime, sets: bool) -> (v1::HeldKill, Change) {
         ..v1::KillSwitch::default()
     });
     let value = kill.as_ref().map(|kill| crate::table::StoredKill::value(kill).into());
-    let key = crate::table::Subject::Kill(pattern.clone()).key();
+    let key = crate::table::ResourceKey::Kill(pattern.clone()).key();
     let change = Change { at, edits: vec![Edit { key, value, before: None }], ..change(0, 0) };
     (
         v1::HeldKill { key: Some((&pattern).into()), kill, at: Some(at.into()), ..v1::HeldKill::default() },
@@ -141,16 +141,16 @@ fn decision(at: SystemTime, sets: bool) -> (v1::HeldKill, Change) {
 }
 
 /// Tells the follower of a decision, and returns the table that has it.
-async fn hold(holds: &mpsc::Sender<Hold>, kill: &v1::HeldKill) -> Result<Arc<TableView>, NotHeld> {
+async fn hold(holds: &mpsc::Sender<Hold>, kill: &v1::HeldKill) -> Result<Arc<Snapshot>, NotHeld> {
     let (answer, answered) = oneshot::channel();
     holds.send(Hold::Take { kills: vec![kill.clone()], answer: Some(answer) }).await.unwrap();
     answered.await.unwrap()
 }
 
 async fn once(
-    table: &mut watch::Receiver<Arc<TableView>>,
-    is_so: impl FnMut(&Arc<TableView>) -> bool,
-) -> Arc<TableView> {
+    table: &mut watch::Receiver<Arc<Snapshot>>,
+    is_so: impl FnMut(&Arc<Snapshot>) -> bool,
+) -> Arc<Snapshot> {
     let view = timeout(Duration::from_secs(60), table.wait_for(is_so)).await;
     view.expect("it comes to that").unwrap().clone()
 }
@@ -177,7 +177,7 @@ async fn table_stays_when_the_store_is_another_one() {
     {
         store.hold(epoch, commits);
         let revision = commits.len() as u64;
-        let found = |view: &Arc<TableView>| {
+        let found = |view: &Arc<Snapshot>| {
             let is_it = |found: &Unaccepted| {
                 (&*found.epoch, found.revision, found.entries) == (epoch, revision, commits.len())
             };

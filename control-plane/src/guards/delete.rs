@@ -5,19 +5,19 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::Request;
 
-use crate::errors::Error;
-use crate::removal::{Removed, remove};
-use crate::requests::Asked;
+use crate::errors::ApiError;
+use crate::removal::{DeletionResult, remove};
+use crate::requests::WriteRequest;
 use crate::shared::Shared;
-use crate::table::Subject;
+use crate::table::ResourceKey;
 
 pub(super) async fn delete(
     shared: &Arc<Shared>,
     request: Request<v1::DeleteGuardRequest>,
-) -> Result<v1::DeleteGuardResponse, Error> {
-    let (asked, request) = Asked::read("delete guard", request, |request| request.options.take());
+) -> Result<v1::DeleteGuardResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("delete guard", request, |request| request.options.take());
     let v1::DeleteGuardRequest { key, expected_revision, options: _ } = request;
-    let removed = remove(shared, &asked, key.as_ref(), expected_revision, Subject::Guard).await?;
-    let Removed { revision, findings, amplified: _ } = removed;
+    let removed = remove(shared, &asked, key.as_ref(), expected_revision, ResourceKey::Guard).await?;
+    let DeletionResult { revision, findings, amplified: _ } = removed;
     Ok(v1::DeleteGuardResponse { revision, findings })
 }

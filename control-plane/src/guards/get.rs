@@ -2,16 +2,16 @@
 
 use damper_proto::v1;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::requests::read_key;
 use crate::shared::Shared;
 
-pub(super) async fn get(shared: &Shared, request: v1::GetGuardRequest) -> Result<v1::Guard, Error> {
-    let pattern = read_key("key", request.key.as_ref()).map_err(Error::Faults)?;
+pub(super) async fn get(shared: &Shared, request: v1::GetGuardRequest) -> Result<v1::Guard, ApiError> {
+    let pattern = read_key("key", request.key.as_ref()).map_err(ApiError::Faults)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
     let stored = table
         .guards()
         .stored(&pattern)
-        .ok_or_else(|| Error::NotFound(format!("there is no guard {pattern}")))?;
+        .ok_or_else(|| ApiError::NotFound(format!("there is no guard {pattern}")))?;
     Ok(stored.wire.clone())
 }

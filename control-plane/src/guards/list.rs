@@ -2,17 +2,17 @@
 
 use damper_proto::v1;
 
-use crate::errors::Error;
-use crate::filter::{Filter, names};
+use crate::errors::ApiError;
+use crate::filter::{ListFilter, names};
 use crate::paging;
 use crate::shared::Shared;
 
 pub(super) async fn list(
     shared: &Shared,
     request: v1::ListGuardsRequest,
-) -> Result<v1::ListGuardsResponse, Error> {
+) -> Result<v1::ListGuardsResponse, ApiError> {
     let size = paging::size(request.page_size)?;
-    let filter = Filter::without_mode("filter", request.filter, "guards")?;
+    let filter = ListFilter::without_mode("filter", request.filter, "guards")?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
     let accepted = |guard: &&v1::Guard| {

@@ -12,11 +12,11 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tonic::Request;
 
-use crate::errors::Error;
-use crate::requests::{Asked, check_options};
+use crate::errors::ApiError;
+use crate::requests::{WriteRequest, check_options};
 use crate::shared::Shared;
-use crate::store::{self, Change, Edit, State};
-use crate::table::{self, TableView};
+use crate::store::{self, Change, Edit, StoreContents};
+use crate::table::{self, Snapshot};
 
 /// How long the table may take to go on from the store.
 const REACHED_WITHIN: Duration = Duration::from_secs(20);
@@ -24,18 +24,18 @@ const REACHED_WITHIN: Duration = Duration::from_secs(20);
 pub(super) async fn accept(
     shared: &Shared,
     request: Request<v1::AcceptStoreRequest>,
-) -> Result<v1::AcceptStoreResponse, Error> {
-    let (asked, request) = Asked::read("accept store", request, |request| request.options.take());
+) -> Result<v1::AcceptStoreResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("accept store", request, |request| request.options.take());
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     if asked.options.reason.is_empty() {
         faults.add("options.reason", "is required");
     }
-    faults.or(()).map_err(Error::Faults)?;
+    faults.or(()).map_err(ApiError::Faults)?;
     let table = shared.table();
     let found = found(shared, &table)?;
     if found != (request.found_epoch.clone(), request.found_revision) {
-        return Err(Error::Moved { head: found.1 });
+        return Err(ApiError::Moved { head: found.1 });
     }
     if asked.options.validate_only {
         let (epoch, revision) = found;
@@ -46,7 +46,7 @@ pub(super) async fn accept(
     }
     let state = shared.found.load().await?;
     if !found.0.is_empty() && found != (state.epoch.clone(), state.revision) {
-        return Err(Error::Moved { head: state.revision });
+        return Err(ApiError::Moved { head: state.revision });
     }
     let edits = if request.refill { table::edits_to(&table, &state.entries) } else { Vec::new() };
     let change = record(&asked, &table, &state, edits);
@@ -57,12 +57,12 @@ pub(super) async fn accept(
 }
 
 /// What can be accepted: what was found in place of what is known, or what is known itself where clients hold more.
-fn found(shared: &Shared, table: &TableView) -> Result<(String, u64), Error> {
+fn found(shared: &Shared, table: &Snapshot) -> Result<(String, u64), ApiError> {
     if let Some(found) = &table.unaccepted {
         return Ok((found.epoch.clone(), found.revision));
     }
     if shared.hub.held() == 0 {
-        return Err(Error::Unmet(
+        return Err(ApiError::Unmet(
             "there is nothing to accept: the store is the one that is known".to_owned(),
         ));
     }
@@ -70,7 +70,7 @@ fn found(shared: &Shared, table: &TableView) -> Result<(String, u64), Error> {
 }
 
 /// The change that records it.
-fn record(asked: &Asked, table: &TableView, state: &State, edits: Vec<Edit>) -> Change {
+fn record(asked: &WriteRequest, table: &Snapshot, state: &StoreContents, edits: Vec<Edit>) -> Change {
     let proposal = asked.proposal(SystemTime::now(), Vec::new());
     let (known, at) = (table.epoch(), table.revision());
     let found = match state.revision {
@@ -94,7 +94,7 @@ fn record(asked: &Asked, table: &TableView, state: &State, edits: Vec<Edit>) -> 
 }
 
 /// Every epoch that the store is to be the successor of, the most important first.
-fn predecessors(shared: &Shared, table: &TableView, state: &State) -> Vec<String> {
+fn predecessors(shared: &Shared, table: &Snapshot, state: &StoreContents) -> Vec<String> {
     let mut epochs = vec![table.epoch().to_string(), state.epoch.clone()];
     let mut seen: BTreeSet<String> = epochs.iter().cloned().collect();
     let replicas = shared.replicas.all_others().into_iter().map(|replica| replica.epoch);
@@ -108,12 +108,12 @@ fn predecessors(shared: &Shared, table: &TableView, state: &State) -> Vec<String
 }
 
 /// Waits until this replica serves what was accepted.
-async fn reached(shared: &Shared, epoch: &str) -> Result<v1::AcceptStoreResponse, Error> {
+async fn reached(shared: &Shared, epoch: &str) -> Result<v1::AcceptStoreResponse, ApiError> {
     let mut tables = shared.table.clone();
     let _ = shared.look.try_send(());
     let went_on = tables.wait_for(|view| **view.epoch() == *epoch && view.unaccepted.is_none());
     let Ok(Ok(view)) = tokio::time::timeout(REACHED_WITHIN, went_on).await else {
-        return Err(store::Error::Unavailable {
+        return Err(store::StoreError::Unavailable {
             reason: "the store is accepted; this replica has not read it yet".to_owned(),
         }
         .into());

@@ -11,8 +11,8 @@ use tonic::Request;
 use super::filter::Changes;
 use super::past::{changes, newest, oldest};
 use super::{export, object};
-use crate::ending::{Answer, Out, Reader};
-use crate::errors::Error;
+use crate::ending::{Out, Reader, ResponseStream};
+use crate::errors::ApiError;
 use crate::shared::Shared;
 
 /// How many messages may wait for a reader.
@@ -21,7 +21,7 @@ const AHEAD: usize = 1;
 pub(super) async fn open(
     shared: &Arc<Shared>,
     request: Request<v1::ExportAuditRequest>,
-) -> Result<Answer<v1::Change>, Error> {
+) -> Result<ResponseStream<v1::Change>, ApiError> {
     let reader = Reader::of(&request, shared);
     let place = export::place(shared, &request)?;
     let request = request.into_inner();
@@ -29,12 +29,12 @@ pub(super) async fn open(
     let filter = Changes::read(request.filter)?;
     let oldest = oldest(&*shared.store).await?;
     if (1..=oldest).contains(&asked) {
-        return Err(Error::NoLongerKept { asked, oldest });
+        return Err(ApiError::NoLongerKept { asked, oldest });
     }
     let after = oldest.max(filter.revisions.start() - 1);
     let upto = newest(shared).await?.min(*filter.revisions.end());
     let producer = shared.clone();
-    Ok(Answer::of(reader, AHEAD, |out| async move {
+    Ok(ResponseStream::of(reader, AHEAD, |out| async move {
         let _place = place;
         send(&producer, &filter, after, upto, &out).await
     }))
@@ -47,12 +47,12 @@ async fn send(
     after: u64,
     upto: u64,
     out: &Out<v1::Change>,
-) -> Result<(), Error> {
+) -> Result<(), ApiError> {
     let mut reached = after;
     while reached < upto {
         let page = changes(&*shared.store, reached, upto).await?;
         let Some(last) = page.last() else {
-            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
         };
         reached = last.revision;
         for change in page.iter().filter(|change| filter.accepts_change(change)) {

@@ -6,37 +6,37 @@ use damper_proto::v1;
 use prost::Message as _;
 
 use super::object;
-use super::past::{self, Touched};
-use crate::errors::Error;
-use crate::filter::{Filter, names};
+use super::past::{self, KeyHistory};
+use crate::errors::ApiError;
+use crate::filter::{ListFilter, names};
 use crate::paging::{self, Digest};
 use crate::shared::Shared;
-use crate::table::Subject;
+use crate::table::ResourceKey;
 
 pub(super) async fn diff(
     shared: &Shared,
     request: v1::DiffRevisionsRequest,
-) -> Result<v1::DiffRevisionsResponse, Error> {
+) -> Result<v1::DiffRevisionsResponse, ApiError> {
     let size = paging::size(request.page_size)?;
     let question = v1::DiffRevisionsRequest { page_token: String::new(), page_size: 0, ..request.clone() };
     let digest = Digest::of(&question.encode_to_vec());
     let start = paging::start(digest, &request.page_token)?.map(read_start).transpose()?;
-    let from = request.from_revision.ok_or_else(|| Error::fault("from_revision", "must be given"))?;
-    let filter = Filter::without_mode("filter", request.filter, "revisions")?;
+    let from = request.from_revision.ok_or_else(|| ApiError::fault("from_revision", "must be given"))?;
+    let filter = ListFilter::without_mode("filter", request.filter, "revisions")?;
     let to = match &start {
         Some((to, _)) => *to,
         None => request.to_revision.unwrap_or(shared.table().revision()),
     };
     past::table_at(shared, "from_revision", from).await?;
     past::table_at(shared, "to_revision", to).await?;
-    let wanted = |subject: &Subject| filter.accepts(names(&subject.pattern().into()), 0);
+    let wanted = |subject: &ResourceKey| filter.accepts(names(&subject.pattern().into()), 0);
     let touched = past::touched(&*shared.store, from.min(to), from.max(to), wanted).await?;
     let differing = touched.into_iter().filter_map(|(subject, touched)| {
         let change = between(&subject, touched, from > to)?;
         let owned = object::owners(&change).any(|owner| filter.accepts_owner(owner));
         owned.then_some((subject, change))
     });
-    let (subjects, changes): (Vec<Subject>, Vec<v1::ObjectChange>) = differing.unzip();
+    let (subjects, changes): (Vec<ResourceKey>, Vec<v1::ObjectChange>) = differing.unzip();
     let begin = start.map_or(0, |(_, last)| subjects.partition_point(|subject| *subject <= last));
     let (objects, more) = paging::page(changes[begin..].iter(), size);
     let last = subjects[begin..].get(objects.len().wrapping_sub(1)).filter(|_| more);
@@ -51,8 +51,8 @@ pub(super) async fn diff(
 
 /// What differs, where anything does.
 fn between(
-    subject: &Subject,
-    Touched { before, after }: Touched,
+    subject: &ResourceKey,
+    KeyHistory { before, after }: KeyHistory,
     backwards: bool,
 ) -> Option<v1::ObjectChange> {
     let read = |entry| object::read(subject, entry);
@@ -64,11 +64,11 @@ fn between(
     Some(v1::ObjectChange { key: Some(object::key(subject)), before, after })
 }
 
-fn token(digest: u64, to: u64, last: &Subject) -> String {
+fn token(digest: u64, to: u64, last: &ResourceKey) -> String {
     paging::token(digest, [&to.to_string(), &last.key()])
 }
 
-fn read_start([to, last]: [String; 2]) -> Result<(u64, Subject), Error> {
-    let read = to.parse().ok().zip(Subject::of_key(&last));
-    read.ok_or_else(|| Error::fault("page_token", "not a token of this list"))
+fn read_start([to, last]: [String; 2]) -> Result<(u64, ResourceKey), ApiError> {
+    let read = to.parse().ok().zip(ResourceKey::of_key(&last));
+    read.ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
 }

@@ -12,17 +12,17 @@ use damper_proto::{convert, v1};
 use prost::Message as _;
 use tonic::Request;
 
-use super::past::{self, Touched};
+use super::past::{self, KeyHistory};
 use crate::access::Caller;
-use crate::connection::Peer;
-use crate::ending::{Answer, Out, Reader};
-use crate::errors::{Current, Error};
+use crate::connection::ConnectionInfo;
+use crate::ending::{Out, Reader, ResponseStream};
+use crate::errors::{ApiError, Current};
 use crate::limits::Opened;
 use crate::limits::layer::identity;
 use crate::replicas::Peers;
 use crate::shared::Shared;
 use crate::store::Entry;
-use crate::table::{StoredGuard, StoredRule, Subject, TableView};
+use crate::table::{ResourceKey, Snapshot, StoredGuard, StoredRule};
 
 /// A message ends with the object that makes it longer than this; one has at most 64 KiB.
 const MESSAGE_BYTES: usize = 64 << 10;
@@ -34,7 +34,7 @@ const MAX_NAMED: usize = 10;
 pub(super) async fn open(
     shared: &Arc<Shared>,
     request: Request<v1::ExportRequest>,
-) -> Result<Answer<v1::ExportResponse>, Error> {
+) -> Result<ResponseStream<v1::ExportResponse>, ApiError> {
     let reader = Reader::of(&request, shared);
     let place = place(shared, &request)?;
     let request = request.into_inner();
@@ -52,43 +52,49 @@ pub(super) async fn open(
     let objects = objects(&table, since);
     check(&objects)?;
     let of = shared.clone();
-    Ok(Answer::of(reader, AHEAD, |out| async move {
+    Ok(ResponseStream::of(reader, AHEAD, |out| async move {
         let _place = place;
         send(&of.replicas, revision, objects, out).await
     }))
 }
 
 /// Room for one more export or audit log of whoever asks.
-pub(super) fn place<T>(shared: &Shared, request: &Request<T>) -> Result<Opened, Error> {
-    let peer = request.extensions().get::<Peer>();
+pub(super) fn place<T>(shared: &Shared, request: &Request<T>) -> Result<Opened, ApiError> {
+    let peer = request.extensions().get::<ConnectionInfo>();
     let who = peer.map(|peer| identity(&Caller::of(request), peer)).unwrap_or_default();
     shared.limiter.export(&who)
 }
 
 /// A rule or guard as the table or the history has it.
-enum Kept {
+enum ExportedResource {
     Rule(Arc<StoredRule>),
     Guard(Arc<StoredGuard>),
     Entry(Entry),
 }
 
-fn is_exported(subject: &Subject) -> bool {
+fn is_exported(subject: &ResourceKey) -> bool {
     match subject {
-        Subject::Rule(_) | Subject::Guard(_) => true,
-        Subject::Kill(_) => false,
+        ResourceKey::Rule(_) | ResourceKey::Guard(_) => true,
+        ResourceKey::Kill(_) => false,
     }
 }
 
 /// What there was before the changes since.
-fn objects(table: &TableView, since: BTreeMap<Subject, Touched>) -> BTreeMap<Subject, Kept> {
+fn objects(
+    table: &Snapshot,
+    since: BTreeMap<ResourceKey, KeyHistory>,
+) -> BTreeMap<ResourceKey, ExportedResource> {
     let rules = table.iter();
-    let rules = rules.map(|(pattern, stored)| (Subject::Rule(pattern.clone()), Kept::Rule(stored.clone())));
+    let rules = rules.map(|(pattern, stored)| {
+        (ResourceKey::Rule(pattern.clone()), ExportedResource::Rule(stored.clone()))
+    });
     let guards = table.guards().iter();
-    let guards = guards.map(|stored| (Subject::Guard(stored.pattern.clone()), Kept::Guard(stored.clone())));
-    let mut objects: BTreeMap<Subject, Kept> = rules.chain(guards).collect();
-    for (subject, Touched { before, .. }) in since {
+    let guards = guards
+        .map(|stored| (ResourceKey::Guard(stored.pattern.clone()), ExportedResource::Guard(stored.clone())));
+    let mut objects: BTreeMap<ResourceKey, ExportedResource> = rules.chain(guards).collect();
+    for (subject, KeyHistory { before, .. }) in since {
         match before {
-            Some(entry) => objects.insert(subject, Kept::Entry(entry)),
+            Some(entry) => objects.insert(subject, ExportedResource::Entry(entry)),
             None => objects.remove(&subject),
         };
     }
@@ -96,7 +102,7 @@ fn objects(table: &TableView, since: BTreeMap<Subject, Touched>) -> BTreeMap<Sub
 }
 
 /// Refuses to hand out what is not all there is.
-fn check(objects: &BTreeMap<Subject, Kept>) -> Result<(), Error> {
+fn check(objects: &BTreeMap<ResourceKey, ExportedResource>) -> Result<(), ApiError> {
     let mut broken = objects.iter().filter(|(subject, kept)| !is_read(subject, kept)).peekable();
     if broken.peek().is_none() {
         return Ok(());
@@ -104,21 +110,21 @@ fn check(objects: &BTreeMap<Subject, Kept>) -> Result<(), Error> {
     Err(unread(broken.map(|(subject, _)| subject)))
 }
 
-fn unread<'a>(subjects: impl Iterator<Item = &'a Subject>) -> Error {
-    let mut named: Vec<String> = subjects.map(Subject::to_string).collect();
+fn unread<'a>(subjects: impl Iterator<Item = &'a ResourceKey>) -> ApiError {
+    let mut named: Vec<String> = subjects.map(ResourceKey::to_string).collect();
     let rest = named.len().saturating_sub(MAX_NAMED);
     named.truncate(MAX_NAMED);
     if rest > 0 {
         named.push(format!("and {rest} more"));
     }
-    Error::Damaged(format!("can not be read by this control plane: {}", named.join(", ")))
+    ApiError::Damaged(format!("can not be read by this control plane: {}", named.join(", ")))
 }
 
-fn is_read(subject: &Subject, kept: &Kept) -> bool {
+fn is_read(subject: &ResourceKey, kept: &ExportedResource) -> bool {
     match kept {
-        Kept::Rule(stored) => stored.rule.is_some(),
-        Kept::Guard(stored) => stored.guard.is_some(),
-        Kept::Entry(entry) => match Current::read(subject, entry.clone()) {
+        ExportedResource::Rule(stored) => stored.rule.is_some(),
+        ExportedResource::Guard(stored) => stored.guard.is_some(),
+        ExportedResource::Entry(entry) => match Current::read(subject, entry.clone()) {
             Some(Current::Rule(rule)) => convert::rule(&rule).is_ok(),
             Some(Current::Guard(guard)) => convert::guard(&guard).is_ok(),
             Some(Current::Kill(_)) | None => false,
@@ -129,9 +135,9 @@ fn is_read(subject: &Subject, kept: &Kept) -> bool {
 async fn send(
     replicas: &Peers,
     revision: u64,
-    objects: BTreeMap<Subject, Kept>,
+    objects: BTreeMap<ResourceKey, ExportedResource>,
     out: Out<v1::ExportResponse>,
-) -> Result<(), Error> {
+) -> Result<(), ApiError> {
     let message = || v1::ExportResponse { revision, objects: Vec::new(), total: objects.len() as u64 };
     let (mut next, mut bytes) = (message(), 0);
     for (subject, kept) in &objects {
@@ -154,7 +160,7 @@ async fn send(
 }
 
 /// Without what the server set.
-fn object(subject: &Subject, kept: &Kept) -> Option<v1::Object> {
+fn object(subject: &ResourceKey, kept: &ExportedResource) -> Option<v1::Object> {
     use v1::object::Kind;
     let of_rule = |rule: v1::Rule| {
         let v1::Rule { key, policy, owner, .. } = rule;
@@ -165,9 +171,9 @@ fn object(subject: &Subject, kept: &Kept) -> Option<v1::Object> {
         Kind::Guard(v1::Guard { key, ceiling, owner, ..Default::default() })
     };
     let kind = match kept {
-        Kept::Rule(stored) => of_rule(stored.wire.clone()),
-        Kept::Guard(stored) => of_guard(stored.wire.clone()),
-        Kept::Entry(entry) => match Current::read(subject, entry.clone())? {
+        ExportedResource::Rule(stored) => of_rule(stored.wire.clone()),
+        ExportedResource::Guard(stored) => of_guard(stored.wire.clone()),
+        ExportedResource::Entry(entry) => match Current::read(subject, entry.clone())? {
             Current::Rule(rule) => of_rule(*rule),
             Current::Guard(guard) => of_guard(*guard),
             Current::Kill(_) => return None,

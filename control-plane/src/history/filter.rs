@@ -7,13 +7,13 @@ use damper_core::Faults;
 use damper_proto::v1;
 use prost::Message as _;
 
-use super::object::Named;
-use crate::errors::Error;
-use crate::filter::{Filter, names};
+use super::object::HistorySubject;
+use crate::errors::ApiError;
+use crate::filter::{ListFilter, names};
 use crate::paging::Digest;
 use crate::requests::all_or;
 use crate::store::Change;
-use crate::table::Subject;
+use crate::table::ResourceKey;
 
 /// How far the clocks of the servers that make changes may lie apart, so that the order of the changes is that of
 /// their times but for this much.
@@ -21,7 +21,7 @@ const SKEW: Duration = Duration::from_secs(3600);
 
 /// Every part must hold.
 pub(super) struct Changes {
-    names: Filter,
+    names: ListFilter,
     kind: v1::ObjectKind,
     author: String,
     since: Option<SystemTime>,
@@ -33,7 +33,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    pub(super) fn read(wire: Option<v1::ChangeFilter>) -> Result<Self, Error> {
+    pub(super) fn read(wire: Option<v1::ChangeFilter>) -> Result<Self, ApiError> {
         let wire = wire.unwrap_or_default();
         let digest = Digest::of(&wire.encode_to_vec());
         let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
@@ -55,7 +55,7 @@ impl Changes {
             faults.add("filter.max_revision", format!("{last} is less than min_revision, {min_revision}"));
         }
         let revisions = min_revision.max(1)..=last;
-        let names = all_or(Filter::without_mode("filter.names", names, "changes"), faults)?;
+        let names = all_or(ListFilter::without_mode("filter.names", names, "changes"), faults)?;
         Ok(Self { names, kind, author, since, until, revisions, digest })
     }
 
@@ -73,17 +73,17 @@ impl Changes {
     }
 
     /// Whether what was changed passes.
-    pub(super) fn accepts(&self, named: &Named) -> bool {
+    pub(super) fn accepts(&self, named: &HistorySubject) -> bool {
         let kind = match named {
-            Named::Subject(Subject::Rule(_)) => v1::ObjectKind::Rule,
-            Named::Subject(Subject::Guard(_)) => v1::ObjectKind::Guard,
-            Named::Subject(Subject::Kill(_)) => v1::ObjectKind::Kill,
-            Named::Token(_) => v1::ObjectKind::Token,
+            HistorySubject::Subject(ResourceKey::Rule(_)) => v1::ObjectKind::Rule,
+            HistorySubject::Subject(ResourceKey::Guard(_)) => v1::ObjectKind::Guard,
+            HistorySubject::Subject(ResourceKey::Kill(_)) => v1::ObjectKind::Kill,
+            HistorySubject::Token(_) => v1::ObjectKind::Token,
         };
         let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
         let accepts_names = || match named {
-            Named::Subject(subject) => self.names.accepts(names(&subject.pattern().into()), 0),
-            Named::Token(id) => self.names.accepts_id(id.as_str()),
+            HistorySubject::Subject(subject) => self.names.accepts(names(&subject.pattern().into()), 0),
+            HistorySubject::Token(id) => self.names.accepts_id(id.as_str()),
         };
         of_kind && accepts_names()
     }

@@ -2,30 +2,35 @@
 
 use damper_proto::v1;
 
-use super::object::{self, Named};
+use super::object::{self, HistorySubject};
 use super::past::{before, table_at, touched};
 use crate::access::TokenId;
-use crate::errors::{Current, Error};
+use crate::errors::{ApiError, Current};
 use crate::shared::Shared;
-use crate::table::{TableView, token_key};
+use crate::table::{Snapshot, token_key};
 
-pub(super) async fn get(shared: &Shared, request: v1::GetObjectRequest) -> Result<v1::Object, Error> {
-    let named = object::named(request.key).map_err(Error::Faults)?;
+pub(super) async fn get(shared: &Shared, request: v1::GetObjectRequest) -> Result<v1::Object, ApiError> {
+    let named = object::named(request.key).map_err(ApiError::Faults)?;
     let table = table_at(shared, "revision", request.revision.unwrap_or(0)).await?;
     let revision = request.revision.unwrap_or(table.revision());
     let subject = match named {
-        Named::Subject(subject) => subject,
-        Named::Token(id) => return token(shared, &table, &id, revision).await,
+        HistorySubject::Subject(subject) => subject,
+        HistorySubject::Token(id) => return token(shared, &table, &id, revision).await,
     };
     let mut since = touched(&*shared.store, revision, table.revision(), |other| *other == subject).await?;
     let then = match since.remove(&subject) {
         Some(touched) => touched.before.map(|entry| object::read(&subject, entry)),
         None => Current::stored(&table, &subject).map(Into::into),
     };
-    then.ok_or_else(|| Error::NotFound(format!("there was no {subject} at revision {revision}")))
+    then.ok_or_else(|| ApiError::NotFound(format!("there was no {subject} at revision {revision}")))
 }
 
-async fn token(shared: &Shared, table: &TableView, id: &TokenId, revision: u64) -> Result<v1::Object, Error> {
+async fn token(
+    shared: &Shared,
+    table: &Snapshot,
+    id: &TokenId,
+    revision: u64,
+) -> Result<v1::Object, ApiError> {
     let then = match before(&*shared.store, revision, table.revision(), &token_key(id)).await? {
         Some(then) => then.map(|entry| object::token(id, &entry)),
         None => {
@@ -33,5 +38,5 @@ async fn token(shared: &Shared, table: &TableView, id: &TokenId, revision: u64) 
             stored.map(|wire| v1::Object { kind: Some(v1::object::Kind::Token(wire)) })
         }
     };
-    then.ok_or_else(|| Error::NotFound(format!("there was no token {id} at revision {revision}")))
+    then.ok_or_else(|| ApiError::NotFound(format!("there was no token {id} at revision {revision}")))
 }

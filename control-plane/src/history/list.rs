@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::filter::Changes;
 use super::object;
 use super::past::oldest;
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::paging::{self, PAGE_BYTES};
 use crate::shared::Shared;
 use crate::store::{self, Change};
@@ -22,7 +22,7 @@ const SEARCH: u64 = 4096;
 pub(super) async fn list(
     shared: &Shared,
     request: v1::ListChangesRequest,
-) -> Result<v1::ListChangesResponse, Error> {
+) -> Result<v1::ListChangesResponse, ApiError> {
     let size = paging::size(request.page_size)?;
     let filter = Changes::read(request.filter)?;
     let start = before(paging::start(filter.digest, &request.page_token)?)?;
@@ -41,10 +41,10 @@ pub(super) async fn list(
 }
 
 /// The newest revision of a page, by its token.
-fn before(token: Option<[String; 1]>) -> Result<Option<u64>, Error> {
+fn before(token: Option<[String; 1]>) -> Result<Option<u64>, ApiError> {
     let Some([last]) = token else { return Ok(None) };
     let last = last.parse::<u64>().ok().and_then(|last| last.checked_sub(1));
-    last.map(Some).ok_or_else(|| Error::fault("page_token", "not a token of this list"))
+    last.map(Some).ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
 }
 
 struct Page {
@@ -60,7 +60,7 @@ async fn search(
     filter: &Changes,
     first: u64,
     page: &mut Page,
-) -> Result<Option<u64>, Error> {
+) -> Result<Option<u64>, ApiError> {
     let mut upto = first;
     while upto >= *filter.revisions.start() {
         if first - upto >= SEARCH {
@@ -68,7 +68,7 @@ async fn search(
         }
         let after = upto.saturating_sub(READ).max(filter.revisions.start() - 1);
         let (after, read) = match store::latest(&*shared.store, after, upto).await {
-            Err(store::Error::Compacted { .. }) => return Ok(None),
+            Err(store::StoreError::Compacted { .. }) => return Ok(None),
             read => read?,
         };
         for change in read.iter().rev() {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::ending::Answer;
+use crate::ending::ResponseStream;
 use crate::errors::within;
 use crate::shared::Shared;
 
@@ -39,8 +39,8 @@ impl History {
 
 #[tonic::async_trait]
 impl v1::history_server::History for History {
-    type ExportStream = Answer<v1::ExportResponse>;
-    type ExportAuditStream = Answer<v1::Change>;
+    type ExportStream = ResponseStream<v1::ExportResponse>;
+    type ExportAuditStream = ResponseStream<v1::Change>;
 
     async fn list_changes(
         &self,

@@ -8,7 +8,7 @@ use crate::access::TokenId;
 use crate::errors::Current;
 use crate::requests::read_key;
 use crate::store::{Change, Edit, Entry};
-use crate::table::{Subject, description, token_of};
+use crate::table::{ResourceKey, description, token_of};
 
 impl From<Current> for v1::Object {
     fn from(current: Current) -> Self {
@@ -23,15 +23,15 @@ impl From<Current> for v1::Object {
 
 /// What a change can be about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Named {
-    Subject(Subject),
+pub(super) enum HistorySubject {
+    Subject(ResourceKey),
     Token(TokenId),
 }
 
-impl Named {
+impl HistorySubject {
     /// What a store's key names; none where that is nothing that is shown.
     fn of_key(key: &str) -> Option<Self> {
-        token_of(key).map(Self::Token).or_else(|| Subject::of_key(key).map(Self::Subject))
+        token_of(key).map(Self::Token).or_else(|| ResourceKey::of_key(key).map(Self::Subject))
     }
 
     fn key(&self) -> v1::ObjectKey {
@@ -55,29 +55,29 @@ pub(super) fn token(id: &TokenId, entry: &Entry) -> v1::Object {
 }
 
 /// The names of a rule, guard or kill.
-pub(super) fn key(subject: &Subject) -> v1::ObjectKey {
+pub(super) fn key(subject: &ResourceKey) -> v1::ObjectKey {
     let kind = match subject {
-        Subject::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
-        Subject::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
-        Subject::Kill(pattern) => object_key::Kind::Kill(pattern.into()),
+        ResourceKey::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
+        ResourceKey::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
+        ResourceKey::Kill(pattern) => object_key::Kind::Kill(pattern.into()),
     };
     v1::ObjectKey { kind: Some(kind) }
 }
 
 /// Reads the names of a rule, guard, kill or token.
-pub(super) fn named(key: Option<v1::ObjectKey>) -> Result<Named, Faults> {
+pub(super) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults> {
     let subject = match key.and_then(|key| key.kind) {
-        Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(Subject::Rule),
-        Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(Subject::Guard),
-        Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(Subject::Kill),
+        Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(ResourceKey::Rule),
+        Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(ResourceKey::Guard),
+        Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(ResourceKey::Kill),
         Some(object_key::Kind::Token(id)) => {
             return TokenId::parse(&id)
-                .map(Named::Token)
+                .map(HistorySubject::Token)
                 .ok_or_else(|| fault("key.token", "is not the id of a token"));
         }
         None => Err(fault("key", "must be given: rule, guard, kill or token")),
     };
-    subject.map(Named::Subject)
+    subject.map(HistorySubject::Subject)
 }
 
 fn fault(path: &str, problem: &str) -> Faults {
@@ -87,7 +87,7 @@ fn fault(path: &str, problem: &str) -> Faults {
 }
 
 /// A rule, guard or kill as it was stored; where it can not be read, what is known of it.
-pub(super) fn read(subject: &Subject, entry: Entry) -> v1::Object {
+pub(super) fn read(subject: &ResourceKey, entry: Entry) -> v1::Object {
     let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
     let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
     read.expect("no bytes are a message without fields").into()
@@ -123,7 +123,7 @@ fn owner(object: &v1::Object) -> &str {
 
 /// A change without its objects.
 pub(super) fn head(change: &Change) -> v1::Change {
-    let objects = change.edits.iter().filter(|edit| Named::of_key(&edit.key).is_some()).count();
+    let objects = change.edits.iter().filter(|edit| HistorySubject::of_key(&edit.key).is_some()).count();
     v1::Change {
         revision: change.revision,
         at: Some(change.at.into()),
@@ -142,7 +142,7 @@ pub(super) fn objects<'a>(
     change: &'a Change,
     filter: &'a Changes,
 ) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
-    let named = |edit: &'a Edit| Named::of_key(&edit.key).map(|named| (named, edit));
+    let named = |edit: &'a Edit| HistorySubject::of_key(&edit.key).map(|named| (named, edit));
     let mut edits: Vec<_> = change.edits.iter().filter_map(named).collect();
     edits.retain(|(named, _)| filter.accepts(named));
     edits.sort_by(|(one, _), (other, _)| one.cmp(other));

@@ -8,30 +8,30 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::sync::Arc;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::shared::Shared;
 use crate::store::{self, Change, Entry, Store};
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 
 /// How many changes are read at once.
 pub(super) const PAGE: u64 = 16;
 
 /// What a rule or guard was before some changes and what it is after them.
-pub(super) struct Touched {
+pub(super) struct KeyHistory {
     pub(super) before: Option<Entry>,
     pub(super) after: Option<Entry>,
 }
 
 /// The oldest revision whose state is known: that of the newest change that was dropped.
-pub(super) async fn oldest(store: &dyn Store) -> Result<u64, store::Error> {
+pub(super) async fn oldest(store: &dyn Store) -> Result<u64, store::StoreError> {
     match store.changes(0, 1).await {
-        Err(store::Error::Compacted { oldest }) => Ok(oldest),
+        Err(store::StoreError::Compacted { oldest }) => Ok(oldest),
         first => first.map(|_| 0),
     }
 }
 
 /// The revision of the store, whether this replica has reached it or not.
-pub(super) async fn newest(shared: &Shared) -> Result<u64, Error> {
+pub(super) async fn newest(shared: &Shared) -> Result<u64, ApiError> {
     let mut newest = shared.table().revision();
     while let Some(newer) = shared.store.changes(newest, u64::MAX).await?.last() {
         newest = newer.revision;
@@ -40,11 +40,11 @@ pub(super) async fn newest(shared: &Shared) -> Result<u64, Error> {
 }
 
 /// The table once it has reached a revision, which must be there; `path` is where it was asked for.
-pub(super) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Result<Arc<TableView>, Error> {
+pub(super) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Result<Arc<Snapshot>, ApiError> {
     if revision > shared.table().revision() {
         let newest = newest(shared).await?;
         if revision > newest {
-            return Err(Error::fault(
+            return Err(ApiError::fault(
                 path,
                 format!("{revision} is later than the newest revision, {newest}"),
             ));
@@ -56,29 +56,29 @@ pub(super) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Resu
 /// A table as it was at an earlier revision; where the history no longer reaches that far, as it is.
 pub(crate) async fn as_it_was(
     shared: &Shared,
-    table: &Arc<TableView>,
+    table: &Arc<Snapshot>,
     revision: u64,
-) -> Result<Arc<TableView>, Error> {
+) -> Result<Arc<Snapshot>, ApiError> {
     match touched(&*shared.store, revision, table.revision(), |_| true).await {
         Ok(touched) => {
-            let before = touched.into_iter().map(|(subject, Touched { before, .. })| (subject, before));
+            let before = touched.into_iter().map(|(subject, KeyHistory { before, .. })| (subject, before));
             Ok(Arc::new(table.rewound(revision, before)))
         }
-        Err(Error::NoLongerKept { .. }) => Ok(table.clone()),
+        Err(ApiError::NoLongerKept { .. }) => Ok(table.clone()),
         Err(error) => Err(error),
     }
 }
 
 /// The first changes of `after + 1 ..= upto`, in order and without a gap; none only where there are none.
-pub(super) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+pub(super) async fn changes(store: &dyn Store, after: u64, upto: u64) -> Result<Vec<Change>, ApiError> {
     match store.changes(after, upto.min(after.saturating_add(PAGE))).await {
         Ok(changes) => match changes.first() {
             Some(first) if first.revision != after + 1 => {
-                Err(Error::NoLongerKept { asked: after, oldest: first.revision - 1 })
+                Err(ApiError::NoLongerKept { asked: after, oldest: first.revision - 1 })
             }
             _ => Ok(changes),
         },
-        Err(store::Error::Compacted { oldest }) => Err(Error::NoLongerKept { asked: after, oldest }),
+        Err(store::StoreError::Compacted { oldest }) => Err(ApiError::NoLongerKept { asked: after, oldest }),
         Err(error) => Err(error.into()),
     }
 }
@@ -88,19 +88,19 @@ pub(super) async fn touched(
     store: &dyn Store,
     after: u64,
     upto: u64,
-    wanted: impl Fn(&Subject) -> bool,
-) -> Result<BTreeMap<Subject, Touched>, Error> {
+    wanted: impl Fn(&ResourceKey) -> bool,
+) -> Result<BTreeMap<ResourceKey, KeyHistory>, ApiError> {
     let mut touched = BTreeMap::new();
     let mut reached = after;
     while reached < upto {
         let page = match changes(store, reached, upto).await {
-            Err(Error::NoLongerKept { oldest, .. }) => {
-                return Err(Error::NoLongerKept { asked: after, oldest });
+            Err(ApiError::NoLongerKept { oldest, .. }) => {
+                return Err(ApiError::NoLongerKept { asked: after, oldest });
             }
             page => page?,
         };
         let Some(last) = page.last() else {
-            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
         };
         reached = last.revision;
         for change in page {
@@ -116,12 +116,12 @@ pub(super) async fn before(
     after: u64,
     upto: u64,
     key: &str,
-) -> Result<Option<Option<Entry>>, Error> {
+) -> Result<Option<Option<Entry>>, ApiError> {
     let mut reached = after;
     while reached < upto {
         let page = changes(store, reached, upto).await?;
         let Some(last) = page.last() else {
-            return Err(Error::unavailable(format!("the store has no revision {upto} any more")));
+            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
         };
         reached = last.revision;
         if let Some(edit) = page.iter().flat_map(|change| &change.edits).find(|edit| edit.key == key) {
@@ -131,14 +131,18 @@ pub(super) async fn before(
     Ok(None)
 }
 
-fn take(touched: &mut BTreeMap<Subject, Touched>, change: Change, wanted: impl Fn(&Subject) -> bool) {
+fn take(
+    touched: &mut BTreeMap<ResourceKey, KeyHistory>,
+    change: Change,
+    wanted: impl Fn(&ResourceKey) -> bool,
+) {
     let revision = change.revision;
     for edit in change.edits {
-        let Some(subject) = Subject::of_key(&edit.key).filter(&wanted) else { continue };
+        let Some(subject) = ResourceKey::of_key(&edit.key).filter(&wanted) else { continue };
         let after = edit.value.map(|value| Entry { revision, value });
         match touched.entry(subject) {
             Vacant(free) => {
-                free.insert(Touched { before: edit.before, after });
+                free.insert(KeyHistory { before: edit.before, after });
             }
             Occupied(mut there) => there.get_mut().after = after,
         }

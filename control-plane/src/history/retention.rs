@@ -16,8 +16,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::past::{PAGE, oldest};
 use crate::settings::HistoryRetention;
-use crate::store::{Change, Error, Store};
-use crate::table::TableView;
+use crate::store::{Change, Store, StoreError};
+use crate::table::Snapshot;
 
 /// How often new changes are looked at. What is written meanwhile is bounded by the limits of writers.
 const EVERY: Duration = Duration::from_secs(10);
@@ -32,7 +32,7 @@ const CHANGE_BYTES: usize = 128;
 /// Drops old changes for ever, first after a while.
 pub(crate) async fn run(
     store: Arc<dyn Store>,
-    table: watch::Receiver<Arc<TableView>>,
+    table: watch::Receiver<Arc<Snapshot>>,
     retention: HistoryRetention,
     first_after: Duration,
 ) {
@@ -105,7 +105,7 @@ impl Ledger {
         epoch: &str,
         head: u64,
         before: SystemTime,
-    ) -> Result<Option<u64>, Error> {
+    ) -> Result<Option<u64>, StoreError> {
         if self.epoch != epoch {
             *self =
                 Self { epoch: epoch.to_owned(), reached: oldest(store).await?, ..Self::new(self.max_bytes) };

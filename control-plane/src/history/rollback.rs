@@ -13,16 +13,16 @@ use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
 use tonic::Request;
 
-use super::object::{self, Named};
-use super::past::{self, Touched};
+use super::object::{self, HistorySubject};
+use super::past::{self, KeyHistory};
 use crate::chain;
-use crate::errors::{Current, Error};
-use crate::requests::{Asked, Done, all_or, check_options, commit, first_answer};
-use crate::set::{CameTo, Change, Set, Written};
+use crate::errors::{ApiError, Current};
+use crate::requests::{CompletedWrite, WriteRequest, all_or, check_options, commit, first_answer};
+use crate::set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
 use crate::shared::Shared;
-use crate::table::{Subject, TableView};
+use crate::table::{ResourceKey, Snapshot};
 use crate::writer::Proposal;
-use crate::written::{WrittenGuard, WrittenRule};
+use crate::written::{NewGuard, NewRule};
 
 /// How often everything is rolled back from anew because somebody wrote meanwhile, unless a revision was said.
 const TRIES: usize = 8;
@@ -31,29 +31,29 @@ const TRIES: usize = 8;
 pub(super) async fn one(
     shared: &Arc<Shared>,
     request: Request<v1::RollbackRequest>,
-) -> Result<v1::ApplyRulesResponse, Error> {
-    let (mut asked, request) = Asked::read("rollback", request, |request| request.options.take());
+) -> Result<v1::ApplyRulesResponse, ApiError> {
+    let (mut asked, request) = WriteRequest::read("rollback", request, |request| request.options.take());
     let v1::RollbackRequest { key, to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
     let to = check(to_revision, &mut asked.options, &mut faults);
-    let subject = all_or(object::named(key).and_then(rolled_back).map_err(Error::Faults), faults)?;
+    let subject = all_or(object::named(key).and_then(rolled_back).map_err(ApiError::Faults), faults)?;
     asked.permit([&subject])?;
     Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
 }
 
 /// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason. A token that was
 /// revoked must not be good again.
-fn rolled_back(named: Named) -> Result<Subject, Faults> {
+fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
     let mut faults = Faults::none();
     match named {
-        Named::Subject(Subject::Kill(pattern)) => faults.add(
+        HistorySubject::Subject(ResourceKey::Kill(pattern)) => faults.add(
             "key.kill",
             format!("a kill is not rolled back ({pattern}): unkill ends it, kill sets it again"),
         ),
-        Named::Token(id) => {
+        HistorySubject::Token(id) => {
             faults.add("key.token", format!("a token is not rolled back ({id}): make a new one"));
         }
-        Named::Subject(subject) => return Ok(subject),
+        HistorySubject::Subject(subject) => return Ok(subject),
     }
     Err(faults)
 }
@@ -62,15 +62,15 @@ fn rolled_back(named: Named) -> Result<Subject, Faults> {
 pub(super) async fn all(
     shared: &Arc<Shared>,
     request: Request<v1::RollbackAllRequest>,
-) -> Result<v1::ApplyRulesResponse, Error> {
-    let (mut asked, request) = Asked::read("rollback all", request, |request| request.options.take());
+) -> Result<v1::ApplyRulesResponse, ApiError> {
+    let (mut asked, request) = WriteRequest::read("rollback all", request, |request| request.options.take());
     let v1::RollbackAllRequest { to_revision, expected_revision, options: _ } = request;
     let mut faults = Faults::none();
     if asked.options.reason.is_empty() {
         faults.add("options.reason", "must be given");
     }
     let to = check(to_revision, &mut asked.options, &mut faults);
-    faults.or(()).map_err(Error::Faults)?;
+    faults.or(()).map_err(ApiError::Faults)?;
     Rollback { of: None, to, expected: expected_revision, asked }.carry_out(shared).await
 }
 
@@ -89,28 +89,28 @@ fn check(to: Option<u64>, options: &mut v1::WriteOptions, faults: &mut Faults) -
 
 struct Rollback {
     /// None = everything.
-    of: Option<Subject>,
+    of: Option<ResourceKey>,
     to: u64,
     /// The revision of the rule or guard; of the store where everything is rolled back.
     expected: Option<u64>,
-    asked: Asked,
+    asked: WriteRequest,
 }
 
 /// A rule or guard then and now.
-struct Version {
-    subject: Subject,
+struct RollbackTarget {
+    subject: ResourceKey,
     then: Option<v1::Object>,
     now: Option<v1::Object>,
 }
 
 /// The changes to make, and what each comes to.
-struct Plan {
-    set: Set,
+struct RollbackPlan {
+    set: ChangeSet,
     outcome: Vec<rule_result::Change>,
 }
 
 impl Rollback {
-    async fn carry_out(&self, shared: &Arc<Shared>) -> Result<v1::ApplyRulesResponse, Error> {
+    async fn carry_out(&self, shared: &Arc<Shared>) -> Result<v1::ApplyRulesResponse, ApiError> {
         if let Some(first) = first_answer(shared, &self.asked).await? {
             return self.again(shared, &first).await;
         }
@@ -122,7 +122,7 @@ impl Rollback {
                 _ => table,
             };
             match self.attempt(shared, &table).await {
-                Err(Error::Moved { head }) if self.expected.is_none() && tries < TRIES => {
+                Err(ApiError::Moved { head }) if self.expected.is_none() && tries < TRIES => {
                     tries += 1;
                     shared.table_at(head, shared.settings.unary_deadline / 2).await?;
                 }
@@ -135,26 +135,26 @@ impl Rollback {
     async fn attempt(
         &self,
         shared: &Arc<Shared>,
-        table: &Arc<TableView>,
-    ) -> Result<v1::ApplyRulesResponse, Error> {
+        table: &Arc<Snapshot>,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
         let revision = table.revision();
         if self.expected_head().is_some_and(|head| head != revision) {
-            return Err(Error::Moved { head: revision });
+            return Err(ApiError::Moved { head: revision });
         }
-        let Plan { set, outcome } = self.plan(shared, table, revision).await?;
+        let RollbackPlan { set, outcome } = self.plan(shared, table, revision).await?;
         self.asked.permit(set.0.iter().map(|change| &change.subject))?;
         let guards = set.guards_after(table, &[]);
         if self.of.is_some() {
-            set.judge(&guards, &outcome).map_err(Error::Faults)?;
+            set.judge(&guards, &outcome).map_err(ApiError::Faults)?;
         }
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.asked.author(), at);
         let chain = chain::judge(shared, table, &edits).await?;
-        chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+        chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
         if self.asked.options.validate_only {
             set.try_out(shared, table, &outcome, &[])?;
             let by_hand = Some(self.asked.options.owner.clone());
-            let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+            let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
             return Arc::new(set).response(shared, table, came_to).await;
         }
         let expected_head = self.of.is_none().then_some(revision);
@@ -165,7 +165,7 @@ impl Rollback {
         }
         let revision = done.committed.revision;
         let by_hand = Some(self.asked.options.owner.clone());
-        let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
         Arc::new(set).response(shared, table, came_to).await
     }
 
@@ -173,18 +173,20 @@ impl Rollback {
     async fn again(
         &self,
         shared: &Arc<Shared>,
-        Done { committed, before, .. }: &Done,
-    ) -> Result<v1::ApplyRulesResponse, Error> {
-        let Plan { set, outcome } = match self.plan(shared, before, before.revision()).await {
+        CompletedWrite { committed, before, .. }: &CompletedWrite,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
+        let RollbackPlan { set, outcome } = match self.plan(shared, before, before.revision()).await {
             // It is done; only what it did can no longer be told.
-            Err(Error::NoLongerKept { .. }) => Plan { set: Set(Vec::new()), outcome: Vec::new() },
+            Err(ApiError::NoLongerKept { .. }) => {
+                RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() }
+            }
             plan => plan?,
         };
         let edits = set.edits(&outcome, before, &self.asked.author(), SystemTime::now());
         let chain = chain::judge(shared, before, &edits).await?;
         let by_hand = Some(self.asked.options.owner.clone());
         let revision = committed.revision;
-        let came_to = CameTo { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
         Arc::new(set).response(shared, before, came_to).await
     }
 
@@ -193,15 +195,15 @@ impl Rollback {
     }
 
     /// What leads from a revision back; the table is there or later.
-    async fn plan(&self, shared: &Shared, table: &TableView, upto: u64) -> Result<Plan, Error> {
-        let wanted = |subject: &Subject| match &self.of {
+    async fn plan(&self, shared: &Shared, table: &Snapshot, upto: u64) -> Result<RollbackPlan, ApiError> {
+        let wanted = |subject: &ResourceKey| match &self.of {
             Some(of) => of == subject,
-            None => !matches!(subject, Subject::Kill(_)),
+            None => !matches!(subject, ResourceKey::Kill(_)),
         };
         let touched = past::touched(&*shared.store, self.to, upto, wanted).await?;
-        let mut plan = Plan { set: Set(Vec::new()), outcome: Vec::new() };
+        let mut plan = RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();
-        for Version { subject, then, now } in self.versions(table, touched)? {
+        for RollbackTarget { subject, then, now } in self.versions(table, touched)? {
             let same = object::same(then.as_ref(), now.as_ref());
             let outcome = match (&then, &now) {
                 (Some(_), Some(_)) if same => rule_result::Change::Unchanged,
@@ -215,68 +217,68 @@ impl Rollback {
             }
             match self.change(subject, then) {
                 Ok(change) => plan.set.0.push(change),
-                Err(Error::Faults(found)) => faults.nest("", found),
+                Err(ApiError::Faults(found)) => faults.nest("", found),
                 Err(error) => return Err(error),
             }
             plan.outcome.push(outcome);
         }
         match &self.of {
             Some(of) if plan.outcome.is_empty() => {
-                Err(Error::NotFound(format!("there is no {of}, and was none at revision {}", self.to)))
+                Err(ApiError::NotFound(format!("there is no {of}, and was none at revision {}", self.to)))
             }
-            _ => faults.or(plan).map_err(Error::Faults),
+            _ => faults.or(plan).map_err(ApiError::Faults),
         }
     }
 
     /// What was touched since; of one rule or guard also where it was not.
     fn versions(
         &self,
-        table: &TableView,
-        touched: BTreeMap<Subject, Touched>,
-    ) -> Result<Vec<Version>, Error> {
+        table: &Snapshot,
+        touched: BTreeMap<ResourceKey, KeyHistory>,
+    ) -> Result<Vec<RollbackTarget>, ApiError> {
         if let Some(of) = self.of.as_ref().filter(|of| !touched.contains_key(of)) {
             let now = Current::stored(table, of).map(v1::Object::from);
-            return Ok(vec![Version { subject: of.clone(), then: now.clone(), now }]);
+            return Ok(vec![RollbackTarget { subject: of.clone(), then: now.clone(), now }]);
         }
-        let versions = touched.into_iter().map(|(subject, Touched { before, after })| {
+        let versions = touched.into_iter().map(|(subject, KeyHistory { before, after })| {
             let now = after.map(|entry| object::read(&subject, entry));
             let then = before.map(|entry| {
                 let read = Current::read(&subject, entry).map(v1::Object::from);
                 let (to, what) = (self.to, &subject);
-                read.ok_or_else(|| Error::Damaged(format!("{what} as of revision {to} can not be read")))
+                read.ok_or_else(|| ApiError::Damaged(format!("{what} as of revision {to} can not be read")))
             });
             let then = then.transpose()?;
-            Ok(Version { subject, then, now })
+            Ok(RollbackTarget { subject, then, now })
         });
         versions.collect()
     }
 
-    fn change(&self, subject: Subject, then: Option<v1::Object>) -> Result<Change, Error> {
+    fn change(&self, subject: ResourceKey, then: Option<v1::Object>) -> Result<ResourceChange, ApiError> {
         use v1::object::Kind::{Guard, Rule};
         let path = if self.of.is_some() { String::new() } else { subject.to_string() };
         let change = match then.and_then(|then| then.kind) {
             Some(Rule(rule)) => {
-                let written = WrittenRule::read(&path, Some(rule))?;
-                Change::put(Written::Rule(Box::new(written)), path)
+                let written = NewRule::read(&path, Some(rule))?;
+                ResourceChange::put(Written::Rule(Box::new(written)), path)
             }
             Some(Guard(guard)) => {
-                let written = WrittenGuard::read(&path, Some(guard))?;
-                Change::put(Written::Guard(Box::new(written)), path)
+                let written = NewGuard::read(&path, Some(guard))?;
+                ResourceChange::put(Written::Guard(Box::new(written)), path)
             }
             Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_)) | None => {
-                Change::delete(subject, path)
+                ResourceChange::delete(subject, path)
             }
         };
         let expected = self.expected.filter(|_| self.of.is_some());
-        Ok(Change { expected, ..change })
+        Ok(ResourceChange { expected, ..change })
     }
 }
 
 /// The table at the store's expected revision, which is later than this replica's.
-async fn at_head(shared: &Shared, head: u64) -> Result<Arc<TableView>, Error> {
+async fn at_head(shared: &Shared, head: u64) -> Result<Arc<Snapshot>, ApiError> {
     let newest = past::newest(shared).await?;
     if head > newest {
-        return Err(Error::Moved { head: newest });
+        return Err(ApiError::Moved { head: newest });
     }
     shared.table_at(head, shared.settings.unary_deadline / 2).await
 }

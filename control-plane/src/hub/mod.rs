@@ -20,14 +20,14 @@ use tokio::sync::watch;
 
 use self::outbox::Outboxes;
 pub(crate) use self::outbox::{Outbox, Waiting};
-pub(crate) use self::session::Session;
-use crate::class::{Class, Withheld};
+pub(crate) use self::session::ClientSession;
+use crate::class::{ClientGroup, Withheld};
 use crate::shared::Shared;
-use crate::table::TableView;
-use crate::watching::Pace;
+use crate::table::Snapshot;
+use crate::watching::ReportSchedule;
 
 /// All sessions, and how often they report.
-pub(crate) struct Hub {
+pub(crate) struct Sessions {
     /// This replica.
     here: Arc<str>,
     register: Mutex<Register>,
@@ -36,27 +36,27 @@ pub(crate) struct Hub {
     own: AtomicUsize,
     /// Rises whenever a client comes, goes, is sent something or answers.
     moves: watch::Sender<u64>,
-    pace: watch::Sender<Pace>,
+    pace: watch::Sender<ReportSchedule>,
     outboxes: Outboxes,
 }
 
 #[derive(Default)]
 struct Register {
-    sessions: HashMap<u64, Arc<Session>>,
+    sessions: HashMap<u64, Arc<ClientSession>>,
     /// The streams of each process, by its names.
-    processes: HashMap<[String; 3], Vec<Arc<Session>>>,
+    processes: HashMap<[String; 3], Vec<Arc<ClientSession>>>,
 }
 
 /// Where a client is in lists: by its names, then by its number.
 pub(crate) type Ordered = ([String; 3], u64);
 
 /// A session in the register; dropping it takes it out.
-pub(crate) struct Admitted {
-    pub(crate) session: Arc<Session>,
+pub(crate) struct SessionGuard {
+    pub(crate) session: Arc<ClientSession>,
     shared: Arc<Shared>,
 }
 
-impl Hub {
+impl Sessions {
     pub(crate) fn new(here: Arc<str>, report_interval: Duration, watched: Duration) -> Self {
         Self {
             here,
@@ -64,7 +64,7 @@ impl Hub {
             next: AtomicU64::new(1),
             own: AtomicUsize::new(0),
             moves: watch::Sender::new(0),
-            pace: watch::Sender::new(Pace::new(report_interval, watched)),
+            pace: watch::Sender::new(ReportSchedule::new(report_interval, watched)),
             outboxes: Outboxes::default(),
         }
     }
@@ -74,17 +74,17 @@ impl Hub {
     }
 
     /// How often clients report now; changes with who watches.
-    pub(crate) fn pace(&self) -> watch::Receiver<Pace> {
+    pub(crate) fn pace(&self) -> watch::Receiver<ReportSchedule> {
         self.pace.subscribe()
     }
 
     /// Somebody begins or ceases to watch.
-    pub(crate) fn change_pace(&self, change: impl FnOnce(&mut Pace)) {
+    pub(crate) fn change_pace(&self, change: impl FnOnce(&mut ReportSchedule)) {
         self.pace.send_modify(change);
     }
 
     /// One of this replica's clients was sent something or has answered.
-    pub(crate) fn moved(&self, session: &Arc<Session>) {
+    pub(crate) fn moved(&self, session: &Arc<ClientSession>) {
         self.outboxes.moved(session);
         self.changed();
     }
@@ -100,7 +100,7 @@ impl Hub {
     }
 
     /// One of this replica's clients has reported.
-    pub(crate) fn reported(&self, session: &Session, report: v1::Report) {
+    pub(crate) fn reported(&self, session: &ClientSession, report: v1::Report) {
         self.outboxes.reported(session, report);
     }
 
@@ -124,12 +124,12 @@ impl Hub {
 
     /// How many streams are said to be open to another replica.
     pub(crate) fn streams_of(&self, replica: &str) -> usize {
-        let of = |session: &&Arc<Session>| session.replica().is_some_and(|id| **id == *replica);
+        let of = |session: &&Arc<ClientSession>| session.replica().is_some_and(|id| **id == *replica);
         self.register().sessions.values().filter(of).count()
     }
 
     /// The sessions of the whole fleet, in no order.
-    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn all(&self) -> Vec<Arc<ClientSession>> {
         self.register().sessions.values().filter(|session| !session.is_superseded()).cloned().collect()
     }
 
@@ -150,16 +150,16 @@ impl Hub {
     }
 
     /// The sessions of this replica, in no order.
-    pub(crate) fn own(&self) -> Vec<Arc<Session>> {
+    pub(crate) fn own(&self) -> Vec<Arc<ClientSession>> {
         self.register().sessions.values().filter(|session| session.is_own()).cloned().collect()
     }
 
     /// The clients of a service and cluster (empty = any), by name, each with its place in the order.
-    pub(crate) fn clients(&self, service: &str, cluster: &str) -> Vec<(Ordered, Arc<Session>)> {
+    pub(crate) fn clients(&self, service: &str, cluster: &str) -> Vec<(Ordered, Arc<ClientSession>)> {
         let wanted = |asked: &str, is: &str| asked.is_empty() || asked == is;
         let mut sessions = self.all();
         sessions.retain(|s| wanted(service, &s.class.service) && wanted(cluster, &s.class.cluster));
-        let placed = |session: Arc<Session>| ((session.names(), session.id()), session);
+        let placed = |session: Arc<ClientSession>| ((session.names(), session.id()), session);
         let mut sessions: Vec<_> = sessions.into_iter().map(placed).collect();
         sessions.sort_by(|(a, _), (b, _)| a.cmp(b));
         sessions
@@ -169,12 +169,12 @@ impl Hub {
     /// the first `listed` are listed.
     pub(crate) fn described<'a>(
         &'a self,
-        sessions: impl IntoIterator<Item = &'a Arc<Session>> + 'a,
-        view: &'a TableView,
+        sessions: impl IntoIterator<Item = &'a Arc<ClientSession>> + 'a,
+        view: &'a Snapshot,
         listed: usize,
     ) -> impl Iterator<Item = v1::Client> + 'a {
         // Once per class: it is a look at every rule.
-        let mut withheld: HashMap<&Class, Withheld> = HashMap::new();
+        let mut withheld: HashMap<&ClientGroup, Withheld> = HashMap::new();
         sessions.into_iter().map(move |session| {
             let class = &*session.class;
             let withheld = withheld.entry(class).or_insert_with(|| class.withheld(view, listed));
@@ -184,14 +184,14 @@ impl Hub {
 }
 
 impl Register {
-    fn enter(&mut self, session: &Arc<Session>) {
+    fn enter(&mut self, session: &Arc<ClientSession>) {
         self.sessions.insert(session.id(), session.clone());
         let streams = self.processes.entry(session.names()).or_default();
         streams.push(session.clone());
         settle(streams);
     }
 
-    fn leave(&mut self, session: &Session) {
+    fn leave(&mut self, session: &ClientSession) {
         self.sessions.remove(&session.id());
         let names = session.names();
         let Some(streams) = self.processes.get_mut(&names) else { return };
@@ -204,14 +204,14 @@ impl Register {
 }
 
 /// Of the streams of one process those count that are at the replica to which it came last.
-fn settle(streams: &[Arc<Session>]) {
+fn settle(streams: &[Arc<ClientSession>]) {
     let Some(newest) = streams.iter().max_by_key(|stream| stream.age_rank()) else { return };
     streams.iter().for_each(|stream| stream.supersede(stream.replica() != newest.replica()));
 }
 
-impl Admitted {
+impl SessionGuard {
     /// Enters a client of this replica into the register.
-    pub(crate) fn new(shared: &Arc<Shared>, session: Session) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, session: ClientSession) -> Self {
         let admitted = Self::enter(shared, session);
         shared.metrics.streams.increment(1.0);
         shared.hub.changed();
@@ -222,14 +222,14 @@ impl Admitted {
     pub(crate) fn mirrored(
         shared: &Arc<Shared>,
         told: v1::FollowedClient,
-        class: Class,
+        class: ClientGroup,
         replica: Arc<str>,
         epoch: &Arc<str>,
     ) -> Self {
-        Self::enter(shared, Session::mirrored(told, class, replica, epoch, &shared.table()))
+        Self::enter(shared, ClientSession::mirrored(told, class, replica, epoch, &shared.table()))
     }
 
-    fn enter(shared: &Arc<Shared>, session: Session) -> Self {
+    fn enter(shared: &Arc<Shared>, session: ClientSession) -> Self {
         let hub = &shared.hub;
         let session = Arc::new(session.with_id(hub.next.fetch_add(1, Ordering::Relaxed)));
         // Before the register tells others of it, so that its reports find their place.
@@ -245,7 +245,7 @@ impl Admitted {
     }
 }
 
-impl Drop for Admitted {
+impl Drop for SessionGuard {
     fn drop(&mut self) {
         let hub = &self.shared.hub;
         let mut register = hub.register();

@@ -13,7 +13,7 @@ use prost::Message as _;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Session;
+use super::ClientSession;
 
 /// The most bytes of reports that wait for a follower.
 const MAX_BYTES: usize = 16 << 20;
@@ -38,7 +38,7 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 pub(crate) struct Waiting {
     /// By number; true: the follower does not know it yet.
-    pub(crate) clients: HashMap<u64, (Arc<Session>, bool)>,
+    pub(crate) clients: HashMap<u64, (Arc<ClientSession>, bool)>,
     /// Numbers of those who left.
     pub(crate) gone: Vec<u64>,
     /// Whose, when it came, what it says.
@@ -68,7 +68,10 @@ impl Outboxes {
     }
 
     /// None where there are too many.
-    pub(super) fn open<'a>(&self, sessions: impl Iterator<Item = &'a Arc<Session>>) -> Option<Arc<Outbox>> {
+    pub(super) fn open<'a>(
+        &self,
+        sessions: impl Iterator<Item = &'a Arc<ClientSession>>,
+    ) -> Option<Arc<Outbox>> {
         self.each().retain(|other| other.strong_count() > 0);
         if self.each().len() >= MAX_FOLLOWERS {
             return None;
@@ -86,23 +89,23 @@ impl Outboxes {
         Some(outbox)
     }
 
-    pub(super) fn came(&self, session: &Arc<Session>) {
+    pub(super) fn came(&self, session: &Arc<ClientSession>) {
         self.tell(|waiting| {
             waiting.clients.insert(session.id(), (session.clone(), true));
         });
     }
 
-    pub(super) fn moved(&self, session: &Arc<Session>) {
+    pub(super) fn moved(&self, session: &Arc<ClientSession>) {
         self.tell(|waiting| {
             waiting.clients.entry(session.id()).or_insert_with(|| (session.clone(), false));
         });
     }
 
-    pub(super) fn left(&self, session: &Session) {
+    pub(super) fn left(&self, session: &ClientSession) {
         self.tell(|waiting| waiting.gone.push(session.id()));
     }
 
-    pub(super) fn reported(&self, session: &Session, report: v1::Report) {
+    pub(super) fn reported(&self, session: &ClientSession, report: v1::Report) {
         if self.each().is_empty() {
             return;
         }

@@ -14,8 +14,8 @@ use damper_proto::{convert, v1};
 use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::class::{Class, Withheld};
-use crate::table::{Subject, TableView};
+use crate::class::{ClientGroup, Withheld};
+use crate::table::{ResourceKey, Snapshot};
 
 /// The most bytes of the refusals that are kept of one client: some thirty usual ones.
 pub(super) const MAX_REFUSAL_BYTES: usize = 8 << 10;
@@ -25,13 +25,13 @@ const MAX_UNANSWERED: usize = 64;
 
 /// One connected client.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     id: u64,
     /// The replica that it is connected to; none = this one.
     replica: Option<Arc<str>>,
     /// The same process has since come to another replica.
     superseded: AtomicBool,
-    pub(crate) class: Arc<Class>,
+    pub(crate) class: Arc<ClientGroup>,
     pub(crate) instance: String,
     address: Option<SocketAddr>,
     sdk_version: String,
@@ -44,7 +44,7 @@ pub(crate) struct Session {
     connected_at: SystemTime,
     /// The same by this machine's own clock; none = before that began.
     since: Option<Instant>,
-    progress: Mutex<Progress>,
+    progress: Mutex<AckProgress>,
 }
 
 /// What a client refuses, and why.
@@ -57,7 +57,7 @@ pub(crate) struct Refused {
 
 /// How far a client has come.
 #[derive(Debug)]
-pub(crate) struct Progress {
+pub(crate) struct AckProgress {
     pub(crate) epoch: Arc<str>,
     /// The revision that the stream is at: sent, or passed over because nothing in it concerns the client.
     pub(crate) sent_revision: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Progress {
     acknowledged_revision: u64,
     /// Responses that wait for an answer, the oldest first, by their nonces.
     unanswered: VecDeque<(u64, SystemTime)>,
-    refused: HashMap<Subject, Refused>,
+    refused: HashMap<ResourceKey, Refused>,
     /// What they take.
     refused_bytes: usize,
     source: i32,
@@ -75,7 +75,7 @@ pub(crate) struct Progress {
     heard_at: SystemTime,
 }
 
-impl Progress {
+impl AckProgress {
     /// The revision up to which the client confirmed everything that concerns it.
     pub(crate) fn acknowledged_revision(&self) -> u64 {
         if self.acknowledged_nonce == self.sent_nonce {
@@ -141,7 +141,7 @@ impl Progress {
 
     /// Keeps what is refused, as far as it `concerns` the client. A copy of the reason: what was cut off would keep its
     /// memory.
-    fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64, concerns: impl Fn(&Subject) -> bool) {
+    fn refuse(&mut self, refused: Vec<v1::Refusal>, revision: u64, concerns: impl Fn(&ResourceKey) -> bool) {
         for refusal in refused {
             let Some(subject) = subject_of(&refusal).filter(&concerns) else { continue };
             let end = refusal.reason.floor_char_boundary(MAX_REASON_BYTES);
@@ -151,14 +151,14 @@ impl Progress {
     }
 
     /// Keeps one refusal. The oldest give way to it, those of kills last.
-    fn keep(&mut self, subject: Subject, refused: Refused) {
+    fn keep(&mut self, subject: ResourceKey, refused: Refused) {
         self.refused_bytes += refused.bytes(&subject);
         let before = self.refused.get(&subject).map_or(0, |before| before.bytes(&subject));
         self.refused_bytes -= before;
         self.refused.insert(subject, refused);
         while self.refused_bytes > MAX_REFUSAL_BYTES {
-            let rank = |subject: &Subject, refused: &Refused| {
-                (matches!(subject, Subject::Kill(_)), refused.revision)
+            let rank = |subject: &ResourceKey, refused: &Refused| {
+                (matches!(subject, ResourceKey::Kill(_)), refused.revision)
             };
             let oldest = self.refused.iter().min_by_key(|(subject, refused)| rank(subject, refused));
             let Some(oldest) = oldest.map(|(subject, _)| subject.clone()) else { break };
@@ -199,9 +199,9 @@ impl Progress {
     /// What the client refuses of what is in the table now.
     pub(crate) fn refuses<'a>(
         &'a self,
-        view: &'a TableView,
-    ) -> impl Iterator<Item = (&'a Subject, &'a Refused)> {
-        let current = |subject: &Subject, refusal: &Refused| {
+        view: &'a Snapshot,
+    ) -> impl Iterator<Item = (&'a ResourceKey, &'a Refused)> {
+        let current = |subject: &ResourceKey, refusal: &Refused| {
             view.revision_of(subject).is_some_and(|revision| refusal.revision >= revision)
         };
         self.refused.iter().filter(move |(subject, refusal)| current(subject, refusal))
@@ -209,39 +209,39 @@ impl Progress {
 }
 
 impl Refused {
-    fn bytes(&self, subject: &Subject) -> usize {
+    fn bytes(&self, subject: &ResourceKey) -> usize {
         let names = v1::Pattern::from(subject.pattern()).encoded_len();
-        size_of::<(Subject, Self)>() + names + self.reason.len()
+        size_of::<(ResourceKey, Self)>() + names + self.reason.len()
     }
 
-    fn wire(&self, subject: &Subject) -> v1::Refusal {
+    fn wire(&self, subject: &ResourceKey) -> v1::Refusal {
         v1::Refusal {
             key: Some(subject.pattern().into()),
             revision: self.revision,
             reason: self.reason.to_string(),
-            guard: matches!(subject, Subject::Guard(_)),
-            kill: matches!(subject, Subject::Kill(_)),
+            guard: matches!(subject, ResourceKey::Guard(_)),
+            kill: matches!(subject, ResourceKey::Kill(_)),
         }
     }
 }
 
 /// What a refusal is about; `None` if that cannot be read.
-fn subject_of(refusal: &v1::Refusal) -> Option<Subject> {
+fn subject_of(refusal: &v1::Refusal) -> Option<ResourceKey> {
     let pattern = convert::pattern(refusal.key.as_ref()?).ok()?;
     Some(match (refusal.guard, refusal.kill) {
-        (_, true) => Subject::Kill(pattern),
-        (true, false) => Subject::Guard(pattern),
-        (false, false) => Subject::Rule(pattern),
+        (_, true) => ResourceKey::Kill(pattern),
+        (true, false) => ResourceKey::Guard(pattern),
+        (false, false) => ResourceKey::Rule(pattern),
     })
 }
 
-impl Session {
+impl ClientSession {
     /// A client that said hello; `held`: it holds more than this server knows, which confirms nothing.
     pub(crate) fn new(
         hello: v1::Hello,
         address: Option<SocketAddr>,
-        class: impl Into<Arc<Class>>,
-        view: &TableView,
+        class: impl Into<Arc<ClientGroup>>,
+        view: &Snapshot,
         held: bool,
     ) -> Self {
         let class = class.into();
@@ -249,7 +249,7 @@ impl Session {
         let is_known = !held && hello.epoch == **view.epoch();
         let holds = if is_known { hello.revision.min(view.revision()) } else { 0 };
         let now = SystemTime::now();
-        let mut progress = Progress {
+        let mut progress = AckProgress {
             epoch: view.epoch().clone(),
             sent_revision: holds,
             sent_nonce: 0,
@@ -284,10 +284,10 @@ impl Session {
     /// A client of another replica, as that tells of it.
     pub(crate) fn mirrored(
         mut told: v1::FollowedClient,
-        class: impl Into<Arc<Class>>,
+        class: impl Into<Arc<ClientGroup>>,
         replica: Arc<str>,
         epoch: &Arc<str>,
-        view: &TableView,
+        view: &Snapshot,
     ) -> Self {
         let hello = told.hello.take().unwrap_or_default();
         let address = told.address.parse().ok();
@@ -320,7 +320,7 @@ impl Session {
     }
 
     /// The client as other replicas are told of it; `whole`: also what never changes.
-    pub(crate) fn told(&self, view: &TableView, whole: bool) -> v1::FollowedClient {
+    pub(crate) fn told(&self, view: &Snapshot, whole: bool) -> v1::FollowedClient {
         let progress = self.progress();
         let mut told = v1::FollowedClient {
             number: self.id,
@@ -401,7 +401,7 @@ impl Session {
         self.superseded.store(is_so, Ordering::Relaxed);
     }
 
-    pub(crate) fn progress(&self) -> MutexGuard<'_, Progress> {
+    pub(crate) fn progress(&self) -> MutexGuard<'_, AckProgress> {
         self.progress.lock().expect("no holder of the lock panics")
     }
 
@@ -413,7 +413,7 @@ impl Session {
 
     /// Takes an acknowledgement; true if it refuses something. What it refuses is kept if it is in the table and for
     /// this client.
-    pub(crate) fn acknowledge(&self, ack: v1::Ack, view: &TableView) -> bool {
+    pub(crate) fn acknowledge(&self, ack: v1::Ack, view: &Snapshot) -> bool {
         let mut progress = self.progress();
         progress.heard_at = SystemTime::now();
         if progress.answered(ack.nonce, ack.revision) {
@@ -448,7 +448,7 @@ impl Session {
     /// entries that it refuses are listed, kills first.
     pub(super) fn describe(
         &self,
-        view: &TableView,
+        view: &Snapshot,
         withheld: &Withheld,
         listed: usize,
         here: &str,
@@ -484,7 +484,7 @@ impl Session {
 }
 
 /// True if a rule, guard or kill is in the table and for clients of the class.
-fn concerns(class: &Class, subject: &Subject, view: &TableView) -> bool {
+fn concerns(class: &ClientGroup, subject: &ResourceKey, view: &Snapshot) -> bool {
     class.matches(subject.pattern()) && view.revision_of(subject).is_some()
 }
 

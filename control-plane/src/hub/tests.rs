@@ -5,15 +5,15 @@ use damper_core::Pattern;
 use super::outbox::Outboxes;
 use super::session::MAX_REFUSAL_BYTES;
 use super::*;
-use crate::store::{Entry, State};
-use crate::table::{StoredRule, Subject};
+use crate::store::{Entry, StoreContents};
+use crate::table::{ResourceKey, StoredRule};
 
-fn table(epoch: &str) -> TableView {
-    TableView::of(&State { epoch: epoch.to_owned(), revision: 7, ..State::default() })
+fn table(epoch: &str) -> Snapshot {
+    Snapshot::of(&StoreContents { epoch: epoch.to_owned(), revision: 7, ..StoreContents::default() })
 }
 
-fn class() -> Class {
-    Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() }
+fn class() -> ClientGroup {
+    ClientGroup { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() }
 }
 
 fn hello(instance: &str) -> v1::Hello {
@@ -22,14 +22,14 @@ fn hello(instance: &str) -> v1::Hello {
 }
 
 /// A client of this replica that has everything of the table of the epoch e.
-fn own(id: u64) -> Arc<Session> {
-    Arc::new(Session::new(hello("one"), None, class(), &table("e"), false).with_id(id))
+fn own(id: u64) -> Arc<ClientSession> {
+    Arc::new(ClientSession::new(hello("one"), None, class(), &table("e"), false).with_id(id))
 }
 
 /// A client of another replica.
-fn mirrored(id: u64, told: v1::FollowedClient) -> Arc<Session> {
+fn mirrored(id: u64, told: v1::FollowedClient) -> Arc<ClientSession> {
     let told = v1::FollowedClient { hello: Some(hello("one")), ..told };
-    Arc::new(Session::mirrored(told, class(), "b".into(), &"e".into(), &table("f")).with_id(id))
+    Arc::new(ClientSession::mirrored(told, class(), "b".into(), &"e".into(), &table("f")).with_id(id))
 }
 
 /// A report of so many bytes, and a few more.
@@ -120,15 +120,20 @@ fn reports_wait_for_a_follower_once_it_has_the_totals_that_they_add_to() {
 }
 
 /// A table with rules of all callers for so many callees.
-fn table_of(rules: usize) -> TableView {
+fn table_of(rules: usize) -> Snapshot {
     let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
     let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
     let entry = |n| {
         let pattern = Pattern::parse("*", "*", &format!("callee-{n}"), "*").unwrap();
-        (Subject::Rule(pattern).key(), Entry { revision: n as u64 + 1, value: value.clone().into() })
+        (ResourceKey::Rule(pattern).key(), Entry { revision: n as u64 + 1, value: value.clone().into() })
     };
     let entries = (0..rules).map(entry).collect();
-    TableView::of(&State { epoch: "e".to_owned(), revision: rules as u64, entries, ..State::default() })
+    Snapshot::of(&StoreContents {
+        epoch: "e".to_owned(),
+        revision: rules as u64,
+        entries,
+        ..StoreContents::default()
+    })
 }
 
 fn refusal(callee: &str, revision: u64, reason: &str) -> v1::Refusal {

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant, SystemTime};
 use damper_proto::v1;
 use tokio::time::{sleep, timeout};
 
-use crate::errors::Error;
-use crate::requests::{Asked, Done, write};
+use crate::errors::ApiError;
+use crate::requests::{CompletedWrite, WriteRequest, write};
 use crate::shared::Shared;
-use crate::table::{Kills, StoredKill, Subject};
+use crate::table::{KillTable, ResourceKey, StoredKill};
 use crate::writer::ProposedEdit;
 
 /// How long after its end a kill is cleared away, and up to how much more, so that replicas seldom meet.
@@ -36,7 +36,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     let mut table = shared.table.clone();
     loop {
         let view = table.borrow_and_update().clone();
-        let due = due(view.kills(), Now::read()).map(|due| due + SPREAD.mul_f64(fastrand::f64()));
+        let due = due(view.kills(), ClockPair::read()).map(|due| due + SPREAD.mul_f64(fastrand::f64()));
         match timeout(due.unwrap_or(LOOK_EVERY).min(LOOK_EVERY), table.changed()).await {
             Ok(Ok(())) => continue,
             // The server is ending, and this task with it.
@@ -52,51 +52,51 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 
 /// The present by both clocks.
 #[derive(Clone, Copy)]
-struct Now {
+struct ClockPair {
     wall: SystemTime,
     steady: Instant,
 }
 
-impl Now {
+impl ClockPair {
     fn read() -> Self {
         Self { wall: SystemTime::now(), steady: Instant::now() }
     }
 }
 
 /// How long until the first kill is to be cleared away.
-fn due(kills: &Kills, now: Now) -> Option<Duration> {
+fn due(kills: &KillTable, now: ClockPair) -> Option<Duration> {
     kills.all().map(|stored| until_cleared(stored, now)).min()
 }
 
 /// How long until a kill is to be cleared away.
-fn until_cleared(stored: &StoredKill, now: Now) -> Duration {
+fn until_cleared(stored: &StoredKill, now: ClockPair) -> Duration {
     let until = |at: SystemTime| at.duration_since(now.wall).unwrap_or_default();
     let held = stored.still_to_hold(now.steady);
     until(stored.expires_at + LATE).max(held.min(until(stored.expires_at + OVER_FOR_CERTAIN)))
 }
 
 /// Makes room where there is none: removes all kills that are over by this replica's clock.
-pub(super) async fn make_room(shared: &Shared) -> Result<(), Error> {
+pub(super) async fn make_room(shared: &Shared) -> Result<(), ApiError> {
     clear(shared, |stored, now| stored.remaining(now.wall).is_none()).await
 }
 
 /// Removes kills from the store.
-async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, Now) -> bool) -> Result<(), Error> {
-    let now = Now::read();
+async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, ClockPair) -> bool) -> Result<(), ApiError> {
+    let now = ClockPair::read();
     let table = shared.table();
     let over: Vec<&Arc<StoredKill>> = table.kills().all().filter(|stored| is_over(stored, now)).collect();
     if over.is_empty() {
         return Ok(());
     }
     let edits = over.iter().map(|stored| ProposedEdit {
-        key: Subject::Kill(stored.kill.pattern().clone()).key(),
+        key: ResourceKey::Kill(stored.kill.pattern().clone()).key(),
         value: None,
         expected: Some(stored.wire.revision),
     });
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(shared, &Asked::by_itself(options), &table, now.wall, edits.collect()).await {
-        Ok(Done { committed, .. }) => {
+    match write(shared, &WriteRequest::by_itself(options), &table, now.wall, edits.collect()).await {
+        Ok(CompletedWrite { committed, .. }) => {
             for stored in over {
                 let kill = stored.kill.pattern();
                 tracing::warn!(%kill, reason = stored.kill.reason(), revision = committed.revision, "a kill has expired");
@@ -104,7 +104,7 @@ async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, Now) -> bool) -> R
             Ok(())
         }
         // Another replica was faster, or somebody has set one of them anew: the table will show it.
-        Err(Error::Conflict { .. }) => Ok(()),
+        Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -112,25 +112,30 @@ async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, Now) -> bool) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{Entry, State};
-    use crate::table::TableView;
+    use crate::store::{Entry, StoreContents};
+    use crate::table::Snapshot;
     use damper_core::Pattern;
 
     const START: SystemTime = SystemTime::UNIX_EPOCH;
 
-    fn kills(ends_after: &[(&str, u64)]) -> Kills {
+    fn kills(ends_after: &[(&str, u64)]) -> KillTable {
         let entry = |(callee, seconds): &(&str, u64)| {
             let pattern = Pattern::parse("*", "*", callee, "*").unwrap();
             let expires_at = Some((START + Duration::from_secs(*seconds)).into());
             let (updated_at, reason) = (Some(START.into()), "r".to_owned());
             let kill = v1::KillSwitch { reason, expires_at, updated_at, ..Default::default() };
             let value = StoredKill::value(&kill).into();
-            (Subject::Kill(pattern).key(), Entry { revision: 1, value })
+            (ResourceKey::Kill(pattern).key(), Entry { revision: 1, value })
         };
         let entries = ends_after.iter().map(entry).collect();
-        TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() })
-            .kills()
-            .clone()
+        Snapshot::of(&StoreContents {
+            epoch: "e".to_owned(),
+            revision: 1,
+            entries,
+            ..StoreContents::default()
+        })
+        .kills()
+        .clone()
     }
 
     #[test]
@@ -139,7 +144,7 @@ mod tests {
         let both = kills(&[("a", 60), ("b", 10)]);
         let at = |seconds| {
             let since = Duration::from_secs(seconds);
-            Now { wall: START + since, steady: held_from + since }
+            ClockPair { wall: START + since, steady: held_from + since }
         };
         assert!(due(&kills(&[]), at(0)).is_none());
         assert_eq!(due(&both, at(0)), Some(Duration::from_secs(10) + LATE));
@@ -157,7 +162,7 @@ mod tests {
         let kills = kills(&[("a", 60)]);
         let left = |wall: u64, held: u64| {
             let (wall, steady) = (START + Duration::from_secs(wall), held_from + Duration::from_secs(held));
-            due(&kills, Now { wall, steady }).unwrap().as_secs_f64().round()
+            due(&kills, ClockPair { wall, steady }).unwrap().as_secs_f64().round()
         };
         const DAY: u64 = 24 * 3600;
         // Seconds by this replica's wall clock since the kill was set, for how long it has held it, what is left.

@@ -10,12 +10,12 @@ use damper_proto::v1;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::follow::Hold;
 use crate::limits::Limit;
-use crate::requests::{Asked, too_many};
+use crate::requests::{WriteRequest, too_many};
 use crate::shared::Shared;
-use crate::table::{HeldKill, NotHeld, Subject, TableView};
+use crate::table::{HeldKill, NotHeld, ResourceKey, Snapshot};
 use crate::writer::{Committed, Proposal, ProposedEdit};
 
 /// How long the writer may be busy with what was asked for before, so that a kill is answered within a second. A large
@@ -26,16 +26,16 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// True if nothing can be written: the store is away, or is not the one that is known.
-pub(super) fn is_needed(table: &TableView) -> bool {
+pub(super) fn is_needed(table: &Snapshot) -> bool {
     table.stale_since.is_some() || table.unaccepted.is_some()
 }
 
 /// Sets kills in memory, or ends those with these keys: all or none. Returns the table that has it so.
 pub(super) async fn hold(
     shared: &Shared,
-    asked: &Asked,
+    asked: &WriteRequest,
     decisions: Vec<(&Pattern, Option<v1::KillSwitch>)>,
-) -> Result<Arc<TableView>, Error> {
+) -> Result<Arc<Snapshot>, ApiError> {
     let table = shared.table();
     let held = decisions.into_iter().map(|(pattern, kill)| decision(&table, asked, pattern, kill));
     let (answer, answered) = oneshot::channel();
@@ -46,18 +46,18 @@ pub(super) async fn hold(
     };
     match timeout(SHOWN_WITHIN, holding).await.ok().flatten() {
         Some(Ok(table)) => Ok(table),
-        Some(Err(NotHeld::Known)) => {
-            Err(Error::unavailable("a later decision about this kill has just been made; look and try again"))
-        }
+        Some(Err(NotHeld::Known)) => Err(ApiError::unavailable(
+            "a later decision about this kill has just been made; look and try again",
+        )),
         Some(Err(NotHeld::Full)) => Err(too_many(Limit::Kills, MAX_KILLS + 1, MAX_KILLS)),
-        Some(Err(NotHeld::Unreadable)) => Err(Error::unavailable("the kill cannot be read back")),
-        None => Err(Error::unavailable("the server did not put the kill in force within 5 s; try again")),
+        Some(Err(NotHeld::Unreadable)) => Err(ApiError::unavailable("the kill cannot be read back")),
+        None => Err(ApiError::unavailable("the server did not put the kill in force within 5 s; try again")),
     }
 }
 
 fn decision(
-    table: &TableView,
-    asked: &Asked,
+    table: &Snapshot,
+    asked: &WriteRequest,
     pattern: &Pattern,
     kill: Option<v1::KillSwitch>,
 ) -> v1::HeldKill {
@@ -67,7 +67,7 @@ fn decision(
     let before = stored.max(table.held().decided_at(pattern));
     let at = before.map_or(proposal.at, |before| proposal.at.max(before + Duration::from_millis(1)));
     let Proposal { author, principal, reason, peer, .. } = proposal;
-    let (subject, sets) = (Subject::Kill(pattern.clone()), kill.is_some());
+    let (subject, sets) = (ResourceKey::Kill(pattern.clone()), kill.is_some());
     tracing::warn!(%subject, author, principal, reason, sets, "held in memory");
     v1::HeldKill { key: Some(pattern.into()), kill, at: Some(at.into()), author, principal, reason, peer }
 }
@@ -77,7 +77,7 @@ fn decision(
 pub(crate) async fn run(shared: Arc<Shared>) {
     let mut tables = shared.table.clone();
     loop {
-        let ready = |view: &Arc<TableView>| !is_needed(view) && !view.held().is_empty();
+        let ready = |view: &Arc<Snapshot>| !is_needed(view) && !view.held().is_empty();
         let Ok(view) = tables.wait_for(ready).await.map(|view| view.clone()) else {
             // The server is ending, and this task with it.
             return std::future::pending().await;

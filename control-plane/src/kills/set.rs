@@ -11,19 +11,20 @@ use damper_proto::{convert, v1};
 use tonic::Request;
 
 use super::{expiry, held};
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::limits::Limit;
-use crate::reach::Survey;
+use crate::reach::ReachSurvey;
 use crate::requests::{
-    Asked, Done, all_or, check_expected, check_options, first_answer, listed, read_keys, too_many, write,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
+    too_many, write,
 };
 use crate::shared::Shared;
-use crate::table::{StoredKill, Subject, TableView};
+use crate::table::{ResourceKey, Snapshot, StoredKill};
 use crate::writer::{Committed, ProposedEdit};
 
 /// Kills that may be set, alike but for their keys; the first is the one that is answered.
-struct Wanted {
-    subjects: Vec<Subject>,
+struct NewKill {
+    subjects: Vec<ResourceKey>,
     patterns: Vec<Pattern>,
     calls: bool,
     time_to_live: Duration,
@@ -33,11 +34,11 @@ struct Wanted {
 pub(super) async fn kill(
     shared: &Shared,
     request: Request<v1::KillRequest>,
-) -> Result<v1::KillResponse, Error> {
-    let (asked, request) = Asked::read("kill", request, |request| request.options.take());
+) -> Result<v1::KillResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("kill", request, |request| request.options.take());
     let asked = asked.taken_within(held::IF_BUSY_FOR);
     let said = request.expected_revision;
-    let wanted = Wanted::read(request, asked.options.clone())?;
+    let wanted = NewKill::read(request, asked.options.clone())?;
     asked.permit(&wanted.subjects)?;
     let at = SystemTime::now();
     let wire = wanted.wire(&wanted.patterns[0], &asked.author(), at);
@@ -71,7 +72,7 @@ pub(super) async fn kill(
         return in_memory(shared, &asked, &wanted, said, at).await;
     };
     if !done.committed.repeated {
-        let Wanted { subjects, patterns: _, calls, time_to_live, options } = &wanted;
+        let NewKill { subjects, patterns: _, calls, time_to_live, options } = &wanted;
         let v1::WriteOptions { reason, author, .. } = options;
         let (subject, principal) = (listed(subjects), asked.principal());
         tracing::warn!(
@@ -91,13 +92,13 @@ pub(super) async fn kill(
 /// What the store answers; `None` if it is away, or not the one that is known.
 pub(super) async fn unless_away<T>(
     shared: &Shared,
-    asking: impl Future<Output = Result<T, Error>>,
-) -> Result<Option<T>, Error> {
+    asking: impl Future<Output = Result<T, ApiError>>,
+) -> Result<Option<T>, ApiError> {
     if held::is_needed(&shared.table()) {
         return Ok(None);
     }
     match asking.await {
-        Err(Error::Unavailable { .. }) => Ok(None),
+        Err(ApiError::Unavailable { .. }) => Ok(None),
         answer => answer.map(Some),
     }
 }
@@ -105,11 +106,11 @@ pub(super) async fn unless_away<T>(
 /// Sets the kills from memory: clients get them now, the store later.
 async fn in_memory(
     shared: &Shared,
-    asked: &Asked,
-    wanted: &Wanted,
+    asked: &WriteRequest,
+    wanted: &NewKill,
     said: Option<u64>,
     at: SystemTime,
-) -> Result<v1::KillResponse, Error> {
+) -> Result<v1::KillResponse, ApiError> {
     let table = shared.table();
     check_expected(&table, &wanted.subjects[0], expected(&table, &wanted.subjects[0], said, at))?;
     check_count(&table, &wanted.patterns, at)?;
@@ -122,8 +123,8 @@ async fn in_memory(
     Ok(response(shared, kill, table.revision(), wanted))
 }
 
-impl Wanted {
-    fn read(request: v1::KillRequest, options: v1::WriteOptions) -> Result<Self, Error> {
+impl NewKill {
+    fn read(request: v1::KillRequest, options: v1::WriteOptions) -> Result<Self, ApiError> {
         let v1::KillRequest { key, calls, time_to_live, options: _, expected_revision: _, also } = request;
         let mut faults = Faults::none();
         let time_to_live = read_time_to_live(time_to_live, &mut faults);
@@ -134,8 +135,8 @@ impl Wanted {
         // That the reason is too long was just said.
         let others = v1::WriteOptions { reason: String::new(), ..options.clone() };
         check_options("options", &others, &mut faults);
-        let patterns = all_or(read_keys(key.as_ref(), &also).map_err(Error::Faults), faults)?;
-        let subjects = patterns.iter().cloned().map(Subject::Kill).collect();
+        let patterns = all_or(read_keys(key.as_ref(), &also).map_err(ApiError::Faults), faults)?;
+        let subjects = patterns.iter().cloned().map(ResourceKey::Kill).collect();
         Ok(Self { subjects, patterns, calls, time_to_live, options })
     }
 
@@ -171,7 +172,7 @@ fn read_time_to_live(said: Option<prost_types::Duration>, faults: &mut Faults) -
 }
 
 /// The revision that the entry in the store must have: "must not exist" holds for a kill that is over, too.
-fn expected(table: &TableView, subject: &Subject, said: Option<u64>, now: SystemTime) -> Option<u64> {
+fn expected(table: &Snapshot, subject: &ResourceKey, said: Option<u64>, now: SystemTime) -> Option<u64> {
     let stored = table.kills().stored(subject.pattern());
     match stored.filter(|stored| said == Some(0) && stored.remaining(now).is_none()) {
         Some(over) => Some(over.wire.revision),
@@ -179,7 +180,7 @@ fn expected(table: &TableView, subject: &Subject, said: Option<u64>, now: System
     }
 }
 
-fn check_count(table: &TableView, patterns: &[Pattern], now: SystemTime) -> Result<(), Error> {
+fn check_count(table: &Snapshot, patterns: &[Pattern], now: SystemTime) -> Result<(), ApiError> {
     let others = table.kills().in_force(now).filter(|stored| !patterns.contains(stored.kill.pattern()));
     match others.count() + patterns.len() {
         all if all > bounds::MAX_KILLS => Err(too_many(Limit::Kills, all, bounds::MAX_KILLS)),
@@ -190,11 +191,11 @@ fn check_count(table: &TableView, patterns: &[Pattern], now: SystemTime) -> Resu
 /// The kill that a request has set; of one that was repeated, when that kill is there no more, what is known of it.
 fn written(
     committed: &Committed,
-    table: &TableView,
+    table: &Snapshot,
     wire: v1::KillSwitch,
     pattern: &Pattern,
 ) -> v1::KillSwitch {
-    let key = Subject::Kill(pattern.clone()).key();
+    let key = ResourceKey::Kill(pattern.clone()).key();
     let own = committed.keys.iter().find(|(other, _)| *other == key);
     let revision = own.and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.kills().stored(pattern).filter(|stored| stored.wire.revision == revision);
@@ -207,15 +208,15 @@ fn written(
 
 fn carried_out(
     shared: &Shared,
-    wanted: &Wanted,
+    wanted: &NewKill,
     wire: v1::KillSwitch,
-    Done { committed, after, .. }: &Done,
+    CompletedWrite { committed, after, .. }: &CompletedWrite,
 ) -> v1::KillResponse {
     let kill = written(committed, after, wire, &wanted.patterns[0]);
     response(shared, kill, committed.revision, wanted)
 }
 
-fn response(shared: &Shared, kill: v1::KillSwitch, revision: u64, wanted: &Wanted) -> v1::KillResponse {
-    let reach = Survey::of(shared).reach_of_kills(&wanted.patterns);
+fn response(shared: &Shared, kill: v1::KillSwitch, revision: u64, wanted: &NewKill) -> v1::KillResponse {
+    let reach = ReachSurvey::of(shared).reach_of_kills(&wanted.patterns);
     v1::KillResponse { kill: Some(kill), revision, reach: Some(reach) }
 }

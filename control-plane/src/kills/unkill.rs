@@ -8,29 +8,30 @@ use tonic::Request;
 
 use super::held;
 use super::set::unless_away;
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::requests::{
-    Asked, Done, all_or, check_expected, check_options, first_answer, listed, read_keys, write,
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
+    write,
 };
 use crate::shared::Shared;
-use crate::table::Subject;
+use crate::table::ResourceKey;
 use crate::writer::ProposedEdit;
 
 pub(super) async fn unkill(
     shared: &Shared,
     request: Request<v1::UnkillRequest>,
-) -> Result<v1::UnkillResponse, Error> {
-    let (asked, request) = Asked::read("unkill", request, |request| request.options.take());
+) -> Result<v1::UnkillResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("unkill", request, |request| request.options.take());
     let asked = asked.taken_within(held::IF_BUSY_FOR);
     let options = &asked.options;
     let mut faults = Faults::none();
     check_options("options", options, &mut faults);
-    let patterns = read_keys(request.key.as_ref(), &request.also).map_err(Error::Faults);
-    let subjects: Vec<Subject> = all_or(patterns, faults)?.into_iter().map(Subject::Kill).collect();
+    let patterns = read_keys(request.key.as_ref(), &request.also).map_err(ApiError::Faults);
+    let subjects: Vec<ResourceKey> = all_or(patterns, faults)?.into_iter().map(ResourceKey::Kill).collect();
     asked.permit(&subjects)?;
     let (at, table) = (SystemTime::now(), shared.table());
-    let missing = || Error::NotFound(format!("there is no {}", listed(&subjects)));
-    let stands = |subject: &Subject| {
+    let missing = || ApiError::NotFound(format!("there is no {}", listed(&subjects)));
+    let stands = |subject: &ResourceKey| {
         let stored = table.kills().stored(subject.pattern());
         stored.map(|stored| stored.remaining(at).is_some())
     };
@@ -52,7 +53,7 @@ pub(super) async fn unkill(
         let expected = request.expected_revision.filter(|_| place == 0);
         ProposedEdit { key: subject.key(), value: None, expected }
     });
-    let Done { committed, .. } = match first {
+    let CompletedWrite { committed, .. } = match first {
         Some(first) => first,
         None => match unless_away(shared, write(shared, &asked, &table, at, edits.collect())).await? {
             Some(done) => done,
@@ -80,17 +81,17 @@ pub(super) async fn unkill(
 /// Ends the kills from memory: clients learn of it now, the store later.
 async fn in_memory(
     shared: &Shared,
-    asked: &Asked,
-    subjects: &[Subject],
+    asked: &WriteRequest,
+    subjects: &[ResourceKey],
     expected: Option<u64>,
-) -> Result<v1::UnkillResponse, Error> {
+) -> Result<v1::UnkillResponse, ApiError> {
     let (table, now) = (shared.table(), SystemTime::now());
     let stands = |pattern: &&Pattern| {
         table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
     };
-    let standing: Vec<_> = subjects.iter().map(Subject::pattern).filter(stands).collect();
+    let standing: Vec<_> = subjects.iter().map(ResourceKey::pattern).filter(stands).collect();
     if standing.is_empty() {
-        return Err(Error::NotFound(format!("there is no {}", listed(subjects))));
+        return Err(ApiError::NotFound(format!("there is no {}", listed(subjects))));
     }
     check_expected(&table, &subjects[0], expected)?;
     let decisions = standing.into_iter().map(|pattern| (pattern, None));

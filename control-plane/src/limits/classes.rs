@@ -6,14 +6,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::class::Class;
+use crate::class::ClientGroup;
 
 /// The most classes of one service that one identity has: clusters, times versions of the SDK.
 pub(super) const PER_SERVICE: usize = 32;
 /// The most classes of one identity.
 pub(super) const PER_IDENTITY: usize = 1024;
 
-type Counts = HashMap<String, HashMap<Arc<Class>, usize>>;
+type Counts = HashMap<String, HashMap<Arc<ClientGroup>, usize>>;
 
 /// Clones share the counts.
 #[derive(Clone, Debug, Default)]
@@ -22,14 +22,14 @@ pub(super) struct Classes(Arc<Mutex<Counts>>);
 /// A client of a class.
 #[derive(Debug)]
 pub(crate) struct Classed {
-    pub(crate) class: Arc<Class>,
+    pub(crate) class: Arc<ClientGroup>,
     identity: String,
     classes: Classes,
 }
 
 impl Classes {
     /// One more client of a class; `None` if the identity has the most classes already.
-    pub(super) fn take(&self, identity: &str, class: Class) -> Option<Classed> {
+    pub(super) fn take(&self, identity: &str, class: ClientGroup) -> Option<Classed> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_identity = counts.entry(identity.to_owned()).or_default();
         let class = match of_identity.get_key_value(&class) {
@@ -67,9 +67,9 @@ impl Drop for Classed {
 mod tests {
     use super::*;
 
-    fn class(service: &str, cluster: usize) -> Class {
+    fn class(service: &str, cluster: usize) -> ClientGroup {
         let service = service.to_owned();
-        Class { service, cluster: cluster.to_string(), features: [].into() }
+        ClientGroup { service, cluster: cluster.to_string(), features: [].into() }
     }
 
     #[test]

@@ -20,9 +20,9 @@ use tonic::Status;
 
 use super::{Limit, Limiter, Opened, subscriber};
 use crate::access::Caller;
-use crate::access::methods::{self, Method};
-use crate::connection::Peer;
-use crate::errors::Error;
+use crate::access::methods::{self, MethodPolicy};
+use crate::connection::ConnectionInfo;
+use crate::errors::ApiError;
 use crate::shared::Shared;
 
 /// Names the limit that an answer is over.
@@ -36,7 +36,7 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let limiter = &shared.limiter;
     let method = methods::of_path(request.uri().path());
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<ConnectionInfo>();
     let caller = Caller::found(request.extensions());
     let who = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
     // A client has a place of its own, which it takes before it is listened to.
@@ -56,20 +56,20 @@ pub(crate) async fn answer(
     }
     let deadline = shared.settings.unary_deadline;
     let answer = timeout(deadline, next.run(request)).await;
-    counted(limiter, answer.unwrap_or_else(|_| Status::from(Error::TooLate(deadline)).into_http()), opened)
+    counted(limiter, answer.unwrap_or_else(|_| Status::from(ApiError::TooLate(deadline)).into_http()), opened)
 }
 
 /// Answers requests for what is not the API: its files, health, signing in. Who asks is not known yet.
 pub(crate) async fn visit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
-    let Some(peer) = request.extensions().get::<Peer>() else { return next.run(request).await };
+    let Some(peer) = request.extensions().get::<ConnectionInfo>() else { return next.run(request).await };
     match shared.limiter.open(&identity(&Caller::Nobody, peer), false) {
         Ok(opened) => {
             let limiter = shared.limiter.clone();
-            let counted = |body| Body::new(Counted { body, limiter, _opened: Some(opened) });
+            let counted = |body| Body::new(LimitCountingBody { body, limiter, _opened: Some(opened) });
             next.run(request).await.map(counted)
         }
         Err(over) => {
-            if let Error::TooMuch { limit, .. } = over {
+            if let ApiError::TooMuch { limit, .. } = over {
                 shared.limiter.hit(limit);
             }
             (StatusCode::TOO_MANY_REQUESTS, format!("{over}\n")).into_response()
@@ -80,10 +80,10 @@ pub(crate) async fn visit(State(shared): State<Arc<Shared>>, request: Request, n
 /// Whether whoever asks may ask once more, also where they are refused then.
 pub(crate) fn admit(
     limiter: &Limiter,
-    peer: Option<&Peer>,
+    peer: Option<&ConnectionInfo>,
     caller: &Caller,
-    method: Method,
-) -> Result<(), Error> {
+    method: MethodPolicy,
+) -> Result<(), ApiError> {
     let Some(peer) = peer else { return Ok(()) };
     let identity = identity(caller, peer);
     // Where nobody is asked who they are, everybody is whom they say.
@@ -92,12 +92,12 @@ pub(crate) fn admit(
 }
 
 /// The answer to a request over a limit.
-pub(crate) fn refused(limiter: &Limiter, over: Error) -> Response<Body> {
+pub(crate) fn refused(limiter: &Limiter, over: ApiError) -> Response<Body> {
     counted(limiter, Status::from(over).into_http(), None)
 }
 
 /// Whom limits are counted for.
-pub(crate) fn identity(caller: &Caller, peer: &Peer) -> String {
+pub(crate) fn identity(caller: &Caller, peer: &ConnectionInfo) -> String {
     let principal = caller.principal();
     if principal.is_empty() { format!("address {}", subscriber(peer.address.ip())) } else { principal }
 }
@@ -108,7 +108,7 @@ fn counted(limiter: &Limiter, answer: Response<Body>, opened: Option<Opened>) ->
         return answer;
     }
     let limiter = limiter.clone();
-    answer.map(|body| Body::new(Counted { body, limiter, _opened: opened }))
+    answer.map(|body| Body::new(LimitCountingBody { body, limiter, _opened: opened }))
 }
 
 fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
@@ -121,13 +121,13 @@ fn count(limiter: &Limiter, headers: &HeaderMap) -> bool {
 }
 
 /// An answer whose trailers are looked at.
-struct Counted {
+struct LimitCountingBody {
     body: Body,
     limiter: Limiter,
     _opened: Option<Opened>,
 }
 
-impl HttpBody for Counted {
+impl HttpBody for LimitCountingBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -17,10 +17,10 @@ use tokio::time::Instant;
 use super::classes::{self, Classed, Classes};
 use super::lines::{Line, Lines};
 use super::partial::Partial;
-use super::tally::{Registered, Tally};
-use super::{Class, Limit, Limits, Rate, subscriber};
+use super::tally::{InFlightQuota, QuotaPermit};
+use super::{Limit, Limits, Rate, RequestKind, subscriber};
 use crate::class;
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::metrics::Metrics;
 
 /// Buckets that are full again are cleared away once in so many requests.
@@ -39,27 +39,27 @@ const MAX_EXPORTS_PER_IDENTITY: usize = 4;
 const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// An open request that is counted.
-pub(crate) type Opened = (OwnedSemaphorePermit, Option<Registered>);
+pub(crate) type Opened = (OwnedSemaphorePermit, Option<QuotaPermit>);
 
 /// The counts of one server; clones share them.
 #[derive(Clone)]
-pub(crate) struct Limiter(Arc<Inner>);
+pub(crate) struct Limiter(Arc<LimiterState>);
 
-struct Inner {
+struct LimiterState {
     limits: Limits,
     metrics: Metrics,
     room: Arc<Semaphore>,
-    connections: Tally,
-    new_connections: Tally,
+    connections: InFlightQuota,
+    new_connections: InFlightQuota,
     stream_room: Arc<Semaphore>,
-    streams: Tally,
+    streams: InFlightQuota,
     classes: Classes,
     request_room: Arc<Semaphore>,
     visit_room: Arc<Semaphore>,
     urgent_room: Arc<Semaphore>,
-    requests_open: Tally,
+    requests_open: InFlightQuota,
     export_room: Arc<Semaphore>,
-    exports: Tally,
+    exports: InFlightQuota,
     partial: Partial,
     reads: DefaultKeyedRateLimiter<String>,
     writes: DefaultKeyedRateLimiter<String>,
@@ -72,21 +72,21 @@ impl Limiter {
     pub(crate) fn new(limits: Limits, metrics: Metrics) -> Self {
         let bucket =
             |rate: Rate| RateLimiter::keyed(Quota::per_second(rate.per_second).allow_burst(rate.burst));
-        Self(Arc::new(Inner {
+        Self(Arc::new(LimiterState {
             room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
-            connections: Tally::new(limits.max_connections_per_identity),
-            new_connections: Tally::new(limits.max_new_connections_per_address),
+            connections: InFlightQuota::new(limits.max_connections_per_identity),
+            new_connections: InFlightQuota::new(limits.max_new_connections_per_address),
             stream_room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
-            streams: Tally::new(limits.max_connections_per_identity),
+            streams: InFlightQuota::new(limits.max_connections_per_identity),
             classes: Classes::default(),
             request_room: Arc::new(Semaphore::new(
                 MAX_OPEN_REQUESTS.max(limits.max_open_requests_per_identity),
             )),
             visit_room: Arc::new(Semaphore::new(MAX_OPEN_VISITS)),
             urgent_room: Arc::new(Semaphore::new(MAX_OPEN_URGENT)),
-            requests_open: Tally::new(limits.max_open_requests_per_identity),
+            requests_open: InFlightQuota::new(limits.max_open_requests_per_identity),
             export_room: Arc::new(Semaphore::new(MAX_EXPORTS)),
-            exports: Tally::new(MAX_EXPORTS_PER_IDENTITY),
+            exports: InFlightQuota::new(MAX_EXPORTS_PER_IDENTITY),
             partial: Partial::default(),
             reads: bucket(limits.reads),
             writes: bucket(limits.writes),
@@ -122,7 +122,7 @@ impl Limiter {
     }
 
     /// Room for one more connection of an address until its first request.
-    pub(crate) fn newcomer(&self, address: IpAddr) -> Option<Registered> {
+    pub(crate) fn newcomer(&self, address: IpAddr) -> Option<QuotaPermit> {
         let newcomer = self.0.new_connections.take(&subscriber(address).to_string());
         if newcomer.is_none() {
             self.hit(Limit::NewConnectionsPerAddress);
@@ -131,18 +131,18 @@ impl Limiter {
     }
 
     /// Counts a connection for an identity until what is returned is dropped.
-    pub(crate) fn register(&self, identity: &str) -> Result<Registered, Error> {
+    pub(crate) fn register(&self, identity: &str) -> Result<QuotaPermit, ApiError> {
         self.0.connections.take(identity).ok_or_else(|| {
             let most = self.0.limits.max_connections_per_identity;
             let text = format!("{identity} has {most} connections, and no more are allowed");
-            Error::TooMuch { limit: Limit::ConnectionsPerIdentity, text, again_after: None }
+            ApiError::TooMuch { limit: Limit::ConnectionsPerIdentity, text, again_after: None }
         })
     }
 
     /// Room for one more client, until what is returned is dropped. One connection can carry many, so they are
     /// counted too, and held to as many as there may be connections.
-    pub(crate) fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, Registered), Error> {
-        let over = |limit, text| Error::TooMuch { limit, text, again_after: None };
+    pub(crate) fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, QuotaPermit), ApiError> {
+        let over = |limit, text| ApiError::TooMuch { limit, text, again_after: None };
         let room = self.0.stream_room.clone().try_acquire_owned().map_err(|_| {
             let most = self.0.limits.max_connections;
             over(Limit::Streams, format!("{most} clients are connected, and no more are allowed"))
@@ -155,7 +155,7 @@ impl Limiter {
     }
 
     /// Counts a client's class, until what is returned is dropped.
-    pub(crate) fn class(&self, identity: &str, class: class::Class) -> Result<Classed, Error> {
+    pub(crate) fn class(&self, identity: &str, class: class::ClientGroup) -> Result<Classed, ApiError> {
         let of = format!("{} in cluster {}", class.service, class.cluster);
         self.0.classes.take(identity, class).ok_or_else(|| {
             let (of_service, all) = (classes::PER_SERVICE, classes::PER_IDENTITY);
@@ -163,12 +163,12 @@ impl Limiter {
                 "{identity} has clients of {of_service} clusters and feature sets of one service, or of {all} in \
                  all, and no more are allowed ({of})"
             );
-            Error::TooMuch { limit: Limit::Classes, text, again_after: None }
+            ApiError::TooMuch { limit: Limit::Classes, text, again_after: None }
         })
     }
 
     /// Counts an open request of an identity, until what is returned is dropped. `is_proven`: it is known who asks.
-    pub(crate) fn open(&self, identity: &str, is_proven: bool) -> Result<Opened, Error> {
+    pub(crate) fn open(&self, identity: &str, is_proven: bool) -> Result<Opened, ApiError> {
         let (room, most) = match is_proven {
             true => (&self.0.request_room, MAX_OPEN_REQUESTS),
             false => (&self.0.visit_room, MAX_OPEN_VISITS),
@@ -176,22 +176,22 @@ impl Limiter {
         let own = self.0.requests_open.take(identity).ok_or_else(|| {
             let most = self.0.limits.max_open_requests_per_identity;
             let text = format!("{identity} has {most} open requests, and no more are allowed");
-            Error::TooMuch { limit: Limit::OpenRequestsPerIdentity, text, again_after: None }
+            ApiError::TooMuch { limit: Limit::OpenRequestsPerIdentity, text, again_after: None }
         })?;
         Ok((place(room, most)?, Some(own)))
     }
 
     /// The same of an urgent request for which [`Self::open`] has no room. The caller's role was checked before.
-    pub(crate) fn open_urgent(&self) -> Result<Opened, Error> {
+    pub(crate) fn open_urgent(&self) -> Result<Opened, ApiError> {
         Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
     }
 
     /// Room for one more export or audit log, until what is returned is dropped.
-    pub(crate) fn export(&self, identity: &str) -> Result<Opened, Error> {
+    pub(crate) fn export(&self, identity: &str) -> Result<Opened, ApiError> {
         let over = |who: &str, most: usize| {
             let text =
                 format!("{who} {most} open exports or audit logs, and no more are allowed; try again later");
-            Error::TooMuch { limit: Limit::Exports, text, again_after: Some(EXPORT_AGAIN_AFTER) }
+            ApiError::TooMuch { limit: Limit::Exports, text, again_after: Some(EXPORT_AGAIN_AFTER) }
         };
         let own = self.0.exports.take(identity);
         let own = own.ok_or_else(|| over(&format!("{identity} has"), MAX_EXPORTS_PER_IDENTITY))?;
@@ -205,11 +205,11 @@ impl Limiter {
     }
 
     /// Lets one request of an identity in, or says when to ask again.
-    pub(crate) fn admit(&self, identity: &str, class: Class) -> Result<(), Error> {
+    pub(crate) fn admit(&self, identity: &str, class: RequestKind) -> Result<(), ApiError> {
         let inner = &*self.0;
         let (buckets, limit, rate, what) = match class {
-            Class::Read => (&inner.reads, Limit::Reads, inner.limits.reads, "reads"),
-            Class::Write => (&inner.writes, Limit::Writes, inner.limits.writes, "writes"),
+            RequestKind::Read => (&inner.reads, Limit::Reads, inner.limits.reads, "reads"),
+            RequestKind::Write => (&inner.writes, Limit::Writes, inner.limits.writes, "writes"),
         };
         if inner.requests.fetch_add(1, Ordering::Relaxed) % CLEAR_EVERY == CLEAR_EVERY - 1 {
             for buckets in [&inner.reads, &inner.writes, &inner.written_kib] {
@@ -220,22 +220,22 @@ impl Limiter {
             let again_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
             let Rate { per_second, burst } = rate;
             let text = format!("{identity} makes more than {per_second} {what} a second ({burst} at once)");
-            Error::TooMuch { limit, text, again_after }
+            ApiError::TooMuch { limit, text, again_after }
         })
     }
 }
 
 /// A place among the open requests.
-fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, Error> {
+fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, ApiError> {
     room.clone().try_acquire_owned().map_err(|_| {
         let text = format!("{most} requests are open, and no more are allowed");
-        Error::TooMuch { limit: Limit::OpenRequests, text, again_after: None }
+        ApiError::TooMuch { limit: Limit::OpenRequests, text, again_after: None }
     })
 }
 
 impl Limiter {
     /// Takes so many bytes of what an identity may write, or says when to ask again.
-    pub(crate) fn admit_bytes(&self, identity: &str, bytes: usize) -> Result<(), Error> {
+    pub(crate) fn admit_bytes(&self, identity: &str, bytes: usize) -> Result<(), ApiError> {
         let Rate { per_second, burst } = self.0.limits.written_kib;
         let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(burst.get());
         let Some(kib) = NonZeroU32::new(kib) else { return Ok(()) };
@@ -244,7 +244,7 @@ impl Limiter {
                 let again_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
                 let text =
                     format!("{identity} writes more than {per_second} KiB a second ({burst} KiB at once)");
-                Err(Error::TooMuch { limit: Limit::WrittenBytes, text, again_after })
+                Err(ApiError::TooMuch { limit: Limit::WrittenBytes, text, again_after })
             }
             // It is no more than the bucket holds.
             _ => Ok(()),
@@ -276,7 +276,10 @@ mod tests {
         let _second = limiter.register("a").unwrap();
         let _other = limiter.register("b").unwrap();
         let refused = limiter.register("a").unwrap_err();
-        assert!(matches!(refused, Error::TooMuch { limit: Limit::ConnectionsPerIdentity, .. }), "{refused}");
+        assert!(
+            matches!(refused, ApiError::TooMuch { limit: Limit::ConnectionsPerIdentity, .. }),
+            "{refused}"
+        );
         drop(first);
         let again = limiter.register("a").unwrap();
         drop((again, _second, _other));
@@ -303,7 +306,7 @@ mod tests {
     fn clients_are_held_to_as_many_as_there_may_be_connections() {
         let limiter = limiter(1, 1);
         let limit = |refused| match refused {
-            Err(Error::TooMuch { limit, .. }) => limit,
+            Err(ApiError::TooMuch { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
         let first = limiter.stream("a").unwrap();
@@ -318,7 +321,7 @@ mod tests {
     fn exports_are_few_of_each_identity_and_in_all() {
         let limiter = limiter(1, 1);
         let limit = |refused| match refused {
-            Err(Error::TooMuch { limit, .. }) => limit,
+            Err(ApiError::TooMuch { limit, .. }) => limit,
             other => panic!("{other:?}"),
         };
         let mut held: Vec<_> = (0..MAX_EXPORTS_PER_IDENTITY).map(|_| limiter.export("a").unwrap()).collect();
@@ -343,13 +346,13 @@ mod tests {
     #[test]
     fn reads_and_writes_of_each_identity_have_buckets_of_their_own() {
         let limiter = limiter(1, 3);
-        for class in [Class::Read, Class::Write] {
+        for class in [RequestKind::Read, RequestKind::Write] {
             for identity in ["a", "b"] {
                 for _ in 0..3 {
                     limiter.admit(identity, class).unwrap();
                 }
                 match limiter.admit(identity, class).unwrap_err() {
-                    Error::TooMuch { again_after: Some(wait), .. } => {
+                    ApiError::TooMuch { again_after: Some(wait), .. } => {
                         assert!(wait.as_millis() > 0 && wait.as_secs() <= 1, "{wait:?}");
                     }
                     other => panic!("{other}"),
@@ -364,7 +367,7 @@ mod tests {
         let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, Metrics::new());
         limiter.admit_bytes("a", 60 << 10).unwrap();
         let refused = limiter.admit_bytes("a", 60 << 10).unwrap_err();
-        assert!(matches!(refused, Error::TooMuch { limit: Limit::WrittenBytes, .. }), "{refused}");
+        assert!(matches!(refused, ApiError::TooMuch { limit: Limit::WrittenBytes, .. }), "{refused}");
         limiter.admit_bytes("a", 40 << 10).unwrap();
         limiter.admit_bytes("a", 0).unwrap();
         limiter.admit_bytes("b", 1 << 30).unwrap();

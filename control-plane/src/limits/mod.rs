@@ -19,11 +19,11 @@ use std::time::Duration;
 pub(crate) use classes::Classed;
 pub(crate) use limiter::{Limiter, Opened};
 pub(crate) use lines::{Line, shortened};
-pub(crate) use tally::Registered;
+pub(crate) use tally::QuotaPermit;
 
 /// What a method does to what the server keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum RequestKind {
     Read,
     Write,
 }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tonic::Status;
 
 use super::Limit;
-use crate::errors::Error;
+use crate::errors::ApiError;
 
 /// The most bytes of messages in part, of one identity and of all.
 pub(super) const MOST_OF_ONE: usize = 8 << 20;
@@ -138,7 +138,7 @@ struct Measured {
 
 fn over(text: String) -> axum::Error {
     let limit = Limit::PartialMessages;
-    axum::Error::new(Status::from(Error::TooMuch { limit, text, again_after: None }))
+    axum::Error::new(Status::from(ApiError::TooMuch { limit, text, again_after: None }))
 }
 
 impl HttpBody for Measured {

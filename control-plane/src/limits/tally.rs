@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Clones share the counts.
 #[derive(Clone)]
-pub(super) struct Tally {
+pub(super) struct InFlightQuota {
     most: usize,
     held: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-impl Tally {
+impl InFlightQuota {
     pub(super) fn new(most: usize) -> Self {
         Self { most, held: Arc::default() }
     }
 
     /// One more for this name until what is returned is dropped; none where it has the most already.
-    pub(super) fn take(&self, name: &str) -> Option<Registered> {
+    pub(super) fn take(&self, name: &str) -> Option<QuotaPermit> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.entry(name.to_owned()).or_default();
         if *count >= self.most {
@@ -30,7 +30,7 @@ impl Tally {
             return None;
         }
         *count += 1;
-        Some(Registered { name: name.to_owned(), tally: self.clone() })
+        Some(QuotaPermit { name: name.to_owned(), tally: self.clone() })
     }
 
     #[cfg(test)]
@@ -40,18 +40,18 @@ impl Tally {
 }
 
 /// One that is counted for a name.
-pub(crate) struct Registered {
+pub(crate) struct QuotaPermit {
     name: String,
-    tally: Tally,
+    tally: InFlightQuota,
 }
 
-impl fmt::Debug for Registered {
+impl fmt::Debug for QuotaPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Registered").field(&self.name).finish()
     }
 }
 
-impl Drop for Registered {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut held = self.tally.held.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = held.get_mut(&self.name) {

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::everybody::Everybody;
+use super::everybody::PeerSet;
 use crate::server::Tasks;
-use crate::settings::{Settings, StoreUrl};
+use crate::settings::{ServerConfig, StoreUrl};
 use crate::shared::Shared;
-use crate::store::Presence;
+use crate::store::Membership;
 
 /// How long a start waits for the store to tell who else is there.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
@@ -23,10 +23,10 @@ const GOODBYES_OF_DRAIN: f64 = 0.5;
 /// The store has not told who else is there.
 #[derive(Debug, thiserror::Error)]
 #[error("it does not tell within {} s which other replicas there are", SETTLED_WITHIN.as_secs())]
-pub(crate) struct NotTold;
+pub(crate) struct MembershipTimeout;
 
 /// Where others reach this replica; none where they must be told and the settings do not say it.
-pub(crate) fn address(settings: &Settings, local: SocketAddr) -> Option<String> {
+pub(crate) fn address(settings: &ServerConfig, local: SocketAddr) -> Option<String> {
     if let Some(address) = &settings.advertise {
         return Some(address.clone());
     }
@@ -37,21 +37,24 @@ pub(crate) fn address(settings: &Settings, local: SocketAddr) -> Option<String> 
 
 /// Makes this replica known where its store is shared, and begins to follow the others. It knows of each before anybody
 /// can ask it, so that it never takes its own clients for the whole fleet.
-pub(crate) async fn join(shared: &Arc<Shared>, tasks: &mut Tasks) -> Result<Option<Presence>, NotTold> {
+pub(crate) async fn join(
+    shared: &Arc<Shared>,
+    tasks: &mut Tasks,
+) -> Result<Option<Membership>, MembershipTimeout> {
     let id = shared.replicas.id();
     let Some(mut presence) = shared.store.join(id, shared.replicas.announcement().into()) else {
         return Ok(None);
     };
     if !presence.settled(id, SETTLED_WITHIN).await {
         presence.leave().await;
-        return Err(NotTold);
+        return Err(MembershipTimeout);
     }
     tracing::info!(
         replica = &**id,
         address = shared.replicas.own().address,
         "this replica is known to others"
     );
-    let mut everybody = Everybody::of(shared.clone(), presence.known());
+    let mut everybody = PeerSet::of(shared.clone(), presence.known());
     everybody.look();
     tasks.spawn(async move {
         everybody.run().await;
@@ -61,7 +64,7 @@ pub(crate) async fn join(shared: &Arc<Shared>, tasks: &mut Tasks) -> Result<Opti
 }
 
 /// Waits until the clients are gone, then takes this replica out.
-pub(crate) async fn leave(shared: &Shared, presence: Option<Presence>) {
+pub(crate) async fn leave(shared: &Shared, presence: Option<Membership>) {
     let mut moves = shared.hub.moves();
     while shared.hub.own_streams() > 0 && moves.changed().await.is_ok() {}
     if let Some(presence) = presence {

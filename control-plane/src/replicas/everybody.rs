@@ -17,9 +17,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::follow::Following;
+use super::follow::PeerLink;
 use crate::shared::Shared;
-use crate::store::Known;
+use crate::store::Members;
 
 /// The most replicas that are followed.
 const MAX_FOLLOWED: usize = 64;
@@ -28,9 +28,9 @@ const MAX_ADDRESS_BYTES: usize = 2048;
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Those who are in the store.
-pub(super) struct Everybody {
+pub(super) struct PeerSet {
     shared: Arc<Shared>,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<Members>,
     followed: BTreeSet<String>,
     /// In the store, and not followed.
     unfollowed: BTreeSet<String>,
@@ -38,9 +38,9 @@ pub(super) struct Everybody {
     tasks: JoinSet<String>,
 }
 
-impl Everybody {
+impl PeerSet {
     /// Nobody yet; `known` tells of each.
-    pub(super) fn of(shared: Arc<Shared>, known: watch::Receiver<Known>) -> Self {
+    pub(super) fn of(shared: Arc<Shared>, known: watch::Receiver<Members>) -> Self {
         let (followed, unfollowed) = (BTreeSet::new(), BTreeSet::new());
         Self { shared, known, followed, unfollowed, tasks: JoinSet::new() }
     }
@@ -109,8 +109,8 @@ impl Everybody {
 }
 
 /// Follows one until it is gone, whatever goes wrong here; answers with its id.
-async fn follow(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Known>) -> String {
-    let following = || Following::of(shared.clone(), told.clone(), known.clone()).run();
+async fn follow(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Members>) -> String {
+    let following = || PeerLink::of(shared.clone(), told.clone(), known.clone()).run();
     while AssertUnwindSafe(following()).catch_unwind().await.is_err() {
         tracing::error!(replica = told.id, "following a replica failed");
         shared.replicas.unheard(&told.id, "this replica failed in following it; its log says how".to_owned());

@@ -21,8 +21,8 @@ use super::connect::connect;
 use super::mirror::Mirror;
 use crate::follow::Hold;
 use crate::shared::Shared;
-use crate::store::Known;
-use crate::watching::Pace;
+use crate::store::Members;
+use crate::watching::ReportSchedule;
 
 /// How long a connection may take until the other one has told who it is.
 const OPEN_WITHIN: Duration = Duration::from_secs(3);
@@ -36,10 +36,10 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// One replica that is followed.
-pub(super) struct Following {
+pub(super) struct PeerLink {
     shared: Arc<Shared>,
     told: v1::Replica,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<Members>,
     mirror: Mirror,
 }
 
@@ -49,7 +49,7 @@ struct Opened {
     first: v1::FollowResponse,
     epoch: Arc<str>,
     say: watch::Sender<v1::FollowRequest>,
-    paces: watch::Receiver<Pace>,
+    paces: watch::Receiver<ReportSchedule>,
 }
 
 /// Why a stream has ended.
@@ -59,8 +59,8 @@ enum Ended {
     Lost(String),
 }
 
-impl Following {
-    pub(super) fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Known>) -> Self {
+impl PeerLink {
+    pub(super) fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Members>) -> Self {
         let mirror = Mirror::of(shared.clone(), told.id.as_str().into());
         Self { shared, told, known, mirror }
     }

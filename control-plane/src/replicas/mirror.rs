@@ -10,8 +10,8 @@ use std::sync::Arc;
 use damper_proto::convert::length;
 use damper_proto::v1;
 
-use crate::class::Class;
-use crate::hub::Admitted;
+use crate::class::ClientGroup;
+use crate::hub::SessionGuard;
 use crate::shared::Shared;
 
 /// The most clients of one replica.
@@ -24,7 +24,7 @@ pub(super) struct Mirror {
     /// The store's identity that the present stream was opened under: what it tells is of that one.
     epoch: Arc<str>,
     /// By number; false: the present stream has not told of it yet.
-    clients: HashMap<u64, (Admitted, bool)>,
+    clients: HashMap<u64, (SessionGuard, bool)>,
 }
 
 impl Mirror {
@@ -73,10 +73,10 @@ impl Mirror {
             *is_told = true;
             return true;
         }
-        let class = told.hello.as_ref().and_then(|hello| Class::read(hello).ok());
+        let class = told.hello.as_ref().and_then(|hello| ClientGroup::read(hello).ok());
         let Some(class) = class.filter(|_| self.clients.len() < MAX_CLIENTS) else { return false };
         let number = told.number;
-        let admitted = Admitted::mirrored(&self.shared, told, class, self.replica.clone(), &self.epoch);
+        let admitted = SessionGuard::mirrored(&self.shared, told, class, self.replica.clone(), &self.epoch);
         self.clients.insert(number, (admitted, true));
         true
     }

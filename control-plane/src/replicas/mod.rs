@@ -27,7 +27,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 pub(crate) use self::coming::{address, goodbye_after, join, leave};
 pub(crate) use self::list::list;
-pub(crate) use self::peers::{Apart, Peers};
+pub(crate) use self::peers::{OutOfSyncPeer, Peers};
 use crate::shared::Shared;
 
 /// The largest message between replicas: a client's report of the largest size, and what goes with it.

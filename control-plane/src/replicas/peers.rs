@@ -14,12 +14,12 @@ use prost::Message as _;
 pub(crate) struct Peers {
     own: v1::Replica,
     id: Arc<str>,
-    others: Mutex<BTreeMap<String, Peer>>,
+    others: Mutex<BTreeMap<String, PeerState>>,
     last_export: Mutex<Option<SystemTime>>,
 }
 
 /// What is known of another replica.
-struct Peer {
+struct PeerState {
     told: v1::Replica,
     /// A revision that one of the two tables has come to and the other has not, and since when.
     apart: Option<(u64, SystemTime)>,
@@ -27,7 +27,7 @@ struct Peer {
 }
 
 /// A replica whose table is not where this one's is.
-pub(crate) struct Apart {
+pub(crate) struct OutOfSyncPeer {
     pub(crate) id: String,
     pub(crate) revision: u64,
     pub(crate) since: SystemTime,
@@ -49,7 +49,7 @@ impl Peers {
         Self { own, id, others: Mutex::default(), last_export: Mutex::default() }
     }
 
-    fn others(&self) -> MutexGuard<'_, BTreeMap<String, Peer>> {
+    fn others(&self) -> MutexGuard<'_, BTreeMap<String, PeerState>> {
         self.others.lock().expect("no holder of the lock panics")
     }
 
@@ -93,7 +93,7 @@ impl Peers {
             unheard_since: Some(SystemTime::now().into()),
             ..told
         };
-        self.others().insert(told.id.clone(), Peer { told, apart: None, is_heard: false });
+        self.others().insert(told.id.clone(), PeerState { told, apart: None, is_heard: false });
     }
 
     /// Another one is gone.
@@ -161,11 +161,11 @@ impl Peers {
     }
 
     /// Those whose tables have been at other revisions than this one's.
-    pub(crate) fn apart(&self) -> Vec<Apart> {
+    pub(crate) fn apart(&self) -> Vec<OutOfSyncPeer> {
         let others = self.others();
         let apart = others.values().filter_map(|peer| {
             let (_, since) = peer.apart?;
-            Some(Apart { id: peer.told.id.clone(), revision: peer.told.revision, since })
+            Some(OutOfSyncPeer { id: peer.told.id.clone(), revision: peer.told.revision, since })
         });
         apart.collect()
     }

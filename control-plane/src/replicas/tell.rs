@@ -14,10 +14,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::hub::{Outbox, Waiting};
 use crate::shared::Shared;
-use crate::table::TableView;
+use crate::table::Snapshot;
 use crate::watching::WatchingElsewhere;
 
 /// How long what changes is gathered.
@@ -47,7 +47,7 @@ pub(super) async fn serve(shared: Arc<Shared>, mut inbound: Streaming<v1::Follow
         Ok(Ok(Some(first))) => tell(shared, first, inbound, &out).await,
         Ok(Ok(None)) => return,
         Ok(Err(status)) => Err(status),
-        Err(_) => Err(Error::TooLate(FIRST_WITHIN).into()),
+        Err(_) => Err(ApiError::TooLate(FIRST_WITHIN).into()),
     };
     if let Err(status) = ended {
         tracing::debug!(%status, "a follower is told no more");
@@ -85,10 +85,10 @@ async fn tell(
     }
 }
 
-fn check(shared: &Shared, table: &TableView, first: &v1::FollowRequest) -> Result<(), Status> {
+fn check(shared: &Shared, table: &Snapshot, first: &v1::FollowRequest) -> Result<(), Status> {
     let mut faults = Faults::none();
     key::check_name("replica", &first.replica, &mut faults);
-    faults.or(()).map_err(Error::Faults)?;
+    faults.or(()).map_err(ApiError::Faults)?;
     if *first.replica == **shared.replicas.id() {
         return Err(Status::failed_precondition("this is the same replica"));
     }

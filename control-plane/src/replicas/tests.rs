@@ -10,10 +10,10 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::TcpListenerStream;
 use v1::replicas_server::ReplicasServer;
 
-use super::everybody::Everybody;
+use super::everybody::PeerSet;
 use super::*;
-use crate::server::{Opened, Tasks, start};
-use crate::store::Known;
+use crate::server::{OpenedServer, Tasks, start};
+use crate::store::Members;
 use crate::store::sled::SledStore;
 
 /// More than anything here takes on a busy machine.
@@ -29,7 +29,7 @@ struct Inside {
 async fn inside() -> Inside {
     let folder = tempfile::tempdir().unwrap();
     let store = SledStore::open(folder.path()).await.unwrap();
-    let (shared, tasks) = start(Opened::over(Arc::new(store)).await);
+    let (shared, tasks) = start(OpenedServer::over(Arc::new(store)).await);
     Inside { shared, _tasks: tasks, _folder: folder }
 }
 
@@ -39,7 +39,7 @@ fn entry(id: &str, address: &str) -> (String, Bytes) {
     (id.to_owned(), told.encode_to_vec().into())
 }
 
-fn known(entries: impl IntoIterator<Item = (String, Bytes)>) -> watch::Sender<Known> {
+fn known(entries: impl IntoIterator<Item = (String, Bytes)>) -> watch::Sender<Members> {
     watch::Sender::new(Arc::new(entries.into_iter().collect::<BTreeMap<_, _>>()))
 }
 
@@ -57,7 +57,7 @@ async fn others_are_missing_from_the_first_look_and_nobody_is_connected_to_after
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let known = known([entry("b", &address), ("c".to_owned(), Bytes::from_static(b"?"))]);
-    let mut everybody = Everybody::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
     everybody.look();
     assert_eq!(inside.shared.replicas.missing(), ["b", "c"]);
     let following = tokio::spawn(everybody.run());
@@ -76,7 +76,7 @@ async fn a_replica_for_which_there_was_no_room_is_followed_when_another_one_goes
     // Port 1 refuses at once.
     let all = || (0..65).map(|n| entry(&format!("r{n:02}"), "http://127.0.0.1:1"));
     let known = known(all());
-    let mut everybody = Everybody::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
     everybody.look();
     let problem = || {
         let last = inside.shared.replicas.all_others().into_iter().find(|other| other.id == "r64");
@@ -124,7 +124,7 @@ async fn a_silent_replica_is_not_heard_however_often_it_is_told_something() {
     let serving = tonic::transport::Server::builder().add_service(mute);
     let serving = tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
     let known = known([entry("b", &address)]);
-    let mut everybody = Everybody::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
     everybody.look();
     let following = tokio::spawn(everybody.run());
     until("it is heard", || inside.shared.replicas.missing().is_empty()).await;

@@ -7,29 +7,29 @@ use damper_core::{Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::chain;
-use crate::errors::Error;
-use crate::judgement::{self, Findings, Traffic};
+use crate::errors::ApiError;
+use crate::judgement::{self, FindingList, Traffic};
 use crate::shared::Shared;
-use crate::stats::Over;
-use crate::table::{Explained, StoredKill, Subject, TableView, UNREAD};
+use crate::stats::RateWindow;
+use crate::table::{ResourceKey, RouteExplanation, Snapshot, StoredKill, UNREAD};
 
 pub(super) async fn explain(
     shared: &Arc<Shared>,
     request: v1::ExplainRequest,
-) -> Result<v1::ExplainResponse, Error> {
-    let Some(route) = &request.route else { return Err(Error::fault("route", "must be given")) };
-    let route = convert::route_key(route).map_err(|faults| Error::at("route", faults))?;
+) -> Result<v1::ExplainResponse, ApiError> {
+    let Some(route) = &request.route else { return Err(ApiError::fault("route", "must be given")) };
+    let route = convert::route_key(route).map_err(|faults| ApiError::at("route", faults))?;
     shared.aside(move |shared| Ok(explained(shared, &route))).await
 }
 
 fn explained(shared: &Shared, route: &RouteKey) -> v1::ExplainResponse {
     let table = shared.table();
-    let Explained { explanation, unread } = table.explain(route);
+    let RouteExplanation { explanation, unread } = table.explain(route);
     let policy = explanation.in_force.as_ref().map(|rule| rule.policy());
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
-    let graph = chain::Graph::of(shared, Over::default(), &table, &table, Some(route));
+    let graph = chain::Graph::of(shared, RateWindow::default(), &table, &table, Some(route));
     let now = SystemTime::now();
     let kill = table.kills().of_route(route, now);
     v1::ExplainResponse {
@@ -64,7 +64,7 @@ fn unheard_of(shared: &Shared, route: &RouteKey) -> Option<String> {
 /// What deserves a look in the winner, as it is in force here.
 fn findings(shared: &Shared, explanation: &Explanation) -> Vec<v1::Finding> {
     let Some(rule) = &explanation.in_force else { return Vec::new() };
-    Findings::all(judgement::of_rule_itself(rule, &Traffic::of(shared)))
+    FindingList::all(judgement::of_rule_itself(rule, &Traffic::of(shared)))
 }
 
 fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
@@ -85,7 +85,7 @@ fn killed(stored: &StoredKill, now: SystemTime) -> String {
 }
 
 /// What the callee itself bounds, whatever rules say.
-fn limits(table: &TableView, route: &RouteKey) -> Vec<String> {
+fn limits(table: &Snapshot, route: &RouteKey) -> Vec<String> {
     let of_route = table.guards_of(route).filter_map(|guard| Some((guard, guard.ceiling().repeat_limit?)));
     let in_words = of_route.map(|(guard, limit)| {
         let RepeatLimit { mode, ratio, min } = limit;
@@ -104,8 +104,8 @@ fn limits(table: &TableView, route: &RouteKey) -> Vec<String> {
 
 fn notes(
     explanation: &Explanation,
-    unread: Option<&Subject>,
-    table: &TableView,
+    unread: Option<&ResourceKey>,
+    table: &Snapshot,
     route: &RouteKey,
 ) -> Vec<String> {
     let mut notes = Vec::new();

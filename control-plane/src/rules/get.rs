@@ -2,14 +2,14 @@
 
 use damper_proto::v1;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::requests::read_key;
 use crate::shared::Shared;
 
-pub(super) async fn get(shared: &Shared, request: v1::GetRuleRequest) -> Result<v1::Rule, Error> {
-    let pattern = read_key("key", request.key.as_ref()).map_err(Error::Faults)?;
+pub(super) async fn get(shared: &Shared, request: v1::GetRuleRequest) -> Result<v1::Rule, ApiError> {
+    let pattern = read_key("key", request.key.as_ref()).map_err(ApiError::Faults)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
     let stored =
-        table.stored(&pattern).ok_or_else(|| Error::NotFound(format!("there is no rule {pattern}")))?;
+        table.stored(&pattern).ok_or_else(|| ApiError::NotFound(format!("there is no rule {pattern}")))?;
     Ok(stored.wire.clone())
 }

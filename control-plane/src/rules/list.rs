@@ -5,24 +5,29 @@ use std::sync::Arc;
 use damper_core::Pattern;
 use damper_proto::v1;
 
-use crate::errors::Error;
-use crate::filter::{Filter, names};
+use crate::errors::ApiError;
+use crate::filter::{ListFilter, names};
 use crate::paging;
 use crate::shared::Shared;
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 pub(super) async fn list(
     shared: &Arc<Shared>,
     request: v1::ListRulesRequest,
-) -> Result<v1::ListRulesResponse, Error> {
+) -> Result<v1::ListRulesResponse, ApiError> {
     let size = paging::size(request.page_size)?;
-    let filter = Filter::new(request.filter)?;
+    let filter = ListFilter::new(request.filter)?;
     let start = paging::start_pattern(filter.digest(), &request.page_token)?;
     let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
     shared.aside(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
 }
 
-fn page(table: &TableView, filter: &Filter, start: Option<&Pattern>, size: usize) -> v1::ListRulesResponse {
+fn page(
+    table: &Snapshot,
+    filter: &ListFilter,
+    start: Option<&Pattern>,
+    size: usize,
+) -> v1::ListRulesResponse {
     let accepted = |rule: &&v1::Rule| {
         let mode = rule.policy.as_ref().map_or(0, |policy| policy.mode);
         let named = rule.key.as_ref().is_some_and(|key| filter.accepts(names(key), mode));

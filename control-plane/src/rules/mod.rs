@@ -17,21 +17,21 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::errors::within;
 use crate::shared::Shared;
-use crate::turn::Turn;
+use crate::turn::ExclusiveWorker;
 
 /// The service.
 pub(crate) struct Rules {
     shared: Arc<Shared>,
     /// For sets that are being read and written.
-    rooms: apply::Rooms,
+    rooms: apply::ApplyQuota,
     /// For predictions.
-    turn: Turn,
+    turn: ExclusiveWorker,
 }
 
 impl Rules {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let rooms = apply::Rooms::new(shared.settings.max_apply_bytes);
-        Self { shared, rooms, turn: Turn::new() }
+        let rooms = apply::ApplyQuota::new(shared.settings.max_apply_bytes);
+        Self { shared, rooms, turn: ExclusiveWorker::new() }
     }
 }
 

@@ -7,28 +7,30 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tonic::Request;
 
-use crate::by_hand::{self, Beside, Outcome, Put};
-use crate::chain::Judged;
-use crate::errors::Error;
-use crate::judgement::{self, Findings, Traffic};
+use crate::by_hand::{self, Effects, SingleWrite, SingleWriteResult};
+use crate::chain::ChainCheck;
+use crate::errors::ApiError;
+use crate::judgement::{self, FindingList, Traffic};
 use crate::limits::Limit;
-use crate::reach::Survey;
-use crate::requests::{Asked, Done, all_or, check_expected, check_options, too_many};
+use crate::reach::ReachSurvey;
+use crate::requests::{CompletedWrite, WriteRequest, all_or, check_expected, check_options, too_many};
 use crate::shared::Shared;
-use crate::table::{Guards, Subject, TableView};
-use crate::written::WrittenRule;
+use crate::table::{GuardTable, ResourceKey, Snapshot};
+use crate::written::NewRule;
 
 pub(super) async fn put(
     shared: &Arc<Shared>,
     request: Request<v1::PutRuleRequest>,
-) -> Result<v1::PutRuleResponse, Error> {
-    let (asked, request) = Asked::read("put", request, |request| request.options.take());
+) -> Result<v1::PutRuleResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("put", request, |request| request.options.take());
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
-    let written = all_or(WrittenRule::read("rule", request.rule), faults)?;
+    let written = all_or(NewRule::read("rule", request.rule), faults)?;
     match by_hand::put(shared, &asked, &written, request.expected_revision).await? {
-        Outcome::Tried(table, beside) => try_out(shared, &table, &written, request.expected_revision, beside),
-        Outcome::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
+        SingleWriteResult::Tried(table, beside) => {
+            try_out(shared, &table, &written, request.expected_revision, beside)
+        }
+        SingleWriteResult::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
     }
 }
 
@@ -36,27 +38,32 @@ pub(super) async fn put(
 pub(super) async fn judge(
     shared: &Arc<Shared>,
     request: v1::JudgeRuleRequest,
-) -> Result<v1::PutRuleResponse, Error> {
-    let written = WrittenRule::read("rule", request.rule)?;
+) -> Result<v1::PutRuleResponse, ApiError> {
+    let written = NewRule::read("rule", request.rule)?;
     let beside = by_hand::judge(shared, &written).await?;
     try_out(shared, &shared.table(), &written, None, beside)
 }
 
-impl Put for WrittenRule {
-    fn subject(&self) -> Subject {
+impl SingleWrite for NewRule {
+    fn subject(&self) -> ResourceKey {
         self.subject()
     }
 
-    fn changes(&self, table: &TableView) -> bool {
+    fn changes(&self, table: &Snapshot) -> bool {
         self.unchanged(table).is_none()
     }
 
-    fn value(&self, table: &TableView, author: &str, at: SystemTime) -> bytes::Bytes {
+    fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
         self.value(table, author, at)
     }
 
     /// A rule that guards do not allow, or that lets a chain send too much, is refused unless it is there already.
-    fn permit(&self, before: &TableView, chain: &Judged, options: &v1::WriteOptions) -> Result<(), Error> {
+    fn permit(
+        &self,
+        before: &Snapshot,
+        chain: &ChainCheck,
+        options: &v1::WriteOptions,
+    ) -> Result<(), ApiError> {
         if self.unchanged(before).is_some() {
             return Ok(());
         }
@@ -66,15 +73,15 @@ impl Put for WrittenRule {
         for refused in refusals.into_iter().filter_map(Result::err) {
             faults.nest("", refused);
         }
-        faults.or(()).map_err(|refused| Error::at("rule", refused))
+        faults.or(()).map_err(|refused| ApiError::at("rule", refused))
     }
 }
 
 fn response(
     shared: &Shared,
-    written: &WrittenRule,
-    Done { committed, after: table, .. }: &Done,
-    mut beside: Beside,
+    written: &NewRule,
+    CompletedWrite { committed, after: table, .. }: &CompletedWrite,
+    mut beside: Effects,
 ) -> v1::PutRuleResponse {
     let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
     let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
@@ -96,11 +103,11 @@ fn response(
 /// What a put would answer.
 fn try_out(
     shared: &Shared,
-    table: &TableView,
-    written: &WrittenRule,
+    table: &Snapshot,
+    written: &NewRule,
     expected: Option<u64>,
-    mut beside: Beside,
-) -> Result<v1::PutRuleResponse, Error> {
+    mut beside: Effects,
+) -> Result<v1::PutRuleResponse, ApiError> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
     let limit = shared.settings.max_rules;
@@ -124,13 +131,13 @@ fn try_out(
 /// Whom the rule concerns, and what deserves a look.
 fn found(
     shared: &Shared,
-    guards: &Guards,
-    written: &WrittenRule,
-    beside: Beside,
+    guards: &GuardTable,
+    written: &NewRule,
+    beside: Effects,
 ) -> (v1::RuleReach, Vec<v1::Finding>) {
-    let reach = Survey::of(shared).reach(&written.rule);
+    let reach = ReachSurvey::of(shared).reach(&written.rule);
     let of_rule = judgement::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
     let beside = beside.findings(&written.subject());
-    let findings = Findings::all(beside.chain(of_rule));
+    let findings = FindingList::all(beside.chain(of_rule));
     (reach, findings)
 }

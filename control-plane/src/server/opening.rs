@@ -12,21 +12,24 @@ use tokio::time::{sleep, timeout};
 use super::StartError;
 use crate::follow::LOAD_WITHIN;
 use crate::metrics::Metrics;
-use crate::settings::{Settings, StoreUrl};
+use crate::settings::{ServerConfig, StoreUrl};
 use crate::store::{self, OpenError, Store};
-use crate::table::TableView;
-use crate::tls::Keychain;
+use crate::table::Snapshot;
+use crate::tls::TlsReloader;
 
 const LOCK_TRIES: u32 = 5;
 const LOCK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 /// What TLS begins with, if there is to be any; nothing unguarded may be open to others.
-pub(super) fn keychain(settings: &Settings, metrics: &Metrics) -> Result<Option<Arc<Keychain>>, StartError> {
+pub(super) fn keychain(
+    settings: &ServerConfig,
+    metrics: &Metrics,
+) -> Result<Option<Arc<TlsReloader>>, StartError> {
     let open_doors = settings.open_doors();
     if !settings.allow_insecure && !open_doors.is_empty() {
         return Err(StartError::Insecure(open_doors));
     }
-    let tls = settings.tls.clone().map(|tls| Keychain::open(tls, metrics.clone()).map(Arc::new));
+    let tls = settings.tls.clone().map(|tls| TlsReloader::open(tls, metrics.clone()).map(Arc::new));
     tls.transpose().map_err(StartError::Tls)
 }
 
@@ -44,7 +47,7 @@ pub(super) async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAd
 }
 
 /// Opens the store, with the password that the settings have for it.
-pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartError> {
+pub(super) async fn open(settings: &ServerConfig) -> Result<Arc<dyn Store>, StartError> {
     let mut place = settings.store.clone();
     if let StoreUrl::Etcd(etcd) = &mut place
         && settings.etcd_password.is_some()
@@ -68,15 +71,15 @@ pub(super) async fn open(settings: &Settings) -> Result<Arc<dyn Store>, StartErr
 }
 
 /// Reads the store whole.
-pub(super) async fn read(store: &dyn Store, place: &StoreUrl) -> Result<TableView, StartError> {
+pub(super) async fn read(store: &dyn Store, place: &StoreUrl) -> Result<Snapshot, StartError> {
     let unreachable = |reason: String| StartError::StoreUnreachable { store: place.to_string(), reason };
     let read = async {
         store.create().await?;
         store.load().await
     };
     match timeout(LOAD_WITHIN, read).await {
-        Ok(Ok(state)) => Ok(TableView::of(&state)),
-        Ok(Err(store::Error::Damaged { reason })) => Err(StartError::StoreDamaged(reason)),
+        Ok(Ok(state)) => Ok(Snapshot::of(&state)),
+        Ok(Err(store::StoreError::Damaged { reason })) => Err(StartError::StoreDamaged(reason)),
         Ok(Err(error)) => Err(unreachable(error.to_string())),
         Err(_) => Err(unreachable(format!("no answer within {} s", LOAD_WITHIN.as_secs()))),
     }

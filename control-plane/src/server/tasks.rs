@@ -8,60 +8,60 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, ending};
+use crate::access::{Authenticator, ending};
 use crate::delivery::Deliveries;
 use crate::distribution::pace;
-use crate::exposition::Exposition;
-use crate::follow::Follower;
+use crate::exposition::ScrapeCache;
+use crate::follow::StoreWatcher;
 use crate::history::retention;
-use crate::hub::Hub;
+use crate::hub::Sessions;
 use crate::kills::{expiry, held};
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
 use crate::replicas::Peers;
-use crate::settings::Settings;
+use crate::settings::ServerConfig;
 use crate::shared::Shared;
 use crate::standing::KnownStore;
 use crate::stats::Stats;
 use crate::store::Store;
-use crate::table::{GUARDS, KILLS, RULES, TOKENS, TableView};
-use crate::tls::Keychain;
+use crate::table::{GUARDS, KILLS, RULES, Snapshot, TOKENS};
+use crate::tls::TlsReloader;
 use crate::tokens;
-use crate::turn::Turn;
+use crate::turn::ExclusiveWorker;
 use crate::writer::{self, EntryLimit, Writer};
 
 /// The tasks, which end with their names.
 pub(crate) type Tasks = JoinSet<&'static str>;
 
 /// What a server has when it has opened everything.
-pub(crate) struct Opened {
-    pub(crate) settings: Settings,
-    pub(crate) tls: Option<Arc<Keychain>>,
+pub(crate) struct OpenedServer {
+    pub(crate) settings: ServerConfig,
+    pub(crate) tls: Option<Arc<TlsReloader>>,
     pub(crate) metrics: Metrics,
     /// Where other replicas reach this one.
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) view: TableView,
+    pub(crate) view: Snapshot,
 }
 
 #[cfg(test)]
-impl Opened {
+impl OpenedServer {
     /// The inside of a server over this store, without ports.
     pub(crate) async fn over(store: Arc<dyn Store>) -> Self {
         Self {
-            settings: Settings::new(crate::settings::StoreUrl::Sled("unused".into())),
+            settings: ServerConfig::new(crate::settings::StoreUrl::Sled("unused".into())),
             tls: None,
             metrics: Metrics::new(),
             address: "http://127.0.0.1:1".to_owned(),
-            view: TableView::of(&store.load().await.expect("the store is there")),
+            view: Snapshot::of(&store.load().await.expect("the store is there")),
             store,
         }
     }
 }
 
 /// Starts the tasks behind the services.
-pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
-    let Opened { settings, tls, metrics, address, store, view } = opened;
+pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
+    let OpenedServer { settings, tls, metrics, address, store, view } = opened;
     let mut tasks = Tasks::new();
     metrics.table(&view);
     let view = Arc::new(view);
@@ -69,7 +69,7 @@ pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
     let (show, distributed) = watch::channel(view);
     let (look, looks) = mpsc::channel(1);
     let (hold, holds) = mpsc::channel(64);
-    let follower = Follower::new(store.clone(), publish, looks, holds, metrics.clone());
+    let follower = StoreWatcher::new(store.clone(), publish, looks, holds, metrics.clone());
     spawn(&mut tasks, "table", follower.run());
     let found = store;
     let store: Arc<dyn Store> = Arc::new(KnownStore::new(found.clone(), table.clone()));
@@ -82,9 +82,10 @@ pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
         spawn(&mut tasks, "certificate", async move { tls.follow().await });
     }
     let replicas = Peers::new(address, table.borrow().epoch());
-    let hub = Hub::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
+    let hub =
+        Sessions::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
     let shared = Arc::new(Shared {
-        access: Access::new(&settings),
+        access: Authenticator::new(&settings),
         stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
         limiter: Limiter::new(settings.limits.clone(), metrics.clone()),
         settings,
@@ -98,9 +99,9 @@ pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
         hub,
         metrics,
         tls,
-        exposition: Exposition::default(),
-        turn: Turn::new(),
-        counting: Turn::new(),
+        exposition: ScrapeCache::default(),
+        turn: ExclusiveWorker::new(),
+        counting: ExclusiveWorker::new(),
         deliveries: Deliveries::default(),
         replicas,
         stopping: CancellationToken::new(),
@@ -114,7 +115,7 @@ pub(crate) fn start(opened: Opened) -> (Arc<Shared>, Tasks) {
 }
 
 /// How many entries of each kind are written at most.
-fn written(settings: &Settings) -> writer::Settings {
+fn written(settings: &ServerConfig) -> writer::WriterConfig {
     let limit = |prefix: &str, max_entries| EntryLimit { prefix: prefix.to_owned(), max_entries };
     let limits = vec![
         limit(RULES, settings.max_rules),
@@ -122,7 +123,7 @@ fn written(settings: &Settings) -> writer::Settings {
         limit(KILLS, MAX_KILLS),
         limit(TOKENS, settings.max_tokens),
     ];
-    writer::Settings { limits, ..Default::default() }
+    writer::WriterConfig { limits, ..Default::default() }
 }
 
 fn spawn(tasks: &mut Tasks, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {

@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use super::tally::{self, Tally};
-use super::{Counted, Method, Route, Served, Stats};
+use super::tally::{self, SparseCounters};
+use super::{Method, Route, RouteCounters, ServedCounters, Stats};
 
 /// Counts that only grow.
 pub(super) trait Counts: Clone + Default {
@@ -22,13 +22,13 @@ pub(super) trait Counts: Clone + Default {
 
 /// What was told last, and the sum of what was not.
 #[derive(Default)]
-pub(crate) struct Busiest {
-    routes: Rest<Route, Tally>,
-    served: Rest<Method, Served>,
+pub(crate) struct TopRoutes {
+    routes: Rest<Route, SparseCounters>,
+    served: Rest<Method, ServedCounters>,
 }
 
 /// Those told one by one, and the sum of the others since there are any.
-pub(crate) struct Told<T, K> {
+pub(crate) struct TopWithRest<T, K> {
     pub(crate) each: Vec<T>,
     pub(crate) others: Option<K>,
 }
@@ -46,7 +46,7 @@ impl<K, C> Default for Rest<K, C> {
 
 impl<K: Clone + Eq + Hash + Ord, C: Counts> Rest<K, C> {
     /// The busiest of all; the others go into the sum.
-    fn tell(&mut self, mut all: Vec<(K, C)>, most: usize) -> Told<(K, C), C> {
+    fn tell(&mut self, mut all: Vec<(K, C)>, most: usize) -> TopWithRest<(K, C), C> {
         all.sort_by(|(a, x), (b, y)| (Reverse(x.calls()), a).cmp(&(Reverse(y.calls()), b)));
         let others = all.split_off(most.min(all.len()));
         for (key, counts) in &others {
@@ -57,35 +57,40 @@ impl<K: Clone + Eq + Hash + Ord, C: Counts> Rest<K, C> {
             }
         }
         self.last = all.iter().chain(&others).cloned().collect();
-        Told { each: all, others: self.sum.clone() }
+        TopWithRest { each: all, others: self.sum.clone() }
     }
 }
 
-impl Busiest {
+impl TopRoutes {
     /// The routes with the most calls so far, and the sum of the others; never falls.
-    pub(crate) fn routes(&mut self, stats: &Stats, most: usize) -> Told<Counted, Counted> {
-        let all = stats.counted().into_iter().map(|Counted { route, counts }| (route, counts)).collect();
-        let Told { each, others } = self.routes.tell(all, most);
-        let counted = |(route, counts)| Counted { route, counts };
-        let others = others.map(|counts| Counted { route: Route::others(), counts });
-        Told { each: each.into_iter().map(counted).collect(), others }
+    pub(crate) fn routes(&mut self, stats: &Stats, most: usize) -> TopWithRest<RouteCounters, RouteCounters> {
+        let all =
+            stats.counted().into_iter().map(|RouteCounters { route, counts }| (route, counts)).collect();
+        let TopWithRest { each, others } = self.routes.tell(all, most);
+        let counted = |(route, counts)| RouteCounters { route, counts };
+        let others = others.map(|counts| RouteCounters { route: Route::others(), counts });
+        TopWithRest { each: each.into_iter().map(counted).collect(), others }
     }
 
     /// The served methods with the most requests so far, and the sum of the others; never falls.
-    pub(crate) fn served(&mut self, stats: &Stats, most: usize) -> Told<(Method, Served), Served> {
+    pub(crate) fn served(
+        &mut self,
+        stats: &Stats,
+        most: usize,
+    ) -> TopWithRest<(Method, ServedCounters), ServedCounters> {
         let all = stats.served().into_iter().map(|(service, method, served)| ((service, method), served));
         self.served.tell(all.collect(), most)
     }
 }
 
-impl<T, K> Told<T, K> {
+impl<T, K> TopWithRest<T, K> {
     /// What each of those is that are told one by one.
     pub(crate) fn names<'a, N: Eq + Hash>(&'a self, name: impl Fn(&'a T) -> N) -> HashSet<N> {
         self.each.iter().map(name).collect()
     }
 }
 
-impl Counts for Tally {
+impl Counts for SparseCounters {
     fn calls(&self) -> u64 {
         self.count(tally::CALLS)
     }
@@ -99,7 +104,7 @@ impl Counts for Tally {
     }
 }
 
-impl Counts for Served {
+impl Counts for ServedCounters {
     fn calls(&self) -> u64 {
         let Self { first_sends, damper_repeats, grpc_repeats, envoy_repeats, .. } = self;
         [damper_repeats, grpc_repeats, envoy_repeats]
@@ -120,15 +125,15 @@ impl Counts for Served {
 mod tests {
     use super::*;
 
-    fn tally(calls: u64) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(calls: u64) -> SparseCounters {
+        let mut tally = SparseCounters::default();
         tally.add(tally::CALLS, calls);
         tally
     }
 
     #[test]
     fn what_is_told_and_what_is_not_grow_as_all_of_it_does() {
-        let mut rest = Rest::<&str, Tally>::default();
+        let mut rest = Rest::<&str, SparseCounters>::default();
         let mut tell = |all: &[(&'static str, u64)]| {
             let told = rest.tell(all.iter().map(|(key, calls)| (*key, tally(*calls))).collect(), 2);
             let each: Vec<_> = told.each.iter().map(|(key, counts)| (*key, counts.calls())).collect();

@@ -13,33 +13,33 @@ use super::past::{KEPT, SPAN};
 use super::share::Shares;
 use super::window::{MAX_LAG, REACH};
 use super::{LONG_AGO, MAX_INSTANCES, Stats};
-use crate::hub::Session;
+use crate::hub::ClientSession;
 
 /// The most callers of which is known when they were connected.
 const MAX_CALLERS: usize = 50_000;
 
 /// A service and its cluster.
-pub(super) type Caller = (Arc<str>, Arc<str>);
+pub(super) type CallerService = (Arc<str>, Arc<str>);
 
 /// The times in which processes were connected, of every caller and of all together.
 #[derive(Debug, Default)]
-pub(super) struct Hearing {
-    all: Heard,
-    callers: HashMap<Caller, Heard>,
+pub(super) struct ReportCoverage {
+    all: CoveredSpans,
+    callers: HashMap<CallerService, CoveredSpans>,
     /// By service.
     callers_of: Shares,
 }
 
 /// Times in order, with more than a span between them; the last one is open while a process is connected.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct CoveredSpans {
     processes: usize,
     times: Vec<(Duration, Duration)>,
 }
 
 impl Stats {
     /// A process opened a stream.
-    pub(crate) fn connected(&self, session: &Session) {
+    pub(crate) fn connected(&self, session: &ClientSession) {
         let now = self.now();
         let books = &mut *self.books();
         books.tidy(now);
@@ -59,7 +59,7 @@ impl Stats {
     }
 
     /// A stream of a process ended.
-    pub(crate) fn disconnected(&self, session: &Session) {
+    pub(crate) fn disconnected(&self, session: &ClientSession) {
         let now = self.now();
         let books = &mut *self.books();
         if let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) {
@@ -74,13 +74,13 @@ impl Stats {
     }
 }
 
-fn caller(session: &Session) -> Caller {
+fn caller(session: &ClientSession) -> CallerService {
     (session.class.service.as_str().into(), session.class.cluster.as_str().into())
 }
 
-impl Hearing {
+impl ReportCoverage {
     /// A process is connected.
-    fn opened(&mut self, caller: Caller, now: Duration) {
+    fn opened(&mut self, caller: CallerService, now: Duration) {
         self.all.opened(now);
         if let Some(heard) = self.callers.get_mut(&caller) {
             heard.opened(now);
@@ -91,7 +91,7 @@ impl Hearing {
     }
 
     /// A process is gone.
-    fn closed(&mut self, caller: &Caller, now: Duration) {
+    fn closed(&mut self, caller: &CallerService, now: Duration) {
         self.all.closed(now);
         if let Some(heard) = self.callers.get_mut(caller) {
             heard.closed(now);
@@ -99,7 +99,7 @@ impl Hearing {
     }
 
     /// A process that is connected told what it did since then; what was before these statistics began is not theirs.
-    pub(super) fn told(&mut self, caller: &Caller, from: Duration, now: Duration) {
+    pub(super) fn told(&mut self, caller: &CallerService, from: Duration, now: Duration) {
         let from = from.max(now.saturating_sub(REACH)).max(LONG_AGO);
         self.all.told(from);
         if let Some(heard) = self.callers.get_mut(caller) {
@@ -116,17 +116,17 @@ impl Hearing {
     }
 
     /// All callers together.
-    pub(super) fn of_all(&self) -> &Heard {
+    pub(super) fn of_all(&self) -> &CoveredSpans {
         &self.all
     }
 
     /// One caller; none of whom nothing is known.
-    pub(super) fn of(&self, caller: &Caller) -> Option<&Heard> {
+    pub(super) fn of(&self, caller: &CallerService) -> Option<&CoveredSpans> {
         self.callers.get(caller)
     }
 }
 
-impl Heard {
+impl CoveredSpans {
     fn opened(&mut self, now: Duration) {
         self.processes += 1;
         if self.processes > 1 {

@@ -8,10 +8,10 @@ use damper_core::{Code, Ending, Fate};
 use damper_proto::v1;
 
 use super::endpoints::Endpoints;
-use super::origin::{Origin, Origins};
-use super::tally::{self, Tally};
-use super::{Route, Served};
-use crate::hub::Session;
+use super::origin::{ReportOrigin, RestartTracker};
+use super::tally::{self, SparseCounters};
+use super::{Route, ServedCounters};
+use crate::hub::ClientSession;
 
 /// A long report comes in parts, one right after the other.
 const SAME_REPORT_WITHIN: Duration = Duration::from_millis(200);
@@ -25,7 +25,7 @@ pub(super) struct InstanceId {
 }
 
 impl InstanceId {
-    pub(super) fn of(session: &Session) -> Self {
+    pub(super) fn of(session: &ClientSession) -> Self {
         Self {
             service: session.class.service.clone(),
             cluster: session.class.cluster.clone(),
@@ -37,20 +37,20 @@ impl InstanceId {
 /// What is counted of one route: always totals, or always what came on top of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
-    pub(super) counts: Tally,
+    pub(super) counts: SparseCounters,
     /// Calls, by bucket of their latency.
-    pub(super) latency: Tally,
+    pub(super) latency: SparseCounters,
 }
 
 /// A route as one process last reported it.
 #[derive(Debug)]
-pub(super) struct Reported {
+pub(super) struct LastReport {
     pub(super) totals: Totals,
     /// Where the rule's gates stand; none where the route has no rule.
     pub(super) state: Option<v1::RouteState>,
 }
 
-impl Reported {
+impl LastReport {
     /// How many bytes it takes in the process's map, names aside: all processes of a route share those.
     pub(super) fn bytes(&self) -> usize {
         size_of::<(Route, Self)>() + self.totals.counts.bytes() + self.totals.latency.bytes()
@@ -58,12 +58,13 @@ impl Reported {
 }
 
 /// How many bytes a served method takes in the process's map.
-pub(super) const SERVED_BYTES: usize = size_of::<(Arc<str>, Served)>();
+pub(super) const SERVED_BYTES: usize = size_of::<(Arc<str>, ServedCounters)>();
 
 impl Totals {
     /// Reads a report; answers also how many of its parts could not be read.
     pub(super) fn read(part: &v1::RouteReport) -> (Self, u64) {
-        let (mut counts, mut latency, mut unknown) = (Tally::default(), Tally::default(), 0);
+        let (mut counts, mut latency, mut unknown) =
+            (SparseCounters::default(), SparseCounters::default(), 0);
         counts.add(tally::CALLS, part.calls);
         counts.add(tally::ATTEMPTS, part.attempts);
         counts.add(tally::RETRIES, part.retries);
@@ -101,9 +102,9 @@ impl Totals {
 /// One process.
 #[derive(Debug)]
 pub(super) struct Instance {
-    routes: HashMap<Route, Reported>,
+    routes: HashMap<Route, LastReport>,
     /// What it serves, by method.
-    served: HashMap<Arc<str>, Served>,
+    served: HashMap<Arc<str>, ServedCounters>,
     endpoints: Endpoints,
     /// The names shared by its routes.
     caller: Option<(Arc<str>, Arc<str>)>,
@@ -115,7 +116,7 @@ pub(super) struct Instance {
     fresh: bool,
     last_report: Option<Duration>,
     report_before: Option<Duration>,
-    origins: Origins,
+    origins: RestartTracker,
 }
 
 impl Instance {
@@ -132,7 +133,7 @@ impl Instance {
             fresh,
             last_report: None,
             report_before: None,
-            origins: Origins::default(),
+            origins: RestartTracker::default(),
         }
     }
 
@@ -170,11 +171,11 @@ impl Instance {
         self.last_report
     }
 
-    pub(super) fn routes(&self) -> impl Iterator<Item = (&Route, &Reported)> {
+    pub(super) fn routes(&self) -> impl Iterator<Item = (&Route, &LastReport)> {
         self.routes.iter()
     }
 
-    pub(super) fn route(&self, route: &Route) -> Option<&Reported> {
+    pub(super) fn route(&self, route: &Route) -> Option<&LastReport> {
         self.routes.get(route)
     }
 
@@ -182,7 +183,7 @@ impl Instance {
         self.served.keys()
     }
 
-    pub(super) fn served_mut(&mut self) -> &mut HashMap<Arc<str>, Served> {
+    pub(super) fn served_mut(&mut self) -> &mut HashMap<Arc<str>, ServedCounters> {
         &mut self.served
     }
 
@@ -199,13 +200,13 @@ impl Instance {
         self.caller.as_ref().map(|(service, _)| service)
     }
 
-    pub(super) fn caller(&mut self, session: &Session) -> (Arc<str>, Arc<str>) {
+    pub(super) fn caller(&mut self, session: &ClientSession) -> (Arc<str>, Arc<str>) {
         let names = || (session.class.service.as_str().into(), session.class.cluster.as_str().into());
         self.caller.get_or_insert_with(names).clone()
     }
 
     /// Whose report it is whose counters began at this time.
-    pub(super) fn origin(&self, now: Duration, start: Option<Duration>) -> Origin {
+    pub(super) fn origin(&self, now: Duration, start: Option<Duration>) -> ReportOrigin {
         self.origins.of(now, start)
     }
 
@@ -220,9 +221,9 @@ impl Instance {
         &self,
         now: Duration,
         start: Option<Duration>,
-        origin: Origin,
+        origin: ReportOrigin,
     ) -> Option<Duration> {
-        if origin == Origin::Next {
+        if origin == ReportOrigin::Next {
             return start;
         }
         let last = if self.continues(now) { self.report_before } else { self.last_report };
@@ -240,7 +241,7 @@ impl Instance {
 
     /// Moves a route on to what is reported of it; answers what that adds. Totals that fell are those of a
     /// process that began anew.
-    pub(super) fn advance(&mut self, route: &Route, reported: Reported, countable: bool) -> Option<Totals> {
+    pub(super) fn advance(&mut self, route: &Route, reported: LastReport, countable: bool) -> Option<Totals> {
         let totals = &reported.totals;
         let added = match self.routes.get(route) {
             Some(before) if totals.counts.covers(&before.totals.counts) => Some(totals.since(&before.totals)),
@@ -272,16 +273,22 @@ impl Instance {
 
     /// How many bytes its totals take.
     pub(super) fn bytes(&self) -> usize {
-        let routes: usize = self.routes.values().map(Reported::bytes).sum();
+        let routes: usize = self.routes.values().map(LastReport::bytes).sum();
         routes + self.served.len() * SERVED_BYTES + self.endpoints.bytes()
     }
 
     /// Notes a report and whether totals in it fell.
-    pub(super) fn reported(&mut self, now: Duration, start: Option<Duration>, origin: Origin, fell: bool) {
+    pub(super) fn reported(
+        &mut self,
+        now: Duration,
+        start: Option<Duration>,
+        origin: ReportOrigin,
+        fell: bool,
+    ) {
         if !self.origins.note(now, start, origin, fell) {
             return;
         }
-        if origin == Origin::Next {
+        if origin == ReportOrigin::Next {
             self.report_before = start;
         } else if !self.continues(now) {
             self.report_before = self.last_report;

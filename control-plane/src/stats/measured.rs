@@ -6,9 +6,9 @@ use std::time::Duration;
 use damper_core::{Code, Pattern, Ratio, latency};
 
 use super::instance::{Instance, InstanceId};
-use super::tally::{self, COUNTERS, Tally};
-use super::window::Sums;
-use super::{Over, Route, RouteBook, Stats};
+use super::tally::{self, COUNTERS, SparseCounters};
+use super::window::WindowSums;
+use super::{RateWindow, Route, RouteRecord, Stats};
 
 /// From so many calls on the last minute says enough by itself.
 const ENOUGH_CALLS: u64 = 1000;
@@ -17,7 +17,7 @@ const PART: usize = 16;
 
 /// All routes of a pattern together.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Measured {
+pub(crate) struct PatternTotals {
     pub(crate) routes: usize,
     /// Calls whose latency is known.
     pub(crate) calls: u64,
@@ -27,8 +27,8 @@ pub(crate) struct Measured {
     pub(crate) lately: bool,
 }
 
-impl Measured {
-    fn with_latency(self, of: &Tally) -> Self {
+impl PatternTotals {
+    fn with_latency(self, of: &SparseCounters) -> Self {
         let latency = of.iter().map(|(bucket, n)| (usize::from(bucket), n)).collect();
         Self { calls: sum(of), latency, ..self }
     }
@@ -57,7 +57,7 @@ impl Measured {
 }
 
 #[cfg(test)]
-impl Measured {
+impl PatternTotals {
     /// Calls of one route that took so long.
     pub(crate) fn drawn(calls: &[(Duration, u64)]) -> Self {
         let latency = calls.iter().map(|(took, n)| (latency::bucket_of(*took), *n)).collect();
@@ -69,12 +69,12 @@ impl Measured {
 impl Stats {
     /// What the routes of a pattern measured: in the last minute where that is enough, else since their processes
     /// started. Reports are taken between its parts.
-    pub(crate) fn measured(&self, pattern: &Pattern) -> Measured {
+    pub(crate) fn measured(&self, pattern: &Pattern) -> PatternTotals {
         self.measured_in_parts(pattern, std::thread::yield_now)
     }
 
-    pub(super) fn measured_in_parts(&self, pattern: &Pattern, mut between: impl FnMut()) -> Measured {
-        let matches = |book: &RouteBook| book.key.as_ref().is_some_and(|key| pattern.matches(key));
+    pub(super) fn measured_in_parts(&self, pattern: &Pattern, mut between: impl FnMut()) -> PatternTotals {
+        let matches = |book: &RouteRecord| book.key.as_ref().is_some_and(|key| pattern.matches(key));
         let books = self.books();
         let routes = books.routes.iter().filter(|(_, book)| matches(book));
         let routes: Vec<Route> = routes.map(|(route, _)| route.clone()).collect();
@@ -86,23 +86,28 @@ impl Stats {
         }
         let (counts, all) = self.measured_ever(&routes.into_iter().collect(), &mut between);
         let codes = Code::ALL.map(|code| (code, counts.count(tally::code(code)))).into();
-        Measured { lately: false, codes, ..lately }.with_latency(&all)
+        PatternTotals { lately: false, codes, ..lately }.with_latency(&all)
     }
 
     /// Of the last minute, with the latency apart.
-    fn measured_lately(&self, routes: &[Route], between: &mut impl FnMut()) -> (Measured, Tally) {
-        let (now, mut minute) = (self.now(), Tally::default());
-        let mut lately = Measured { lately: true, routes: routes.len(), ..Measured::default() };
+    fn measured_lately(
+        &self,
+        routes: &[Route],
+        between: &mut impl FnMut(),
+    ) -> (PatternTotals, SparseCounters) {
+        let (now, mut minute) = (self.now(), SparseCounters::default());
+        let mut lately = PatternTotals { lately: true, routes: routes.len(), ..PatternTotals::default() };
         for part in routes.chunks(PART) {
             let books = self.books();
             for book in part.iter().filter_map(|route| books.routes.get(route)) {
-                let (sums, _): (Sums<COUNTERS>, f64) = book.window.sums(now, Over::Minute.length());
+                let (sums, _): (WindowSums<COUNTERS>, f64) =
+                    book.window.sums(now, RateWindow::Minute.length());
                 for code in Code::ALL {
                     let part = sums.of(tally::code(code)).round() as u64;
                     let count = lately.codes.entry(code).or_default();
                     *count = count.saturating_add(part);
                 }
-                for (bucket, n) in book.window.latency(now, Over::Minute.length()) {
+                for (bucket, n) in book.window.latency(now, RateWindow::Minute.length()) {
                     minute.add(u8::try_from(bucket).unwrap_or(u8::MAX), n);
                 }
             }
@@ -113,8 +118,12 @@ impl Stats {
     }
 
     /// Counts and latency since the processes started.
-    fn measured_ever(&self, routes: &HashSet<Route>, between: &mut impl FnMut()) -> (Tally, Tally) {
-        let (mut counts, mut latency) = (Tally::default(), Tally::default());
+    fn measured_ever(
+        &self,
+        routes: &HashSet<Route>,
+        between: &mut impl FnMut(),
+    ) -> (SparseCounters, SparseCounters) {
+        let (mut counts, mut latency) = (SparseCounters::default(), SparseCounters::default());
         let processes: Vec<InstanceId> = self.books().instances.keys().cloned().collect();
         for part in processes.chunks(PART) {
             let books = self.books();
@@ -131,6 +140,6 @@ impl Stats {
     }
 }
 
-fn sum(tally: &Tally) -> u64 {
+fn sum(tally: &SparseCounters) -> u64 {
     tally.iter().map(|(_, n)| n).fold(0, u64::saturating_add)
 }

@@ -34,24 +34,24 @@ use damper_proto::{convert, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) use self::busiest::{Busiest, Told};
+pub(crate) use self::busiest::{TopRoutes, TopWithRest};
 use self::failures::Failures;
-use self::heard::Hearing;
+use self::heard::ReportCoverage;
 use self::instance::{Instance, InstanceId};
-pub(crate) use self::measured::Measured;
-use self::origin::Origin;
-pub(crate) use self::over::Over;
-use self::past::Past;
-use self::rows::Memo;
-pub(crate) use self::rows::{ENOUGH_CALLS, Row, WHOLE_COVERAGE};
-pub(crate) use self::served::{Method, Served};
+pub(crate) use self::measured::PatternTotals;
+use self::origin::ReportOrigin;
+pub(crate) use self::over::RateWindow;
+use self::past::Timeline;
+use self::rows::SummaryCache;
+pub(crate) use self::rows::{ENOUGH_CALLS, RouteSummary, WHOLE_COVERAGE};
+pub(crate) use self::served::{Method, ServedCounters};
 use self::served::{ServedBooks, ServedReport};
 use self::share::Shares;
 use self::taking::RouteReports;
-use self::tally::Tally;
+use self::tally::SparseCounters;
 use self::window::Window;
-use crate::hub::Session;
-use crate::watching::Pace;
+use crate::hub::ClientSession;
+use crate::watching::ReportSchedule;
 
 /// A process that left keeps its totals this long, in case it comes back.
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
@@ -129,12 +129,12 @@ impl Route {
 }
 
 /// What clients of this server counted of one route; never falls while the route is known.
-pub(crate) struct Counted {
+pub(crate) struct RouteCounters {
     pub(crate) route: Route,
-    counts: Tally,
+    counts: SparseCounters,
 }
 
-impl Counted {
+impl RouteCounters {
     pub(crate) fn calls(&self) -> u64 {
         self.counts.count(tally::CALLS)
     }
@@ -177,19 +177,19 @@ impl Counted {
 pub(crate) struct Stats {
     max_routes: usize,
     max_bytes: usize,
-    pace: watch::Receiver<Pace>,
+    pace: watch::Receiver<ReportSchedule>,
     start: Instant,
-    books: Mutex<Books>,
-    memo: Mutex<HashMap<Over, Memo>>,
+    books: Mutex<StatsState>,
+    memo: Mutex<HashMap<RateWindow, SummaryCache>>,
 }
 
 /// What is known of processes and routes.
 #[derive(Default)]
-struct Books {
+struct StatsState {
     instances: HashMap<InstanceId, Instance>,
-    routes: HashMap<Route, RouteBook>,
+    routes: HashMap<Route, RouteRecord>,
     served: ServedBooks,
-    hearing: Hearing,
+    hearing: ReportCoverage,
     /// Routes, by caller.
     routes_of: Shares,
     /// Bytes of the totals of all processes.
@@ -203,20 +203,20 @@ struct Books {
 }
 
 /// What is known of one route.
-struct RouteBook {
+struct RouteRecord {
     key: Option<Arc<RouteKey>>,
     window: Window,
     /// What the window is counted with.
     window_bytes: usize,
-    past: Past,
+    past: Timeline,
     /// All that clients of this server counted since it first heard of the route; never falls.
-    counted: Tally,
+    counted: SparseCounters,
     failures: Failures,
     active: Duration,
 }
 
 impl Stats {
-    pub(crate) fn new(max_routes: usize, max_bytes: usize, pace: watch::Receiver<Pace>) -> Self {
+    pub(crate) fn new(max_routes: usize, max_bytes: usize, pace: watch::Receiver<ReportSchedule>) -> Self {
         Self {
             max_routes,
             max_bytes,
@@ -232,7 +232,7 @@ impl Stats {
         [TOTALS_PART, WINDOWS_PART, FAILURES_PART].map(|part| self.max_bytes / 8 * part)
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn books(&self) -> MutexGuard<'_, StatsState> {
         self.books.lock().expect("no holder of the lock panics")
     }
 
@@ -243,7 +243,7 @@ impl Stats {
     }
 
     /// Takes a report; answers how many of its parts were left out.
-    pub(crate) fn report(&self, session: &Session, report: &v1::Report) -> u64 {
+    pub(crate) fn report(&self, session: &ClientSession, report: &v1::Report) -> u64 {
         self.report_of(session, report, Duration::ZERO)
     }
 
@@ -251,7 +251,7 @@ impl Stats {
     ///
     /// What comes by a stream that its process has left for another one may be older than what is known already: there
     /// only what rises counts, and nothing that fell is held against the process.
-    pub(crate) fn report_of(&self, session: &Session, report: &v1::Report, age: Duration) -> u64 {
+    pub(crate) fn report_of(&self, session: &ClientSession, report: &v1::Report, age: Duration) -> u64 {
         let now = self.now();
         let at = now.saturating_sub(age.min(OLDEST_REPORT));
         let is_left = session.is_superseded();
@@ -270,7 +270,7 @@ impl Stats {
         instance.note_serves(report.serves);
         let origin = instance.origin(at, start);
         let from = instance.counted_from(at, start, origin);
-        if origin == Origin::Next {
+        if origin == ReportOrigin::Next {
             books.totals_of.give_back(&session.class.service, instance.bytes());
             instance.begin_anew();
         }
@@ -279,8 +279,8 @@ impl Stats {
         if let Some(from) = from {
             books.hearing.told(&caller, from, now);
         }
-        let falls_are_late =
-            matches!(origin, Origin::Same | Origin::Doubtful) || (is_left && origin == Origin::Unknown);
+        let falls_are_late = matches!(origin, ReportOrigin::Same | ReportOrigin::Doubtful)
+            || (is_left && origin == ReportOrigin::Unknown);
         let had = books.totals_of.room(&service, for_totals);
         let (mut room, mut fell) = (had, false);
         let had_for_windows = books.windows_of.room(&service, for_windows);
@@ -346,9 +346,9 @@ impl Stats {
     }
 
     /// Routes, and what clients of this server counted since it first heard of them, for Prometheus.
-    pub(crate) fn counted(&self) -> Vec<Counted> {
+    pub(crate) fn counted(&self) -> Vec<RouteCounters> {
         let books = self.books();
-        let counted = |(route, book): (&Route, &RouteBook)| Counted {
+        let counted = |(route, book): (&Route, &RouteRecord)| RouteCounters {
             route: route.clone(),
             counts: book.counted.clone(),
         };
@@ -356,7 +356,7 @@ impl Stats {
     }
 
     /// What clients of this server serve since it first heard of it, for Prometheus.
-    pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
+    pub(crate) fn served(&self) -> Vec<(Arc<str>, Arc<str>, ServedCounters)> {
         self.books().served()
     }
 
@@ -383,7 +383,7 @@ fn check_callee(service: &str, method: &str, faults: &mut Faults) {
     }
 }
 
-impl Books {
+impl StatsState {
     /// Forgets what has been gone or idle for long.
     fn tidy(&mut self, now: Duration) {
         if now.saturating_sub(self.tidied) < TIDY_EVERY {
@@ -395,7 +395,7 @@ impl Books {
         });
         self.routes.retain(|_, book| now.saturating_sub(book.active) < FORGET_IDLE_AFTER);
         self.routes.values_mut().for_each(|book| book.forget(now));
-        let by_caller = |taken: fn(&RouteBook) -> usize| {
+        let by_caller = |taken: fn(&RouteRecord) -> usize| {
             Shares::of(self.routes.iter().map(|(route, book)| (&route.caller_service, taken(book))))
         };
         self.routes_of = by_caller(|_| 1);

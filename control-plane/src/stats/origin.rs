@@ -20,7 +20,7 @@ const TOLD_FOR: Duration = Duration::from_secs(120);
 
 /// Whose report it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ReportOrigin {
     /// It does not say how long its counters have been counting: totals that fell are a restart's.
     Unknown,
     /// The process whose totals are known.
@@ -33,34 +33,34 @@ pub(super) enum Origin {
 
 /// What is known of the processes behind one name.
 #[derive(Debug, Default)]
-pub(super) struct Origins {
+pub(super) struct RestartTracker {
     start: Option<Duration>,
     last_sound: Option<Duration>,
-    doubt: Option<Doubt>,
+    doubt: Option<SuspectReports>,
     doubts: u32,
     doubted_at: Duration,
 }
 
 /// Reports that no sound one came after.
 #[derive(Debug)]
-struct Doubt {
+struct SuspectReports {
     since: Duration,
     fell: bool,
 }
 
-impl Origins {
+impl RestartTracker {
     /// Whose report it is whose counters began at this time.
-    pub(super) fn of(&self, now: Duration, start: Option<Duration>) -> Origin {
-        let (Some(start), Some(known)) = (start, self.start) else { return Origin::Unknown };
-        let is_believed = |doubt: &Doubt| doubt.fell && doubt.has_lasted(now);
+    pub(super) fn of(&self, now: Duration, start: Option<Duration>) -> ReportOrigin {
+        let (Some(start), Some(known)) = (start, self.start) else { return ReportOrigin::Unknown };
+        let is_believed = |doubt: &SuspectReports| doubt.fell && doubt.has_lasted(now);
         if self.doubt.as_ref().is_some_and(is_believed) {
-            Origin::Next
+            ReportOrigin::Next
         } else if start.abs_diff(known) <= SAME_START_WITHIN {
-            Origin::Same
+            ReportOrigin::Same
         } else if self.last_sound.is_none_or(|last| start + SAME_START_WITHIN >= last) {
-            Origin::Next
+            ReportOrigin::Next
         } else {
-            Origin::Doubtful
+            ReportOrigin::Doubtful
         }
     }
 
@@ -70,14 +70,20 @@ impl Origins {
     }
 
     /// Notes a report, and whether totals in it fell; answers whether it was sound.
-    pub(super) fn note(&mut self, now: Duration, start: Option<Duration>, from: Origin, fell: bool) -> bool {
-        if from == Origin::Doubtful || (from == Origin::Same && fell) {
+    pub(super) fn note(
+        &mut self,
+        now: Duration,
+        start: Option<Duration>,
+        from: ReportOrigin,
+        fell: bool,
+    ) -> bool {
+        if from == ReportOrigin::Doubtful || (from == ReportOrigin::Same && fell) {
             if self.doubt.is_none() {
                 let is_long_ago = now.saturating_sub(self.doubted_at) >= TOLD_FOR;
                 self.doubts = if is_long_ago { 1 } else { self.doubts.saturating_add(1) };
                 self.doubted_at = now;
             }
-            let doubt = self.doubt.get_or_insert(Doubt { since: now, fell });
+            let doubt = self.doubt.get_or_insert(SuspectReports { since: now, fell });
             doubt.fell |= fell;
             // A process that was suspended counts on, and its clock was late for ever after.
             if doubt.fell || !doubt.has_lasted(now) {
@@ -96,7 +102,7 @@ impl Origins {
     }
 }
 
-impl Doubt {
+impl SuspectReports {
     fn has_lasted(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) >= BELIEVED_AFTER
     }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use damper_core::fault::Millis;
 use damper_proto::convert;
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 
 /// A window of rates. Few lengths, so that rows are made once for all who ask for the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Over {
+pub(crate) enum RateWindow {
     /// Of one route only, whose processes report that often while it is watched.
     Second,
     FiveSeconds,
@@ -18,7 +18,7 @@ pub(crate) enum Over {
     Minute,
 }
 
-impl Over {
+impl RateWindow {
     pub(crate) const fn length(self) -> Duration {
         Duration::from_secs(match self {
             Self::Second => 1,
@@ -29,12 +29,12 @@ impl Over {
     }
 
     /// The window of a request about any number of routes.
-    pub(crate) fn read(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, Error> {
+    pub(crate) fn read(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, ApiError> {
         Self::choose(field, wire, &[Self::FiveSeconds, Self::TenSeconds, Self::Minute], "5s, 10s or 60s")
     }
 
     /// The window of a request about one route.
-    pub(crate) fn read_of_one(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, Error> {
+    pub(crate) fn read_of_one(field: &str, wire: Option<prost_types::Duration>) -> Result<Self, ApiError> {
         let all = [Self::Second, Self::FiveSeconds, Self::TenSeconds, Self::Minute];
         Self::choose(field, wire, &all, "1s, 5s, 10s or 60s")
     }
@@ -44,16 +44,16 @@ impl Over {
         wire: Option<prost_types::Duration>,
         from: &[Self],
         names: &str,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ApiError> {
         let Some(wire) = wire else { return Ok(Self::default()) };
-        let said = convert::length(wire).ok_or_else(|| Error::fault(field, format!("is not {names}")))?;
+        let said = convert::length(wire).ok_or_else(|| ApiError::fault(field, format!("is not {names}")))?;
         let found = from.iter().find(|over| over.length() == said).copied();
         found.ok_or_else(|| {
             let hint = match said == Self::Second.length() {
                 true => "; 1s is for the watch of one route",
                 false => "",
             };
-            Error::fault(field, format!("{} is not {names}{hint}", Millis(said)))
+            ApiError::fault(field, format!("{} is not {names}{hint}", Millis(said)))
         })
     }
 

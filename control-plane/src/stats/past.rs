@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime};
 use damper_core::latency;
 use damper_proto::v1;
 
-use super::heard::Heard;
+use super::heard::CoveredSpans;
 use super::rows::lag;
 use super::tally;
-use super::window::{Counts, JOINED, MAX_LAG};
-use super::{Route, RouteBook, Stats};
+use super::window::{CounterDeltas, JOINED, MAX_LAG};
+use super::{Route, RouteRecord, Stats};
 
 /// How long a span is: as long as what a window joins.
 pub(super) const SPAN: Duration = Duration::from_secs(JOINED as u64);
@@ -27,16 +27,16 @@ const SPANS: u32 = (KEPT.as_secs() / SPAN.as_secs()) as u32;
 
 /// The spans of one route that its window does not reach any more and in which anything was counted, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Past(Vec<(Number, Figures)>);
+pub(super) struct Timeline(Vec<(Number, SpanTotals)>);
 
 /// Which span: how many go before it on the clock of the statistics.
 type Number = u32;
 
-type Spans = BTreeMap<Number, Figures>;
+type Spans = BTreeMap<Number, SpanTotals>;
 
 /// How many there were in a span, and how long calls took in microseconds; 0 = no calls.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct SpanTotals {
     calls: f32,
     attempts: f32,
     retries: f32,
@@ -46,11 +46,11 @@ pub(super) struct Figures {
     p99_us: u32,
 }
 
-impl Past {
+impl Timeline {
     /// Keeps the span that begins at a second.
-    pub(super) fn keep(&mut self, start: i64, counts: &Counts, latency: &Counts) {
+    pub(super) fn keep(&mut self, start: i64, counts: &CounterDeltas, latency: &CounterDeltas) {
         self.0.reserve_exact(1);
-        self.0.push((number(start), Figures::of(counts).with_latency(latency)));
+        self.0.push((number(start), SpanTotals::of(counts).with_latency(latency)));
     }
 
     /// Drops what is too old.
@@ -65,7 +65,7 @@ impl Past {
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<(Number, Figures)>()
+        self.0.capacity() * size_of::<(Number, SpanTotals)>()
     }
 }
 
@@ -79,8 +79,8 @@ fn number(second: i64) -> Number {
     Number::try_from(second.div_euclid(JOINED)).unwrap_or(0)
 }
 
-impl Figures {
-    fn of(counts: &Counts) -> Self {
+impl SpanTotals {
+    fn of(counts: &CounterDeltas) -> Self {
         let mut figures = Self::default();
         for (counter, n) in counts.iter() {
             match counter {
@@ -95,7 +95,7 @@ impl Figures {
         figures
     }
 
-    fn with_latency(self, counts: &Counts) -> Self {
+    fn with_latency(self, counts: &CounterDeltas) -> Self {
         // Casts of floats saturate.
         let counts = counts.iter().map(|(bucket, n)| (usize::from(bucket), n as u64));
         let quantile = |share_bp| {
@@ -133,7 +133,7 @@ impl Figures {
     }
 }
 
-impl RouteBook {
+impl RouteRecord {
     /// Moves what the window does not reach any more into the past, and drops what is too old for that.
     pub(super) fn forget(&mut self, now: Duration) {
         let past = &mut self.past;
@@ -145,7 +145,7 @@ impl RouteBook {
     fn add_to(&self, spans: &mut Spans) {
         self.past.0.iter().for_each(|(number, figures)| spans.entry(*number).or_default().add(figures));
         for (start, counts, _) in self.window.slots() {
-            spans.entry(number(start)).or_default().add(&Figures::of(counts));
+            spans.entry(number(start)).or_default().add(&SpanTotals::of(counts));
         }
     }
 
@@ -153,7 +153,7 @@ impl RouteBook {
     fn spans(&self) -> Spans {
         let mut spans = Spans::new();
         self.add_to(&mut spans);
-        let mut latencies: BTreeMap<Number, Counts> = BTreeMap::new();
+        let mut latencies: BTreeMap<Number, CounterDeltas> = BTreeMap::new();
         for (start, _, latency) in self.window.slots() {
             latencies.entry(number(start)).or_default().add_all(latency);
         }
@@ -162,7 +162,7 @@ impl RouteBook {
                 *figures = figures.with_latency(latency);
             }
         }
-        for (number, Figures { p50_us, p99_us, .. }) in &self.past.0 {
+        for (number, SpanTotals { p50_us, p99_us, .. }) in &self.past.0 {
             let figures = spans.entry(*number).or_default();
             (figures.p50_us, figures.p99_us) = (*p50_us, *p99_us);
         }
@@ -190,7 +190,7 @@ impl Stats {
     }
 
     /// The spans that are over and that somebody was heard in.
-    fn past(&self, heard: &Heard, spans: &Spans) -> Vec<v1::Past> {
+    fn past(&self, heard: &CoveredSpans, spans: &Spans) -> Vec<v1::Past> {
         let (now, wall) = (self.now(), SystemTime::now());
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
         let end = at(settled);

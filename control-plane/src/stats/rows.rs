@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use damper_core::latency;
 use damper_proto::v1;
 
-use super::instance::{Instance, Reported};
+use super::instance::{Instance, LastReport};
 use super::served::Method;
-use super::tally::{self, COUNTERS, Tally};
-use super::window::{MAX_LAG, Sums};
-use super::{Books, Over, Route, RouteBook, Stats};
-use crate::table::TableView;
+use super::tally::{self, COUNTERS, SparseCounters};
+use super::window::{MAX_LAG, WindowSums};
+use super::{RateWindow, Route, RouteRecord, Stats, StatsState};
+use crate::table::Snapshot;
 
 /// Rows are shared by all who ask within this time.
 const FRESH_FOR: Duration = Duration::from_millis(200);
@@ -25,25 +25,25 @@ pub(crate) const WHOLE_COVERAGE: f64 = 0.99;
 
 /// One route and its figures.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct RouteSummary {
     pub(crate) route: Route,
     pub(crate) stats: v1::RouteStats,
 }
 
 /// The rows made last.
-pub(super) struct Memo {
+pub(super) struct SummaryCache {
     at: Duration,
-    table: Arc<TableView>,
-    rows: Arc<[Arc<Row>]>,
+    table: Arc<Snapshot>,
+    rows: Arc<[Arc<RouteSummary>]>,
 }
 
 /// What the processes of one route come to.
 #[derive(Default)]
-struct Sources {
+struct GateTotals {
     connected: u32,
     /// Up to when all connected processes have reported.
     reported: Option<Duration>,
-    totals: Tally,
+    totals: SparseCounters,
     /// Those of processes that serve, too.
     serving_calls: u64,
     no_context_calls: u64,
@@ -62,16 +62,16 @@ struct Gates {
 
 /// When and over how long figures are taken.
 #[derive(Clone, Copy)]
-struct Moment {
+struct SampleTime {
     now: Duration,
-    over: Over,
+    over: RateWindow,
     /// Up to here every process that lives has reported.
     settled: Duration,
 }
 
 impl Stats {
     /// All routes in the order of their names, with the rules of this table.
-    pub(crate) fn rows_over(&self, over: Over, table: &Arc<TableView>) -> Arc<[Arc<Row>]> {
+    pub(crate) fn rows_over(&self, over: RateWindow, table: &Arc<Snapshot>) -> Arc<[Arc<RouteSummary>]> {
         let now = self.now();
         let mut memo = self.memo.lock().expect("no holder of the lock panics");
         if let Some(memo) = memo.get(&over)
@@ -81,7 +81,7 @@ impl Stats {
             return memo.rows.clone();
         }
         let rows = self.make(now, over, table);
-        memo.insert(over, Memo { at: now, table: table.clone(), rows: rows.clone() });
+        memo.insert(over, SummaryCache { at: now, table: table.clone(), rows: rows.clone() });
         rows
     }
 
@@ -90,17 +90,17 @@ impl Stats {
     pub(crate) fn row(
         &self,
         route: &Route,
-        over: Over,
+        over: RateWindow,
         watched_for: Duration,
-        table: &TableView,
-    ) -> Option<Row> {
+        table: &Snapshot,
+    ) -> Option<RouteSummary> {
         let now = self.now();
         let (usual, watched) = (lag(self.pace.borrow().kept()), lag(self.pace.borrow().watched()));
         let lag = if watched_for < usual { usual } else { watched };
-        let moment = Moment { now, over, settled: now.saturating_sub(lag) };
+        let moment = SampleTime { now, over, settled: now.saturating_sub(lag) };
         let mut books = self.books();
         books.tidy(now);
-        let mut sources = Sources::default();
+        let mut sources = GateTotals::default();
         for instance in books.instances.values() {
             if let Some(reported) = instance.route(route) {
                 sources.take(instance, reported);
@@ -110,30 +110,30 @@ impl Stats {
         let ends = books.ends_of_served();
         let served = books.served_rates(&method, &ends, moment);
         let stats = books.routes.get(route)?.stats(route, &sources, served, moment, table);
-        Some(Row { route: route.clone(), stats })
+        Some(RouteSummary { route: route.clone(), stats })
     }
 
     /// What services serve, whoever calls them.
-    pub(crate) fn served_rates(&self, over: Over) -> Vec<(Method, v1::ServedRates)> {
+    pub(crate) fn served_rates(&self, over: RateWindow) -> Vec<(Method, v1::ServedRates)> {
         let now = self.now();
         let settled = now.saturating_sub(lag(self.pace.borrow().kept()));
         let books = self.books();
         let ends = books.ends_of_served();
         let rates = |method: &Method| {
-            let rates = books.served_rates(method, &ends, Moment { now, over, settled })?;
+            let rates = books.served_rates(method, &ends, SampleTime { now, over, settled })?;
             Some((method.clone(), rates))
         };
         books.served.methods().filter_map(rates).collect()
     }
 
-    fn make(&self, now: Duration, over: Over, table: &TableView) -> Arc<[Arc<Row>]> {
-        let moment = Moment { now, over, settled: now.saturating_sub(lag(self.pace.borrow().kept())) };
+    fn make(&self, now: Duration, over: RateWindow, table: &Snapshot) -> Arc<[Arc<RouteSummary>]> {
+        let moment = SampleTime { now, over, settled: now.saturating_sub(lag(self.pace.borrow().kept())) };
         let mut books = self.books();
         books.tidy(now);
         let sources = books.sources();
         let ends = books.ends_of_served();
-        let none = Sources::default();
-        let mut rows: Vec<Arc<Row>> = books
+        let none = GateTotals::default();
+        let mut rows: Vec<Arc<RouteSummary>> = books
             .routes
             .iter()
             .map(|(route, book)| {
@@ -141,7 +141,7 @@ impl Stats {
                 let method = (route.callee_service.clone(), route.callee_method.clone());
                 let served = books.served_rates(&method, &ends, moment);
                 let stats = book.stats(route, sources, served, moment, table);
-                Arc::new(Row { route: route.clone(), stats })
+                Arc::new(RouteSummary { route: route.clone(), stats })
             })
             .collect();
         rows.sort_by(|a, b| a.route.cmp(&b.route));
@@ -154,9 +154,9 @@ pub(super) fn lag(interval: Duration) -> Duration {
     (interval.mul_f64(1.25) + Duration::from_secs(1)).min(MAX_LAG)
 }
 
-impl Books {
-    fn sources(&self) -> HashMap<Route, Sources> {
-        let mut all: HashMap<Route, Sources> = HashMap::with_capacity(self.routes.len());
+impl StatsState {
+    fn sources(&self) -> HashMap<Route, GateTotals> {
+        let mut all: HashMap<Route, GateTotals> = HashMap::with_capacity(self.routes.len());
         for instance in self.instances.values() {
             for (route, reported) in instance.routes() {
                 let sources = match all.get_mut(route) {
@@ -187,16 +187,16 @@ impl Books {
         &self,
         method: &Method,
         ends: &HashMap<Method, Duration>,
-        Moment { over, settled, .. }: Moment,
+        SampleTime { over, settled, .. }: SampleTime,
     ) -> Option<v1::ServedRates> {
         let end = ends.get(method).copied().unwrap_or(settled).max(settled);
         self.served.rates(method, end, over.length())
     }
 }
 
-impl Sources {
+impl GateTotals {
     /// Adds what one process says of the route.
-    fn take(&mut self, instance: &Instance, Reported { totals, state }: &Reported) {
+    fn take(&mut self, instance: &Instance, LastReport { totals, state }: &LastReport) {
         self.totals.add_all(&totals.counts);
         if instance.serves() {
             self.serving_calls = self.serving_calls.saturating_add(totals.counts.count(tally::CALLS));
@@ -226,18 +226,18 @@ impl Gates {
     }
 }
 
-impl RouteBook {
+impl RouteRecord {
     /// The figures up to the time when all have reported, but at least to what is settled.
     fn stats(
         &self,
         route: &Route,
-        sources: &Sources,
+        sources: &GateTotals,
         served: Option<v1::ServedRates>,
-        Moment { now, over, settled }: Moment,
-        table: &TableView,
+        SampleTime { now, over, settled }: SampleTime,
+        table: &Snapshot,
     ) -> v1::RouteStats {
         let end = sources.reported.unwrap_or(settled).max(settled);
-        let (sums, seconds): (Sums<COUNTERS>, f64) = self.window.sums(end, over.length());
+        let (sums, seconds): (WindowSums<COUNTERS>, f64) = self.window.sums(end, over.length());
         let latencies = self.window.latency(end, over.length());
         let quantile = |share_bp| {
             let duration = latency::quantile(latencies.iter().copied(), share_bp)?;
@@ -293,15 +293,15 @@ impl RouteBook {
     }
 }
 
-impl RouteBook {
+impl RouteRecord {
     /// True if a kill is in force. It is told from the table and not from the reports, which are seconds behind it;
     /// who does not obey is told with the clients.
-    fn is_killed(&self, table: &TableView) -> bool {
+    fn is_killed(&self, table: &Snapshot) -> bool {
         self.key.as_ref().is_some_and(|key| table.kills().of_route(key, SystemTime::now()).is_some())
     }
 
     /// The kill that stops the route and that figures which begin so long ago can not show yet.
-    fn awaited_kill(&self, table: &TableView, begun: Duration) -> Option<v1::Pattern> {
+    fn awaited_kill(&self, table: &Snapshot, begun: Duration) -> Option<v1::Pattern> {
         let now = SystemTime::now();
         let kill = table.kills().first_of_route(self.key.as_ref()?, now)?;
         (kill.age(now) < begun + KILL_ARRIVES_WITHIN).then(|| kill.kill.pattern().into())
@@ -309,13 +309,13 @@ impl RouteBook {
 
     /// The share of the last minute's calls that belong to a request, where the caller serves requests; else there
     /// is no gap. With few calls in that minute it is that of all calls: one alone says nothing of the next ones.
-    fn coverage(&self, sources: &Sources, end: Duration) -> f64 {
+    fn coverage(&self, sources: &GateTotals, end: Duration) -> f64 {
         let calls = sources.totals.count(tally::CALLS) as f64;
         let serving = sources.serving_calls as f64;
         if serving <= 0.0 {
             return 1.0;
         }
-        let (lately, _): (Sums<COUNTERS>, f64) = self.window.sums(end, Over::Minute.length());
+        let (lately, _): (WindowSums<COUNTERS>, f64) = self.window.sums(end, RateWindow::Minute.length());
         // The window does not tell processes apart; those that do not serve have no calls outside of requests.
         let of_serving = lately.of(tally::CALLS) * serving / calls;
         let (without, of) = if of_serving >= ENOUGH_CALLS {

@@ -12,16 +12,16 @@ use damper_proto::v1;
 
 use super::instance::SERVED_BYTES;
 use super::share::Shares;
-use super::tally::Tally;
-use super::window::{Sums, Window};
-use super::{Books, FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE};
+use super::tally::SparseCounters;
+use super::window::{Window, WindowSums};
+use super::{FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE, StatsState};
 
 /// How many counts there are of one method.
 const COUNTERS: usize = 6;
 
 /// Requests of one method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Served {
+pub(crate) struct ServedCounters {
     pub(crate) first_sends: u64,
     pub(crate) damper_repeats: u64,
     pub(crate) grpc_repeats: u64,
@@ -37,13 +37,13 @@ pub(crate) type Method = (Arc<str>, Arc<str>);
 /// All methods that services serve, by service and method.
 #[derive(Default)]
 pub(super) struct ServedBooks {
-    methods: HashMap<Method, MethodBook>,
+    methods: HashMap<Method, MethodRecord>,
     /// By service.
     methods_of: Shares,
 }
 
-struct MethodBook {
-    sum: Served,
+struct MethodRecord {
+    sum: ServedCounters,
     window: Window,
     active: Duration,
 }
@@ -52,7 +52,7 @@ struct MethodBook {
 pub(super) struct ServedReport<'a> {
     pub(super) service: &'a Arc<str>,
     /// The process's totals, as it last reported them.
-    pub(super) before: &'a mut HashMap<Arc<str>, Served>,
+    pub(super) before: &'a mut HashMap<Arc<str>, ServedCounters>,
     /// How many bytes there are left for the totals of all processes.
     pub(super) room: &'a mut usize,
     /// Totals that fell are out of date, and not those of a process that began anew.
@@ -68,7 +68,7 @@ pub(super) struct ServedReport<'a> {
     pub(super) now: Duration,
 }
 
-impl Served {
+impl ServedCounters {
     fn read(part: &v1::ServedReport) -> Self {
         Self {
             first_sends: part.first_sends,
@@ -134,7 +134,7 @@ impl ServedBooks {
             None if self.methods_of.room(&key.0, limit) == 0 => return false,
             None => {}
         }
-        let totals = Served::read(part);
+        let totals = ServedCounters::read(part);
         let more = match by.before.get(&key.1) {
             // Totals that fell are those of a process that began anew.
             Some(before) => match totals.less(*before) {
@@ -152,7 +152,8 @@ impl ServedBooks {
         };
         by.before.insert(key.1.clone(), totals);
         let from = by.from.unwrap_or(by.at);
-        let new = || MethodBook { sum: Served::default(), window: Window::new(from), active: by.now };
+        let new =
+            || MethodRecord { sum: ServedCounters::default(), window: Window::new(from), active: by.now };
         let methods_of = &mut self.methods_of;
         let book = self.methods.entry(key).or_insert_with_key(|(service, _)| {
             methods_of.take(service, 1);
@@ -163,7 +164,7 @@ impl ServedBooks {
             if by.is_own {
                 book.sum = book.sum.plus(added);
             }
-            book.window.add((from, by.at), by.now, &added.moved(), &Tally::default(), |_, _, _| {});
+            book.window.add((from, by.at), by.now, &added.moved(), &SparseCounters::default(), |_, _, _| {});
         }
         true
     }
@@ -174,7 +175,7 @@ impl ServedBooks {
 
     /// What is served, over a window that ends at the time told for each method.
     pub(super) fn rates(&self, method: &Method, end: Duration, length: Duration) -> Option<v1::ServedRates> {
-        let (sums, seconds): (Sums<COUNTERS>, f64) = self.methods.get(method)?.window.sums(end, length);
+        let (sums, seconds): (WindowSums<COUNTERS>, f64) = self.methods.get(method)?.window.sums(end, length);
         Some(v1::ServedRates {
             first_sends_per_s: sums.of(0) / seconds,
             damper_repeats_per_s: sums.of(1) / seconds,
@@ -192,9 +193,9 @@ impl ServedBooks {
     }
 }
 
-impl Books {
+impl StatsState {
     /// Every method that is served, by service and method.
-    pub(super) fn served(&self) -> Vec<(Arc<str>, Arc<str>, Served)> {
+    pub(super) fn served(&self) -> Vec<(Arc<str>, Arc<str>, ServedCounters)> {
         let methods = &self.served.methods;
         methods.iter().map(|((service, method), book)| (service.clone(), method.clone(), book.sum)).collect()
     }

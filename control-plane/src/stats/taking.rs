@@ -13,17 +13,17 @@ use damper_core::Faults;
 use damper_proto::v1;
 
 use super::failures::Failures;
-use super::instance::{Instance, Reported, Totals};
-use super::past::Past;
+use super::instance::{Instance, LastReport, Totals};
+use super::past::Timeline;
 use super::share::Shares;
 use super::window::Window;
-use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteBook, Tally, check_callee, tally};
+use super::{MAX_ROUTES_PER_INSTANCE, Route, RouteRecord, SparseCounters, check_callee, tally};
 
 /// Whose report it is, and the time that it covers.
 pub(super) struct RouteReports<'a> {
     pub(super) instance: &'a mut Instance,
     pub(super) caller: (Arc<str>, Arc<str>),
-    pub(super) books: &'a mut HashMap<Route, RouteBook>,
+    pub(super) books: &'a mut HashMap<Route, RouteRecord>,
     pub(super) routes_of: &'a mut Shares,
     pub(super) max_routes: usize,
     /// How many bytes there are left for the totals of all processes.
@@ -57,8 +57,8 @@ impl RouteReports<'_> {
             *self.fell = true;
             return 1;
         }
-        let reported = Reported { totals, state: part.state };
-        let space = *self.room + self.instance.route(&route).map_or(0, Reported::bytes);
+        let reported = LastReport { totals, state: part.state };
+        let space = *self.room + self.instance.route(&route).map_or(0, LastReport::bytes);
         let Some(left) = space.checked_sub(reported.bytes()).filter(|_| *self.windows_room > 0) else {
             return 1;
         };
@@ -68,7 +68,7 @@ impl RouteReports<'_> {
         let routes_of = &mut *self.routes_of;
         let book = self.books.entry(route).or_insert_with_key(|route| {
             routes_of.take(&route.caller_service, 1);
-            RouteBook::new(route, between.0, now)
+            RouteRecord::new(route, between.0, now)
         });
         if let Some(added) = added {
             book.add(&added, between, now, self.is_own);
@@ -99,14 +99,14 @@ impl RouteReports<'_> {
     }
 }
 
-impl RouteBook {
+impl RouteRecord {
     fn new(route: &Route, began: Duration, now: Duration) -> Self {
         Self {
             key: route.key().map(Arc::new),
             window: Window::new(began),
             window_bytes: 0,
-            past: Past::default(),
-            counted: Tally::default(),
+            past: Timeline::default(),
+            counted: SparseCounters::default(),
             failures: Failures::default(),
             active: now,
         }

@@ -36,9 +36,9 @@ pub(super) fn code(code: Code) -> u8 {
 
 /// Counts by a small number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally(Vec<(u8, u64)>);
+pub(super) struct SparseCounters(Vec<(u8, u64)>);
 
-impl Tally {
+impl SparseCounters {
     pub(super) fn count(&self, of: u8) -> u64 {
         self.0.binary_search_by_key(&of, |(number, _)| *number).map_or(0, |at| self.0[at].1)
     }
@@ -86,7 +86,7 @@ impl Tally {
 }
 
 /// Every ending that was counted.
-pub(super) fn endings(tally: &Tally) -> impl Iterator<Item = (Ending, u64)> {
+pub(super) fn endings(tally: &SparseCounters) -> impl Iterator<Item = (Ending, u64)> {
     Ending::all().map(|of| (of, tally.count(ending(of)))).filter(|(_, n)| *n > 0)
 }
 
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn differences_leave_out_what_did_not_move_and_see_what_fell() {
         let tally = |counts: &[(u8, u64)]| {
-            let mut tally = Tally::default();
+            let mut tally = SparseCounters::default();
             counts.iter().for_each(|(number, n)| tally.add(*number, *n));
             tally
         };

@@ -7,25 +7,30 @@ use std::time::SystemTime;
 use damper_core::{Fate, Pattern};
 
 use super::*;
-use crate::class::Class;
-use crate::store::{Entry, State};
-use crate::table::{StoredKill, Subject, TableView};
+use crate::class::ClientGroup;
+use crate::store::{Entry, StoreContents};
+use crate::table::{ResourceKey, Snapshot, StoredKill};
 
-fn table() -> Arc<TableView> {
-    Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 0, ..State::default() }))
+fn table() -> Arc<Snapshot> {
+    Arc::new(Snapshot::of(&StoreContents { epoch: "e".to_owned(), revision: 0, ..StoreContents::default() }))
 }
 
-fn session(instance: &str) -> Session {
-    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+fn session(instance: &str) -> ClientSession {
+    let class =
+        ClientGroup { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
-    Session::new(hello, None, class, &table(), false)
+    ClientSession::new(hello, None, class, &table(), false)
 }
 
 const WATCHED: Duration = Duration::from_secs(60);
 
 fn stats() -> Stats {
-    Stats::new(8, 64 << 20, watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1))).1)
+    Stats::new(
+        8,
+        64 << 20,
+        watch::channel(ReportSchedule::new(Duration::from_secs(5), Duration::from_secs(1))).1,
+    )
 }
 
 fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
@@ -44,7 +49,7 @@ fn report(method: &str, calls: u64, attempts: u64, failed: u64) -> v1::Report {
 }
 
 fn only(stats: &Stats) -> v1::RouteStats {
-    let rows = stats.rows_over(Over::default(), &table());
+    let rows = stats.rows_over(RateWindow::default(), &table());
     assert_eq!(rows.len(), 1);
     rows[0].stats.clone()
 }
@@ -171,7 +176,7 @@ async fn what_an_older_process_counted_before_this_server_began_is_no_burst() {
     stats.connected(&one);
     let since = prost_types::Duration::try_from(Duration::from_secs(3600)).ok();
     stats.report(&one, &v1::Report { since, ..report("p.S/M", 36_000, 36_000, 0) });
-    for window in [Over::FiveSeconds, Over::Minute] {
+    for window in [RateWindow::FiveSeconds, RateWindow::Minute] {
         assert!(about(over(&stats, window).calls_per_s, 10.0), "{}", over(&stats, window).calls_per_s);
     }
 }
@@ -188,7 +193,11 @@ async fn what_can_not_be_read_or_kept_is_left_out_and_counted() {
     for n in 0..4 {
         stats.report(&one, &report(&format!("p.S/N{n}"), 1, 1, 0));
     }
-    assert_eq!(stats.rows_over(Over::default(), &table()).len(), 4, "half of the routes is a service's own");
+    assert_eq!(
+        stats.rows_over(RateWindow::default(), &table()).len(),
+        4,
+        "half of the routes is a service's own"
+    );
     assert_eq!(stats.report(&one, &report(OTHER_METHOD, 1, 1, 0)), 1, "full");
 }
 
@@ -202,7 +211,7 @@ async fn a_report_in_parts_is_one_report() {
         tokio::time::advance(Duration::from_millis(1)).await;
         stats.report(&one, &report("p.S/N", n * 50, n * 50, 0));
     }
-    let rows = stats.rows_over(Over::default(), &table());
+    let rows = stats.rows_over(RateWindow::default(), &table());
     assert_eq!(rows.len(), 2);
     assert!(rows.iter().all(|row| about(row.stats.calls_per_s, 10.0)), "{rows:?}");
 }
@@ -214,7 +223,7 @@ fn detailed(calls: u64, change: impl FnOnce(&mut v1::RouteReport)) -> v1::Report
     report
 }
 
-fn over(stats: &Stats, over: Over) -> v1::RouteStats {
+fn over(stats: &Stats, over: RateWindow) -> v1::RouteStats {
     let rows = stats.rows_over(over, &table());
     assert_eq!(rows.len(), 1);
     rows[0].stats.clone()
@@ -233,9 +242,11 @@ async fn each_window_has_the_rate_of_its_own_time() {
             stats.report(&one, &report("p.S/M", calls, calls, 0));
         }
     }
-    for (window, rate) in
-        [(Over::FiveSeconds, 200.0), (Over::TenSeconds, 150.0), (Over::Minute, 2000.0 / 60.0)]
-    {
+    for (window, rate) in [
+        (RateWindow::FiveSeconds, 200.0),
+        (RateWindow::TenSeconds, 150.0),
+        (RateWindow::Minute, 2000.0 / 60.0),
+    ] {
         let row = over(&stats, window);
         assert!(about(row.calls_per_s, rate), "{window:?}: {}", row.calls_per_s);
     }
@@ -251,19 +262,20 @@ async fn a_minute_is_known_although_processes_report_late_and_then_forgotten() {
     }
     pass(6).await;
     assert!(
-        about(over(&stats, Over::Minute).calls_per_s, 20.0),
+        about(over(&stats, RateWindow::Minute).calls_per_s, 20.0),
         "{}",
-        over(&stats, Over::Minute).calls_per_s
+        over(&stats, RateWindow::Minute).calls_per_s
     );
     stats.disconnected(&one);
     pass(75).await;
-    let row = over(&stats, Over::Minute);
+    let row = over(&stats, RateWindow::Minute);
     assert_eq!((row.calls_per_s, row.p50, row.total_calls), (0.0, None, 6000));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_begins_does_not_take_what_is_not_reported_yet_for_silence() {
-    let (pace, receiver) = watch::channel(Pace::new(Duration::from_secs(5), Duration::from_secs(1)));
+    let (pace, receiver) =
+        watch::channel(ReportSchedule::new(Duration::from_secs(5), Duration::from_secs(1)));
     let (stats, one) = (Stats::new(8, 64 << 20, receiver), session("one"));
     stats.connected(&one);
     for n in 1..=6 {
@@ -271,7 +283,7 @@ async fn a_watch_that_begins_does_not_take_what_is_not_reported_yet_for_silence(
         stats.report(&one, &report("p.S/M", n * 500, n * 500, 0));
     }
     pass(4).await;
-    pace.send_modify(Pace::begin_watching_everything);
+    pace.send_modify(ReportSchedule::begin_watching_everything);
     assert!(about(only(&stats).calls_per_s, 100.0), "{}", only(&stats).calls_per_s);
 }
 
@@ -300,14 +312,14 @@ async fn quantiles_are_those_of_the_window() {
         let truth = Duration::from_millis(ms);
         assert!(found.abs_diff(truth) <= truth / 16, "{found:?}");
     };
-    for window in [Over::FiveSeconds, Over::TenSeconds] {
+    for window in [RateWindow::FiveSeconds, RateWindow::TenSeconds] {
         let row = over(&stats, window);
         near(row.p50, 10);
         near(row.p90, 10);
         near(row.p99, 10);
         near(row.p999, 1000);
     }
-    let minute = over(&stats, Over::Minute);
+    let minute = over(&stats, RateWindow::Minute);
     near(minute.p50, 1000);
 }
 
@@ -327,13 +339,16 @@ async fn a_watched_route_is_told_over_the_last_second() {
             stats.report(session, &report("p.S/M", calls, calls, 0));
         }
     }
-    let route = stats.rows_over(Over::default(), &table())[0].route.clone();
-    let row = stats.row(&route, Over::Second, WATCHED, &table()).unwrap().stats;
+    let route = stats.rows_over(RateWindow::default(), &table())[0].route.clone();
+    let row = stats.row(&route, RateWindow::Second, WATCHED, &table()).unwrap().stats;
     assert!(about(row.calls_per_s, 200.0), "{}", row.calls_per_s);
     assert!(row.p99.is_some());
-    assert!(about(stats.row(&route, Over::TenSeconds, WATCHED, &table()).unwrap().stats.calls_per_s, 38.0));
+    assert!(about(
+        stats.row(&route, RateWindow::TenSeconds, WATCHED, &table()).unwrap().stats.calls_per_s,
+        38.0
+    ));
     let other = Route { callee_service: "other".into(), ..route };
-    assert!(stats.row(&other, Over::Second, WATCHED, &table()).is_none());
+    assert!(stats.row(&other, RateWindow::Second, WATCHED, &table()).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -410,7 +425,7 @@ async fn what_the_callee_serves_stands_with_every_route_to_it() {
         };
         stats.report(&callee, &v1::Report { served: vec![served], ..Default::default() });
     }
-    for window in [Over::FiveSeconds, Over::TenSeconds, Over::Minute] {
+    for window in [RateWindow::FiveSeconds, RateWindow::TenSeconds, RateWindow::Minute] {
         let served = over(&stats, window).served.unwrap();
         let rates = [
             (served.first_sends_per_s, 20.0),
@@ -424,26 +439,29 @@ async fn what_the_callee_serves_stands_with_every_route_to_it() {
     }
 }
 
-fn serving(service: &str, instance: &str) -> Session {
-    let class = Class { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
+fn serving(service: &str, instance: &str) -> ClientSession {
+    let class =
+        ClientGroup { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
-    Session::new(hello, None, class, &table(), false)
+    ClientSession::new(hello, None, class, &table(), false)
 }
 
 #[test]
 fn windows_that_do_not_exist_are_refused_with_those_that_do() {
     let wire = |ms: u64| prost_types::Duration::try_from(Duration::from_millis(ms)).ok();
-    assert_eq!(Over::read("window", None).unwrap(), Over::TenSeconds);
-    assert_eq!(Over::read("window", wire(60_000)).unwrap(), Over::Minute);
-    assert_eq!(Over::read_of_one("window", wire(1_000)).unwrap(), Over::Second);
+    assert_eq!(RateWindow::read("window", None).unwrap(), RateWindow::TenSeconds);
+    assert_eq!(RateWindow::read("window", wire(60_000)).unwrap(), RateWindow::Minute);
+    assert_eq!(RateWindow::read_of_one("window", wire(1_000)).unwrap(), RateWindow::Second);
     for (ms, said) in
         [(1_000, "1s is not 5s, 10s or 60s; 1s is for the watch of one route"), (7, "7ms is not")]
     {
-        let refused = Over::read("window", wire(ms)).unwrap_err().to_string();
+        let refused = RateWindow::read("window", wire(ms)).unwrap_err().to_string();
         assert!(refused.contains(said), "{refused}");
     }
-    assert!(Over::read_of_one("window", Some(prost_types::Duration { seconds: -5, nanos: 0 })).is_err());
+    assert!(
+        RateWindow::read_of_one("window", Some(prost_types::Duration { seconds: -5, nanos: 0 })).is_err()
+    );
 }
 
 /// What one route takes in memory after two minutes of reports.
@@ -455,7 +473,7 @@ fn bytes_of_a_route(fates: u64, buckets: u32, processes: usize) -> usize {
     );
     counts.push((tally::code(Code::Ok), 90));
     counts.push((tally::code(Code::Unavailable), 20));
-    let mut latency = Tally::default();
+    let mut latency = SparseCounters::default();
     (100..100 + buckets).for_each(|bucket| latency.add(u8::try_from(bucket).unwrap(), 3));
     for n in 1..=24_u64 {
         for process in 0..processes as u64 {
@@ -540,8 +558,9 @@ fn largest() -> v1::Report {
 #[tokio::test(start_paused = true)]
 async fn coverage_is_of_the_calls_of_processes_that_serve() {
     let hello = v1::Hello { identity: Some(v1::Identity::default()), ..Default::default() };
-    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
-    let (stats, session) = (stats(), Session::new(hello, None, class, &table(), false));
+    let class =
+        ClientGroup { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+    let (stats, session) = (stats(), ClientSession::new(hello, None, class, &table(), false));
     stats.connected(&session);
     pass(5).await;
     stats.report(&session, &report("p.S/M", 40, 40, 0));
@@ -568,8 +587,8 @@ async fn the_largest_numbers_in_every_field_leave_all_figures_readable() {
             stats.report(session, &v1::Report { since: None, ..largest() });
         }
     }
-    let route = stats.rows_over(Over::default(), &table())[0].route.clone();
-    for window in [Over::Second, Over::FiveSeconds, Over::TenSeconds, Over::Minute] {
+    let route = stats.rows_over(RateWindow::default(), &table())[0].route.clone();
+    for window in [RateWindow::Second, RateWindow::FiveSeconds, RateWindow::TenSeconds, RateWindow::Minute] {
         let row = over(&stats, window);
         let figures = [row.calls_per_s, row.amplification, row.error_share, row.chain_coverage];
         assert!(figures.into_iter().all(|figure| figure.is_finite() && figure >= 0.0), "{row:?}");
@@ -584,7 +603,7 @@ async fn the_largest_numbers_in_every_field_leave_all_figures_readable() {
     assert!(about(share, 1.0 / Code::ALL.len() as f64), "{share}");
     assert_eq!(stats.counted()[0].calls(), u64::MAX);
     assert_eq!(stats.served()[0].2.first_sends, u64::MAX);
-    assert!(stats.served_rates(Over::Minute)[0].1.first_sends_per_s.is_finite());
+    assert!(stats.served_rates(RateWindow::Minute)[0].1.first_sends_per_s.is_finite());
 }
 
 /// A report of a process that began so long ago.
@@ -608,7 +627,7 @@ async fn two_processes_with_one_name_are_told_and_not_counted_again_and_again() 
             stats.report(&two, &aged(newer + n * 5, report("p.S/M", n * 50, n * 50, 0)));
             assert_eq!(!stats.shared_ids().is_empty(), n >= 2, "{n}: once is not enough");
         }
-        let rate = over(&stats, Over::TenSeconds).calls_per_s;
+        let rate = over(&stats, RateWindow::TenSeconds).calls_per_s;
         assert!((9.0..=20.0).contains(&rate), "{rate}");
         assert_eq!(stats.counted()[0].calls(), 1_000_600);
         assert_eq!(stats.shared_ids(), [("shop".to_owned(), "one".to_owned())]);
@@ -633,7 +652,7 @@ async fn a_late_part_of_an_old_stream_adds_nothing() {
         stats.report(&one, &aged(age, report("p.S/M", calls, calls, 0)));
     }
     assert_eq!(stats.counted()[0].calls(), 1100);
-    assert!(about(over(&stats, Over::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
+    assert!(about(over(&stats, RateWindow::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
     assert!(stats.shared_ids().is_empty());
 }
 
@@ -646,7 +665,7 @@ async fn the_next_process_of_a_name_counts_from_zero_over_its_own_time() {
     stats.report(&one, &aged(1000, report("p.S/N", 10_000, 10_000, 0)));
     pass(30).await;
     stats.report(&one, &aged(20, report("p.S/M", 20_000, 20_000, 0)));
-    let rows = stats.rows_over(Over::TenSeconds, &table());
+    let rows = stats.rows_over(RateWindow::TenSeconds, &table());
     let totals: Vec<_> = rows.iter().map(|row| (row.stats.total_calls, row.stats.clients)).collect();
     assert_eq!(totals, [(20_000, 1), (0, 0)], "what the process before had is gone");
     assert!(about(rows[0].stats.calls_per_s, 1000.0), "{}", rows[0].stats.calls_per_s);
@@ -668,7 +687,7 @@ async fn a_process_that_was_suspended_or_whose_clock_is_late_goes_on_counting() 
     }
     assert_eq!(stats.counted()[0].calls(), 1000);
     assert!(stats.shared_ids().is_empty());
-    assert!(about(over(&stats, Over::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
+    assert!(about(over(&stats, RateWindow::TenSeconds).calls_per_s, 10.0), "{}", only(&stats).calls_per_s);
 }
 
 #[tokio::test(start_paused = true)]
@@ -681,7 +700,7 @@ async fn whoever_goes_on_alone_under_a_shared_name_is_believed_in_the_end() {
         pass(5).await;
         stats.report(&one, &aged(500 + n * 5, report("p.S/M", n * 50, n * 50, 0)));
     }
-    assert_eq!(over(&stats, Over::TenSeconds).total_calls, 300);
+    assert_eq!(over(&stats, RateWindow::TenSeconds).total_calls, 300);
     assert_eq!(stats.counted()[0].calls(), 10_300);
 }
 
@@ -720,12 +739,13 @@ async fn totals_take_no_more_memory_than_they_may_whatever_is_reported() {
 }
 
 /// A client of another replica.
-fn mirrored(instance: &str) -> Session {
-    let class = Class { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
+fn mirrored(instance: &str) -> ClientSession {
+    let class =
+        ClientGroup { service: "shop".to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: instance.to_owned(), ..Default::default() };
     let hello = v1::Hello { identity: Some(identity), serves: true, ..Default::default() };
     let told = v1::FollowedClient { number: 7, hello: Some(hello), ..Default::default() };
-    Session::mirrored(told, class, "other".into(), &"e".into(), &table())
+    ClientSession::mirrored(told, class, "other".into(), &"e".into(), &table())
 }
 
 #[tokio::test(start_paused = true)]
@@ -841,10 +861,17 @@ async fn calls_that_did_not_end_well_are_forgotten_with_their_route() {
 }
 
 /// A client of a service.
-fn of_service(service: &str) -> Session {
-    let class = Class { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
+fn of_service(service: &str) -> ClientSession {
+    let class =
+        ClientGroup { service: service.to_owned(), cluster: "default".to_owned(), features: [].into() };
     let identity = v1::Identity { instance: "one".to_owned(), ..Default::default() };
-    Session::new(v1::Hello { identity: Some(identity), ..Default::default() }, None, class, &table(), false)
+    ClientSession::new(
+        v1::Hello { identity: Some(identity), ..Default::default() },
+        None,
+        class,
+        &table(),
+        false,
+    )
 }
 
 #[tokio::test(start_paused = true)]
@@ -864,7 +891,7 @@ async fn a_service_that_takes_all_it_can_leaves_room_for_others() {
     stats.connected(&other);
     pass(5).await;
     assert_eq!(stats.report(&other, &report("p.S/M", 10, 10, 0)), 0);
-    let rows = stats.rows_over(Over::TenSeconds, &table());
+    let rows = stats.rows_over(RateWindow::TenSeconds, &table());
     assert!(rows.iter().any(|row| *row.route.caller_service == *"other"));
 }
 

@@ -10,10 +10,10 @@ use damper_core::Code;
 use damper_proto::v1;
 use prost::Message as _;
 
-use super::instance::{InstanceId, Reported};
-use super::tally::{self, Tally};
-use super::{Books, Route, Served, Stats};
-use crate::hub::Session;
+use super::instance::{InstanceId, LastReport};
+use super::tally::{self, SparseCounters};
+use super::{Route, ServedCounters, Stats, StatsState};
+use crate::hub::ClientSession;
 
 /// The most bytes of one report.
 const REPORT_BYTES: usize = 256 << 10;
@@ -21,7 +21,7 @@ const REPORT_BYTES: usize = 256 << 10;
 impl Stats {
     /// All that the process of a session has counted, as reports, and how old that is. Nothing where it has not
     /// reported yet.
-    pub(crate) fn totals(&self, session: &Session) -> (Vec<v1::Report>, Duration) {
+    pub(crate) fn totals(&self, session: &ClientSession) -> (Vec<v1::Report>, Duration) {
         let now = self.now();
         let (routes, served, endpoints, since, age) = {
             let books = self.books();
@@ -70,14 +70,14 @@ impl Stats {
     }
 }
 
-impl Books {
+impl StatsState {
     /// A process's calls on a route that did not end well.
-    fn failures_of(&self, route: &Route, session: &Session) -> Vec<v1::FailedCall> {
+    fn failures_of(&self, route: &Route, session: &ClientSession) -> Vec<v1::FailedCall> {
         self.routes.get(route).map(|book| book.failures.told_by(&session.instance)).unwrap_or_default()
     }
 }
 
-impl Reported {
+impl LastReport {
     pub(super) fn told(&self, route: &Route) -> v1::RouteReport {
         let counts = &self.totals.counts;
         let fates = tally::endings(counts).map(|(ending, count)| v1::FateCount {
@@ -109,11 +109,11 @@ impl Reported {
     }
 }
 
-fn buckets(latency: &Tally) -> Vec<v1::BucketCount> {
+fn buckets(latency: &SparseCounters) -> Vec<v1::BucketCount> {
     latency.iter().map(|(bucket, count)| v1::BucketCount { bucket: bucket.into(), count }).collect()
 }
 
-impl Served {
+impl ServedCounters {
     pub(super) fn told(&self, method: &Arc<str>) -> v1::ServedReport {
         let Self {
             first_sends,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use damper_core::latency;
 
-use super::tally::Tally;
+use super::tally::SparseCounters;
 
 /// The longest time between the end of the window that is read and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
@@ -34,13 +34,13 @@ pub(super) struct Window {
 struct Slot {
     start: i64,
     length: i64,
-    counts: Counts,
-    latency: Counts,
+    counts: CounterDeltas,
+    latency: CounterDeltas,
 }
 
 /// Counts by their numbers, in order. Parts of a count are possible, because differences are spread.
 #[derive(Debug, Default)]
-pub(super) struct Counts(Vec<Count>);
+pub(super) struct CounterDeltas(Vec<Count>);
 
 /// As bytes, because a pair would take eight instead of five, and there are millions.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +51,9 @@ struct Count {
 
 /// Sums over a window, by the number of the counter.
 #[derive(Clone, Debug)]
-pub(super) struct Sums<const N: usize>([f64; N]);
+pub(super) struct WindowSums<const N: usize>([f64; N]);
 
-impl<const N: usize> Sums<N> {
+impl<const N: usize> WindowSums<N> {
     pub(super) fn of(&self, counter: u8) -> f64 {
         self.0.get(usize::from(counter)).copied().unwrap_or(0.0)
     }
@@ -71,8 +71,8 @@ impl Window {
         (from, to): (Duration, Duration),
         now: Duration,
         counted: &[(u8, u64)],
-        latency: &Tally,
-        left: impl FnMut(i64, &Counts, &Counts),
+        latency: &SparseCounters,
+        left: impl FnMut(i64, &CounterDeltas, &CounterDeltas),
     ) {
         self.began = self.began.min(second(from));
         self.forget(now, left);
@@ -106,7 +106,11 @@ impl Window {
 
     /// Drops what no window reaches any more, and joins what only the longest does. `left` is told what is dropped:
     /// where its ten seconds begin, what was counted in them, and latencies.
-    pub(super) fn forget(&mut self, now: Duration, mut left: impl FnMut(i64, &Counts, &Counts)) {
+    pub(super) fn forget(
+        &mut self,
+        now: Duration,
+        mut left: impl FnMut(i64, &CounterDeltas, &CounterDeltas),
+    ) {
         let now = second(now);
         let is_due = |slot: &Slot| slot.end() <= oldest(now) || unit(slot.start, now).1 != slot.length;
         if !self.slots.iter().any(is_due) {
@@ -140,17 +144,19 @@ impl Window {
         let at = self.slots.partition_point(|slot| slot.start < start);
         if self.slots.get(at).is_none_or(|slot| slot.start != start) {
             self.slots.reserve_exact(1);
-            self.slots
-                .insert(at, Slot { start, length, counts: Counts::default(), latency: Counts::default() });
+            self.slots.insert(
+                at,
+                Slot { start, length, counts: CounterDeltas::default(), latency: CounterDeltas::default() },
+            );
         }
         &mut self.slots[at]
     }
 
     /// The sums of the whole seconds before `end`, and how many seconds they are.
-    pub(super) fn sums<const N: usize>(&self, end: Duration, length: Duration) -> (Sums<N>, f64) {
+    pub(super) fn sums<const N: usize>(&self, end: Duration, length: Duration) -> (WindowSums<N>, f64) {
         let end = second(end);
         let start = end - second(length);
-        let mut sums = Sums([0.0; N]);
+        let mut sums = WindowSums([0.0; N]);
         for slot in &self.slots {
             let share = slot.overlap(start, end) as f64 / slot.length as f64;
             for (number, n) in slot.counts.iter().filter(|_| share > 0.0) {
@@ -181,7 +187,7 @@ impl Window {
     }
 
     /// Its parts in the order of their times: the second in which each begins, what was counted, and latencies.
-    pub(super) fn slots(&self) -> impl Iterator<Item = (i64, &Counts, &Counts)> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = (i64, &CounterDeltas, &CounterDeltas)> {
         self.slots.iter().map(|slot| (slot.start, &slot.counts, &slot.latency))
     }
 
@@ -194,7 +200,7 @@ impl Window {
     }
 }
 
-impl Counts {
+impl CounterDeltas {
     pub(super) fn add_all(&mut self, more: &Self) {
         more.iter().for_each(|(number, n)| self.add(number, n));
     }

@@ -15,10 +15,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
-use self::link::{Failure, Link};
-pub use self::settings::{Settings, Tls};
+use self::link::{EtcdConnection, EtcdFailure};
+pub use self::settings::{EtcdConfig, EtcdTls};
 use super::record::{self, CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, Record, damaged};
-use super::{Change, Error, Identity, MAX_READ_BYTES, OpenError, Position, Presence, State, Store, Watch};
+use super::{
+    Change, Identity, MAX_READ_BYTES, Membership, OpenError, Position, Store, StoreContents, StoreError,
+    Watch,
+};
 
 mod commit;
 mod link;
@@ -44,11 +47,11 @@ const READS: usize = 5;
 /// A store in an etcd cluster.
 #[derive(Clone)]
 pub struct EtcdStore {
-    shared: Arc<Shared>,
+    shared: Arc<EtcdInner>,
 }
 
-struct Shared {
-    link: Link,
+struct EtcdInner {
+    link: EtcdConnection,
     prefix: String,
     /// The epoch this replica works with, from its last load.
     epoch: Mutex<Option<String>>,
@@ -57,7 +60,7 @@ struct Shared {
 }
 
 /// The keys that say where the store is, all read at one etcd revision.
-struct Tip {
+struct HeadKeys {
     epoch: String,
     head: Head,
     compacted: u64,
@@ -72,36 +75,40 @@ struct Tip {
 enum ReadError {
     /// etcd no longer keeps that revision; read again at a newer one.
     Gone,
-    Store(Error),
+    Store(StoreError),
 }
 
-impl From<Error> for ReadError {
-    fn from(error: Error) -> Self {
+impl From<StoreError> for ReadError {
+    fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Failure> for ReadError {
-    fn from(failure: Failure) -> Self {
+impl From<EtcdFailure> for ReadError {
+    fn from(failure: EtcdFailure) -> Self {
         if failure.compacted { Self::Gone } else { Self::Store(failure.unavailable()) }
     }
 }
 
 impl EtcdStore {
     /// Checks the settings and reads the TLS files. etcd itself is contacted by the first request.
-    pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        let link = Link::new(&settings)?;
-        let shared =
-            Shared { link, prefix: settings.prefix, epoch: Mutex::new(None), full: AtomicBool::new(false) };
+    pub fn open(settings: EtcdConfig) -> Result<Self, OpenError> {
+        let link = EtcdConnection::new(&settings)?;
+        let shared = EtcdInner {
+            link,
+            prefix: settings.prefix,
+            epoch: Mutex::new(None),
+            full: AtomicBool::new(false),
+        };
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    fn link(&self) -> &Link {
+    fn link(&self) -> &EtcdConnection {
         &self.shared.link
     }
 
     /// Sends a transaction that writes.
-    async fn write_txn(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
+    async fn write_txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFailure> {
         let answer = self.link().txn(txn).await;
         match &answer {
             Ok(answer) if answer.succeeded() => self.shared.full.store(false, Ordering::Relaxed),
@@ -117,7 +124,7 @@ impl EtcdStore {
     }
 
     /// etcd's key as ours.
-    fn own<'a>(&self, key: &'a [u8]) -> Result<&'a str, Error> {
+    fn own<'a>(&self, key: &'a [u8]) -> Result<&'a str, StoreError> {
         let own = key.strip_prefix(self.shared.prefix.as_bytes()).unwrap_or(key);
         std::str::from_utf8(own).map_err(|_| damaged(format!("the key {:?}", String::from_utf8_lossy(own))))
     }
@@ -147,12 +154,12 @@ impl EtcdStore {
     }
 
     /// Where the store is now, linearizably; `None` if there is no store.
-    async fn tip(&self) -> Result<Option<Tip>, ReadError> {
+    async fn tip(&self) -> Result<Option<HeadKeys>, ReadError> {
         self.tip_and_commit(0).await
     }
 
     /// The same, and which commit made a revision.
-    async fn tip_and_commit(&self, revision: u64) -> Result<Option<Tip>, ReadError> {
+    async fn tip_and_commit(&self, revision: u64) -> Result<Option<HeadKeys>, ReadError> {
         let change = record::change_key(revision);
         let keys = [EPOCH, HEAD, COMPACTED, LINEAGE, &change];
         let txn = Txn::new().and_then(keys.map(|key| self.get(key)));
@@ -170,17 +177,17 @@ impl EtcdStore {
         let lineage = record::lineage(found.get(LINEAGE).map(|value| &**value));
         let commit = found.get(&change).map(|record| record::decode_record(revision, record)).transpose()?;
         let commit = commit.map(|record| record.commit);
-        Ok(Some(Tip { epoch, head: Head::parse(head)?, compacted, lineage, commit, at }))
+        Ok(Some(HeadKeys { epoch, head: Head::parse(head)?, compacted, lineage, commit, at }))
     }
 
     /// Where the store is now, which must be there.
-    async fn tip_there(&self) -> Result<Tip, ReadError> {
-        let missing = || ReadError::Store(Error::Replaced { epoch: String::new() });
+    async fn tip_there(&self) -> Result<HeadKeys, ReadError> {
+        let missing = || ReadError::Store(StoreError::Replaced { epoch: String::new() });
         self.tip().await?.ok_or_else(missing)
     }
 
     /// The values of the keys a transaction has read.
-    fn found(&self, answer: &TxnResponse) -> Result<BTreeMap<String, Bytes>, Error> {
+    fn found(&self, answer: &TxnResponse) -> Result<BTreeMap<String, Bytes>, StoreError> {
         let mut found = BTreeMap::new();
         for response in answer.op_responses() {
             let TxnOpResponse::Get(mut got) = response else { continue };
@@ -200,7 +207,7 @@ impl EtcdStore {
         to: Option<&str>,
         at: i64,
         limit: i64,
-        mut take: impl FnMut(&str, Bytes) -> Result<(), Error>,
+        mut take: impl FnMut(&str, Bytes) -> Result<(), StoreError>,
     ) -> Result<(), ReadError> {
         let end = to.map_or_else(|| end_of(&self.full("")), |to| self.full(to));
         let mut next = Some(self.full(from));
@@ -217,7 +224,7 @@ impl EtcdStore {
         end: &[u8],
         at: i64,
         limit: i64,
-        mut take: impl FnMut(&str, Bytes) -> Result<(), Error>,
+        mut take: impl FnMut(&str, Bytes) -> Result<(), StoreError>,
     ) -> Result<Option<Vec<u8>>, ReadError> {
         let options = GetOptions::new().with_range(end).with_limit(limit).with_revision(at);
         let mut page = self.link().get(&from, &options).await?;
@@ -299,11 +306,11 @@ impl EtcdStore {
         Ok(entries)
     }
 
-    async fn load_once(&self) -> Result<(State, Tip), ReadError> {
+    async fn load_once(&self) -> Result<(StoreContents, HeadKeys), ReadError> {
         let tip = self.tip_there().await?;
         let entries = self.entries_at(tip.at).await?;
         let (epoch, lineage, revision) = (tip.epoch.clone(), tip.lineage.clone(), tip.head.revision);
-        let mut state = State { epoch, revision, commit: 0, lineage, entries };
+        let mut state = StoreContents { epoch, revision, commit: 0, lineage, entries };
         let key = record::change_key(revision);
         self.pages(&key, Some(&format!("{key}\0")), tip.at, 1, |_, value| {
             state.commit = record::decode_record(revision, &value)?.commit;
@@ -319,7 +326,7 @@ impl EtcdStore {
     }
 
     /// The changes `after + 1 ..= upto`; no more when they have so many bytes.
-    async fn changes_within(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, Error> {
+    async fn changes_within(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, StoreError> {
         for _ in 0..READS {
             match self.changes_once(after, upto, room).await {
                 Err(ReadError::Gone) => {}
@@ -332,16 +339,16 @@ impl EtcdStore {
 
     async fn changes_once(&self, after: u64, upto: u64, room: usize) -> Result<Vec<Change>, ReadError> {
         let Some(tip) = self.tip().await? else {
-            return Err(ReadError::Store(Error::Replaced { epoch: String::new() }));
+            return Err(ReadError::Store(StoreError::Replaced { epoch: String::new() }));
         };
         let foreign = self.known_epoch().is_some_and(|known| known != tip.epoch);
         if foreign || tip.head.revision < after {
-            return Err(ReadError::Store(Error::Replaced { epoch: tip.epoch }));
+            return Err(ReadError::Store(StoreError::Replaced { epoch: tip.epoch }));
         }
         let upto = upto.min(tip.head.revision);
         let changes = self.changes_at(after, upto, tip.at, room).await?;
         if changes.is_empty() && after < upto {
-            return Err(ReadError::Store(Error::Compacted { oldest: tip.compacted }));
+            return Err(ReadError::Store(StoreError::Compacted { oldest: tip.compacted }));
         }
         Ok(changes)
     }
@@ -349,25 +356,25 @@ impl EtcdStore {
 
 #[tonic::async_trait]
 impl Store for EtcdStore {
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         let create = Txn::new()
             .when([self.absent(EPOCH), self.absent(HEAD)])
             .and_then([self.put(EPOCH, record::new_epoch()), self.put(HEAD, Head::at(0).text())]);
-        self.link().txn(&create).await.map(|_| ()).map_err(Failure::after_write)
+        self.link().txn(&create).await.map(|_| ()).map_err(EtcdFailure::after_write)
     }
 
-    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
         match self.tip_and_commit(revision).await {
-            Ok(Some(Tip { epoch, head, commit, lineage, .. })) => {
+            Ok(Some(HeadKeys { epoch, head, commit, lineage, .. })) => {
                 Ok(Identity { epoch, revision: head.revision, commit, lineage })
             }
-            Ok(None) => Err(Error::Replaced { epoch: String::new() }),
+            Ok(None) => Err(StoreError::Replaced { epoch: String::new() }),
             Err(ReadError::Gone) => Err(compacted_again()),
             Err(ReadError::Store(error)) => Err(error),
         }
     }
 
-    async fn load(&self) -> Result<State, Error> {
+    async fn load(&self) -> Result<StoreContents, StoreError> {
         for _ in 0..READS {
             match self.load_once().await {
                 Ok((state, tip)) => {
@@ -385,7 +392,7 @@ impl Store for EtcdStore {
         Err(compacted_again())
     }
 
-    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
         record::check(expected_head, changes)?;
         self.write(expected_head, changes).await
     }
@@ -394,11 +401,11 @@ impl Store for EtcdStore {
         watch::open(self.clone(), after.clone())
     }
 
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         self.changes_within(after, upto, MAX_READ_BYTES).await
     }
 
-    async fn compact(&self, revision: u64) -> Result<(), Error> {
+    async fn compact(&self, revision: u64) -> Result<(), StoreError> {
         self.drop_changes(revision).await
     }
 
@@ -406,11 +413,11 @@ impl Store for EtcdStore {
         self.shared.full.load(Ordering::Relaxed)
     }
 
-    fn join(&self, id: &str, value: Bytes) -> Option<Presence> {
+    fn join(&self, id: &str, value: Bytes) -> Option<Membership> {
         Some(presence::join(self.clone(), id, value))
     }
 
-    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError> {
         let epoch = record::new_epoch();
         let tip = self.tip_there().await.map_err(commit::unavailable)?;
         let lineage = record::lineage_text(predecessors, &tip.lineage);
@@ -418,18 +425,18 @@ impl Store for EtcdStore {
             .when([self.equals(EPOCH, current)])
             .and_then([self.put(EPOCH, epoch.as_str()), self.put(LINEAGE, lineage)])
             .or_else([self.get(EPOCH)]);
-        let answer = self.link().txn(&txn).await.map_err(Failure::after_write)?;
+        let answer = self.link().txn(&txn).await.map_err(EtcdFailure::after_write)?;
         if answer.succeeded() {
             return Ok(epoch);
         }
         let found = self.found(&answer)?;
-        let epoch = found.get(EPOCH).ok_or_else(|| Error::Replaced { epoch: String::new() })?;
+        let epoch = found.get(EPOCH).ok_or_else(|| StoreError::Replaced { epoch: String::new() })?;
         Ok(String::from_utf8_lossy(epoch).into_owned())
     }
 }
 
-fn compacted_again() -> Error {
-    Error::Unavailable { reason: "etcd compacted what was being read, again and again".to_owned() }
+fn compacted_again() -> StoreError {
+    StoreError::Unavailable { reason: "etcd compacted what was being read, again and again".to_owned() }
 }
 
 /// The first key after all that begin with `prefix`, which ends in an ASCII byte.

@@ -15,11 +15,11 @@ use super::{Store, etcd, sled};
 
 /// A store's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Location {
+pub enum StoreUrl {
     /// The embedded store in this folder, created when missing.
     Sled(PathBuf),
     /// An etcd cluster.
-    Etcd(etcd::Settings),
+    Etcd(etcd::EtcdConfig),
 }
 
 /// Why a text is not a store's place.
@@ -27,7 +27,7 @@ pub enum Location {
 #[error(
     "store {text:?}: {reason}; expected sled:PATH, etcd://HOST:PORT[,HOST:PORT...][/PREFIX] or etcds://..."
 )]
-pub struct LocationError {
+pub struct StoreUrlError {
     text: String,
     reason: String,
 }
@@ -75,7 +75,7 @@ pub enum OpenError {
     },
 }
 
-impl Location {
+impl StoreUrl {
     /// Opens the store. An embedded store is read from disk now; etcd is first contacted by the first request,
     /// so that a control plane can be started before its etcd.
     pub async fn open(self) -> Result<Arc<dyn Store>, OpenError> {
@@ -86,7 +86,7 @@ impl Location {
     }
 }
 
-impl Location {
+impl StoreUrl {
     /// How others on this machine could read the embedded store, in words; none where they can not. A volume may have
     /// to be shared with a group, so that this is for a warning.
     pub(crate) fn readable_by_others(&self) -> Option<String> {
@@ -127,7 +127,7 @@ fn is_loopback(endpoint: &str) -> bool {
         || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-impl fmt::Display for Location {
+impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sled(path) => write!(f, "sled:{}", path.display()),
@@ -139,11 +139,11 @@ impl fmt::Display for Location {
     }
 }
 
-impl FromStr for Location {
-    type Err = LocationError;
+impl FromStr for StoreUrl {
+    type Err = StoreUrlError;
 
-    fn from_str(text: &str) -> Result<Self, LocationError> {
-        let fail = |reason: String| LocationError { text: text.to_owned(), reason };
+    fn from_str(text: &str) -> Result<Self, StoreUrlError> {
+        let fail = |reason: String| StoreUrlError { text: text.to_owned(), reason };
         if let Some(path) = text.strip_prefix("sled:") {
             if path.is_empty() {
                 return Err(fail("the path is missing".to_owned()));
@@ -154,14 +154,14 @@ impl FromStr for Location {
             return etcd_settings(rest, None).map(Self::Etcd).map_err(fail);
         }
         if let Some(rest) = text.strip_prefix("etcds://") {
-            return etcd_settings(rest, Some(etcd::Tls::default())).map(Self::Etcd).map_err(fail);
+            return etcd_settings(rest, Some(etcd::EtcdTls::default())).map(Self::Etcd).map_err(fail);
         }
         Err(fail("neither sled nor etcd".to_owned()))
     }
 }
 
 /// `[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?NAME=VALUE&...]`
-fn etcd_settings(text: &str, mut tls: Option<etcd::Tls>) -> Result<etcd::Settings, String> {
+fn etcd_settings(text: &str, mut tls: Option<etcd::EtcdTls>) -> Result<etcd::EtcdConfig, String> {
     let (text, query) = text.split_once('?').unwrap_or((text, ""));
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not NAME=VALUE"))?;
@@ -195,7 +195,7 @@ fn etcd_settings(text: &str, mut tls: Option<etcd::Tls>) -> Result<etcd::Setting
             return Err(format!("{endpoint:?} is not HOST:PORT"));
         }
     }
-    Ok(etcd::Settings { endpoints, prefix, user, password: None, tls })
+    Ok(etcd::EtcdConfig { endpoints, prefix, user, password: None, tls })
 }
 
 #[cfg(test)]
@@ -203,13 +203,13 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        text.parse::<Location>().unwrap_err().to_string()
+        text.parse::<StoreUrl>().unwrap_err().to_string()
     }
 
     #[test]
     fn an_etcd_address_names_endpoints_prefix_user_and_tls_files() {
-        let location: Location = "etcds://ann@a:1,[::1]:2/x/y/?ca=/c.pem&domain=etcd.local".parse().unwrap();
-        let Location::Etcd(settings) = location else { panic!("not etcd") };
+        let location: StoreUrl = "etcds://ann@a:1,[::1]:2/x/y/?ca=/c.pem&domain=etcd.local".parse().unwrap();
+        let StoreUrl::Etcd(settings) = location else { panic!("not etcd") };
         assert_eq!(settings.endpoints, ["a:1", "[::1]:2"]);
         assert_eq!(settings.prefix, "/x/y/");
         assert_eq!(settings.user.as_deref(), Some("ann"));
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn etcd_without_tls_on_another_machine_is_told_from_one_on_this() {
         let elsewhere =
-            |text: &str| text.parse::<Location>().unwrap().plaintext_elsewhere().map(str::to_owned);
+            |text: &str| text.parse::<StoreUrl>().unwrap().plaintext_elsewhere().map(str::to_owned);
         for (text, expected) in [
             ("etcd://127.0.0.1:2379,[::1]:2379,localhost:2379", None),
             ("etcd://127.0.0.1:1,10.0.0.1:2", Some("10.0.0.1:2")),
@@ -244,7 +244,7 @@ mod tests {
         };
         open_to_all(folder.path());
         let above = folder.path().join("above");
-        let store = Location::Sled(above.join("store"));
+        let store = StoreUrl::Sled(above.join("store"));
         drop(store.clone().open().await.unwrap());
         for made in [&above, &above.join("store")] {
             assert_eq!(made.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{}", made.display());
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn the_prefix_has_a_default() {
         for text in ["etcd://a:1", "etcd://a:1/", "etcd://a:1//"] {
-            let Location::Etcd(settings) = text.parse().unwrap() else { panic!("not etcd") };
+            let StoreUrl::Etcd(settings) = text.parse().unwrap() else { panic!("not etcd") };
             assert_eq!(settings.prefix, etcd::DEFAULT_PREFIX);
         }
     }

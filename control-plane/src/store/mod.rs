@@ -28,8 +28,8 @@ mod presence;
 mod record;
 pub mod sled;
 
-pub use location::{Location, LocationError, OpenError};
-pub use presence::{Known, LEASE, Presence};
+pub use location::{OpenError, StoreUrl, StoreUrlError};
+pub use presence::{LEASE, Members, Membership};
 
 /// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
 pub const MAX_CHANGES_PER_COMMIT: usize = 64;
@@ -86,7 +86,7 @@ pub struct Identity {
 
 /// Everything in the store at one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct StoreContents {
     /// The identity of the store, drawn when it was created.
     pub epoch: String,
     /// The head revision; 0 in a new store.
@@ -187,11 +187,11 @@ impl fmt::Debug for Edit {
 }
 
 /// What a watch yields: every change after the revision it was opened at, in order, none twice.
-pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, Error>> + Send>>;
+pub type Watch = Pin<Box<dyn Stream<Item = Result<Change, StoreError>> + Send>>;
 
 /// What a store can answer instead of the result.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StoreError {
     /// The head is not where the commit expected it; nothing was written. Read the changes up to `head`, decide again.
     #[error("the store is at revision {head}, not at the expected one")]
     Conflict {
@@ -252,14 +252,14 @@ pub enum Error {
 #[tonic::async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Makes the store where there is none, with a new identity. Nothing else does.
-    async fn create(&self) -> Result<(), Error>;
+    async fn create(&self) -> Result<(), StoreError>;
 
     /// Reads which store this is, linearizably, and which commit made a revision. [`Error::Replaced`] with an empty
     /// epoch if there is no store.
-    async fn identity(&self, revision: u64) -> Result<Identity, Error>;
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError>;
 
     /// Reads everything at one revision, linearizably. [`Error::Replaced`] with an empty epoch if there is no store.
-    async fn load(&self) -> Result<State, Error>;
+    async fn load(&self) -> Result<StoreContents, StoreError>;
 
     /// Writes changes with the revisions `expected_head + 1, + 2, ...`, all or none, if the head is
     /// `expected_head`. Returns once they are durable.
@@ -267,7 +267,7 @@ pub trait Store: Send + Sync + 'static {
     /// An attempt whose outcome is unknown (a timeout) is asked for again before this returns, so that an answer
     /// is certain unless the store stays silent, which is [`Error::Uncertain`]. Fails within 5 s when the store
     /// does not answer, except for a change so large that it is written in parts: there each part has 5 s.
-    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error>;
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError>;
 
     /// Changes after a position, for ever. It reconnects by itself; it ends only with an error from
     /// which the caller must recover by `load`: `Compacted`, `Replaced` or `Damaged`. `Replaced` also if another commit
@@ -277,15 +277,15 @@ pub trait Store: Send + Sync + 'static {
     /// The changes `after + 1 ..= upto` that are still kept, oldest first, read linearizably; `upto` may lie
     /// beyond the head. Those beyond [`MAX_READ_BYTES`] are left out: read on after the last one. [`Error::Compacted`] when there are such changes but none of them is kept, so that an
     /// empty answer means that nothing is newer; [`Error::Replaced`] when the head is behind `after`.
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error>;
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError>;
 
     /// Drops the changes up to and including `revision`, at most up to the head; entries stay.
-    async fn compact(&self, revision: u64) -> Result<(), Error>;
+    async fn compact(&self, revision: u64) -> Result<(), StoreError>;
 
     /// Gives the store a new identity if it still has the epoch `current`, and puts `predecessors` before its lineage:
     /// who knows one of them goes on from this store. Returns the epoch now in force, which is another one if
     /// another writer was faster.
-    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error>;
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError>;
 
     /// Whether its disk has no room for what was written last, or for a small change: only kills and removals are
     /// written then, if anything. May wait for the disk.
@@ -295,7 +295,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes a server known to all who serve from this store, and tells who they are, for as long as the answer is
     /// kept. `value` is what it says of itself. None where a store has one server only.
-    fn join(&self, id: &str, value: Bytes) -> Option<Presence>;
+    fn join(&self, id: &str, value: Bytes) -> Option<Membership>;
 }
 
 /// The newest changes of `after + 1 ..= upto`, of which the last is kept, and after which revision they begin: later than
@@ -304,7 +304,7 @@ pub(crate) async fn latest(
     store: &dyn Store,
     mut after: u64,
     upto: u64,
-) -> Result<(u64, Vec<Change>), Error> {
+) -> Result<(u64, Vec<Change>), StoreError> {
     loop {
         let read = store.changes(after, upto).await?;
         match read.last() {

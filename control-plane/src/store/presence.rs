@@ -20,20 +20,20 @@ pub const LEASE: Duration = Duration::from_secs(10);
 const LEAVE_WITHIN: Duration = Duration::from_millis(1500);
 
 /// Who is there, oneself included: what each said of itself, by its id.
-pub type Known = Arc<BTreeMap<String, Bytes>>;
+pub type Members = Arc<BTreeMap<String, Bytes>>;
 
 /// A place among those who serve from a store; whoever drops it is forgotten when its lease ends.
 #[derive(Debug)]
-pub struct Presence {
-    known: watch::Receiver<Known>,
+pub struct Membership {
+    known: watch::Receiver<Members>,
     leaving: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Presence {
+impl Membership {
     /// The task that keeps the place until it is told to leave, and what it finds out.
     pub(super) fn new(
-        known: watch::Receiver<Known>,
+        known: watch::Receiver<Members>,
         leaving: CancellationToken,
         task: JoinHandle<()>,
     ) -> Self {
@@ -42,7 +42,7 @@ impl Presence {
 
     /// Who is there; empty until the store has answered first.
     #[must_use]
-    pub fn known(&self) -> watch::Receiver<Known> {
+    pub fn known(&self) -> watch::Receiver<Members> {
         self.known.clone()
     }
 
@@ -61,7 +61,7 @@ impl Presence {
     }
 }
 
-impl Drop for Presence {
+impl Drop for Membership {
     fn drop(&mut self) {
         self.task.abort();
     }

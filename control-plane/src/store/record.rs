@@ -22,8 +22,8 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    Change, Edit, Entry, Error, MAX_CHANGE_BYTES, MAX_CHANGES_PER_COMMIT, MAX_KEY_BYTES, MAX_VALUE_BYTES,
-    State,
+    Change, Edit, Entry, MAX_CHANGE_BYTES, MAX_CHANGES_PER_COMMIT, MAX_KEY_BYTES, MAX_VALUE_BYTES,
+    StoreContents, StoreError,
 };
 
 pub(super) const EPOCH: &str = "epoch";
@@ -144,7 +144,7 @@ impl Head {
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Error> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, StoreError> {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let words: Vec<&str> = text.split(' ').collect();
         let parsed = match words[..] {
@@ -163,8 +163,8 @@ impl Head {
     }
 }
 
-pub(super) fn damaged(reason: impl Into<String>) -> Error {
-    Error::Damaged { reason: reason.into() }
+pub(super) fn damaged(reason: impl Into<String>) -> StoreError {
+    StoreError::Damaged { reason: reason.into() }
 }
 
 /// A new store's identity: 128 random bits, hexadecimal.
@@ -223,7 +223,7 @@ pub(super) fn is_entry(key: &str) -> bool {
     !RESERVED.contains(&key.split('/').next().unwrap_or_default())
 }
 
-pub(super) fn number(bytes: &[u8], key: &str) -> Result<u64, Error> {
+pub(super) fn number(bytes: &[u8], key: &str) -> Result<u64, StoreError> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     text.parse().map_err(|_| damaged(format!("{key} is {text:?}, not a number")))
 }
@@ -261,12 +261,12 @@ pub(super) fn encode(change: &Change, commit: u64, inline_bytes: usize) -> Encod
     Encoded { record: record.encode_to_vec().into(), parts }
 }
 
-pub(super) fn decode_record(revision: u64, bytes: &[u8]) -> Result<Record, Error> {
+pub(super) fn decode_record(revision: u64, bytes: &[u8]) -> Result<Record, StoreError> {
     Record::decode(bytes).map_err(|error| damaged(format!("change {revision}: {error}")))
 }
 
 /// The change in a record, whose pieces (none where it is whole) are given in order.
-pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> Result<Change, Error> {
+pub(super) fn decode_change(revision: u64, record: &Record, parts: &[Bytes]) -> Result<Change, StoreError> {
     let fail = |what: String| damaged(format!("change {revision}: {what}"));
     let body = if record.parts == 0 { record.body.clone() } else { parts.concat().into() };
     if parts.len() != record.parts as usize || body.len() as u64 != record.bytes {
@@ -303,20 +303,20 @@ pub(super) fn encode_entry(revision: u64, value: &Bytes) -> Bytes {
     EntryRecord { revision, value: value.clone() }.encode_to_vec().into()
 }
 
-pub(super) fn decode_entry(key: &str, bytes: &[u8]) -> Result<Entry, Error> {
+pub(super) fn decode_entry(key: &str, bytes: &[u8]) -> Result<Entry, StoreError> {
     let entry = EntryRecord::decode(bytes).map_err(|error| damaged(format!("entry {key}: {error}")))?;
     Ok(Entry { revision: entry.revision, value: entry.value })
 }
 
 /// Refuses what no store can keep.
-pub(super) fn check(expected_head: u64, changes: &[Change]) -> Result<(), Error> {
-    let invalid = |reason: String| Err(Error::Invalid { reason });
+pub(super) fn check(expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
+    let invalid = |reason: String| Err(StoreError::Invalid { reason });
     if changes.is_empty() {
         return invalid("a commit without a change".to_owned());
     }
     if changes.len() > MAX_CHANGES_PER_COMMIT {
         let (size, limit) = (changes.len(), MAX_CHANGES_PER_COMMIT);
-        return Err(Error::TooLarge { what: "changes in one commit", size, limit });
+        return Err(StoreError::TooLarge { what: "changes in one commit", size, limit });
     }
     let mut size = 0;
     for (change, expected) in changes.iter().zip(expected_head + 1..) {
@@ -329,7 +329,7 @@ pub(super) fn check(expected_head: u64, changes: &[Change]) -> Result<(), Error>
             let value_bytes = edit.value.as_ref().map_or(0, Bytes::len);
             if value_bytes > MAX_VALUE_BYTES {
                 let (size, limit) = (value_bytes, MAX_VALUE_BYTES);
-                return Err(Error::TooLarge { what: "bytes in one value", size, limit });
+                return Err(StoreError::TooLarge { what: "bytes in one value", size, limit });
             }
             if edit.key.is_empty() || edit.key.len() > MAX_KEY_BYTES {
                 return invalid(format!(
@@ -349,7 +349,7 @@ pub(super) fn check(expected_head: u64, changes: &[Change]) -> Result<(), Error>
         }
     }
     if size > MAX_CHANGE_BYTES {
-        return Err(Error::TooLarge { what: "bytes", size, limit: MAX_CHANGE_BYTES });
+        return Err(StoreError::TooLarge { what: "bytes", size, limit: MAX_CHANGE_BYTES });
     }
     Ok(())
 }
@@ -366,7 +366,7 @@ pub(super) fn effect(changes: &[Change]) -> Vec<(String, Option<Entry>)> {
     state.into_iter().collect()
 }
 
-impl State {
+impl StoreContents {
     /// Carries one change out on the entries and moves the revision to it.
     pub fn apply(&mut self, change: &Change) {
         for edit in &change.edits {
@@ -448,7 +448,7 @@ mod tests {
     fn a_missing_part_is_noticed() {
         let encoded = encode(&change(3 * PART_BYTES), 9, 1000);
         let record = decode_record(7, &encoded.record).unwrap();
-        assert!(matches!(decode_change(7, &record, &encoded.parts[1..]), Err(Error::Damaged { .. })));
+        assert!(matches!(decode_change(7, &record, &encoded.parts[1..]), Err(StoreError::Damaged { .. })));
     }
 
     #[test]
@@ -472,7 +472,7 @@ mod tests {
         for key in
             ["head", "head/x", "changes/1", "parts/", "epoch", "compacted", "lineage", "replicas/a", ""]
         {
-            assert!(matches!(with_key(key), Err(Error::Invalid { .. })), "{key:?}");
+            assert!(matches!(with_key(key), Err(StoreError::Invalid { .. })), "{key:?}");
         }
         for key in ["headless", "rules/head", "changes0/x", "parts0"] {
             with_key(key).unwrap();
@@ -481,10 +481,10 @@ mod tests {
 
     #[test]
     fn a_change_out_of_sequence_is_refused() {
-        assert!(matches!(check(5, &[change(1)]), Err(Error::Invalid { .. })));
-        assert!(matches!(check(6, &[]), Err(Error::Invalid { .. })));
+        assert!(matches!(check(5, &[change(1)]), Err(StoreError::Invalid { .. })));
+        assert!(matches!(check(6, &[]), Err(StoreError::Invalid { .. })));
         let mut twice = change(1);
         twice.edits[1].key = twice.edits[0].key.clone();
-        assert!(matches!(check(6, &[twice]), Err(Error::Invalid { .. })));
+        assert!(matches!(check(6, &[twice]), Err(StoreError::Invalid { .. })));
     }
 }

@@ -23,7 +23,10 @@ use tokio::sync::watch;
 
 use self::disk::Disk;
 use super::record::{self, COMPACTED, EPOCH, HEAD, Head, LINEAGE, damaged};
-use super::{Change, Error, Identity, MAX_READ_BYTES, OpenError, Position, Presence, State, Store, Watch};
+use super::{
+    Change, Identity, MAX_READ_BYTES, Membership, OpenError, Position, Store, StoreContents, StoreError,
+    Watch,
+};
 
 mod disk;
 
@@ -53,17 +56,17 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A store in a folder of this machine.
 pub struct SledStore {
-    inner: Arc<Inner>,
+    inner: Arc<SledInner>,
 }
 
-struct Inner {
+struct SledInner {
     path: PathBuf,
     /// Held alone while the database is changed or opened again.
     gate: RwLock<Held>,
     /// The bytes of the last write that is not urgent, if it had no room; else 0.
     refused: AtomicU64,
     /// What is durable, for watchers and for the comparison of a commit.
-    seen: watch::Sender<Seen>,
+    seen: watch::Sender<SledHead>,
 }
 
 struct Held {
@@ -75,7 +78,7 @@ struct Held {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+struct SledHead {
     epoch: String,
     head: u64,
 }
@@ -109,7 +112,7 @@ impl SledStore {
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self, OpenError> {
         let path = path.into();
         let join = path.clone();
-        let opened = tokio::task::spawn_blocking(move || Inner::open(&path)).await;
+        let opened = tokio::task::spawn_blocking(move || SledInner::open(&path)).await;
         let inner = opened.unwrap_or_else(|panic| {
             Err(OpenError::Damaged { path: join, reason: format!("reading it failed: {panic}") })
         })?;
@@ -118,22 +121,22 @@ impl SledStore {
 
     async fn reading<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.blocking(work).await.unwrap_or_else(|reason| Err(Error::Unavailable { reason }))
+        work: impl FnOnce(&SledInner) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.blocking(work).await.unwrap_or_else(|reason| Err(StoreError::Unavailable { reason }))
     }
 
     async fn writing<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.blocking(work).await.unwrap_or_else(|reason| Err(Error::Uncertain { reason }))
+        work: impl FnOnce(&SledInner) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.blocking(work).await.unwrap_or_else(|reason| Err(StoreError::Uncertain { reason }))
     }
 
     /// Works on a thread that may wait for the disk; fails only where that ends without a result.
     async fn blocking<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Inner) -> T + Send + 'static,
+        work: impl FnOnce(&SledInner) -> T + Send + 'static,
     ) -> Result<T, String> {
         let inner = self.inner.clone();
         let worked = tokio::task::spawn_blocking(move || work(&inner)).await;
@@ -144,19 +147,19 @@ impl SledStore {
 #[tonic::async_trait]
 impl Store for SledStore {
     /// Opening has done it: the folder is this process's alone.
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn identity(&self, revision: u64) -> Result<Identity, Error> {
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
         self.reading(move |inner| inner.identity(revision)).await
     }
 
-    async fn load(&self) -> Result<State, Error> {
-        self.reading(Inner::load).await
+    async fn load(&self) -> Result<StoreContents, StoreError> {
+        self.reading(SledInner::load).await
     }
 
-    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
         record::check(expected_head, changes)?;
         let changes = changes.to_vec();
         self.writing(move |inner| inner.commit(expected_head, &changes)).await
@@ -168,7 +171,7 @@ impl Store for SledStore {
         // While the folder is open no other process can put another history into it.
         let after = after.revision;
         let store = Self { inner: self.inner.clone() };
-        let watcher = Watcher { store, seen, epoch, after, ready: VecDeque::new() };
+        let watcher = SledWatcher { store, seen, epoch, after, ready: VecDeque::new() };
         Box::pin(futures_util::stream::unfold(Some(watcher), |watcher| async {
             let mut watcher = watcher?;
             match watcher.next().await {
@@ -178,11 +181,11 @@ impl Store for SledStore {
         }))
     }
 
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         self.reading(move |inner| inner.changes(after, upto)).await
     }
 
-    async fn compact(&self, revision: u64) -> Result<(), Error> {
+    async fn compact(&self, revision: u64) -> Result<(), StoreError> {
         self.writing(move |inner| inner.compact(revision)).await
     }
 
@@ -190,17 +193,17 @@ impl Store for SledStore {
         disk::is_full(&self.inner.path, self.inner.refused.load(Ordering::Relaxed))
     }
 
-    fn join(&self, _id: &str, _value: Bytes) -> Option<Presence> {
+    fn join(&self, _id: &str, _value: Bytes) -> Option<Membership> {
         None
     }
 
-    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError> {
         let (current, predecessors) = (current.to_owned(), predecessors.to_vec());
         self.writing(move |inner| inner.renew_epoch(&current, &predecessors)).await
     }
 }
 
-impl Inner {
+impl SledInner {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let failed = |error| open_error(path, error);
         let mut disk = Disk::prepare(path).map_err(|error| failed(error.into()))?;
@@ -213,7 +216,7 @@ impl Inner {
     }
 
     /// The database, for reading.
-    fn shared(&self) -> Result<RwLockReadGuard<'_, Held>, Error> {
+    fn shared(&self) -> Result<RwLockReadGuard<'_, Held>, StoreError> {
         loop {
             if let Ok(held) = self.gate.read()
                 && held.is_sound
@@ -225,7 +228,7 @@ impl Inner {
     }
 
     /// The database, for changing.
-    fn alone(&self) -> Result<RwLockWriteGuard<'_, Held>, Error> {
+    fn alone(&self) -> Result<RwLockWriteGuard<'_, Held>, StoreError> {
         let mut held = self.gate.write().unwrap_or_else(|panicked| {
             // The memory of the database may be ahead of the disk, and our head behind it.
             self.gate.clear_poison();
@@ -240,12 +243,12 @@ impl Inner {
     }
 
     /// Opens the database after a failure, and takes what is in it as the truth.
-    fn open_again(&self, held: &mut Held) -> Result<(), Error> {
+    fn open_again(&self, held: &mut Held) -> Result<(), StoreError> {
         held.is_sound = false;
         // Sled may wait for ever for what it could not write.
         let old = held.db.take();
         std::thread::spawn(move || drop(old));
-        let again = |error: sled::Error| Error::Unavailable {
+        let again = |error: sled::Error| StoreError::Unavailable {
             reason: format!("the store cannot be opened again after a failure: {error}"),
         };
         let deadline = Instant::now() + CLOSED_WITHIN;
@@ -270,19 +273,19 @@ impl Inner {
         Ok(())
     }
 
-    fn identity(&self, revision: u64) -> Result<Identity, Error> {
+    fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
         let held = self.shared()?;
         let seen = self.seen.borrow().clone();
         held.identity(seen, revision)
     }
 
-    fn load(&self) -> Result<State, Error> {
+    fn load(&self) -> Result<StoreContents, StoreError> {
         let held = self.shared()?;
         let seen = self.seen.borrow().clone();
         let head = seen.head;
         let Identity { epoch, revision, commit, lineage } = held.identity(seen, head)?;
         let commit = commit.unwrap_or_default();
-        let mut state = State { epoch, revision, commit, lineage, ..State::default() };
+        let mut state = StoreContents { epoch, revision, commit, lineage, ..StoreContents::default() };
         for range in record::around_history() {
             for pair in held.db()?.range::<&str, _>(range) {
                 let (key, value) = pair.map_err(failed)?;
@@ -295,11 +298,11 @@ impl Inner {
         Ok(state)
     }
 
-    fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), Error> {
+    fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
         let mut held = self.alone()?;
         let head = self.seen.borrow().head;
         if head != expected_head {
-            return Err(Error::Conflict { head });
+            return Err(StoreError::Conflict { head });
         }
         let commit = fastrand::u64(..);
         let head = expected_head + changes.len() as u64;
@@ -327,10 +330,10 @@ impl Inner {
     }
 
     /// The changes `after + 1 ..= upto`, page by page, so that a commit waits for one page at most.
-    fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         let seen = self.seen.borrow().clone();
         if after > seen.head {
-            return Err(Error::Replaced { epoch: seen.epoch });
+            return Err(StoreError::Replaced { epoch: seen.epoch });
         }
         let upto = upto.min(seen.head);
         let mut changes: Vec<Change> = Vec::new();
@@ -347,14 +350,14 @@ impl Inner {
             reached = to;
         }
         if changes.is_empty() && after < upto {
-            return Err(Error::Compacted { oldest: self.compacted()? });
+            return Err(StoreError::Compacted { oldest: self.compacted()? });
         }
         Ok(changes)
     }
 
     /// In steps, so that a commit waits for one of them, and the disk needs room for one. What a step has not removed
     /// when the process ends is removed by the next compaction.
-    fn compact(&self, revision: u64) -> Result<(), Error> {
+    fn compact(&self, revision: u64) -> Result<(), StoreError> {
         let revision = revision.min(self.seen.borrow().head);
         if revision <= self.compacted()? {
             return Ok(());
@@ -363,7 +366,7 @@ impl Inner {
         while let Some(removed) = self.remove_some(revision)? {
             // The mark of the step before makes a step that failed look written.
             if first.as_ref() == Some(&removed) {
-                return Err(Error::Unavailable { reason: "old changes cannot be removed".to_owned() });
+                return Err(StoreError::Unavailable { reason: "old changes cannot be removed".to_owned() });
             }
             first = Some(removed);
         }
@@ -371,7 +374,7 @@ impl Inner {
     }
 
     /// Removes changes up to this one, with a mark that they are gone; the first key, if there may be more.
-    fn remove_some(&self, revision: u64) -> Result<Option<sled::IVec>, Error> {
+    fn remove_some(&self, revision: u64) -> Result<Option<sled::IVec>, StoreError> {
         let mut held = self.alone()?;
         let mut write = Write::new(COMPACTED, revision.to_string(), true);
         let db = held.db()?;
@@ -394,7 +397,7 @@ impl Inner {
         Ok(first.filter(|_| !is_last))
     }
 
-    fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, Error> {
+    fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError> {
         let mut held = self.alone()?;
         let seen = self.seen.borrow().clone();
         if seen.epoch != current {
@@ -409,14 +412,14 @@ impl Inner {
         Ok(epoch)
     }
 
-    fn compacted(&self) -> Result<u64, Error> {
+    fn compacted(&self) -> Result<u64, StoreError> {
         self.shared()?.compacted()
     }
 
     /// Writes durably. Where that fails what is on the disk is read again, so that the answer is certain unless that
     /// fails too.
-    fn write(&self, held: &mut Held, write: &Write) -> Result<(), Error> {
-        let unavailable = |reason: String| Error::Unavailable { reason };
+    fn write(&self, held: &mut Held, write: &Write) -> Result<(), StoreError> {
+        let unavailable = |reason: String| StoreError::Unavailable { reason };
         match held.disk.has_room(write.bytes, write.is_urgent) {
             Ok(true) if write.is_urgent => {}
             Ok(true) => self.refused.store(0, Ordering::Relaxed),
@@ -434,7 +437,7 @@ impl Inner {
         let reason = format!("writing to its disk failed: {error}");
         tracing::error!(%error, "writing to the store's disk failed; the store is opened again");
         if let Err(again) = self.open_again(held) {
-            return Err(Error::Uncertain { reason: format!("{reason}; {again}") });
+            return Err(StoreError::Uncertain { reason: format!("{reason}; {again}") });
         }
         let (key, value) = &write.mark;
         let found = held.db()?.get(key).map_err(failed)?;
@@ -443,8 +446,10 @@ impl Inner {
 }
 
 impl Held {
-    fn db(&self) -> Result<&Db, Error> {
-        self.db.as_ref().ok_or_else(|| Error::Unavailable { reason: "its files are not open".to_owned() })
+    fn db(&self) -> Result<&Db, StoreError> {
+        self.db
+            .as_ref()
+            .ok_or_else(|| StoreError::Unavailable { reason: "its files are not open".to_owned() })
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), sled::Error> {
@@ -455,24 +460,28 @@ impl Held {
         Ok(self.disk.sync()?)
     }
 
-    fn lineage(&self) -> Result<Vec<String>, Error> {
+    fn lineage(&self) -> Result<Vec<String>, StoreError> {
         Ok(record::lineage(self.db()?.get(LINEAGE).map_err(failed)?.as_deref()))
     }
 
-    fn identity(&self, Seen { epoch, head, .. }: Seen, revision: u64) -> Result<Identity, Error> {
+    fn identity(
+        &self,
+        SledHead { epoch, head, .. }: SledHead,
+        revision: u64,
+    ) -> Result<Identity, StoreError> {
         let record = self.db()?.get(record::change_key(revision)).map_err(failed)?;
         let commit = record.map(|record| record::decode_record(revision, &record)).transpose()?;
         let commit = commit.map(|record| record.commit);
         Ok(Identity { epoch, revision: head, commit, lineage: self.lineage()? })
     }
 
-    fn compacted(&self) -> Result<u64, Error> {
+    fn compacted(&self) -> Result<u64, StoreError> {
         let value = self.db()?.get(COMPACTED).map_err(failed)?;
         value.map_or(Ok(0), |value| record::number(&value, COMPACTED))
     }
 
     /// Reads no more when there is no room.
-    fn changes(&self, after: u64, upto: u64, room: &mut usize) -> Result<Vec<Change>, Error> {
+    fn changes(&self, after: u64, upto: u64, room: &mut usize) -> Result<Vec<Change>, StoreError> {
         let db = self.db()?;
         let mut changes = Vec::new();
         for pair in db.range(record::change_key(after + 1)..=record::change_key(upto)) {
@@ -497,16 +506,16 @@ impl Held {
 }
 
 /// One reader that follows the head.
-struct Watcher {
+struct SledWatcher {
     store: SledStore,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<SledHead>,
     epoch: String,
     after: u64,
     ready: VecDeque<Change>,
 }
 
-impl Watcher {
-    async fn next(&mut self) -> Result<Change, Error> {
+impl SledWatcher {
+    async fn next(&mut self) -> Result<Change, StoreError> {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 self.after = change.revision;
@@ -514,7 +523,7 @@ impl Watcher {
             }
             let seen = self.seen.borrow_and_update().clone();
             if seen.epoch != self.epoch || seen.head < self.after {
-                return Err(Error::Replaced { epoch: seen.epoch });
+                return Err(StoreError::Replaced { epoch: seen.epoch });
             }
             if seen.head == self.after {
                 // The sender lives in the store this watcher holds.
@@ -524,7 +533,7 @@ impl Watcher {
             let (after, upto) = (self.after, seen.head.min(self.after + PAGE));
             let changes = match self.store.changes(after, upto).await {
                 Ok(changes) => changes,
-                Err(Error::Unavailable { .. }) => {
+                Err(StoreError::Unavailable { .. }) => {
                     // The disk fails; a watch waits for better times, as it does when etcd is away.
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -532,8 +541,8 @@ impl Watcher {
                 Err(error) => return Err(error),
             };
             if changes.first().is_none_or(|first| first.revision != after + 1) {
-                let oldest = self.store.reading(Inner::compacted).await?;
-                return Err(Error::Compacted { oldest });
+                let oldest = self.store.reading(SledInner::compacted).await?;
+                return Err(StoreError::Compacted { oldest });
             }
             self.ready = changes.into();
         }
@@ -573,20 +582,22 @@ fn flush(db: &Db) -> Result<(), sled::Error> {
     })
 }
 
-fn read_seen(db: &Db) -> Result<Seen, Error> {
+fn read_seen(db: &Db) -> Result<SledHead, StoreError> {
     let read = |key| db.get(key).map_err(failed)?.ok_or_else(|| damaged(format!("{key} is missing")));
     let epoch = read(EPOCH)?;
     let head = Head::parse(&read(HEAD)?)?;
-    Ok(Seen { epoch: text(&epoch)?.to_owned(), head: head.revision })
+    Ok(SledHead { epoch: text(&epoch)?.to_owned(), head: head.revision })
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Error> {
+fn text(bytes: &[u8]) -> Result<&str, StoreError> {
     std::str::from_utf8(bytes).map_err(|_| damaged("a key or value is not UTF-8"))
 }
 
-fn failed(error: sled::Error) -> Error {
+fn failed(error: sled::Error) -> StoreError {
     match error {
-        sled::Error::Io(error) => Error::Unavailable { reason: format!("reading from disk failed: {error}") },
+        sled::Error::Io(error) => {
+            StoreError::Unavailable { reason: format!("reading from disk failed: {error}") }
+        }
         error => damaged(error.to_string()),
     }
 }
@@ -635,7 +646,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = SledStore::open(folder.path()).await.unwrap();
         store.commit(0, &[change(1)]).await.unwrap();
-        let fails = |inner: &Inner| {
+        let fails = |inner: &SledInner| {
             let mut held = inner.alone()?;
             let mut write = Write::new(HEAD, Head::at(2).text(), false);
             write.insert(&record::change_key(2), &record::encode(&change(2), 7, INLINE_BYTES).record);
@@ -646,9 +657,9 @@ mod tests {
             Ok(())
         };
         let failed = store.writing(fails).await;
-        assert!(matches!(failed, Err(Error::Uncertain { .. })), "{failed:?}");
+        assert!(matches!(failed, Err(StoreError::Uncertain { .. })), "{failed:?}");
         let again = store.commit(1, &[change(2)]).await;
-        assert!(matches!(again, Err(Error::Conflict { head: 2 })), "{again:?}");
+        assert!(matches!(again, Err(StoreError::Conflict { head: 2 })), "{again:?}");
         assert_eq!(store.load().await.unwrap().revision, 2);
         assert_eq!(store.changes(0, 9).await.unwrap().len(), 2);
         store.commit(2, &[change(3)]).await.unwrap();

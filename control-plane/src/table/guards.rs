@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use damper_core::guard::Excess;
+use damper_core::guard::CeilingExcess;
 use damper_core::{Guard, MethodPart, Mode, Part, Pattern, RouteKey, Rule};
 use rpds::RedBlackTreeMapSync;
 
@@ -14,15 +14,15 @@ use super::stored::StoredGuard;
 
 /// All guards at one revision.
 #[derive(Clone, Debug)]
-pub(crate) struct Guards {
-    guards: RedBlackTreeMapSync<Place, Arc<StoredGuard>>,
+pub(crate) struct GuardTable {
+    guards: RedBlackTreeMapSync<ByCallee, Arc<StoredGuard>>,
     /// How many of them this version can not read.
     unread: usize,
 }
 
 /// A pattern, ordered by its callee first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct ByCallee {
     callee_service: Part,
     callee_method: MethodPart,
     caller_service: Part,
@@ -31,12 +31,12 @@ struct Place {
 
 /// A setting of a rule that is beyond a guard's ceiling on some of the rule's routes.
 #[derive(Clone, Debug)]
-pub(crate) struct Exceeded {
+pub(crate) struct CeilingExceeded {
     pub(crate) guard: Arc<Guard>,
-    pub(crate) excess: Excess,
+    pub(crate) excess: CeilingExcess,
 }
 
-impl Guards {
+impl GuardTable {
     /// No guard.
     pub(crate) fn none() -> Self {
         Self { guards: RedBlackTreeMapSync::new_sync(), unread: 0 }
@@ -53,12 +53,12 @@ impl Guards {
     pub(crate) fn put(&mut self, stored: Arc<StoredGuard>) {
         self.remove(&stored.pattern);
         self.unread += usize::from(stored.guard.is_none());
-        self.guards.insert_mut(Place::of(&stored.pattern), stored);
+        self.guards.insert_mut(ByCallee::of(&stored.pattern), stored);
     }
 
     /// Takes out the guard of this pattern.
     pub(crate) fn remove(&mut self, pattern: &Pattern) {
-        let place = Place::of(pattern);
+        let place = ByCallee::of(pattern);
         if let Some(stored) = self.guards.get(&place) {
             self.unread -= usize::from(stored.guard.is_none());
             self.guards.remove_mut(&place);
@@ -77,7 +77,7 @@ impl Guards {
 
     /// The guard with this pattern.
     pub(crate) fn stored(&self, pattern: &Pattern) -> Option<&Arc<StoredGuard>> {
-        self.guards.get(&Place::of(pattern))
+        self.guards.get(&ByCallee::of(pattern))
     }
 
     /// All guards in their order.
@@ -88,7 +88,7 @@ impl Guards {
     /// The guards behind a pattern, in order; `None` = all.
     pub(crate) fn behind(&self, pattern: Option<&Pattern>) -> impl Iterator<Item = &Arc<StoredGuard>> {
         use std::ops::Bound::{Excluded, Unbounded};
-        let start = pattern.map(Place::of).map_or(Unbounded, Excluded);
+        let start = pattern.map(ByCallee::of).map_or(Unbounded, Excluded);
         self.guards.range((start, Unbounded)).map(|(_, stored)| stored)
     }
 
@@ -105,7 +105,7 @@ impl Guards {
             exact => vec![Some(Part::Any), Some(exact.clone())],
         };
         let near = callees.into_iter().flat_map(|callee| {
-            let first = Place::first_of(callee.clone().unwrap_or(Part::Any));
+            let first = ByCallee::first_of(callee.clone().unwrap_or(Part::Any));
             let all = self.guards.range(first..);
             all.take_while(move |(place, _)| {
                 callee.as_ref().is_none_or(|callee| place.callee_service == *callee)
@@ -116,17 +116,17 @@ impl Guards {
 
     /// Every setting of a rule that a guard cuts on some route, whether the rule wins there or not. A rule that is
     /// off exceeds nothing, so that one can always be switched off.
-    pub(crate) fn exceeded_by(&self, rule: &Rule) -> impl Iterator<Item = Exceeded> {
+    pub(crate) fn exceeded_by(&self, rule: &Rule) -> impl Iterator<Item = CeilingExceeded> {
         let on = rule.policy().mode != Mode::Off && self.len() > 0;
         let guards = on.then(|| self.overlapping(rule.pattern())).into_iter().flatten();
         guards.filter_map(|stored| stored.guard.as_ref()).flat_map(|guard| {
             let (_, excesses) = guard.ceiling().tighten(rule.policy());
-            excesses.into_iter().map(|excess| Exceeded { guard: guard.clone(), excess })
+            excesses.into_iter().map(|excess| CeilingExceeded { guard: guard.clone(), excess })
         })
     }
 }
 
-impl Place {
+impl ByCallee {
     fn of(pattern: &Pattern) -> Self {
         let Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.clone();
         Self { callee_service, callee_method, caller_service, caller_cluster }
@@ -143,7 +143,7 @@ impl Place {
     }
 }
 
-impl Exceeded {
+impl CeilingExceeded {
     /// True if the whole rule lies inside the guard, so that it is never in force as it stands.
     pub(crate) fn is_whole(&self, rule: &Rule) -> bool {
         self.guard.pattern().covers(rule.pattern())

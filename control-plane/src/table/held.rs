@@ -13,7 +13,7 @@ use damper_core::Pattern;
 use damper_core::kill::{MAX_KILLS, TIME_TO_LIVE};
 use damper_proto::{convert, v1};
 
-use super::{Kills, StoredKill, Subject};
+use super::{KillTable, ResourceKey, StoredKill};
 use crate::store::Change;
 
 /// A decision about one key, which the store does not have yet.
@@ -54,7 +54,7 @@ impl PartialEq for HeldKill {
 impl HeldKill {
     /// The key whose kill is set or ended.
     pub(crate) fn key(&self) -> String {
-        Subject::Kill(self.pattern().clone()).key()
+        ResourceKey::Kill(self.pattern().clone()).key()
     }
 
     /// The value to store; `None` if the kill is to be removed.
@@ -109,7 +109,7 @@ impl HeldKills {
     /// Forgets the decisions that a change of the store carries out, or that it comes after.
     pub(crate) fn follow(&mut self, change: &Change) {
         for edit in &change.edits {
-            if let Some(Subject::Kill(pattern)) = Subject::of_key(&edit.key)
+            if let Some(ResourceKey::Kill(pattern)) = ResourceKey::of_key(&edit.key)
                 && self.held.get(&pattern).is_some_and(|held| held.at <= change.at)
             {
                 self.forget(&pattern);
@@ -118,7 +118,7 @@ impl HeldKills {
     }
 
     /// Forgets the decisions that the store has: its kills are `stored`, at a revision.
-    pub(super) fn settle(&mut self, stored: &Kills, revision: u64) {
+    pub(super) fn settle(&mut self, stored: &KillTable, revision: u64) {
         let is_stored = |pattern: &Pattern, held: &HeldKill| {
             let there = stored.stored(pattern).map(|kill| kill.updated_at());
             let is_shown = match &held.kill {
@@ -152,7 +152,7 @@ impl HeldKills {
     }
 
     /// Puts them in force over those of the store.
-    pub(super) fn apply(&self, kills: &mut Kills) {
+    pub(super) fn apply(&self, kills: &mut KillTable) {
         for (pattern, held) in &self.held {
             match &held.kill {
                 Some(kill) => kills.put(kill.clone()),

@@ -24,7 +24,7 @@ const CLOCKS_AGREE: Duration = Duration::from_secs(2);
 
 /// All kills at one revision, those included that are over.
 #[derive(Clone, Debug)]
-pub(crate) struct Kills {
+pub(crate) struct KillTable {
     kills: RedBlackTreeMapSync<Pattern, Arc<StoredKill>>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct StoredKill {
     arrived: bool,
 }
 
-impl Kills {
+impl KillTable {
     /// No kill.
     pub(super) fn none() -> Self {
         Self { kills: RedBlackTreeMapSync::new_sync() }

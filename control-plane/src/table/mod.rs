@@ -25,15 +25,17 @@ use damper_core::{Explanation, Guard, Pattern, RouteKey, Rule, Table};
 use damper_proto::v1;
 use rpds::RedBlackTreeMapSync;
 
-pub(crate) use self::guards::{Exceeded, Guards};
+pub(crate) use self::guards::{CeilingExceeded, GuardTable};
 pub(crate) use self::held::{HeldKill, HeldKills, NotHeld};
-pub(crate) use self::kills::{Kills, StoredKill};
+pub(crate) use self::kills::{KillTable, StoredKill};
 pub(crate) use self::stored::{StoredGuard, StoredRule};
-pub(crate) use self::subject::{GUARDS, KILLS, RULES, Subject, decoded};
-pub(crate) use self::tokens::{CLUSTER_KEY, StoredToken, TOKENS, Tokens, description, token_key, token_of};
+pub(crate) use self::subject::{GUARDS, KILLS, RULES, ResourceKey, decoded};
+pub(crate) use self::tokens::{
+    CLUSTER_KEY, StoredToken, TOKENS, TokenTable, description, token_key, token_of,
+};
 pub(crate) use self::values::edits_to;
 use crate::standing::Unaccepted;
-use crate::store::{Change, Position, State};
+use crate::store::{Change, Position, StoreContents};
 
 /// How many changed patterns are remembered; a client that holds an older revision gets everything.
 const REMEMBERED_PATTERNS: usize = 20_000;
@@ -43,13 +45,13 @@ pub(crate) const UNREAD: &str = "unreadable by this control plane";
 
 /// All rules, guards, kills and tokens at one revision.
 #[derive(Clone, Debug)]
-pub(crate) struct TableView {
+pub(crate) struct Snapshot {
     epoch: Arc<str>,
     revision: u64,
     rules: RedBlackTreeMapSync<Pattern, Arc<StoredRule>>,
-    guards: Guards,
-    kills: Kills,
-    tokens: Tokens,
+    guards: GuardTable,
+    kills: KillTable,
+    tokens: TokenTable,
     /// Entries that this version cannot read, beside rules and guards, as they are stored.
     others: RedBlackTreeMapSync<String, Bytes>,
     /// The id of the commit that made the revision; 0 = unknown.
@@ -57,7 +59,7 @@ pub(crate) struct TableView {
     /// The epochs that an operator made this store the successor of.
     lineage: Arc<[String]>,
     /// What each of the latest changes touched, and the id of its commit.
-    recent: RedBlackTreeMapSync<u64, (u64, Arc<[Subject]>)>,
+    recent: RedBlackTreeMapSync<u64, (u64, Arc<[ResourceKey]>)>,
     /// The revision that was read whole, and the id of its commit.
     loaded: (u64, u64),
     recent_subjects: usize,
@@ -71,15 +73,15 @@ pub(crate) struct TableView {
 
 /// Why which rule applies to a route, and how far.
 #[derive(Debug)]
-pub(crate) struct Explained {
+pub(crate) struct RouteExplanation {
     pub(crate) explanation: Explanation,
     /// What can not be read, so that no rule applies: the nearest rule, or a guard.
-    pub(crate) unread: Option<Subject>,
+    pub(crate) unread: Option<ResourceKey>,
 }
 
-impl TableView {
+impl Snapshot {
     /// Everything in the store.
-    pub(crate) fn of(state: &State) -> Self {
+    pub(crate) fn of(state: &StoreContents) -> Self {
         let mut view = Self {
             epoch: state.epoch.as_str().into(),
             revision: state.revision,
@@ -87,9 +89,9 @@ impl TableView {
             lineage: state.lineage.clone().into(),
             loaded: (state.revision, state.commit),
             rules: RedBlackTreeMapSync::new_sync(),
-            guards: Guards::none(),
-            kills: Kills::none(),
-            tokens: Tokens::none(),
+            guards: GuardTable::none(),
+            kills: KillTable::none(),
+            tokens: TokenTable::none(),
             others: RedBlackTreeMapSync::new_sync(),
             recent: RedBlackTreeMapSync::new_sync(),
             recent_subjects: 0,
@@ -111,12 +113,12 @@ impl TableView {
             let Some(subject) = self.follow(&edit.key, edit.value.as_ref(), change.revision, true) else {
                 continue;
             };
-            if let Subject::Guard(guard) = &subject
+            if let ResourceKey::Guard(guard) = &subject
                 && !(all_read && self.guards.all_read())
             {
                 // Rules go off with a guard that can not be read, and on again with its next version.
                 let guarded = self.rules.keys().filter(|pattern| guard.overlaps(pattern));
-                subjects.extend(guarded.cloned().map(Subject::Rule));
+                subjects.extend(guarded.cloned().map(ResourceKey::Rule));
             }
             subjects.push(subject);
         }
@@ -130,26 +132,26 @@ impl TableView {
         }
     }
 
-    fn set(&mut self, subject: &Subject, value: &[u8], revision: u64, arrived: bool) {
+    fn set(&mut self, subject: &ResourceKey, value: &[u8], revision: u64, arrived: bool) {
         match subject {
-            Subject::Rule(pattern) => {
+            ResourceKey::Rule(pattern) => {
                 let stored = StoredRule::read(pattern, value, revision);
                 self.rules.insert_mut(pattern.clone(), Arc::new(stored));
             }
-            Subject::Guard(pattern) => {
+            ResourceKey::Guard(pattern) => {
                 self.guards.put(Arc::new(StoredGuard::read(pattern, value, revision)));
             }
-            Subject::Kill(pattern) => self.kills.set(pattern, value, revision, arrived),
+            ResourceKey::Kill(pattern) => self.kills.set(pattern, value, revision, arrived),
         }
     }
 
-    fn remove(&mut self, subject: &Subject) {
+    fn remove(&mut self, subject: &ResourceKey) {
         match subject {
-            Subject::Rule(pattern) => {
+            ResourceKey::Rule(pattern) => {
                 self.rules.remove_mut(pattern);
             }
-            Subject::Guard(pattern) => self.guards.remove(pattern),
-            Subject::Kill(pattern) => self.kills.remove(pattern),
+            ResourceKey::Guard(pattern) => self.guards.remove(pattern),
+            ResourceKey::Kill(pattern) => self.kills.remove(pattern),
         }
     }
 
@@ -229,26 +231,26 @@ impl TableView {
     }
 
     /// All guards.
-    pub(crate) fn guards(&self) -> &Guards {
+    pub(crate) fn guards(&self) -> &GuardTable {
         &self.guards
     }
 
     /// All kills, those included that are over.
-    pub(crate) fn kills(&self) -> &Kills {
+    pub(crate) fn kills(&self) -> &KillTable {
         &self.kills
     }
 
     /// All tokens, those included that are over.
-    pub(crate) fn tokens(&self) -> &Tokens {
+    pub(crate) fn tokens(&self) -> &TokenTable {
         &self.tokens
     }
 
     /// The revision of a rule, guard or kill.
-    pub(crate) fn revision_of(&self, subject: &Subject) -> Option<u64> {
+    pub(crate) fn revision_of(&self, subject: &ResourceKey) -> Option<u64> {
         match subject {
-            Subject::Rule(pattern) => self.stored(pattern).map(|stored| stored.wire.revision),
-            Subject::Guard(pattern) => self.guards.stored(pattern).map(|stored| stored.wire.revision),
-            Subject::Kill(pattern) => self.kills.stored(pattern).map(|stored| stored.wire.revision),
+            ResourceKey::Rule(pattern) => self.stored(pattern).map(|stored| stored.wire.revision),
+            ResourceKey::Guard(pattern) => self.guards.stored(pattern).map(|stored| stored.wire.revision),
+            ResourceKey::Kill(pattern) => self.kills.stored(pattern).map(|stored| stored.wire.revision),
         }
     }
 
@@ -277,11 +279,14 @@ impl TableView {
     }
 
     /// Why which rule applies to a route, and what the guards leave of it.
-    pub(crate) fn explain(&self, route: &RouteKey) -> Explained {
+    pub(crate) fn explain(&self, route: &RouteKey) -> RouteExplanation {
         if let Some((pattern, stored)) = self.matching(route).next()
             && stored.rule.is_none()
         {
-            return Explained { explanation: Explanation::default(), unread: Some(Subject::Rule(pattern)) };
+            return RouteExplanation {
+                explanation: Explanation::default(),
+                unread: Some(ResourceKey::Rule(pattern)),
+            };
         }
         let mut table: Table = self.matching(route).filter_map(|(_, stored)| stored.rule.clone()).collect();
         let mut unread = None;
@@ -290,7 +295,7 @@ impl TableView {
                 Some(guard) => {
                     table.insert_guard(guard.clone());
                 }
-                None => unread = Some(Subject::Guard(stored.pattern.clone())),
+                None => unread = Some(ResourceKey::Guard(stored.pattern.clone())),
             }
         }
         let mut explanation = Explanation::of(&table, route);
@@ -299,7 +304,7 @@ impl TableView {
             explanation.in_force = None;
             explanation.cuts.clear();
         }
-        Explained { explanation, unread }
+        RouteExplanation { explanation, unread }
     }
 
     /// The guards that match a route, as far as this version can read them.
@@ -324,12 +329,12 @@ impl TableView {
     }
 
     /// What the change of a revision was about; none where that is no longer remembered.
-    pub(crate) fn changed_at(&self, revision: u64) -> Option<Arc<[Subject]>> {
+    pub(crate) fn changed_at(&self, revision: u64) -> Option<Arc<[ResourceKey]>> {
         self.recent.get(&revision).map(|(_, subjects)| subjects.clone())
     }
 
     /// What was changed after a revision; none where that is no longer remembered.
-    pub(crate) fn changed_since(&self, revision: u64) -> Option<BTreeSet<Subject>> {
+    pub(crate) fn changed_since(&self, revision: u64) -> Option<BTreeSet<ResourceKey>> {
         if revision >= self.revision {
             return Some(BTreeSet::new());
         }

@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::{GUARDS, RULES, StoredGuard, StoredRule, Subject, TableView};
-use crate::store::State;
-use crate::writer::Entries;
+use super::{GUARDS, RULES, ResourceKey, Snapshot, StoredGuard, StoredRule};
+use crate::store::StoreContents;
+use crate::writer::EntriesView;
 
-impl TableView {
+impl Snapshot {
     /// The rules and guards as the entries have them. Only what is newer than this table is read again, so that a
     /// change among 100,000 rules costs a look at their revisions.
-    pub(crate) fn at(&self, entries: &Entries<'_>) -> Self {
+    pub(crate) fn at(&self, entries: &EntriesView<'_>) -> Self {
         let same_store = *self.epoch == *entries.epoch();
         if same_store && self.revision == entries.head() {
             return self.clone();
@@ -23,7 +23,7 @@ impl TableView {
         for (key, entry) in entries.iter().filter(|(key, _)| is_rule_or_guard(key)) {
             there += 1;
             if (entry.revision > base || !known)
-                && let Some(subject) = Subject::of_key(key)
+                && let Some(subject) = ResourceKey::of_key(key)
             {
                 now.set(&subject, &entry.value, entry.revision, false);
             }
@@ -36,32 +36,36 @@ impl TableView {
     }
 
     /// What the store has of a rule or guard.
-    pub(crate) fn value_of(&self, subject: &Subject) -> Option<Bytes> {
+    pub(crate) fn value_of(&self, subject: &ResourceKey) -> Option<Bytes> {
         match subject {
-            Subject::Rule(pattern) => Some(StoredRule::value(&self.stored(pattern)?.wire).into()),
-            Subject::Guard(pattern) => Some(StoredGuard::value(&self.guards.stored(pattern)?.wire).into()),
-            Subject::Kill(_) => None,
+            ResourceKey::Rule(pattern) => Some(StoredRule::value(&self.stored(pattern)?.wire).into()),
+            ResourceKey::Guard(pattern) => {
+                Some(StoredGuard::value(&self.guards.stored(pattern)?.wire).into())
+            }
+            ResourceKey::Kill(_) => None,
         }
     }
 
     /// Whose a rule or guard is; "" = nobody's.
-    pub(crate) fn owner_of(&self, subject: &Subject) -> &str {
+    pub(crate) fn owner_of(&self, subject: &ResourceKey) -> &str {
         match subject {
-            Subject::Rule(pattern) => self.stored(pattern).map_or("", |stored| &stored.wire.owner),
-            Subject::Guard(pattern) => self.guards.stored(pattern).map_or("", |stored| &stored.wire.owner),
-            Subject::Kill(_) => "",
+            ResourceKey::Rule(pattern) => self.stored(pattern).map_or("", |stored| &stored.wire.owner),
+            ResourceKey::Guard(pattern) => {
+                self.guards.stored(pattern).map_or("", |stored| &stored.wire.owner)
+            }
+            ResourceKey::Kill(_) => "",
         }
     }
 
     fn empty(epoch: &str) -> Self {
-        Self::of(&State { epoch: epoch.to_owned(), revision: 0, ..State::default() })
+        Self::of(&StoreContents { epoch: epoch.to_owned(), revision: 0, ..StoreContents::default() })
     }
 
-    fn drop_all_but(&mut self, entries: &Entries<'_>) {
+    fn drop_all_but(&mut self, entries: &EntriesView<'_>) {
         let there: HashSet<&str> = entries.iter().map(|(key, _)| key).collect();
-        let rules = self.rules.keys().cloned().map(Subject::Rule);
-        let guards = self.guards.iter().map(|stored| Subject::Guard(stored.pattern.clone()));
-        let gone: Vec<Subject> =
+        let rules = self.rules.keys().cloned().map(ResourceKey::Rule);
+        let guards = self.guards.iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
+        let gone: Vec<ResourceKey> =
             rules.chain(guards).filter(|subject| !there.contains(subject.key().as_str())).collect();
         for subject in &gone {
             self.remove(subject);
@@ -83,12 +87,12 @@ mod tests {
     use super::*;
     use crate::store::Entry;
 
-    fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> State {
-        let subject = |kind: fn(Pattern) -> Subject, caller: &str| {
+    fn state(epoch: &str, revision: u64, rules: &[(&str, u64)], guards: &[(&str, u64)]) -> StoreContents {
+        let subject = |kind: fn(Pattern) -> ResourceKey, caller: &str| {
             kind(Pattern::parse(caller, "*", "stock", "*").unwrap()).key()
         };
-        let rules = rules.iter().map(|(caller, revision)| (subject(Subject::Rule, caller), *revision));
-        let guards = guards.iter().map(|(caller, revision)| (subject(Subject::Guard, caller), *revision));
+        let rules = rules.iter().map(|(caller, revision)| (subject(ResourceKey::Rule, caller), *revision));
+        let guards = guards.iter().map(|(caller, revision)| (subject(ResourceKey::Guard, caller), *revision));
         let entry = |(key, revision): (String, u64)| {
             let owner = format!("at-{revision}");
             let value = match key.starts_with(RULES) {
@@ -97,24 +101,24 @@ mod tests {
             };
             (key, Entry { revision, value: value.into() })
         };
-        State {
+        StoreContents {
             epoch: epoch.to_owned(),
             revision,
             entries: rules.chain(guards).map(entry).collect(),
-            ..State::default()
+            ..StoreContents::default()
         }
     }
 
-    fn told(view: &TableView) -> Vec<(Subject, u64, String)> {
-        let rules = view.iter().map(|(pattern, _)| Subject::Rule(pattern.clone()));
-        let guards = view.guards().iter().map(|stored| Subject::Guard(stored.pattern.clone()));
+    fn told(view: &Snapshot) -> Vec<(ResourceKey, u64, String)> {
+        let rules = view.iter().map(|(pattern, _)| ResourceKey::Rule(pattern.clone()));
+        let guards = view.guards().iter().map(|stored| ResourceKey::Guard(stored.pattern.clone()));
         let subjects = rules.chain(guards);
         subjects.map(|s| (s.clone(), view.revision_of(&s).unwrap(), view.owner_of(&s).to_owned())).collect()
     }
 
     #[test]
     fn a_table_is_brought_up_to_the_entries_whatever_changed() {
-        let table = TableView::of(&state("e", 5, &[("a", 1), ("b", 2), ("c", 5)], &[("a", 3), ("b", 4)]));
+        let table = Snapshot::of(&state("e", 5, &[("a", 1), ("b", 2), ("c", 5)], &[("a", 3), ("b", 4)]));
         let others = [
             state("e", 5, &[("a", 1), ("b", 2), ("c", 5)], &[("a", 3), ("b", 4)]),
             state("e", 7, &[("a", 1), ("b", 6), ("c", 5), ("d", 7)], &[("a", 3), ("b", 4)]),
@@ -128,8 +132,8 @@ mod tests {
         ];
         for state in others {
             let none = BTreeMap::new();
-            let now = table.at(&Entries::new(&state, &none, state.revision));
-            assert_eq!(told(&now), told(&TableView::of(&state)), "{state:?}");
+            let now = table.at(&EntriesView::new(&state, &none, state.revision));
+            assert_eq!(told(&now), told(&Snapshot::of(&state)), "{state:?}");
             assert_eq!(now.revision(), state.revision);
         }
     }

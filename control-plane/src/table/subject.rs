@@ -20,15 +20,15 @@ pub(crate) const KILLS: &str = "kills/";
 
 /// A rule, a guard or a kill.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Subject {
+pub(crate) enum ResourceKey {
     Rule(Pattern),
     Guard(Pattern),
     Kill(Pattern),
 }
 
-type Kind = fn(Pattern) -> Subject;
+type Kind = fn(Pattern) -> ResourceKey;
 
-impl Subject {
+impl ResourceKey {
     /// What a store's key names; none where that is none of these.
     pub(crate) fn of_key(key: &str) -> Option<Self> {
         let kinds = [(RULES, Self::Rule as Kind), (GUARDS, Self::Guard), (KILLS, Self::Kill)];
@@ -61,7 +61,7 @@ impl Subject {
     }
 }
 
-impl fmt::Display for Subject {
+impl fmt::Display for ResourceKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rule(pattern) => write!(f, "rule {pattern}"),
@@ -92,13 +92,13 @@ mod tests {
     fn a_key_gives_back_what_it_names() {
         for method in ["*", "p.S/*", "p.S/M", "p.S/M%2F"] {
             let pattern = Pattern::parse("shop", "*", "stock", method).unwrap();
-            let kinds = [Subject::Rule, Subject::Guard, Subject::Kill];
+            let kinds = [ResourceKey::Rule, ResourceKey::Guard, ResourceKey::Kill];
             for subject in kinds.map(|kind| kind(pattern.clone())) {
-                assert_eq!(Subject::of_key(&subject.key()), Some(subject));
+                assert_eq!(ResourceKey::of_key(&subject.key()), Some(subject));
             }
         }
         for other in ["rules/a/b/c", "guards/a/b/c", "kills/a/b/c/d/e", "tokens/a/b/c/d"] {
-            assert_eq!(Subject::of_key(other), None);
+            assert_eq!(ResourceKey::of_key(other), None);
         }
     }
 }

@@ -12,16 +12,16 @@ fn words(words: &str) -> Pattern {
     Pattern::parse(parts[0], parts[1], parts[2], parts[3]).unwrap()
 }
 
-fn of_rule(pattern: &Pattern) -> Subject {
-    Subject::Rule(pattern.clone())
+fn of_rule(pattern: &Pattern) -> ResourceKey {
+    ResourceKey::Rule(pattern.clone())
 }
 
-fn of_guard(pattern: &Pattern) -> Subject {
-    Subject::Guard(pattern.clone())
+fn of_guard(pattern: &Pattern) -> ResourceKey {
+    ResourceKey::Guard(pattern.clone())
 }
 
-fn change(revision: u64, edits: Vec<(Subject, Option<Vec<u8>>)>) -> Change {
-    let edit = |(subject, value): (Subject, Option<Vec<u8>>)| Edit {
+fn change(revision: u64, edits: Vec<(ResourceKey, Option<Vec<u8>>)>) -> Change {
+    let edit = |(subject, value): (ResourceKey, Option<Vec<u8>>)| Edit {
         key: subject.key(),
         value: value.map(Into::into),
         before: None,
@@ -49,7 +49,8 @@ fn of_a_later_version(mut value: Vec<u8>) -> Vec<u8> {
 #[test]
 fn entry_with_unknown_fields_is_unread_and_kept_whole() {
     let pattern = || Pattern::parse("shop", "*", "stock", "*").unwrap();
-    let (rule, guard, kill) = (Subject::Rule(pattern()), Subject::Guard(pattern()), Subject::Kill(pattern()));
+    let (rule, guard, kill) =
+        (ResourceKey::Rule(pattern()), ResourceKey::Guard(pattern()), ResourceKey::Kill(pattern()));
     let rule_value = of_a_later_version(StoredRule::value(&v1::Rule::default()));
     let guard_value = of_a_later_version(StoredGuard::value(&v1::Guard::default()));
     let now = std::time::SystemTime::now();
@@ -74,8 +75,8 @@ fn entry_with_unknown_fields_is_unread_and_kept_whole() {
     assert!(view.values().all(|(key, _)| key != kill.key()));
 }
 
-fn empty() -> TableView {
-    TableView::of(&State { epoch: "e".to_owned(), revision: 0, ..State::default() })
+fn empty() -> Snapshot {
+    Snapshot::of(&StoreContents { epoch: "e".to_owned(), revision: 0, ..StoreContents::default() })
 }
 
 fn off() -> Vec<u8> {
@@ -112,7 +113,7 @@ fn what_changed_is_known_from_the_first_change_seen() {
 #[test]
 fn forgotten_changes_are_admitted() {
     let mut view = empty();
-    let all: Vec<Subject> =
+    let all: Vec<ResourceKey> =
         (0..REMEMBERED_PATTERNS).map(|n| of_rule(&pattern(&format!("p.S/M{n}")))).collect();
     view.apply(&change(1, all.iter().map(|rule| (rule.clone(), Some(off()))).collect()));
     view.apply(&change(2, vec![(all[0].clone(), None)]));
@@ -211,7 +212,7 @@ fn a_rule_that_is_off_exceeds_nothing() {
     view.apply(&change(1, vec![(of_guard(&words("* * * *")), Some(ceiling(1)))]));
     let rule = |policy: Vec<u8>| StoredRule::read(&pattern("*"), &policy, 1).rule.unwrap();
     let on = rule(attempts(4));
-    let exceeded: Vec<Exceeded> = view.guards().exceeded_by(&on).collect();
+    let exceeded: Vec<CeilingExceeded> = view.guards().exceeded_by(&on).collect();
     assert_eq!(exceeded[0].excess.field, "retry.max_attempts");
     let off = Rule::new(
         pattern("*"),

@@ -15,7 +15,7 @@ use prost::Message;
 use rpds::RedBlackTreeMapSync;
 
 use super::stored::decoded_whole;
-use crate::access::{ClusterKey, Hash, Role, Scope, TokenId};
+use crate::access::{ClusterKey, Role, Scope, TokenHash, TokenId};
 use crate::store::key;
 use crate::tls::validity;
 
@@ -26,7 +26,7 @@ pub(crate) const CLUSTER_KEY: &str = "secrets/cluster";
 
 /// All tokens, by their ids.
 #[derive(Clone, Debug)]
-pub(crate) struct Tokens {
+pub(crate) struct TokenTable {
     tokens: RedBlackTreeMapSync<TokenId, Arc<StoredToken>>,
     cluster_key: Option<Arc<ClusterKey>>,
 }
@@ -41,26 +41,26 @@ pub(crate) struct StoredToken {
     pub(crate) scope: Scope,
     /// None = never.
     pub(crate) expires_at: Option<SystemTime>,
-    pub(crate) hash: Hash,
+    pub(crate) hash: TokenHash,
 }
 
 /// The value of an entry.
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
-struct Kept {
+struct TokenRecord {
     #[prost(message, optional, tag = "1")]
     token: Option<v1::Token>,
     #[prost(bytes = "bytes", tag = "2")]
     hash: Bytes,
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for TokenRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kept").field("token", &self.token).finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl TokenTable {
     pub(super) fn none() -> Self {
         Self { tokens: RedBlackTreeMapSync::new_sync(), cluster_key: None }
     }
@@ -119,8 +119,8 @@ impl StoredToken {
     /// An entry of the store; none where this version can not read it.
     pub(crate) fn read(id: &TokenId, value: &[u8], revision: u64) -> Option<Self> {
         let read = || {
-            let kept: Kept = decoded_whole(value)?;
-            let hash = Hash::read(&kept.hash).ok_or("has no hash")?;
+            let kept: TokenRecord = decoded_whole(value)?;
+            let hash = TokenHash::read(&kept.hash).ok_or("has no hash")?;
             let wire = described(id, kept.token.unwrap_or_default(), revision);
             let role = Role::of(wire.role()).ok_or("role: is not known")?;
             let mut faults = Faults::none();
@@ -137,10 +137,10 @@ impl StoredToken {
     }
 
     /// The value to store for a token.
-    pub(crate) fn value(token: &v1::Token, hash: &Hash) -> Bytes {
+    pub(crate) fn value(token: &v1::Token, hash: &TokenHash) -> Bytes {
         let token = v1::Token { id: String::new(), revision: 0, ..token.clone() };
         let hash = Bytes::copy_from_slice(hash.bytes());
-        Kept { token: Some(token), hash }.encode_to_vec().into()
+        TokenRecord { token: Some(token), hash }.encode_to_vec().into()
     }
 
     pub(crate) fn is_over(&self, now: SystemTime) -> bool {
@@ -155,7 +155,7 @@ impl StoredToken {
 
 /// What is told of a token, without its hash; of one that can not be read, its id.
 pub(crate) fn description(id: &TokenId, value: &[u8], revision: u64) -> v1::Token {
-    let kept = Kept::decode(value).unwrap_or_default();
+    let kept = TokenRecord::decode(value).unwrap_or_default();
     described(id, kept.token.unwrap_or_default(), revision)
 }
 
@@ -176,20 +176,20 @@ fn described(id: &TokenId, token: v1::Token, revision: u64) -> v1::Token {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Bearer;
+    use crate::access::BearerToken;
     use crate::store::Entry;
     use crate::writer::ProposedEdit;
 
     #[test]
     fn a_token_is_kept_by_its_hash_and_never_says_it() {
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let wire = v1::Token { name: "ci".to_owned(), role: v1::Role::Editor.into(), ..Default::default() };
         let value = StoredToken::value(&wire, &bearer.hash());
         let stored = StoredToken::read(&bearer.id, &value, 7).unwrap();
         assert!(stored.hash.is_of(&bearer));
         assert_eq!((stored.wire.id.as_str(), stored.wire.revision), (bearer.id.as_str(), 7));
         assert_eq!(description(&bearer.id, &value, 7), stored.wire);
-        let kept = Kept::decode(value.clone()).unwrap();
+        let kept = TokenRecord::decode(value.clone()).unwrap();
         let edit = ProposedEdit { key: token_key(&bearer.id), value: Some(value.clone()), expected: None };
         let entry = Entry { revision: 7, value };
         let told = format!("{stored:?} {kept:?} {edit:?} {entry:?}");
@@ -202,11 +202,11 @@ mod tests {
 
     #[test]
     fn what_can_not_be_read_opens_nothing() {
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let wire = |role: i32| v1::Token { role, ..Default::default() };
         let good = StoredToken::value(&wire(1), &bearer.hash());
         assert!(StoredToken::read(&bearer.id, &good, 1).is_some());
-        let short = Kept { token: Some(wire(1)), hash: Bytes::from_static(b"x") }.encode_to_vec();
+        let short = TokenRecord { token: Some(wire(1)), hash: Bytes::from_static(b"x") }.encode_to_vec();
         for value in [&b""[..], b"\xff", &StoredToken::value(&wire(99), &bearer.hash()), &short] {
             assert!(StoredToken::read(&bearer.id, value, 1).is_none(), "{value:?}");
         }
@@ -216,7 +216,7 @@ mod tests {
     fn a_token_is_over_at_its_end_to_the_instant() {
         let end = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(100);
         let wire = v1::Token { role: 1, expires_at: Some(end.into()), ..Default::default() };
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let stored = StoredToken::read(&bearer.id, &StoredToken::value(&wire, &bearer.hash()), 1).unwrap();
         assert!(!stored.is_over(end - std::time::Duration::from_nanos(1)));
         assert!(stored.is_over(end));

@@ -4,16 +4,16 @@
 use damper_core::{Pattern, Policy, RouteKey};
 use rpds::RedBlackTreeMapSync;
 
-use super::{Subject, TableView};
+use super::{ResourceKey, Snapshot};
 use crate::store::Entry;
 use crate::writer::ProposedEdit;
 
-impl TableView {
+impl Snapshot {
     /// This table with the edits; its revision stays, since nothing is written.
     pub(crate) fn tried(&self, edits: &[ProposedEdit]) -> Self {
         let mut tried = self.clone();
         for edit in edits {
-            let Some(subject) = Subject::of_key(&edit.key) else { continue };
+            let Some(subject) = ResourceKey::of_key(&edit.key) else { continue };
             match &edit.value {
                 Some(value) => tried.set(&subject, value, self.revision, false),
                 None => tried.remove(&subject),
@@ -26,7 +26,7 @@ impl TableView {
     pub(crate) fn rewound(
         &self,
         revision: u64,
-        entries: impl IntoIterator<Item = (Subject, Option<Entry>)>,
+        entries: impl IntoIterator<Item = (ResourceKey, Option<Entry>)>,
     ) -> Self {
         let mut then = self.clone();
         for (subject, entry) in entries {

@@ -4,19 +4,23 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{CLUSTER_KEY, StoredGuard, StoredKill, StoredRule, StoredToken, Subject, TableView, token_key};
+use super::{
+    CLUSTER_KEY, ResourceKey, Snapshot, StoredGuard, StoredKill, StoredRule, StoredToken, token_key,
+};
 use crate::store::{Edit, Entry};
 
-impl TableView {
+impl Snapshot {
     /// Every entry of the store that the table was made from, with what this version cannot read as it was stored.
     pub(crate) fn values(&self) -> impl Iterator<Item = (String, Bytes)> {
-        let rules =
-            self.rules.iter().map(|(pattern, stored)| (Subject::Rule(pattern.clone()), stored.value_kept()));
+        let rules = self
+            .rules
+            .iter()
+            .map(|(pattern, stored)| (ResourceKey::Rule(pattern.clone()), stored.value_kept()));
         let guards = self.guards.iter();
-        let guards = guards.map(|stored| (Subject::Guard(stored.pattern.clone()), stored.value_kept()));
+        let guards = guards.map(|stored| (ResourceKey::Guard(stored.pattern.clone()), stored.value_kept()));
         let kill = |stored: &StoredKill| StoredKill::value(&stored.wire).into();
         let kills = self.kills.all();
-        let kills = kills.map(move |stored| (Subject::Kill(stored.kill.pattern().clone()), kill(stored)));
+        let kills = kills.map(move |stored| (ResourceKey::Kill(stored.kill.pattern().clone()), kill(stored)));
         let tokens = self.tokens.all();
         let tokens = tokens.map(|token| (token_key(&token.id), StoredToken::value(&token.wire, &token.hash)));
         let key = self.tokens.cluster_key();
@@ -33,14 +37,14 @@ impl TableView {
         value: Option<&Bytes>,
         revision: u64,
         arrived: bool,
-    ) -> Option<Subject> {
-        let subject = Subject::of_key(key);
+    ) -> Option<ResourceKey> {
+        let subject = ResourceKey::of_key(key);
         let is_read = if let Some(subject) = &subject {
             match value {
                 Some(value) => self.set(subject, value, revision, arrived),
                 None => self.remove(subject),
             }
-            !matches!(subject, Subject::Kill(pattern) if self.kills.stored(pattern).is_none())
+            !matches!(subject, ResourceKey::Kill(pattern) if self.kills.stored(pattern).is_none())
         } else {
             self.tokens.follow(key, value, revision) && self.tokens.has_read(key)
         };
@@ -67,7 +71,7 @@ impl StoredGuard {
 }
 
 /// The edits that make entries of a store those of a table.
-pub(crate) fn edits_to(table: &TableView, entries: &BTreeMap<String, Entry>) -> Vec<Edit> {
+pub(crate) fn edits_to(table: &Snapshot, entries: &BTreeMap<String, Entry>) -> Vec<Edit> {
     let wanted: BTreeMap<String, Bytes> = table.values().collect();
     let gone = entries.keys().filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), None));
     let gone: Vec<_> = gone.collect();

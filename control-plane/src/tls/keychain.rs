@@ -15,9 +15,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::rustls::ServerConfig;
 
 use super::authorities::{Authorities, Trust};
-use super::material::{Loaded, Material};
-use super::validity::Validity;
-use super::{Pem, Tls};
+use super::material::{LoadedTls, TlsFiles};
+use super::validity::CertificateValidity;
+use super::{Pem, TlsConfig};
 use crate::metrics::Metrics;
 
 /// Files that belong together may be caught between two changes; they are read until they hold still.
@@ -25,40 +25,40 @@ const STILL_AFTER: Duration = Duration::from_millis(20);
 const STILL_TRIES: u32 = 50;
 
 /// The certificate, key and authorities in use; every new connection asks.
-pub(crate) struct Keychain {
-    tls: Tls,
+pub(crate) struct TlsReloader {
+    tls: TlsConfig,
     current: RwLock<Current>,
     authorities: watch::Sender<Authorities>,
     metrics: Metrics,
 }
 
 struct Current {
-    material: Material,
+    material: TlsFiles,
     config: Arc<ServerConfig>,
-    validity: Validity,
+    validity: CertificateValidity,
     /// Why the files as they are now can not be used instead.
     refused: Option<String>,
 }
 
-impl fmt::Debug for Keychain {
+impl fmt::Debug for TlsReloader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keychain").field("tls", &self.tls).finish_non_exhaustive()
     }
 }
 
-impl Keychain {
+impl TlsReloader {
     /// Reads everything; all faults at once.
-    pub(crate) fn open(tls: Tls, metrics: Metrics) -> Result<Self, Vec<String>> {
-        let material = Material::read(&tls)?;
+    pub(crate) fn open(tls: TlsConfig, metrics: Metrics) -> Result<Self, Vec<String>> {
+        let material = TlsFiles::read(&tls)?;
         let loaded = material.load(&tls)?;
         tell(&loaded, &metrics);
-        let Loaded { config, authorities, validity } = loaded;
+        let LoadedTls { config, authorities, validity } = loaded;
         let current = RwLock::new(Current { material, config, validity, refused: None });
         Ok(Self { tls, current, authorities: watch::Sender::new(authorities), metrics })
     }
 
     /// From when to when the certificate in use is good.
-    pub(crate) fn validity(&self) -> Validity {
+    pub(crate) fn validity(&self) -> CertificateValidity {
         self.current.read().unwrap_or_else(PoisonError::into_inner).validity
     }
 
@@ -104,7 +104,7 @@ impl Keychain {
     }
 
     /// Looks at the files once. `refused` is what was there when they could not be used.
-    async fn look(&self, refused: &mut Option<Result<Material, Vec<String>>>) {
+    async fn look(&self, refused: &mut Option<Result<TlsFiles, Vec<String>>>) {
         let found = self.still().await;
         let is_in_use = {
             let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +137,7 @@ impl Keychain {
     }
 
     /// Serves new connections with this, and ends those that other authorities vouched for.
-    fn take(&self, material: Material, Loaded { config, authorities, validity }: Loaded) {
+    fn take(&self, material: TlsFiles, LoadedTls { config, authorities, validity }: LoadedTls) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let is_other = current.material.client_ca != material.client_ca;
         *current = Current { material, config, validity, refused: None };
@@ -153,7 +153,7 @@ impl Keychain {
     }
 
     /// The files once two looks in a row find the same.
-    async fn still(&self) -> Result<Material, Vec<String>> {
+    async fn still(&self) -> Result<TlsFiles, Vec<String>> {
         let mut last = self.read().await;
         for _ in 0..STILL_TRIES {
             let is_in_use = {
@@ -173,15 +173,15 @@ impl Keychain {
         last
     }
 
-    async fn read(&self) -> Result<Material, Vec<String>> {
+    async fn read(&self) -> Result<TlsFiles, Vec<String>> {
         let tls = self.tls.clone();
-        let read = tokio::task::spawn_blocking(move || Material::read(&tls)).await;
+        let read = tokio::task::spawn_blocking(move || TlsFiles::read(&tls)).await;
         read.unwrap_or_else(|_| Err(vec!["the files could not be read".to_owned()]))
     }
 }
 
 /// Says until when the certificate is good.
-fn tell(loaded: &Loaded, metrics: &Metrics) {
+fn tell(loaded: &LoadedTls, metrics: &Metrics) {
     if let Some(ends_at) = loaded.validity.ends_at {
         let seconds = ends_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         metrics.tls_certificate_expires_at.set(seconds as f64);

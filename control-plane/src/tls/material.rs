@@ -15,8 +15,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig, version};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::authorities::Authorities;
-use super::validity::Validity;
-use super::{ClientCertificates, Pem, Tls};
+use super::validity::CertificateValidity;
+use super::{ClientCertificates, Pem, TlsConfig};
 
 const CERTIFICATE: &str = "tls_cert";
 const KEY: &str = "tls_key";
@@ -24,22 +24,22 @@ const CLIENT_CA: &str = "tls_client_ca";
 
 /// The texts, as they lie in files and settings.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Material {
+pub(super) struct TlsFiles {
     pub(super) certificate: Vec<u8>,
     pub(super) key: Vec<u8>,
     pub(super) client_ca: Option<Vec<u8>>,
 }
 
 /// What they come to.
-pub(super) struct Loaded {
+pub(super) struct LoadedTls {
     pub(super) config: Arc<ServerConfig>,
     pub(super) authorities: Authorities,
-    pub(super) validity: Validity,
+    pub(super) validity: CertificateValidity,
 }
 
-impl Material {
+impl TlsFiles {
     /// Reads what a server was told of.
-    pub(super) fn read(tls: &Tls) -> Result<Self, Vec<String>> {
+    pub(super) fn read(tls: &TlsConfig) -> Result<Self, Vec<String>> {
         let mut faults = Vec::new();
         let mut read = |setting: &str, from: &Pem| match from {
             Pem::Text(text) => text.clone().into_bytes(),
@@ -55,7 +55,7 @@ impl Material {
     }
 
     /// Makes a server's configuration of it.
-    pub(super) fn load(&self, tls: &Tls) -> Result<Loaded, Vec<String>> {
+    pub(super) fn load(&self, tls: &TlsConfig) -> Result<LoadedTls, Vec<String>> {
         let provider = Arc::new(ring::default_provider());
         let mut faults = Vec::new();
         let chain = certificates(&self.certificate)
@@ -63,7 +63,7 @@ impl Material {
         let key = key(&self.key, &provider).map_err(|problem| faults.push(fault(KEY, &tls.key, &problem)));
         let verifier = self.verifier(tls, &provider).map_err(|problem| faults.push(problem));
         let (Ok(chain), Ok(key), Ok(verifier)) = (chain, key, verifier) else { return Err(faults) };
-        let validity = X509Certificate::from_der(&chain[0]).map(|(_, read)| Validity::of(&read));
+        let validity = X509Certificate::from_der(&chain[0]).map(|(_, read)| CertificateValidity::of(&read));
         let shown = CertifiedKey::new(chain, key);
         if let Err(error) = shown.keys_match() {
             return Err(vec![fault(KEY, &tls.key, &format!("is not the key of the certificate: {error}"))]);
@@ -80,12 +80,12 @@ impl Material {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Loaded { config: Arc::new(config), authorities, validity: validity.unwrap_or_default() })
+        Ok(LoadedTls { config: Arc::new(config), authorities, validity: validity.unwrap_or_default() })
     }
 
     fn verifier(
         &self,
-        tls: &Tls,
+        tls: &TlsConfig,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
         let (Some(from), Some(bytes)) = (&tls.client_ca, &self.client_ca) else {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(crate) use authorities::Trust;
 pub(crate) use failure::HandshakeFailure;
-pub(crate) use keychain::Keychain;
+pub(crate) use keychain::TlsReloader;
 pub(crate) use names::ClientNames;
 
 /// A PEM text: where it is, or itself.
@@ -51,7 +51,7 @@ pub enum ClientCertificates {
 
 /// TLS 1.2 and 1.3 with this certificate.
 #[derive(Clone, Debug)]
-pub struct Tls {
+pub struct TlsConfig {
     /// The certificate with those between it and its authority.
     pub certificate: Pem,
     /// Its private key: PKCS #8, PKCS #1 or SEC1, not encrypted.
@@ -64,7 +64,7 @@ pub struct Tls {
     pub look_again_after: Duration,
 }
 
-impl Tls {
+impl TlsConfig {
     /// The certificate and its key; no client certificates.
     #[must_use]
     pub fn new(certificate: Pem, key: Pem) -> Self {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_key_is_not_shown_by_debug() {
-        let tls = Tls::new(Pem::File("cert.pem".into()), Pem::Text("hidden".to_owned()));
+        let tls = TlsConfig::new(Pem::File("cert.pem".into()), Pem::Text("hidden".to_owned()));
         let shown = format!("{tls:?}");
         assert!(shown.contains("cert.pem") && !shown.contains("hidden"), "{shown}");
     }

@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::validity::Validity;
+use super::validity::CertificateValidity;
 
 /// The names in a verified client certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl ClientNames {
     /// Reads a certificate; what can not be read names nobody.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
         let Ok((_, read)) = X509Certificate::from_der(certificate) else { return Self::default() };
-        let mut names = Self { expires_at: Validity::of(&read).ends_at, ..Self::default() };
+        let mut names = Self { expires_at: CertificateValidity::of(&read).ends_at, ..Self::default() };
         let Ok(Some(alternatives)) = read.subject_alternative_name() else { return names };
         for name in &alternatives.value.general_names {
             match name {

@@ -21,12 +21,12 @@ pub(crate) fn is_soon(begins: Option<SystemTime>, ends: SystemTime, now: SystemT
 
 /// Ends that can not be told are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Validity {
+pub(crate) struct CertificateValidity {
     begins_at: Option<SystemTime>,
     pub(super) ends_at: Option<SystemTime>,
 }
 
-impl Validity {
+impl CertificateValidity {
     pub(super) fn of(certificate: &X509Certificate<'_>) -> Self {
         let validity = certificate.validity();
         Self { begins_at: time(validity.not_before), ends_at: time(validity.not_after) }
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn a_certificate_is_told_of_before_it_begins_after_it_ended_and_shortly_before() {
         let at = |days: u32| SystemTime::UNIX_EPOCH + days * DAY;
-        let validity = Validity { begins_at: Some(at(100)), ends_at: Some(at(200)) };
+        let validity = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(200)) };
         assert!(validity.problem(at(99)).unwrap().contains("good from 1970-04-11T00:00:00Z on only"));
         assert_eq!((validity.problem(at(100)), validity.warning(at(185))), (None, None));
         assert_eq!(validity.problem(at(199)), None);
@@ -86,10 +86,10 @@ mod tests {
         for over in [validity.problem(at(200)), validity.warning(at(300))] {
             assert!(over.unwrap().contains("good until 1970-07-20T00:00:00Z only"));
         }
-        let short = Validity { begins_at: Some(at(100)), ends_at: Some(at(105)) };
+        let short = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(105)) };
         assert!(short.warning(at(103)).is_none() && short.warning(at(104)).is_some());
-        let ten_days = Validity { begins_at: Some(at(100)), ends_at: Some(at(110)) };
+        let ten_days = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(110)) };
         assert!(ten_days.warning(at(100)).unwrap().contains("good for 10 days more"));
-        assert_eq!(Validity::default().warning(at(1)), None);
+        assert_eq!(CertificateValidity::default().warning(at(1)), None);
     }
 }

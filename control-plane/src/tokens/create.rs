@@ -10,12 +10,12 @@ use damper_core::Faults;
 use damper_proto::{convert, v1};
 use tonic::Request;
 
-use crate::access::{Bearer, Role, Scope, misplaced};
-use crate::errors::Error;
+use crate::access::{BearerToken, Role, Scope, misplaced};
+use crate::errors::ApiError;
 use crate::limits::Limit;
-use crate::requests::{Asked, Done, check_options, first_answer, too_many, write};
+use crate::requests::{CompletedWrite, WriteRequest, check_options, first_answer, too_many, write};
 use crate::shared::Shared;
-use crate::table::{StoredToken, TableView, description, token_key, token_of};
+use crate::table::{Snapshot, StoredToken, description, token_key, token_of};
 use crate::writer::ProposedEdit;
 
 const MAX_NAME_BYTES: usize = 255;
@@ -25,7 +25,7 @@ const DEFAULT_TIME_TO_LIVE: Duration = Duration::from_secs(90 * DAY);
 const TIME_TO_LIVE: RangeInclusive<Duration> = Duration::from_secs(60)..=Duration::from_secs(3650 * DAY);
 
 /// A token that may be made.
-struct Wanted {
+struct NewToken {
     name: String,
     role: Role,
     scope: Option<v1::Scope>,
@@ -36,9 +36,9 @@ struct Wanted {
 pub(super) async fn create(
     shared: &Shared,
     request: Request<v1::CreateTokenRequest>,
-) -> Result<v1::CreateTokenResponse, Error> {
-    let (asked, request) = Asked::read("create token", request, |request| request.options.take());
-    let wanted = Wanted::read(request, &asked.options)?;
+) -> Result<v1::CreateTokenResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("create token", request, |request| request.options.take());
+    let wanted = NewToken::read(request, &asked.options)?;
     if let Some(first) = first_answer(shared, &asked).await? {
         return Ok(again(&first));
     }
@@ -55,7 +55,7 @@ pub(super) async fn create(
             revision: table.revision(),
         });
     }
-    let bearer = Bearer::draw();
+    let bearer = BearerToken::draw();
     let value = Some(StoredToken::value(&token, &bearer.hash()));
     let edit = ProposedEdit { key: token_key(&bearer.id), value, expected: Some(0) };
     let done = write(shared, &asked, &table, at, vec![edit]).await?;
@@ -71,8 +71,8 @@ pub(super) async fn create(
     })
 }
 
-impl Wanted {
-    fn read(request: v1::CreateTokenRequest, options: &v1::WriteOptions) -> Result<Self, Error> {
+impl NewToken {
+    fn read(request: v1::CreateTokenRequest, options: &v1::WriteOptions) -> Result<Self, ApiError> {
         let v1::CreateTokenRequest { name, role, scope, time_to_live, never_expires, options: _ } = request;
         let mut faults = Faults::none();
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -92,7 +92,7 @@ impl Wanted {
         let time_to_live = read_time_to_live(time_to_live, never_expires, &mut faults);
         check_options("options", options, &mut faults);
         // There is a role where there are no faults.
-        let role = faults.or(role).map_err(Error::Faults)?.unwrap_or(Role::Viewer);
+        let role = faults.or(role).map_err(ApiError::Faults)?.unwrap_or(Role::Viewer);
         Ok(Self { name, role, scope: scope.filter(|_| limits.is_limited()), time_to_live })
     }
 
@@ -129,7 +129,7 @@ fn read_time_to_live(
 }
 
 /// The author and, where it was proven, who that was.
-fn created_by(asked: &Asked) -> String {
+fn created_by(asked: &WriteRequest) -> String {
     let (author, principal) = (&asked.options.author, asked.principal());
     match (author.is_empty(), principal.is_empty()) {
         (_, true) => author.clone(),
@@ -139,12 +139,12 @@ fn created_by(asked: &Asked) -> String {
 }
 
 /// The answer to a request that was carried out before; where the token is gone since, what is left to tell of it.
-fn again(Done { committed, after, .. }: &Done) -> v1::CreateTokenResponse {
+fn again(CompletedWrite { committed, after, .. }: &CompletedWrite) -> v1::CreateTokenResponse {
     let token = committed.keys.first().and_then(|(key, _)| told(key, after));
     v1::CreateTokenResponse { token, secret: String::new(), revision: committed.revision }
 }
 
-fn told(key: &str, table: &TableView) -> Option<v1::Token> {
+fn told(key: &str, table: &Snapshot) -> Option<v1::Token> {
     let id = token_of(key)?;
     let stored = table.tokens().stored(&id).map(|stored| stored.wire.clone());
     Some(stored.unwrap_or_else(|| description(&id, &[], 0)))

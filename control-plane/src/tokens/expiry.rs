@@ -14,8 +14,8 @@ use std::time::{Duration, Instant, SystemTime};
 use damper_proto::v1;
 use tokio::time::sleep;
 
-use crate::errors::Error;
-use crate::requests::{Asked, write};
+use crate::errors::ApiError;
+use crate::requests::{WriteRequest, write};
 use crate::shared::Shared;
 use crate::table::{StoredToken, token_key};
 use crate::writer::ProposedEdit;
@@ -68,7 +68,7 @@ impl Over {
     }
 }
 
-async fn clear(shared: &Shared, over: &mut Over, now: SystemTime, steady: Instant) -> Result<(), Error> {
+async fn clear(shared: &Shared, over: &mut Over, now: SystemTime, steady: Instant) -> Result<(), ApiError> {
     let table = shared.table();
     let over = over.due(table.tokens().all(), now, steady);
     let removal = |token: &Arc<StoredToken>| {
@@ -81,9 +81,9 @@ async fn clear(shared: &Shared, over: &mut Over, now: SystemTime, steady: Instan
     }
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(shared, &Asked::by_itself(options), &table, now, edits).await {
+    match write(shared, &WriteRequest::by_itself(options), &table, now, edits).await {
         // Another replica was faster: the table will show it.
-        Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+        Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -95,14 +95,14 @@ fn is_due(token: &StoredToken, now: SystemTime) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::Bearer;
+    use crate::access::BearerToken;
 
     #[test]
     fn clock_that_is_wrong_for_less_than_a_day_removes_no_token() {
         let start = Instant::now();
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         let wire = v1::Token { role: 1, expires_at: Some(end.into()), ..Default::default() };
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let token = StoredToken::read(&bearer.id, &StoredToken::value(&wire, &bearer.hash()), 1).unwrap();
         let tokens = [Arc::new(token)];
         let mut over = Over::default();
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_token_is_cleared_away_a_day_after_its_end_and_one_without_an_end_never() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000);
-        let bearer = Bearer::draw();
+        let bearer = BearerToken::draw();
         let token = |expires_at: Option<SystemTime>| {
             let wire = v1::Token { role: 1, expires_at: expires_at.map(Into::into), ..Default::default() };
             StoredToken::read(&bearer.id, &StoredToken::value(&wire, &bearer.hash()), 1).unwrap()

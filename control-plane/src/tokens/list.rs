@@ -2,9 +2,9 @@
 
 use damper_proto::v1;
 
-use crate::table::TableView;
+use crate::table::Snapshot;
 
-pub(super) fn list(table: &TableView) -> v1::ListTokensResponse {
+pub(super) fn list(table: &Snapshot) -> v1::ListTokensResponse {
     let mut tokens: Vec<v1::Token> = table.tokens().all().map(|token| token.wire.clone()).collect();
     tokens.sort_by(|one, other| (&one.name, &one.id).cmp(&(&other.name, &other.id)));
     v1::ListTokensResponse { tokens, revision: table.revision() }

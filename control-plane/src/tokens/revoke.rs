@@ -12,24 +12,24 @@ use damper_proto::v1;
 use tonic::Request;
 
 use crate::access::TokenId;
-use crate::errors::Error;
-use crate::requests::{Asked, check_options, commit, first_answer};
+use crate::errors::ApiError;
+use crate::requests::{WriteRequest, check_options, commit, first_answer};
 use crate::shared::Shared;
-use crate::table::{StoredToken, TableView, token_key, token_of};
-use crate::writer::{Entries, Judge, Proposal, ProposedEdit};
+use crate::table::{Snapshot, StoredToken, token_key, token_of};
+use crate::writer::{EditPlanner, EntriesView, Proposal, ProposedEdit};
 
 pub(super) async fn revoke(
     shared: &Shared,
     request: Request<v1::RevokeTokenRequest>,
-) -> Result<v1::RevokeTokenResponse, Error> {
-    let (asked, request) = Asked::read("revoke token", request, |request| request.options.take());
+) -> Result<v1::RevokeTokenResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("revoke token", request, |request| request.options.take());
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let id = TokenId::parse(&request.id);
     if id.is_none() {
         faults.add("id", "is not the id of a token: 16 digits 0-9a-f, the middle part of damper_ID_SECRET");
     }
-    let Some(id) = faults.or(id).map_err(Error::Faults)? else { return Err(missing(&request.id)) };
+    let Some(id) = faults.or(id).map_err(ApiError::Faults)? else { return Err(missing(&request.id)) };
     if let Some(first) = first_answer(shared, &asked).await? {
         return Ok(v1::RevokeTokenResponse { revision: first.committed.revision });
     }
@@ -41,7 +41,7 @@ pub(super) async fn revoke(
     let revocation = Revocation { id: id.clone(), edit: edit.clone() };
     let proposal = Proposal { judge: Some(Arc::new(revocation)), ..asked.proposal(at, vec![edit]) };
     let done = commit(shared, &asked, &table, proposal).await.map_err(|error| match error {
-        Error::Judged(_) => last(),
+        ApiError::Judged(_) => last(),
         other => other,
     })?;
     if done.committed.unchanged {
@@ -54,7 +54,7 @@ pub(super) async fn revoke(
     Ok(v1::RevokeTokenResponse { revision: done.committed.revision })
 }
 
-fn tried(table: &TableView, id: &TokenId) -> Result<v1::RevokeTokenResponse, Error> {
+fn tried(table: &Snapshot, id: &TokenId) -> Result<v1::RevokeTokenResponse, ApiError> {
     let token = table.tokens().stored(id).ok_or_else(|| missing(id.as_str()))?;
     let lasting = table.tokens().all().filter(|token| token.is_lasting_admin()).count();
     match token.is_lasting_admin() && lasting == 1 {
@@ -63,12 +63,12 @@ fn tried(table: &TableView, id: &TokenId) -> Result<v1::RevokeTokenResponse, Err
     }
 }
 
-fn missing(id: &str) -> Error {
-    Error::NotFound(format!("there is no token {id}"))
+fn missing(id: &str) -> ApiError {
+    ApiError::NotFound(format!("there is no token {id}"))
 }
 
-fn last() -> Error {
-    Error::Unmet("it is the last admin token without an end: make another one first".to_owned())
+fn last() -> ApiError {
+    ApiError::Unmet("it is the last admin token without an end: make another one first".to_owned())
 }
 
 /// Removes a token unless it is the last admin token without an end.
@@ -78,8 +78,8 @@ struct Revocation {
     edit: ProposedEdit,
 }
 
-impl Judge for Revocation {
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+impl EditPlanner for Revocation {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let lasting = entries.iter().filter_map(|(key, entry)| {
             let token = StoredToken::read(&token_of(key)?, &entry.value, entry.revision)?;
             token.is_lasting_admin().then_some(token.id)

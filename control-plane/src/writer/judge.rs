@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::ProposedEdit;
-use crate::store::{Entry, State};
+use crate::store::{Entry, StoreContents};
 
 /// Chooses the edits of a proposal.
-pub trait Judge: fmt::Debug + Send + Sync {
+pub trait EditPlanner: fmt::Debug + Send + Sync {
     /// The edits, by what is there; a key at most once.
     ///
     /// It may be asked more than once, and also about entries that turn out not to be the newest: then nothing of
@@ -20,19 +20,23 @@ pub trait Judge: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// The keys that the proposal must not touch; then nothing of it is written.
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>>;
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>>;
 }
 
 /// The entries at the moment, with the changes that are written before the judged one.
 #[derive(Clone, Copy, Debug)]
-pub struct Entries<'a> {
-    state: &'a State,
+pub struct EntriesView<'a> {
+    state: &'a StoreContents,
     edits: &'a BTreeMap<String, Option<Entry>>,
     head: u64,
 }
 
-impl<'a> Entries<'a> {
-    pub(crate) fn new(state: &'a State, edits: &'a BTreeMap<String, Option<Entry>>, head: u64) -> Self {
+impl<'a> EntriesView<'a> {
+    pub(crate) fn new(
+        state: &'a StoreContents,
+        edits: &'a BTreeMap<String, Option<Entry>>,
+        head: u64,
+    ) -> Self {
         Self { state, edits, head }
     }
 

@@ -8,15 +8,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::requests::Requests;
-use super::{Committed, Entries, EntryLimit, Proposal, ProposedEdit, Refusal};
-use crate::store::{Change, Edit, Entry, State};
+use super::requests::RequestIdLog;
+use super::{Committed, EntriesView, EntryLimit, Proposal, ProposeError, ProposedEdit};
+use crate::store::{Change, Edit, Entry, StoreContents};
 
 /// The entries at the head, and the requests that led there.
 #[derive(Debug)]
-pub(super) struct Known {
-    state: State,
-    pub(super) requests: Requests,
+pub(super) struct WriterState {
+    state: StoreContents,
+    pub(super) requests: RequestIdLog,
     limits: Arc<[EntryLimit]>,
     /// The number of entries under each limit.
     counts: Vec<usize>,
@@ -24,24 +24,24 @@ pub(super) struct Known {
 
 /// What a batch of proposals comes to.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct BatchPlan {
     pub(super) changes: Vec<Change>,
     /// One for each proposal.
-    pub(super) answers: Vec<Result<Committed, Refusal>>,
+    pub(super) answers: Vec<Result<Committed, ProposeError>>,
 }
 
 /// A batch half planned: the known entries with the edits so far on top.
-struct Draft<'a> {
-    known: &'a Known,
-    plan: Plan,
+struct ChangeDraft<'a> {
+    known: &'a WriterState,
+    plan: BatchPlan,
     edits: BTreeMap<String, Option<Entry>>,
     counts: Vec<usize>,
     /// The proposals of this batch that have an id, by place; each principal has ids of its own.
     requests: HashMap<(&'a str, &'a str), (usize, u64)>,
 }
 
-impl Known {
-    pub(super) fn new(state: State, requests: Requests, limits: Arc<[EntryLimit]>) -> Self {
+impl WriterState {
+    pub(super) fn new(state: StoreContents, requests: RequestIdLog, limits: Arc<[EntryLimit]>) -> Self {
         let count =
             |limit: &EntryLimit| state.entries.keys().filter(|key| key.starts_with(&limit.prefix)).count();
         let counts = limits.iter().map(count).collect();
@@ -68,10 +68,10 @@ impl Known {
     }
 
     /// What the proposals come to, each seeing the ones before it.
-    pub(super) fn plan<'a>(&'a self, proposals: &[&'a Proposal]) -> Plan {
-        let mut draft = Draft {
+    pub(super) fn plan<'a>(&'a self, proposals: &[&'a Proposal]) -> BatchPlan {
+        let mut draft = ChangeDraft {
             known: self,
-            plan: Plan::default(),
+            plan: BatchPlan::default(),
             edits: BTreeMap::new(),
             counts: self.counts.clone(),
             requests: HashMap::new(),
@@ -91,8 +91,8 @@ impl Known {
     }
 }
 
-impl<'a> Draft<'a> {
-    fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, Refusal>> {
+impl<'a> ChangeDraft<'a> {
+    fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
         if proposal.request_id.is_empty() {
             return None;
         }
@@ -102,17 +102,17 @@ impl<'a> Draft<'a> {
         };
         if digest != proposal.request_digest {
             let request_id = proposal.request_id.clone();
-            return Some(Err(Refusal::RequestIdReused { request_id }));
+            return Some(Err(ProposeError::RequestIdReused { request_id }));
         }
         let first = self.plan.answers[place].clone();
         Some(first.map(|committed| Committed { repeated: true, ..committed }))
     }
 
     /// Plans one new proposal.
-    fn add(&mut self, proposal: &Proposal) -> Result<Committed, Refusal> {
+    fn add(&mut self, proposal: &Proposal) -> Result<Committed, ProposeError> {
         let head = self.known.head() + self.plan.changes.len() as u64;
         if proposal.expected_head.is_some_and(|expected| expected != head) {
-            return Err(Refusal::Moved { head });
+            return Err(ProposeError::Moved { head });
         }
         let edits = self.edits_of(proposal, head)?;
         let (effective, counts) = self.examine(&edits)?;
@@ -131,20 +131,24 @@ impl<'a> Draft<'a> {
         Ok(Committed { revision, unchanged, repeated: false, keys: keys.collect() })
     }
 
-    fn edits_of<'p>(&self, proposal: &'p Proposal, head: u64) -> Result<Cow<'p, [ProposedEdit]>, Refusal> {
+    fn edits_of<'p>(
+        &self,
+        proposal: &'p Proposal,
+        head: u64,
+    ) -> Result<Cow<'p, [ProposedEdit]>, ProposeError> {
         let Some(judge) = &proposal.judge else { return Ok(Cow::Borrowed(&proposal.edits)) };
-        let entries = Entries::new(&self.known.state, &self.edits, head);
+        let entries = EntriesView::new(&self.known.state, &self.edits, head);
         let refused = |keys: Vec<String>| {
             let entries = keys.into_iter().map(|key| (key.clone(), self.entry(&key).cloned()));
-            Refusal::Judged { entries: entries.collect() }
+            ProposeError::Judged { entries: entries.collect() }
         };
         judge.edits(&entries).map(Cow::Owned).map_err(refused)
     }
 
     /// The edits that change something, and the counts after them.
-    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), Refusal> {
+    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), ProposeError> {
         if let Some(key) = repeated_key(edits) {
-            return Err(Refusal::Invalid { reason: format!("the key {key:?} twice in one proposal") });
+            return Err(ProposeError::Invalid { reason: format!("the key {key:?} twice in one proposal") });
         }
         let mut counts = self.counts.clone();
         let mut effective = Vec::new();
@@ -152,7 +156,7 @@ impl<'a> Draft<'a> {
             let current = self.entry(key);
             let revision = current.map_or(0, |entry| entry.revision);
             if expected.is_some_and(|expected| expected != revision) {
-                return Err(Refusal::Conflict { key: key.clone(), current: current.cloned() });
+                return Err(ProposeError::Conflict { key: key.clone(), current: current.cloned() });
             }
             if current.map(|entry| &entry.value) != value.as_ref() {
                 adjust(&self.known.limits, &mut counts, key, current.is_some(), value.is_some());
@@ -165,11 +169,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Refuses to grow above a limit; what is above it already may still be changed and removed.
-    fn within_limits(&self, counts: &[usize]) -> Result<(), Refusal> {
+    fn within_limits(&self, counts: &[usize]) -> Result<(), ProposeError> {
         for ((limit, &before), &after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
             if after > limit.max_entries && after > before {
                 let (prefix, entries, limit) = (limit.prefix.clone(), after, limit.max_entries);
-                return Err(Refusal::TooManyEntries { prefix, entries, limit });
+                return Err(ProposeError::TooManyEntries { prefix, entries, limit });
             }
         }
         Ok(())

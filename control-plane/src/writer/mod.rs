@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-pub use self::judge::{Entries, Judge};
+pub use self::judge::{EditPlanner, EntriesView};
 use crate::store::{Entry, Store, is_urgent};
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ pub struct Proposal {
     /// What to set or remove; a key at most once. Where there is a judge, what that is as far as it can be told.
     pub edits: Vec<ProposedEdit>,
     /// Who chooses the edits when they are written; none = they are those above.
-    pub judge: Option<Arc<dyn Judge>>,
+    pub judge: Option<Arc<dyn EditPlanner>>,
 }
 
 /// One key's part in a proposal. It does not say the value in `Debug`, since some are secret.
@@ -91,7 +91,7 @@ pub struct Committed {
 
 /// Why a proposal was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ProposeError {
     /// An entry is not at the expected revision; nothing was written.
     #[error("{key} is not at the expected revision")]
     Conflict {
@@ -181,7 +181,7 @@ pub const REMEMBER_REQUESTS: Duration = Duration::from_secs(24 * 3600);
 
 /// How a writer behaves.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct WriterConfig {
     /// Bounds on the number of entries. Default: none.
     pub limits: Vec<EntryLimit>,
     /// How many proposals may wait for the writer, and how many urgent ones. Default 1024; beyond it callers wait for a
@@ -194,7 +194,7 @@ pub struct Settings {
     pub remember_requests: Duration,
 }
 
-impl Default for Settings {
+impl Default for WriterConfig {
     fn default() -> Self {
         Self {
             limits: Vec::new(),
@@ -221,7 +221,7 @@ struct Pending {
     /// When the proposer no longer waits.
     deadline: Instant,
     stage: Arc<AtomicU8>,
-    reply: oneshot::Sender<Result<Committed, Refusal>>,
+    reply: oneshot::Sender<Result<Committed, ProposeError>>,
 }
 
 /// In the queue: the proposer may still withdraw.
@@ -258,7 +258,7 @@ impl Proposal {
 
 impl Writer {
     /// Starts the task. It loads the store by itself, at once and again when it must.
-    pub fn spawn(store: Arc<dyn Store>, settings: Settings) -> (Self, JoinHandle<()>) {
+    pub fn spawn(store: Arc<dyn Store>, settings: WriterConfig) -> (Self, JoinHandle<()>) {
         let room = settings.queue.max(1);
         let ((queue, ordinary), (urgent, first)) = (mpsc::channel(room), mpsc::channel(room));
         let answer_within = settings.answer_within;
@@ -270,7 +270,7 @@ impl Writer {
     /// Has a proposal written. Returns once it is durable or refused.
     ///
     /// Dropping the future does not undo a proposal that was already handed over.
-    pub async fn propose(&self, proposal: Proposal) -> Result<Committed, Refusal> {
+    pub async fn propose(&self, proposal: Proposal) -> Result<Committed, ProposeError> {
         self.propose_within(Duration::MAX, proposal).await
     }
 
@@ -279,14 +279,14 @@ impl Writer {
         &self,
         taken_within: Duration,
         proposal: Proposal,
-    ) -> Result<Committed, Refusal> {
+    ) -> Result<Committed, ProposeError> {
         let time = self.time_for(&proposal);
         let deadline = Instant::now() + time;
         let taken_by = Instant::now() + taken_within.min(time);
         let (reply, mut answer) = oneshot::channel();
         let stage = Arc::new(AtomicU8::new(WAITING));
         let pending = Pending { proposal, deadline, stage: stage.clone(), reply };
-        let unavailable = |reason: &str| Err(Refusal::Unavailable { reason: reason.to_owned() });
+        let unavailable = |reason: &str| Err(ProposeError::Unavailable { reason: reason.to_owned() });
         let queue = if pending.proposal.is_urgent() { &self.urgent } else { &self.queue };
         match timeout_at(taken_by, queue.send(pending)).await {
             Err(_) => return unavailable("too many proposals are waiting"),
@@ -302,7 +302,7 @@ impl Writer {
             _ if stage.load(Ordering::Acquire) == WITHDRAWN || move_on(&stage, WITHDRAWN) => {
                 unavailable("the store is busy with earlier proposals")
             }
-            _ => Err(Refusal::Uncertain { reason: "the store did not answer in time".to_owned() }),
+            _ => Err(ProposeError::Uncertain { reason: "the store did not answer in time".to_owned() }),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::{Committed, Proposal, Refusal};
+use super::{Committed, Proposal, ProposeError};
 use crate::store::Change;
 
 /// The most bytes that are remembered, by what the parts of an answer take.
@@ -27,7 +27,7 @@ type Id = (String, String);
 
 /// First answers.
 #[derive(Debug)]
-pub(super) struct Requests {
+pub(super) struct RequestIdLog {
     remember: Duration,
     answers: HashMap<Id, Remembered>,
     /// The ids with the time at which each is forgotten, oldest first.
@@ -41,13 +41,13 @@ struct Remembered {
     answer: Committed,
 }
 
-impl Requests {
+impl RequestIdLog {
     pub(super) fn new(remember: Duration) -> Self {
         Self { remember, answers: HashMap::new(), order: VecDeque::new(), bytes: 0 }
     }
 
     /// The first answer to this request; none where it is new.
-    pub(super) fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, Refusal>> {
+    pub(super) fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
         let remembered = self.answers.get(&id(&proposal.principal, &proposal.request_id))?;
         Some(remembered.answer_to(proposal))
     }
@@ -140,11 +140,11 @@ fn id(principal: &str, request_id: &str) -> Id {
 }
 
 impl Remembered {
-    fn answer_to(&self, proposal: &Proposal) -> Result<Committed, Refusal> {
+    fn answer_to(&self, proposal: &Proposal) -> Result<Committed, ProposeError> {
         if self.digest == proposal.request_digest {
             return Ok(Committed { repeated: true, ..self.answer.clone() });
         }
-        Err(Refusal::RequestIdReused { request_id: proposal.request_id.clone() })
+        Err(ProposeError::RequestIdReused { request_id: proposal.request_id.clone() })
     }
 
     /// The id stands in the map and in the order.
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_remembered_of_requests_is_bounded() {
-        let mut requests = Requests::new(Duration::from_secs(3600));
+        let mut requests = RequestIdLog::new(Duration::from_secs(3600));
         for number in 0..100 {
             let proposal = request(&format!("large {number}"), 1, vec![edit("a", None, None)]);
             requests.remember(&proposal, &answer(10_000));

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::known::{Known, Plan};
-use super::requests::Requests;
-use super::{Committed, EntryLimit, Pending, Proposal, Refusal, Settings};
-use crate::store::{Error, MAX_CHANGES_PER_COMMIT, Store, latest};
+use super::known::{BatchPlan, WriterState};
+use super::requests::RequestIdLog;
+use super::{Committed, EntryLimit, Pending, Proposal, ProposeError, WriterConfig};
+use crate::store::{MAX_CHANGES_PER_COMMIT, Store, StoreError, latest};
 
 /// How many edits, changes counted as one each, go into one commit; more than one proposal only.
 const BATCH_EDITS: usize = 100;
@@ -29,7 +29,7 @@ pub(super) struct Task {
     store: Arc<dyn Store>,
     limits: Arc<[EntryLimit]>,
     remember_requests: Duration,
-    known: Option<Known>,
+    known: Option<WriterState>,
 }
 
 /// Where proposals wait.
@@ -83,15 +83,15 @@ impl Queue {
 }
 
 /// Why a plan could not be carried out as a whole.
-enum Setback {
+enum ReloadCause {
     /// Everybody gets this answer.
-    Refused(Refusal),
+    Refused(ProposeError),
     /// One of them cannot be stored, or its time has ended; find out which.
-    Split(Refusal),
+    Split(ProposeError),
 }
 
 impl Task {
-    pub(super) fn new(store: Arc<dyn Store>, settings: Settings) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, settings: WriterConfig) -> Self {
         Self {
             store,
             limits: settings.limits.into(),
@@ -119,7 +119,7 @@ impl Task {
     }
 
     /// Carries a batch out and answers it. Fails when the store can not be reached.
-    async fn settle(&mut self, batch: Vec<Pending>) -> Result<(), Refusal> {
+    async fn settle(&mut self, batch: Vec<Pending>) -> Result<(), ProposeError> {
         let mut groups = vec![batch];
         while let Some(group) = groups.pop() {
             if group.is_empty() {
@@ -129,11 +129,11 @@ impl Task {
             let deadline = group.iter().map(|pending| pending.deadline).min();
             match self.carry_out(&proposals, deadline).await {
                 Ok(answers) => answer(group, answers),
-                Err(Setback::Split(_)) if group.len() > 1 => {
+                Err(ReloadCause::Split(_)) if group.len() > 1 => {
                     groups.extend(group.into_iter().rev().map(|pending| vec![pending]));
                 }
-                Err(Setback::Split(refusal)) => answer(group, vec![Err(refusal)]),
-                Err(Setback::Refused(refusal)) => {
+                Err(ReloadCause::Split(refusal)) => answer(group, vec![Err(refusal)]),
+                Err(ReloadCause::Refused(refusal)) => {
                     let untouched: Vec<Pending> = groups.into_iter().flatten().collect();
                     let certain = as_certain(&refusal);
                     let others = untouched.iter().map(|_| Err(certain.clone())).collect();
@@ -152,12 +152,12 @@ impl Task {
         &mut self,
         proposals: &[&Proposal],
         deadline: Option<Instant>,
-    ) -> Result<Vec<Result<Committed, Refusal>>, Setback> {
+    ) -> Result<Vec<Result<Committed, ProposeError>>, ReloadCause> {
         loop {
             self.know().await.map_err(setback)?;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let reason = "its time ended before it could be written".to_owned();
-                return Err(Setback::Split(Refusal::Unavailable { reason }));
+                return Err(ReloadCause::Split(ProposeError::Unavailable { reason }));
             }
             let known = self.known.as_mut().expect("it was read above");
             known.requests.forget();
@@ -170,17 +170,17 @@ impl Task {
             match outcome {
                 Ok(true) => return Ok(self.done(proposals, plan)),
                 Ok(false) => {}
-                Err(Error::Conflict { .. }) => {
+                Err(StoreError::Conflict { .. }) => {
                     self.nothing_newer().await.map_err(setback)?;
                 }
-                Err(Error::Replaced { .. } | Error::Compacted { .. }) => self.known = None,
+                Err(StoreError::Replaced { .. } | StoreError::Compacted { .. }) => self.known = None,
                 Err(error) => return Err(setback(error)),
             }
         }
     }
 
     /// Takes a committed plan into what is known.
-    fn done(&mut self, proposals: &[&Proposal], plan: Plan) -> Vec<Result<Committed, Refusal>> {
+    fn done(&mut self, proposals: &[&Proposal], plan: BatchPlan) -> Vec<Result<Committed, ProposeError>> {
         let known = self.known.as_mut().expect("a plan was made from it");
         for (proposal, answer) in proposals.iter().zip(&plan.answers) {
             if let Ok(committed) = answer {
@@ -194,7 +194,7 @@ impl Task {
     }
 
     /// Reads what others wrote since; true where that is nothing.
-    async fn nothing_newer(&mut self) -> Result<bool, Error> {
+    async fn nothing_newer(&mut self) -> Result<bool, StoreError> {
         let Some(known) = self.known.as_mut() else { return Ok(false) };
         match self.store.changes(known.head(), u64::MAX).await {
             Ok(changes) if changes.is_empty() => Ok(true),
@@ -204,7 +204,7 @@ impl Task {
                 }
                 Ok(false)
             }
-            Err(Error::Replaced { .. } | Error::Compacted { .. }) => {
+            Err(StoreError::Replaced { .. } | StoreError::Compacted { .. }) => {
                 self.known = None;
                 Ok(false)
             }
@@ -213,19 +213,19 @@ impl Task {
     }
 
     /// Reads the store unless it is known.
-    async fn know(&mut self) -> Result<(), Error> {
+    async fn know(&mut self) -> Result<(), StoreError> {
         if self.known.is_none() { self.recall().await } else { Ok(()) }
     }
 
     /// Reads the store from scratch: the entries, and the requests of the last day, the newest first.
-    async fn recall(&mut self) -> Result<(), Error> {
+    async fn recall(&mut self) -> Result<(), StoreError> {
         let state = self.store.load().await?;
         let now = SystemTime::now();
-        let mut requests = Requests::new(self.remember_requests);
+        let mut requests = RequestIdLog::new(self.remember_requests);
         let mut upto = state.revision;
         while upto > 0 {
             let (after, page) = match latest(&*self.store, upto.saturating_sub(PAGE), upto).await {
-                Err(Error::Compacted { .. }) => break,
+                Err(StoreError::Compacted { .. }) => break,
                 page => page?,
             };
             let is_whole = page.len() as u64 == upto - after;
@@ -236,7 +236,7 @@ impl Task {
             }
             upto = after;
         }
-        self.known = Some(Known::new(state, requests, self.limits.clone()));
+        self.known = Some(WriterState::new(state, requests, self.limits.clone()));
         Ok(())
     }
 }
@@ -264,7 +264,7 @@ fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
     batch
 }
 
-fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, Refusal>>) {
+fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, ProposeError>>) {
     for (pending, answer) in batch.into_iter().zip(answers) {
         // A proposer who is gone no longer wants the answer.
         let _ = pending.reply.send(answer);
@@ -272,7 +272,7 @@ fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, Refusal>>) {
 }
 
 /// Tells everybody who waits that the store is away, instead of letting each find out for itself.
-fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &Refusal) {
+fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &ProposeError) {
     let mut next = first.or_else(|| proposals.waiting());
     while let Some(pending) = next {
         if pending.take() {
@@ -283,29 +283,34 @@ fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &Refu
 }
 
 /// The same news for those of whom nothing was sent to the store.
-fn as_certain(refusal: &Refusal) -> Refusal {
+fn as_certain(refusal: &ProposeError) -> ProposeError {
     match refusal {
-        Refusal::Uncertain { reason } => Refusal::Unavailable { reason: reason.clone() },
+        ProposeError::Uncertain { reason } => ProposeError::Unavailable { reason: reason.clone() },
         other => other.clone(),
     }
 }
 
-fn setback(error: Error) -> Setback {
+fn setback(error: StoreError) -> ReloadCause {
     match error {
-        error @ (Error::TooLarge { .. } | Error::Invalid { .. }) => Setback::Split(refusal_of(error)),
-        error => Setback::Refused(refusal_of(error)),
+        error @ (StoreError::TooLarge { .. } | StoreError::Invalid { .. }) => {
+            ReloadCause::Split(refusal_of(error))
+        }
+        error => ReloadCause::Refused(refusal_of(error)),
     }
 }
 
-fn refusal_of(error: Error) -> Refusal {
+fn refusal_of(error: StoreError) -> ProposeError {
     match error {
-        Error::Unavailable { reason } => Refusal::Unavailable { reason },
-        Error::Uncertain { reason } => Refusal::Uncertain { reason },
-        Error::Damaged { reason } => Refusal::Damaged { reason },
-        Error::TooLarge { what, size, limit } => Refusal::TooLarge { what: what.to_owned(), size, limit },
-        Error::Invalid { reason } => Refusal::Invalid { reason },
-        error @ (Error::Conflict { .. } | Error::Compacted { .. } | Error::Replaced { .. }) => {
-            Refusal::Unavailable { reason: error.to_string() }
+        StoreError::Unavailable { reason } => ProposeError::Unavailable { reason },
+        StoreError::Uncertain { reason } => ProposeError::Uncertain { reason },
+        StoreError::Damaged { reason } => ProposeError::Damaged { reason },
+        StoreError::TooLarge { what, size, limit } => {
+            ProposeError::TooLarge { what: what.to_owned(), size, limit }
+        }
+        StoreError::Invalid { reason } => ProposeError::Invalid { reason },
+        error
+        @ (StoreError::Conflict { .. } | StoreError::Compacted { .. } | StoreError::Replaced { .. }) => {
+            ProposeError::Unavailable { reason: error.to_string() }
         }
     }
 }

@@ -3,7 +3,9 @@ use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::store::sled::SledStore;
-use crate::store::{Change, Edit, Error, Identity, MAX_VALUE_BYTES, Position, State, Store, Watch};
+use crate::store::{
+    Change, Edit, Identity, MAX_VALUE_BYTES, Position, Store, StoreContents, StoreError, Watch,
+};
 
 struct Bench {
     _folder: tempfile::TempDir,
@@ -13,17 +15,17 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
-        Self::with(Settings::default()).await
+        Self::with(WriterConfig::default()).await
     }
 
-    async fn with(settings: Settings) -> Self {
+    async fn with(settings: WriterConfig) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(SledStore::open(folder.path()).await.unwrap());
         let writer = Writer::spawn(store.clone(), settings).0;
         Self { _folder: folder, store, writer }
     }
 
-    async fn put(&self, key: &str, value: &str, expected: Option<u64>) -> Result<Committed, Refusal> {
+    async fn put(&self, key: &str, value: &str, expected: Option<u64>) -> Result<Committed, ProposeError> {
         self.writer.propose(proposal(vec![edit(key, Some(value), expected)])).await
     }
 
@@ -63,10 +65,10 @@ async fn an_unexpected_revision_is_a_conflict_that_shows_the_entry() {
     assert_eq!((first.revision, first.unchanged), (1, false));
     assert_eq!(*first.keys, [("rules/a".to_owned(), Some(1))]);
     let current = Some(Entry { revision: 1, value: "1".into() });
-    let conflict = Refusal::Conflict { key: "rules/a".to_owned(), current };
+    let conflict = ProposeError::Conflict { key: "rules/a".to_owned(), current };
     assert_eq!(bench.put("a", "2", Some(0)).await, Err(conflict.clone()));
     assert_eq!(bench.put("a", "2", Some(7)).await, Err(conflict));
-    let absent = Refusal::Conflict { key: "rules/b".to_owned(), current: None };
+    let absent = ProposeError::Conflict { key: "rules/b".to_owned(), current: None };
     assert_eq!(bench.put("b", "2", Some(1)).await, Err(absent));
     assert_eq!(bench.head().await, 1);
     assert_eq!(bench.put("a", "2", Some(1)).await.unwrap().revision, 2);
@@ -77,7 +79,7 @@ async fn one_conflict_refuses_the_whole_proposal() {
     let bench = Bench::new().await;
     bench.put("a", "1", None).await.unwrap();
     let edits = vec![edit("b", Some("1"), Some(0)), edit("a", Some("2"), Some(9))];
-    assert!(matches!(bench.writer.propose(proposal(edits)).await, Err(Refusal::Conflict { .. })));
+    assert!(matches!(bench.writer.propose(proposal(edits)).await, Err(ProposeError::Conflict { .. })));
     assert_eq!(bench.store.load().await.unwrap().entries.len(), 1);
 }
 
@@ -88,12 +90,12 @@ async fn a_proposal_for_another_head_is_refused_also_behind_others_of_its_batch(
     let at =
         |head, value| Proposal { expected_head: Some(head), ..proposal(vec![edit("b", Some(value), None)]) };
     for wrong in [0, 2, u64::MAX] {
-        assert_eq!(bench.writer.propose(at(wrong, "1")).await, Err(Refusal::Moved { head: 1 }));
+        assert_eq!(bench.writer.propose(at(wrong, "1")).await, Err(ProposeError::Moved { head: 1 }));
     }
     let proposals = [at(1, "1"), at(1, "2")].map(|proposal| bench.writer.propose(proposal));
     let answers = futures_util::future::join_all(proposals).await;
     assert_eq!(answers[0].as_ref().unwrap().revision, 2);
-    assert_eq!(answers[1], Err(Refusal::Moved { head: 2 }));
+    assert_eq!(answers[1], Err(ProposeError::Moved { head: 2 }));
     assert_eq!(bench.head().await, 2);
 }
 
@@ -135,12 +137,12 @@ async fn a_repeated_request_gets_the_first_answer_also_after_a_restart() {
     let bench = Bench::new().await;
     let first = bench.writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))])).await.unwrap();
     bench.put("a", "2", None).await.unwrap();
-    let restarted = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    let restarted = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     for writer in [&bench.writer, &restarted] {
         let again = writer.propose(request("id", 5, vec![edit("a", Some("1"), Some(0))])).await.unwrap();
         assert_eq!(again, Committed { repeated: true, ..first.clone() });
         let other = writer.propose(request("id", 6, vec![edit("b", Some("1"), None)])).await;
-        assert_eq!(other, Err(Refusal::RequestIdReused { request_id: "id".to_owned() }));
+        assert_eq!(other, Err(ProposeError::RequestIdReused { request_id: "id".to_owned() }));
     }
     assert_eq!(bench.head().await, 2);
 }
@@ -156,7 +158,7 @@ async fn a_request_id_is_its_principals_own_at_once_and_after_a_restart() {
         tokio::join!(bench.writer.propose(by("ann", "a")), bench.writer.propose(by("bob", "bb")));
     let nobody = bench.writer.propose(by("", "ccc")).await.unwrap();
     let firsts = [("ann", "a", ann.unwrap()), ("bob", "bb", bob.unwrap()), ("", "ccc", nobody)];
-    let restarted = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    let restarted = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     for writer in [&bench.writer, &restarted] {
         for (principal, key, first) in &firsts {
             assert!(!first.repeated && !first.unchanged);
@@ -164,7 +166,7 @@ async fn a_request_id_is_its_principals_own_at_once_and_after_a_restart() {
             assert_eq!(again, Committed { repeated: true, ..first.clone() });
         }
         let other = writer.propose(by("ann", "bb")).await;
-        assert_eq!(other, Err(Refusal::RequestIdReused { request_id: "id".to_owned() }));
+        assert_eq!(other, Err(ProposeError::RequestIdReused { request_id: "id".to_owned() }));
     }
     assert_eq!(bench.head().await, 3);
 }
@@ -214,12 +216,12 @@ async fn proposals_at_the_same_time_each_get_their_own_revision() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_writers_of_one_store_never_decide_on_old_knowledge() {
     let bench = Bench::new().await;
-    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    let other = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     assert_eq!(bench.put("a", "1", Some(0)).await.unwrap().revision, 1);
     assert_eq!(other.propose(proposal(vec![edit("a", Some("2"), Some(1))])).await.unwrap().revision, 2);
     let stale = bench.put("a", "3", Some(1)).await;
     let current = Some(Entry { revision: 2, value: "2".into() });
-    assert_eq!(stale, Err(Refusal::Conflict { key: "rules/a".to_owned(), current }));
+    assert_eq!(stale, Err(ProposeError::Conflict { key: "rules/a".to_owned(), current }));
     assert!(bench.put("a", "2", None).await.unwrap().unchanged);
     other.propose(request("id", 1, vec![edit("b", Some("1"), None)])).await.unwrap();
     let again = bench.writer.propose(request("id", 1, vec![edit("b", Some("1"), None)])).await.unwrap();
@@ -229,14 +231,14 @@ async fn two_writers_of_one_store_never_decide_on_old_knowledge() {
 #[tokio::test]
 async fn the_number_of_entries_is_limited_and_shrinking_is_allowed() {
     let limit = |max_entries| EntryLimit { prefix: "rules/".to_owned(), max_entries };
-    let bench = Bench::with(Settings { limits: vec![limit(2)], ..Settings::default() }).await;
+    let bench = Bench::with(WriterConfig { limits: vec![limit(2)], ..WriterConfig::default() }).await;
     bench.put("a", "1", None).await.unwrap();
     bench.put("b", "1", None).await.unwrap();
-    let refused = Refusal::TooManyEntries { prefix: "rules/".to_owned(), entries: 3, limit: 2 };
+    let refused = ProposeError::TooManyEntries { prefix: "rules/".to_owned(), entries: 3, limit: 2 };
     assert_eq!(bench.put("c", "1", None).await, Err(refused));
     let exchange = vec![edit("a", None, None), edit("c", Some("1"), None)];
     bench.writer.propose(proposal(exchange)).await.unwrap();
-    let lower = Settings { limits: vec![limit(1)], ..Settings::default() };
+    let lower = WriterConfig { limits: vec![limit(1)], ..WriterConfig::default() };
     let lower = Writer::spawn(bench.store.clone(), lower).0;
     lower.propose(proposal(vec![edit("c", Some("2"), None)])).await.unwrap();
     lower.propose(proposal(vec![edit("c", None, None)])).await.unwrap();
@@ -257,16 +259,16 @@ async fn a_proposal_that_can_not_be_stored_takes_no_other_with_it() {
         bench.put("also", "1", None),
     );
     assert!(good.is_ok() && also_good.is_ok(), "{good:?} {also_good:?}");
-    assert!(matches!(large, Err(Refusal::TooLarge { .. })), "{large:?}");
-    assert!(matches!(twice, Err(Refusal::Invalid { .. })), "{twice:?}");
-    assert!(matches!(malformed, Err(Refusal::Invalid { .. })), "{malformed:?}");
+    assert!(matches!(large, Err(ProposeError::TooLarge { .. })), "{large:?}");
+    assert!(matches!(twice, Err(ProposeError::Invalid { .. })), "{twice:?}");
+    assert!(matches!(malformed, Err(ProposeError::Invalid { .. })), "{malformed:?}");
     assert_eq!(bench.store.load().await.unwrap().entries.len(), 2);
 }
 
 #[tokio::test]
 async fn the_history_may_be_compacted_under_the_writer() {
     let bench = Bench::new().await;
-    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    let other = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     bench.put("a", "1", None).await.unwrap();
     other.propose(proposal(vec![edit("a", Some("2"), Some(1))])).await.unwrap();
     bench.store.compact(2).await.unwrap();
@@ -278,19 +280,19 @@ struct Silent;
 
 #[tonic::async_trait]
 impl Store for Silent {
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+    async fn identity(&self, _: u64) -> Result<Identity, StoreError> {
         Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
     }
 
-    async fn load(&self) -> Result<State, Error> {
-        Ok(State { epoch: "one".to_owned(), revision: 0, ..State::default() })
+    async fn load(&self) -> Result<StoreContents, StoreError> {
+        Ok(StoreContents { epoch: "one".to_owned(), revision: 0, ..StoreContents::default() })
     }
 
-    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), StoreError> {
         std::future::pending().await
     }
 
@@ -298,26 +300,26 @@ impl Store for Silent {
         Box::pin(tokio_stream::pending())
     }
 
-    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn compact(&self, _: u64) -> Result<(), Error> {
+    async fn compact(&self, _: u64) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, StoreError> {
         Ok(current.to_owned())
     }
 
-    fn join(&self, _: &str, _: bytes::Bytes) -> Option<crate::store::Presence> {
+    fn join(&self, _: &str, _: bytes::Bytes) -> Option<crate::store::Membership> {
         None
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
-    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let writer = Writer::spawn(Arc::new(Silent), WriterConfig::default()).0;
     let begun = Instant::now();
     let propose = |key: &str| {
         let (writer, edits) = (writer.clone(), vec![edit(key, Some("1"), None)]);
@@ -331,15 +333,15 @@ async fn every_proposal_is_answered_in_time_however_silent_the_store_is() {
         propose("b").await
     };
     let (taken, waiting) = tokio::join!(propose("a"), behind);
-    assert!(matches!(taken.0, Err(Refusal::Uncertain { .. })), "{taken:?}");
-    assert!(matches!(waiting.0, Err(Refusal::Unavailable { .. })), "{waiting:?}");
+    assert!(matches!(taken.0, Err(ProposeError::Uncertain { .. })), "{taken:?}");
+    assert!(matches!(waiting.0, Err(ProposeError::Unavailable { .. })), "{waiting:?}");
     let (taken, waiting) = (taken.1.as_millis(), waiting.1.as_millis());
     assert!((5_000..5_010).contains(&taken) && (6_000..6_010).contains(&waiting), "{taken} {waiting}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_proposal_with_another_way_waits_for_others_no_longer_than_it_says() {
-    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let writer = Writer::spawn(Arc::new(Silent), WriterConfig::default()).0;
     let begun = Instant::now();
     let large = writer.propose(proposal(vec![edit("a", Some("1"), None)]));
     let behind = async {
@@ -349,21 +351,21 @@ async fn a_proposal_with_another_way_waits_for_others_no_longer_than_it_says() {
         (refused, begun.elapsed())
     };
     let (_, (refused, after)) = tokio::join!(large, behind);
-    assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "certainly not written: {refused:?}");
+    assert!(matches!(refused, Err(ProposeError::Unavailable { .. })), "certainly not written: {refused:?}");
     assert!((1_000..1_100).contains(&after.as_millis()), "{after:?}");
     // What is being written is waited for.
-    let writer = Writer::spawn(Arc::new(Silent), Settings::default()).0;
+    let writer = Writer::spawn(Arc::new(Silent), WriterConfig::default()).0;
     let alone =
         writer.propose_within(Duration::from_secs(1), proposal(vec![edit("b", Some("1"), None)])).await;
-    assert!(matches!(alone, Err(Refusal::Uncertain { .. })), "{alone:?}");
+    assert!(matches!(alone, Err(ProposeError::Uncertain { .. })), "{alone:?}");
 }
 
 /// Removes everything that does not begin with its name; must not touch `held`.
 #[derive(Debug)]
 struct OnlyMine;
 
-impl Judge for OnlyMine {
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+impl EditPlanner for OnlyMine {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let others: Vec<String> = entries
             .iter()
             .map(|(key, _)| key.to_owned())
@@ -408,7 +410,7 @@ async fn a_judge_that_refuses_is_told_what_it_refused() {
     bench.put("held", "1", None).await.unwrap();
     let refused = bench.writer.propose(judged()).await.unwrap_err();
     let held = Entry { revision: 1, value: Bytes::from_static(b"1") };
-    assert_eq!(refused, Refusal::Judged { entries: vec![("rules/held".to_owned(), Some(held))] });
+    assert_eq!(refused, ProposeError::Judged { entries: vec![("rules/held".to_owned(), Some(held))] });
     assert_eq!(bench.head().await, 1);
 }
 
@@ -416,7 +418,7 @@ async fn a_judge_that_refuses_is_told_what_it_refused() {
 async fn a_judge_decides_by_what_another_writer_has_written() {
     let bench = Bench::new().await;
     bench.put("a", "1", None).await.unwrap();
-    let other = Writer::spawn(bench.store.clone(), Settings::default()).0;
+    let other = Writer::spawn(bench.store.clone(), WriterConfig::default()).0;
     other.propose(proposal(vec![edit("late", Some("1"), None)])).await.unwrap();
     let done = bench.writer.propose(judged()).await.unwrap();
     assert_eq!((done.revision, done.keys.len()), (3, 3));
@@ -433,23 +435,23 @@ struct Slow {
 
 #[tonic::async_trait]
 impl Store for Slow {
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+    async fn identity(&self, _: u64) -> Result<Identity, StoreError> {
         Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
     }
 
-    async fn load(&self) -> Result<State, Error> {
+    async fn load(&self) -> Result<StoreContents, StoreError> {
         if self.loads.fetch_add(1, Ordering::SeqCst) == 0 {
-            return Err(Error::Unavailable { reason: "not yet".to_owned() });
+            return Err(StoreError::Unavailable { reason: "not yet".to_owned() });
         }
         self.readable.notified().await;
-        Ok(State { epoch: "one".to_owned(), ..State::default() })
+        Ok(StoreContents { epoch: "one".to_owned(), ..StoreContents::default() })
     }
 
-    async fn commit(&self, _: u64, changes: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, _: u64, changes: &[Change]) -> Result<(), StoreError> {
         self.committed.lock().unwrap().extend_from_slice(changes);
         Ok(())
     }
@@ -458,19 +460,19 @@ impl Store for Slow {
         Box::pin(tokio_stream::pending())
     }
 
-    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, _: u64, _: u64) -> Result<Vec<Change>, StoreError> {
         Ok(Vec::new())
     }
 
-    async fn compact(&self, _: u64) -> Result<(), Error> {
+    async fn compact(&self, _: u64) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, StoreError> {
         Ok(current.to_owned())
     }
 
-    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Presence> {
+    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Membership> {
         None
     }
 }
@@ -478,12 +480,12 @@ impl Store for Slow {
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_during_a_long_reading_is_not_written() {
     let store = Arc::new(Slow::default());
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     let put = |key| writer.propose(proposal(vec![edit(key, Some("1"), None)]));
     // The first reading fails at once, and the writer waits for a proposal before it reads again.
     tokio::time::sleep(Duration::from_millis(1)).await;
     let given_up = put("a").await;
-    assert!(matches!(given_up, Err(Refusal::Unavailable { .. })), "certainly not written: {given_up:?}");
+    assert!(matches!(given_up, Err(ProposeError::Unavailable { .. })), "certainly not written: {given_up:?}");
     store.readable.notify_one();
     assert_eq!(put("b").await.unwrap().revision, 1);
     let committed = store.committed.lock().unwrap();
@@ -494,7 +496,7 @@ async fn what_was_given_up_during_a_long_reading_is_not_written() {
 #[tokio::test(start_paused = true)]
 async fn a_kill_is_written_before_large_proposals_that_wait() {
     let store = Arc::new(Slow::default());
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     let large = |name: &str| {
         let edits = (0..200).map(|place| edit(&format!("{name}{place}"), Some("1"), None));
         writer.propose(proposal(edits.collect()))
@@ -512,7 +514,7 @@ async fn a_kill_is_written_before_large_proposals_that_wait() {
 #[tokio::test(start_paused = true)]
 async fn kills_that_do_not_fit_a_batch_wait_for_the_next() {
     let store = Arc::new(Slow::default());
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     tokio::time::sleep(Duration::from_millis(1)).await;
     let asked = (0..300).map(|place| {
         let prefix = if place % 3 == 0 { "rules" } else { "kills" };
@@ -550,19 +552,19 @@ impl Drop for Given {
 
 #[tonic::async_trait]
 impl Store for Long {
-    async fn create(&self) -> Result<(), Error> {
+    async fn create(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn identity(&self, _: u64) -> Result<Identity, Error> {
+    async fn identity(&self, _: u64) -> Result<Identity, StoreError> {
         Ok(Identity { epoch: "one".to_owned(), ..Identity::default() })
     }
 
-    async fn load(&self) -> Result<State, Error> {
-        Ok(State { epoch: "one".to_owned(), revision: 5_000, ..State::default() })
+    async fn load(&self) -> Result<StoreContents, StoreError> {
+        Ok(StoreContents { epoch: "one".to_owned(), revision: 5_000, ..StoreContents::default() })
     }
 
-    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), Error> {
+    async fn commit(&self, _: u64, _: &[Change]) -> Result<(), StoreError> {
         Ok(())
     }
 
@@ -570,7 +572,7 @@ impl Store for Long {
         Box::pin(tokio_stream::pending())
     }
 
-    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, Error> {
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
         let change = |revision: u64| {
             self.most.fetch_max(self.given.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             let value = Some(Bytes::from_owner(Given(self.given.clone())));
@@ -590,15 +592,15 @@ impl Store for Long {
         Ok((after + 1..=upto.min(5_000)).map(change).collect())
     }
 
-    async fn compact(&self, _: u64) -> Result<(), Error> {
+    async fn compact(&self, _: u64) -> Result<(), StoreError> {
         Ok(())
     }
 
-    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, Error> {
+    async fn renew_epoch(&self, current: &str, _: &[String]) -> Result<String, StoreError> {
         Ok(current.to_owned())
     }
 
-    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Presence> {
+    fn join(&self, _: &str, _: Bytes) -> Option<crate::store::Membership> {
         None
     }
 }
@@ -606,7 +608,7 @@ impl Store for Long {
 #[tokio::test]
 async fn the_last_day_is_read_a_page_at_a_time_and_its_ids_are_known() {
     let store = Arc::new(Long::default());
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     for revision in [1, 2_500, 5_000] {
         let id = format!("request {revision}");
         let first = writer.propose(request(&id, 1, vec![edit("a", Some("1"), None)])).await.unwrap();

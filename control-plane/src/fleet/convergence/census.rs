@@ -16,9 +16,9 @@ use std::time::Duration;
 use damper_proto::v1::{self, laggard::Reason};
 use tokio::time::Instant;
 
-use crate::class::Class;
-use crate::hub::{Hub, Session};
-use crate::table::{Subject, TableView};
+use crate::class::ClientGroup;
+use crate::hub::{ClientSession, Sessions};
+use crate::table::{ResourceKey, Snapshot};
 
 /// So many of those who do not have it are named.
 const MAX_LAGGARDS: usize = 100;
@@ -28,21 +28,21 @@ const MAX_GONE: usize = 2_000;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The looks at one change.
-pub(super) struct Census {
+pub(super) struct ConvergenceTracker {
     revision: u64,
-    subjects: HashSet<Subject>,
+    subjects: HashSet<ResourceKey>,
     /// For this table, what the change asks of each class.
     asked_at: u64,
-    asked: HashMap<Arc<Class>, Asked>,
+    asked: HashMap<Arc<ClientGroup>, RequiredAck>,
     /// Those who are connected, as of the last look.
-    seen: HashMap<Names, Seen>,
+    seen: HashMap<Names, TrackedClient>,
     /// Those who were connected, by their names.
-    gone: HashMap<Names, Gone>,
+    gone: HashMap<Names, DepartedClient>,
 }
 
 /// What the change asks of the clients of a class.
 #[derive(Clone, Copy)]
-enum Asked {
+enum RequiredAck {
     /// It does not concern them.
     Nothing,
     /// To take it over.
@@ -61,7 +61,7 @@ struct Names {
 type ServiceAndCluster = (String, String);
 
 /// How far the change has come.
-pub(super) struct Counted {
+pub(super) struct ConvergenceCounts {
     pub(super) told: v1::Convergence,
     /// Of those who left, the ones that may still come back at once, and when the first of them no longer may.
     pub(super) awaited: u32,
@@ -69,13 +69,13 @@ pub(super) struct Counted {
 }
 
 /// A connected client that the change concerns.
-struct Seen {
+struct TrackedClient {
     acknowledged_revision: u64,
-    state: State,
+    state: ClientAckState,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum State {
+enum ClientAckState {
     HasIt,
     Waiting,
     Refused(String),
@@ -83,13 +83,13 @@ enum State {
 }
 
 /// A client that is no longer connected.
-enum Gone {
+enum DepartedClient {
     WithIt,
     Left { acknowledged_revision: u64, at: Instant },
 }
 
-impl Census {
-    pub(super) fn new(revision: u64, subjects: Vec<Subject>) -> Self {
+impl ConvergenceTracker {
+    pub(super) fn new(revision: u64, subjects: Vec<ResourceKey>) -> Self {
         Self {
             revision,
             subjects: subjects.into_iter().collect(),
@@ -101,7 +101,7 @@ impl Census {
     }
 
     /// Looks at everybody who is connected, and counts.
-    pub(super) fn take(&mut self, hub: &Hub, view: &TableView, at: Instant) -> Counted {
+    pub(super) fn take(&mut self, hub: &Sessions, view: &Snapshot, at: Instant) -> ConvergenceCounts {
         if self.asked_at != view.revision() {
             self.asked.clear();
             self.asked_at = view.revision();
@@ -114,12 +114,12 @@ impl Census {
             }
         }
         let before = std::mem::replace(&mut self.seen, now);
-        for (names, Seen { acknowledged_revision, state }) in before {
+        for (names, TrackedClient { acknowledged_revision, state }) in before {
             let left = match state {
-                State::HasIt => Gone::WithIt,
-                State::Waiting => Gone::Left { acknowledged_revision, at },
+                ClientAckState::HasIt => DepartedClient::WithIt,
+                ClientAckState::Waiting => DepartedClient::Left { acknowledged_revision, at },
                 // Nobody waits for these.
-                State::Refused(_) | State::Lacks(_) => continue,
+                ClientAckState::Refused(_) | ClientAckState::Lacks(_) => continue,
             };
             if !self.seen.contains_key(&names) && self.has_room(at) {
                 self.gone.insert(names, left);
@@ -134,12 +134,12 @@ impl Census {
     /// Makes room for one more that left, of those whose return is no longer awaited; false if there is none.
     fn has_room(&mut self, now: Instant) -> bool {
         if self.gone.len() >= MAX_GONE {
-            self.gone.retain(|_, gone| matches!(gone, Gone::Left { at, .. } if now < *at + GRACE));
+            self.gone.retain(|_, gone| matches!(gone, DepartedClient::Left { at, .. } if now < *at + GRACE));
         }
         self.gone.len() < MAX_GONE
     }
 
-    fn asked_of(&mut self, class: &Arc<Class>, view: &TableView) -> Asked {
+    fn asked_of(&mut self, class: &Arc<ClientGroup>, view: &Snapshot) -> RequiredAck {
         if let Some(asked) = self.asked.get(class) {
             return *asked;
         }
@@ -148,46 +148,48 @@ impl Census {
         asked
     }
 
-    fn examine(&self, class: &Class, view: &TableView) -> Asked {
-        let mut asked = Asked::Nothing;
+    fn examine(&self, class: &ClientGroup, view: &Snapshot) -> RequiredAck {
+        let mut asked = RequiredAck::Nothing;
         for subject in self.subjects.iter().filter(|subject| class.matches(subject.pattern())) {
-            asked = Asked::ToHaveIt;
+            asked = RequiredAck::ToHaveIt;
             if let Some(lacks) = class.lacks(subject, view) {
-                return Asked::TooMuch(lacks);
+                return RequiredAck::TooMuch(lacks);
             }
         }
         asked
     }
 
-    fn look_at(&self, session: &Session, asked: Asked, view: &TableView) -> Option<Seen> {
+    fn look_at(&self, session: &ClientSession, asked: RequiredAck, view: &Snapshot) -> Option<TrackedClient> {
         let progress = session.progress();
         let same_store = progress.epoch == *view.epoch();
         let acknowledged_revision = if same_store { progress.acknowledged_revision() } else { 0 };
         let refusal = || {
-            let of_change = |subject: &Subject| self.subjects.contains(subject);
+            let of_change = |subject: &ResourceKey| self.subjects.contains(subject);
             let mut current = progress.refuses(view);
             current.find(|(subject, refusal)| of_change(subject) && refusal.revision >= self.revision)
         };
         let state = match asked {
-            Asked::Nothing => return None,
-            Asked::TooMuch(lacks) => State::Lacks(lacks),
-            Asked::ToHaveIt if acknowledged_revision < self.revision => State::Waiting,
-            Asked::ToHaveIt => refusal().map_or(State::HasIt, |(subject, refusal)| {
-                State::Refused(format!("{subject}: {}", refusal.reason))
+            RequiredAck::Nothing => return None,
+            RequiredAck::TooMuch(lacks) => ClientAckState::Lacks(lacks),
+            RequiredAck::ToHaveIt if acknowledged_revision < self.revision => ClientAckState::Waiting,
+            RequiredAck::ToHaveIt => refusal().map_or(ClientAckState::HasIt, |(subject, refusal)| {
+                ClientAckState::Refused(format!("{subject}: {}", refusal.reason))
             }),
         };
-        Some(Seen { acknowledged_revision, state })
+        Some(TrackedClient { acknowledged_revision, state })
     }
 
-    fn count(&self, now: Instant) -> Counted {
+    fn count(&self, now: Instant) -> ConvergenceCounts {
         let mut sum = v1::Convergence { revision: self.revision, ..Default::default() };
         let mut laggards = Vec::new();
-        for (names, Seen { acknowledged_revision, state }) in &self.seen {
+        for (names, TrackedClient { acknowledged_revision, state }) in &self.seen {
             let (count, lags) = match state {
-                State::HasIt => (&mut sum.acknowledged, None),
-                State::Waiting => (&mut sum.waiting, Some((Reason::Waiting, ""))),
-                State::Refused(why) => (&mut sum.refused, Some((Reason::Refused, why.as_str()))),
-                State::Lacks(what) => (&mut sum.lacking_features, Some((Reason::LackingFeature, *what))),
+                ClientAckState::HasIt => (&mut sum.acknowledged, None),
+                ClientAckState::Waiting => (&mut sum.waiting, Some((Reason::Waiting, ""))),
+                ClientAckState::Refused(why) => (&mut sum.refused, Some((Reason::Refused, why.as_str()))),
+                ClientAckState::Lacks(what) => {
+                    (&mut sum.lacking_features, Some((Reason::LackingFeature, *what)))
+                }
             };
             *count += 1;
             laggards.extend(lags.map(|(reason, detail)| (reason, names, *acknowledged_revision, detail)));
@@ -195,8 +197,8 @@ impl Census {
         let (mut awaited, mut awaited_until) = (0, None::<Instant>);
         for (names, gone) in &self.gone {
             match gone {
-                Gone::WithIt => sum.acknowledged += 1,
-                Gone::Left { acknowledged_revision, at } => {
+                DepartedClient::WithIt => sum.acknowledged += 1,
+                DepartedClient::Left { acknowledged_revision, at } => {
                     sum.left += 1;
                     let until = *at + GRACE;
                     if now < until {
@@ -219,13 +221,13 @@ impl Census {
                 detail: detail.to_owned(),
             })
             .collect();
-        Counted { told: sum, awaited, awaited_until }
+        ConvergenceCounts { told: sum, awaited, awaited_until }
     }
 }
 
 /// Of each process the stream that it opened last.
-fn newest(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
-    let mut newest: HashMap<_, &Arc<Session>> = HashMap::with_capacity(sessions.len());
+fn newest(sessions: &[Arc<ClientSession>]) -> impl Iterator<Item = &Arc<ClientSession>> {
+    let mut newest: HashMap<_, &Arc<ClientSession>> = HashMap::with_capacity(sessions.len());
     for session in sessions {
         let names = (&session.class.service, &session.class.cluster, &session.instance);
         let known = newest.entry(names).or_insert(session);
@@ -236,7 +238,7 @@ fn newest(sessions: &[Arc<Session>]) -> impl Iterator<Item = &Arc<Session>> {
     newest.into_values()
 }
 
-impl Counted {
+impl ConvergenceCounts {
     /// True if so large a share of those concerned has the change; of nobody everybody has it. Who left for good is
     /// not counted, as long as anybody has it.
     pub(super) fn reaches(&self, share: f64) -> bool {
@@ -256,7 +258,7 @@ impl Counted {
 }
 
 impl Names {
-    fn of(session: &Session) -> Self {
+    fn of(session: &ClientSession) -> Self {
         let class = (session.class.service.clone(), session.class.cluster.clone());
         Self { class, instance: session.instance.clone() }
     }
@@ -281,10 +283,10 @@ fn order(reason: Reason) -> u8 {
 mod tests {
     use super::*;
 
-    fn counted(acknowledged: u32, others: u32, left: u32, awaited: u32) -> Counted {
+    fn counted(acknowledged: u32, others: u32, left: u32, awaited: u32) -> ConvergenceCounts {
         let affected = acknowledged + others + left;
         let told = v1::Convergence { affected, acknowledged, refused: others, left, ..Default::default() };
-        Counted { told, awaited, awaited_until: None }
+        ConvergenceCounts { told, awaited, awaited_until: None }
     }
 
     #[test]
@@ -320,12 +322,12 @@ mod tests {
 
     #[test]
     fn clients_that_left_are_remembered_up_to_a_limit() {
-        let mut census = Census::new(1, Vec::new());
+        let mut census = ConvergenceTracker::new(1, Vec::new());
         let begun = Instant::now();
         for n in 0..MAX_GONE {
             assert!(census.has_room(begun), "{n}");
             let class = ("shop".to_owned(), "default".to_owned());
-            let left = Gone::Left { acknowledged_revision: 0, at: begun };
+            let left = DepartedClient::Left { acknowledged_revision: 0, at: begun };
             census.gone.insert(Names { class, instance: n.to_string() }, left);
         }
         assert!(!census.has_room(begun));

@@ -15,14 +15,14 @@ use damper_proto::{convert, v1};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use self::census::Census;
-use crate::ending::{Answer, Out, Reader};
-use crate::errors::Error;
+use self::census::ConvergenceTracker;
+use crate::ending::{Out, Reader, ResponseStream};
+use crate::errors::ApiError;
 use crate::settings::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use crate::shared::Shared;
 use crate::store;
-use crate::table::{Subject, TableView};
-use crate::turn::Awaited;
+use crate::table::{ResourceKey, Snapshot};
+use crate::turn::CancelCheck;
 
 const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
 /// How often a census is taken at most, and how often it is told.
@@ -34,14 +34,14 @@ const PAUSE: u32 = 4;
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 /// What somebody waits for.
-pub(super) struct Plan {
+pub(super) struct ConvergenceOptions {
     revision: u64,
     share: f64,
     within: Duration,
 }
 
-impl Plan {
-    pub(super) fn read(request: v1::WatchConvergenceRequest) -> Result<Self, Error> {
+impl ConvergenceOptions {
+    pub(super) fn read(request: v1::WatchConvergenceRequest) -> Result<Self, ApiError> {
         let v1::WatchConvergenceRequest { revision, share, within } = request;
         let mut faults = Faults::none();
         if revision == 0 {
@@ -56,7 +56,7 @@ impl Plan {
         if within.is_none() {
             faults.add("within", "is not in 100ms to 10m");
         }
-        faults.or(()).map_err(Error::Faults)?;
+        faults.or(()).map_err(ApiError::Faults)?;
         Ok(Self { revision, share, within: within.unwrap_or(DEFAULT_WITHIN) })
     }
 }
@@ -64,9 +64,9 @@ impl Plan {
 /// Opens the stream. A revision whose change is no longer kept is refused before.
 pub(super) async fn open(
     shared: &Arc<Shared>,
-    plan: Plan,
+    plan: ConvergenceOptions,
     reader: Reader,
-) -> Result<Answer<v1::Convergence>, Error> {
+) -> Result<ResponseStream<v1::Convergence>, ApiError> {
     let begun = Instant::now();
     let table = shared.table();
     let subjects = match table.revision() >= plan.revision {
@@ -74,21 +74,21 @@ pub(super) async fn open(
         true => timeout(plan.within, subjects(shared, &table, plan.revision)).await.ok().transpose()?,
         false => None,
     };
-    let watcher = Watcher {
+    let watcher = ConvergenceWatcher {
         shared: shared.clone(),
         tables: shared.table.clone(),
         moves: shared.hub.moves(),
         epoch: table.epoch().clone(),
-        census: subjects.map(|subjects| Census::new(plan.revision, subjects)),
+        census: subjects.map(|subjects| ConvergenceTracker::new(plan.revision, subjects)),
         begun,
         took: Duration::ZERO,
         plan,
     };
-    Ok(Answer::of(reader, 1, |out| watcher.serve(out)))
+    Ok(ResponseStream::of(reader, 1, |out| watcher.serve(out)))
 }
 
 /// What the change of a revision was about, from memory or from the store.
-async fn subjects(shared: &Shared, table: &TableView, revision: u64) -> Result<Vec<Subject>, Error> {
+async fn subjects(shared: &Shared, table: &Snapshot, revision: u64) -> Result<Vec<ResourceKey>, ApiError> {
     if let Some(subjects) = table.changed_at(revision) {
         return Ok(subjects.to_vec());
     }
@@ -96,31 +96,32 @@ async fn subjects(shared: &Shared, table: &TableView, revision: u64) -> Result<V
     match shared.store.changes(revision - 1, revision).await {
         Ok(changes) => {
             let change = changes.iter().find(|change| change.revision == revision);
-            let change = change.ok_or_else(|| Error::NotFound(format!("there is no revision {revision}")))?;
-            Ok(change.edits.iter().filter_map(|edit| Subject::of_key(&edit.key)).collect())
+            let change =
+                change.ok_or_else(|| ApiError::NotFound(format!("there is no revision {revision}")))?;
+            Ok(change.edits.iter().filter_map(|edit| ResourceKey::of_key(&edit.key)).collect())
         }
-        Err(store::Error::Compacted { oldest }) => Err(Error::NoLongerKept { asked, oldest }),
+        Err(store::StoreError::Compacted { oldest }) => Err(ApiError::NoLongerKept { asked, oldest }),
         Err(error) => Err(error.into()),
     }
 }
 
 /// One who waits.
-struct Watcher {
+struct ConvergenceWatcher {
     shared: Arc<Shared>,
-    tables: watch::Receiver<Arc<TableView>>,
+    tables: watch::Receiver<Arc<Snapshot>>,
     moves: watch::Receiver<u64>,
     epoch: Arc<str>,
     /// None before this replica has reached the revision.
-    census: Option<Census>,
+    census: Option<ConvergenceTracker>,
     begun: Instant,
     /// How long the last census took, its wait included.
     took: Duration,
-    plan: Plan,
+    plan: ConvergenceOptions,
 }
 
-impl Watcher {
+impl ConvergenceWatcher {
     /// Tells how far the change has come, until it has come, can not come or time is up.
-    async fn serve(mut self, out: Out<v1::Convergence>) -> Result<(), Error> {
+    async fn serve(mut self, out: Out<v1::Convergence>) -> Result<(), ApiError> {
         let deadline = self.begun + self.plan.within;
         let mut told = None;
         let mut next_telling = self.begun;
@@ -170,20 +171,20 @@ impl Watcher {
     }
 
     /// How far the change has come now, and when it may be otherwise without an event.
-    async fn look(&mut self) -> Result<(v1::Convergence, Option<Instant>), Error> {
+    async fn look(&mut self) -> Result<(v1::Convergence, Option<Instant>), ApiError> {
         let table = self.tables.borrow_and_update().clone();
         if *table.epoch() != self.epoch {
-            return Err(Error::unavailable("the store was replaced; its revisions are others now"));
+            return Err(ApiError::unavailable("the store was replaced; its revisions are others now"));
         }
         if self.census.is_none() && table.revision() >= self.plan.revision {
             let subjects = subjects(&self.shared, &table, self.plan.revision).await?;
-            self.census = Some(Census::new(self.plan.revision, subjects));
+            self.census = Some(ConvergenceTracker::new(self.plan.revision, subjects));
         }
         let unknown = self.unknown();
         let Some(mut census) = self.census.take() else { return Ok((unknown, None)) };
         let begun = Instant::now();
         let shared = self.shared.clone();
-        let counting = move |_: &Awaited| {
+        let counting = move |_: &CancelCheck| {
             let counted = census.take(&shared.hub, &table, Instant::now());
             Ok((census, counted))
         };
@@ -227,7 +228,7 @@ mod tests {
     fn everything_wrong_with_a_question_is_told_at_once() {
         let within = Some(prost_types::Duration { seconds: 601, nanos: 0 });
         let bad = v1::WatchConvergenceRequest { revision: 0, share: Some(f64::NAN), within };
-        let Err(Error::Faults(faults)) = Plan::read(bad) else { panic!("it is refused") };
+        let Err(ApiError::Faults(faults)) = ConvergenceOptions::read(bad) else { panic!("it is refused") };
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
         assert_eq!(paths, ["revision", "share", "within"]);
     }

@@ -8,8 +8,8 @@ use damper_core::feature;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::{convert, v1};
 
-use super::{Check, Picture, codes, finding, service_of};
-use crate::class::{Class, known};
+use super::{Check, DoctorInput, codes, finding, service_of};
+use crate::class::{ClientGroup, known};
 use crate::figures::many;
 use crate::table::StoredKill;
 
@@ -21,33 +21,33 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "kill switches in force", scope: kills_scope, find: kills },
     Check { what: "clients obey the kills in force", scope: kills_scope, find: disobedient },
     Check { what: "processes are connected", scope: connected, find: nobody },
-    Check { what: "clients confirm what they are sent", scope: Picture::count_of_clients, find: lagging },
+    Check { what: "clients confirm what they are sent", scope: DoctorInput::count_of_clients, find: lagging },
     Check {
         what: "clients accept rules, guards and kills",
-        scope: Picture::count_of_clients,
+        scope: DoctorInput::count_of_clients,
         find: refusals,
     },
     Check {
         what: "clients have the features that rules need",
-        scope: Picture::count_of_clients,
+        scope: DoctorInput::count_of_clients,
         find: features,
     },
-    Check { what: "clients run the same SDK", scope: Picture::count_of_clients, find: versions },
+    Check { what: "clients run the same SDK", scope: DoctorInput::count_of_clients, find: versions },
     Check {
         what: "processes have instance ids of their own",
-        scope: Picture::count_of_clients,
+        scope: DoctorInput::count_of_clients,
         find: duplicates,
     },
-    Check { what: "modes are not overridden", scope: Picture::count_of_clients, find: overrides },
-    Check { what: "clients run on live rules", scope: Picture::count_of_clients, find: not_live },
+    Check { what: "modes are not overridden", scope: DoctorInput::count_of_clients, find: overrides },
+    Check { what: "clients run on live rules", scope: DoctorInput::count_of_clients, find: not_live },
     Check {
         what: "services that are called have a server layer",
-        scope: Picture::count_of_clients,
+        scope: DoctorInput::count_of_clients,
         find: layers,
     },
 ];
 
-fn store(picture: &Picture) -> Vec<v1::Finding> {
+fn store(picture: &DoctorInput) -> Vec<v1::Finding> {
     let stale = picture.table.stale_since.map(|since| {
         let ago = age(since, picture.now);
         finding(codes::STORE_STALE, "", format!("the store has not answered for {ago}"))
@@ -55,11 +55,11 @@ fn store(picture: &Picture) -> Vec<v1::Finding> {
     stale.into_iter().collect()
 }
 
-fn kills_scope(picture: &Picture) -> String {
+fn kills_scope(picture: &DoctorInput) -> String {
     many(picture.table.kills().in_force(picture.now).count(), "kill")
 }
 
-fn kills(picture: &Picture) -> Vec<v1::Finding> {
+fn kills(picture: &DoctorInput) -> Vec<v1::Finding> {
     let kills = picture.table.kills().in_force(picture.now);
     let concerned = kills.filter(|stored| {
         let pattern = stored.kill.pattern();
@@ -89,7 +89,7 @@ fn rough(time: Duration) -> String {
 }
 
 /// One finding for each kill that some of those whom it concerns lack the feature for, or refuse.
-fn disobedient(picture: &Picture) -> Vec<v1::Finding> {
+fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut found = Vec::new();
     for stored in picture.table.kills().in_force(picture.now) {
         let disobeying = picture.clients().filter_map(|client| Some((client, disobeys(client, stored)?)));
@@ -110,7 +110,7 @@ fn disobedient(picture: &Picture) -> Vec<v1::Finding> {
 /// Why a client does not obey a kill that concerns it.
 fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     let v1::Identity { service, cluster, .. } = client.identity.clone()?;
-    let class = Class { service, cluster, features: known(&client.features) };
+    let class = ClientGroup { service, cluster, features: known(&client.features) };
     if !class.matches(stored.kill.pattern()) {
         return None;
     }
@@ -124,7 +124,7 @@ fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
     refused.map(|refusal| format!("refuses it: {}", refusal.reason))
 }
 
-fn connected(picture: &Picture) -> String {
+fn connected(picture: &DoctorInput) -> String {
     let clients = picture.count_of_clients();
     if !picture.is_settling() {
         return clients;
@@ -133,7 +133,7 @@ fn connected(picture: &Picture) -> String {
     format!("{clients}; this replica started {started} ago and clients are still connecting")
 }
 
-fn nobody(picture: &Picture) -> Vec<v1::Finding> {
+fn nobody(picture: &DoctorInput) -> Vec<v1::Finding> {
     if picture.is_settling() || picture.clients().next().is_some() {
         return Vec::new();
     }
@@ -151,7 +151,7 @@ fn nobody(picture: &Picture) -> Vec<v1::Finding> {
     vec![finding(codes::NOBODY_CONNECTED, &picture.service, message)]
 }
 
-fn lagging(picture: &Picture) -> Vec<v1::Finding> {
+fn lagging(picture: &DoctorInput) -> Vec<v1::Finding> {
     picture.by_service(codes::CLIENT_LAGS, |client| {
         let since = SystemTime::try_from(client.behind_since?).ok()?;
         let lag = picture.now.duration_since(since).unwrap_or_default();
@@ -167,7 +167,7 @@ fn lagging(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 /// One finding for each rule, guard or kill that is refused.
-fn refusals(picture: &Picture) -> Vec<v1::Finding> {
+fn refusals(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
     for client in picture.clients() {
         for v1::Refusal { key, reason, guard, kill, .. } in &client.refused {
@@ -186,7 +186,7 @@ fn refusals(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn features(picture: &Picture) -> Vec<v1::Finding> {
+fn features(picture: &DoctorInput) -> Vec<v1::Finding> {
     picture.by_service(CLIENTS_LACK_FEATURE, |client| {
         let first = convert::pattern(client.withheld.first()?).ok()?;
         let lacks = client.features_lacking.join(", ");
@@ -195,7 +195,7 @@ fn features(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn versions(picture: &Picture) -> Vec<v1::Finding> {
+fn versions(picture: &DoctorInput) -> Vec<v1::Finding> {
     let newest = picture.clients.iter().filter_map(|client| version(&client.sdk_version)).max();
     let Some(newest) = newest else { return Vec::new() };
     picture.by_service(codes::OLD_SDK, |client| {
@@ -212,7 +212,7 @@ fn version(text: &str) -> Option<[u64; 3]> {
 }
 
 /// One finding for each service.
-fn duplicates(picture: &Picture) -> Vec<v1::Finding> {
+fn duplicates(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut services: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (service, instance) in picture.shared_ids.iter().filter(|(service, _)| picture.is_about(service)) {
         services.entry(service).or_default().push(instance);
@@ -230,7 +230,7 @@ fn duplicates(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn overrides(picture: &Picture) -> Vec<v1::Finding> {
+fn overrides(picture: &DoctorInput) -> Vec<v1::Finding> {
     picture.by_service(codes::MODE_OVERRIDDEN, |client| {
         let mode = match client.override_mode() {
             v1::Mode::Unspecified => return None,
@@ -242,7 +242,7 @@ fn overrides(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn not_live(picture: &Picture) -> Vec<v1::Finding> {
+fn not_live(picture: &DoctorInput) -> Vec<v1::Finding> {
     picture.by_service(codes::NOT_LIVE, |client| {
         let since = SystemTime::try_from(client.connected_at?).ok()?;
         let source = match client.source() {
@@ -255,7 +255,7 @@ fn not_live(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn layers(picture: &Picture) -> Vec<v1::Finding> {
+fn layers(picture: &DoctorInput) -> Vec<v1::Finding> {
     let called: BTreeSet<&str> = picture.rows.iter().map(|row| &*row.route.callee_service).collect();
     picture.by_service(codes::SERVER_LAYER_MISSING, |client| {
         let is_called = called.contains(service_of(client));

@@ -3,18 +3,18 @@
 //! Codes are only ever added, and none begins as another does: scripts go by them. docs/findings.md has them all.
 
 use damper_core::lint::Severity::{Danger, Hint, Warning};
-use damper_core::lint::codes::Known;
+use damper_core::lint::codes::FindingCode;
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $severity:ident, $meaning:literal, $remedy:literal;)*) => {
         $(
             #[doc = $meaning]
-            pub(super) const $name: Known =
-                Known { code: $code, severity: $severity, meaning: $meaning, remedy: $remedy };
+            pub(super) const $name: FindingCode =
+                FindingCode { code: $code, severity: $severity, meaning: $meaning, remedy: $remedy };
         )*
 
         /// All of them, in the order of docs/findings.md.
-        pub(super) const ALL: &[Known] = &[$($name),*];
+        pub(super) const ALL: &[FindingCode] = &[$($name),*];
     };
 }
 

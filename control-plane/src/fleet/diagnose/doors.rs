@@ -5,13 +5,13 @@ use std::time::Duration;
 use damper_proto::v1;
 
 use super::clients::age;
-use super::{Check, Picture, codes, finding};
+use super::{Check, DoctorInput, codes, finding};
 use crate::figures::many;
 use crate::table::StoredToken;
 
 /// What is known of the certificate that this replica shows.
 #[derive(Debug, Default)]
-pub(super) struct Certificate {
+pub(super) struct ListenerCertificate {
     /// Why it is not good, or not for long any more.
     pub(super) warning: Option<String>,
     /// Why the files as they are now are not in use.
@@ -25,18 +25,18 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "this replica's certificate is the one in its files", scope: tls, find: reload_fails },
 ];
 
-fn turned_away(picture: &Picture) -> String {
+fn turned_away(picture: &DoctorInput) -> String {
     format!("{} turned away in the last 10 min", many(picture.turned_away.len(), "service"))
 }
 
-fn tls(picture: &Picture) -> String {
+fn tls(picture: &DoctorInput) -> String {
     if picture.certificate.is_some() { "TLS".to_owned() } else { "no TLS".to_owned() }
 }
 
-fn agent_denied(picture: &Picture) -> Vec<v1::Finding> {
+fn agent_denied(picture: &DoctorInput) -> Vec<v1::Finding> {
     let about = picture.turned_away.iter().filter(|refusal| picture.is_about(&refusal.service));
     let told = about.map(|refusal| {
-        let crate::access::Refusal { who, service, why, times, last, .. } = refusal;
+        let crate::access::RejectedClient { who, service, why, times, last, .. } = refusal;
         let ago = age(*last, picture.now);
         let message = format!("{who} was turned away {}, last {ago} ago: {why}", many_times(*times));
         finding(codes::AGENT_DENIED, service, message)
@@ -48,17 +48,17 @@ fn many_times(times: u64) -> String {
     if times == 1 { "once".to_owned() } else { format!("{times} times") }
 }
 
-fn certificate_ends(picture: &Picture) -> Vec<v1::Finding> {
+fn certificate_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
     let warning = picture.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
     warning.map(|warning| finding(codes::CERTIFICATE_ENDS, "", warning.clone())).collect()
 }
 
-fn tokens(picture: &Picture) -> String {
+fn tokens(picture: &DoctorInput) -> String {
     many(about_tokens(picture).count(), "token")
 }
 
 /// All tokens, or those that were made for the service.
-fn about_tokens(picture: &Picture) -> impl Iterator<Item = &StoredToken> {
+fn about_tokens(picture: &DoctorInput) -> impl Iterator<Item = &StoredToken> {
     let all = picture.table.tokens().all().map(|token| &**token);
     let service = &picture.service;
     all.filter(move |token| {
@@ -66,7 +66,7 @@ fn about_tokens(picture: &Picture) -> impl Iterator<Item = &StoredToken> {
     })
 }
 
-fn token_ends(picture: &Picture) -> Vec<v1::Finding> {
+fn token_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
     let now = picture.now;
     let ending = about_tokens(picture).filter_map(|token| Some((token, token.ends_soon(now)?)));
     let found = ending.map(|(token, end)| {
@@ -87,7 +87,7 @@ fn roughly(left: Duration) -> String {
     if hours < 48 { many(hours as usize, "hour") } else { many(hours as usize / 24, "day") }
 }
 
-fn reload_fails(picture: &Picture) -> Vec<v1::Finding> {
+fn reload_fails(picture: &DoctorInput) -> Vec<v1::Finding> {
     let refused = picture.certificate.iter().filter_map(|certificate| certificate.refused.as_ref());
     refused.map(|why| finding(codes::CERTIFICATE_NOT_RELOADED, "", why.clone())).collect()
 }

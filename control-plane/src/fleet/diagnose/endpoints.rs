@@ -3,9 +3,9 @@
 use damper_core::Mode;
 use damper_proto::v1;
 
-use super::{Check, Picture, codes, finding};
+use super::{Check, DoctorInput, codes, finding};
 use crate::figures::many;
-use crate::stats::Row;
+use crate::stats::RouteSummary;
 
 pub(super) const CHECKS: &[Check] = &[
     Check { what: "no endpoint fails alone", scope, find: failing },
@@ -13,7 +13,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// The callees that it is about, and those that it calls.
-fn callees(picture: &Picture) -> impl Iterator<Item = &v1::CalleeEndpoints> {
+fn callees(picture: &DoctorInput) -> impl Iterator<Item = &v1::CalleeEndpoints> {
     picture.endpoints.iter().filter(|callee| {
         picture.is_about(&callee.callee_service)
             || to(picture, callee).any(|row| picture.is_about(&row.route.caller_service))
@@ -21,12 +21,15 @@ fn callees(picture: &Picture) -> impl Iterator<Item = &v1::CalleeEndpoints> {
 }
 
 /// The routes to a callee.
-fn to<'a>(picture: &'a Picture, callee: &'a v1::CalleeEndpoints) -> impl Iterator<Item = &'a Row> {
+fn to<'a>(
+    picture: &'a DoctorInput,
+    callee: &'a v1::CalleeEndpoints,
+) -> impl Iterator<Item = &'a RouteSummary> {
     let rows = picture.rows.iter().map(|row| &**row);
     rows.filter(|row| *row.route.callee_service == *callee.callee_service)
 }
 
-fn scope(picture: &Picture) -> String {
+fn scope(picture: &DoctorInput) -> String {
     let (mut endpoints, mut known) = (0, 0);
     for callee in callees(picture) {
         known += 1;
@@ -35,7 +38,7 @@ fn scope(picture: &Picture) -> String {
     format!("{} of {}", many(endpoints, "endpoint"), many(known, "callee"))
 }
 
-fn failing(picture: &Picture) -> Vec<v1::Finding> {
+fn failing(picture: &DoctorInput) -> Vec<v1::Finding> {
     // What a process remembers that calls nobody may be long ago.
     let is_called =
         |callee: &&v1::CalleeEndpoints| to(picture, callee).any(|row| row.stats.calls_per_s > 0.0);
@@ -43,7 +46,7 @@ fn failing(picture: &Picture) -> Vec<v1::Finding> {
     bad.map(|callee| finding(codes::ENDPOINT_FAILING, &subject(callee), callee.problem.clone())).collect()
 }
 
-fn single(picture: &Picture) -> Vec<v1::Finding> {
+fn single(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = callees(picture).filter(|callee| callee.count == 1).filter_map(|callee| {
         let most =
             to(picture, callee).filter_map(|row| attempts(picture, row)).max().filter(|most| *most > 1)?;
@@ -59,7 +62,7 @@ fn single(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 /// How many attempts the rule of a route allows that repeats its calls.
-fn attempts(picture: &Picture, row: &Row) -> Option<u32> {
+fn attempts(picture: &DoctorInput, row: &RouteSummary) -> Option<u32> {
     let rule = picture.table.winner(&row.route.key()?)?;
     let policy = rule.policy();
     (policy.mode == Mode::Enforce).then_some(policy.retry.as_ref()?.max_attempts)

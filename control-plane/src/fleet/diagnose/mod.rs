@@ -18,18 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_core::lint::codes::{CLIENTS_LACK_FEATURE, GUARD_CUTS, Known, MORE_FINDINGS};
+use damper_core::lint::codes::{CLIENTS_LACK_FEATURE, FindingCode, GUARD_CUTS, MORE_FINDINGS};
 use damper_core::{Faults, key};
 use damper_proto::v1;
 
-use crate::access::Refusal;
-use crate::errors::Error;
+use crate::access::RejectedClient;
+use crate::errors::ApiError;
 use crate::figures::many;
-use crate::judgement::{self, Findings};
-use crate::replicas::Apart;
+use crate::judgement::{self, FindingList};
+use crate::replicas::OutOfSyncPeer;
 use crate::shared::Shared;
-use crate::stats::{Method, Over, Row};
-use crate::table::TableView;
+use crate::stats::{Method, RateWindow, RouteSummary};
+use crate::table::Snapshot;
 
 /// Clients are back within 3 s of a server; a busy fleet takes longer.
 const SETTLED_AFTER: Duration = Duration::from_secs(15);
@@ -44,19 +44,19 @@ pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
 const LISTED: usize = 20;
 
 /// Everything that is known at one moment.
-struct Picture {
+struct DoctorInput {
     now: SystemTime,
     /// When this replica started.
     started: SystemTime,
-    table: Arc<TableView>,
+    table: Arc<Snapshot>,
     /// Whom it is about; empty = everybody.
     service: String,
     /// All clients, by name.
     clients: Vec<v1::Client>,
     /// Over which rates are taken.
-    over: Over,
+    over: RateWindow,
     /// All routes.
-    rows: Arc<[Arc<Row>]>,
+    rows: Arc<[Arc<RouteSummary>]>,
     served: Vec<(Method, v1::ServedRates)>,
     endpoints: Vec<v1::CalleeEndpoints>,
     /// Instance ids that several processes report under, with their services.
@@ -65,15 +65,15 @@ struct Picture {
     lags_after: Duration,
     /// All replicas, this one included, and those that are elsewhere than this one.
     replicas: Vec<v1::Replica>,
-    apart: Vec<Apart>,
+    apart: Vec<OutOfSyncPeer>,
     /// How many there should be, where that is known.
     replicas_wanted: Option<u32>,
     last_export: Option<SystemTime>,
     /// Services that this one did not let in of late.
-    turned_away: Vec<Refusal>,
+    turned_away: Vec<RejectedClient>,
     store_is_full: bool,
     /// None = no TLS.
-    certificate: Option<doors::Certificate>,
+    certificate: Option<doors::ListenerCertificate>,
 }
 
 /// One thing that is looked at.
@@ -81,33 +81,34 @@ struct Check {
     /// What, in words.
     what: &'static str,
     /// At how many of what.
-    scope: fn(&Picture) -> String,
-    find: fn(&Picture) -> Vec<v1::Finding>,
+    scope: fn(&DoctorInput) -> String,
+    find: fn(&DoctorInput) -> Vec<v1::Finding>,
 }
 
 pub(super) async fn diagnose(
     shared: &Arc<Shared>,
     request: v1::DiagnoseRequest,
-) -> Result<v1::DiagnoseResponse, Error> {
+) -> Result<v1::DiagnoseResponse, ApiError> {
     if !request.service.is_empty() {
         let mut faults = Faults::none();
         key::check_name("service", &request.service, &mut faults);
-        faults.or(()).map_err(Error::Faults)?;
+        faults.or(()).map_err(ApiError::Faults)?;
     }
-    let over = request.window.map_or(Ok(Over::Minute), |window| Over::read("window", Some(window)))?;
+    let over =
+        request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
     shared.aside(move |shared| Ok(picture(shared, request.service, over).diagnosis())).await
 }
 
-fn picture(shared: &Shared, service: String, over: Over) -> Picture {
+fn picture(shared: &Shared, service: String, over: RateWindow) -> DoctorInput {
     let table = shared.table();
     let now = SystemTime::now();
     let sessions = shared.hub.clients("", "");
     let sessions = sessions.iter().map(|(_, session)| session);
-    let certificate = shared
-        .tls
-        .as_ref()
-        .map(|tls| doors::Certificate { warning: tls.validity().warning(now), refused: tls.refused() });
-    Picture {
+    let certificate = shared.tls.as_ref().map(|tls| doors::ListenerCertificate {
+        warning: tls.validity().warning(now),
+        refused: tls.refused(),
+    });
+    DoctorInput {
         now,
         over,
         started: shared.replicas.started_at(),
@@ -129,7 +130,7 @@ fn picture(shared: &Shared, service: String, over: Over) -> Picture {
     }
 }
 
-impl Picture {
+impl DoctorInput {
     fn diagnosis(&self) -> v1::DiagnoseResponse {
         let mut findings = Vec::new();
         let mut checked = Vec::new();
@@ -155,7 +156,7 @@ impl Picture {
             let rank = |finding: &v1::Finding| Reverse(finding.severity);
             (rank(a), &a.code, &a.subject).cmp(&(rank(b), &b.code, &b.subject))
         });
-        v1::DiagnoseResponse { findings: Findings::all(findings), checked }
+        v1::DiagnoseResponse { findings: FindingList::all(findings), checked }
     }
 
     fn is_about(&self, service: &str) -> bool {
@@ -174,7 +175,7 @@ impl Picture {
     }
 
     /// The routes that it is about: from and to the service.
-    fn rows(&self) -> impl Iterator<Item = &Row> {
+    fn rows(&self) -> impl Iterator<Item = &RouteSummary> {
         let rows = self.rows.iter().map(|row| &**row);
         rows.filter(|row| {
             self.is_about(&row.route.caller_service) || self.is_about(&row.route.callee_service)
@@ -196,7 +197,11 @@ impl Picture {
     }
 
     /// A finding for each service that has such clients, with how many there are and one of them.
-    fn by_service(&self, known: Known, is_so: impl Fn(&v1::Client) -> Option<String>) -> Vec<v1::Finding> {
+    fn by_service(
+        &self,
+        known: FindingCode,
+        is_so: impl Fn(&v1::Client) -> Option<String>,
+    ) -> Vec<v1::Finding> {
         let mut services: BTreeMap<&str, (usize, String)> = BTreeMap::new();
         for client in self.clients() {
             if let Some(how) = is_so(client) {
@@ -221,7 +226,7 @@ fn service_of(client: &v1::Client) -> &str {
     client.identity.as_ref().map_or("", |identity| identity.service.as_str())
 }
 
-fn finding(known: Known, subject: &str, message: String) -> v1::Finding {
+fn finding(known: FindingCode, subject: &str, message: String) -> v1::Finding {
     judgement::finding(known, subject, "", message)
 }
 

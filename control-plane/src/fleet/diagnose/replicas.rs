@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use damper_proto::v1;
 
 use super::clients::age;
-use super::{Check, Picture, codes, finding};
+use super::{Check, DoctorInput, codes, finding};
 use crate::figures::many;
 
 /// So long a replica may be elsewhere than this one before one of the two is said to be behind.
@@ -25,11 +25,11 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "the clocks of the replicas agree", scope: count, find: clocks_differ },
 ];
 
-fn count(picture: &Picture) -> String {
+fn count(picture: &DoctorInput) -> String {
     many(picture.replicas.len(), "replica")
 }
 
-fn unheard(picture: &Picture) -> Vec<v1::Finding> {
+fn unheard(picture: &DoctorInput) -> Vec<v1::Finding> {
     let unheard = picture.replicas.iter().filter(|replica| !replica.problem.is_empty());
     let told = unheard.map(|v1::Replica { id, address, problem, unheard_since, .. }| {
         let since = unheard_since.and_then(|since| SystemTime::try_from(since).ok()).unwrap_or(picture.now);
@@ -39,14 +39,14 @@ fn unheard(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn wanted(picture: &Picture) -> String {
+fn wanted(picture: &DoctorInput) -> String {
     match picture.replicas_wanted {
         Some(wanted) => format!("{} of {wanted}", count(picture)),
         None => format!("{}; --replicas is not set", count(picture)),
     }
 }
 
-fn missing(picture: &Picture) -> Vec<v1::Finding> {
+fn missing(picture: &DoctorInput) -> Vec<v1::Finding> {
     let there = picture.replicas.len();
     let wanted = picture.replicas_wanted.filter(|wanted| there < *wanted as usize && !picture.is_settling());
     let found = wanted.map(|wanted| {
@@ -64,7 +64,7 @@ fn names(replicas: &[v1::Replica]) -> String {
         .join(", ")
 }
 
-fn exported(picture: &Picture) -> String {
+fn exported(picture: &DoctorInput) -> String {
     match picture.last_export {
         Some(at) => format!("last {} ago", age(at, picture.now)),
         None => "none since this replica started".to_owned(),
@@ -72,7 +72,7 @@ fn exported(picture: &Picture) -> String {
 }
 
 /// Only where there is something to export.
-fn export_old(picture: &Picture) -> Vec<v1::Finding> {
+fn export_old(picture: &DoctorInput) -> Vec<v1::Finding> {
     let since = picture.last_export.unwrap_or(picture.started);
     let is_old = picture.now.duration_since(since).is_ok_and(|age| age >= EXPORT_EVERY);
     let is_empty = picture.table.iter().next().is_none() && picture.table.guards().iter().next().is_none();
@@ -83,7 +83,7 @@ fn export_old(picture: &Picture) -> Vec<v1::Finding> {
     vec![finding(codes::EXPORT_OLD, "", format!("no export for {days} days"))]
 }
 
-fn clocks_differ(picture: &Picture) -> Vec<v1::Finding> {
+fn clocks_differ(picture: &DoctorInput) -> Vec<v1::Finding> {
     let differs = picture.replicas.iter().filter_map(|replica| {
         let offset = replica.clock_offset?;
         let seconds = offset.seconds as f64 + f64::from(offset.nanos) / 1e9;
@@ -97,7 +97,7 @@ fn clocks_differ(picture: &Picture) -> Vec<v1::Finding> {
     found.collect()
 }
 
-fn behind(picture: &Picture) -> Vec<v1::Finding> {
+fn behind(picture: &DoctorInput) -> Vec<v1::Finding> {
     let own = picture.table.revision();
     let long = picture
         .apart

@@ -6,10 +6,10 @@ use damper_core::OTHER_METHOD;
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
 
-use super::{Check, Picture, codes, finding};
+use super::{Check, DoctorInput, codes, finding};
 use crate::figures::{many, percent};
 use crate::reach;
-use crate::stats::{ENOUGH_CALLS, Over, Row, WHOLE_COVERAGE};
+use crate::stats::{ENOUGH_CALLS, RateWindow, RouteSummary, WHOLE_COVERAGE};
 
 /// From so many attempts per call on a route is stormed.
 const STORM: f64 = 1.5;
@@ -20,51 +20,55 @@ const FAILING: f64 = 0.01;
 const LATE: f64 = 0.05;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check { what: "amplification is below 1.5", scope: Picture::count_of_routes, find: storms },
-    Check { what: "kills have shown their effect", scope: Picture::count_of_routes, find: stopped },
-    Check { what: "retry breakers allow retries", scope: Picture::count_of_routes, find: breakers },
-    Check { what: "calls have the time they need", scope: Picture::count_of_routes, find: deadlines },
-    Check { what: "budgets are not used up", scope: Picture::count_of_routes, find: budgets },
-    Check { what: "circuit breakers are closed", scope: Picture::count_of_routes, find: circuits },
-    Check { what: "nobody loops around Damper's calls", scope: Picture::count_of_routes, find: outer_loops },
+    Check { what: "amplification is below 1.5", scope: DoctorInput::count_of_routes, find: storms },
+    Check { what: "kills have shown their effect", scope: DoctorInput::count_of_routes, find: stopped },
+    Check { what: "retry breakers allow retries", scope: DoctorInput::count_of_routes, find: breakers },
+    Check { what: "calls have the time they need", scope: DoctorInput::count_of_routes, find: deadlines },
+    Check { what: "budgets are not used up", scope: DoctorInput::count_of_routes, find: budgets },
+    Check { what: "circuit breakers are closed", scope: DoctorInput::count_of_routes, find: circuits },
+    Check {
+        what: "nobody loops around Damper's calls",
+        scope: DoctorInput::count_of_routes,
+        find: outer_loops,
+    },
     Check { what: "nobody else repeats: gRPC, Envoy", scope: served_scope, find: foreign_repeats },
     Check { what: "repeat limits refuse nothing", scope: served_scope, find: shed },
-    Check { what: "calls belong to requests", scope: Picture::count_of_routes, find: lost_contexts },
-    Check { what: "callees are connected too", scope: Picture::count_of_routes, find: unknown_callees },
-    Check { what: "failing routes have a rule", scope: Picture::count_of_routes, find: without_rule },
+    Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
+    Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
+    Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },
 ];
 
 /// A finding for each route of which there is something to say.
 fn each(
-    picture: &Picture,
-    known: damper_core::lint::codes::Known,
+    picture: &DoctorInput,
+    known: damper_core::lint::codes::FindingCode,
     say: impl Fn(&v1::RouteStats) -> Option<String>,
 ) -> Vec<v1::Finding> {
-    let told = picture
-        .rows()
-        .filter_map(|Row { route, stats }| Some(finding(known, &route.names().join(" "), say(stats)?)));
+    let told = picture.rows().filter_map(|RouteSummary { route, stats }| {
+        Some(finding(known, &route.names().join(" "), say(stats)?))
+    });
     told.collect()
 }
 
 /// Of a shorter window than a minute fewer calls are enough, at the same rate.
 fn enough(stats: &v1::RouteStats) -> bool {
-    stats.calls_per_s * Over::Minute.length().as_secs_f64() >= ENOUGH_CALLS
+    stats.calls_per_s * RateWindow::Minute.length().as_secs_f64() >= ENOUGH_CALLS
 }
 
 /// The window, in words.
-fn last(picture: &Picture) -> String {
+fn last(picture: &DoctorInput) -> String {
     match picture.over {
-        Over::Minute => "the last minute".to_owned(),
+        RateWindow::Minute => "the last minute".to_owned(),
         over => format!("the last {} s", over.length().as_secs()),
     }
 }
 
-fn storms(picture: &Picture) -> Vec<v1::Finding> {
+fn storms(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::RETRY_STORM, |stats| storm(picture, stats).filter(|_| stats.awaited_kill.is_none()))
 }
 
 /// The figures of the window go on telling a storm that a kill has just stopped.
-fn stopped(picture: &Picture) -> Vec<v1::Finding> {
+fn stopped(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::STORM_STOPPED, |stats| {
         let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
         let storm = storm(picture, stats)?;
@@ -73,7 +77,7 @@ fn stopped(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 /// How much is repeated, where that is a storm.
-fn storm(picture: &Picture, stats: &v1::RouteStats) -> Option<String> {
+fn storm(picture: &DoctorInput, stats: &v1::RouteStats) -> Option<String> {
     let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
     (enough(stats) && *amplification > STORM).then(|| {
         format!(
@@ -83,7 +87,7 @@ fn storm(picture: &Picture, stats: &v1::RouteStats) -> Option<String> {
     })
 }
 
-fn breakers(picture: &Picture) -> Vec<v1::Finding> {
+fn breakers(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::BREAKER_REFUSES, |stats| {
         let v1::RouteStats { breaker_refuses, clients, window_failures, window_successes, .. } = stats;
         (*breaker_refuses > 0).then(|| {
@@ -96,7 +100,7 @@ fn breakers(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn deadlines(picture: &Picture) -> Vec<v1::Finding> {
+fn deadlines(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::TIME_RUNS_OUT, |stats| {
         let out = stats.fates.iter().filter(|ended| ended.fate() == v1::Fate::Deadline && !ended.would);
         let out: f64 = out.map(|ended| ended.per_s).sum();
@@ -111,7 +115,7 @@ fn deadlines(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn budgets(picture: &Picture) -> Vec<v1::Finding> {
+fn budgets(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::BUDGET_USED_UP, |stats| {
         let v1::RouteStats { budget_refuses, clients, .. } = stats;
         (*budget_refuses > 0)
@@ -119,7 +123,7 @@ fn budgets(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn circuits(picture: &Picture) -> Vec<v1::Finding> {
+fn circuits(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::CIRCUIT_NOT_CLOSED, |stats| {
         let v1::RouteStats { circuit_open, clients, .. } = stats;
         (*circuit_open > 0)
@@ -127,7 +131,7 @@ fn circuits(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn outer_loops(picture: &Picture) -> Vec<v1::Finding> {
+fn outer_loops(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = picture.rows().filter(|row| row.stats.outer_loop_calls_per_s > 0.0).map(|row| {
         let caller = &row.route.caller_service;
         let rate = row.stats.outer_loop_calls_per_s;
@@ -140,16 +144,16 @@ fn outer_loops(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn served(picture: &Picture) -> impl Iterator<Item = (String, &v1::ServedRates)> {
+fn served(picture: &DoctorInput) -> impl Iterator<Item = (String, &v1::ServedRates)> {
     let served = picture.served.iter().filter(|((service, _), _)| picture.is_about(service));
     served.map(|((service, method), rates)| (format!("* * {service} {method}"), rates))
 }
 
-fn served_scope(picture: &Picture) -> String {
+fn served_scope(picture: &DoctorInput) -> String {
     format!("{} served", many(served(picture).count(), "method"))
 }
 
-fn foreign_repeats(picture: &Picture) -> Vec<v1::Finding> {
+fn foreign_repeats(picture: &DoctorInput) -> Vec<v1::Finding> {
     let mut found = Vec::new();
     for (subject, rates) in served(picture) {
         for (known, who, rate) in [
@@ -166,7 +170,7 @@ fn foreign_repeats(picture: &Picture) -> Vec<v1::Finding> {
     found
 }
 
-fn shed(picture: &Picture) -> Vec<v1::Finding> {
+fn shed(picture: &DoctorInput) -> Vec<v1::Finding> {
     let shedding = served(picture).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
     let told = shedding.map(|(subject, rates)| {
         let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
@@ -177,7 +181,7 @@ fn shed(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn lost_contexts(picture: &Picture) -> Vec<v1::Finding> {
+fn lost_contexts(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::CONTEXT_LOST, |stats| {
         let lost = 1.0 - stats.chain_coverage;
         let since = if enough(stats) {
@@ -190,7 +194,7 @@ fn lost_contexts(picture: &Picture) -> Vec<v1::Finding> {
     })
 }
 
-fn unknown_callees(picture: &Picture) -> Vec<v1::Finding> {
+fn unknown_callees(picture: &DoctorInput) -> Vec<v1::Finding> {
     if picture.is_settling() {
         return Vec::new();
     }
@@ -215,7 +219,7 @@ fn unknown_callees(picture: &Picture) -> Vec<v1::Finding> {
 }
 
 /// The connected service that serves every method called on this callee; of several the one with the nearest name.
-fn meant<'a>(picture: &'a Picture, callee: &str) -> Option<&'a str> {
+fn meant<'a>(picture: &'a DoctorInput, callee: &str) -> Option<&'a str> {
     // Every server has gRPC's own methods, such as that of its health.
     let is_own = |method: &str| !method.starts_with("grpc.") && method != OTHER_METHOD;
     let to_callee = picture.rows.iter().filter(|row| &*row.route.callee_service == callee);
@@ -235,7 +239,7 @@ fn meant<'a>(picture: &'a Picture, callee: &str) -> Option<&'a str> {
     whole.map(|(service, _)| service).min_by_key(|service| reach::distance(callee, service))
 }
 
-fn without_rule(picture: &Picture) -> Vec<v1::Finding> {
+fn without_rule(picture: &DoctorInput) -> Vec<v1::Finding> {
     each(picture, codes::FAILING_WITHOUT_RULE, |stats| {
         (stats.rule.is_none() && enough(stats) && stats.error_share >= FAILING).then(|| {
             let v1::RouteStats { error_share, calls_per_s, .. } = stats;

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use damper_core::{Mode, Part, Pattern, RouteKey, Rule};
 use damper_proto::{convert, v1};
 
-use super::{Check, Picture, codes, finding};
+use super::{Check, DoctorInput, codes, finding};
 use crate::figures::many;
-use crate::stats::Row;
+use crate::stats::RouteSummary;
 use crate::table::StoredRule;
 
 /// Observing is a step on the way, not a place to stay.
@@ -27,13 +27,13 @@ pub(super) const CHECKS: &[Check] = &[
     Check { what: "stored rules mean what they say", scope: count, find: mode_gone },
     Check {
         what: "small callers are limited together",
-        scope: Picture::count_of_routes,
+        scope: DoctorInput::count_of_routes,
         find: small_callers,
     },
 ];
 
 /// The rules that it is about, as far as they can be read: those that name the service or match one of its routes.
-fn rules(picture: &Picture) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
+fn rules(picture: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
     let matching = matching(picture.rows());
     let read = picture.table.iter().filter_map(|(_, stored)| Some((stored, stored.rule.as_ref()?)));
     read.filter(move |(_, rule)| {
@@ -47,16 +47,16 @@ fn rules(picture: &Picture) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule
 }
 
 /// Every pattern that matches one of the routes: few for each, so that rules are not compared with all of them.
-fn matching<'a>(rows: impl Iterator<Item = &'a Row>) -> HashSet<Pattern> {
+fn matching<'a>(rows: impl Iterator<Item = &'a RouteSummary>) -> HashSet<Pattern> {
     let keys = rows.filter_map(|row| row.route.key());
     keys.flat_map(|key| Pattern::candidates(&key).collect::<Vec<_>>()).collect()
 }
 
-fn count(picture: &Picture) -> String {
+fn count(picture: &DoctorInput) -> String {
     many(rules(picture).count(), "rule")
 }
 
-fn without_routes(picture: &Picture) -> Vec<v1::Finding> {
+fn without_routes(picture: &DoctorInput) -> Vec<v1::Finding> {
     // Before anything is known of any route, nothing is known of rules either.
     if picture.rows.is_empty() {
         return Vec::new();
@@ -69,7 +69,7 @@ fn without_routes(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn observed(picture: &Picture) -> Vec<v1::Finding> {
+fn observed(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = rules(picture).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(
         |(stored, rule)| {
             let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
@@ -82,7 +82,7 @@ fn observed(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn mode_gone(picture: &Picture) -> Vec<v1::Finding> {
+fn mode_gone(picture: &DoctorInput) -> Vec<v1::Finding> {
     let told = rules(picture).filter_map(|(stored, rule)| {
         let breaker = stored.wire.policy.as_ref()?.retry_breaker.as_ref()?;
         let message = || "its retry breaker was stored as adaptive and goes by credit".to_owned();
@@ -92,14 +92,14 @@ fn mode_gone(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn small_callers(picture: &Picture) -> Vec<v1::Finding> {
+fn small_callers(picture: &DoctorInput) -> Vec<v1::Finding> {
     let is_limited = |key: &RouteKey| {
         let limits = picture.table.guards().of_route(key).filter_map(|stored| stored.guard.as_ref());
         limits.filter_map(|guard| guard.ceiling().repeat_limit).any(|limit| limit.mode == Mode::Enforce)
     };
     // Of each callee the route with the most processes.
     let mut callees = BTreeMap::<String, &v1::RouteStats>::new();
-    for Row { route, stats } in picture.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
+    for RouteSummary { route, stats } in picture.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
         let is_rare = stats.calls_per_s < RARE_CALLS_PER_S * f64::from(stats.clients);
         let key = route.key().filter(|_| stats.clients >= MANY_CALLERS && is_rare);
         let Some(key) = key.filter(|key| !is_limited(key)) else { continue };
@@ -118,7 +118,7 @@ fn small_callers(picture: &Picture) -> Vec<v1::Finding> {
     told.collect()
 }
 
-fn cut(picture: &Picture) -> Vec<v1::Finding> {
+fn cut(picture: &DoctorInput) -> Vec<v1::Finding> {
     let guards = picture.table.guards();
     rules(picture).flat_map(|(_, rule)| crate::judgement::cuts(guards, rule)).collect()
 }

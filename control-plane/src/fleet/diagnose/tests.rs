@@ -4,24 +4,29 @@ use damper_core::Pattern;
 
 use super::*;
 use crate::stats::Route;
-use crate::store::{Entry, State};
-use crate::table::{StoredRule, Subject};
+use crate::store::{Entry, StoreContents};
+use crate::table::{ResourceKey, StoredRule};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// A picture with one rule in this mode that was written so long ago, and nobody connected.
-fn picture(mode: v1::Mode, ago: Duration) -> Picture {
+fn picture(mode: v1::Mode, ago: Duration) -> DoctorInput {
     let now = SystemTime::UNIX_EPOCH + 20_000 * DAY;
     let pattern = Pattern::parse("shop", "*", "stock", "s.S/Get").unwrap();
     let retry = v1::Retry { max_attempts: Some(3), ..Default::default() };
     let policy = v1::Policy { mode: mode.into(), retry: Some(retry), ..Default::default() };
     let rule = v1::Rule { policy: Some(policy), updated_at: Some((now - ago).into()), ..Default::default() };
     let entry = Entry { revision: 1, value: StoredRule::value(&rule).into() };
-    let entries = [(Subject::Rule(pattern).key(), entry)].into();
-    let table = TableView::of(&State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() });
+    let entries = [(ResourceKey::Rule(pattern).key(), entry)].into();
+    let table = Snapshot::of(&StoreContents {
+        epoch: "e".to_owned(),
+        revision: 1,
+        entries,
+        ..StoreContents::default()
+    });
     let nobody = Vec::new();
-    Picture {
-        over: Over::Minute,
+    DoctorInput {
+        over: RateWindow::Minute,
         now,
         started: now - DAY,
         replicas_wanted: None,
@@ -42,7 +47,7 @@ fn picture(mode: v1::Mode, ago: Duration) -> Picture {
     }
 }
 
-fn codes(picture: &Picture) -> Vec<String> {
+fn codes(picture: &DoctorInput) -> Vec<String> {
     picture.diagnosis().findings.into_iter().map(|finding| finding.code).collect()
 }
 
@@ -75,7 +80,7 @@ fn full_store_is_a_danger() {
 #[test]
 fn a_store_that_is_away_is_the_first_thing_told() {
     let mut picture = picture(v1::Mode::Enforce, DAY);
-    let mut table = TableView::clone(&picture.table);
+    let mut table = Snapshot::clone(&picture.table);
     table.stale_since = Some(picture.now - Duration::from_secs(90));
     picture.table = Arc::new(table);
     let findings = picture.diagnosis().findings;
@@ -117,14 +122,14 @@ fn an_answer_is_bounded_and_says_what_was_left_out() {
     assert_eq!((last.code.as_str(), last.message.as_str()), ("more_findings", "and 501 more findings"));
 }
 
-fn row(caller: &str, callee: &str, method: &str) -> Arc<Row> {
+fn row(caller: &str, callee: &str, method: &str) -> Arc<RouteSummary> {
     let route = Route {
         caller_service: caller.into(),
         caller_cluster: "default".into(),
         callee_service: callee.into(),
         callee_method: method.into(),
     };
-    Arc::new(Row { route, stats: v1::RouteStats::default() })
+    Arc::new(RouteSummary { route, stats: v1::RouteStats::default() })
 }
 
 #[test]
@@ -156,7 +161,7 @@ fn nobody_is_missed_while_clients_connect_to_a_server_that_has_started() {
     let mut picture = picture(v1::Mode::Enforce, DAY);
     picture.rows = [row("shop", "stock", "a.S/Get")].into();
     picture.replicas_wanted = Some(2);
-    let missed = |picture: &Picture| {
+    let missed = |picture: &DoctorInput| {
         let all = codes(picture).into_iter();
         all.filter(|code| ["nobody_connected", "callee_unknown", "replica_missing"].contains(&code.as_str()))
             .count()
@@ -172,7 +177,7 @@ fn nobody_is_missed_while_clients_connect_to_a_server_that_has_started() {
 #[test]
 fn a_backup_is_old_after_a_week_without_an_export() {
     let mut picture = picture(v1::Mode::Enforce, DAY);
-    let is_old = |picture: &Picture| codes(picture).contains(&"export_old".to_owned());
+    let is_old = |picture: &DoctorInput| codes(picture).contains(&"export_old".to_owned());
     picture.started = picture.now - 6 * DAY;
     assert!(!is_old(&picture));
     picture.started = picture.now - 30 * DAY;
@@ -181,8 +186,11 @@ fn a_backup_is_old_after_a_week_without_an_export() {
     assert!(!is_old(&picture));
     picture.last_export = Some(picture.now - 8 * DAY);
     assert!(is_old(&picture));
-    picture.table =
-        Arc::new(TableView::of(&State { epoch: "e".to_owned(), revision: 1, ..State::default() }));
+    picture.table = Arc::new(Snapshot::of(&StoreContents {
+        epoch: "e".to_owned(),
+        revision: 1,
+        ..StoreContents::default()
+    }));
     assert!(!is_old(&picture), "there is nothing to export");
 }
 
@@ -190,7 +198,7 @@ fn a_backup_is_old_after_a_week_without_an_export() {
 fn fewer_replicas_than_there_should_be_are_a_finding() {
     let mut picture = picture(v1::Mode::Enforce, DAY);
     let replica = |id: &str| v1::Replica { id: id.to_owned(), ..v1::Replica::default() };
-    let is_missing = |picture: &Picture| codes(picture).contains(&"replica_missing".to_owned());
+    let is_missing = |picture: &DoctorInput| codes(picture).contains(&"replica_missing".to_owned());
     picture.replicas = vec![replica("a")];
     assert!(!is_missing(&picture), "how many there should be is not known");
     picture.replicas_wanted = Some(2);
@@ -213,7 +221,7 @@ fn a_replica_is_told_that_is_not_heard_or_has_been_elsewhere_for_long() {
     assert!(unheard.message.contains("for 30s: connection refused"), "{unheard:?}");
 
     picture.replicas = vec![heard];
-    let apart = |seconds| Apart {
+    let apart = |seconds| OutOfSyncPeer {
         id: "b-1".to_owned(),
         revision: 0,
         since: picture.now - Duration::from_secs(seconds),
@@ -235,9 +243,9 @@ fn a_rule_stored_with_the_mode_that_is_gone_is_told() {
             v1::Policy { mode: v1::Mode::Enforce.into(), retry, retry_breaker, ..Default::default() };
         let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
         let pattern = Pattern::parse("shop", "*", "stock", "*").unwrap();
-        let entries = [(Subject::Rule(pattern).key(), Entry { revision: 1, value: value.into() })].into();
-        let state = State { epoch: "e".to_owned(), revision: 1, entries, ..State::default() };
-        picture.table = Arc::new(TableView::of(&state));
+        let entries = [(ResourceKey::Rule(pattern).key(), Entry { revision: 1, value: value.into() })].into();
+        let state = StoreContents { epoch: "e".to_owned(), revision: 1, entries, ..StoreContents::default() };
+        picture.table = Arc::new(Snapshot::of(&state));
         codes(&picture).contains(&"breaker_mode_gone".to_owned())
     };
     assert_eq!([stored_with(2), stored_with(1), stored_with(3)], [true, false, false]);
@@ -248,9 +256,12 @@ fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
     let mut picture = picture(v1::Mode::Enforce, DAY);
     let row = |method: &str, clients, calls_per_s| {
         let (route, mode) = (row("shop", "stock", method).route.clone(), v1::Mode::Enforce.into());
-        Arc::new(Row { route, stats: v1::RouteStats { clients, calls_per_s, mode, ..Default::default() } })
+        Arc::new(RouteSummary {
+            route,
+            stats: v1::RouteStats { clients, calls_per_s, mode, ..Default::default() },
+        })
     };
-    let mut told = |rows: Vec<Arc<Row>>| {
+    let mut told = |rows: Vec<Arc<RouteSummary>>| {
         picture.rows = rows.into();
         let findings = picture.diagnosis().findings;
         let found = findings.into_iter().filter(|finding| finding.code == "small_callers_unlimited");
@@ -263,7 +274,7 @@ fn many_small_callers_without_a_repeat_limit_are_told_once_for_each_callee() {
 }
 
 /// A route to `stock` with so many calls a second.
-fn route_to_stock(calls_per_s: f64) -> Arc<[Arc<Row>]> {
+fn route_to_stock(calls_per_s: f64) -> Arc<[Arc<RouteSummary>]> {
     let key = v1::RouteKey {
         caller_service: "shop".to_owned(),
         caller_cluster: "default".to_owned(),
@@ -271,7 +282,7 @@ fn route_to_stock(calls_per_s: f64) -> Arc<[Arc<Row>]> {
         callee_method: "s.S/Get".to_owned(),
     };
     let stats = v1::RouteStats { calls_per_s, ..Default::default() };
-    [Arc::new(Row { route: Route::read(&key).unwrap(), stats })].into()
+    [Arc::new(RouteSummary { route: Route::read(&key).unwrap(), stats })].into()
 }
 
 fn endpoints_of_stock(count: u32, problem: &str) -> v1::CalleeEndpoints {
@@ -293,7 +304,7 @@ fn an_endpoint_that_fails_is_told_of_callees_that_are_called() {
     let told = findings.iter().find(|finding| finding.code == "endpoint_failing").unwrap();
     assert_eq!((&*told.subject, &*told.message), ("* * stock *", "1 of 3 endpoints of stock fails"));
     assert_eq!(told.severity(), v1::Severity::Warning);
-    let is_told = |picture: &Picture| codes(picture).contains(&"endpoint_failing".to_owned());
+    let is_told = |picture: &DoctorInput| codes(picture).contains(&"endpoint_failing".to_owned());
     picture.service = "shop".to_owned();
     assert!(is_told(&picture), "it calls stock");
     picture.service = "price".to_owned();

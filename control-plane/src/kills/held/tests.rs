@@ -6,9 +6,9 @@ use tonic::Request;
 use super::*;
 use crate::access::Caller;
 use crate::kills::set::kill;
-use crate::server::{Opened, start};
+use crate::server::{OpenedServer, start};
 use crate::store::sled::SledStore;
-use crate::store::{Change, Error as StoreError, Identity, Position, Presence, State, Store, Watch};
+use crate::store::{Change, Identity, Membership, Position, Store, StoreContents, StoreError, Watch};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,7 +29,7 @@ impl Store for Busy {
         self.inner.identity(revision).await
     }
 
-    async fn load(&self) -> Result<State, StoreError> {
+    async fn load(&self) -> Result<StoreContents, StoreError> {
         self.inner.load().await
     }
 
@@ -55,7 +55,7 @@ impl Store for Busy {
         self.inner.renew_epoch(current, predecessors).await
     }
 
-    fn join(&self, id: &str, value: Bytes) -> Option<Presence> {
+    fn join(&self, id: &str, value: Bytes) -> Option<Membership> {
         self.inner.join(id, value)
     }
 }
@@ -65,11 +65,11 @@ async fn a_kill_does_not_wait_for_a_large_write_and_is_stored_after_it() {
     let folder = TempDir::new().unwrap();
     let inner = SledStore::open(folder.path()).await.unwrap();
     let store = Arc::new(Busy { inner, begun: Semaphore::new(0), ends: Semaphore::new(0) });
-    let (shared, _tasks) = start(Opened::over(store.clone()).await);
+    let (shared, _tasks) = start(OpenedServer::over(store.clone()).await);
     let large = tokio::spawn({
         let shared = shared.clone();
         let edits = vec![ProposedEdit { key: "rules/a".to_owned(), value: Some("1".into()), expected: None }];
-        let asked = Asked::by_itself(v1::WriteOptions::default());
+        let asked = WriteRequest::by_itself(v1::WriteOptions::default());
         async move { shared.writer.propose(asked.proposal(SystemTime::now(), edits)).await }
     });
     timeout(PATIENCE, store.begun.acquire()).await.expect("it is being written").unwrap().forget();

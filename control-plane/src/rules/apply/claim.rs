@@ -12,13 +12,13 @@ use std::time::SystemTime;
 use damper_core::Faults;
 use damper_proto::v1::{self, rule_result};
 
-use crate::set::{Change, Set, Written};
-use crate::table::{Subject, TableView};
-use crate::writer::{Entries, Judge, ProposedEdit};
+use crate::set::{ChangeSet, ResourceChange, Written};
+use crate::table::{ResourceKey, Snapshot};
+use crate::writer::{EditPlanner, EntriesView, ProposedEdit};
 
 /// In whose name a set is applied.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(super) struct OwnershipClaim {
     /// Empty = each change is made in the name of the owner that it says itself.
     owner: String,
     take_over: bool,
@@ -27,14 +27,14 @@ pub(super) struct Claim {
 
 /// What becomes of a set over a table.
 #[derive(Debug)]
-pub(super) struct Settled {
+pub(super) struct ResolvedSet {
     /// Of each change, in its order.
     pub(super) outcome: Vec<rule_result::Change>,
     /// What is not in the set and goes with it, in the order of the keys, rules first.
-    pub(super) pruned: Vec<Subject>,
+    pub(super) pruned: Vec<ResourceKey>,
 }
 
-impl Claim {
+impl OwnershipClaim {
     /// Reads what the header of a set says.
     pub(super) fn read(path: &str, options: &v1::WriteOptions, faults: &mut Faults) -> Self {
         let prune = v1::Prune::try_from(options.prune).unwrap_or_else(|_| {
@@ -62,7 +62,7 @@ impl Claim {
     }
 
     /// What becomes of a set, or all that it must not touch.
-    pub(super) fn settle(&self, set: &Set, table: &TableView) -> Result<Settled, Vec<Subject>> {
+    pub(super) fn settle(&self, set: &ChangeSet, table: &Snapshot) -> Result<ResolvedSet, Vec<ResourceKey>> {
         let mut refused = Vec::new();
         let mut outcome = Vec::with_capacity(set.0.len());
         for change in &set.0 {
@@ -71,7 +71,7 @@ impl Claim {
                 None => refused.push(change.subject.clone()),
             }
         }
-        let named: HashSet<&Subject> = set.0.iter().map(|change| &change.subject).collect();
+        let named: HashSet<&ResourceKey> = set.0.iter().map(|change| &change.subject).collect();
         let mut pruned = Vec::new();
         for subject in self.candidates(table).filter(|subject| !named.contains(subject)) {
             match self.may_touch(table.owner_of(&subject), "") {
@@ -79,11 +79,11 @@ impl Claim {
                 false => refused.push(subject),
             }
         }
-        if refused.is_empty() { Ok(Settled { outcome, pruned }) } else { Err(refused) }
+        if refused.is_empty() { Ok(ResolvedSet { outcome, pruned }) } else { Err(refused) }
     }
 
     /// What becomes of one change; none where it must not be made.
-    fn of_change(&self, change: &Change, table: &TableView) -> Option<rule_result::Change> {
+    fn of_change(&self, change: &ResourceChange, table: &Snapshot) -> Option<rule_result::Change> {
         let there = table.revision_of(&change.subject).is_some();
         let owner = table.owner_of(&change.subject);
         match &change.put {
@@ -107,11 +107,11 @@ impl Claim {
     }
 
     /// What the prune is about, were it not in the set.
-    fn candidates<'a>(&'a self, table: &'a TableView) -> Box<dyn Iterator<Item = Subject> + 'a> {
+    fn candidates<'a>(&'a self, table: &'a Snapshot) -> Box<dyn Iterator<Item = ResourceKey> + 'a> {
         let rules =
-            table.iter().map(|(pattern, stored)| (Subject::Rule(pattern.clone()), &stored.wire.owner));
+            table.iter().map(|(pattern, stored)| (ResourceKey::Rule(pattern.clone()), &stored.wire.owner));
         let guards = table.guards().iter();
-        let guards = guards.map(|stored| (Subject::Guard(stored.pattern.clone()), &stored.wire.owner));
+        let guards = guards.map(|stored| (ResourceKey::Guard(stored.pattern.clone()), &stored.wire.owner));
         let all = rules.chain(guards);
         match self.prune {
             v1::Prune::Unspecified => Box::new(std::iter::empty()),
@@ -125,31 +125,31 @@ impl Claim {
 
 /// A set with its claim, for the writer.
 #[derive(Clone, Debug)]
-pub(super) struct AtCommit {
-    pub(super) set: Arc<Set>,
-    pub(super) claim: Claim,
+pub(super) struct DeferredSet {
+    pub(super) set: Arc<ChangeSet>,
+    pub(super) claim: OwnershipClaim,
     /// This replica's table, from which the newest one is made.
-    pub(super) table: Arc<TableView>,
+    pub(super) table: Arc<Snapshot>,
     pub(super) author: String,
     pub(super) at: SystemTime,
 }
 
-impl AtCommit {
+impl DeferredSet {
     /// What the writer is asked for, over a table that the set was settled with.
-    pub(super) fn edits_over(&self, table: &TableView, settled: &Settled) -> Vec<ProposedEdit> {
+    pub(super) fn edits_over(&self, table: &Snapshot, settled: &ResolvedSet) -> Vec<ProposedEdit> {
         let mut edits = self.set.edits(&settled.outcome, table, &self.author, self.at);
-        let gone = |subject: &Subject| ProposedEdit { key: subject.key(), value: None, expected: None };
+        let gone = |subject: &ResourceKey| ProposedEdit { key: subject.key(), value: None, expected: None };
         edits.extend(settled.pruned.iter().map(gone));
         edits
     }
 }
 
-impl Judge for AtCommit {
-    fn edits(&self, entries: &Entries<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+impl EditPlanner for DeferredSet {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
         let now = self.table.at(entries);
         match self.claim.settle(&self.set, &now) {
             Ok(settled) => Ok(self.edits_over(&now, &settled)),
-            Err(refused) => Err(refused.iter().map(Subject::key).collect()),
+            Err(refused) => Err(refused.iter().map(ResourceKey::key).collect()),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Written {
     }
 
     /// Whether it is stored just so.
-    fn is_stored(&self, table: &TableView) -> bool {
+    fn is_stored(&self, table: &Snapshot) -> bool {
         match self {
             Self::Rule(rule) => rule.unchanged(table).is_some(),
             Self::Guard(guard) => guard.unchanged(table).is_some(),
@@ -171,7 +171,7 @@ impl Written {
     }
 
     /// Whether what is stored means the same, whoever owns it and whether it writes a default out or not.
-    fn amounts_to_stored(&self, table: &TableView) -> bool {
+    fn amounts_to_stored(&self, table: &Snapshot) -> bool {
         match self {
             Self::Rule(written) => {
                 let stored = table.stored(written.rule.pattern()).and_then(|stored| stored.rule.as_ref());

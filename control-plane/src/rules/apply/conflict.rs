@@ -5,17 +5,21 @@ use std::collections::HashMap;
 use damper_proto::manifest::Settings;
 use damper_proto::v1;
 
-use crate::errors::{Current, Error};
-use crate::set::{Change, Set, Written};
-use crate::table::{Subject, TableView};
+use crate::errors::{ApiError, Current};
+use crate::set::{ChangeSet, ResourceChange, Written};
+use crate::table::{ResourceKey, Snapshot};
 
 /// So many are listed; the others are counted.
 const MAX_CONFLICTS: usize = 100;
 const UNREADABLE: &str = "unreadable by this control plane";
 
 /// The settings that a set would change although they belong to others, by what is there.
-pub(super) fn owned(set: &Set, there: impl IntoIterator<Item = (Subject, Option<Current>)>) -> Error {
-    let wanted: HashMap<&Subject, &Change> = set.0.iter().map(|change| (&change.subject, change)).collect();
+pub(super) fn owned(
+    set: &ChangeSet,
+    there: impl IntoIterator<Item = (ResourceKey, Option<Current>)>,
+) -> ApiError {
+    let wanted: HashMap<&ResourceKey, &ResourceChange> =
+        set.0.iter().map(|change| (&change.subject, change)).collect();
     let (mut conflicts, mut total) = (Vec::new(), 0);
     for (subject, current) in there {
         let found = of_subject(&subject, current.as_ref(), wanted.get(&subject).copied());
@@ -23,11 +27,11 @@ pub(super) fn owned(set: &Set, there: impl IntoIterator<Item = (Subject, Option<
         let room = MAX_CONFLICTS.saturating_sub(conflicts.len());
         conflicts.extend(found.into_iter().take(room));
     }
-    Error::Owned(v1::Conflicts { conflicts, total: u32::try_from(total).unwrap_or(u32::MAX) })
+    ApiError::Owned(v1::Conflicts { conflicts, total: u32::try_from(total).unwrap_or(u32::MAX) })
 }
 
 /// The same where this replica's table says what is there.
-pub(super) fn owned_in(set: &Set, table: &TableView, refused: Vec<Subject>) -> Error {
+pub(super) fn owned_in(set: &ChangeSet, table: &Snapshot, refused: Vec<ResourceKey>) -> ApiError {
     let there = refused.into_iter().map(|subject| {
         let current = Current::stored(table, &subject);
         (subject, current)
@@ -35,8 +39,12 @@ pub(super) fn owned_in(set: &Set, table: &TableView, refused: Vec<Subject>) -> E
     owned(set, there)
 }
 
-fn of_subject(subject: &Subject, current: Option<&Current>, wanted: Option<&Change>) -> Vec<v1::Conflict> {
-    let guard = matches!(subject, Subject::Guard(_));
+fn of_subject(
+    subject: &ResourceKey,
+    current: Option<&Current>,
+    wanted: Option<&ResourceChange>,
+) -> Vec<v1::Conflict> {
+    let guard = matches!(subject, ResourceKey::Guard(_));
     let owner = current.map_or("", Current::owner);
     let conflict = |field: String, current: String, wanted: String| v1::Conflict {
         guard,

@@ -17,45 +17,45 @@ use std::time::SystemTime;
 use damper_proto::v1;
 use tonic::Request;
 
-use self::claim::{AtCommit, Claim, Settled};
-use self::read::Requests;
-pub(super) use self::room::Rooms;
+use self::claim::{DeferredSet, OwnershipClaim, ResolvedSet};
+use self::read::ApplyStream;
+pub(super) use self::room::ApplyQuota;
 pub(super) use self::what_if::what_if;
-use crate::chain::{self, Judged};
-use crate::errors::{Current, Error};
-use crate::requests::{Asked, Done, commit, first_answer};
-use crate::set::{CameTo, Set};
+use crate::chain::{self, ChainCheck};
+use crate::errors::{ApiError, Current};
+use crate::requests::{CompletedWrite, WriteRequest, commit, first_answer};
+use crate::set::{ChangeSet, ChangeSetResult};
 use crate::shared::Shared;
-use crate::table::Subject;
+use crate::table::ResourceKey;
 use crate::writer::Proposal;
 
 /// An apply as it was read.
 struct Apply {
-    asked: Asked,
-    claim: Claim,
-    set: Set,
+    asked: WriteRequest,
+    claim: OwnershipClaim,
+    set: ChangeSet,
 }
 
 pub(super) async fn apply(
     shared: &Arc<Shared>,
-    rooms: &Rooms,
-    request: Request<Requests>,
-) -> Result<v1::ApplyRulesResponse, Error> {
+    rooms: &ApplyQuota,
+    request: Request<ApplyStream>,
+) -> Result<v1::ApplyRulesResponse, ApiError> {
     // The room is the set's until it is written.
     let (Apply { asked, claim, set }, _room) = tokio::select! {
         read = read::read(shared, rooms, request) => read?,
-        () = shared.stopping.cancelled() => return Err(Error::unavailable("the server is stopping")),
+        () = shared.stopping.cancelled() => return Err(ApiError::unavailable("the server is stopping")),
     };
     let over = over_table(shared, &asked, claim, set);
     if let Some(first) = first_answer(shared, &asked).await? {
         return again(shared, over, &first).await;
     }
     let (settled, chain) = permitted(shared, &asked, &over).await?;
-    let AtCommit { set, table: before, .. } = &over;
+    let DeferredSet { set, table: before, .. } = &over;
     if asked.options.validate_only {
         holds(shared, &asked, &over, &settled)?;
-        let Settled { outcome: changes, pruned } = settled;
-        let came_to = CameTo { revision: before.revision(), changes, pruned, chain, by_hand: None };
+        let ResolvedSet { outcome: changes, pruned } = settled;
+        let came_to = ChangeSetResult { revision: before.revision(), changes, pruned, chain, by_hand: None };
         return set.clone().response(shared, before, came_to).await;
     }
     let done = write(shared, &asked, &over, &settled).await?;
@@ -66,18 +66,22 @@ pub(super) async fn apply(
 }
 
 /// A set with this replica's table.
-fn over_table(shared: &Shared, asked: &Asked, claim: Claim, set: Set) -> AtCommit {
+fn over_table(shared: &Shared, asked: &WriteRequest, claim: OwnershipClaim, set: ChangeSet) -> DeferredSet {
     let (author, at) = (asked.options.author.clone(), SystemTime::now());
-    AtCommit { set: Arc::new(set), claim, table: shared.table(), author, at }
+    DeferredSet { set: Arc::new(set), claim, table: shared.table(), author, at }
 }
 
 /// The answer to a request that was carried out before: what the set came to over what was there then.
-async fn again(shared: &Arc<Shared>, over: AtCommit, first: &Done) -> Result<v1::ApplyRulesResponse, Error> {
-    let over = AtCommit { table: first.before.clone(), ..over };
+async fn again(
+    shared: &Arc<Shared>,
+    over: DeferredSet,
+    first: &CompletedWrite,
+) -> Result<v1::ApplyRulesResponse, ApiError> {
+    let over = DeferredSet { table: first.before.clone(), ..over };
     let chain = match over.claim.settle(&over.set, &over.table) {
         Ok(settled) => chain::judge(shared, &over.table, &over.edits_over(&over.table, &settled)).await?,
         // What was there then is no longer known.
-        Err(_) => Judged::default(),
+        Err(_) => ChainCheck::default(),
     };
     response(shared, &over.set, first, chain).await
 }
@@ -85,36 +89,41 @@ async fn again(shared: &Arc<Shared>, over: AtCommit, first: &Done) -> Result<v1:
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
 async fn permitted(
     shared: &Arc<Shared>,
-    asked: &Asked,
-    at_commit: &AtCommit,
-) -> Result<(Settled, Judged), Error> {
-    let AtCommit { set, claim, table, .. } = at_commit;
+    asked: &WriteRequest,
+    at_commit: &DeferredSet,
+) -> Result<(ResolvedSet, ChainCheck), ApiError> {
+    let DeferredSet { set, claim, table, .. } = at_commit;
     asked.permit(set.0.iter().map(|change| &change.subject))?;
     let settled = claim.settle(set, table).map_err(|refused| conflict::owned_in(set, table, refused))?;
     asked.permit(&settled.pruned)?;
     let guards = set.guards_after(table, &settled.pruned);
     if !claim.is_everything() {
-        set.judge(&guards, &settled.outcome).map_err(Error::Faults)?;
+        set.judge(&guards, &settled.outcome).map_err(ApiError::Faults)?;
     }
     let chain = chain::judge(shared, table, &at_commit.edits_over(table, &settled)).await?;
-    chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(Error::Faults)?;
+    chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
     Ok((settled, chain))
 }
 
 /// Refuses a set that the writer would refuse for what is there now.
 fn holds(
     shared: &Shared,
-    asked: &Asked,
-    AtCommit { set, table, .. }: &AtCommit,
-    Settled { outcome, pruned }: &Settled,
-) -> Result<(), Error> {
+    asked: &WriteRequest,
+    DeferredSet { set, table, .. }: &DeferredSet,
+    ResolvedSet { outcome, pruned }: &ResolvedSet,
+) -> Result<(), ApiError> {
     if asked.options.expected_head.is_some_and(|head| head != table.revision()) {
-        return Err(Error::Moved { head: table.revision() });
+        return Err(ApiError::Moved { head: table.revision() });
     }
     set.try_out(shared, table, outcome, pruned)
 }
 
-async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settled) -> Result<Done, Error> {
+async fn write(
+    shared: &Shared,
+    asked: &WriteRequest,
+    over: &DeferredSet,
+    settled: &ResolvedSet,
+) -> Result<CompletedWrite, ApiError> {
     let edits = over.edits_over(&over.table, settled);
     let proposal = Proposal {
         expected_head: asked.options.expected_head,
@@ -122,9 +131,9 @@ async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settle
         ..asked.proposal(over.at, edits)
     };
     match commit(shared, asked, &over.table, proposal).await {
-        Err(Error::Judged(entries)) => {
+        Err(ApiError::Judged(entries)) => {
             let there = entries.into_iter().filter_map(|(key, entry)| {
-                let subject = Subject::of_key(&key)?;
+                let subject = ResourceKey::of_key(&key)?;
                 let current = entry.and_then(|entry| Current::read(&subject, entry));
                 Some((subject, current))
             });
@@ -136,11 +145,11 @@ async fn write(shared: &Shared, asked: &Asked, over: &AtCommit, settled: &Settle
 
 async fn response(
     shared: &Arc<Shared>,
-    set: &Arc<Set>,
-    Done { committed, before, .. }: &Done,
-    chain: Judged,
-) -> Result<v1::ApplyRulesResponse, Error> {
+    set: &Arc<ChangeSet>,
+    CompletedWrite { committed, before, .. }: &CompletedWrite,
+    chain: ChainCheck,
+) -> Result<v1::ApplyRulesResponse, ApiError> {
     let (changes, pruned) = (set.outcome(before, committed), set.not_named(committed));
-    let came_to = CameTo { revision: committed.revision, changes, pruned, chain, by_hand: None };
+    let came_to = ChangeSetResult { revision: committed.revision, changes, pruned, chain, by_hand: None };
     set.clone().response(shared, before, came_to).await
 }

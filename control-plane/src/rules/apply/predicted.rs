@@ -13,12 +13,12 @@ use damper_core::{Pattern, Policy, RouteKey};
 use damper_proto::{convert, v1};
 use damper_sim::{Change, Downstream, LENGTH, Measured, RATE, Side, what_if};
 
-use crate::chain::{Write, amplified_on, hop_bound};
-use crate::errors::Error;
+use crate::chain::{ChainComparison, amplified_on, hop_bound};
+use crate::errors::ApiError;
 use crate::shared::Shared;
-use crate::stats::{Over, Row};
-use crate::table::{Subject, TableView};
-use crate::turn::Awaited;
+use crate::stats::{RateWindow, RouteSummary};
+use crate::table::{ResourceKey, Snapshot};
+use crate::turn::CancelCheck;
 use crate::writer::ProposedEdit;
 
 const MAX_ROUTES: usize = 10;
@@ -33,16 +33,16 @@ const CALLEES: [(Downstream, v1::prediction::Callee); 3] = [
 /// Edits, and whom they concern.
 pub(super) struct Prediction<'a> {
     shared: &'a Shared,
-    write: Write<'a>,
+    write: ChainComparison<'a>,
     /// Routes with calls whose policy changes, the busiest first.
     routes: Vec<Concerned>,
     /// What changes without such a route, in the order of the set.
-    without_traffic: Vec<&'a Subject>,
+    without_traffic: Vec<&'a ResourceKey>,
 }
 
 /// A route whose policy changes.
 struct Concerned {
-    row: Arc<Row>,
+    row: Arc<RouteSummary>,
     key: RouteKey,
     before: Option<Policy>,
     after: Option<Policy>,
@@ -52,17 +52,17 @@ impl<'a> Prediction<'a> {
     /// `changed` is what the edits change, those left out that come to what is there.
     pub(super) fn of(
         shared: &'a Shared,
-        before: &'a Arc<TableView>,
+        before: &'a Arc<Snapshot>,
         edits: &'a [ProposedEdit],
-        changed: &'a [Subject],
+        changed: &'a [ResourceKey],
     ) -> Self {
-        let write = Write::of(shared, before, edits);
-        let rows = shared.stats.rows_over(Over::Minute, before);
+        let write = ChainComparison::of(shared, before, edits);
+        let rows = shared.stats.rows_over(RateWindow::Minute, before);
         let active = rows.iter().filter(|row| row.stats.calls_per_s > 0.0);
         let mut routes: Vec<Concerned> =
             active.filter_map(|row| Concerned::of(row, before, &write.after)).collect();
         routes.sort_by(|a, b| b.calls_per_s().total_cmp(&a.calls_per_s()));
-        let mut without: HashSet<&Pattern> = changed.iter().map(Subject::pattern).collect();
+        let mut without: HashSet<&Pattern> = changed.iter().map(ResourceKey::pattern).collect();
         for pattern in routes.iter().flat_map(|route| Pattern::candidates(&route.key)) {
             without.remove(&pattern);
         }
@@ -71,7 +71,7 @@ impl<'a> Prediction<'a> {
     }
 
     /// All of it on the wire, as long as somebody waits for it.
-    pub(super) fn told(&self, awaited: &Awaited) -> Result<v1::WhatIfResponse, Error> {
+    pub(super) fn told(&self, awaited: &CancelCheck) -> Result<v1::WhatIfResponse, ApiError> {
         let (predicted, left_out) = self.routes.split_at(self.routes.len().min(MAX_ROUTES));
         let routes = awaited.each(predicted, |route| self.route(route))?;
         let without_traffic = self.without_traffic.iter().take(MAX_WITHOUT_TRAFFIC);
@@ -85,7 +85,7 @@ impl<'a> Prediction<'a> {
         })
     }
 
-    fn route(&self, route: &Concerned) -> Result<v1::RoutePrediction, Error> {
+    fn route(&self, route: &Concerned) -> Result<v1::RoutePrediction, ApiError> {
         let Concerned { row, key, before, after } = route;
         let change =
             Change { before: before.as_ref(), after: after.as_ref(), measured: route.measured(self.shared) };
@@ -93,7 +93,7 @@ impl<'a> Prediction<'a> {
         let predict = |(downstream, callee): (Downstream, v1::prediction::Callee)| {
             let found = what_if(&change, downstream);
             let found =
-                found.map_err(|faults| Error::Unmet(format!("{key} can not be simulated: {faults}")))?;
+                found.map_err(|faults| ApiError::Unmet(format!("{key} can not be simulated: {faults}")))?;
             let [before, after] = [found.before, found.after].map(|side| Some(told(&side, calls_per_s)));
             Ok(v1::Prediction { callee: callee.into(), before, after })
         };
@@ -102,18 +102,18 @@ impl<'a> Prediction<'a> {
             route: Some(row.route.wire()),
             calls_per_s,
             attempts_per_call: row.stats.amplification,
-            predictions: CALLEES.into_iter().map(predict).collect::<Result<_, Error>>()?,
+            predictions: CALLEES.into_iter().map(predict).collect::<Result<_, ApiError>>()?,
             before: Some(amplified_before),
             after: Some(amplified_after),
         })
     }
 
-    fn bounds(&self, subject: &Subject) -> v1::WithoutTraffic {
+    fn bounds(&self, subject: &ResourceKey) -> v1::WithoutTraffic {
         let pattern = subject.pattern();
-        let bound = |table: &TableView| Some(hop_bound(table.policy_for(pattern).as_ref()));
+        let bound = |table: &Snapshot| Some(hop_bound(table.policy_for(pattern).as_ref()));
         v1::WithoutTraffic {
             key: Some(pattern.into()),
-            guard: matches!(subject, Subject::Guard(_)),
+            guard: matches!(subject, ResourceKey::Guard(_)),
             before: bound(self.write.before),
             after: bound(&self.write.after),
         }
@@ -122,7 +122,7 @@ impl<'a> Prediction<'a> {
 
 impl Concerned {
     /// None where the edits change nothing for the route.
-    fn of(row: &Arc<Row>, before: &TableView, after: &TableView) -> Option<Self> {
+    fn of(row: &Arc<RouteSummary>, before: &Snapshot, after: &Snapshot) -> Option<Self> {
         let key = row.route.key()?;
         let [before, after] = [before, after].map(|table| table.policy_in_force(&key));
         (before != after).then(|| Self { row: row.clone(), key, before, after })

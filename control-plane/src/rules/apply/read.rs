@@ -12,18 +12,18 @@ use prost::Message as _;
 use tonic::{Request, Streaming};
 
 use super::Apply;
-use super::claim::Claim;
-use super::room::{Room, Rooms};
-use crate::connection::Peer;
-use crate::errors::Error;
+use super::claim::OwnershipClaim;
+use super::room::{ApplyQuota, ApplyReservation};
+use crate::connection::ConnectionInfo;
+use crate::errors::ApiError;
 use crate::limits::Limit;
 use crate::limits::layer::identity;
 use crate::paging::Digest;
-use crate::requests::{Asked, Asker, check_options, read_key};
-use crate::set::{Change, Set, Written};
+use crate::requests::{Requester, WriteRequest, check_options, read_key};
+use crate::set::{ChangeSet, ResourceChange, Written};
 use crate::shared::Shared;
-use crate::table::Subject;
-use crate::written::{WrittenGuard, WrittenRule};
+use crate::table::ResourceKey;
+use crate::written::{NewGuard, NewRule};
 
 /// How long the next message of a set may take.
 const NEXT_WITHIN: Duration = Duration::from_secs(30);
@@ -33,33 +33,33 @@ const WHOLE_WITHIN: Duration = Duration::from_secs(300);
 const MAX_FAULTS: usize = 1000;
 const MAX_WHAT_IF_CHANGES: usize = 1000;
 
-pub(super) type Requests = Streaming<v1::ApplyRulesRequest>;
+pub(super) type ApplyStream = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
 pub(super) async fn read<'r>(
     shared: &Shared,
-    rooms: &'r Rooms,
-    request: Request<Requests>,
-) -> Result<(Apply, Room<'r>), Error> {
+    rooms: &'r ApplyQuota,
+    request: Request<ApplyStream>,
+) -> Result<(Apply, ApplyReservation<'r>), ApiError> {
     tokio::time::timeout(WHOLE_WITHIN, whole(shared, rooms, request))
         .await
-        .unwrap_or(Err(Error::TooLate(WHOLE_WITHIN)))
+        .unwrap_or(Err(ApiError::TooLate(WHOLE_WITHIN)))
 }
 
 async fn whole<'r>(
     shared: &Shared,
-    rooms: &'r Rooms,
-    request: Request<Requests>,
-) -> Result<(Apply, Room<'r>), Error> {
-    let by = Asker::of(&request);
-    let peer = request.extensions().get::<Peer>();
+    rooms: &'r ApplyQuota,
+    request: Request<ApplyStream>,
+) -> Result<(Apply, ApplyReservation<'r>), ApiError> {
+    let by = Requester::of(&request);
+    let peer = request.extensions().get::<ConnectionInfo>();
     let mut room = rooms.open(peer.map(|peer| identity(&by.caller, peer)).unwrap_or_default())?;
     let mut requests = request.into_inner();
     let first = next(&mut requests).await?;
     let Some(apply_rules_request::Kind::Header(options)) = first.and_then(|request| request.kind) else {
-        return Err(Error::fault("header", "must be the first message"));
+        return Err(ApiError::fault("header", "must be the first message"));
     };
-    let mut reading = Reading::new("header", &options);
+    let mut reading = ApplyReader::new("header", &options);
     let mut digest = Digest::new();
     digest.add(b"apply");
     digest.add(&options.encode_to_vec());
@@ -70,7 +70,10 @@ async fn whole<'r>(
         digest.add(&encoded);
         let limit = shared.settings.max_apply_bytes;
         if bytes > limit {
-            return Err(Error::too_large(Limit::ApplyBytes, format!("the set has more than {limit} bytes")));
+            return Err(ApiError::too_large(
+                Limit::ApplyBytes,
+                format!("the set has more than {limit} bytes"),
+            ));
         }
         room.grow(encoded.len())?;
         let (limit, count, most) = match is_of_guard(&request) {
@@ -80,7 +83,7 @@ async fn whole<'r>(
         *count += 1;
         if *count > most {
             let text = format!("the set has more than {most} changes of {}", limit.name());
-            return Err(Error::too_large(limit, text));
+            return Err(ApiError::too_large(limit, text));
         }
         match request.kind {
             Some(apply_rules_request::Kind::Change(change)) => {
@@ -99,13 +102,13 @@ async fn whole<'r>(
         }
     }
     let (claim, set) = reading.done()?;
-    Ok((Apply { asked: Asked::of_parts(options, digest, by), claim, set }, room))
+    Ok((Apply { asked: WriteRequest::of_parts(options, digest, by), claim, set }, room))
 }
 
 /// Reads the set of a what-if.
-pub(super) fn read_what_if(request: Request<v1::WhatIfRequest>) -> Result<Apply, Error> {
-    let (asked, request) = Asked::read("what_if", request, |request| request.options.clone());
-    let mut reading = Reading::new("options", &asked.options);
+pub(super) fn read_what_if(request: Request<v1::WhatIfRequest>) -> Result<Apply, ApiError> {
+    let (asked, request) = WriteRequest::read("what_if", request, |request| request.options.clone());
+    let mut reading = ApplyReader::new("options", &asked.options);
     let count = request.changes.len();
     if count > MAX_WHAT_IF_CHANGES {
         let problem = format!("has {count} entries, at most {MAX_WHAT_IF_CHANGES} are allowed");
@@ -125,28 +128,28 @@ fn is_of_guard(request: &v1::ApplyRulesRequest) -> bool {
 }
 
 /// A set as far as it was read.
-struct Reading {
-    claim: Claim,
-    changes: Vec<Change>,
+struct ApplyReader {
+    claim: OwnershipClaim,
+    changes: Vec<ResourceChange>,
     /// How many changes came, sound or not.
     place: usize,
     faults: Faults,
     /// Where each key was first.
-    seen: HashMap<Subject, usize>,
-    too_large: Option<Error>,
+    seen: HashMap<ResourceKey, usize>,
+    too_large: Option<ApiError>,
 }
 
-impl Reading {
+impl ApplyReader {
     /// Begins with what the whole set is applied with, which stands at `path`.
     fn new(path: &str, options: &v1::WriteOptions) -> Self {
         let mut faults = Faults::none();
         check_options(path, options, &mut faults);
-        let claim = Claim::read(path, options, &mut faults);
+        let claim = OwnershipClaim::read(path, options, &mut faults);
         Self { claim, changes: Vec::new(), place: 0, faults, seen: HashMap::new(), too_large: None }
     }
 
     /// Takes the next change; answers what it is about, as far as it is sound.
-    fn take(&mut self, change: v1::RuleChange) -> Option<&Subject> {
+    fn take(&mut self, change: v1::RuleChange) -> Option<&ResourceKey> {
         let change = self.change(self.place, change);
         self.place += 1;
         self.changes.push(change?);
@@ -160,46 +163,51 @@ impl Reading {
     }
 
     /// The set, or all that is wrong with it.
-    fn done(self) -> Result<(Claim, Set), Error> {
+    fn done(self) -> Result<(OwnershipClaim, ChangeSet), ApiError> {
         match self.too_large {
-            _ if !self.faults.is_empty() => Err(Error::Faults(self.faults)),
+            _ if !self.faults.is_empty() => Err(ApiError::Faults(self.faults)),
             Some(error) => Err(error),
-            None => Ok((self.claim, Set(self.changes))),
+            None => Ok((self.claim, ChangeSet(self.changes))),
         }
     }
 
-    fn change(&mut self, place: usize, change: v1::RuleChange) -> Option<Change> {
+    fn change(&mut self, place: usize, change: v1::RuleChange) -> Option<ResourceChange> {
         let path = format!("changes[{place}]");
         let expected = change.expected_revision;
         let read = match change.kind {
             Some(rule_change::Kind::Put(mut rule)) => {
                 let path = format!("{path}.put");
                 let names_owner = belongs(&mut rule.owner, &self.claim);
-                let rule = WrittenRule::read(&path, Some(rule));
-                rule.map(|rule| Change { names_owner, ..Change::put(Written::Rule(Box::new(rule)), path) })
+                let rule = NewRule::read(&path, Some(rule));
+                rule.map(|rule| ResourceChange {
+                    names_owner,
+                    ..ResourceChange::put(Written::Rule(Box::new(rule)), path)
+                })
             }
             Some(rule_change::Kind::PutGuard(mut guard)) => {
                 let path = format!("{path}.put_guard");
                 let names_owner = belongs(&mut guard.owner, &self.claim);
-                let guard = WrittenGuard::read(&path, Some(guard));
-                guard
-                    .map(|guard| Change { names_owner, ..Change::put(Written::Guard(Box::new(guard)), path) })
+                let guard = NewGuard::read(&path, Some(guard));
+                guard.map(|guard| ResourceChange {
+                    names_owner,
+                    ..ResourceChange::put(Written::Guard(Box::new(guard)), path)
+                })
             }
             Some(rule_change::Kind::Delete(key)) => {
                 let path = format!("{path}.delete");
-                let key = read_key(&path, Some(&key)).map_err(Error::Faults);
-                key.map(|key| Change::delete(Subject::Rule(key), path))
+                let key = read_key(&path, Some(&key)).map_err(ApiError::Faults);
+                key.map(|key| ResourceChange::delete(ResourceKey::Rule(key), path))
             }
             Some(rule_change::Kind::DeleteGuard(key)) => {
                 let path = format!("{path}.delete_guard");
-                let key = read_key(&path, Some(&key)).map_err(Error::Faults);
-                key.map(|key| Change::delete(Subject::Guard(key), path))
+                let key = read_key(&path, Some(&key)).map_err(ApiError::Faults);
+                key.map(|key| ResourceChange::delete(ResourceKey::Guard(key), path))
             }
-            None => Err(Error::fault(&path, "put, delete, put_guard or delete_guard must be given")),
+            None => Err(ApiError::fault(&path, "put, delete, put_guard or delete_guard must be given")),
         };
         match read {
-            Ok(change) => self.unless_twice(place, &path, Change { expected, ..change }),
-            Err(Error::Faults(faults)) => {
+            Ok(change) => self.unless_twice(place, &path, ResourceChange { expected, ..change }),
+            Err(ApiError::Faults(faults)) => {
                 self.faults.nest("", faults);
                 None
             }
@@ -210,7 +218,7 @@ impl Reading {
         }
     }
 
-    fn unless_twice(&mut self, place: usize, path: &str, change: Change) -> Option<Change> {
+    fn unless_twice(&mut self, place: usize, path: &str, change: ResourceChange) -> Option<ResourceChange> {
         if let Some(first) = self.seen.insert(change.subject.clone(), place) {
             let problem = format!("{} is also the key of changes[{first}]", change.subject.pattern());
             self.faults.add(path, problem);
@@ -221,7 +229,7 @@ impl Reading {
 }
 
 /// Gives what names no owner the set's; tells whether it names one.
-fn belongs(owner: &mut String, claim: &Claim) -> bool {
+fn belongs(owner: &mut String, claim: &OwnershipClaim) -> bool {
     let named = !owner.is_empty();
     if !named {
         claim.owner().clone_into(owner);
@@ -229,9 +237,9 @@ fn belongs(owner: &mut String, claim: &Claim) -> bool {
     named
 }
 
-async fn next(requests: &mut Requests) -> Result<Option<v1::ApplyRulesRequest>, Error> {
+async fn next(requests: &mut ApplyStream) -> Result<Option<v1::ApplyRulesRequest>, ApiError> {
     match tokio::time::timeout(NEXT_WITHIN, requests.message()).await {
-        Ok(message) => message.map_err(Error::Unread),
-        Err(_) => Err(Error::TooLate(NEXT_WITHIN)),
+        Ok(message) => message.map_err(ApiError::Unread),
+        Err(_) => Err(ApiError::TooLate(NEXT_WITHIN)),
     }
 }

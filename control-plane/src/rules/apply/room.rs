@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::limits::Limit;
 
 /// Sets of the largest size that there is room for.
@@ -16,14 +16,14 @@ const MAX_OPEN: usize = 16;
 
 /// What all sets have that are not written yet.
 #[derive(Debug)]
-pub(crate) struct Rooms {
+pub(crate) struct ApplyQuota {
     /// The most bytes of one set, which is also the most of one identity.
     largest: usize,
-    held: Mutex<Held>,
+    held: Mutex<ApplyUsage>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ApplyUsage {
     bytes: usize,
     /// Open sets and their bytes.
     by: HashMap<String, (usize, usize)>,
@@ -31,20 +31,20 @@ struct Held {
 
 /// The part of one set; given back when it is dropped.
 #[derive(Debug)]
-pub(super) struct Room<'r> {
-    rooms: &'r Rooms,
+pub(super) struct ApplyReservation<'r> {
+    rooms: &'r ApplyQuota,
     identity: String,
     bytes: usize,
 }
 
-impl Rooms {
+impl ApplyQuota {
     /// For sets of up to so many bytes.
     pub(crate) fn new(largest: usize) -> Self {
         Self { largest, held: Mutex::default() }
     }
 
     /// Room for one more set, which is empty yet.
-    pub(super) fn open(&self, identity: String) -> Result<Room<'_>, Error> {
+    pub(super) fn open(&self, identity: String) -> Result<ApplyReservation<'_>, ApiError> {
         let mut held = self.held();
         let (open, _) = held.by.entry(identity.clone()).or_default();
         if *open >= MAX_OPEN {
@@ -54,17 +54,17 @@ impl Rooms {
         }
         *open += 1;
         drop(held);
-        Ok(Room { rooms: self, identity, bytes: 0 })
+        Ok(ApplyReservation { rooms: self, identity, bytes: 0 })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ApplyUsage> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Room<'_> {
+impl ApplyReservation<'_> {
     /// The set has grown.
-    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), Error> {
+    pub(super) fn grow(&mut self, bytes: usize) -> Result<(), ApiError> {
         let (mut held, largest) = (self.rooms.held(), self.rooms.largest);
         let all = held.bytes.saturating_add(bytes);
         let Some((_, own)) = held.by.get_mut(&self.identity) else { return Ok(()) };
@@ -83,7 +83,7 @@ impl Room<'_> {
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for ApplyReservation<'_> {
     fn drop(&mut self) {
         let mut held = self.rooms.held();
         held.bytes -= self.bytes;
@@ -96,8 +96,8 @@ impl Drop for Room<'_> {
     }
 }
 
-fn too_much(text: String) -> Error {
-    Error::too_large(Limit::ApplyBytes, text)
+fn too_much(text: String) -> ApiError {
+    ApiError::too_large(Limit::ApplyBytes, text)
 }
 
 #[cfg(test)]
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn nobody_has_more_than_one_largest_set_and_all_have_two() {
-        let rooms = Rooms::new(100);
+        let rooms = ApplyQuota::new(100);
         let mut anns = rooms.open("ann".to_owned()).unwrap();
         let mut anns_other = rooms.open("ann".to_owned()).unwrap();
         anns.grow(60).unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn one_identity_has_only_so_many_sets_at_a_time() {
-        let rooms = Rooms::new(100);
+        let rooms = ApplyQuota::new(100);
         let mut open: Vec<_> = (0..MAX_OPEN).map(|_| rooms.open("ann".to_owned()).unwrap()).collect();
         assert!(rooms.open("ann".to_owned()).is_err());
         rooms.open("bob".to_owned()).unwrap();

@@ -12,16 +12,16 @@ use tonic::Request;
 use super::predicted::Prediction;
 use super::read::read_what_if;
 use super::{Apply, holds, over_table, permitted};
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::shared::Shared;
-use crate::table::Subject;
-use crate::turn::Turn;
+use crate::table::ResourceKey;
+use crate::turn::ExclusiveWorker;
 
 pub(crate) async fn what_if(
     shared: &Arc<Shared>,
-    turn: &Turn,
+    turn: &ExclusiveWorker,
     request: Request<v1::WhatIfRequest>,
-) -> Result<v1::WhatIfResponse, Error> {
+) -> Result<v1::WhatIfResponse, ApiError> {
     let Apply { asked, claim, set } = read_what_if(request)?;
     let over = over_table(shared, &asked, claim, set);
     let (settled, _) = permitted(shared, &asked, &over).await?;
@@ -29,7 +29,7 @@ pub(crate) async fn what_if(
     let edits = over.edits_over(&over.table, &settled);
     let named = over.set.0.iter().zip(&settled.outcome);
     let changed = named.filter(|(_, outcome)| **outcome != rule_result::Change::Unchanged);
-    let changed: Vec<Subject> =
+    let changed: Vec<ResourceKey> =
         changed.map(|(change, _)| change.subject.clone()).chain(settled.pruned).collect();
 
     let (shared, before) = (shared.clone(), over.table);

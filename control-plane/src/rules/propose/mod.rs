@@ -8,16 +8,16 @@ use damper_core::Pattern;
 use damper_proto::{convert, v1};
 
 use self::values::Values;
-use crate::errors::Error;
+use crate::errors::ApiError;
 use crate::shared::Shared;
-use crate::table::TableView;
+use crate::table::Snapshot;
 
 pub(super) async fn propose(
     shared: &Arc<Shared>,
     request: v1::ProposeRuleRequest,
-) -> Result<v1::ProposeRuleResponse, Error> {
-    let Some(key) = &request.key else { return Err(Error::fault("key", "must be given")) };
-    let pattern = convert::pattern(key).map_err(|faults| Error::at("key", faults))?;
+) -> Result<v1::ProposeRuleResponse, ApiError> {
+    let Some(key) = &request.key else { return Err(ApiError::fault("key", "must be given")) };
+    let pattern = convert::pattern(key).map_err(|faults| ApiError::at("key", faults))?;
     shared.aside(move |shared| Ok(proposed(shared, &pattern))).await
 }
 
@@ -29,7 +29,7 @@ fn proposed(shared: &Shared, pattern: &Pattern) -> v1::ProposeRuleResponse {
 }
 
 /// What is there already.
-fn beside(table: &TableView, pattern: &Pattern) -> Option<String> {
+fn beside(table: &Snapshot, pattern: &Pattern) -> Option<String> {
     let stored = table.stored(pattern)?;
     let mode = match stored.wire.policy.as_ref().map(v1::Policy::mode) {
         Some(v1::Mode::Enforce) => "enforce",

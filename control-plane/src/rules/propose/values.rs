@@ -14,7 +14,7 @@ use damper_core::{Backoff, Code, MethodPart, Pattern, lint};
 use damper_proto::{convert, v1};
 
 use crate::figures::{many, percent};
-use crate::stats::Measured;
+use crate::stats::PatternTotals;
 
 /// A pause of the callee's process, or one lost packet, is no reason to give an attempt up.
 const LEAST_ATTEMPT: Duration = Duration::from_millis(250);
@@ -32,7 +32,7 @@ pub(super) struct Values {
 }
 
 impl Values {
-    pub(super) fn of(pattern: &Pattern, measured: &Measured) -> Self {
+    pub(super) fn of(pattern: &Pattern, measured: &PatternTotals) -> Self {
         let mut values = Self {
             policy: v1::Policy { mode: v1::Mode::Observe.into(), ..Default::default() },
             reasons: vec![basis(measured)],
@@ -64,7 +64,7 @@ impl Values {
     }
 
     /// After which codes a call is repeated; `method` is none where the key does not name one.
-    fn codes(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &Measured) {
+    fn codes(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &PatternTotals) {
         let mut codes = vec![Code::Unavailable];
         let unavailable = percent(measured.share(Code::Unavailable));
         let given_up = percent(measured.share(Code::DeadlineExceeded));
@@ -96,7 +96,7 @@ impl Values {
         self.say("retry.codes", why);
     }
 
-    fn backoff(&mut self, retry: &mut v1::Retry, measured: &Measured) {
+    fn backoff(&mut self, retry: &mut v1::Retry, measured: &PatternTotals) {
         let Some(median) = measured.quantile(5_000) else {
             let default = "the default: too few calls to know the usual latency";
             self.say("retry.backoff", default.to_owned());
@@ -123,7 +123,7 @@ impl Values {
     }
 
     /// How long an attempt and a call may take.
-    fn times(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &Measured) {
+    fn times(&mut self, retry: &mut v1::Retry, method: Option<&str>, measured: &PatternTotals) {
         let Some(method) = method else {
             let why = "none: the key does not name its method, and a time would end long streams";
             return self.say("timeout", why.to_owned());
@@ -176,7 +176,7 @@ impl Values {
         );
     }
 
-    fn breaker(&mut self, measured: &Measured) {
+    fn breaker(&mut self, measured: &PatternTotals) {
         let ratio = damper_core::policy::RetryBreaker::default().ratio;
         let most = f64::from(ratio.bp()) / f64::from(ratio.bp() + Ratio::ONE.bp());
         let failing: u32 = measured.failures().map(|(_, share)| share.bp()).sum();
@@ -192,7 +192,7 @@ impl Values {
     }
 
     /// Only in words: whether a callee bears hedges is not to be seen in its latency.
-    fn hedge(&mut self, method: Option<&str>, measured: &Measured) {
+    fn hedge(&mut self, method: Option<&str>, measured: &PatternTotals) {
         let (Some(median), Some(slow)) = (measured.quantile(5_000), measured.quantile(9_900)) else { return };
         let may_repeat = method.is_some_and(lint::only_reads);
         if may_repeat && slow >= median * LONG_TAIL {
@@ -210,8 +210,8 @@ impl Values {
 }
 
 /// What all of it was made from.
-fn basis(measured: &Measured) -> String {
-    let Measured { routes, calls, lately, .. } = measured;
+fn basis(measured: &PatternTotals) -> String {
+    let PatternTotals { routes, calls, lately, .. } = measured;
     match (routes, calls) {
         (0, _) => "no process reports a route that the key matches: the values are the defaults".to_owned(),
         (1, 0) => "the route has no calls yet: the values are the defaults".to_owned(),
@@ -270,7 +270,7 @@ fn shown(duration: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use damper_core::lint::{Context, Severity};
+    use damper_core::lint::{LintContext, Severity};
     use damper_proto::convert;
 
     use super::*;
@@ -281,13 +281,13 @@ mod tests {
     /// A proposal for calls that take so long; the finding that it has, but for hints.
     fn proposed(callers: [&str; 3], method: &str, usual_ms: u64, slow_ms: u64, calls: u64) -> v1::Policy {
         let pattern = Pattern::parse(callers[0], callers[1], callers[2], method).unwrap();
-        let measured = Measured::drawn(&[
+        let measured = PatternTotals::drawn(&[
             (Duration::from_millis(usual_ms), calls - calls / 50),
             (Duration::from_millis(slow_ms), calls / 50),
         ]);
         let Values { policy, .. } = Values::of(&pattern, &measured);
         let rule = v1::Rule { key: Some((&pattern).into()), policy: Some(policy), ..Default::default() };
-        let found = lint::findings(&convert::rule(&rule).unwrap(), &Context::default());
+        let found = lint::findings(&convert::rule(&rule).unwrap(), &LintContext::default());
         let grave: Vec<_> = found.iter().filter(|found| found.severity > Severity::Hint).collect();
         assert!(grave.is_empty(), "{pattern}, {usual_ms} ms, {slow_ms} ms, {calls} calls: {grave:?}");
         rule.policy.unwrap()
@@ -342,7 +342,7 @@ mod tests {
     #[test]
     fn the_breaker_is_proposed_with_what_it_allows_and_what_fails() {
         let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
-        let Values { reasons, .. } = Values::of(&pattern, &Measured::default());
+        let Values { reasons, .. } = Values::of(&pattern, &PatternTotals::default());
         let reason = reasons.iter().find(|reason| reason.starts_with("policy.retry_breaker: ")).unwrap();
         assert!(reason.ends_with("while up to 9.1% of the attempts fail; measured: 0.0%"), "{reason}");
     }
@@ -351,7 +351,7 @@ mod tests {
     fn a_backoff_far_from_the_median_is_not_called_as_long() {
         let pattern = Pattern::parse("shop", "*", "stock", "s.v1.S/Get").unwrap();
         let why = |median| {
-            let Values { reasons, .. } = Values::of(&pattern, &Measured::drawn(&[(median, 5_000)]));
+            let Values { reasons, .. } = Values::of(&pattern, &PatternTotals::drawn(&[(median, 5_000)]));
             reasons.into_iter().find(|reason| reason.starts_with("policy.retry.backoff: ")).unwrap()
         };
         let quick = why(Duration::from_micros(464));

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A table in which these routes are stopped, each kill by its callee and how long ago it was set.
-fn stopped(kills: &[(&str, u64)]) -> Arc<TableView> {
+fn stopped(kills: &[(&str, u64)]) -> Arc<Snapshot> {
     let now = SystemTime::now();
     let entries = kills.iter().map(|(callee, seconds)| {
         let kill = v1::KillSwitch {
@@ -12,19 +12,19 @@ fn stopped(kills: &[(&str, u64)]) -> Arc<TableView> {
             expires_at: Some((now + Duration::from_secs(600)).into()),
             ..Default::default()
         };
-        let key = Subject::Kill(Pattern::parse("*", "*", callee, "*").unwrap()).key();
+        let key = ResourceKey::Kill(Pattern::parse("*", "*", callee, "*").unwrap()).key();
         (key, Entry { revision: 1, value: StoredKill::value(&kill).into() })
     });
-    Arc::new(TableView::of(&State {
+    Arc::new(Snapshot::of(&StoreContents {
         epoch: "e".to_owned(),
         revision: 1,
         entries: entries.collect(),
-        ..State::default()
+        ..StoreContents::default()
     }))
 }
 
 /// Two processes that have just reported, as rows over this window tell them.
-async fn told(over: Over, table: &Arc<TableView>) -> v1::RouteStats {
+async fn told(over: RateWindow, table: &Arc<Snapshot>) -> v1::RouteStats {
     let (stats, all) = (stats(), [session("one"), session("two")]);
     for n in 1..=2 {
         pass(5).await;
@@ -38,8 +38,8 @@ async fn told(over: Over, table: &Arc<TableView>) -> v1::RouteStats {
 
 #[tokio::test(start_paused = true)]
 async fn a_kill_is_told_of_all_processes_as_soon_as_it_is_in_the_table() {
-    assert_eq!(told(Over::default(), &table()).await.killed, 0);
-    assert_eq!(told(Over::default(), &stopped(&[("*", 0)])).await.killed, 2);
+    assert_eq!(told(RateWindow::default(), &table()).await.killed, 0);
+    assert_eq!(told(RateWindow::default(), &stopped(&[("*", 0)])).await.killed, 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,14 +48,14 @@ async fn the_proof_of_a_kill_is_awaited_until_all_of_the_window_comes_after_it()
         told(over, &stopped(kills)).await.awaited_kill.map(|kill| kill.callee_service)
     };
     let stock = || Some("stock".to_owned());
-    assert_eq!(awaited(Over::TenSeconds, &[]).await, None);
-    assert_eq!(awaited(Over::TenSeconds, &[("other", 1)]).await, None, "it stops another route");
-    assert_eq!(awaited(Over::TenSeconds, &[("stock", 9)]).await, stock());
-    assert_eq!(awaited(Over::TenSeconds, &[("stock", 14)]).await, None);
-    assert_eq!(awaited(Over::Minute, &[("stock", 14)]).await, stock());
-    assert_eq!(awaited(Over::Minute, &[("stock", 64)]).await, None);
+    assert_eq!(awaited(RateWindow::TenSeconds, &[]).await, None);
+    assert_eq!(awaited(RateWindow::TenSeconds, &[("other", 1)]).await, None, "it stops another route");
+    assert_eq!(awaited(RateWindow::TenSeconds, &[("stock", 9)]).await, stock());
+    assert_eq!(awaited(RateWindow::TenSeconds, &[("stock", 14)]).await, None);
+    assert_eq!(awaited(RateWindow::Minute, &[("stock", 14)]).await, stock());
+    assert_eq!(awaited(RateWindow::Minute, &[("stock", 64)]).await, None);
     assert_eq!(
-        awaited(Over::TenSeconds, &[("*", 64), ("stock", 1)]).await,
+        awaited(RateWindow::TenSeconds, &[("*", 64), ("stock", 1)]).await,
         None,
         "the earlier one has shown its effect"
     );

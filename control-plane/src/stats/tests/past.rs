@@ -19,7 +19,7 @@ fn ago(past: &[v1::Past]) -> Vec<u64> {
 }
 
 /// Ten calls a second, one of which fails and is repeated, until a process has made as many as in so many seconds.
-async fn run(stats: &Stats, session: &Session, seconds: std::ops::Range<u64>) {
+async fn run(stats: &Stats, session: &ClientSession, seconds: std::ops::Range<u64>) {
     for at in seconds.skip(4).step_by(5) {
         pass(5).await;
         let calls = (at + 1) * 10;
@@ -111,7 +111,7 @@ async fn a_quarter_of_an_hour_is_kept_in_few_bytes_and_an_idle_route_takes_none(
     assert!(bytes(&stats) <= 2_800, "{}", bytes(&stats));
     for _ in 0..50 {
         pass(20).await;
-        stats.rows_over(Over::default(), &table());
+        stats.rows_over(RateWindow::default(), &table());
     }
     assert_eq!(bytes(&stats), 0);
     let past = stats.past_of(&taken());

@@ -10,10 +10,10 @@ use std::time::Duration;
 use etcd_client::{Compare, Txn, TxnOp, TxnResponse};
 use tokio::time::timeout;
 
-use super::link::Failure;
-use super::{EtcdStore, ReadError, Tip};
+use super::link::EtcdFailure;
+use super::{EtcdStore, HeadKeys, ReadError};
 use crate::store::record::{self, CHANGES, COMPACTED, EPOCH, Encoded, HEAD, Head, PARTS, Unfinished};
-use crate::store::{Change, Entry, Error, is_urgent};
+use crate::store::{Change, Entry, StoreError, is_urgent};
 
 /// How many operations a transaction gets; etcd's own limit is 128.
 const TXN_OPS: usize = 110;
@@ -39,7 +39,7 @@ const FINISHED_WITHIN_IF_URGENT: Duration = Duration::from_secs(1);
 const TRIES: usize = 8;
 
 /// A commit ready to be sent.
-struct Draft {
+struct EtcdCommit {
     /// Recognises our own work after an attempt without an answer.
     commit: u64,
     expected: u64,
@@ -50,32 +50,32 @@ struct Draft {
 }
 
 /// What the deciding transaction came to.
-enum Decided {
+enum CommitResult {
     Written,
     /// An earlier large commit has to be finished first.
     Behind(Head),
 }
 
 impl EtcdStore {
-    pub(super) async fn write(&self, expected: u64, changes: &[Change]) -> Result<(), Error> {
+    pub(super) async fn write(&self, expected: u64, changes: &[Change]) -> Result<(), StoreError> {
         let epoch = self.epoch().await?;
         let draft = self.draft(expected, changes);
         self.write_parts(&draft).await?;
         for _ in 0..TRIES {
             match self.decide(&epoch, &draft).await {
-                Ok(Decided::Written) => {
+                Ok(CommitResult::Written) => {
                     if draft.head.unfinished.is_some() {
                         // The commit is durable and complete for every reader; whoever comes next goes on.
                         let _ = self.finish_with(&epoch, draft.head, &record::effect(changes)).await;
                     }
                     return Ok(());
                 }
-                Ok(Decided::Behind(head)) => {
+                Ok(CommitResult::Behind(head)) => {
                     let finished = timeout(finished_within(changes), self.finish(&epoch, head)).await;
                     finished.unwrap_or_else(|_| Err(behind()))?;
                 }
                 Err(error) => {
-                    if !matches!(error, Error::Uncertain { .. }) {
+                    if !matches!(error, StoreError::Uncertain { .. }) {
                         self.drop_parts(&draft).await;
                     }
                     return Err(error);
@@ -86,7 +86,7 @@ impl EtcdStore {
         Err(behind())
     }
 
-    async fn epoch(&self) -> Result<String, Error> {
+    async fn epoch(&self) -> Result<String, StoreError> {
         if let Some(epoch) = self.known_epoch() {
             return Ok(epoch);
         }
@@ -96,7 +96,7 @@ impl EtcdStore {
     }
 
     /// Decides between one transaction and several.
-    fn draft(&self, expected: u64, changes: &[Change]) -> Draft {
+    fn draft(&self, expected: u64, changes: &[Change]) -> EtcdCommit {
         let commit = fastrand::u64(..);
         let revision = expected + changes.len() as u64;
         let encode = |inline| changes.iter().map(|change| record::encode(change, commit, inline)).collect();
@@ -107,27 +107,27 @@ impl EtcdStore {
         let whole = encoded.iter().all(|encoded| encoded.parts.is_empty());
         if whole && bytes <= TXN_BYTES && encoded.len() + effect.len() <= TXN_OPS {
             let ops = effect.iter().map(|(key, entry)| self.edit(key, entry.as_ref())).collect();
-            return Draft { commit, expected, head: Head::at(revision), encoded, ops };
+            return EtcdCommit { commit, expected, head: Head::at(revision), encoded, ops };
         }
         let unfinished = Some(Unfinished { since: expected, written: 0 });
         let head = Head { revision, unfinished };
-        Draft { commit, expected, head, encoded: encode(INLINE_BYTES_LARGE), ops: Vec::new() }
+        EtcdCommit { commit, expected, head, encoded: encode(INLINE_BYTES_LARGE), ops: Vec::new() }
     }
 
-    async fn write_parts(&self, draft: &Draft) -> Result<(), Error> {
+    async fn write_parts(&self, draft: &EtcdCommit) -> Result<(), StoreError> {
         for (encoded, revision) in draft.encoded.iter().zip(draft.expected + 1..) {
             for (number, part) in encoded.parts.iter().enumerate() {
                 let key = record::part_key(revision, draft.commit, number);
                 let txn = Txn::new().and_then([self.put(&key, &part[..])]);
                 // Nobody sees a part before the deciding transaction: without it nothing is written.
-                self.write_txn(&txn).await.map_err(Failure::unavailable)?;
+                self.write_txn(&txn).await.map_err(EtcdFailure::unavailable)?;
             }
         }
         Ok(())
     }
 
     /// Removes the parts of a commit that was not accepted; compaction does it where this fails.
-    async fn drop_parts(&self, draft: &Draft) {
+    async fn drop_parts(&self, draft: &EtcdCommit) {
         for (encoded, revision) in draft.encoded.iter().zip(draft.expected + 1..) {
             let last = encoded.parts.len();
             if last > 0 {
@@ -139,7 +139,7 @@ impl EtcdStore {
     }
 
     /// The transaction that makes the commit or refuses it.
-    async fn decide(&self, epoch: &str, draft: &Draft) -> Result<Decided, Error> {
+    async fn decide(&self, epoch: &str, draft: &EtcdCommit) -> Result<CommitResult, StoreError> {
         let mut ops = draft.ops.clone();
         for (encoded, revision) in draft.encoded.iter().zip(draft.expected + 1..) {
             ops.push(self.put(&record::change_key(revision), &encoded.record[..]));
@@ -153,10 +153,10 @@ impl EtcdStore {
         ]);
         let answer = match self.write_txn(&txn).await {
             Err(failure) if failure.full => return self.decided_when_full(epoch, draft, failure).await,
-            answer => answer.map_err(Failure::after_write)?,
+            answer => answer.map_err(EtcdFailure::after_write)?,
         };
         if answer.succeeded() {
-            return Ok(Decided::Written);
+            return Ok(CommitResult::Written);
         }
         self.refused(epoch, draft, &answer)
     }
@@ -166,9 +166,9 @@ impl EtcdStore {
     async fn decided_when_full(
         &self,
         epoch: &str,
-        draft: &Draft,
-        failure: Failure,
-    ) -> Result<Decided, Error> {
+        draft: &EtcdCommit,
+        failure: EtcdFailure,
+    ) -> Result<CommitResult, StoreError> {
         let first = record::change_key(draft.expected + 1);
         let txn = Txn::new().and_then([self.get(EPOCH), self.get(HEAD), self.get(&first)]);
         let Ok(answer) = self.link().txn(&txn).await else { return Err(failure.after_write()) };
@@ -180,29 +180,34 @@ impl EtcdStore {
     }
 
     /// Why the deciding transaction did nothing: because an earlier attempt of it had, perhaps.
-    fn refused(&self, epoch: &str, draft: &Draft, answer: &TxnResponse) -> Result<Decided, Error> {
+    fn refused(
+        &self,
+        epoch: &str,
+        draft: &EtcdCommit,
+        answer: &TxnResponse,
+    ) -> Result<CommitResult, StoreError> {
         let found = self.found(answer)?;
         let now =
             found.get(EPOCH).map(|epoch| String::from_utf8_lossy(epoch).into_owned()).unwrap_or_default();
         let Some(head) = found.get(HEAD).filter(|_| now == epoch) else {
             self.know_epoch(None);
-            return Err(Error::Replaced { epoch: now });
+            return Err(StoreError::Replaced { epoch: now });
         };
         let head = Head::parse(head)?;
         let revision = draft.expected + 1;
         if let Some(first) = found.get(&record::change_key(revision)).filter(|_| head.revision >= revision)
             && record::decode_record(revision, first)?.commit == draft.commit
         {
-            return Ok(Decided::Written);
+            return Ok(CommitResult::Written);
         }
         if head.revision == draft.expected && head.unfinished.is_some() {
-            return Ok(Decided::Behind(head));
+            return Ok(CommitResult::Behind(head));
         }
-        Err(Error::Conflict { head: head.revision })
+        Err(StoreError::Conflict { head: head.revision })
     }
 
     /// Writes the entries that a large commit still lacks.
-    pub(super) async fn finish(&self, epoch: &str, head: Head) -> Result<(), Error> {
+    pub(super) async fn finish(&self, epoch: &str, head: Head) -> Result<(), StoreError> {
         let Some(unfinished) = head.unfinished else { return Ok(()) };
         let changes = self.changes_within(unfinished.since, head.revision, usize::MAX).await?;
         self.finish_with(epoch, head, &record::effect(&changes)).await
@@ -213,7 +218,7 @@ impl EtcdStore {
         epoch: &str,
         mut head: Head,
         effect: &[(String, Option<Entry>)],
-    ) -> Result<(), Error> {
+    ) -> Result<(), StoreError> {
         let revision = head.revision;
         while let Some(Unfinished { since, written }) = head.unfinished.filter(|_| head.revision == revision)
         {
@@ -225,15 +230,15 @@ impl EtcdStore {
             let next = Head { revision, unfinished: (count < rest.len()).then_some(unfinished) };
             ops.push(self.put(HEAD, next.text()));
             let txn = Txn::new().when(self.stands(epoch, head)).and_then(ops).or_else([self.get(HEAD)]);
-            let answer = self.link().txn(&txn).await.map_err(Failure::unavailable)?;
+            let answer = self.link().txn(&txn).await.map_err(EtcdFailure::unavailable)?;
             head = next;
             if !answer.succeeded() {
                 let found = self.found(&answer)?;
-                let now = found.get(HEAD).ok_or_else(|| Error::Replaced { epoch: String::new() })?;
+                let now = found.get(HEAD).ok_or_else(|| StoreError::Replaced { epoch: String::new() })?;
                 let now = Head::parse(now)?;
                 if now == (Head { revision, unfinished: Some(Unfinished { since, written }) }) {
                     self.know_epoch(None);
-                    return Err(Error::Replaced { epoch: String::new() });
+                    return Err(StoreError::Replaced { epoch: String::new() });
                 }
                 head = now;
             }
@@ -241,10 +246,10 @@ impl EtcdStore {
         Ok(())
     }
 
-    pub(super) async fn drop_changes(&self, revision: u64) -> Result<(), Error> {
+    pub(super) async fn drop_changes(&self, revision: u64) -> Result<(), StoreError> {
         let tip = self.tip_there().await.map_err(unavailable)?;
         self.finish(&tip.epoch, tip.head).await?;
-        let Tip { epoch, head, compacted, .. } = tip;
+        let HeadKeys { epoch, head, compacted, .. } = tip;
         let revision = revision.min(head.revision);
         if revision <= compacted {
             return Ok(());
@@ -259,7 +264,7 @@ impl EtcdStore {
             self.delete(PARTS, &record::parts_of(revision + 1)),
         ]);
         // Repeating it is harmless, and where another replica was faster it has done the same.
-        self.link().txn(&txn).await.map_err(Failure::after_write)?;
+        self.link().txn(&txn).await.map_err(EtcdFailure::after_write)?;
         Ok(())
     }
 
@@ -289,8 +294,8 @@ fn finished_within(changes: &[Change]) -> Duration {
     }
 }
 
-fn behind() -> Error {
-    Error::Unavailable { reason: "the entries of an earlier commit are still being written".to_owned() }
+fn behind() -> StoreError {
+    StoreError::Unavailable { reason: "the entries of an earlier commit are still being written".to_owned() }
 }
 
 fn cost(key: &str, entry: Option<&Entry>) -> usize {
@@ -307,7 +312,7 @@ fn fitting(entries: &[(String, Option<Entry>)]) -> usize {
     fits.count()
 }
 
-pub(super) fn unavailable(error: ReadError) -> Error {
+pub(super) fn unavailable(error: ReadError) -> StoreError {
     match error {
         ReadError::Store(error) => error,
         ReadError::Gone => super::compacted_again(),

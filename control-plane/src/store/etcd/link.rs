@@ -21,8 +21,8 @@ use etcd_client::{
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Code;
 
-use super::{Settings, Tls};
-use crate::store::{Error, OpenError};
+use super::{EtcdConfig, EtcdTls};
+use crate::store::{OpenError, StoreError};
 
 /// How long a request is tried; less than the 5 s in which every answer is due.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -45,7 +45,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// Why a request came to nothing.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct EtcdFailure {
     reason: String,
     /// Whether an attempt may have reached etcd and been carried out.
     sent: bool,
@@ -55,21 +55,21 @@ pub(super) struct Failure {
     pub(super) full: bool,
 }
 
-impl Failure {
+impl EtcdFailure {
     /// For a request that has written nothing.
-    pub(super) fn unavailable(self) -> Error {
-        Error::Unavailable { reason: self.reason }
+    pub(super) fn unavailable(self) -> StoreError {
+        StoreError::Unavailable { reason: self.reason }
     }
 
     /// For a request that would have written.
-    pub(super) fn after_write(self) -> Error {
-        if self.sent { Error::Uncertain { reason: self.reason } } else { self.unavailable() }
+    pub(super) fn after_write(self) -> StoreError {
+        if self.sent { StoreError::Uncertain { reason: self.reason } } else { self.unavailable() }
     }
 }
 
 /// How to go on after an attempt failed.
 #[derive(Default)]
-struct Verdict {
+struct RetryAdvice {
     again: bool,
     sent: bool,
     compacted: bool,
@@ -79,11 +79,11 @@ struct Verdict {
 }
 
 /// The way to etcd.
-pub(super) struct Link {
+pub(super) struct EtcdConnection {
     endpoints: Vec<String>,
     /// Without TLS.
     options: ConnectOptions,
-    tls: Option<Tls>,
+    tls: Option<EtcdTls>,
     material: Mutex<Material>,
     client: Mutex<Option<Client>>,
 }
@@ -95,8 +95,8 @@ struct Material {
     identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl Link {
-    pub(super) fn new(settings: &Settings) -> Result<Self, OpenError> {
+impl EtcdConnection {
+    pub(super) fn new(settings: &EtcdConfig) -> Result<Self, OpenError> {
         if settings.endpoints.is_empty() {
             return Err(OpenError::Settings { reason: "no endpoint".to_owned() });
         }
@@ -125,7 +125,7 @@ impl Link {
         Ok(Self { endpoints, options, tls, material, client: Mutex::new(None) })
     }
 
-    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
+    pub(super) async fn txn(&self, txn: &Txn) -> Result<TxnResponse, EtcdFailure> {
         self.call(|client| {
             let txn = txn.clone();
             async move { kv(&client).txn(txn).await }
@@ -133,7 +133,7 @@ impl Link {
         .await
     }
 
-    pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, Failure> {
+    pub(super) async fn get(&self, key: &[u8], options: &GetOptions) -> Result<GetResponse, EtcdFailure> {
         self.call(|client| {
             let (key, options) = (key.to_vec(), options.clone());
             async move { kv(&client).get(key, Some(options)).await }
@@ -142,7 +142,7 @@ impl Link {
     }
 
     /// Opens a watch; it is not repeated, the caller must read what it missed before the next try.
-    pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
+    pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, EtcdFailure> {
         let attempt = async {
             let client = self.client().await?;
             watches(&client).watch(key.to_vec(), Some(options)).await
@@ -151,17 +151,17 @@ impl Link {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => {
                 self.forget_if(&judge(&error));
-                Err(Failure { reason: describe(&error), sent: false, compacted: false, full: false })
+                Err(EtcdFailure { reason: describe(&error), sent: false, compacted: false, full: false })
             }
             Err(_) => {
                 let reason = "no answer in time".to_owned();
-                Err(Failure { reason, sent: false, compacted: false, full: false })
+                Err(EtcdFailure { reason, sent: false, compacted: false, full: false })
             }
         }
     }
 
     /// Makes a request until it is answered, refused for good, or patience is over.
-    pub(super) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, Failure>
+    pub(super) async fn call<T, F>(&self, request: impl Fn(Client) -> F) -> Result<T, EtcdFailure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -175,7 +175,7 @@ impl Link {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => (describe(&error), judge(&error)),
                 Err(_) => {
-                    let verdict = Verdict { again: true, sent: true, ..Verdict::default() };
+                    let verdict = RetryAdvice { again: true, sent: true, ..RetryAdvice::default() };
                     ("no answer in time".to_owned(), verdict)
                 }
             };
@@ -183,7 +183,7 @@ impl Link {
             self.forget_if(&verdict);
             let wait = pause.mul_f64(fastrand::f64());
             if !verdict.again || Instant::now() + wait >= deadline {
-                return Err(Failure { reason, sent, compacted: verdict.compacted, full: verdict.full });
+                return Err(EtcdFailure { reason, sent, compacted: verdict.compacted, full: verdict.full });
             }
             sleep(wait).await;
             pause = (pause * 2).min(PAUSE.1);
@@ -203,7 +203,7 @@ impl Link {
     }
 
     /// Lets the next attempt make a new connection where this one is of no use.
-    fn forget_if(&self, verdict: &Verdict) {
+    fn forget_if(&self, verdict: &RetryAdvice) {
         if verdict.renew || (verdict.again && self.has_new_files()) {
             *self.slot() = None;
         }
@@ -249,24 +249,24 @@ const OLD_TOKEN: &str = "revision of auth store is old";
 /// How etcd says that its quota is used up; it may have carried the request out.
 const FULL: &str = "database space exceeded";
 
-fn judge(error: &etcd_client::Error) -> Verdict {
+fn judge(error: &etcd_client::Error) -> RetryAdvice {
     let etcd_client::Error::GRpcStatus(status) = error else {
-        return Verdict { again: true, sent: true, renew: true, ..Verdict::default() };
+        return RetryAdvice { again: true, sent: true, renew: true, ..RetryAdvice::default() };
     };
-    let refused = Verdict::default();
+    let refused = RetryAdvice::default();
     match status.code() {
-        Code::OutOfRange => Verdict { compacted: status.message().contains("compacted"), ..refused },
+        Code::OutOfRange => RetryAdvice { compacted: status.message().contains("compacted"), ..refused },
         Code::InvalidArgument if status.message().contains(OLD_TOKEN) => {
-            Verdict { again: true, renew: true, ..refused }
+            RetryAdvice { again: true, renew: true, ..refused }
         }
         Code::ResourceExhausted if status.message().contains(FULL) => {
-            Verdict { sent: true, full: true, ..refused }
+            RetryAdvice { sent: true, full: true, ..refused }
         }
         Code::InvalidArgument | Code::FailedPrecondition | Code::ResourceExhausted | Code::Unimplemented => {
             refused
         }
-        Code::Unauthenticated | Code::PermissionDenied => Verdict { renew: true, ..refused },
-        _ => Verdict { again: true, sent: !never_connected(status), ..refused },
+        Code::Unauthenticated | Code::PermissionDenied => RetryAdvice { renew: true, ..refused },
+        _ => RetryAdvice { again: true, sent: !never_connected(status), ..refused },
     }
 }
 
@@ -304,7 +304,7 @@ fn describe(error: &etcd_client::Error) -> String {
 }
 
 impl Material {
-    fn read(tls: &Tls) -> Result<Self, OpenError> {
+    fn read(tls: &EtcdTls) -> Result<Self, OpenError> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|source| OpenError::Credentials { path: path.clone(), source })
         };
@@ -319,7 +319,7 @@ impl Material {
         Ok(Self { ca: tls.ca.as_ref().map(read).transpose()?, identity })
     }
 
-    fn options(&self, tls: &Tls) -> TlsOptions {
+    fn options(&self, tls: &EtcdTls) -> TlsOptions {
         let mut options = TlsOptions::new();
         if let Some(ca) = &self.ca {
             options = options.ca_certificate(Certificate::from_pem(ca));

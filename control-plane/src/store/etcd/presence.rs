@@ -17,10 +17,10 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::link::Failure;
+use super::link::EtcdFailure;
 use super::{EtcdStore, end_of};
 use crate::store::key;
-use crate::store::presence::{Known, LEASE, Presence};
+use crate::store::presence::{LEASE, Members, Membership};
 use crate::store::record::REPLICAS;
 
 /// How often the lease is kept alive, and how long the answer may take.
@@ -35,33 +35,33 @@ struct Member {
     value: Bytes,
     /// 0 = none.
     lease: AtomicI64,
-    tell: watch::Sender<Known>,
-    seen: watch::Sender<Seen>,
+    tell: watch::Sender<Members>,
+    seen: watch::Sender<LeaseState>,
 }
 
 /// What was seen last of the own key.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct LeaseState {
     /// etcd's revision at which it was so.
     at: i64,
     is_there: bool,
 }
 
 /// The key as it was put.
-struct Placed {
+struct LeasedKey {
     lease: i64,
     /// etcd's revision that it was put with.
     at: i64,
 }
 
 /// Takes a place and keeps it.
-pub(super) fn join(store: EtcdStore, id: &str, value: Bytes) -> Presence {
-    let (tell, known) = watch::channel(Known::default());
+pub(super) fn join(store: EtcdStore, id: &str, value: Bytes) -> Membership {
+    let (tell, known) = watch::channel(Members::default());
     let leaving = CancellationToken::new();
     let key = format!("{REPLICAS}{}", key([id]));
     let member = Member { store, key, value, lease: AtomicI64::new(0), tell, seen: watch::Sender::default() };
     let task = tokio::spawn(member.be_there(leaving.clone()));
-    Presence::new(known, leaving, task)
+    Membership::new(known, leaving, task)
 }
 
 impl Member {
@@ -99,7 +99,7 @@ impl Member {
     }
 
     /// Puts the key under a lease of its own.
-    async fn enter(&self) -> Result<Placed, Failure> {
+    async fn enter(&self) -> Result<LeasedKey, EtcdFailure> {
         let seconds = i64::try_from(LEASE.as_secs()).unwrap_or(i64::MAX);
         let granted = self
             .store
@@ -111,7 +111,7 @@ impl Member {
         let options = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(self.store.full(&self.key), self.value.to_vec(), Some(options));
         let answer = self.store.link().txn(&Txn::new().and_then([put])).await?;
-        Ok(Placed { lease, at: answer.header().map_or(0, |header| header.revision()) })
+        Ok(LeasedKey { lease, at: answer.header().map_or(0, |header| header.revision()) })
     }
 
     /// Waits until the key that was put at a revision is seen not to be there any more.
@@ -152,7 +152,7 @@ impl Member {
     }
 
     /// Lists everybody and follows what changes, until the watch ends.
-    async fn list_and_watch(&self) -> Result<(), Failure> {
+    async fn list_and_watch(&self) -> Result<(), EtcdFailure> {
         let from = self.store.full(REPLICAS);
         let options = GetOptions::new().with_range(end_of(&from));
         let mut listed = self.store.link().get(&from, &options).await?;
@@ -165,7 +165,7 @@ impl Member {
         let own = self.id(&self.store.full(&self.key));
         let see = |at, known: &BTreeMap<String, Bytes>| {
             let is_there = own.as_ref().is_some_and(|own| known.contains_key(own));
-            self.seen.send_replace(Seen { at, is_there });
+            self.seen.send_replace(LeaseState { at, is_there });
             self.tell.send_replace(Arc::new(known.clone()));
         };
         see(at, &known);
@@ -196,7 +196,7 @@ impl Member {
         percent_decode_str(id).decode_utf8().ok().map(|id| id.into_owned())
     }
 
-    async fn leave(&self) -> Result<(), Failure> {
+    async fn leave(&self) -> Result<(), EtcdFailure> {
         let removal = TxnOp::delete(self.store.full(&self.key), None);
         self.store.link().txn(&Txn::new().and_then([removal])).await?;
         let lease = self.lease.swap(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Which etcd, and how to reach it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct EtcdConfig {
     /// `HOST:PORT` of the members; at least one.
     pub endpoints: Vec<String>,
     /// What all keys begin with. Default [`DEFAULT_PREFIX`](super::DEFAULT_PREFIX).
@@ -15,10 +15,10 @@ pub struct Settings {
     /// The user's password.
     pub password: Option<String>,
     /// TLS; none = plaintext.
-    pub tls: Option<Tls>,
+    pub tls: Option<EtcdTls>,
 }
 
-impl std::fmt::Debug for Settings {
+impl std::fmt::Debug for EtcdConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Settings")
             .field("endpoints", &self.endpoints)
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Settings {
 
 /// TLS files in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
+pub struct EtcdTls {
     /// The authorities that sign etcd's certificate.
     pub ca: Option<PathBuf>,
     /// Our certificate, where etcd asks for one; with `key`.

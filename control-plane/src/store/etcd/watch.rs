@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::{CHANGES_PAGE, EtcdStore, ReadError};
 use crate::store::record::{self, CHANGES, EPOCH, HEAD, Head};
-use crate::store::{Change, Error, MAX_READ_BYTES, Position, Watch};
+use crate::store::{Change, MAX_READ_BYTES, Position, StoreError, Watch};
 
 /// The pause before the watch is opened again grows from the first to the second of these, with full jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
@@ -22,7 +22,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_s
 /// The changes after a position, for ever.
 pub(super) fn open(store: EtcdStore, after: Position) -> Watch {
     let (ready, stream) = (VecDeque::new(), None);
-    let watcher = Watcher { store, last: after, ready, stream, pause: PAUSE.0 };
+    let watcher = EtcdWatcher { store, last: after, ready, stream, pause: PAUSE.0 };
     Box::pin(futures_util::stream::unfold(Some(watcher), |watcher| async {
         let mut watcher = watcher?;
         match watcher.next().await {
@@ -32,7 +32,7 @@ pub(super) fn open(store: EtcdStore, after: Position) -> Watch {
     }))
 }
 
-struct Watcher {
+struct EtcdWatcher {
     store: EtcdStore,
     /// The last change that was handed on or is ready to be.
     last: Position,
@@ -41,8 +41,8 @@ struct Watcher {
     pause: Duration,
 }
 
-impl Watcher {
-    async fn next(&mut self) -> Result<Change, Error> {
+impl EtcdWatcher {
+    async fn next(&mut self) -> Result<Change, StoreError> {
         loop {
             if let Some(change) = self.ready.pop_front() {
                 return Ok(change);
@@ -63,10 +63,10 @@ impl Watcher {
     }
 
     /// Reads what was missed; once there is nothing, opens the watch.
-    async fn catch_up(&mut self) -> Result<(), Error> {
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
         match self.try_catch_up().await {
             Ok(()) => Ok(()),
-            Err(ReadError::Store(Error::Unavailable { reason })) => {
+            Err(ReadError::Store(StoreError::Unavailable { reason })) => {
                 tracing::debug!(reason, "the watch on etcd can not be opened yet");
                 self.rest().await;
                 Ok(())
@@ -90,7 +90,7 @@ impl Watcher {
             let upto = tip.head.revision.min(revision + CHANGES_PAGE.unsigned_abs());
             let changes = self.store.changes_at(revision, upto, tip.at, MAX_READ_BYTES).await?;
             if changes.first().is_none_or(|first| first.revision != revision + 1) {
-                return Err(Error::Compacted { oldest: tip.compacted }.into());
+                return Err(StoreError::Compacted { oldest: tip.compacted }.into());
             }
             if let Some(last) = changes.last() {
                 (self.last.revision, self.last.commit) = (last.revision, last.commit);
@@ -107,7 +107,7 @@ impl Watcher {
     }
 
     /// Takes the events of one message.
-    fn take(&mut self, response: &WatchResponse) -> Result<(), Error> {
+    fn take(&mut self, response: &WatchResponse) -> Result<(), StoreError> {
         if !response.events().is_empty() {
             self.pause = PAUSE.0;
         }
@@ -132,13 +132,13 @@ impl Watcher {
         Ok(())
     }
 
-    fn take_epoch(&self, value: Option<&[u8]>) -> Result<bool, Error> {
+    fn take_epoch(&self, value: Option<&[u8]>) -> Result<bool, StoreError> {
         let epoch = String::from_utf8_lossy(value.unwrap_or_default());
         if self.last.epoch == epoch { Ok(true) } else { Err(replaced(&epoch)) }
     }
 
     /// A head beyond the last change means a record was not handed over.
-    fn take_head(&self, value: Option<&[u8]>) -> Result<bool, Error> {
+    fn take_head(&self, value: Option<&[u8]>) -> Result<bool, StoreError> {
         let Some(value) = value else { return Err(replaced("")) };
         let head = Head::parse(value)?;
         if head.revision < self.last.revision {
@@ -147,7 +147,7 @@ impl Watcher {
         Ok(head.revision == self.last.revision)
     }
 
-    fn take_record(&mut self, revision: u64, value: &[u8]) -> Result<bool, Error> {
+    fn take_record(&mut self, revision: u64, value: &[u8]) -> Result<bool, StoreError> {
         if revision <= self.last.revision {
             return Err(replaced(&self.last.epoch));
         }
@@ -166,6 +166,6 @@ impl Watcher {
     }
 }
 
-fn replaced(epoch: &str) -> Error {
-    Error::Replaced { epoch: epoch.to_owned() }
+fn replaced(epoch: &str) -> StoreError {
+    StoreError::Replaced { epoch: epoch.to_owned() }
 }
