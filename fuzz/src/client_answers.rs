@@ -17,7 +17,7 @@ use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use damper_core::chain::{BAGGAGE, CALL_ID, HOP_BY_HOP, PREVIOUS_ATTEMPTS, RETRY};
 use damper_core::{Ending, Mode, Policy, Table, deadline};
-use damper_sdk::fuzzing::Bench;
+use damper_sdk::fuzzing::FuzzHarness;
 use http::{HeaderMap, Request};
 use http_body::Frame;
 use tonic::Status;
@@ -90,7 +90,7 @@ impl Case {
         let key =
             damper_core::RouteKey::new("orders", "default", CALLEE, METHOD).expect("names are constants");
         let policy = table.in_force(&key).expect("there is a rule for it").policy().clone();
-        let bench = Bench::new("orders").expect("the name is a constant");
+        let bench = FuzzHarness::new("orders").expect("the name is a constant");
         bench.apply(table);
         let mut scripts = Vec::new();
         let mut told = Vec::new();
@@ -205,7 +205,7 @@ impl Told {
     }
 }
 
-fn endings(bench: &Bench) -> BTreeMap<Ending, u64> {
+fn endings(bench: &FuzzHarness) -> BTreeMap<Ending, u64> {
     let mut all = BTreeMap::new();
     bench.for_each_route(|_, _, counters| {
         all.extend(Ending::all().map(|ending| (ending, counters.ended(ending))));
@@ -230,7 +230,7 @@ fn judge(before: &BTreeMap<Ending, u64>, after: &BTreeMap<Ending, u64>, saw: &Sa
     }
 }
 
-async fn check_counters(bench: &Bench, calls: u64, seen: u64) {
+async fn check_counters(bench: &FuzzHarness, calls: u64, seen: u64) {
     let (mut counted, mut ended, mut attempts) = (0, 0, 0);
     bench.for_each_route(|_, _, counters| {
         counted += counters.calls();

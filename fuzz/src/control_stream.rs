@@ -14,7 +14,7 @@ use damper_core::{Kill, RouteKey, Table};
 use damper_proto::convert::ActiveKill;
 use damper_proto::v1;
 use damper_proto::v1::server_message::Kind;
-use damper_sdk::fuzzing::{Bench, Received};
+use damper_sdk::fuzzing::{FuzzHarness, Received};
 use http::Request;
 use prost::Message as _;
 use tonic::body::Body;
@@ -35,7 +35,7 @@ pub fn run(data: &[u8]) {
 }
 
 async fn converse(u: &mut Unstructured<'_>) -> Result<()> {
-    let bench = Bench::new("orders").expect("the name is a constant");
+    let bench = FuzzHarness::new("orders").expect("the name is a constant");
     let mut calls = 0;
     while !u.is_empty() {
         let message = message(u)?;
@@ -59,7 +59,7 @@ async fn converse(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-fn restarts_alike(bench: &Bench) {
+fn restarts_alike(bench: &FuzzHarness) {
     let Some(restarted) = bench.restarted() else {
         assert_eq!(bench.position(), None);
         return;
@@ -68,7 +68,7 @@ fn restarts_alike(bench: &Bench) {
     assert_eq!((held.len(), bench.position()), (again.len(), restarted.position()));
     assert_eq!(bench.status().refused, restarted.status().refused);
     // The wall clock goes on, so what is nearly over may be.
-    let lasting = |bench: &Bench| {
+    let lasting = |bench: &FuzzHarness| {
         let kills = kills(bench).into_iter().filter(|(_, left)| *left > Duration::from_secs(60));
         kills.map(|(kill, _)| kill).collect::<Vec<_>>()
     };
@@ -85,7 +85,7 @@ fn restarts_alike(bench: &Bench) {
 }
 
 /// The kills in force, and what is left of their time.
-fn kills(bench: &Bench) -> Vec<(Kill, Duration)> {
+fn kills(bench: &FuzzHarness) -> Vec<(Kill, Duration)> {
     let mut kills = Vec::new();
     bench.for_each_kill(|kill, left| {
         assert!(!left.is_zero() && left <= TIME_TO_LIVE.max, "{left:?}");
@@ -96,7 +96,7 @@ fn kills(bench: &Bench) -> Vec<(Kill, Duration)> {
 }
 
 /// One call whose callee is always unavailable.
-async fn governs(bench: &Bench, calls: &mut u64) {
+async fn governs(bench: &FuzzHarness, calls: &mut u64) {
     let peer = Peer::new(vec![Script::default()], true);
     let layer = bench.client_layer("stock").expect("the name is a constant");
     let request = Request::post(format!("/{METHOD}")).header(CALL, 0).body(Body::empty());

@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use damper_core::breaker;
-use damper_core::kill::InForce;
+use damper_core::kill::TimedKill;
 use damper_core::{
-    Answer, Call, CallStart, Code, Counts, Ending, Failure, Fate, Finish, Mode, Policy, Pushback, Route,
-    Send, SendKind, Step, Time, Verdict,
+    Answer, AttemptKind, Call, CallStart, Code, Counts, Ending, Failure, Fate, Finish, Mode, Policy,
+    Pushback, Route, SendAttempt, Step, Time, Verdict,
 };
 
 use self::ledger::Ledger;
@@ -117,7 +117,7 @@ impl World {
     fn throw(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let kills = (0..u.int_in_range(0..=2)?).map(|_| {
             let time_to_live = Duration::from_micros(u.int_in_range(0..=1_000_000)?);
-            Ok(InForce { kill: Arc::new(any::kill(u, "stock", METHOD)?), until: self.now + time_to_live })
+            Ok(TimedKill { kill: Arc::new(any::kill(u, "stock", METHOD)?), until: self.now + time_to_live })
         });
         let kills = kills.collect::<Result<Vec<_>>>()?;
         self.route.switch().obey(&kills);
@@ -272,10 +272,10 @@ impl Open {
         panic!("{MOST_STEPS} steps at one instant");
     }
 
-    fn sends(&mut self, send: &Send, now: Time, ledger: &mut Ledger) {
+    fn sends(&mut self, send: &SendAttempt, now: Time, ledger: &mut Ledger) {
         let switch = self.route.switch();
-        assert!(!switch.refuses_calls(now) || send.kind == SendKind::Resend, "sent in spite of a kill");
-        let is_repeat = matches!(send.kind, SendKind::Retry | SendKind::Hedge);
+        assert!(!switch.refuses_calls(now) || send.kind == AttemptKind::Resend, "sent in spite of a kill");
+        let is_repeat = matches!(send.kind, AttemptKind::Retry | AttemptKind::Hedge);
         assert!(!is_repeat || !switch.stops_repeats(now), "{:?} in spite of a kill", send.kind);
         assert!(!self.committed, "sent after the answer had begun");
         let deadline = self.call.deadline();
@@ -286,14 +286,14 @@ impl Open {
         }
         self.in_flight.push(send.attempt);
         match send.kind {
-            SendKind::Resend => self.resent += 1,
+            AttemptKind::Resend => self.resent += 1,
             _ => {
                 self.sent += 1;
                 assert_eq!(send.attempt, self.sent);
             }
         }
-        assert_eq!(send.kind == SendKind::First, self.sent == 1 && self.resent == 0);
-        if send.kind == SendKind::First {
+        assert_eq!(send.kind == AttemptKind::First, self.sent == 1 && self.resent == 0);
+        if send.kind == AttemptKind::First {
             ledger.calls.push(now);
             assert_eq!(send.flag, self.start.flag);
             return;
@@ -303,16 +303,16 @@ impl Open {
         assert!(self.sent <= most && self.resent <= 5, "{} sends and {}", self.sent, self.resent);
         assert!(policy.repeats() && self.start.replayable);
         assert!(send.attempt == 1 || send.flag.is_some(), "a repeat without the flag");
-        if send.kind != SendKind::Resend {
+        if send.kind != AttemptKind::Resend {
             self.repeats(send.kind, &policy, now, ledger);
         }
     }
 
     /// A retry or a hedge.
-    fn repeats(&mut self, kind: SendKind, policy: &Policy, now: Time, ledger: &mut Ledger) {
+    fn repeats(&mut self, kind: AttemptKind, policy: &Policy, now: Time, ledger: &mut Ledger) {
         let allowed = self.start.flag.is_none() || policy.chain.ignore_retry_flag;
         assert!(allowed, "a repeat within a repeat");
-        self.hedged += u32::from(kind == SendKind::Hedge);
+        self.hedged += u32::from(kind == AttemptKind::Hedge);
         let hedges = policy.hedge.map_or(0, |hedge| hedge.max_hedges);
         assert!(self.hedged <= hedges, "{} hedges", self.hedged);
         let failed = self.failed;
@@ -320,11 +320,11 @@ impl Open {
         self.note_failure(now);
         let present = self.failed;
         self.failed = failed;
-        let beside = kind == SendKind::Hedge && self.in_flight.len() > 1;
+        let beside = kind == AttemptKind::Hedge && self.in_flight.len() > 1;
         let (at, counts) = if beside { present } else { failed }.expect("a repeat follows something");
         if let Some(settings) = &policy.retry_breaker {
             let admitted = match kind {
-                SendKind::Hedge => breaker::admits_hedge(settings, counts),
+                AttemptKind::Hedge => breaker::admits_hedge(settings, counts),
                 _ => breaker::is_within_guards(settings, counts),
             };
             assert!(admitted, "{kind:?} in spite of {counts:?}");

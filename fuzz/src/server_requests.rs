@@ -18,7 +18,7 @@ use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use damper_core::chain::{ENVOY_PREFIX, ENVOY_RATE_LIMITED, HOP_BY_HOP, NO_MORE_RETRY, PUSHBACK, Repeater};
 use damper_core::{Table, deadline};
-use damper_sdk::fuzzing::Bench;
+use damper_sdk::fuzzing::FuzzHarness;
 use damper_sdk::{BoxError, ClientService, Context};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -96,7 +96,7 @@ fn plan(u: &mut Unstructured<'_>) -> Result<Plan> {
 
 impl Case {
     async fn play(self) {
-        let bench = Bench::new("orders").expect("the name is a constant");
+        let bench = FuzzHarness::new("orders").expect("the name is a constant");
         bench.apply(self.table);
         let layer = bench.server_layer();
         let layer = if self.edge { layer.edge() } else { layer };

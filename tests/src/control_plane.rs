@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use damper_control_plane::{Rate, Server, Settings};
+use damper_control_plane::{Rate, Server, ServerConfig};
 use damper_proto::manifest;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
@@ -37,13 +37,13 @@ impl ControlPlane {
     /// Starts one on a store, `sled:PATH` or `etcd://HOST:PORT`; each is a replica of its own.
     pub async fn on(store: &str) -> Self {
         let store = store.parse().expect("a store's address");
-        Self::with(Settings::new(store)).await
+        Self::with(ServerConfig::new(store)).await
     }
 
     /// Starts one with these settings, on a free port of loopback.
-    pub async fn with(settings: Settings) -> Self {
+    pub async fn with(settings: ServerConfig) -> Self {
         let listen = "127.0.0.1:0".parse().expect("an address");
-        let mut settings = Settings { listen, ..settings };
+        let mut settings = ServerConfig { listen, ..settings };
         // Tests write as fast as they can; that there is a limit is tested where it lives.
         settings.limits.writes = Rate::UNLIMITED;
         settings.limits.max_open_requests_per_identity = 10_000;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use damper_control_plane::store::etcd::{self, EtcdStore, Settings};
+use damper_control_plane::store::etcd::{self, EtcdConfig, EtcdStore};
 use tempfile::TempDir;
 use tonic::Code;
 
@@ -78,13 +78,13 @@ impl Etcd {
 
     /// Settings for a store below a prefix.
     #[must_use]
-    pub fn settings(&self, prefix: &str) -> Settings {
-        Settings {
+    pub fn settings(&self, prefix: &str) -> EtcdConfig {
+        EtcdConfig {
             endpoints: vec![self.endpoint()],
             prefix: prefix.to_owned(),
             user: None,
             password: None,
-            tls: self.tls.as_ref().map(|Tls { ca, cert, key }| etcd::Tls {
+            tls: self.tls.as_ref().map(|Tls { ca, cert, key }| etcd::EtcdTls {
                 ca: Some(ca.clone()),
                 cert: Some(cert.clone()),
                 key: Some(key.clone()),

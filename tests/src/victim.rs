@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use damper_control_plane::store::{State, Store};
+use damper_control_plane::store::{Store, StoreContents};
 
 /// How long a victim may take until its first acknowledged write.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -83,7 +83,7 @@ pub async fn assert_nothing_is_lost(store: &dyn Store, acks: &[Ack]) {
         let value = edit.and_then(|edit| edit.value.as_deref());
         assert_eq!(value, Some(ack.value.as_bytes()), "{} at revision {}", ack.key, ack.revision);
     }
-    let mut replayed = State { revision: 0, entries: Default::default(), ..state.clone() };
+    let mut replayed = StoreContents { revision: 0, entries: Default::default(), ..state.clone() };
     changes.iter().for_each(|change| replayed.apply(change));
     assert_eq!(state, replayed);
 }

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
-use damper_control_plane::store::etcd::{EtcdStore, Settings};
+use damper_control_plane::store::etcd::{EtcdConfig, EtcdStore};
 use damper_control_plane::store::sled::SledStore;
 use damper_control_plane::store::{
-    Change, Edit, Error, MAX_CHANGES_PER_COMMIT, MAX_READ_BYTES, MAX_VALUE_BYTES, OpenError, Position, State,
-    Store, Watch, key,
+    Change, Edit, MAX_CHANGES_PER_COMMIT, MAX_READ_BYTES, MAX_VALUE_BYTES, OpenError, Position, Store,
+    StoreContents, StoreError, Watch, key,
 };
 use damper_tests::etcd::{Etcd, Tls};
 use futures_util::StreamExt;
@@ -130,7 +130,7 @@ async fn who_serves_from_the_store_is_no_part_of_its_state(place: Place) {
     store.commit(0, &[change(1, vec![edit("rules/a", "1")])]).await.unwrap();
     assert_eq!(beside.load().await.unwrap().entries.len(), 1);
     let reserved = change(2, vec![edit("replicas/x", "1")]);
-    assert!(matches!(store.commit(1, &[reserved]).await, Err(Error::Invalid { .. })));
+    assert!(matches!(store.commit(1, &[reserved]).await, Err(StoreError::Invalid { .. })));
     one.leave().await;
     let mut known = other.known();
     let gone = known.wait_for(|known| known.len() == 1 && known.contains_key("c"));
@@ -166,14 +166,14 @@ async fn put(store: &Arc<dyn Store>, revision: u64, edits: Vec<Edit>) -> Change 
     change
 }
 
-async fn next(watch: &mut Watch) -> Result<Change, Error> {
+async fn next(watch: &mut Watch) -> Result<Change, StoreError> {
     let next = tokio::time::timeout(PATIENCE, watch.next()).await;
     next.expect("the watch yields something in time").expect("a watch ends only with an error")
 }
 
 /// The state that the changes make of nothing.
-fn replayed(epoch: &str, changes: &[Change]) -> State {
-    let mut state = State { epoch: epoch.to_owned(), revision: 0, ..State::default() };
+fn replayed(epoch: &str, changes: &[Change]) -> StoreContents {
+    let mut state = StoreContents { epoch: epoch.to_owned(), revision: 0, ..StoreContents::default() };
     changes.iter().for_each(|change| state.apply(change));
     state
 }
@@ -190,7 +190,7 @@ async fn all_changes(store: &Arc<dyn Store>) -> Vec<Change> {
     all
 }
 
-async fn assert_entries_are_the_replay_of_all_changes(store: &Arc<dyn Store>) -> State {
+async fn assert_entries_are_the_replay_of_all_changes(store: &Arc<dyn Store>) -> StoreContents {
     let state = store.load().await.unwrap();
     let changes = all_changes(store).await;
     assert_eq!(state, replayed(&state.epoch, &changes));
@@ -210,9 +210,9 @@ async fn a_commit_needs_the_right_head(place: Place) {
     let store = place.open().await;
     put(&store, 1, vec![edit("rules/a", "1")]).await;
     let late = store.commit(0, &[change(1, vec![edit("rules/a", "2")])]).await;
-    assert!(matches!(late, Err(Error::Conflict { head: 1 })), "{late:?}");
+    assert!(matches!(late, Err(StoreError::Conflict { head: 1 })), "{late:?}");
     let early = store.commit(2, &[change(3, vec![edit("rules/a", "3")])]).await;
-    assert!(matches!(early, Err(Error::Conflict { head: 1 })), "{early:?}");
+    assert!(matches!(early, Err(StoreError::Conflict { head: 1 })), "{early:?}");
     let state = assert_entries_are_the_replay_of_all_changes(&store).await;
     assert_eq!(state.entries["rules/a"].value, "1");
 }
@@ -234,7 +234,7 @@ async fn of_racing_writers_exactly_one_gets_each_revision(place: Place) {
                         head += 1;
                         won.push(proposed);
                     }
-                    Err(Error::Conflict { head: now }) => head = now,
+                    Err(StoreError::Conflict { head: now }) => head = now,
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -394,7 +394,7 @@ async fn changes_are_kept_as_they_were_made(place: Place) {
     assert_eq!(store.changes(2, 4).await.unwrap(), made[2..4]);
     assert_eq!(store.changes(5, 5).await.unwrap(), []);
     let ahead = store.changes(6, 9).await;
-    assert!(matches!(ahead, Err(Error::Replaced { .. })), "{ahead:?}");
+    assert!(matches!(ahead, Err(StoreError::Replaced { .. })), "{ahead:?}");
 }
 
 async fn compaction_drops_changes_and_keeps_entries(place: Place) {
@@ -413,13 +413,13 @@ async fn compaction_drops_changes_and_keeps_entries(place: Place) {
         store.changes(0, u64::MAX).await.unwrap().iter().map(|change| change.revision).collect();
     assert_eq!(kept, [5, 6]);
     let late = next(&mut store.watch(&Position::at(2))).await;
-    assert!(matches!(late, Err(Error::Compacted { oldest: 4 })), "{late:?}");
+    assert!(matches!(late, Err(StoreError::Compacted { oldest: 4 })), "{late:?}");
     assert_eq!(next(&mut store.watch(&Position::at(4))).await.unwrap().revision, 5);
     let seventh = put(&store, 7, vec![removal("rules/a")]).await;
     assert_eq!(next(&mut watching).await.unwrap(), seventh);
     store.compact(u64::MAX).await.unwrap();
     let gone = store.changes(0, u64::MAX).await;
-    assert!(matches!(gone, Err(Error::Compacted { oldest: 7 })), "{gone:?}");
+    assert!(matches!(gone, Err(StoreError::Compacted { oldest: 7 })), "{gone:?}");
     assert_eq!(store.changes(7, u64::MAX).await.unwrap(), []);
     put(&store, 8, vec![edit("rules/b", "8")]).await;
     assert_eq!(store.load().await.unwrap().revision, 8);
@@ -448,7 +448,7 @@ async fn a_renewed_epoch_ends_watches(place: Place) {
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut ready).await.is_err(), "nothing happened");
     let second = store.renew_epoch(&first, &[]).await.unwrap();
     assert_ne!(second, first);
-    assert!(matches!(ready.await, Err(Error::Replaced { epoch }) if epoch == second));
+    assert!(matches!(ready.await, Err(StoreError::Replaced { epoch }) if epoch == second));
     assert_eq!(store.renew_epoch(&first, &[]).await.unwrap(), second, "somebody else was faster");
     let state = store.load().await.unwrap();
     assert_eq!((state.epoch, state.revision), (second, 1));
@@ -532,11 +532,11 @@ async fn what_can_not_be_stored_is_refused_and_leaves_nothing(place: Place) {
         store.commit(0, &[change(1, vec![edit(&"k".repeat(5000), "1")])]).await,
     ];
     for refusal in refusals {
-        assert!(matches!(refusal, Err(Error::Invalid { .. })), "{refusal:?}");
+        assert!(matches!(refusal, Err(StoreError::Invalid { .. })), "{refusal:?}");
     }
     let value = "x".repeat(MAX_VALUE_BYTES + 1);
     let too_large = store.commit(0, &[change(1, vec![edit("rules/a", &value)])]).await;
-    assert!(matches!(too_large, Err(Error::TooLarge { .. })), "{too_large:?}");
+    assert!(matches!(too_large, Err(StoreError::TooLarge { .. })), "{too_large:?}");
     let state = store.load().await.unwrap();
     assert_eq!((state.revision, state.entries.len()), (0, 0));
 }
@@ -555,14 +555,14 @@ async fn the_entries_are_what_the_changes_make(place: Place) {
         store.commit(head, &changes).await.unwrap();
         made.extend(changes);
         if random.u8(..8) == 0 {
-            let state = State { commit: 0, ..store.load().await.unwrap() };
+            let state = StoreContents { commit: 0, ..store.load().await.unwrap() };
             assert_eq!(state, replayed(&state.epoch, &made), "seed {seed}");
         }
     }
     assert_eq!(store.changes(0, u64::MAX).await.unwrap(), made, "seed {seed}");
     drop(store);
     let state = assert_entries_are_the_replay_of_all_changes(&place.open().await).await;
-    assert_eq!(State { commit: 0, ..state.clone() }, replayed(&state.epoch, &made), "seed {seed}");
+    assert_eq!(StoreContents { commit: 0, ..state.clone() }, replayed(&state.epoch, &made), "seed {seed}");
 }
 
 fn random_edits(random: &mut fastrand::Rng) -> Vec<Edit> {
@@ -604,8 +604,11 @@ async fn an_etcd_that_was_stopped_or_killed_costs_time_but_no_change() {
         let proposed = change(revision, vec![edit("rules/a", "away")]);
         let changes = [proposed];
         let (written, read) = tokio::join!(store.commit(revision - 1, &changes), store.load());
-        assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
-        assert!(matches!(written, Err(Error::Unavailable { .. } | Error::Uncertain { .. })), "{written:?}");
+        assert!(matches!(read, Err(StoreError::Unavailable { .. })), "{read:?}");
+        assert!(
+            matches!(written, Err(StoreError::Unavailable { .. } | StoreError::Uncertain { .. })),
+            "{written:?}"
+        );
         assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
         etcd.restart().await;
         let made = put(&store, revision, vec![edit("rules/a", &revision.to_string())]).await;
@@ -668,7 +671,7 @@ async fn a_commit_without_an_answer_is_cleared_up() {
     etcd.freeze();
     let third = [change(3, vec![edit("rules/a", "3")])];
     let silent = store.commit(2, &third).await;
-    assert!(matches!(silent, Err(Error::Uncertain { .. })), "{silent:?}");
+    assert!(matches!(silent, Err(StoreError::Uncertain { .. })), "{silent:?}");
     etcd.thaw();
     let head = store.load().await.unwrap().revision;
     assert!(head == 2 || head == 3, "{head}");
@@ -738,7 +741,7 @@ async fn a_kill_is_refused_in_time_while_another_writes_a_large_commit() {
         .expect("it is being written");
     let kill = change(2, vec![edit("kills/a", "1")]);
     let refused = other.commit(1, &[kill]).await;
-    assert!(matches!(refused, Err(Error::Unavailable { .. })), "certainly not written: {refused:?}");
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "certainly not written: {refused:?}");
     assert!(!large.is_finished(), "it waited for the large commit");
     large.await.unwrap().unwrap();
 }
@@ -754,14 +757,14 @@ async fn a_swapped_etcd_is_noticed_by_watch_read_and_commit() {
     let everything = etcd_client::DeleteOptions::new().with_prefix();
     client.delete(PREFIX, Some(everything)).await.unwrap();
     let missing = store.load().await;
-    assert!(matches!(&missing, Err(Error::Replaced { epoch }) if epoch.is_empty()), "{missing:?}");
+    assert!(matches!(&missing, Err(StoreError::Replaced { epoch }) if epoch.is_empty()), "{missing:?}");
     let other: Arc<dyn Store> = Arc::new(etcd.store(PREFIX));
     other.create().await.unwrap();
     put(&other, 1, vec![edit("rules/b", "1")]).await;
     let seen = next(&mut watch).await;
-    assert!(matches!(seen, Err(Error::Replaced { .. })), "{seen:?}");
+    assert!(matches!(seen, Err(StoreError::Replaced { .. })), "{seen:?}");
     let written = store.commit(1, &[change(2, vec![edit("rules/a", "2")])]).await;
-    assert!(matches!(written, Err(Error::Replaced { .. })), "{written:?}");
+    assert!(matches!(written, Err(StoreError::Replaced { .. })), "{written:?}");
     assert_eq!(store.load().await.unwrap(), other.load().await.unwrap());
 }
 
@@ -790,10 +793,10 @@ async fn a_user_is_signed_in_again_when_the_token_has_expired() {
     client.auth_enable().await.unwrap();
     let with_password = |password: &str| {
         let (user, password) = (Some("root".to_owned()), Some(password.to_owned()));
-        Arc::new(EtcdStore::open(Settings { user, password, ..etcd.settings(PREFIX) }).unwrap())
+        Arc::new(EtcdStore::open(EtcdConfig { user, password, ..etcd.settings(PREFIX) }).unwrap())
     };
     let refused = with_password("wrong").load().await;
-    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Unavailable { .. })), "{refused:?}");
     let store: Arc<dyn Store> = with_password("secret");
     store.create().await.unwrap();
     let mut watch = store.watch(&Position::at(0));
@@ -821,7 +824,7 @@ async fn a_user_is_signed_in_again_when_users_have_changed() {
     client.user_grant_role("root", "root").await.unwrap();
     client.auth_enable().await.unwrap();
     let (user, password) = (Some("root".to_owned()), Some("secret".to_owned()));
-    let settings = Settings { user, password, ..etcd.settings(PREFIX) };
+    let settings = EtcdConfig { user, password, ..etcd.settings(PREFIX) };
     let store: Arc<dyn Store> = Arc::new(EtcdStore::open(settings).unwrap());
     store.create().await.unwrap();
     let mut watch = store.watch(&Position::at(0));
@@ -856,7 +859,7 @@ async fn what_a_full_etcd_has_written_is_acknowledged() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
+    assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused:?}");
     assert!(store.is_full());
     assert_eq!(store.load().await.unwrap().revision, acknowledged, "what was refused was not written");
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use damper_control_plane::store::Store;
-use damper_control_plane::writer::{Committed, Proposal, ProposedEdit, Refusal, Settings, Writer};
+use damper_control_plane::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
 use damper_tests::etcd::Etcd;
 
 /// That an answer comes is what is asserted here; within how long, the writer's own tests say on a virtual clock.
@@ -31,7 +31,7 @@ fn put(key: &str, value: &str, expected: Option<u64>) -> Proposal {
 async fn replica(etcd: &Etcd) -> (Arc<dyn Store>, Writer) {
     let store: Arc<dyn Store> = Arc::new(etcd.store("/damper/"));
     store.create().await.unwrap();
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     (store, writer)
 }
 
@@ -54,7 +54,7 @@ async fn no_update_is_lost_between_replicas() {
                         Ok(Committed { revision, .. }) => {
                             (seen, number, done) = (revision, number + 1, done + 1);
                         }
-                        Err(Refusal::Conflict { current: Some(entry), .. }) => {
+                        Err(ProposeError::Conflict { current: Some(entry), .. }) => {
                             seen = entry.revision;
                             number = std::str::from_utf8(&entry.value).unwrap().parse::<u64>().unwrap();
                         }
@@ -87,7 +87,10 @@ async fn an_etcd_that_is_away_costs_refusals_in_time_and_nothing_else() {
         .collect();
     for answer in away {
         let answer = answer.await.unwrap();
-        assert!(matches!(answer, Err(Refusal::Unavailable { .. } | Refusal::Uncertain { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(ProposeError::Unavailable { .. } | ProposeError::Uncertain { .. })),
+            "{answer:?}"
+        );
     }
     assert!(asked.elapsed() < PATIENCE, "{:?}", asked.elapsed());
     etcd.restart().await;
@@ -100,9 +103,9 @@ async fn a_writer_may_be_started_before_its_etcd() {
     let mut etcd = Etcd::start().await;
     etcd.stop();
     let store: Arc<dyn Store> = Arc::new(etcd.store("/damper/"));
-    let writer = Writer::spawn(store.clone(), Settings::default()).0;
+    let writer = Writer::spawn(store.clone(), WriterConfig::default()).0;
     let refused = writer.propose(put("a", "1", None)).await;
-    assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ProposeError::Unavailable { .. })), "{refused:?}");
     etcd.restart().await;
     store.create().await.unwrap();
     assert_eq!(writer.propose(put("a", "1", Some(0))).await.unwrap().revision, 1);
@@ -117,7 +120,7 @@ async fn a_request_repeated_after_silence_is_carried_out_once() {
     let request = Proposal { request_id: "id".to_owned(), request_digest: 1, ..put("a", "2", None) };
     etcd.freeze();
     let silent = writer.propose(request.clone()).await;
-    assert!(matches!(silent, Err(Refusal::Uncertain { .. })), "{silent:?}");
+    assert!(matches!(silent, Err(ProposeError::Uncertain { .. })), "{silent:?}");
     etcd.thaw();
     assert_eq!(writer.propose(request).await.unwrap().revision, 2);
     assert_eq!(store.changes(0, u64::MAX).await.unwrap().len(), 2);
@@ -133,7 +136,7 @@ async fn writer_makes_no_store_in_a_wiped_etcd() {
     let everything = etcd_client::DeleteOptions::new().with_prefix();
     etcd.client().await.delete("/damper/", Some(everything)).await.unwrap();
     let refused = writer.propose(put("b", "1", Some(0))).await;
-    assert!(matches!(refused, Err(Refusal::Unavailable { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(ProposeError::Unavailable { .. })), "{refused:?}");
     assert!(store.load().await.is_err(), "nothing was made");
     store.create().await.unwrap();
     assert_eq!(writer.propose(put("b", "1", Some(0))).await.unwrap().revision, 1);

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use damper_control_plane::{Auth, Server, Settings};
+use damper_control_plane::{Auth, Server, ServerConfig};
 use damper_proto::v1;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::tokens_client::TokensClient;
@@ -32,7 +32,7 @@ async fn soon<T>(event: impl Future<Output = T>) -> T {
 
 impl Replica {
     async fn start(store: &str, token_file: &Path) -> Self {
-        let mut settings = Settings::new(store.parse().unwrap());
+        let mut settings = ServerConfig::new(store.parse().unwrap());
         settings.listen.set_port(0);
         settings.auth = Auth::Tokens;
         settings.bootstrap_token_file = Some(token_file.to_owned());

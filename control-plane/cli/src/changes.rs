@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use clap::{Args, ValueEnum};
 use damper_proto::v1::{self, object, object_key};
 
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::filter::NameArgs;
 use crate::key;
 use crate::output::{Align, Table};
-use crate::sources::Item;
+use crate::sources::ManifestItem;
 
 /// Each option narrows the list.
 #[derive(Args, Debug)]
@@ -56,7 +56,7 @@ pub(crate) enum Kind {
 
 impl ChangesArgs {
     /// The wire's form.
-    pub(crate) fn filter(&self) -> Result<v1::ChangeFilter, Error> {
+    pub(crate) fn filter(&self) -> Result<v1::ChangeFilter, CliError> {
         let names = match key::pattern_of(&self.key)? {
             None => self.names.filter(),
             Some(key) => v1::RuleFilter {
@@ -153,10 +153,10 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
 }
 
 /// A version of a rule or guard.
-pub(crate) fn item(object: v1::Object) -> Option<Item> {
+pub(crate) fn item(object: v1::Object) -> Option<ManifestItem> {
     Some(match object.kind? {
-        object::Kind::Rule(rule) => Item::Rule(rule),
-        object::Kind::Guard(guard) => Item::Guard(guard),
+        object::Kind::Rule(rule) => ManifestItem::Rule(rule),
+        object::Kind::Guard(guard) => ManifestItem::Guard(guard),
         object::Kind::Kill(_) | object::Kind::Token(_) => return None,
     })
 }

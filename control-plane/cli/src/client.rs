@@ -18,7 +18,7 @@ use tonic::{Response, Status};
 
 pub(crate) use crate::connection::ServerArgs;
 use crate::connection::{self, Line};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::output::{message, printable};
 use crate::status::{self, Locate, Peer, as_is};
@@ -51,7 +51,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// Connects, or says why not within five seconds.
-    pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, Error> {
+    pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, CliError> {
         Self::connect_after(args, None, 0).await
     }
 
@@ -59,7 +59,7 @@ impl Client {
     /// has brought something. Says so on stderr.
     ///
     /// Gives the failure back once every server was tried in vain.
-    pub(crate) async fn next(&self, heard: bool, broken: Error) -> Result<Self, Error> {
+    pub(crate) async fn next(&self, heard: bool, broken: CliError) -> Result<Self, CliError> {
         let silent = if heard { 0 } else { self.silent + 1 };
         if silent >= connection::count(&self.args) {
             return Err(broken);
@@ -71,7 +71,7 @@ impl Client {
         Ok(next)
     }
 
-    async fn connect_after(args: &ServerArgs, lost: Option<&Peer>, silent: usize) -> Result<Self, Error> {
+    async fn connect_after(args: &ServerArgs, lost: Option<&Peer>, silent: usize) -> Result<Self, CliError> {
         let (peer, channel) = connection::connect(args, lost, &|name| std::env::var(name).ok()).await?;
         Ok(Self {
             peer,
@@ -88,13 +88,13 @@ impl Client {
     }
 
     /// The failure behind an answer.
-    pub(crate) fn failure(&self, status: &Status) -> Error {
+    pub(crate) fn failure(&self, status: &Status) -> CliError {
         status::failure(&self.peer, status, &as_is)
     }
 
     /// The failure behind the answer to something asked then, with fields in the words of whoever wrote them. Where the
     /// connection failed it is looked into.
-    pub(crate) async fn why(&self, status: &Status, asked_at: Instant, locate: Locate<'_>) -> Error {
+    pub(crate) async fn why(&self, status: &Status, asked_at: Instant, locate: Locate<'_>) -> CliError {
         match status.source() {
             Some(_) => status::unreachable(&[status::looked_into(&self.peer, status, asked_at).await]),
             None => status::failure(&self.peer, status, locate),
@@ -105,7 +105,7 @@ impl Client {
     pub(crate) async fn answer<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, CliError> {
         self.answer_in(call, &as_is).await
     }
 
@@ -114,26 +114,26 @@ impl Client {
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
         locate: Locate<'_>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, CliError> {
         let asked_at = Instant::now();
         match tokio::time::timeout(CALL_TIMEOUT, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.why(&status, asked_at, locate).await),
             Err(_) => {
                 let after = CALL_TIMEOUT.as_secs();
-                Err(Error::Unavailable(format!("{} did not answer within {after}s", self.peer.address)))
+                Err(CliError::Unavailable(format!("{} did not answer within {after}s", self.peer.address)))
             }
         }
     }
 
     /// The rule with this pattern.
-    pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, Error> {
+    pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, CliError> {
         let request = v1::GetRuleRequest { key: Some(key.clone()), min_revision: 0 };
         match self.answer(self.rules.clone().get_rule(request)).await {
-            Err(Error::Missing(problem)) => {
+            Err(CliError::Missing(problem)) => {
                 let near = self.rules_near(&key).await.into_iter().map(|near| format!("there is: {near}"));
                 let lines: Vec<_> = std::iter::once(problem).chain(near).collect();
-                Err(Error::Missing(lines.join("\n")))
+                Err(CliError::Missing(lines.join("\n")))
             }
             answer => answer,
         }
@@ -152,13 +152,13 @@ impl Client {
     }
 
     /// The guard with this pattern.
-    pub(crate) async fn guard(&self, key: v1::Pattern) -> Result<v1::Guard, Error> {
+    pub(crate) async fn guard(&self, key: v1::Pattern) -> Result<v1::Guard, CliError> {
         let request = v1::GetGuardRequest { key: Some(key), min_revision: 0 };
         self.answer(self.guards.clone().get_guard(request)).await
     }
 
     /// Every guard that passes the filter, of all pages.
-    pub(crate) async fn all_guards(&self, filter: &RuleFilter) -> Result<v1::ListGuardsResponse, Error> {
+    pub(crate) async fn all_guards(&self, filter: &RuleFilter) -> Result<v1::ListGuardsResponse, CliError> {
         let mut guards = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -178,7 +178,7 @@ impl Client {
     }
 
     /// Every rule that passes the filter, of all pages.
-    pub(crate) async fn all_rules(&self, filter: &RuleFilter) -> Result<v1::ListRulesResponse, Error> {
+    pub(crate) async fn all_rules(&self, filter: &RuleFilter) -> Result<v1::ListRulesResponse, CliError> {
         let mut rules = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -201,7 +201,7 @@ impl Client {
     pub(crate) async fn all_routes(
         &self,
         asked: &v1::ListRoutesRequest,
-    ) -> Result<v1::ListRoutesResponse, Error> {
+    ) -> Result<v1::ListRoutesResponse, CliError> {
         let mut routes = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -216,7 +216,7 @@ impl Client {
     }
 
     /// The endpoints of this callee, or of all if it is empty, of all pages.
-    pub(crate) async fn all_endpoints(&self, callee: &str) -> Result<v1::ListEndpointsResponse, Error> {
+    pub(crate) async fn all_endpoints(&self, callee: &str) -> Result<v1::ListEndpointsResponse, CliError> {
         let mut callees = Vec::new();
         let mut page_token = String::new();
         loop {
@@ -235,7 +235,7 @@ impl Client {
     pub(crate) async fn watch(
         &self,
         request: v1::WatchRequest,
-    ) -> Result<impl Stream<Item = Result<v1::WatchResponse, Error>> + use<>, Error> {
+    ) -> Result<impl Stream<Item = Result<v1::WatchResponse, CliError>> + use<>, CliError> {
         use futures_util::StreamExt as _;
         let stream = self.answer(self.fleet.clone().watch(request)).await?;
         let client = self.clone();

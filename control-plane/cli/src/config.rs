@@ -16,14 +16,14 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use damper_control_plane::{
-    AmplificationOutOfRange, HistoryRetention, MaxAmplification, REPLICAS, Settings, StoreUrl,
+    AmplificationOutOfRange, HistoryRetention, MaxAmplification, REPLICAS, ServerConfig, StoreUrl,
 };
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use self::access::{Access, AccessArgs};
-use self::doors::{DoorArgs, Doors};
-use crate::exit::Error;
+use self::doors::{DoorArgs, ListenerConfig};
+use crate::exit::CliError;
 
 const DEFAULT_STORE: &str = "sled:./damper-data";
 const DEFAULT_LOG_LEVEL: &str = "info";
@@ -140,13 +140,13 @@ struct File {
 /// What the command line, the environment and the file come to.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) server: Settings,
+    pub(crate) server: ServerConfig,
     pub(crate) log: Log,
     pub(crate) log_level: EnvFilter,
 }
 
 /// Puts the settings together; `env` answers with a variable's value.
-pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, Error> {
+pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, CliError> {
     let env = |name: &str| env(name).filter(|value| !value.is_empty());
     let path = args.config.or_else(|| env("DAMPER_CONFIG").map(PathBuf::from));
     let (mut file, name) = match &path {
@@ -155,7 +155,7 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     };
     let mut layers = Layers { env: &env, file: &name, faults: Vec::new() };
     let access = Access::pick(&mut layers, args.access, &mut file);
-    let doors = Doors::pick(&mut layers, args.doors, &mut file);
+    let doors = ListenerConfig::pick(&mut layers, args.doors, &mut file);
     let store = layers.pick("store", args.store, file.store);
     let listen = layers.pick::<Address>("listen", args.listen.map(Address), file.listen);
     let metrics =
@@ -183,12 +183,12 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     let log_level = layers.filter(level.as_deref().unwrap_or(DEFAULT_LOG_LEVEL));
     let etcd_password = layers.password(password);
     let store = store.or_else(|| layers.read("the default store", DEFAULT_STORE));
-    let mut server = store.map(Settings::new);
+    let mut server = store.map(ServerConfig::new);
     if let Some(server) = &mut server {
         limits::put_all(&mut layers, file.limits, server);
     }
     let (Some(mut server), Some(log_level), []) = (server, log_level, layers.faults.as_slice()) else {
-        return Err(Error::Config(layers.faults));
+        return Err(CliError::Config(layers.faults));
     };
     access.put(&mut server);
     doors.put(&mut server);
@@ -241,8 +241,8 @@ impl FromStr for Advertised {
 }
 
 impl File {
-    fn read(path: &Path) -> Result<Self, Error> {
-        let fault = |problem: &dyn Display| Error::Config(vec![format!("{}: {problem}", path.display())]);
+    fn read(path: &Path) -> Result<Self, CliError> {
+        let fault = |problem: &dyn Display| CliError::Config(vec![format!("{}: {problem}", path.display())]);
         let bytes = std::fs::read(path).map_err(|error| fault(&error))?;
         let text = String::from_utf8(bytes).map_err(|_| fault(&"is not UTF-8 text"))?;
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
@@ -345,7 +345,7 @@ fn read<T: FromStr>(text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    fn settle_with(args: ServeArgs, env: &[(&str, &str)], file: Option<&str>) -> Result<Config, Error> {
+    fn settle_with(args: ServeArgs, env: &[(&str, &str)], file: Option<&str>) -> Result<Config, CliError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("damper.yaml");
         let config = file.map(|text| {
@@ -366,7 +366,7 @@ mod tests {
         let file = Some("listen: 127.0.0.1:3\n");
         let env = [("DAMPER_LISTEN", "127.0.0.1:2")];
         let flag = || ServeArgs { listen: Some(listening_on("127.0.0.1:1")), ..ServeArgs::default() };
-        let listen = |config: Result<Config, Error>| config.unwrap().server.listen.to_string();
+        let listen = |config: Result<Config, CliError>| config.unwrap().server.listen.to_string();
         assert_eq!(listen(settle_with(flag(), &env, file)), "127.0.0.1:1");
         assert_eq!(listen(settle_with(ServeArgs::default(), &env, file)), "127.0.0.1:2");
         assert_eq!(listen(settle_with(ServeArgs::default(), &[("DAMPER_LISTEN", "")], file)), "127.0.0.1:3");

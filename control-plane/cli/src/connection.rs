@@ -18,7 +18,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::status::{self, Peer};
 
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
@@ -74,7 +74,7 @@ pub(crate) async fn connect(
     args: &ServerArgs,
     lost: Option<&Peer>,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(Peer, Line), Error> {
+) -> Result<(Peer, Line), CliError> {
     let (mut servers, access) = settle(args, env)?;
     if let Some(at) = lost.and_then(|lost| servers.iter().position(|uri| *uri == lost.uri)) {
         servers.rotate_left(at + 1);
@@ -83,14 +83,14 @@ pub(crate) async fn connect(
     for uri in servers {
         let address = uri.to_string().trim_end_matches('/').to_owned();
         let Opening { endpoint, token } =
-            access.open(&uri).map_err(|problem| Error::Config(vec![problem]))?;
+            access.open(&uri).map_err(|problem| CliError::Config(vec![problem]))?;
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(PING_AFTER)
             .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true)
             .user_agent(concat!("damper/", env!("CARGO_PKG_VERSION")))
-            .map_err(|error| Error::Defect(error.to_string()))?;
+            .map_err(|error| CliError::Defect(error.to_string()))?;
         let peer = Peer { address, access: access.clone(), uri };
         let begun = Instant::now();
         match endpoint.connect().await {
@@ -102,7 +102,7 @@ pub(crate) async fn connect(
 }
 
 /// The servers in their order, and what is shown to them; all faults at once.
-fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<Uri>, Access), Error> {
+fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<Uri>, Access), CliError> {
     let ServerArgs { server, ca_file, cert_file, key_file, server_name, token_file } = args.clone();
     let mut faults = Faults::none();
     let mut servers = Vec::new();
@@ -117,7 +117,7 @@ fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Ve
     let access = Access::resolve(said, Speaker::CommandLine, &servers, env, &mut faults);
     match faults.is_empty() {
         true => Ok((servers.into_iter().map(|(_, uri)| uri).collect(), access)),
-        false => Err(Error::Usage(lines(&faults))),
+        false => Err(CliError::Usage(lines(&faults))),
     }
 }
 
@@ -150,7 +150,7 @@ fn not_an_address(problem: &dyn Display) -> String {
 mod tests {
     use super::*;
 
-    fn settled(server: &str, env: &[(&str, &str)]) -> Result<(Vec<Uri>, Access), Error> {
+    fn settled(server: &str, env: &[(&str, &str)]) -> Result<(Vec<Uri>, Access), CliError> {
         let args = ServerArgs { server: Some(server.to_owned()), ..ServerArgs::default() };
         let find =
             |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

@@ -7,10 +7,10 @@ use damper_proto::manifest::{Differing, Settings};
 use damper_proto::v1;
 use serde::Serialize;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::output::{self, Format};
-use crate::sources::Item;
+use crate::sources::ManifestItem;
 
 const UNSET: &str = "unset";
 
@@ -27,22 +27,22 @@ pub(crate) struct Difference {
 }
 
 /// Shows the differences and ends the command: that there are any, and every failure, has its own status.
-pub(crate) fn show(format: Format, found: Result<Vec<Difference>, Error>) -> Result<(), Error> {
-    let of_diff = |error| Error::OfDiff(Box::new(error));
+pub(crate) fn show(format: Format, found: Result<Vec<Difference>, CliError>) -> Result<(), CliError> {
+    let of_diff = |error| CliError::OfDiff(Box::new(error));
     let differences = found.map_err(of_diff)?;
     let colours = output::colours();
     let text = || differences.iter().map(|difference| difference.text(colours)).collect();
     output::show(format, &differences, text).map_err(of_diff)?;
-    if differences.is_empty() { Ok(()) } else { Err(Error::Differs) }
+    if differences.is_empty() { Ok(()) } else { Err(CliError::Differs) }
 }
 
 impl Difference {
     /// What differs between two versions, where anything does; none is one that does not exist.
     pub(crate) fn between(
-        old: Option<&Item>,
-        new: Option<&Item>,
+        old: Option<&ManifestItem>,
+        new: Option<&ManifestItem>,
         origin: Option<String>,
-    ) -> Result<Option<Self>, Error> {
+    ) -> Result<Option<Self>, CliError> {
         // One that this version can not read, of a newer server, has no settings that it could name.
         let were = old.and_then(|item| settings(item).ok()).unwrap_or_default();
         let are = new.map(settings).transpose()?.unwrap_or_default();
@@ -55,8 +55,8 @@ impl Difference {
         let differs = !fields.is_empty() || old.is_some() != new.is_some();
         let Some(item) = new.or(old).filter(|_| differs) else { return Ok(None) };
         let kind = match item {
-            Item::Rule(_) => "rule",
-            Item::Guard(_) => "guard",
+            ManifestItem::Rule(_) => "rule",
+            ManifestItem::Guard(_) => "guard",
         };
         let key = item.key().cloned().unwrap_or_default();
         Ok(Some(Self { change, kind, key, origin, fields }))
@@ -86,14 +86,14 @@ impl Difference {
     }
 }
 
-fn settings(item: &Item) -> Result<Settings, Error> {
+fn settings(item: &ManifestItem) -> Result<Settings, CliError> {
     let settings = match item {
-        Item::Rule(rule) => Settings::of_rule(rule),
-        Item::Guard(guard) => Settings::of_guard(guard),
+        ManifestItem::Rule(rule) => Settings::of_rule(rule),
+        ManifestItem::Guard(guard) => Settings::of_guard(guard),
     };
     settings.map_err(|faults| {
         let key = key::words(item.key());
-        Error::Data(faults.iter().map(|fault| format!("{key}: {fault}")).collect())
+        CliError::Data(faults.iter().map(|fault| format!("{key}: {fault}")).collect())
     })
 }
 

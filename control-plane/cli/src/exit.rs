@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 /// How a command can fail.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Error {
+pub(crate) enum CliError {
     /// The command was called in a way that makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -65,7 +65,7 @@ pub(crate) enum Error {
     OfDiff(Box<Self>),
 }
 
-impl Error {
+impl CliError {
     /// One fault in the input.
     pub(crate) fn data(fault: impl Display) -> Self {
         Self::Data(vec![fault.to_string()])
@@ -124,21 +124,21 @@ mod tests {
     fn every_failure_has_its_sysexit() {
         let io = || io::Error::other("disk on fire");
         let table = [
-            (Error::Differs, 1),
-            (Error::Undelivered(String::new()), 1),
-            (Error::OfDiff(Box::new(Error::Missing(String::new()))), 2),
-            (Error::Usage(String::new()), 64),
-            (Error::data(""), 65),
-            (Error::Missing(String::new()), 66),
-            (Error::Unavailable(String::new()), 69),
-            (Error::Defect(String::new()), 70),
-            (Error::Demo(anyhow::anyhow!("")), 70),
-            (Error::Demo(Error::Unavailable(String::new()).into()), 69),
-            (Error::io("x")(io()), 74),
-            (Error::Conflict(String::new()), 75),
-            (Error::Denied(String::new()), 77),
-            (Error::Config(Vec::new()), 78),
-            (Error::Findings, 79),
+            (CliError::Differs, 1),
+            (CliError::Undelivered(String::new()), 1),
+            (CliError::OfDiff(Box::new(CliError::Missing(String::new()))), 2),
+            (CliError::Usage(String::new()), 64),
+            (CliError::data(""), 65),
+            (CliError::Missing(String::new()), 66),
+            (CliError::Unavailable(String::new()), 69),
+            (CliError::Defect(String::new()), 70),
+            (CliError::Demo(anyhow::anyhow!("")), 70),
+            (CliError::Demo(CliError::Unavailable(String::new()).into()), 69),
+            (CliError::io("x")(io()), 74),
+            (CliError::Conflict(String::new()), 75),
+            (CliError::Denied(String::new()), 77),
+            (CliError::Config(Vec::new()), 78),
+            (CliError::Findings, 79),
         ];
         for (error, code) in table {
             assert_eq!(error.code(), code, "{error:?}");
@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn closed_pipe_is_no_failure_even_within_diff() {
-        let closed = || Error::io("standard output")(io::ErrorKind::BrokenPipe.into());
+        let closed = || CliError::io("standard output")(io::ErrorKind::BrokenPipe.into());
         assert!(closed().is_closed_pipe());
-        assert!(Error::OfDiff(Box::new(closed())).is_closed_pipe());
-        assert!(!Error::io("x")(io::ErrorKind::NotFound.into()).is_closed_pipe());
+        assert!(CliError::OfDiff(Box::new(closed())).is_closed_pipe());
+        assert!(!CliError::io("x")(io::ErrorKind::NotFound.into()).is_closed_pipe());
     }
 }

@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use damper_proto::v1;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 
 /// Each option narrows the list; names are compared as they are written.
 #[derive(Args, Debug)]
@@ -70,9 +70,9 @@ pub(crate) struct WindowArgs {
 
 impl WindowArgs {
     /// The wire's form; none where the server's default is wanted.
-    pub(crate) fn wire(&self) -> Result<Option<prost_types::Duration>, Error> {
+    pub(crate) fn wire(&self) -> Result<Option<prost_types::Duration>, CliError> {
         let wire = self.window.map(prost_types::Duration::try_from).transpose();
-        wire.map_err(|_| Error::Usage("--window: is too long".to_owned()))
+        wire.map_err(|_| CliError::Usage("--window: is too long".to_owned()))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::output::printable;
 
 /// What of the findings is to be minded.
 #[derive(Args, Debug)]
-pub(crate) struct Minded {
+pub(crate) struct SeverityFilter {
     /// Findings from this severity on end the command with 79
     #[arg(long, value_name = "SEVERITY", default_value = "warning")]
     min_severity: Least,
@@ -30,15 +30,15 @@ enum Least {
     Danger,
 }
 
-impl Minded {
+impl SeverityFilter {
     /// Refuses codes that the command does not know.
-    pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::exit::Error> {
+    pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::exit::CliError> {
         let unknown: Vec<&str> =
             self.allowed.iter().map(String::as_str).filter(|code| !known.contains(code)).collect();
         if unknown.is_empty() {
             return Ok(());
         }
-        Err(crate::exit::Error::Usage(format!(
+        Err(crate::exit::CliError::Usage(format!(
             "--allow {}: is no code that this command finds; it finds {}",
             unknown.join(", "),
             known.join(", ")
@@ -61,7 +61,7 @@ impl Minded {
 }
 
 /// A finding and where it was found.
-pub(crate) struct Told<'a> {
+pub(crate) struct PrintedFindings<'a> {
     /// The file and line; "" = in no file.
     pub(crate) origin: &'a str,
     pub(crate) severity: Severity,
@@ -74,7 +74,7 @@ pub(crate) struct Told<'a> {
 
 /// The one form.
 pub(crate) fn in_words(
-    Told { origin, severity, code, subject, field, message, remedy }: &Told<'_>,
+    PrintedFindings { origin, severity, code, subject, field, message, remedy }: &PrintedFindings<'_>,
 ) -> String {
     let origin = if origin.is_empty() { String::new() } else { format!("{}: ", printable(origin)) };
     let about = [severity.name(), code, subject, field].map(printable);
@@ -86,7 +86,7 @@ pub(crate) fn in_words(
 /// A finding of the server.
 pub(crate) fn of_server(finding: &v1::Finding) -> String {
     let v1::Finding { code, subject, field, message, remedy, .. } = finding;
-    in_words(&Told {
+    in_words(&PrintedFindings {
         origin: "",
         severity: severity(finding.severity()),
         code,

@@ -7,7 +7,7 @@ use clap::Args;
 use damper_core::{Faults, Pattern, RouteKey};
 use damper_proto::v1;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 
 /// Names a rule or a guard by its pattern.
 #[derive(Args, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Key {
 
 impl Key {
     /// As the pattern of a rule.
-    pub(crate) fn pattern(&self) -> Result<v1::Pattern, Error> {
+    pub(crate) fn pattern(&self) -> Result<v1::Pattern, CliError> {
         Pattern::parse(&self.caller, &self.cluster, &self.callee, &self.method)
             .map(|pattern| (&pattern).into())
             .map_err(|faults| refused(&faults))
@@ -46,7 +46,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// The route as it is asked for.
-    pub(crate) fn key(&self) -> Result<v1::RouteKey, Error> {
+    pub(crate) fn key(&self) -> Result<v1::RouteKey, CliError> {
         RouteKey::new(&self.caller, &self.cluster, &self.callee, &self.method)
             .map(|route| (&route).into())
             .map_err(|faults| refused(&faults))
@@ -54,30 +54,30 @@ impl Route {
 }
 
 /// The four words where they can be left out, as one pattern.
-pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, Error> {
+pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, CliError> {
     match words {
         [] => Ok(None),
         [caller, cluster, callee, method] => {
             let [caller, cluster, callee, method] = [caller, cluster, callee, method].map(String::clone);
             Key { caller, cluster, callee, method }.pattern().map(Some)
         }
-        _ => Err(Error::Usage("a key is four words, CALLER CLUSTER CALLEE METHOD".to_owned())),
+        _ => Err(CliError::Usage("a key is four words, CALLER CLUSTER CALLEE METHOD".to_owned())),
     }
 }
 
 /// One exact route as one argument of four words.
-pub(crate) fn route_of(words: &str) -> Result<v1::RouteKey, Error> {
+pub(crate) fn route_of(words: &str) -> Result<v1::RouteKey, CliError> {
     let words: Vec<&str> = words.split_whitespace().collect();
     let [caller, cluster, callee, method] = words.as_slice() else {
         let problem = "a route is four words in quotes, 'CALLER CLUSTER CALLEE METHOD'";
-        return Err(Error::Usage(format!("--route: {problem}")));
+        return Err(CliError::Usage(format!("--route: {problem}")));
     };
     let [caller, cluster, callee, method] = [caller, cluster, callee, method].map(|word| (*word).to_owned());
     Route { caller, cluster, callee, method }.key()
 }
 
-fn refused(faults: &Faults) -> Error {
-    Error::Data(faults.iter().map(ToString::to_string).collect())
+fn refused(faults: &Faults) -> CliError {
+    CliError::Data(faults.iter().map(ToString::to_string).collect())
 }
 
 /// The four words of a pattern, in the order in which they are typed.

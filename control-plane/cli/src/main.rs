@@ -43,7 +43,7 @@ use crate::commands::{
     history, import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats,
     store, token, unkill, whoami,
 };
-use crate::exit::Error;
+use crate::exit::CliError;
 
 /// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
@@ -158,17 +158,17 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime.map_err(Error::io("the runtime")).and_then(|runtime| runtime.block_on(run(cli)));
+    let done = runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(run(cli)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
     }
 }
 
-async fn run(Cli { session, command }: Cli) -> Result<(), Error> {
+async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
     match command {
         Command::Serve(args) => serve::run(args).await,
-        Command::Demo(args) => demo::run(args).await.map_err(Error::Demo),
+        Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
         Command::Routes(args) => routes::run(&session, args).await,
         Command::Rules(command) => rules::run(&session, command).await,
         Command::Promote(args) => rules::promote(&session, args).await,

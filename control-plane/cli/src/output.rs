@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use damper_proto::manifest;
 use serde::Serialize;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,9 +25,9 @@ pub(crate) enum Format {
 }
 
 /// Writes data to stdout.
-pub(crate) fn data(text: &str) -> Result<(), Error> {
+pub(crate) fn data(text: &str) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Error::io("standard output"))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::io("standard output"))
 }
 
 /// Writes a message of the wire, or a table where that is wanted.
@@ -35,7 +35,7 @@ pub(crate) fn show(
     format: Format,
     message: &impl Serialize,
     table: impl FnOnce() -> String,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     match format {
         Format::Table => data(&table()),
         Format::Yaml => data(&manifest::yaml(message)),

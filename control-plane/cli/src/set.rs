@@ -7,8 +7,8 @@ use damper_proto::v1::apply_rules_request::Kind;
 use damper_proto::v1::{self, rule_change};
 
 use crate::client::Client;
-use crate::exit::Error;
-use crate::sources::{self, FileArgs, Item, Manifest};
+use crate::exit::CliError;
+use crate::sources::{self, FileArgs, Manifest, ManifestItem};
 
 /// Which manifests, in whose name.
 #[derive(Args, Debug)]
@@ -40,14 +40,14 @@ pub(crate) struct Set {
 
 impl SetArgs {
     /// Reads the manifests.
-    pub(crate) fn read(&self) -> Result<Set, Error> {
+    pub(crate) fn read(&self) -> Result<Set, CliError> {
         let manifests = sources::read_set(&self.files, self.allow_empty);
         let manifests = manifests.map_err(|error| match error {
-            Error::Data(mut faults) if self.prune && !self.allow_empty => {
+            CliError::Data(mut faults) if self.prune && !self.allow_empty => {
                 faults.push(
                     "a set without manifests removes everything of --owner: say --allow-empty".to_owned(),
                 );
-                Error::Data(faults)
+                CliError::Data(faults)
             }
             error => error,
         });
@@ -77,7 +77,7 @@ impl Set {
         &self,
         client: &Client,
         options: v1::WriteOptions,
-    ) -> Result<v1::ApplyRulesResponse, Error> {
+    ) -> Result<v1::ApplyRulesResponse, CliError> {
         let messages = [Kind::Header(options)].into_iter().chain(self.changes().map(Kind::Change));
         let requests: Vec<_> = messages.map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect();
         let locate = |field: &str| sources::locate(&self.manifests, field);
@@ -95,7 +95,7 @@ impl Set {
         &self,
         client: &Client,
         options: v1::WriteOptions,
-    ) -> Result<v1::WhatIfResponse, Error> {
+    ) -> Result<v1::WhatIfResponse, CliError> {
         let request = v1::WhatIfRequest { changes: self.changes().collect(), options: Some(options) };
         let locate = |field: &str| sources::locate(&self.manifests, field);
         client.answer_in(client.rules.clone().what_if(request), &locate).await
@@ -104,8 +104,8 @@ impl Set {
     fn changes(&self) -> impl Iterator<Item = v1::RuleChange> {
         self.manifests.iter().map(|Manifest { item, .. }| {
             let kind = match item.clone() {
-                Item::Rule(rule) => rule_change::Kind::Put(rule),
-                Item::Guard(guard) => rule_change::Kind::PutGuard(guard),
+                ManifestItem::Rule(rule) => rule_change::Kind::Put(rule),
+                ManifestItem::Guard(guard) => rule_change::Kind::PutGuard(guard),
             };
             let expected_revision = expected(item.revision(), self.overwrite);
             v1::RuleChange { kind: Some(kind), expected_revision }

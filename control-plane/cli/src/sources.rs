@@ -16,7 +16,7 @@ use damper_proto::manifest::{self, Document, FieldLines, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::status::as_is;
 
@@ -39,18 +39,18 @@ pub(crate) struct FileArgs {
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) origin: Origin,
-    pub(crate) item: Item,
+    pub(crate) item: ManifestItem,
 }
 
 /// What a manifest says.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are rules, the larger")]
-pub(crate) enum Item {
+pub(crate) enum ManifestItem {
     Rule(v1::Rule),
     Guard(v1::Guard),
 }
 
-impl Item {
+impl ManifestItem {
     /// The rule, where it is one.
     pub(crate) fn rule(&self) -> Option<&v1::Rule> {
         if let Self::Rule(rule) = self { Some(rule) } else { None }
@@ -143,30 +143,30 @@ impl fmt::Display for Origin {
 pub(crate) fn only<'a, T>(
     manifests: &'a [Manifest],
     noun: &str,
-    of: impl Fn(&'a Item) -> Option<&'a T>,
-) -> Result<&'a T, Error> {
+    of: impl Fn(&'a ManifestItem) -> Option<&'a T>,
+) -> Result<&'a T, CliError> {
     let [Manifest { origin, item }] = manifests else {
         let several = manifests.len();
-        return Err(Error::data(format_args!(
+        return Err(CliError::data(format_args!(
             "one {noun} is put at a time, there are {several}; use damper apply"
         )));
     };
     let kind = item.kind();
-    of(item).ok_or_else(|| Error::data(format_args!("{origin}: is a {kind}; use damper {kind}s put")))
+    of(item).ok_or_else(|| CliError::data(format_args!("{origin}: is a {kind}; use damper {kind}s put")))
 }
 
 /// Reads all manifests, in the order given and a folder's in the order of its names. There must be some in each.
-pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, Error> {
+pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, CliError> {
     read_set(args, false)
 }
 
 /// The same, where there may be none.
-pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manifest>, Error> {
+pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manifest>, CliError> {
     read_all(args, may_be_empty, &mut |_| {})
 }
 
 /// All manifests, and where the fields of each stand.
-pub(crate) fn read_with_lines(args: &FileArgs) -> Result<(Vec<Manifest>, Vec<FieldLines>), Error> {
+pub(crate) fn read_with_lines(args: &FileArgs) -> Result<(Vec<Manifest>, Vec<FieldLines>), CliError> {
     let mut lines = Vec::new();
     let manifests = read_all(args, false, &mut |bytes| lines.extend(manifest::field_lines(bytes)))?;
     Ok((manifests, lines))
@@ -177,7 +177,7 @@ fn read_all(
     args: &FileArgs,
     may_be_empty: bool,
     seen: &mut dyn FnMut(&[u8]),
-) -> Result<Vec<Manifest>, Error> {
+) -> Result<Vec<Manifest>, CliError> {
     let is_left_out = |bytes: &[u8]| may_be_empty && documents(bytes) == 0;
     let mut manifests = Vec::new();
     let mut faults = Vec::new();
@@ -185,7 +185,7 @@ fn read_all(
     for path in &args.files {
         if path.as_os_str() == "-" {
             let mut bytes = Vec::new();
-            io::stdin().read_to_end(&mut bytes).map_err(Error::io("standard input"))?;
+            io::stdin().read_to_end(&mut bytes).map_err(CliError::io("standard input"))?;
             count("standard input", &bytes, &mut counted)?;
             if is_left_out(&bytes) {
                 continue;
@@ -196,7 +196,10 @@ fn read_all(
         }
         let files = files_at(path)?;
         if files.is_empty() && !may_be_empty {
-            return Err(Error::data(format_args!("{}: has no *.yaml, *.yml or *.json file", path.display())));
+            return Err(CliError::data(format_args!(
+                "{}: has no *.yaml, *.yml or *.json file",
+                path.display()
+            )));
         }
         for file in files {
             let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
@@ -210,11 +213,11 @@ fn read_all(
         }
     }
     faults.extend(repetitions(&manifests));
-    if faults.is_empty() { Ok(manifests) } else { Err(Error::Data(faults)) }
+    if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
 }
 
 /// The file, or the manifests of a folder and those below it.
-fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
+fn files_at(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -225,11 +228,11 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// Takes up a folder's manifests. What begins with a dot is left out: it is kept by tools, not written by people.
-fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Error> {
+fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CliError> {
     let failed = |error| unreadable(folder, error);
     if depth > MAX_DEPTH {
         let folder = folder.display();
-        return Err(Error::data(format_args!("{folder}: is more than {MAX_DEPTH} folders deep")));
+        return Err(CliError::data(format_args!("{folder}: is more than {MAX_DEPTH} folders deep")));
     }
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -248,16 +251,16 @@ fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<
 }
 
 /// What became of a file that could not be read.
-pub(crate) fn unreadable(path: &Path, error: io::Error) -> Error {
+pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
     match error.kind() {
-        io::ErrorKind::NotFound => Error::Missing(format!("{}: no such file or folder", path.display())),
-        _ => Error::io(path.display())(error),
+        io::ErrorKind::NotFound => CliError::Missing(format!("{}: no such file or folder", path.display())),
+        _ => CliError::io(path.display())(error),
     }
 }
 
 /// Adds a file's documents to those counted before it, and refuses what no server would take before minutes
 /// go into reading it.
-fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), Error> {
+fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> {
     let before = *counted;
     *counted += documents(bytes);
     let limit = MAX_RULES + MAX_GUARDS;
@@ -265,7 +268,7 @@ fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), Error> {
         return Ok(());
     }
     let together = if before == 0 { "" } else { ", together with what was read before it" };
-    Err(Error::data(format_args!(
+    Err(CliError::data(format_args!(
         "{file}: has {counted} documents{together}; at most {limit} rules and guards are allowed"
     )))
 }
@@ -323,8 +326,8 @@ fn take(file: &str, bytes: &[u8], manifests: &mut Vec<Manifest>, faults: &mut Ve
 fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option<Manifest> {
     let origin = Origin { file: file.to_owned(), line: Some(line), document: Some(number) };
     let item = match manifest {
-        manifest::Manifest::Rule(rule) => Item::Rule(rule),
-        manifest::Manifest::Guard(guard) => Item::Guard(guard),
+        manifest::Manifest::Rule(rule) => ManifestItem::Rule(rule),
+        manifest::Manifest::Guard(guard) => ManifestItem::Guard(guard),
         // Parsing refuses the kinds that it does not know; there are no others.
         _ => return None,
     };
@@ -391,7 +394,7 @@ mod tests {
     const RULE: &str = "kind: Rule\nkey: { caller_service: a, caller_cluster: '*', callee_service: b, \
                         callee_method: p.S/M }\npolicy: { mode: observe }\n";
 
-    fn read_files(files: &[&Path]) -> Result<Vec<Manifest>, Error> {
+    fn read_files(files: &[&Path]) -> Result<Vec<Manifest>, CliError> {
         read(&FileArgs { files: files.iter().map(|file| file.to_path_buf()).collect() })
     }
 
@@ -512,7 +515,8 @@ mod tests {
     #[test]
     fn fields_of_a_request_are_those_of_the_manifest() {
         let origin = |n| Origin { file: "f.yaml".into(), line: Some(n), document: Some(2) };
-        let manifests = [1, 9].map(|n| Manifest { origin: origin(n), item: Item::Rule(v1::Rule::default()) });
+        let manifests =
+            [1, 9].map(|n| Manifest { origin: origin(n), item: ManifestItem::Rule(v1::Rule::default()) });
         let table = [
             ("changes[1].put.policy.mode", "f.yaml:9 (document 2): policy.mode"),
             ("changes[1].expected_revision", "f.yaml:9 (document 2): expected_revision"),

@@ -17,11 +17,11 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::output::printable;
 use crate::probe;
-use crate::sources::Item;
+use crate::sources::ManifestItem;
 
 /// Turns the path of a field in a request into the words of whoever wrote it.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
@@ -56,31 +56,33 @@ pub(crate) struct Fault {
 }
 
 /// The failure behind an answer of the server.
-pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> Error {
+pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> CliError {
     if status.source().is_some() {
         return unreachable(&[not_connected(peer, status)]);
     }
     let address = &peer.address;
     let message = words(status);
     match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => Error::Data(faults(status, locate)),
+        Code::InvalidArgument | Code::OutOfRange => CliError::Data(faults(status, locate)),
         Code::ResourceExhausted if status.get_details_retry_info().is_none() => {
-            Error::Data(faults(status, locate))
+            CliError::Data(faults(status, locate))
         }
-        Code::ResourceExhausted => Error::Unavailable(format!("{address} is at a limit: {message}")),
-        Code::NotFound => Error::Missing(message),
-        Code::Aborted | Code::AlreadyExists | Code::FailedPrecondition => Error::Conflict(conflict(status)),
-        Code::PermissionDenied | Code::Unauthenticated => Error::Denied(denied(peer, status)),
-        Code::Unavailable => Error::Unavailable(format!("{address} can not do this now: {message}")),
+        Code::ResourceExhausted => CliError::Unavailable(format!("{address} is at a limit: {message}")),
+        Code::NotFound => CliError::Missing(message),
+        Code::Aborted | Code::AlreadyExists | Code::FailedPrecondition => {
+            CliError::Conflict(conflict(status))
+        }
+        Code::PermissionDenied | Code::Unauthenticated => CliError::Denied(denied(peer, status)),
+        Code::Unavailable => CliError::Unavailable(format!("{address} can not do this now: {message}")),
         Code::DeadlineExceeded | Code::Cancelled => {
-            Error::Unavailable(format!("{address} did not finish in time: {message}"))
+            CliError::Unavailable(format!("{address} did not finish in time: {message}"))
         }
-        Code::Unimplemented => Error::Unavailable(format!(
+        Code::Unimplemented => CliError::Unavailable(format!(
             "{address} does not offer this: it is no control plane of Damper, or an older one; is the address right \
              (--server, DAMPER_SERVER)? ({message})"
         )),
         Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => {
-            Error::Defect(format!("{address} failed: {} ({message})", status.code()))
+            CliError::Defect(format!("{address} failed: {} ({message})", status.code()))
         }
     }
 }
@@ -120,7 +122,7 @@ fn with_flags(text: &str) -> String {
 }
 
 /// No server can be reached; a line for each, and what to look for where that is not clear.
-pub(crate) fn unreachable(faults: &[Fault]) -> Error {
+pub(crate) fn unreachable(faults: &[Fault]) -> CliError {
     let hint = "is this its address (--server, DAMPER_SERVER), and does `damper serve` run there? Services go on \
                 with the rules they have; DAMPER_MODE=off stops retries without it";
     let last_unclear = faults.iter().rposition(|fault| !fault.is_known);
@@ -128,7 +130,7 @@ pub(crate) fn unreachable(faults: &[Fault]) -> Error {
         true => format!("{}; {hint}", fault.text),
         false => fault.text.clone(),
     };
-    Error::Unavailable(faults.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
+    CliError::Unavailable(faults.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// The server does not let us: what it says, and what to do about it.
@@ -236,7 +238,7 @@ fn current(status: &Status) -> Option<(String, u64, String)> {
     let packed = |name: &str| details.iter().find(|any| any.type_url.ends_with(name));
     if let Some(packed) = packed("/damper.v1.Rule") {
         let rule = v1::Rule::decode(packed.value.as_slice()).ok()?;
-        return Some((Item::Rule(rule.clone()).words(), rule.revision, rule.updated_by));
+        return Some((ManifestItem::Rule(rule.clone()).words(), rule.revision, rule.updated_by));
     }
     if let Some(packed) = packed("/damper.v1.KillSwitch") {
         let kill = v1::KillSwitch::decode(packed.value.as_slice()).ok()?;
@@ -244,7 +246,7 @@ fn current(status: &Status) -> Option<(String, u64, String)> {
         return Some((words, kill.revision, kill.updated_by));
     }
     let guard = v1::Guard::decode(packed("/damper.v1.Guard")?.value.as_slice()).ok()?;
-    Some((Item::Guard(guard.clone()).words(), guard.revision, guard.updated_by))
+    Some((ManifestItem::Guard(guard.clone()).words(), guard.revision, guard.updated_by))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use damper_proto::v1::{self, laggard::Reason};
 
 use crate::client::Client;
 use crate::commands::replicas::warn_of;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, printable};
 
 /// The start of a line, with nothing in it.
@@ -34,7 +34,7 @@ pub(crate) struct WaitArgs {
 
 impl WaitArgs {
     /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
-    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), Error> {
+    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), CliError> {
         let Some(share) = self.wait else { return Ok(()) };
         let Some(revision) = revision else {
             message("nothing was written, so there is nothing to wait for");
@@ -44,7 +44,7 @@ impl WaitArgs {
             Ok(last) => last,
             Err(error) => {
                 let written = format!("revision {revision} is written, but its delivery is unknown");
-                return Err(Error::Undelivered(format!("{written}: {error}")));
+                return Err(CliError::Undelivered(format!("{written}: {error}")));
             }
         };
         warn_of(&last.missing_replicas);
@@ -57,7 +57,7 @@ impl WaitArgs {
     }
 
     /// The last message, from whichever server is there to say it.
-    async fn watch(&self, client: &Client, revision: u64, share: f64) -> Result<v1::Convergence, Error> {
+    async fn watch(&self, client: &Client, revision: u64, share: f64) -> Result<v1::Convergence, CliError> {
         let begun = Instant::now();
         let mut current = client.clone();
         loop {
@@ -69,7 +69,7 @@ impl WaitArgs {
             };
             let mut heard = false;
             match self.follow(&current, request, client.connected_at, &mut heard).await {
-                Err(broken @ Error::Unavailable(_)) => current = current.next(heard, broken).await?,
+                Err(broken @ CliError::Unavailable(_)) => current = current.next(heard, broken).await?,
                 ended => return ended,
             }
         }
@@ -82,14 +82,14 @@ impl WaitArgs {
         request: v1::WatchConvergenceRequest,
         since: Instant,
         heard: &mut bool,
-    ) -> Result<v1::Convergence, Error> {
+    ) -> Result<v1::Convergence, CliError> {
         let mut stream = client.answer(client.fleet.clone().watch_convergence(request)).await?;
         let live = io::stderr().is_terminal();
         loop {
             // The server ends the stream in time; should it die, its pings are missed.
             let next = stream.message().await.map_err(|status| client.failure(&status))?;
             let Some(state) = next else {
-                return Err(Error::Unavailable("the server has ended the stream".to_owned()));
+                return Err(CliError::Unavailable("the server has ended the stream".to_owned()));
             };
             *heard = true;
             if live {
@@ -107,10 +107,10 @@ impl WaitArgs {
 }
 
 /// Says how it ended; those who do not have it are named where they are too many.
-fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Error> {
+fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), CliError> {
     let revision = last.revision;
     if last.affected == 0 && last.done {
-        return Err(Error::Undelivered(format!(
+        return Err(CliError::Undelivered(format!(
             "revision {revision} is written, but affects no connected client: it was delivered to nobody"
         )));
     }
@@ -128,7 +128,7 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Err
         message(format_args!("  and {} more", all - named));
     }
     let share = percent(share);
-    Err(Error::Undelivered(match last.hopeless {
+    Err(CliError::Undelivered(match last.hopeless {
         true => format!(
             "revision {revision} is written, but cannot be delivered to {share} of the affected clients: too many refuse it or lack a feature"
         ),

@@ -5,7 +5,7 @@ use damper_proto::v1::{self, prediction::Callee};
 
 use crate::Session;
 use crate::amplified;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{many, rate, rules_and_guards, share, time};
 use crate::key;
 use crate::output::{Align, Table, message, printable, show};
@@ -17,7 +17,7 @@ const ALL: &str = "(all)";
 const P99: usize = 6;
 
 /// Shows a prediction.
-pub(crate) fn report(session: &Session, response: &v1::WhatIfResponse) -> Result<(), Error> {
+pub(crate) fn report(session: &Session, response: &v1::WhatIfResponse) -> Result<(), CliError> {
     show(session.format, response, || {
         // Without a route only what is said beside the table is left.
         if response.routes.is_empty() { String::new() } else { table(response).to_string() }

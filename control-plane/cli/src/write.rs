@@ -5,7 +5,7 @@ use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::v1;
 
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::findings;
 use crate::output::{message, printable};
 use crate::wait::WaitArgs;
@@ -49,7 +49,7 @@ impl WriteArgs {
     }
 
     /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
-    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), Error> {
+    pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), CliError> {
         if self.dry_run { Ok(()) } else { self.wait.delivered(client, revision).await }
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use damper_core::{Code, Ending, Fate, SendKind, Time};
+use damper_core::{AttemptKind, Code, Ending, Fate, Time};
 
 use crate::plan::Plan;
 use crate::trace::Trace;
@@ -167,15 +167,15 @@ impl Ledger {
         self.hops[hop].calls += 1;
     }
 
-    pub(crate) fn attempt(&mut self, hop: usize, kind: SendKind, now: Time) {
+    pub(crate) fn attempt(&mut self, hop: usize, kind: AttemptKind, now: Time) {
         let phase = self.phase(now);
         let count = &mut self.hops[hop];
         count.attempts[phase] += 1;
         match kind {
-            SendKind::First => {}
-            SendKind::Retry => count.retries += 1,
-            SendKind::Hedge => count.hedges += 1,
-            SendKind::Resend => count.resends += 1,
+            AttemptKind::First => {}
+            AttemptKind::Retry => count.retries += 1,
+            AttemptKind::Hedge => count.hedges += 1,
+            AttemptKind::Resend => count.resends += 1,
         }
         if let Some(second) = self.second(now) {
             second.attempts[hop] += 1;

@@ -8,7 +8,9 @@
 
 use std::time::Duration;
 
-use damper_core::{Answer, Code, Ending, Fate, Finish, Send, SendKind, Step, Time, Verdict, deadline};
+use damper_core::{
+    Answer, AttemptKind, Code, Ending, Fate, Finish, SendAttempt, Step, Time, Verdict, deadline,
+};
 
 use self::cap::Cap;
 use crate::random::Random;
@@ -88,14 +90,14 @@ impl PeerCall {
         }
     }
 
-    fn send(&mut self, route: &PeerRoute, now: Time) -> Send {
+    fn send(&mut self, route: &PeerRoute, now: Time) -> SendAttempt {
         self.attempts += 1;
         self.next = Next::Nothing;
         self.in_flight = true;
         self.limit = route.peer.per_attempt_timeout.map(|timeout| now + timeout);
         let limit = deadline::earliest([self.limit, self.deadline]);
-        let kind = if self.attempts == 1 { SendKind::First } else { SendKind::Retry };
-        Send { attempt: self.attempts, kind, limit: limit.map(|limit| limit.since(now)), flag: None }
+        let kind = if self.attempts == 1 { AttemptKind::First } else { AttemptKind::Retry };
+        SendAttempt { attempt: self.attempts, kind, limit: limit.map(|limit| limit.since(now)), flag: None }
     }
 
     pub(crate) fn attempt_ended(

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_control_plane::{Pem, ServeError, Server, Settings, StoreUrl, Tls};
+use damper_control_plane::{Pem, ServeError, Server, ServerConfig, StoreUrl, TlsConfig};
 use hyper_util::rt::TokioIo;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -39,21 +39,21 @@ pub(crate) struct Running {
     _in_the_house: Option<RwLockReadGuard<'static, ()>>,
 }
 
-pub(crate) fn with_pair(pair: &Pair) -> Tls {
-    Tls::new(Pem::Text(pair.certificate.clone()), Pem::Text(pair.key.clone()))
+pub(crate) fn with_pair(pair: &Pair) -> TlsConfig {
+    TlsConfig::new(Pem::Text(pair.certificate.clone()), Pem::Text(pair.key.clone()))
 }
 
 /// Starts a server beside those of other tests; one at a time in each test.
-pub(crate) async fn start(adjust: impl FnOnce(&mut Settings)) -> Running {
+pub(crate) async fn start(adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     let house = HOUSE.read().await;
     Running { _in_the_house: Some(house), ..start_alone(adjust).await }
 }
 
 /// The same for who has the house alone.
-pub(crate) async fn start_alone(adjust: impl FnOnce(&mut Settings)) -> Running {
+pub(crate) async fn start_alone(adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     let folder = TempDir::new().unwrap();
     let store: StoreUrl = format!("sled:{}", folder.path().join("store").display()).parse().unwrap();
-    let mut settings = Settings::new(store);
+    let mut settings = ServerConfig::new(store);
     settings.listen.set_port(0);
     settings.metrics_listen = Some(settings.listen);
     settings.metrics_plaintext = true;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use damper_control_plane::{Auth, Limits, Rate, Settings};
+use damper_control_plane::{Auth, Limits, Rate, ServerConfig};
 use damper_proto::v1;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::kills_client::KillsClient;
@@ -22,7 +22,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 const HALF_HEADERS: &[u8] = b"\0\0\x40\x01\x04\0\0\0\x01";
 const SHORT: Duration = Duration::from_millis(400);
 
-fn impatient(settings: &mut Settings) {
+fn impatient(settings: &mut ServerConfig) {
     settings.limits = Limits {
         first_byte_within: SHORT,
         handshake_within: SHORT,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use damper_control_plane::{Pem, Tls};
+use damper_control_plane::{Pem, TlsConfig};
 use damper_proto::v1;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::{WatchRequest, WatchResponse};
@@ -55,8 +55,8 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_open_streams_go_o
     swap(folder.path(), "first", &ours.server("localhost"));
     let now = folder.path().join("now");
     let server = start(|settings| {
-        let tls = Tls::new(Pem::File(now.join("tls.crt")), Pem::File(now.join("tls.key")));
-        settings.tls = Some(Tls { look_again_after: Duration::from_millis(50), ..tls });
+        let tls = TlsConfig::new(Pem::File(now.join("tls.crt")), Pem::File(now.join("tls.key")));
+        settings.tls = Some(TlsConfig { look_again_after: Duration::from_millis(50), ..tls });
         settings.watched_report_interval = Duration::from_millis(200);
     })
     .await;
@@ -93,7 +93,7 @@ async fn streams_end_with_the_authority_of_their_certificate() {
     let trusted = folder.path().join("ca.pem");
     std::fs::write(&trusted, [&*ours.pem, &theirs.pem].concat()).unwrap();
     let server = start(|settings| {
-        settings.tls = Some(Tls {
+        settings.tls = Some(TlsConfig {
             client_ca: Some(Pem::File(trusted.clone())),
             look_again_after: Duration::from_millis(50),
             ..with_pair(&ours.server("localhost"))

@@ -1,6 +1,6 @@
 //! Who is refused at the door, how, and that everybody else is served.
 
-use damper_control_plane::{ClientCertificates, Pem, Server, Settings, StartError, StoreUrl, Tls};
+use damper_control_plane::{ClientCertificates, Pem, Server, ServerConfig, StartError, StoreUrl, TlsConfig};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic_health::pb::HealthCheckRequest;
@@ -19,7 +19,7 @@ fn failures(reason: &str) -> String {
 async fn a_client_without_a_good_certificate_is_refused_with_the_alert_that_says_why() {
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let server = start(|settings| {
-        settings.tls = Some(Tls {
+        settings.tls = Some(TlsConfig {
             client_ca: Some(Pem::Text(ours.pem.clone())),
             client_certificates: ClientCertificates::Required,
             ..with_pair(&ours.server("localhost"))
@@ -118,24 +118,24 @@ async fn the_metrics_port_shows_the_certificate_unless_it_shall_be_plain() {
 async fn what_of_tls_can_not_be_used_is_told_at_once_and_without_the_key() {
     let folder = tempfile::TempDir::new().unwrap();
     let store: StoreUrl = format!("sled:{}", folder.path().display()).parse().unwrap();
-    let mut settings = Settings::new(store);
+    let mut settings = ServerConfig::new(store);
     settings.listen.set_port(0);
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let (one, other) = (ours.server("a"), theirs.server("a"));
-    let mut told = async |tls: Tls| {
+    let mut told = async |tls: TlsConfig| {
         settings.tls = Some(tls);
         match Server::bind(settings.clone()).await {
             Err(StartError::Tls(faults)) => faults,
             other => panic!("{other:?}"),
         }
     };
-    let faults = told(Tls::new(Pem::File("/no/cert".into()), Pem::File("/no/key".into()))).await;
+    let faults = told(TlsConfig::new(Pem::File("/no/cert".into()), Pem::File("/no/key".into()))).await;
     assert!(faults[0].starts_with("tls_cert: /no/cert: "), "{faults:?}");
     assert!(faults[1].starts_with("tls_key: /no/key: "), "{faults:?}");
-    let faults = told(Tls::new(Pem::Text(one.key.clone()), Pem::Text("nonsense".to_owned()))).await;
+    let faults = told(TlsConfig::new(Pem::Text(one.key.clone()), Pem::Text("nonsense".to_owned()))).await;
     assert!(faults[0].starts_with("DAMPER_TLS_CERT_PEM: has no certificate"), "{faults:?}");
     assert!(faults[1].starts_with("DAMPER_TLS_KEY_PEM: has no private key"), "{faults:?}");
-    let faults = told(Tls::new(Pem::Text(one.certificate.clone()), Pem::Text(other.key))).await;
+    let faults = told(TlsConfig::new(Pem::Text(one.certificate.clone()), Pem::Text(other.key))).await;
     assert!(faults[0].contains("is not the key of the certificate"), "{faults:?}");
     assert!(!faults.concat().contains(one.key.lines().nth(1).unwrap()));
 }
@@ -144,7 +144,7 @@ async fn what_of_tls_can_not_be_used_is_told_at_once_and_without_the_key() {
 async fn a_certificate_that_is_over_is_no_good_setting_and_yet_served_with() {
     let ours = Authority::new("ours");
     let over = with_pair(&ours.expired("localhost"));
-    let mut settings = Settings::new("sled:x".parse().unwrap());
+    let mut settings = ServerConfig::new("sled:x".parse().unwrap());
     settings.tls = Some(over.clone());
     let problem = Server::check(&settings).unwrap_err().to_string();
     assert!(

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use damper_control_plane::{ServeError, Server, Settings, StoreUrl};
+use damper_control_plane::{ServeError, Server, ServerConfig, StoreUrl};
 use damper_proto::v1::distribution_client::DistributionClient;
 use damper_proto::v1::fleet_client::FleetClient;
 use damper_proto::v1::guards_client::GuardsClient;
@@ -38,19 +38,19 @@ pub(crate) async fn start() -> Running {
     start_with(|_| {}).await
 }
 
-pub(crate) async fn start_with(adjust: impl FnOnce(&mut Settings)) -> Running {
+pub(crate) async fn start_with(adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     start_in(TempDir::new().unwrap(), adjust).await
 }
 
-pub(crate) fn settings_in(folder: &TempDir) -> Settings {
+pub(crate) fn settings_in(folder: &TempDir) -> ServerConfig {
     let store: StoreUrl = format!("sled:{}", folder.path().join("store").display()).parse().unwrap();
-    let mut settings = Settings::new(store);
+    let mut settings = ServerConfig::new(store);
     settings.listen.set_port(0);
     settings.metrics_listen = Some(settings.listen);
     settings
 }
 
-pub(crate) async fn start_in(folder: TempDir, adjust: impl FnOnce(&mut Settings)) -> Running {
+pub(crate) async fn start_in(folder: TempDir, adjust: impl FnOnce(&mut ServerConfig)) -> Running {
     let mut settings = settings_in(&folder);
     adjust(&mut settings);
     let server = Server::bind(settings).await.unwrap();

@@ -38,7 +38,7 @@ async fn proposed(server: &Running, key: v1::Pattern) -> (v1::Rule, String) {
     let response = soon(server.rules().propose_rule(request)).await.unwrap().into_inner();
     let rule = response.rule.unwrap();
     let parsed = convert::rule(&rule).unwrap();
-    let found = damper_core::lint::findings(&parsed, &damper_core::lint::Context::default());
+    let found = damper_core::lint::findings(&parsed, &damper_core::lint::LintContext::default());
     assert!(found.iter().all(|finding| finding.severity == damper_core::lint::Severity::Hint), "{found:?}");
     (rule, response.reasons.join("\n"))
 }

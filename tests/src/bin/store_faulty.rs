@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use damper_control_plane::store::Store;
 use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::writer::{Proposal, ProposedEdit, Settings, Writer};
+use damper_control_plane::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let folder = std::env::args_os().nth(1).ok_or_else(|| anyhow::anyhow!("store_faulty FOLDER"))?;
     let store: Arc<dyn Store> = Arc::new(SledStore::open(PathBuf::from(folder)).await?);
-    let (writer, _task) = Writer::spawn(store.clone(), Settings::default());
+    let (writer, _task) = Writer::spawn(store.clone(), WriterConfig::default());
     let mut was_written = None;
     let mut revision = 0;
     for number in 0_u64.. {

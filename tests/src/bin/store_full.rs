@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use damper_control_plane::store::Store;
 use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::writer::{Committed, Proposal, ProposedEdit, Refusal, Settings, Writer};
+use damper_control_plane::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
 
 /// How large a rule is, the largest there may be.
 const RULE_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
     let folder =
         PathBuf::from(std::env::args_os().nth(1).ok_or_else(|| anyhow::anyhow!("store_full FOLDER"))?);
     let store: Arc<dyn Store> = Arc::new(SledStore::open(folder).await?);
-    let (writer, _task) = Writer::spawn(store.clone(), Settings::default());
+    let (writer, _task) = Writer::spawn(store.clone(), WriterConfig::default());
     let mut written = 0;
     let refusal = loop {
         match put(&writer, "rules/a", fastrand::u64(..)).await {
@@ -49,13 +49,13 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// Puts a rule whose bytes cannot be made fewer.
-async fn put(writer: &Writer, key: &str, seed: u64) -> Result<Committed, Refusal> {
+async fn put(writer: &Writer, key: &str, seed: u64) -> Result<Committed, ProposeError> {
     let mut random = fastrand::Rng::with_seed(seed);
     let value: Vec<u8> = (0..RULE_BYTES).map(|_| random.u8(..)).collect();
     write(writer, key, Some(value)).await
 }
 
-async fn write(writer: &Writer, key: &str, value: Option<Vec<u8>>) -> Result<Committed, Refusal> {
+async fn write(writer: &Writer, key: &str, value: Option<Vec<u8>>) -> Result<Committed, ProposeError> {
     let edits = vec![ProposedEdit { key: key.to_owned(), value: value.map(Into::into), expected: None }];
     let proposal = Proposal {
         author: "filler".to_owned(),

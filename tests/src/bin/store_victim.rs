@@ -7,8 +7,8 @@
 use std::io::Write;
 use std::time::SystemTime;
 
-use damper_control_plane::store::{Location, key};
-use damper_control_plane::writer::{Proposal, ProposedEdit, Settings, Writer};
+use damper_control_plane::store::{StoreUrl, key};
+use damper_control_plane::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
 
 /// How many proposals are on their way at the same time.
 const TASKS: usize = 4;
@@ -19,9 +19,9 @@ async fn main() -> anyhow::Result<()> {
     let (Some(location), Some(round)) = (arguments.next(), arguments.next()) else {
         anyhow::bail!("usage: store_victim LOCATION ROUND");
     };
-    let store = location.parse::<Location>()?.open().await?;
+    let store = location.parse::<StoreUrl>()?.open().await?;
     store.create().await?;
-    let (writer, _task) = Writer::spawn(store, Settings::default());
+    let (writer, _task) = Writer::spawn(store, WriterConfig::default());
     let tasks = (0..TASKS).map(|task| tokio::spawn(write(writer.clone(), format!("{round}-{task}"))));
     for task in tasks.collect::<Vec<_>>() {
         task.await??;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use damper_control_plane::Settings;
+use damper_control_plane::ServerConfig;
 use damper_proto::v1;
 use damper_sdk::{Damper, Options};
 use damper_tests::binary::Served;
@@ -129,7 +129,8 @@ async fn a_replica_that_can_not_be_followed_is_named_until_it_is_heard_again() {
     let store = format!("etcd://{}", etcd.endpoint());
     let way = Proxy::start().await;
     let url = format!("http://{}", way.address());
-    let settings = Settings { advertise: Some(url), ..Settings::new(store.parse().expect("a store")) };
+    let settings =
+        ServerConfig { advertise: Some(url), ..ServerConfig::new(store.parse().expect("a store")) };
     let (a, b) = (ControlPlane::with(settings).await, ControlPlane::on(&store).await);
     way.lead_to(a.url());
     all_hear(&[&a, &b]).await;

@@ -11,7 +11,7 @@ use damper_proto::v1::rule_result::Change;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::output::{Align, Table, message, show};
 use crate::set::SetArgs;
@@ -32,7 +32,7 @@ pub(crate) struct ApplyArgs {
 }
 
 /// Applies the manifests.
-pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), CliError> {
     let set = args.set.read()?;
     let client = Client::connect(&session.server).await?;
     if args.what_if {
@@ -55,7 +55,7 @@ pub(crate) fn report(
     session: &Session,
     response: &v1::ApplyRulesResponse,
     suffix: &str,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let results = &response.results;
     warn(&results.iter().flat_map(warnings_of).collect::<Vec<_>>());
     show(session.format, response, || table(results).to_string())?;

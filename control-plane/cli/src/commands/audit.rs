@@ -6,7 +6,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::changes::ChangesArgs;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::data;
 
 /// What to do with the record.
@@ -24,14 +24,14 @@ pub(crate) struct ExportArgs {
 }
 
 /// Runs it.
-pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<(), CliError> {
     let AuditCommand::Export(args) = command;
     let request = v1::ExportAuditRequest { filter: Some(args.changes.filter()?) };
     let client = Client::connect(&session.server).await?;
     let mut changes = client.answer(client.history.clone().export_audit(request)).await?;
     while let Some(change) = changes.message().await.map_err(|status| client.failure(&status))? {
         let line = serde_json::to_string(&change)
-            .map_err(|error| Error::Defect(format!("a change has no text form: {error}")))?;
+            .map_err(|error| CliError::Defect(format!("a change has no text form: {error}")))?;
         data(&(line + "\n"))?;
     }
     Ok(())

@@ -8,7 +8,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::replicas::warn_of;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::share;
 use crate::output::{Align, Table, printable, show};
 
@@ -24,10 +24,10 @@ pub(crate) struct ChainArgs {
 }
 
 /// Shows the chain.
-pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let window = args.window.map(prost_types::Duration::try_from).transpose();
-    let window = window.map_err(|_| Error::Usage("--window: is too long".to_owned()))?;
+    let window = window.map_err(|_| CliError::Usage("--window: is too long".to_owned()))?;
     let request = v1::GetChainRequest { service: args.service, window, ..Default::default() };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
     warn_of(&response.missing_replicas);

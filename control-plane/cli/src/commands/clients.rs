@@ -10,7 +10,7 @@ use crate::Session;
 use crate::client::Client;
 use crate::commands::kills::{concerns, in_words, obeys};
 use crate::commands::replicas::warn_of;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
 use crate::key;
@@ -40,7 +40,7 @@ pub(crate) struct ClientsArgs {
 }
 
 /// Shows the clients and what they do not carry out.
-pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&session.server).await?;
     let (mut heard, mut watched) = (false, Watched::default());
     let request = v1::ListClientsRequest {
@@ -52,7 +52,7 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
     loop {
         let listed = all(&client, request.clone()).await;
         let mut response = match listed {
-            Err(broken @ Error::Unavailable(_)) if args.watch => {
+            Err(broken @ CliError::Unavailable(_)) if args.watch => {
                 client = client.next(heard, broken).await?;
                 heard = false;
                 continue;
@@ -83,7 +83,7 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), Erro
 pub(super) async fn all(
     client: &Client,
     mut request: v1::ListClientsRequest,
-) -> Result<v1::ListClientsResponse, Error> {
+) -> Result<v1::ListClientsResponse, CliError> {
     let mut all = Vec::new();
     loop {
         let page = client.answer(client.fleet.clone().list_clients(request.clone())).await?;
@@ -118,7 +118,7 @@ fn follow(
     none: Option<&str>,
     kills: &[v1::KillSwitch],
     watched: &mut Watched,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let missing = std::mem::replace(&mut watched.missing_replicas, response.missing_replicas.clone());
     let redrawn = format == Format::Table && io::stdout().is_terminal();
     if missing != response.missing_replicas && !redrawn {
@@ -141,7 +141,7 @@ fn follow(
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(response))),
         Format::Json => {
             let line = serde_json::to_string(response)
-                .map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+                .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
             output::data(&(line + "\n"))
         }
     }

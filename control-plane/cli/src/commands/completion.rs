@@ -4,7 +4,7 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::Cli;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output;
 
 /// Arguments of `damper completion`.
@@ -15,7 +15,7 @@ pub(crate) struct CompletionArgs {
 }
 
 /// Prints the script.
-pub(crate) fn run(args: &CompletionArgs) -> Result<(), Error> {
+pub(crate) fn run(args: &CompletionArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "damper", &mut script);
     output::data(&String::from_utf8_lossy(&script))

@@ -17,9 +17,9 @@ use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::warnings_of;
 use crate::difference::{Difference, show};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::set::SetArgs;
-use crate::sources::{Item, Manifest};
+use crate::sources::{Manifest, ManifestItem};
 use crate::write::warn;
 
 /// So many rules and guards are asked for at a time.
@@ -33,13 +33,13 @@ pub(crate) struct DiffArgs {
 }
 
 /// Shows the differences.
-pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> Result<(), Error> {
-    let of_diff = |error| Error::OfDiff(Box::new(error));
+pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> Result<(), CliError> {
+    let of_diff = |error| CliError::OfDiff(Box::new(error));
     let set = args.read().map_err(of_diff)?;
     let client = Client::connect(&session.server).await.map_err(of_diff)?;
     let options = args.options(v1::WriteOptions { validate_only: true, ..Default::default() });
     let judged = set.send(&client, options).await;
-    if let Err(denied @ Error::Denied(_)) = judged {
+    if let Err(denied @ CliError::Denied(_)) = judged {
         // What could not be judged is no difference that `apply` would carry out.
         return Err(of_diff(denied));
     }
@@ -58,7 +58,7 @@ async fn differences(
     client: &Client,
     args: &SetArgs,
     manifests: Vec<Manifest>,
-) -> Result<Vec<Difference>, Error> {
+) -> Result<Vec<Difference>, CliError> {
     let deleted = if args.prune { deleted(client, args, &manifests).await? } else { Vec::new() };
     let compared = futures_util::stream::iter(manifests).map(|manifest| compare(client, args, manifest));
     let compared: Vec<Option<Difference>> = compared.buffered(AT_A_TIME).try_collect().await?;
@@ -69,15 +69,15 @@ async fn compare(
     client: &Client,
     args: &SetArgs,
     Manifest { origin, item }: Manifest,
-) -> Result<Option<Difference>, Error> {
+) -> Result<Option<Difference>, CliError> {
     let key = item.key().cloned().unwrap_or_default();
     let there = match &item {
-        Item::Rule(_) => client.rule(key.clone()).await.map(Item::Rule),
-        Item::Guard(_) => client.guard(key.clone()).await.map(Item::Guard),
+        ManifestItem::Rule(_) => client.rule(key.clone()).await.map(ManifestItem::Rule),
+        ManifestItem::Guard(_) => client.guard(key.clone()).await.map(ManifestItem::Guard),
     };
     let there = match there {
         Ok(there) => Some(there),
-        Err(Error::Missing(_)) => None,
+        Err(CliError::Missing(_)) => None,
         Err(error) => return Err(error),
     };
     let item = owned(item, there.as_ref(), args);
@@ -85,18 +85,22 @@ async fn compare(
 }
 
 /// With the owner that it would have: its own word, else the set's, but what is another's stays so.
-fn owned(item: Item, there: Option<&Item>, args: &SetArgs) -> Item {
+fn owned(item: ManifestItem, there: Option<&ManifestItem>, args: &SetArgs) -> ManifestItem {
     let ours = args.owner.as_deref().unwrap_or_default();
-    let theirs = there.map(Item::owner).filter(|owner| !owner.is_empty() && !args.take_over);
+    let theirs = there.map(ManifestItem::owner).filter(|owner| !owner.is_empty() && !args.take_over);
     if item.owner().is_empty() { item.owned_by(theirs.unwrap_or(ours)) } else { item }
 }
 
 /// What a prune would remove.
-async fn deleted(client: &Client, args: &SetArgs, manifests: &[Manifest]) -> Result<Vec<Difference>, Error> {
+async fn deleted(
+    client: &Client,
+    args: &SetArgs,
+    manifests: &[Manifest],
+) -> Result<Vec<Difference>, CliError> {
     let named: HashSet<String> = manifests.iter().map(|manifest| manifest.item.words()).collect();
     let filter = v1::RuleFilter { owner: args.owner.clone(), ..Default::default() };
-    let rules = client.all_rules(&filter).await?.rules.into_iter().map(Item::Rule);
-    let guards = client.all_guards(&filter).await?.guards.into_iter().map(Item::Guard);
+    let rules = client.all_rules(&filter).await?.rules.into_iter().map(ManifestItem::Rule);
+    let guards = client.all_guards(&filter).await?.guards.into_iter().map(ManifestItem::Guard);
     let gone = rules.chain(guards).filter(|item| !named.contains(&item.words()));
     let differences = gone.map(|item| Difference::between(Some(&item), None, None));
     differences.filter_map(Result::transpose).collect()

@@ -8,9 +8,9 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::many;
-use crate::findings::{self, Minded};
+use crate::findings::{self, SeverityFilter};
 use crate::output::{Format, message, printable, show};
 
 /// Arguments of `damper doctor`.
@@ -22,14 +22,14 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
     service: String,
     #[command(flatten)]
-    minded: Minded,
+    minded: SeverityFilter,
     /// List every check, not only what was found
     #[arg(short, long)]
     verbose: bool,
 }
 
 /// Shows what is found.
-pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), CliError> {
     args.minded.check(&damper_control_plane::diagnosis_codes().collect::<Vec<_>>())?;
     let client = Client::connect(&session.server).await?;
     let request = v1::DiagnoseRequest { service: args.service, window: None };
@@ -41,7 +41,7 @@ pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), Error
         let checks = many(response.checked.len(), "check");
         message(format_args!("{checks}: {}", findings::count(severities())));
     }
-    if severities().any(|severity| args.minded.minds(severity)) { Err(Error::Findings) } else { Ok(()) }
+    if severities().any(|severity| args.minded.minds(severity)) { Err(CliError::Findings) } else { Ok(()) }
 }
 
 fn text(response: &v1::DiagnoseResponse, verbose: bool) -> String {

@@ -6,7 +6,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::replicas;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{Align, Table, message, printable, show};
 
 /// Arguments of `damper endpoints`.
@@ -18,7 +18,7 @@ pub(crate) struct EndpointsArgs {
 }
 
 /// Shows the endpoints, the worst of each callee first.
-pub(crate) async fn run(session: &Session, args: EndpointsArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: EndpointsArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let response = client.all_endpoints(&args.callee).await?;
     replicas::warn_of(&response.missing_replicas);

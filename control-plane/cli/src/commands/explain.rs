@@ -6,7 +6,7 @@ use damper_proto::{convert, manifest, v1};
 use crate::Session;
 use crate::client::Client;
 use crate::commands::chain;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::filter::mode_name;
 use crate::findings;
 use crate::key::{self, Route};
@@ -20,7 +20,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// Explains one route.
-pub(crate) async fn run(session: &Session, args: ExplainArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ExplainArgs) -> Result<(), CliError> {
     let route = args.route.key()?;
     let client = Client::connect(&session.server).await?;
     let request = v1::ExplainRequest { route: Some(route.clone()) };

@@ -13,7 +13,7 @@ use damper_proto::v1::{self, object};
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::rules_and_guards;
 use crate::output::{Format, data, message};
 
@@ -33,7 +33,7 @@ pub(crate) struct ExportArgs {
 }
 
 /// Writes the manifests.
-pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let request = v1::ExportRequest { revision: args.revision };
     let mut messages = client.answer(client.history.clone().export(request)).await?;
@@ -45,7 +45,7 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
         }
     }
     let Some((revision, total)) = said else {
-        return Err(Error::Defect("the server ended the export before its first message".to_owned()));
+        return Err(CliError::Defect("the server ended the export before its first message".to_owned()));
     };
     check_whole(manifests.len() as u64, total)?;
     let text = match session.format {
@@ -57,29 +57,29 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), Error
     };
     match &args.file {
         None => data(&text)?,
-        Some(file) => replace(file, &text).map_err(Error::io(file.display()))?,
+        Some(file) => replace(file, &text).map_err(CliError::io(file.display()))?,
     }
     message(format_args!("revision {revision}: {}", rules_and_guards(manifests.len())));
     Ok(())
 }
 
 /// Refuses a part, however well the stream ended. A server that does not tell how much there is says 0.
-fn check_whole(came: u64, total: u64) -> Result<(), Error> {
+fn check_whole(came: u64, total: u64) -> Result<(), CliError> {
     if total == 0 || came == total {
         return Ok(());
     }
     let problem = format!("only {came} of {total} rules and guards came");
-    Err(Error::Unavailable(format!("the export broke off: {problem}; nothing was written")))
+    Err(CliError::Unavailable(format!("the export broke off: {problem}; nothing was written")))
 }
 
 /// What is left out would be lost, so nothing is.
-fn manifest_of(object: v1::Object) -> Result<Manifest, Error> {
+fn manifest_of(object: v1::Object) -> Result<Manifest, CliError> {
     match object.kind {
         Some(object::Kind::Rule(rule)) => Ok(rule.into()),
         Some(object::Kind::Guard(guard)) => Ok(guard.into()),
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => {
-            Err(Error::Defect("the server exports something that is neither a rule nor a guard".to_owned()))
-        }
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => Err(CliError::Defect(
+            "the server exports something that is neither a rule nor a guard".to_owned(),
+        )),
     }
 }
 

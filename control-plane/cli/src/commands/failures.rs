@@ -11,7 +11,7 @@ use futures_util::StreamExt as _;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::replicas;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures;
 use crate::key::{self, Route};
 use crate::output::{self, Align, Format, Table, show};
@@ -27,7 +27,7 @@ pub(crate) struct FailuresArgs {
 }
 
 /// Shows the calls.
-pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), CliError> {
     let route = args.route.key()?;
     let mut client = Client::connect(&session.server).await?;
     let mut view = View::default();
@@ -35,7 +35,9 @@ pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), Err
         let mut heard = false;
         let ended = one(session, &args, &route, &client, &mut view, &mut heard).await;
         match ended {
-            Err(broken @ Error::Unavailable(_)) if args.watch => client = client.next(heard, broken).await?,
+            Err(broken @ CliError::Unavailable(_)) if args.watch => {
+                client = client.next(heard, broken).await?
+            }
             ended => return ended,
         }
     }
@@ -49,7 +51,7 @@ async fn one(
     client: &Client,
     view: &mut View,
     heard: &mut bool,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let request = v1::WatchRequest { route: Some(route.clone()), ..Default::default() };
     let mut stream = Box::pin(client.watch(request).await?);
     while let Some(message) = stream.next().await {
@@ -63,14 +65,14 @@ async fn one(
             view.follow(session.format, message.failures)?;
         }
     }
-    Err(Error::Unavailable("the server has ended the stream".to_owned()))
+    Err(CliError::Unavailable("the server has ended the stream".to_owned()))
 }
 
-fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Result<(), Error> {
+fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Result<(), CliError> {
     let v1::WatchResponse { as_of, routes, failures, missing_replicas, .. } = message;
     if routes.is_empty() && failures.is_empty() {
         let words = key::route_columns(Some(route)).join(" ");
-        return Err(Error::Missing(format!("no process reports the route {words}")));
+        return Err(CliError::Missing(format!("no process reports the route {words}")));
     }
     if failures.is_empty() {
         output::message(
@@ -98,7 +100,7 @@ impl View {
     }
 
     /// Shows what is new.
-    fn follow(&mut self, format: Format, latest: Vec<v1::RouteFailure>) -> Result<(), Error> {
+    fn follow(&mut self, format: Format, latest: Vec<v1::RouteFailure>) -> Result<(), CliError> {
         let new = self.news(latest);
         match format {
             Format::Table if new.is_empty() => Ok(()),
@@ -109,8 +111,8 @@ impl View {
             }
             Format::Json => {
                 let lines: Result<Vec<_>, _> = new.iter().map(serde_json::to_string).collect();
-                let lines =
-                    lines.map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+                let lines = lines
+                    .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
                 output::data(&lines.into_iter().map(|line| line + "\n").collect::<String>())
             }
         }

@@ -10,7 +10,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::{report, written};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::set::Set;
 use crate::sources::{self, FileArgs};
 use crate::write::WriteArgs;
@@ -31,9 +31,9 @@ pub(crate) struct ImportArgs {
 }
 
 /// Imports.
-pub(crate) async fn run(session: &Session, args: ImportArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ImportArgs) -> Result<(), CliError> {
     if args.write.reason.is_empty() {
-        return Err(Error::Usage("import: needs a --reason".to_owned()));
+        return Err(CliError::Usage("import: needs a --reason".to_owned()));
     }
     let set = Set::whatever(sources::read_set(&args.files, args.allow_empty)?);
     let client = Client::connect(&session.server).await?;
@@ -56,16 +56,16 @@ impl ImportArgs {
 }
 
 /// Says how to write what is refused for the amplification that it allows.
-fn with_advice(error: Error) -> Error {
+fn with_advice(error: CliError) -> CliError {
     match error {
-        Error::Data(mut faults)
+        CliError::Data(mut faults)
             if faults.iter().any(|fault| fault.contains("override it with force and a reason")) =>
         {
             faults.push(
                 "an import is refused as any write is; to take these rules as they are say --force"
                     .to_owned(),
             );
-            Error::Data(faults)
+            CliError::Data(faults)
         }
         error => error,
     }
@@ -73,7 +73,7 @@ fn with_advice(error: Error) -> Error {
 
 /// The revision at which there is no rule and no guard. The import is for that one, so that what somebody puts before
 /// it comes is a conflict and not removed.
-async fn empty_at(client: &Client) -> Result<u64, Error> {
+async fn empty_at(client: &Client) -> Result<u64, CliError> {
     let rules = v1::ListRulesRequest { page_size: 1, ..Default::default() };
     let v1::ListRulesResponse { revision, total: rules, .. } =
         client.answer(client.rules.clone().list_rules(rules)).await?;
@@ -82,7 +82,7 @@ async fn empty_at(client: &Client) -> Result<u64, Error> {
     if rules + guards == 0 {
         return Ok(revision);
     }
-    Err(Error::Conflict(format!(
+    Err(CliError::Conflict(format!(
         "there are {rules} rules and {guards} guards; an import makes the manifests all there is: say --replace"
     )))
 }
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn a_refusal_for_its_amplification_says_how_to_write_it() {
         let limit = "policy: 27 sends; override it with force and a reason".to_owned();
-        assert!(with_advice(Error::Data(vec![limit])).to_string().ends_with("say --force"));
+        assert!(with_advice(CliError::Data(vec![limit])).to_string().ends_with("say --force"));
         let other = "policy.mode: is required".to_owned();
-        assert!(!with_advice(Error::Data(vec![other])).to_string().contains("--force"));
+        assert!(!with_advice(CliError::Data(vec![other])).to_string().contains("--force"));
     }
 }

@@ -13,7 +13,7 @@ use super::kills::{Selectors, in_words, list, options_of, stops, until};
 use super::replicas::warn_where_missing;
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::remaining;
 use crate::output::{message, printable, show};
 use crate::write::{WriteArgs, warn, warnings};
@@ -50,16 +50,18 @@ pub(crate) struct KillArgs {
 }
 
 /// Sets the kill.
-pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliError> {
     let pattern = args.selectors.pattern()?;
     if args.write.reason.trim().is_empty() {
-        return Err(Error::Usage("--reason: must be given: whoever meets the kill must know why".to_owned()));
+        return Err(CliError::Usage(
+            "--reason: must be given: whoever meets the kill must know why".to_owned(),
+        ));
     }
     let time_to_live = args.ttl.unwrap_or(DEFAULT_TIME_TO_LIVE);
     let mut faults = Faults::none();
     check_time_to_live(time_to_live, &mut faults);
     if let Some(fault) = faults.iter().next() {
-        return Err(Error::Data(vec![format!("--ttl: {}", fault.problem)]));
+        return Err(CliError::Data(vec![format!("--ttl: {}", fault.problem)]));
     }
     let client = Client::connect(&session.server).await?;
     let request = v1::KillRequest {
@@ -98,12 +100,12 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), Error> 
 }
 
 /// The store cannot take the kill: it is in force from memory, and no revision proves who has it.
-pub(super) fn unproven(waits: bool) -> Result<(), Error> {
+pub(super) fn unproven(waits: bool) -> Result<(), CliError> {
     message(
         "not yet stored: in force from the memory of the control plane, and stored once the store takes it",
     );
     match waits {
-        true => Err(Error::Undelivered("delivery cannot be proven before it is stored".to_owned())),
+        true => Err(CliError::Undelivered("delivery cannot be proven before it is stored".to_owned())),
         false => Ok(()),
     }
 }
@@ -121,7 +123,7 @@ async fn weakens_none(
     client: &Client,
     request: &v1::KillRequest,
     time_to_live: Duration,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let Some(held) = list(client).await?.kills.into_iter().find(|kill| kill.key == request.key) else {
         return Ok(());
     };
@@ -134,7 +136,7 @@ async fn weakens_none(
         held.updated_by
     ));
     if held.calls && !request.calls || time_to_live < left {
-        return Err(Error::Conflict(format!(
+        return Err(CliError::Conflict(format!(
             "a kill with this selection is in force: {what}; to stop less, or not so long: --replace"
         )));
     }
@@ -143,7 +145,7 @@ async fn weakens_none(
 }
 
 /// A kill of a name that nobody has stops nothing: what was meant may be a name like it.
-async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Error> {
+async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), CliError> {
     let options = v1::WriteOptions { validate_only: true, ..request.options.clone().unwrap_or_default() };
     let tried = v1::KillRequest { options: Some(options), ..request.clone() };
     let tried = client.answer_in(client.kills.clone().kill(tried), &locate).await?;
@@ -152,7 +154,7 @@ async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Er
         return Ok(());
     }
     warn_where_missing(client).await;
-    Err(Error::Missing(printable(&format!(
+    Err(CliError::Missing(printable(&format!(
         "no known route matches, nothing is stopped; nearest: {}; override with --unseen",
         reach.nearest.join(", ")
     ))))

@@ -8,7 +8,7 @@ use damper_proto::{convert, v1};
 use crate::Session;
 use crate::client::Client;
 use crate::commands::replicas::warn_of as warn_missing;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::remaining;
 use crate::key;
 use crate::output::{Align, Table, message, printable, show};
@@ -42,10 +42,10 @@ pub(crate) struct Selectors {
 
 impl Selectors {
     /// The pattern they come to; nothing at all must be meant expressly.
-    pub(crate) fn pattern(&self) -> Result<v1::Pattern, Error> {
+    pub(crate) fn pattern(&self) -> Result<v1::Pattern, CliError> {
         let said = [&self.caller, &self.cluster, &self.callee, &self.method];
         if !self.all && said.iter().all(|part| part.is_none()) {
-            return Err(Error::Usage(
+            return Err(CliError::Usage(
                 "say for which routes: --callee, --method, --caller, --cluster, or several of them; --all is for \
                  every route of every service"
                     .to_owned(),
@@ -60,7 +60,7 @@ impl Selectors {
                 _ => "--method",
             };
             let told = faults.iter().map(|fault| format!("{}: {}", option(&fault.path), fault.problem));
-            Error::Data(told.collect())
+            CliError::Data(told.collect())
         })
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
 }
 
 /// Shows the kills.
-pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = list(&client).await?;
     if listed.kills.is_empty() {
@@ -109,7 +109,7 @@ pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<()
 }
 
 /// All kills in force.
-pub(crate) async fn list(client: &Client) -> Result<v1::ListKillsResponse, Error> {
+pub(crate) async fn list(client: &Client) -> Result<v1::ListKillsResponse, CliError> {
     client.answer(client.kills.clone().list_kills(v1::ListKillsRequest::default())).await
 }
 

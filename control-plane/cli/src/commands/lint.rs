@@ -7,18 +7,18 @@ use std::cmp::Reverse;
 use std::fmt;
 
 use clap::Args;
-use damper_core::lint::{self, Context, Finding, Severity, codes};
+use damper_core::lint::{self, Finding, LintContext, Severity, codes};
 use damper_core::{Guard, Rule};
 use damper_proto::convert;
 use damper_proto::manifest::FieldLines;
 use serde::{Serialize, Serializer};
 
 use crate::Session;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::rules_and_guards;
-use crate::findings::{self, Minded, Told};
+use crate::findings::{self, PrintedFindings, SeverityFilter};
 use crate::output::{message, show};
-use crate::sources::{self, FileArgs, Item, Manifest};
+use crate::sources::{self, FileArgs, Manifest, ManifestItem};
 
 /// Arguments of `damper lint`.
 #[derive(Args, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct LintArgs {
     #[command(flatten)]
     files: FileArgs,
     #[command(flatten)]
-    minded: Minded,
+    minded: SeverityFilter,
 }
 
 /// A finding and where it is.
@@ -47,15 +47,15 @@ struct Found {
 }
 
 /// The manifests as the engine reads them, in their order; rule or guard.
-struct Set {
+struct ManifestSet {
     items: Vec<Result<Rule, Guard>>,
 }
 
 /// Reads, checks and lints.
-pub(crate) fn run(session: &Session, args: &LintArgs) -> Result<(), Error> {
+pub(crate) fn run(session: &Session, args: &LintArgs) -> Result<(), CliError> {
     args.minded.check(&lint_codes().collect::<Vec<_>>())?;
     let (manifests, lines) = sources::read_with_lines(&args.files)?;
-    let set = Set::read(&manifests)?;
+    let set = ManifestSet::read(&manifests)?;
     let mut all = Vec::new();
     for ((manifest, item), lines) in manifests.iter().zip(&set.items).zip(&lines) {
         let mut findings = set.findings(item);
@@ -65,24 +65,24 @@ pub(crate) fn run(session: &Session, args: &LintArgs) -> Result<(), Error> {
     }
     show(session.format, &all, || all.iter().map(ToString::to_string).collect())?;
     message(summary(&all, manifests.len()));
-    if all.iter().any(|found| args.minded.minds(found.severity)) { Err(Error::Findings) } else { Ok(()) }
+    if all.iter().any(|found| args.minded.minds(found.severity)) { Err(CliError::Findings) } else { Ok(()) }
 }
 
-impl Set {
-    fn read(manifests: &[Manifest]) -> Result<Self, Error> {
+impl ManifestSet {
+    fn read(manifests: &[Manifest]) -> Result<Self, CliError> {
         let mut faults = Vec::new();
         let mut items = Vec::with_capacity(manifests.len());
         for Manifest { origin, item } in manifests {
             let read = match item {
-                Item::Rule(rule) => convert::rule(rule).map(Ok),
-                Item::Guard(guard) => convert::guard(guard).map(Err),
+                ManifestItem::Rule(rule) => convert::rule(rule).map(Ok),
+                ManifestItem::Guard(guard) => convert::guard(guard).map(Err),
             };
             match read {
                 Ok(item) => items.push(item),
                 Err(found) => faults.extend(found.iter().map(|fault| format!("{origin}: {fault}"))),
             }
         }
-        if faults.is_empty() { Ok(Self { items }) } else { Err(Error::Data(faults)) }
+        if faults.is_empty() { Ok(Self { items }) } else { Err(CliError::Data(faults)) }
     }
 
     fn guards(&self) -> impl Iterator<Item = &Guard> {
@@ -103,7 +103,7 @@ impl Set {
             }
             cuts
         });
-        lint::findings(rule, &Context::default()).into_iter().chain(cuts).collect()
+        lint::findings(rule, &LintContext::default()).into_iter().chain(cuts).collect()
     }
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for Found {
         writeln!(
             f,
             "{}",
-            findings::in_words(&Told { origin, severity, code, subject, field, message, remedy })
+            findings::in_words(&PrintedFindings { origin, severity, code, subject, field, message, remedy })
         )
     }
 }

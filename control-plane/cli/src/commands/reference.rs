@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use clap::{Arg, Command, CommandFactory as _};
 
 use crate::Cli;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output;
 
 const HEAD: &str = "# Command reference
@@ -20,7 +20,7 @@ for `-`, and a key that is not known is an error.
 ";
 
 /// Prints the reference.
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run() -> Result<(), CliError> {
     let mut damper = Cli::command();
     damper.build();
     let mut text = HEAD.to_owned();

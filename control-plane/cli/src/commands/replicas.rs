@@ -5,7 +5,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::output::{Align, Table, message, printable, show};
 
@@ -14,7 +14,7 @@ use crate::output::{Align, Table, message, printable, show};
 pub(crate) struct ReplicasArgs {}
 
 /// Shows the replicas, and says which of them are not heard and why.
-pub(crate) async fn run(session: &Session, ReplicasArgs {}: ReplicasArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, ReplicasArgs {}: ReplicasArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
     show(session.format, &listed, || table(&listed.replicas).to_string())?;

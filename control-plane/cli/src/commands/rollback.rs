@@ -8,7 +8,7 @@ use damper_proto::v1::{self, object_key};
 use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::{report, written};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::write::WriteArgs;
 
@@ -36,10 +36,10 @@ pub(crate) struct RollbackArgs {
 }
 
 /// Rolls back.
-pub(crate) async fn run(session: &Session, args: RollbackArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: RollbackArgs) -> Result<(), CliError> {
     let key = key::pattern_of(&args.key)?;
     if key.is_none() && args.write.reason.is_empty() {
-        return Err(Error::Usage("--all: needs a --reason".to_owned()));
+        return Err(CliError::Usage("--all: needs a --reason".to_owned()));
     }
     let client = Client::connect(&session.server).await?;
     let mut history = client.history.clone();

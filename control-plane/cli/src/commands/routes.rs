@@ -6,7 +6,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::{kills, replicas};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
 use crate::output::{Format, message, show};
@@ -24,7 +24,7 @@ pub(crate) struct RoutesArgs {
 }
 
 /// Shows the routes.
-pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), CliError> {
     let asked = v1::ListRoutesRequest {
         filter: Some(args.filter.filter()),
         without_rule: args.without_rule,

@@ -4,19 +4,19 @@
 //! down ends it at once.
 
 use damper_control_plane::store::OpenError;
-use damper_control_plane::{Auth, BootstrapError, Server, Settings, StartError};
+use damper_control_plane::{Auth, BootstrapError, Server, ServerConfig, StartError};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
 use crate::config::{self, Config, Log, ServeArgs};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::message;
 
 /// What a shell reports of a process that a second Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
 /// Serves.
-pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
+pub(crate) async fn run(args: ServeArgs) -> Result<(), CliError> {
     let only_check = args.check;
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
     if only_check {
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Error> {
             std::process::exit(INTERRUPTED);
         });
     };
-    server.run(shutdown).await.map_err(|error| Error::Defect(with_causes(&error)))
+    server.run(shutdown).await.map_err(|error| CliError::Defect(with_causes(&error)))
 }
 
 fn start_logging(log: Log, filter: EnvFilter) {
@@ -64,14 +64,14 @@ fn take_descriptors() {
 }
 
 /// What was allowed expressly is still said loudly.
-fn warn_of_open_doors(settings: &Settings) {
+fn warn_of_open_doors(settings: &ServerConfig) {
     for problem in settings.open_doors().iter().filter(|_| settings.allow_insecure) {
         tracing::warn!("insecure, as was allowed: {problem}");
     }
 }
 
 /// What guards the port: ` (https, tokens)`; scripts take the address up to the first space or comma.
-fn in_words(settings: &Settings) -> String {
+fn in_words(settings: &ServerConfig) -> String {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     match (settings.tls.is_some(), settings.auth) {
         (false, Auth::None) => String::new(),
@@ -93,26 +93,26 @@ fn announce(server: &Server, log: Log, how: String) {
 }
 
 /// Settings that can never work are told from a store or address that can not be had now.
-fn not_started(error: &StartError) -> Error {
+fn not_started(error: &StartError) -> CliError {
     let text = with_causes(error);
     match error {
         StartError::Insecure(problems) => {
             let anyhow = "override with --insecure-allow-plaintext".to_owned();
-            Error::Config(problems.iter().cloned().chain([anyhow]).collect())
+            CliError::Config(problems.iter().cloned().chain([anyhow]).collect())
         }
-        StartError::Tls(faults) => Error::Config(faults.clone()),
-        StartError::Bootstrap(BootstrapError::Store(_)) => Error::Unavailable(text),
+        StartError::Tls(faults) => CliError::Config(faults.clone()),
+        StartError::Bootstrap(BootstrapError::Store(_)) => CliError::Unavailable(text),
         StartError::StoreUnusable(OpenError::Unusable { source, .. }) if !is_wrong_place(source) => {
-            Error::Unavailable(text)
+            CliError::Unavailable(text)
         }
         StartError::StoreUnusable(_) | StartError::NoAddress { .. } | StartError::Bootstrap(_) => {
-            Error::Config(vec![text])
+            CliError::Config(vec![text])
         }
         StartError::StoreLocked(_)
         | StartError::StoreDamaged(_)
         | StartError::StoreUnreachable { .. }
         | StartError::AddressInUse { .. }
-        | StartError::Listen { .. } => Error::Unavailable(text),
+        | StartError::Listen { .. } => CliError::Unavailable(text),
     }
 }
 
@@ -146,9 +146,9 @@ struct Signals {
 
 impl Signals {
     #[cfg(unix)]
-    fn listen() -> Result<Self, Error> {
+    fn listen() -> Result<Self, CliError> {
         use tokio::signal::unix::{SignalKind, signal};
-        let listen = |kind| signal(kind).map_err(Error::io("signals"));
+        let listen = |kind| signal(kind).map_err(CliError::io("signals"));
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
@@ -161,7 +161,7 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    fn listen() -> Result<Self, Error> {
+    fn listen() -> Result<Self, CliError> {
         Ok(Self {})
     }
 

@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::{kills, replicas};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
 use crate::key;
@@ -47,13 +47,13 @@ pub(crate) struct StatsArgs {
 const LAST_SECOND: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
 
 /// Shows the figures.
-pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), CliError> {
     let route = args.route.as_deref().map(key::route_of).transpose()?;
     let last_second = (args.watch && route.is_some()).then_some(LAST_SECOND);
     let window = args.window.wire()?.or(last_second);
     let mut client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
-        .map_err(|_| Error::Usage("--interval: is too long".to_owned()))?;
+        .map_err(|_| CliError::Usage("--interval: is too long".to_owned()))?;
     let request = v1::WatchRequest {
         interval: Some(interval),
         filter: Some(args.filter.filter()),
@@ -66,7 +66,9 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), Error>
         let mut heard = false;
         let ended = one(session, &args, &request, &client, &mut view, &mut heard).await;
         match ended {
-            Err(broken @ Error::Unavailable(_)) if args.watch => client = client.next(heard, broken).await?,
+            Err(broken @ CliError::Unavailable(_)) if args.watch => {
+                client = client.next(heard, broken).await?
+            }
             ended => return ended,
         }
     }
@@ -80,7 +82,7 @@ async fn one(
     client: &Client,
     view: &mut View,
     heard: &mut bool,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let mut stream = Box::pin(client.watch(request.clone()).await?);
     while let Some(message) = stream.next().await {
         let message = message?;
@@ -88,7 +90,7 @@ async fn one(
         view.take(&message);
         if !args.watch && view.of_one && view.routes.is_empty() {
             let words = key::route_columns(request.route.as_ref()).join(" ");
-            return Err(Error::Missing(format!("no process reports the route {words}")));
+            return Err(CliError::Missing(format!("no process reports the route {words}")));
         }
         if !args.watch {
             if session.format == Format::Table {
@@ -102,11 +104,11 @@ async fn one(
         }
         follow(session.format, &message, view)?;
     }
-    Err(Error::Unavailable("the server has ended the stream".to_owned()))
+    Err(CliError::Unavailable("the server has ended the stream".to_owned()))
 }
 
 /// Shows what one message of many brought.
-fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), Error> {
+fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), CliError> {
     let missing = std::mem::replace(&mut view.missing_replicas, message.missing_replicas.clone());
     let redrawn = format == Format::Table && io::stdout().is_terminal();
     if missing != message.missing_replicas && !redrawn {
@@ -132,7 +134,7 @@ fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Resul
         Format::Yaml => output::data(&format!("---\n{}", manifest::yaml(message))),
         Format::Json => {
             let line = serde_json::to_string(message)
-                .map_err(|error| Error::Defect(format!("a message has no text form: {error}")))?;
+                .map_err(|error| CliError::Defect(format!("a message has no text form: {error}")))?;
             output::data(&(line + "\n"))
         }
     }

@@ -5,7 +5,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::output::{message, printable, show};
 use crate::write::user_at_host;
@@ -40,7 +40,7 @@ pub(crate) struct DecisionArgs {
 }
 
 /// Shows the store's state or decides about it.
-pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let own = own(&client).await?;
     let (args, refill) = match command {
@@ -73,10 +73,10 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
 }
 
 /// The server that answers.
-async fn own(client: &Client) -> Result<v1::Replica, Error> {
+async fn own(client: &Client) -> Result<v1::Replica, CliError> {
     let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
     let own = listed.replicas.into_iter().find(|replica| replica.self_);
-    own.ok_or_else(|| Error::Missing("the server does not list itself".to_owned()))
+    own.ok_or_else(|| CliError::Missing("the server does not list itself".to_owned()))
 }
 
 fn in_words(own: &v1::Replica) -> String {

@@ -7,7 +7,7 @@ use super::kill::unproven;
 use super::kills::{Selectors, in_words, list, options_of, warn_of};
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, printable, show};
 use crate::write::WriteArgs;
 
@@ -31,7 +31,7 @@ pub(crate) struct UnkillArgs {
 }
 
 /// Ends the kill with just these selectors, or all.
-pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), CliError> {
     if !args.every {
         let pattern = args.selectors.pattern()?;
         let client = Client::connect(&session.server).await?;
@@ -40,7 +40,7 @@ pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), Error
     let client = Client::connect(&session.server).await?;
     let kills = list(&client).await?.kills;
     if kills.is_empty() {
-        return Err(Error::Missing("no kill is in force".to_owned()));
+        return Err(CliError::Missing("no kill is in force".to_owned()));
     }
     for pattern in kills.into_iter().filter_map(|kill| kill.key) {
         end(session, &client, &args, pattern).await?;
@@ -54,7 +54,7 @@ async fn end(
     client: &Client,
     args: &UnkillArgs,
     pattern: v1::Pattern,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let request = v1::UnkillRequest {
         key: Some(pattern.clone()),
         expected_revision: args.expected_revision,
@@ -62,7 +62,7 @@ async fn end(
         also: Vec::new(),
     };
     let response = match client.answer(client.kills.clone().unkill(request)).await {
-        Err(Error::Missing(_)) => return Err(missing(client, &pattern).await),
+        Err(CliError::Missing(_)) => return Err(missing(client, &pattern).await),
         response => response?,
     };
     show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
@@ -78,7 +78,7 @@ async fn end(
 }
 
 /// There is no such kill; those that there are may be what was meant.
-async fn missing(client: &Client, pattern: &v1::Pattern) -> Error {
+async fn missing(client: &Client, pattern: &v1::Pattern) -> CliError {
     let kills = match list(client).await {
         Ok(listed) => listed.kills,
         Err(error) => return error,
@@ -90,5 +90,5 @@ async fn missing(client: &Client, pattern: &v1::Pattern) -> Error {
     if kills.is_empty() {
         lines.push("no kill is in force".to_owned());
     }
-    Error::Missing(lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n"))
+    CliError::Missing(lines.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n"))
 }

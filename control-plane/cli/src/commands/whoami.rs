@@ -6,7 +6,7 @@ use damper_proto::v1;
 use super::token::{end, role_name};
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{printable, show};
 
 /// Arguments of `damper whoami`.
@@ -14,7 +14,7 @@ use crate::output::{printable, show};
 pub(crate) struct WhoAmIArgs {}
 
 /// Asks and shows.
-pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await?;
     show(session.format, &who, || in_words(&who))

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{Auth, ClientIdentity, PageOrigin, Settings};
+use damper_control_plane::{Auth, ClientIdentity, PageOrigin, ServerConfig};
 
 use super::{File, Layers};
 
@@ -72,7 +72,7 @@ impl Access {
         Self { auth, bootstrap_token_file, page_origins, client_identities }
     }
 
-    pub(super) fn put(self, settings: &mut Settings) {
+    pub(super) fn put(self, settings: &mut ServerConfig) {
         settings.auth = match self.auth {
             Some(Authentication::Tokens) => Auth::Tokens,
             Some(Authentication::None) => Auth::None,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::config::{ServeArgs, settle};
 
-    fn said(env: &[(&str, &str)]) -> Result<Settings, String> {
+    fn said(env: &[(&str, &str)]) -> Result<ServerConfig, String> {
         let env =
             |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
         settle(ServeArgs::default(), &env).map(|config| config.server).map_err(|error| error.to_string())

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use damper_control_plane::{ClientCertificates, Pem, Settings, Tls};
+use damper_control_plane::{ClientCertificates, Pem, ServerConfig, TlsConfig};
 
 use super::{File, Layers};
 
@@ -74,20 +74,20 @@ impl FromStr for Drain {
 
 /// What the layers say of the ports.
 #[derive(Debug)]
-pub(super) struct Doors {
-    tls: Option<Tls>,
+pub(super) struct ListenerConfig {
+    tls: Option<TlsConfig>,
     metrics_plaintext: Option<bool>,
     drain: Option<Drain>,
 }
 
-impl Doors {
+impl ListenerConfig {
     pub(super) fn pick(layers: &mut Layers<'_>, args: DoorArgs, file: &mut File) -> Self {
         let certificate = layers.pem("tls_cert", args.tls_cert, file.tls_cert.take());
         let key = layers.pem("tls_key", args.tls_key, file.tls_key.take());
         let client_ca = layers.pem("tls_client_ca", args.tls_client_ca, file.tls_client_ca.take());
         let shown = layers.pick("tls_client_certs", args.tls_client_certs, file.tls_client_certs.take());
         let tls = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(Tls::new(certificate, key)),
+            (Some(certificate), Some(key)) => Some(TlsConfig::new(certificate, key)),
             (None, None) => {
                 let needless = client_ca.is_some() || shown == Some(Shown::Required);
                 if needless {
@@ -112,7 +112,7 @@ impl Doors {
         if client_certificates == ClientCertificates::Required && client_ca.is_none() && tls.is_some() {
             layers.fault("tls_client_certs: none can be required without tls_client_ca");
         }
-        let tls = tls.map(|tls| Tls { client_ca, client_certificates, ..tls });
+        let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
         let said = args.metrics_plaintext.then_some(true);
         let metrics_plaintext =
             layers.pick("metrics_plaintext", said, file.metrics_plaintext.map(|said| said.to_string()));
@@ -120,7 +120,7 @@ impl Doors {
         Self { tls, metrics_plaintext, drain }
     }
 
-    pub(super) fn put(self, settings: &mut Settings) {
+    pub(super) fn put(self, settings: &mut ServerConfig) {
         settings.tls = self.tls;
         settings.metrics_plaintext = self.metrics_plaintext.unwrap_or(settings.metrics_plaintext);
         settings.drain = self.drain.map_or(settings.drain, |Drain(time)| time);
@@ -148,9 +148,9 @@ impl Layers<'_> {
 mod tests {
     use super::super::{Config, ServeArgs, settle};
     use super::*;
-    use crate::exit::Error;
+    use crate::exit::CliError;
 
-    fn settled(env: &[(&str, &str)], file: &str) -> Result<Config, Error> {
+    fn settled(env: &[(&str, &str)], file: &str) -> Result<Config, CliError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("damper.yaml");
         std::fs::write(&path, file).unwrap();

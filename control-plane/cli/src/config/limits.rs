@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use damper_control_plane::Settings;
+use damper_control_plane::ServerConfig;
 use serde::Deserialize;
 
 use super::Layers;
@@ -23,7 +23,7 @@ pub(super) enum Value {
 /// The part `limits` of the file.
 pub(super) type Limits = BTreeMap<String, Value>;
 
-type Set = fn(&mut Settings, &str) -> Result<(), String>;
+type Set = fn(&mut ServerConfig, &str) -> Result<(), String>;
 
 const ALL: [(&str, Set); 24] = [
     ("first_byte_within", |to, text| put(&mut to.limits.first_byte_within, time(text))),
@@ -61,7 +61,7 @@ const ALL: [(&str, Set); 24] = [
 ];
 
 /// Puts what the environment and the file say into the settings.
-pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut Settings) {
+pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut ServerConfig) {
     for (name, set) in ALL {
         let variable = format!("DAMPER_LIMITS_{}", name.to_uppercase());
         let said = in_file.remove(name).map(|said| match said {

@@ -19,7 +19,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 use super::fault::Switch;
 use super::ledger::{LAYERS, Ledger};
 use super::report::Fates;
-use super::services::{Desk, Gateway, Inventory, Orders, Stock};
+use super::services::{Gateway, Inventory, Orders, ServiceContext, Stock};
 use super::shop::gateway_server::GatewayServer;
 use super::shop::inventory_client::InventoryClient;
 use super::shop::inventory_server::InventoryServer;
@@ -184,7 +184,7 @@ async fn serve(
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
     let address = incoming.local_addr()?;
     let ledger = surroundings.ledger;
-    let desk = Desk { ledger, layer };
+    let desk = ServiceContext { ledger, layer };
     let mut server = Server::builder().layer(damper.server_layer());
     let router = match (layer, below) {
         (0, Some(below)) => server.add_service(GatewayServer::new(Gateway {

@@ -16,8 +16,8 @@ use tonic::{Request, Response, Status};
 use super::shop::faults_client::FaultsClient;
 use super::shop::faults_server::Faults;
 use super::shop::{SetFaultRequest, SetFaultResponse};
-use super::terminal::Teller;
-use crate::exit::Error;
+use super::terminal::Announcer;
+use crate::exit::CliError;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -38,7 +38,7 @@ pub(super) struct Switch {
 #[derive(Debug)]
 pub(super) struct Service {
     switch: Arc<Switch>,
-    teller: Teller,
+    teller: Announcer,
 }
 
 impl Share {
@@ -102,7 +102,7 @@ impl Switch {
 }
 
 impl Service {
-    pub(super) fn new(switch: Arc<Switch>, teller: Teller) -> Self {
+    pub(super) fn new(switch: Arc<Switch>, teller: Announcer) -> Self {
         Self { switch, teller }
     }
 }
@@ -130,7 +130,7 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
         .connect()
         .await
         .map_err(|_| {
-            Error::Unavailable(format!("no demo answers on {control}; start one with `damper demo`"))
+            CliError::Unavailable(format!("no demo answers on {control}; start one with `damper demo`"))
         })?;
     let request = SetFaultRequest { share_bp: share.bp };
     let answer = FaultsClient::new(channel)

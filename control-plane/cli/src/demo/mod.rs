@@ -38,7 +38,7 @@ use self::operator::Operator;
 use self::report::Report;
 use self::server::Running;
 use self::story::{Stage, Story};
-use self::terminal::{Teller, Terminal};
+use self::terminal::{Announcer, Terminal};
 
 /// The messages and services of the demo's shop.
 mod shop {
@@ -152,7 +152,7 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
 async fn tell(
     args: &RunArgs,
     surroundings: Surroundings,
-    teller: Teller,
+    teller: Announcer,
     printing: &mut JoinHandle<io::Result<()>>,
 ) -> anyhow::Result<()> {
     let chain = Chain::start(&surroundings).await?;
@@ -234,7 +234,7 @@ fn unless_closed(error: io::Error) -> anyhow::Result<()> {
     }
 }
 
-fn introduce(teller: &Teller, args: &RunArgs, control_plane: SocketAddr, control: SocketAddr) {
+fn introduce(teller: &Announcer, args: &RunArgs, control_plane: SocketAddr, control: SocketAddr) {
     let damper = env::args().next().unwrap_or_else(|| "damper".to_owned());
     let server = option("--server", format!("http://{control_plane}"), control_plane == server::LISTEN);
     let switch = option("--control", control.to_string(), control == server::CONTROL);

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use damper_control_plane::{Server, Settings, StoreUrl};
+use damper_control_plane::{Server, ServerConfig, StoreUrl};
 use tempfile::TempDir;
 use tokio::sync::{oneshot, watch};
 use tonic::transport::server::TcpIncoming;
@@ -82,7 +82,7 @@ async fn serve(
     let store = StoreUrl::Sled(folder.path().join("store"));
     // The demo's services are gone by then; a browser's connection must not hold the port.
     let drain = Duration::from_millis(100);
-    let settings = Settings { listen, drain, ..Settings::new(store) };
+    let settings = ServerConfig { listen, drain, ..ServerConfig::new(store) };
     let server = Server::bind(settings).await?;
     // A demo that has given up waiting ends through `stop`.
     let _ = started.send(server.local_addr());

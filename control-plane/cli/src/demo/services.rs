@@ -20,36 +20,36 @@ pub(super) const TRACE_PARENT: &str = "traceparent";
 
 /// Where a service notes the attempts that arrive at it.
 #[derive(Clone, Debug)]
-pub(super) struct Desk {
+pub(super) struct ServiceContext {
     pub(super) ledger: Arc<Ledger>,
     pub(super) layer: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Gateway {
-    pub(super) desk: Desk,
+    pub(super) desk: ServiceContext,
     pub(super) orders: OrdersClient<Next>,
 }
 
 #[derive(Debug)]
 pub(super) struct Orders {
-    pub(super) desk: Desk,
+    pub(super) desk: ServiceContext,
     pub(super) inventory: InventoryClient<Next>,
 }
 
 #[derive(Debug)]
 pub(super) struct Inventory {
-    pub(super) desk: Desk,
+    pub(super) desk: ServiceContext,
     pub(super) stock: StockClient<Next>,
 }
 
 #[derive(Debug)]
 pub(super) struct Stock {
-    pub(super) desk: Desk,
+    pub(super) desk: ServiceContext,
     pub(super) fault: Arc<Switch>,
 }
 
-impl Desk {
+impl ServiceContext {
     /// Notes the request; the one to send on belongs to the same trace.
     fn arrived(&self, request: Request<Order>) -> Request<Order> {
         let trace = request.metadata().get(TRACE_PARENT).cloned();

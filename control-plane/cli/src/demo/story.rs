@@ -15,7 +15,7 @@ use super::fault::{Share, Switch};
 use super::ledger::{LAYERS, Ledger, Sums};
 use super::operator::{Applied, Operator, max_attempts};
 use super::report::{self, Apply, Fates, Governed, Healed, Phase, Prediction, Report};
-use super::terminal::Teller;
+use super::terminal::Announcer;
 
 const NAIVE: &str = include_str!("../../demo/naive.yaml");
 const OBSERVE: &str = include_str!("../../demo/observe.yaml");
@@ -38,7 +38,7 @@ pub(super) struct Stage {
     pub(super) ledger: Arc<Ledger>,
     pub(super) fault: Arc<Switch>,
     pub(super) operator: Operator,
-    pub(super) teller: Teller,
+    pub(super) teller: Announcer,
 }
 
 /// The scenes, and what has been seen of them so far.

@@ -18,7 +18,7 @@ const BAR: usize = 40;
 
 /// Tells the terminal what to print; any part of the demo may hold one.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
+pub(super) struct Announcer {
     lines: mpsc::UnboundedSender<Line>,
 }
 
@@ -39,7 +39,7 @@ enum Line {
     Closing { stretch: usize, words: fn(&Sums) -> String },
 }
 
-impl Teller {
+impl Announcer {
     pub(super) fn text(&self, text: impl Into<String>) {
         self.tell(Line::Text(text.into()));
     }
@@ -74,12 +74,12 @@ impl Teller {
 }
 
 impl Terminal {
-    pub(super) fn new(ledger: Arc<Ledger>) -> (Teller, Self) {
+    pub(super) fn new(ledger: Arc<Ledger>) -> (Announcer, Self) {
         let (sender, lines) = mpsc::unbounded_channel();
         let colour =
             io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let terminal = Self { lines, ledger, colour };
-        (Teller { lines: sender }, terminal)
+        (Announcer { lines: sender }, terminal)
     }
 
     /// Prints until every teller is gone.

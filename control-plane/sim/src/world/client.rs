@@ -3,7 +3,7 @@
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Tried};
 use damper_core::{
-    Answer, Call, CallStart, Code, CodeSet, Finish, Send, SendKind, Step, Time, Verdict, deadline,
+    Answer, AttemptKind, Call, CallStart, Code, CodeSet, Finish, SendAttempt, Step, Time, Verdict, deadline,
 };
 use smallvec::SmallVec;
 
@@ -100,9 +100,9 @@ impl World<'_> {
         };
         let deciding = match &self.routes[route] {
             RouteSeat::Damper(route) => {
-                let inherited = context.and_then(damper_core::chain::Context::deadline);
+                let inherited = context.and_then(damper_core::chain::RequestContext::deadline);
                 let deadline = deadline::earliest([inherited, own_deadline]);
-                let flag = context.and_then(damper_core::chain::Context::flag);
+                let flag = context.and_then(damper_core::chain::RequestContext::flag);
                 Deciding::Damper(Call::begin(route, CallStart { now, deadline, flag, replayable: true }))
             }
             RouteSeat::Peer(_) => {
@@ -172,7 +172,7 @@ impl World<'_> {
         }
     }
 
-    fn send(&mut self, key: CallKey, send: &Send) {
+    fn send(&mut self, key: CallKey, send: &SendAttempt) {
         let call = &self.calls[key];
         let (hop, route, origin, mut tried) = (call.hop, call.route, call.origin, call.tried);
         let endpoint = self.choose_instance(hop, route, &mut tried);
@@ -185,7 +185,7 @@ impl World<'_> {
         let call = &mut self.calls[key];
         call.tried = tried;
         // A transparent resend takes the place of the attempt that it repeats.
-        if send.kind == SendKind::Resend {
+        if send.kind == AttemptKind::Resend {
             call.sent.retain(|sent| sent.attempt != send.attempt);
         }
         call.sent.push(Sent { attempt: send.attempt, request, endpoint });

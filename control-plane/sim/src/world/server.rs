@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 use std::time::Duration;
 
-use damper_core::chain::{Context, Marks};
+use damper_core::chain::{RepeatMarks, RequestContext};
 use damper_core::classify::TransportFault;
 use damper_core::deadline::{self, HeaderValue};
-use damper_core::repeat_limit::{Admission, Served};
-use damper_core::{Code, Failure, Pushback, Send, Time, Verdict};
+use damper_core::repeat_limit::{LimitDecision, Served};
+use damper_core::{Code, Failure, Pushback, SendAttempt, Time, Verdict};
 use smallvec::SmallVec;
 
 use super::client::Parent;
@@ -28,7 +28,7 @@ pub(super) struct Request {
     limit: Option<Duration>,
     flag: Option<u32>,
     previous_attempts: u32,
-    pub(super) context: Context,
+    pub(super) context: RequestContext,
     state: State,
     /// When it began to wait for a worker, or to be worked on.
     since: Time,
@@ -76,7 +76,7 @@ impl Instance {
 impl Request {
     pub(super) fn new(
         caller: CallKey,
-        send: &Send,
+        send: &SendAttempt,
         previous_attempts: u32,
         instance: usize,
         method: usize,
@@ -90,7 +90,7 @@ impl Request {
             limit: send.limit,
             flag: send.flag,
             previous_attempts,
-            context: Context::new(None, None),
+            context: RequestContext::new(None, None),
             state: State::OnItsWay,
             since: Time::ZERO,
             is_worked_on: false,
@@ -132,21 +132,21 @@ impl World<'_> {
         let now = self.now();
         let request = &mut self.requests[key];
         let (mut retry, mut previous) = ([0; 10], [0; 10]);
-        let marks = Marks {
+        let marks = RepeatMarks {
             retry: request.flag.map(|flag| digits(&mut retry, flag)),
             previous_attempts: (request.previous_attempts > 0)
                 .then(|| digits(&mut previous, request.previous_attempts)),
-            ..Marks::default()
+            ..RepeatMarks::default()
         };
-        request.context = Context::new(marks.flag(), request.limit.map(|limit| now + told(limit)));
+        request.context = RequestContext::new(marks.flag(), request.limit.map(|limit| now + told(limit)));
         let service = self.plan.instances[request.instance];
         let limits = self.limits[service][request.method];
         let served = &self.instances[request.instance].served[request.method];
         let admission = served.arrived(marks.repeated_by(), limits, now);
-        if admission == Admission::Shed {
+        if admission == LimitDecision::Shed {
             request.context.mark_final();
         }
-        admission != Admission::Shed
+        admission != LimitDecision::Shed
     }
 
     fn queue(&mut self, key: RequestKey, service: usize) {

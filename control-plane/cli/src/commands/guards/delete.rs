@@ -5,7 +5,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key::{self, Key};
 use crate::output::{message, show};
 use crate::write::{WriteArgs, warn, warnings};
@@ -23,7 +23,7 @@ pub(crate) struct DeleteArgs {
 }
 
 /// Removes the guard with exactly this key.
-pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));
     let client = Client::connect(&session.server).await?;

@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key::Key;
 
 /// Arguments of `damper guards get`.
@@ -15,7 +15,7 @@ pub(crate) struct GetArgs {
 }
 
 /// Shows the guard with exactly this key.
-pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let guard = Client::connect(&session.server).await?.guard(key).await?;
     super::show(session.format, &[guard])

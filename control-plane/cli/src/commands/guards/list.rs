@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::filter::NameArgs;
 
 /// Arguments of `damper guards list`.
@@ -15,7 +15,7 @@ pub(crate) struct ListArgs {
 }
 
 /// Shows the guards that pass the filter, of all pages.
-pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let all = client.all_guards(&args.filter.filter()).await?;
     super::show(session.format, &all.guards)

@@ -12,7 +12,7 @@ use damper_core::fault::Millis;
 use damper_proto::{convert, manifest, v1};
 
 use crate::Session;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
 use crate::key;
@@ -32,7 +32,7 @@ pub(crate) enum GuardsCommand {
 }
 
 /// Runs one of them.
-pub(crate) async fn run(session: &Session, command: GuardsCommand) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, command: GuardsCommand) -> Result<(), CliError> {
     match command {
         GuardsCommand::Get(args) => get::run(session, args).await,
         GuardsCommand::List(args) => list::run(session, args).await,
@@ -42,7 +42,7 @@ pub(crate) async fn run(session: &Session, command: GuardsCommand) -> Result<(),
 }
 
 /// Shows guards; as YAML and JSON in the form that `apply -f` reads.
-fn show(format: Format, guards: &[v1::Guard]) -> Result<(), Error> {
+fn show(format: Format, guards: &[v1::Guard]) -> Result<(), CliError> {
     match format {
         Format::Table => output::data(&table(guards).to_string()),
         Format::Yaml => output::data(&manifest::to_yaml(guards)),

@@ -8,10 +8,10 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, show};
 use crate::set::expected;
-use crate::sources::{self, FileArgs, Item};
+use crate::sources::{self, FileArgs, ManifestItem};
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper guards put`.
@@ -39,9 +39,9 @@ pub(crate) struct PutArgs {
 }
 
 /// Writes the guard.
-pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), CliError> {
     let manifests = sources::read(&args.file)?;
-    let guard = sources::only(&manifests, "guard", Item::guard)?;
+    let guard = sources::only(&manifests, "guard", ManifestItem::guard)?;
     let client = Client::connect(&session.server).await?;
     let request = v1::PutGuardRequest {
         guard: Some(guard.clone()),
@@ -51,7 +51,7 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
     let mut call = client.guards.clone();
     let locate = |field: &str| sources::locate(&manifests, field);
     let response = client.answer_in(call.put_guard(request), &locate).await?;
-    let words = Item::Guard(guard.clone()).words();
+    let words = ManifestItem::Guard(guard.clone()).words();
     warn(&warnings(&words, response.reach.as_ref(), &response.findings));
     let done = if response.changed { "put" } else { "unchanged" };
     show(session.format, &response, || format!("{words} {done}\n"))?;

@@ -10,7 +10,7 @@ use crate::Session;
 use crate::changes::item;
 use crate::client::Client;
 use crate::difference::{Difference, show};
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::filter::NameArgs;
 use crate::key;
 use crate::output::{message, printable};
@@ -29,11 +29,11 @@ pub(crate) struct DiffArgs {
 }
 
 /// Shows the differences.
-pub(crate) async fn run(session: &Session, args: DiffArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: DiffArgs) -> Result<(), CliError> {
     show(session.format, differences(session, args).await)
 }
 
-async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference>, Error> {
+async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference>, CliError> {
     let client = Client::connect(&session.server).await?;
     let mut request = v1::DiffRevisionsRequest {
         from_revision: Some(args.from),

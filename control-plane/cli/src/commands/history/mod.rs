@@ -8,7 +8,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::changes::{ChangesArgs, table};
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, show};
 
 /// The longest page the server gives.
@@ -34,7 +34,7 @@ enum HistoryCommand {
 }
 
 /// Shows the changes.
-pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), CliError> {
     if let Some(HistoryCommand::Diff(args)) = args.command {
         return diff::run(session, args).await;
     }
@@ -60,7 +60,7 @@ async fn list(
     client: &Client,
     filter: &v1::ChangeFilter,
     limit: u32,
-) -> Result<v1::ListChangesResponse, Error> {
+) -> Result<v1::ListChangesResponse, CliError> {
     let mut changes = Vec::new();
     let mut page_token = String::new();
     loop {

@@ -6,7 +6,7 @@ use damper_proto::v1;
 use crate::Session;
 use crate::amplified;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key::{self, Key};
 use crate::output::{message, show};
 use crate::write::{WriteArgs, warn, warnings};
@@ -24,7 +24,7 @@ pub(crate) struct DeleteArgs {
 }
 
 /// Removes the rule with exactly this key.
-pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));
     let client = Client::connect(&session.server).await?;

@@ -7,7 +7,7 @@ use damper_proto::{manifest, v1};
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key::Key;
 use crate::output::{self, Format, message, printable};
 
@@ -23,13 +23,13 @@ pub(crate) struct InitArgs {
 }
 
 /// Prints the proposal.
-pub(crate) async fn run(session: &Session, args: InitArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: InitArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let client = Client::connect(&session.server).await?;
     let request = v1::ProposeRuleRequest { key: Some(key) };
     let v1::ProposeRuleResponse { rule, reasons } =
         client.answer(client.rules.clone().propose_rule(request)).await?;
-    let rule = rule.ok_or_else(|| Error::Defect("the server proposed no rule".to_owned()))?;
+    let rule = rule.ok_or_else(|| CliError::Defect("the server proposed no rule".to_owned()))?;
     if session.format == Format::Json {
         reasons.iter().for_each(|reason| message(printable(reason)));
         return output::data(&(manifest::to_json(&[rule]) + "\n"));

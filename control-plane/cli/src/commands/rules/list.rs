@@ -5,7 +5,7 @@ use clap::Args;
 use crate::Session;
 use crate::client::Client;
 use crate::commands::kills;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::filter::FilterArgs;
 use crate::output::Format;
 
@@ -17,7 +17,7 @@ pub(crate) struct ListArgs {
 }
 
 /// Shows the rules that pass the filter, of all pages.
-pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let all = client.all_rules(&args.filter.filter()).await?;
     super::show(session.format, &all.rules)?;

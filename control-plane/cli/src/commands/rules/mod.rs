@@ -12,7 +12,7 @@ use damper_core::BreakerMode;
 use damper_proto::{manifest, v1};
 
 use crate::Session;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::filter::mode_name;
 use crate::key;
@@ -38,7 +38,7 @@ pub(crate) enum RulesCommand {
 pub(crate) use self::promote::{PromoteArgs, run as promote};
 
 /// Runs one of them.
-pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), CliError> {
     match command {
         RulesCommand::Get(args) => get::run(session, args).await,
         RulesCommand::List(args) => list::run(session, args).await,
@@ -50,7 +50,7 @@ pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), 
 }
 
 /// Shows rules; as YAML and JSON in the form that `apply -f` reads.
-fn show(format: Format, rules: &[v1::Rule]) -> Result<(), Error> {
+fn show(format: Format, rules: &[v1::Rule]) -> Result<(), CliError> {
     match format {
         Format::Table => output::data(&table(rules).to_string()),
         Format::Yaml => output::data(&manifest::to_yaml(rules)),

@@ -9,7 +9,7 @@ use damper_proto::v1;
 
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{many, rate};
 use crate::filter::{Mode, mode_name};
 use crate::key::{self, Key};
@@ -32,7 +32,7 @@ pub(crate) struct PromoteArgs {
 }
 
 /// Moves the rule on.
-pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));
     let client = Client::connect(&session.server).await?;
@@ -58,7 +58,7 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), Erro
 }
 
 /// What the rule would have done in the last minute, on the routes that it applies to.
-async fn observed(client: &Client, key: Option<&v1::Pattern>) -> Result<String, Error> {
+async fn observed(client: &Client, key: Option<&v1::Pattern>) -> Result<String, CliError> {
     let minute = prost_types::Duration { seconds: 60, nanos: 0 };
     let asked = v1::ListRoutesRequest { window: Some(minute), ..Default::default() };
     let mut routes = client.all_routes(&asked).await?.routes;

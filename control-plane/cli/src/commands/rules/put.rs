@@ -9,11 +9,11 @@ use damper_proto::v1;
 use crate::Session;
 use crate::amplified;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::key;
 use crate::output::{message, show};
 use crate::set::expected;
-use crate::sources::{self, FileArgs, Item};
+use crate::sources::{self, FileArgs, ManifestItem};
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules put`.
@@ -38,9 +38,9 @@ pub(crate) struct PutArgs {
 }
 
 /// Writes the rule.
-pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), CliError> {
     let manifests = sources::read(&args.file)?;
-    let rule = sources::only(&manifests, "rule", Item::rule)?;
+    let rule = sources::only(&manifests, "rule", ManifestItem::rule)?;
     let client = Client::connect(&session.server).await?;
     let request = v1::PutRuleRequest {
         rule: Some(rule.clone()),
@@ -60,7 +60,7 @@ pub(super) async fn finish(
     write: &WriteArgs,
     response: &v1::PutRuleResponse,
     done: &str,
-) -> Result<(), Error> {
+) -> Result<(), CliError> {
     let key = key::words(response.rule.as_ref().and_then(|rule| rule.key.as_ref()));
     warn(&warnings(&key, response.reach.as_ref(), &response.findings));
     amplified::tell(response.before.as_ref(), response.after.as_ref());

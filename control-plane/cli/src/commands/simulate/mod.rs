@@ -17,7 +17,7 @@ use damper_sim::file::Manifests;
 use damper_sim::{Outcome, Scenario};
 
 use crate::Session;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, show};
 use crate::sources;
 
@@ -42,7 +42,7 @@ pub(crate) struct SimulateArgs {
 }
 
 /// Reads the scenario, simulates it and shows what came of it.
-pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), Error> {
+pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError> {
     let mut scenario = read(&args.file)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
     let began = Instant::now();
@@ -51,15 +51,15 @@ pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), Error> {
         message(timing(&outcome, began.elapsed().as_secs_f64()));
     }
     if let Some(file) = &args.svg {
-        std::fs::write(file, picture::draw(&outcome)).map_err(Error::io(file.display()))?;
+        std::fs::write(file, picture::draw(&outcome)).map_err(CliError::io(file.display()))?;
     }
     show(session.format, &outcome, || tables::text(&outcome))
 }
 
-fn read(file: &Path) -> Result<Scenario, Error> {
+fn read(file: &Path) -> Result<Scenario, CliError> {
     let text = if file.as_os_str() == "-" {
         let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map_err(Error::io("standard input"))?;
+        std::io::stdin().read_to_string(&mut text).map_err(CliError::io("standard input"))?;
         text
     } else {
         std::fs::read_to_string(file).map_err(|error| sources::unreadable(file, error))?
@@ -68,12 +68,12 @@ fn read(file: &Path) -> Result<Scenario, Error> {
     damper_sim::file::read(&text, &|which| manifests(folder, which)).map_err(|faults| told(file, &faults))
 }
 
-fn told(file: &Path, faults: &Faults) -> Error {
+fn told(file: &Path, faults: &Faults) -> CliError {
     let fault = |fault: &damper_core::Fault| match fault.path.as_str() {
         "" => format!("{}: {}", file.display(), fault.problem),
         path => format!("{}: {path}: {}", file.display(), fault.problem),
     };
-    Error::Data(faults.iter().map(fault).collect())
+    CliError::Data(faults.iter().map(fault).collect())
 }
 
 /// Reads a strategy's rules and guards; files are looked for beside the scenario.

@@ -12,7 +12,7 @@ use tempfile::NamedTempFile;
 use super::{ChangeArgs, Role, end, role_name};
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, printable, show};
 
 /// Arguments of `damper token create`.
@@ -57,14 +57,14 @@ fn time_to_live(text: &str) -> Result<TimeToLive, String> {
 }
 
 /// Makes a token.
-pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliError> {
     let CreateArgs { name, role, caller: callers, callee: callees, ttl, file, replace, change } = args;
     let has_callers = !callers.is_empty();
     let limited = has_callers || !callees.is_empty();
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
         TimeToLive::For(time) => {
-            Some(prost_types::Duration::try_from(time).map_err(|_| Error::data("--ttl: is too long"))?)
+            Some(prost_types::Duration::try_from(time).map_err(|_| CliError::data("--ttl: is too long"))?)
         }
     };
     let request = v1::CreateTokenRequest {
@@ -114,23 +114,23 @@ struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    fn new(path: &'a Path, replace: bool) -> Result<Self, Error> {
+    fn new(path: &'a Path, replace: bool) -> Result<Self, CliError> {
         if !replace && path.exists() {
             let exists =
                 io::Error::new(io::ErrorKind::AlreadyExists, "exists already; --replace overwrites it");
-            return Err(Error::io(path.display())(exists));
+            return Err(CliError::io(path.display())(exists));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         // Its mode is 0600.
         let file =
-            NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(Error::io(path.display()))?;
+            NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(CliError::io(path.display()))?;
         Ok(Self { path, replace, file })
     }
 
-    fn write(mut self, secret: &str) -> Result<(), Error> {
+    fn write(mut self, secret: &str) -> Result<(), CliError> {
         let file = self.file.as_file_mut();
         let written = file.write_all(format!("{secret}\n").as_bytes()).and_then(|()| file.sync_all());
-        written.map_err(Error::io(self.path.display()))?;
+        written.map_err(CliError::io(self.path.display()))?;
         let moved = match self.replace {
             true => self.file.persist(self.path),
             false => self.file.persist_noclobber(self.path),
@@ -140,9 +140,9 @@ impl<'a> Kept<'a> {
             let (path, error) = (self.path.display(), failed.error);
             match failed.file.keep() {
                 Ok((_, kept)) => {
-                    Error::io(format_args!("{path} (the token is in {})", kept.display()))(error)
+                    CliError::io(format_args!("{path} (the token is in {})", kept.display()))(error)
                 }
-                Err(_) => Error::io(path)(error),
+                Err(_) => CliError::io(path)(error),
             }
         })
     }

@@ -6,7 +6,7 @@ use damper_proto::v1;
 use super::{end, role_name};
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::figures::{age, now};
 use crate::output::{Align, Table, show};
 
@@ -15,7 +15,7 @@ use crate::output::{Align, Table, show};
 pub(crate) struct ListArgs {}
 
 /// Shows the tokens.
-pub(crate) async fn run(session: &Session, ListArgs {}: ListArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, ListArgs {}: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = client.answer(client.tokens.clone().list_tokens(v1::ListTokensRequest {})).await?;
     show(session.format, &listed, || table(&listed.tokens).to_string())

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use damper_proto::v1;
 
 use crate::Session;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::write::user_at_host;
 
 /// What to do with tokens.
@@ -23,7 +23,7 @@ pub(crate) enum TokenCommand {
 }
 
 /// Runs one of them.
-pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<(), CliError> {
     match command {
         TokenCommand::Create(args) => create::run(session, args).await,
         TokenCommand::List(args) => list::run(session, args).await,

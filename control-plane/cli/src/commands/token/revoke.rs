@@ -6,7 +6,7 @@ use damper_proto::v1;
 use super::ChangeArgs;
 use crate::Session;
 use crate::client::Client;
-use crate::exit::Error;
+use crate::exit::CliError;
 use crate::output::{message, printable, show};
 
 /// Arguments of `damper token revoke`.
@@ -19,9 +19,9 @@ pub(crate) struct RevokeArgs {
 }
 
 /// Ends a token.
-pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs) -> Result<(), Error> {
+pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs) -> Result<(), CliError> {
     if let Some(rest) = id.strip_prefix("damper_") {
-        return Err(Error::Usage(whole_token(rest)));
+        return Err(CliError::Usage(whole_token(rest)));
     }
     let request = v1::RevokeTokenRequest { id: id.clone(), options: Some(change.options()) };
     let client = Client::connect(&session.server).await?;
