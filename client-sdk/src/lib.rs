@@ -1,7 +1,6 @@
-//! Damper inside a service: tower layers that carry out its retry policies.
+//! Tower layers that run Damper's retry policies inside a service.
 //!
-//! Operators say in the control plane which calls are retried, how often and when not; a service only takes
-//! two layers into use. This is all it adds:
+//! Operators set in the control plane which calls are retried, how often and when not. A service adds two layers:
 //!
 //! ```no_run
 //! use damper_sdk::{Damper, Options};
@@ -28,27 +27,51 @@
 //! # }
 //! ```
 //!
-//! - [`Damper::connect`] never waits. Without a control plane a service works as if Damper were not there, or
-//!   by the last rules it knew.
-//! - A control plane elsewhere is reached by TLS and shown a token: `https://` endpoints (cargo feature `tls`, on unless
-//!   turned off) with [`Options::ca_file`] and [`Options::token_file`], or the same by variables, see [`Options`].
-//!   Of several replicas another one is asked as soon as one ends the stream or can not be reached.
-//! - [`ClientLayer`] sends, repeats and ends calls as the rules say, counts what became of them, and gives the
-//!   application its own answer, unchanged. Where no rule applies it costs no allocation, if the channel is ready, and
-//!   keeps nothing.
-//! - [`ServerLayer`] gives each request a [`Context`]: calls made in serving it keep within its deadline, are
-//!   not retried where a layer above retries, and tell the layers above when retries are of no use. Without it
-//!   calls are still governed, but every layer of a chain decides for itself. It also counts who sends requests
-//!   again, and refuses repeats beyond the limit that the service's owner has set.
-//! - A spawned task leaves the context behind, unless by [`spawn`] or [`Context::scope`].
-//! - Each call under a rule and each of its attempts is a `tracing` span (target `damper`). With the cargo
-//!   feature `metrics` counters and histograms go to the recorder of the process, see [`metrics`].
-//! - [`Damper::fixed`] and [`Damper::off`] need no control plane: they are for tests.
-//! - [`balanced`] makes a channel that knows its endpoints: a retry goes to another one, and one that fails alone is
-//!   ejected for a while.
-//! - [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
+//! # Control plane
 //!
-//! Nothing is decided in this crate: it drives `damper_core`, where every rule and its reason is.
+//! [`Damper::connect`] never waits. Without a control plane a service works with the last rules that it knows, or
+//! as if Damper were absent. [`Options`] sets the replicas; a client whose replica ends the stream or becomes
+//! unreachable connects to another one. `https://` endpoints use [`Options::ca_file`] and
+//! [`Options::token_file`], or the variables that [`Options`] lists.
+//!
+//! # Outgoing calls
+//!
+//! [`ClientLayer`] sends, retries and ends calls as their rules demand, counts how they ended, and returns the
+//! callee's response unchanged. Without a rule it allocates nothing if the channel is ready, and buffers nothing.
+//!
+//! # Served requests
+//!
+//! [`ServerLayer`] gives each request a [`Context`]. Calls made in serving the request keep its deadline, are not
+//! retried if a layer above retries, and inform the layers above when a retry cannot help. Without the server
+//! layer calls are still governed, but each service of a chain decides alone. The layer also counts retries by
+//! their sender, and blocks those above the limit that the service's owner set.
+//!
+//! A spawned task loses the context, unless it is spawned by [`spawn`] or runs in [`Context::scope`].
+//!
+//! # Edge
+//!
+//! [`ClientLayer::external`] and [`ServerLayer::edge`] mark the border of the services that trust each other.
+//!
+//! # Balanced channels
+//!
+//! [`balanced`] makes a channel that knows its endpoints: a retry goes to another endpoint, and an endpoint that
+//! fails alone is ejected for some time.
+//!
+//! # Traces
+//!
+//! Each call under a rule, and each of its attempts, is a `tracing` span with the target `damper`.
+//!
+//! # Tests
+//!
+//! [`Damper::off`] and [`Damper::fixed`] (feature `manifest`) need no control plane.
+//!
+//! # Feature flags
+//!
+//! - `tls`, on by default: `https://` endpoints of [`Options`] and [`balanced`], with rustls and the system's roots.
+//! - `metrics`: counters and histograms for the recorder of the process; [`metrics`] lists them.
+//! - `manifest`: [`Damper::fixed`], rules from YAML or JSON.
+//!
+//! This crate decides nothing: it drives [`damper_core`], which has every rule and its reason.
 
 mod aside;
 pub mod balance;
@@ -84,7 +107,11 @@ pub use server::{ServerBody, ServerFuture, ServerLayer, ServerService};
 #[doc(hidden)]
 pub use control::fuzzing;
 
-// The examples of the guide are compiled and run as tests.
+// The examples of the README and the guides are compiled and run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 #[cfg(all(doctest, feature = "manifest"))]
 #[doc = include_str!("../../docs/testing.md")]
 mod testing {}

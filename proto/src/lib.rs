@@ -23,3 +23,7 @@ pub mod v1 {
 
 /// The encoded `FileDescriptorSet` of `damper.v1`, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

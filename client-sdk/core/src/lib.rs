@@ -66,3 +66,7 @@ pub use standing::GateStatus;
 pub use table::{Rule, Table, Tightened};
 pub use time::Time;
 pub use window::{Counts, Window, WindowShape};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

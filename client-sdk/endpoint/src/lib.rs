@@ -18,3 +18,7 @@ mod token;
 pub use access::{Access, Opening, Said, Speaker};
 pub use one_task::OneTask;
 pub use token::Token;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
