@@ -1,6 +1,6 @@
 //! What stands in the places of the histograms where the feature is off: nothing, which the compiler removes.
 
-use damper_core::{SendKind, Time};
+use damper_core::{AttemptKind, Time};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Detail(());
@@ -22,7 +22,7 @@ impl OfCallee {
 pub(crate) struct CallTimes;
 
 impl CallTimes {
-    pub(crate) fn sent(&mut self, _kind: SendKind, _now: Time) -> AttemptTimes {
+    pub(crate) fn sent(&mut self, _kind: AttemptKind, _now: Time) -> AttemptTimes {
         AttemptTimes
     }
 
