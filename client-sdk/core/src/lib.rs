@@ -13,59 +13,43 @@
 #![deny(clippy::float_arithmetic, clippy::float_cmp)]
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 
-pub mod backoff;
-pub mod breaker;
-pub mod budget;
 mod call;
 pub mod chain;
-pub mod circuit;
-pub mod classify;
-mod code;
-mod credit;
-pub mod deadline;
 pub mod endpoints;
-mod explain;
-pub mod failed_call;
-mod fate;
 pub mod fault;
-pub mod feature;
-pub mod guard;
-pub mod key;
-pub mod kill;
-pub mod latency;
+mod gates;
+mod headers;
 pub mod lint;
-mod pattern;
+mod outcome;
 pub mod policy;
 mod random;
-pub mod repeat_limit;
 mod route;
-mod run;
-mod standing;
-mod table;
+mod rules;
 mod time;
-mod window;
 
-pub use call::{Answer, AttemptKind, Call, CallStart, Finish, Passthrough, SendAttempt, Step};
-pub use classify::{Failure, Pushback, Verdict};
-pub use code::{Code, CodeSet};
-pub use explain::{Bound, Explanation, ShadowedRule};
-pub use fate::{Ending, Fate};
+pub use call::{Answer, AttemptKind, Call, CallStart, Finish, Passthrough, SendAttempt, Step, backoff};
 pub use fault::{Fault, Faults, Percent, Ratio};
-pub use guard::{Ceiling, Guard};
-pub use key::RouteKey;
-pub use kill::Kill;
+pub use gates::repeat_limit::RepeatLimit;
+pub use gates::{breaker, budget, circuit, repeat_limit};
 pub use latency::Histogram;
-pub use pattern::{MethodPart, Part, Pattern};
+pub use outcome::classify::{Failure, Pushback, Verdict};
+pub use outcome::code::{Code, CodeSet};
+pub use outcome::fate::{Ending, Fate};
+pub use outcome::{classify, failed_call};
 pub use policy::{
     Backoff, BreakerMode, Budget, Chain, CircuitBreaker, Growth, Hedge, HedgeDelay, Increment as BackoffStep,
-    Jitter, Mode, OverMax, Policy, Retry, RetryBreaker, StopWhen, Waits,
+    Jitter, Mode, OverMax, Policy, Retry, RetryBreaker, StopWhen, Waits, feature,
 };
-pub use repeat_limit::RepeatLimit;
-pub use route::{Counters, MAX_ROUTES, OTHER_METHOD, Route, RouteState};
-pub use standing::GateStatus;
-pub use table::{Rule, Table, Tightened};
-pub use time::Time;
-pub use window::{Counts, Window, WindowShape};
+pub use route::{Counters, GateStatus, MAX_ROUTES, OTHER_METHOD, Route, RouteState, latency};
+pub use rules::explain::{Bound, Explanation, ShadowedRule};
+pub use rules::guard::{Ceiling, Guard};
+pub use rules::key::RouteKey;
+pub use rules::kill::Kill;
+pub use rules::pattern::{MethodPart, Part, Pattern};
+pub use rules::table::{Rule, Table, Tightened};
+pub use rules::{guard, key, kill};
+pub use time::window::{Counts, Window, WindowShape};
+pub use time::{Time, deadline};
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

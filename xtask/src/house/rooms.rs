@@ -12,9 +12,23 @@ pub(crate) struct Level {
 pub(crate) const LEVELS: [Level; 10] = [
     Level {
         folder: "client-sdk/core/src",
-        enforced: false, // enforced when the crate has its rooms
+        enforced: true,
         most: 16,
-        rooms: &["time", "fault", "policy", "outcome", "chain", "rules", "gates", "route", "call", "lint"],
+        rooms: &[
+            "time",
+            "fault",
+            "random",
+            "headers",
+            "outcome",
+            "policy",
+            "gates",
+            "rules",
+            "chain",
+            "route",
+            "call",
+            "endpoints",
+            "lint",
+        ],
     },
     Level {
         folder: "client-sdk/endpoint/src",

@@ -5,15 +5,15 @@ use std::time::Duration;
 use super::in_flight::{InFlight, Pending};
 use super::questions::RetryDecision;
 use super::{Answer, AttemptKind, Call, Finish, Next, Step, enforced};
-use crate::breaker;
-use crate::circuit::{CircuitDecision, Outcome};
-use crate::classify::{Failure, Verdict};
-use crate::code::Code;
-use crate::deadline;
-use crate::fate::{Ending, Fate};
+use crate::gates::breaker;
+use crate::gates::circuit::{CircuitDecision, Outcome};
+use crate::outcome::classify::{Failure, Verdict};
+use crate::outcome::code::Code;
+use crate::outcome::fate::{Ending, Fate};
 use crate::policy::{Mode, Policy};
 use crate::route::Route;
 use crate::time::Time;
+use crate::time::deadline;
 
 /// How an attempt ended that was no success.
 #[derive(Clone, Copy, Debug)]

@@ -5,12 +5,12 @@
 //! differ is a test below. Drivers that care for the cost of a call begin with this one.
 
 use super::{Answer, AttemptKind, CallStart, Finish, SendAttempt};
-use crate::classify::Verdict;
-use crate::code::Code;
-use crate::deadline;
-use crate::fate::{Ending, Fate};
+use crate::outcome::classify::Verdict;
+use crate::outcome::code::Code;
+use crate::outcome::fate::{Ending, Fate};
 use crate::route::Route;
 use crate::time::Time;
+use crate::time::deadline;
 
 /// A call that passes, while its only attempt is under way.
 #[derive(Debug)]
@@ -84,11 +84,11 @@ mod tests {
 
     use super::super::{Call, Step};
     use super::*;
-    use crate::classify::{Failure, Pushback};
-    use crate::kill::{Kill, TimedKill};
-    use crate::pattern::Pattern;
+    use crate::outcome::classify::{Failure, Pushback};
     use crate::policy::{Mode, Policy};
-    use crate::table::Rule;
+    use crate::rules::kill::{Kill, TimedKill};
+    use crate::rules::pattern::Pattern;
+    use crate::rules::table::Rule;
 
     const BEGAN: Time = Time::from_micros(5_000_000);
 

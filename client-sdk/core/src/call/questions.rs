@@ -13,15 +13,15 @@ use std::time::Duration;
 use super::ending::Failed;
 use super::in_flight::Pending;
 use super::{AttemptKind, Call, Next};
-use crate::breaker;
-use crate::budget::Reservation;
-use crate::classify::{Failure, Pushback};
-use crate::code::Code;
-use crate::deadline;
-use crate::fate::Fate;
+use crate::gates::breaker;
+use crate::gates::budget::Reservation;
+use crate::outcome::classify::{Failure, Pushback};
+use crate::outcome::code::Code;
+use crate::outcome::fate::Fate;
 use crate::policy::{Mode, Policy, StopWhen};
 use crate::route::{Paid, Route};
 use crate::time::Time;
+use crate::time::deadline;
 
 /// A server that asks to wait longer than this means "not".
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);

@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::in_flight::Pending;
 use super::questions::Taken;
 use super::{Answer, AttemptKind, Call, Next, SendAttempt, Step, enforced};
-use crate::circuit::CircuitDecision;
-use crate::deadline;
-use crate::fate::{Ending, Fate};
+use crate::gates::circuit::CircuitDecision;
+use crate::outcome::fate::{Ending, Fate};
 use crate::policy::{Hedge, Policy};
 use crate::route::Route;
 use crate::time::Time;
+use crate::time::deadline;
 
 impl Call {
     /// The first attempt, if no kill refuses calls, there is time for it and the circuit is closed.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::classify::{Failure, Pushback};
-use crate::code::{Code, CodeSet};
 use crate::fault::Ratio;
-use crate::pattern::Pattern;
+use crate::outcome::classify::{Failure, Pushback};
+use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Backoff, BreakerMode, Chain, Growth, Jitter, OverMax, Retry, RetryBreaker, Waits};
-use crate::table::Rule;
+use crate::rules::pattern::Pattern;
+use crate::rules::table::Rule;
 
 mod blame;
 mod gates;

@@ -21,8 +21,8 @@
 //! Not counted: transparent resends (once per attempt that the server has provably not seen), and services that
 //! make several calls for one request.
 
-use crate::explain::Bound;
 use crate::policy::Policy;
+use crate::rules::explain::Bound;
 
 /// What becomes of the flag of a repeat where a service makes its own calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

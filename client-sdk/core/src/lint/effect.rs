@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::waits::{End, waits};
 use super::{Finding, Notes, codes, names};
-use crate::code::{Code, CodeSet};
 use crate::fault::Ratio;
+use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Backoff, Growth, Increment, Jitter, Policy, Retry, Waits};
 
 /// Codes with which the same request fails again.

@@ -2,8 +2,8 @@
 
 use super::{Finding, codes};
 use crate::fault::{Millis, Ratio};
-use crate::guard::Guard;
 use crate::policy::{MAX_ATTEMPTS, Mode, TIMEOUT};
+use crate::rules::guard::Guard;
 
 /// From this ratio on the callee serves half as many repeats as first sends.
 const MUCH: Ratio = Ratio::from_bp(5_000);

@@ -2,10 +2,10 @@
 
 use super::methods::{changes_something, only_reads};
 use super::{Finding, Notes, codes, names};
-use crate::code::{Code, CodeSet};
-use crate::pattern::MethodPart;
+use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Mode, Policy};
-use crate::table::Rule;
+use crate::rules::pattern::MethodPart;
+use crate::rules::table::Rule;
 
 /// Codes that a call can end with although it was carried out.
 const AMBIGUOUS: CodeSet =

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{Finding, LintContext, Notes, codes};
 use crate::fault::{Millis, Percent, Ratio};
-use crate::pattern::Part;
 use crate::policy::{BreakerMode, HedgeDelay, Mode, Policy, RetryBreaker};
-use crate::table::Rule;
+use crate::rules::pattern::Part;
+use crate::rules::table::Rule;
 
 /// From this ratio on a fault of the callee adds half of its traffic to it.
 const MUCH: Ratio = Ratio::from_bp(5_000);

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::*;
-use crate::code::Code;
 use crate::fault::{Percent, Ratio};
-use crate::guard::Ceiling;
-use crate::pattern::Pattern;
+use crate::gates::repeat_limit::RepeatLimit;
+use crate::outcome::code::Code;
 use crate::policy::{
     Backoff, BreakerMode, Budget, Chain, Growth, Hedge, HedgeDelay, Increment, Jitter, OverMax, Retry,
     RetryBreaker, Waits,
 };
-use crate::repeat_limit::RepeatLimit;
-use crate::window::WindowShape;
+use crate::rules::guard::Ceiling;
+use crate::rules::pattern::Pattern;
+use crate::time::window::WindowShape;
 
 const READ: &str = "stock.v1.Stock/Get";
 const CHANGE: &str = "stock.v1.Stock/Reserve";

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::waits::{End, waits};
 use super::{Finding, Notes, codes, retries};
-use crate::code::Code;
 use crate::fault::Millis;
-use crate::pattern::MethodPart;
+use crate::outcome::code::Code;
 use crate::policy::{HedgeDelay, Policy, Retry};
-use crate::table::Rule;
+use crate::rules::pattern::MethodPart;
+use crate::rules::table::Rule;
 
 /// A call that waits longer than this in all should have an end of its own.
 const LONG: Duration = Duration::from_secs(1);

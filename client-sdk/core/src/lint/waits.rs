@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use crate::backoff::Sequence;
-use crate::code::{Code, CodeSet};
+use crate::call::backoff::Sequence;
+use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Backoff, Growth, Jitter, Waits};
 
 /// Which end of what a wait is drawn from.

@@ -1,10 +1,10 @@
-//! The settings of the waits before retries; [`backoff`](crate::backoff) has the formulas.
+//! The settings of the waits before retries; [`backoff`](crate::call::backoff) has the formulas.
 
 use std::time::Duration;
 
 use super::check_order;
-use crate::code::{Code, CodeSet};
 use crate::fault::{Bounds, Faults, Millis, Ratio};
+use crate::outcome::code::{Code, CodeSet};
 
 /// Every wait of a backoff.
 pub const WAIT: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) };

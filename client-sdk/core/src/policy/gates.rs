@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::code::{Code, CodeSet};
 use crate::fault::{Bounds, Faults, Percent, Ratio};
-use crate::window::WindowShape;
+use crate::outcome::code::{Code, CodeSet};
+use crate::time::window::WindowShape;
 
 /// `retry_breaker.earn`
 pub const EARN: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::from_bp(2_000) };
@@ -41,7 +41,7 @@ pub const CIRCUIT_OPEN_FOR: Bounds<Duration> =
 /// `circuit_breaker.probes`
 pub const CIRCUIT_PROBES: Bounds<u32> = Bounds { min: 1, max: 100 };
 
-/// Gates retries by what succeeds; see [`breaker`](crate::breaker).
+/// Gates retries by what succeeds; see [`breaker`](crate::gates::breaker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RetryBreaker {
     /// What admits a retry.
@@ -59,7 +59,7 @@ pub struct RetryBreaker {
     pub min_failures: u32,
     /// With fewer attempts in the window the ratio says nothing: retries take what is saved, hedges are sent.
     pub min_samples: u32,
-    /// What counts as a failure besides what the rule retries. None: [`breaker::FAILURES`](crate::breaker::FAILURES).
+    /// What counts as a failure besides what the rule retries. None: [`breaker::FAILURES`](crate::gates::breaker::FAILURES).
     pub failure_codes: Option<CodeSet>,
 }
 
@@ -93,7 +93,7 @@ pub struct StopWhen {
     pub min_samples: u32,
 }
 
-/// Gates whole calls, first attempts too; see [`circuit`](crate::circuit).
+/// Gates whole calls, first attempts too; see [`circuit`](crate::gates::circuit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CircuitBreaker {
     /// Opens after so many failed calls in a row.

@@ -2,11 +2,11 @@
 //! that all routes to the callee share.
 
 use super::Route;
-use crate::breaker;
-use crate::credit::{Purse, Terms};
+use crate::gates::breaker;
+use crate::gates::credit::{Purse, Terms};
 use crate::policy::{BreakerMode, RetryBreaker};
 use crate::time::Time;
-use crate::window::Counts;
+use crate::time::window::Counts;
 
 /// What a retry was paid with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use super::timeline::{Goes, play};
 use super::*;
-use crate::classify::TransportFault;
+use crate::outcome::classify::TransportFault;
 use crate::policy::{CircuitBreaker, Hedge, HedgeDelay};
-use crate::window::Counts;
+use crate::time::window::Counts;
 
 use super::gates::Dice;
 use Goes::{Ends, Never};

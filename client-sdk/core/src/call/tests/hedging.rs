@@ -4,7 +4,7 @@ use super::timeline::{Goes, Timeline, play};
 use super::*;
 use crate::fault::Percent;
 use crate::policy::{BreakerMode, Budget, Hedge, HedgeDelay};
-use crate::window::Counts;
+use crate::time::window::Counts;
 
 use AttemptKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 use Goes::{Begins, Ends, Never};

@@ -3,9 +3,9 @@
 use super::gates::Dice;
 use super::timeline::{Goes, Thrown, Timeline, play_while};
 use super::*;
-use crate::circuit::Phase;
-use crate::kill::{Kill, TimedKill};
+use crate::gates::circuit::Phase;
 use crate::policy::{Budget, CircuitBreaker, Hedge, HedgeDelay};
+use crate::rules::kill::{Kill, TimedKill};
 
 use AttemptKind::{First, Hedge as Hedged, Resend, Retry as Retried};
 use Goes::{Begins, Ends, Never};

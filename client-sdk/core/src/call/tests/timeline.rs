@@ -1,7 +1,7 @@
 //! One call in virtual time, each of whose attempts takes as long and ends as a script says.
 
 use super::*;
-use crate::kill::TimedKill;
+use crate::rules::kill::TimedKill;
 
 /// How an attempt goes: after so many milliseconds, so.
 #[derive(Clone, Copy, Debug)]

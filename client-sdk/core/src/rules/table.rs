@@ -1,0 +1,183 @@
+//! All rules at one revision, and the look-up of the one that applies.
+//!
+//! A route has at most 24 patterns that can match it (2 x 3 x 2 x 2), so the winner is found by asking for
+//! each, the most exact first: the cost does not grow with the number of rules. Drivers look a route up when
+//! they first see it and when the table changes, never per call.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::fault::Faults;
+use crate::policy::{Mode, Policy};
+use crate::rules::guard::{CeilingExcess, Guard};
+use crate::rules::key::RouteKey;
+use crate::rules::pattern::{MethodPart, Pattern};
+
+/// A checked policy for the routes of a pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pattern: Pattern,
+    policy: Policy,
+    revision: u64,
+}
+
+impl Rule {
+    /// Binds a policy to a pattern; `revision` is that of the rule's last change, 0 for one made in code.
+    ///
+    /// # Errors
+    /// Every setting of the policy that is out of range, by its path below `policy`.
+    pub fn new(pattern: Pattern, policy: Policy, revision: u64) -> Result<Self, Faults> {
+        let mut inner = Faults::none();
+        policy.check(&mut inner);
+        if policy.hold_unary && !matches!(pattern.callee_method, MethodPart::Exact(_)) {
+            let problem = format!("needs an exact callee_method, not {}", pattern.callee_method);
+            inner.add("hold_unary", problem);
+        }
+        let mut faults = Faults::none();
+        faults.nest("policy", inner);
+        faults.or(Self { pattern, policy, revision })
+    }
+
+    /// The same rule doing no more than `mode`: for a local override, which can only reduce.
+    #[must_use]
+    pub fn at_most(&self, mode: Mode) -> Self {
+        let policy = Policy { mode: self.policy.mode.min(mode), ..self.policy.clone() };
+        Self { policy, ..self.clone() }
+    }
+
+    /// The routes it is for.
+    #[must_use]
+    pub fn pattern(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The revision of its last change.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+/// All rules and guards at one revision.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    rules: HashMap<Pattern, Arc<Rule>>,
+    guards: HashMap<Pattern, Arc<Guard>>,
+}
+
+/// A setting of the rule that wins a route which a guard cut there.
+#[derive(Clone, Debug)]
+pub struct Tightened {
+    /// The guard.
+    pub guard: Arc<Guard>,
+    /// What was cut.
+    pub excess: CeilingExcess,
+}
+
+impl Table {
+    /// Adds the rule; an older one with the same pattern is replaced and returned.
+    pub fn insert(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
+        self.rules.insert(rule.pattern().clone(), rule)
+    }
+
+    /// Takes out the rule with this very pattern.
+    pub fn remove(&mut self, pattern: &Pattern) -> Option<Arc<Rule>> {
+        self.rules.remove(pattern)
+    }
+
+    /// The rule with this very pattern.
+    #[must_use]
+    pub fn exactly(&self, pattern: &Pattern) -> Option<&Arc<Rule>> {
+        self.rules.get(pattern)
+    }
+
+    /// The rule that applies to a route, whole: nothing is merged.
+    #[must_use]
+    pub fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
+        self.matching(route).next()
+    }
+
+    /// The rule in force on a route: the winner, tightened by every guard that matches the route.
+    #[must_use]
+    pub fn in_force(&self, route: &RouteKey) -> Option<Arc<Rule>> {
+        let winner = self.winner(route)?;
+        if self.guards.is_empty() {
+            return Some(Arc::clone(winner));
+        }
+        let (rule, cuts) = self.tighten(winner, route);
+        Some(if cuts.is_empty() { Arc::clone(winner) } else { Arc::new(rule) })
+    }
+
+    /// The rule as the guards leave it on a route, and what each of them cut.
+    #[must_use]
+    pub fn tighten(&self, rule: &Rule, route: &RouteKey) -> (Rule, Vec<Tightened>) {
+        let mut rule = rule.clone();
+        let mut cuts = Vec::new();
+        for guard in self.guards_of(route) {
+            let (policy, excesses) = guard.ceiling().tighten(&rule.policy);
+            rule.policy = policy;
+            cuts.extend(excesses.into_iter().map(|excess| Tightened { guard: Arc::clone(guard), excess }));
+        }
+        (rule, cuts)
+    }
+
+    /// Adds the guard; an older one with the same pattern is replaced and returned.
+    pub fn insert_guard(&mut self, guard: Arc<Guard>) -> Option<Arc<Guard>> {
+        self.guards.insert(guard.pattern().clone(), guard)
+    }
+
+    /// Takes out the guard with this very pattern.
+    pub fn remove_guard(&mut self, pattern: &Pattern) -> Option<Arc<Guard>> {
+        self.guards.remove(pattern)
+    }
+
+    /// The guards that match a route, the most exact first.
+    pub fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
+        // The candidates of a route cost allocations; most tables have no guard.
+        let candidates = (!self.guards.is_empty()).then(|| Pattern::candidates(route));
+        candidates.into_iter().flatten().filter_map(|pattern| self.guards.get(&pattern))
+    }
+
+    /// All guards, in no particular order.
+    pub fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
+        self.guards.values()
+    }
+
+    /// Every rule that matches a route, the winner first.
+    pub fn matching(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Rule>> {
+        Pattern::candidates(route).filter_map(|pattern| self.rules.get(&pattern))
+    }
+
+    /// All rules, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.values()
+    }
+
+    /// How many rules there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// True if there is no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+}
+
+impl FromIterator<Arc<Rule>> for Table {
+    fn from_iter<I: IntoIterator<Item = Arc<Rule>>>(rules: I) -> Self {
+        let mut table = Self::default();
+        for rule in rules {
+            table.insert(rule);
+        }
+        table
+    }
+}

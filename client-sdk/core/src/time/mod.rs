@@ -1,0 +1,58 @@
+//! The present, as the engine is told it.
+//!
+//! A `Time` is a number of microseconds since an origin that the driver chose (the start of the process, the
+//! start of a simulation). Drivers read their clock once per event and pass it in. Nothing is assumed about
+//! its progress: it may stand still, and threads may report slightly different presents.
+
+pub mod deadline;
+pub(crate) mod window;
+
+use std::ops::Add;
+use std::time::Duration;
+
+/// Microseconds since the driver's origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(u64);
+
+impl Time {
+    /// The driver's origin.
+    pub const ZERO: Self = Self(0);
+
+    /// The instant this many microseconds after the origin.
+    #[must_use]
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// The instant this long after the origin; the last representable one if that is too far away.
+    #[must_use]
+    pub fn after_origin(elapsed: Duration) -> Self {
+        Self(micros(elapsed))
+    }
+
+    /// Microseconds since the origin.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it has not come yet.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(micros(wait)))
+    }
+}
+
+/// Whole microseconds of a duration; the largest number if it has more.
+#[must_use]
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
