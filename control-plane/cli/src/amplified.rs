@@ -1,14 +1,14 @@
 //! What a write of a rule does to what repeating can add, in words; nothing of what stays as it is.
 
-use damper_proto::v1;
+use damper_proto::{convert, v1};
 
-use crate::commands::{chain, explain};
-use crate::output::message;
+use crate::exit::print_message;
+use crate::output::printable;
 
 /// Tells what a write raises or lowers.
 pub(crate) fn tell(before: Option<&v1::Amplification>, after: Option<&v1::Amplification>) {
     if let (Some(before), Some(after)) = (before, after) {
-        lines(before, after).into_iter().for_each(message);
+        lines(before, after).into_iter().for_each(print_message);
     }
 }
 
@@ -16,13 +16,13 @@ pub(crate) fn tell(before: Option<&v1::Amplification>, after: Option<&v1::Amplif
 pub(crate) fn lines(before: &v1::Amplification, after: &v1::Amplification) -> Vec<String> {
     let hop = before.bound.as_ref().zip(after.bound.as_ref()).filter(|(was, is)| was != is);
     let hop = hop.map(|(was, is)| {
-        let [is_now, it_was] = [is, was].map(explain::bound_in_words);
+        let [is_now, it_was] = [is, was].map(bound_text);
         format!("{} on this hop: {is_now} (was: {it_was})", direction(order(is) > order(was)))
     });
     let chain = before.chain.as_ref().zip(after.chain.as_ref()).filter(|(was, is)| was.sends != is.sends);
     let chain = chain.map(|(was, is)| {
-        let [is_now, it_was] = [is, was].map(chain::in_words);
-        let it_was = if path(was) == path(is) { chain::times(was.sends) } else { it_was };
+        let [is_now, it_was] = [is, was].map(chain_text);
+        let it_was = if path(was) == path(is) { attempts_text(was.sends) } else { it_was };
         format!("{} along the worst chain: {is_now} (was: {it_was})", direction(is.sends > was.sends))
     });
     hop.into_iter().chain(chain).collect()
@@ -42,6 +42,58 @@ fn order(bound: &v1::Bound) -> (u32, f64, u32) {
 
 fn path(bound: &v1::ChainBound) -> Vec<(&str, &str)> {
     bound.hops.iter().map(|hop| (&*hop.caller_service, &*hop.callee_service)).collect()
+}
+
+/// The whole chain in one line.
+pub(crate) fn chain_text(bound: &v1::ChainBound) -> String {
+    let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
+    let services: String = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect();
+    let circle =
+        if bound.has_circle { " (services call each other in a circle; each is followed once)" } else { "" };
+    let sends = attempts_text(bound.sends);
+    printable(&format!(
+        "{first}{services}: at most {sends} on the last hop for one request at {first}{circle}"
+    ))
+}
+
+/// A line for each hop.
+pub(crate) fn hop_lines(bound: &v1::ChainBound) -> Vec<String> {
+    let line = |hop: &v1::Hop| {
+        let v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies } = hop;
+        let attempts =
+            if *max_attempts == 1 { "1 attempt".to_owned() } else { format!("{max_attempts} attempts") };
+        let how = if *multiplies { "; attempts multiply here" } else { "" };
+        printable(&format!(
+            "{caller_service} -> {callee_service}: {attempts} per call, at most {}{how}",
+            attempts_text(*sends)
+        ))
+    };
+    bound.hops.iter().map(line).collect()
+}
+
+/// So many sends.
+pub(crate) fn attempts_text(sends: u64) -> String {
+    if sends == 1 { "1 send".to_owned() } else { format!("{sends} sends") }
+}
+
+/// What repeating can add on one hop.
+pub(crate) fn bound_text(bound: &v1::Bound) -> String {
+    let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window, window } =
+        *bound;
+    if max_attempts == 1 {
+        return "1 attempt per call".to_owned();
+    }
+    let most = format!("at most {max_attempts} attempts per call");
+    if steady == 0.0 {
+        return format!("{most}, also in the long run: no retry breaker bounds it");
+    }
+    let window = window.and_then(convert::length);
+    let free = match (free_retries_per_window, window) {
+        (0, _) | (_, None) => String::new(),
+        (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
+        (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
+    };
+    format!("{most}; while retries fail {steady} per call in the long run{free}")
 }
 
 #[cfg(test)]
@@ -83,5 +135,41 @@ mod tests {
         let same = amplification(2, 1.1, 4);
         assert!(lines(&same, &same).is_empty());
         assert!(lines(&v1::Amplification::default(), &same).is_empty());
+    }
+
+    fn hop(caller: &str, callee: &str, max_attempts: u32, sends: u64, multiplies: bool) -> v1::Hop {
+        let (caller_service, callee_service) = (caller.to_owned(), callee.to_owned());
+        v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies }
+    }
+
+    #[test]
+    fn chain_is_told_as_a_whole_and_hop_by_hop() {
+        let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
+        let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
+        let whole = "shop -> orders -> stock: at most 3 sends on the last hop for one request at shop";
+        assert_eq!(chain_text(&bound), whole);
+        assert_eq!(
+            hop_lines(&bound),
+            [
+                "shop -> orders: 1 attempt per call, at most 1 send",
+                "orders -> stock: 3 attempts per call, at most 3 sends; attempts multiply here"
+            ]
+        );
+        assert!(chain_text(&v1::ChainBound { has_circle: true, ..bound }).contains("circle"));
+    }
+
+    #[test]
+    fn bound_is_told_chain_text() {
+        let bound = |max_attempts, steady_attempts_per_call, free_retries_per_window, window: Option<i64>| {
+            let window = window.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+            bound_text(&v1::Bound { max_attempts, steady_attempts_per_call, free_retries_per_window, window })
+        };
+        assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
+        let long_run = "at most 3 attempts per call; while retries fail 1.1 per call in the long run";
+        assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
+        assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
+        assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);
+        let unbounded = "at most 3 attempts per call, also in the long run: no retry breaker bounds it";
+        assert_eq!(bound(3, 0.0, 0, None), unbounded);
     }
 }

@@ -18,10 +18,10 @@ use tonic::{Response, Status};
 
 pub(crate) use crate::connection::ServerArgs;
 use crate::connection::{self, Line};
-use crate::exit::CliError;
+use crate::exit::{CliError, as_is, print_message};
 use crate::key;
-use crate::output::{message, printable};
-use crate::status::{self, Locate, Peer, as_is};
+use crate::output::printable;
+use crate::status::{self, Locate, Peer};
 
 /// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);
@@ -67,7 +67,7 @@ impl Client {
         // A server that takes connections only to end them is not asked without end at full speed.
         tokio::time::sleep(RECONNECT_AFTER.saturating_sub(self.connected_at.elapsed())).await;
         let next = Self::connect_after(&self.args, Some(&self.peer), silent).await?;
-        message(format_args!("{} was lost; going on with {}", self.peer.address, next.peer.address));
+        print_message(format_args!("{} was lost; going on with {}", self.peer.address, next.peer.address));
         Ok(next)
     }
 

@@ -10,7 +10,7 @@
 //! Messages are complete: one line per fault, with the field, the value and the bound where there are any.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// How a command can fail.
@@ -110,9 +110,22 @@ impl CliError {
             return ExitCode::SUCCESS;
         }
         for line in self.to_string().lines() {
-            crate::output::message(format_args!("error: {line}"));
+            print_message(format_args!("error: {line}"));
         }
         ExitCode::from(self.code())
+    }
+}
+
+/// Says something on stderr. Where nobody can read it nothing is lost that would matter.
+pub(crate) fn print_message(text: impl Display) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Takes the path as it is; what is said with every write came from an option.
+pub(crate) fn as_is(field: &str) -> String {
+    match field.strip_prefix("options.").or_else(|| field.strip_prefix("header.")) {
+        Some(option) => format!("--{}", option.replace('_', "-")),
+        None => field.to_owned(),
     }
 }
 

@@ -27,6 +27,7 @@ mod key;
 mod output;
 mod portrait;
 mod probe;
+mod session;
 mod set;
 mod sources;
 mod status;
@@ -36,117 +37,13 @@ mod write;
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::Parser as _;
 
-use crate::commands::{
-    apply, audit, chain, clients, completion, diff, doctor, endpoints, explain, export, failures, guards,
-    history, import, kill, kills, lint, reference, replicas, rollback, routes, rules, serve, simulate, stats,
-    store, token, unkill, whoami,
-};
+use crate::commands::Cli;
 use crate::exit::CliError;
 
 /// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
-
-const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \
-    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings, 79 findings; \
-    diff: 0 no difference, 1 differences, 2 error; \
-    --wait: 1 written, but not delivered in time.\n\n\
-    A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
-
-/// Keeps retries from becoming storms: the control plane and its command line
-#[derive(Debug, Parser)]
-#[command(name = "damper", version, after_help = EXIT_CODES, max_term_width = 100)]
-struct Cli {
-    #[command(flatten)]
-    session: Session,
-    #[command(subcommand)]
-    command: Command,
-}
-
-/// What every command that asks a server knows.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Asking a server")]
-struct Session {
-    #[command(flatten)]
-    server: client::ServerArgs,
-    /// How data is written
-    #[arg(short = 'o', long = "output", global = true, value_name = "FORMAT", default_value = "table")]
-    format: output::Format,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Run the control plane
-    Serve(config::ServeArgs),
-    /// Run a demo: four services under load, and the effect of retries on them
-    Demo(demo::Args),
-    /// Show every route that services report, with its figures and its rule
-    Routes(routes::RoutesArgs),
-    /// Show and change single rules
-    #[command(subcommand)]
-    Rules(rules::RulesCommand),
-    /// The same as `rules promote`
-    #[command(hide = true)]
-    Promote(rules::PromoteArgs),
-    /// Show and change the ceilings that owners of callees set for all rules
-    #[command(subcommand)]
-    Guards(guards::GuardsCommand),
-    /// Write the rules and guards of manifests, all or nothing
-    Apply(apply::ApplyArgs),
-    /// Show what apply would change, remove, and be refused for
-    Diff(diff::DiffArgs),
-    /// Export all rules and guards at one revision, as manifests
-    Export(export::ExportArgs),
-    /// Restore rules and guards from an export
-    Import(import::ImportArgs),
-    /// Show who changed which rules and guards, when and why
-    History(history::HistoryArgs),
-    /// Restore a rule, a guard or everything as it was at a revision
-    Rollback(rollback::RollbackArgs),
-    /// Export the audit log
-    #[command(subcommand)]
-    Audit(audit::AuditCommand),
-    /// Stop retries and hedges on routes immediately, for a limited time
-    Kill(kill::KillArgs),
-    /// End a kill switch early
-    Unkill(unkill::UnkillArgs),
-    /// List the kill switches in force
-    Kills(kills::KillsArgs),
-    /// Show which rule applies to a route, what guards leave of it, and why
-    Explain(explain::ExplainArgs),
-    /// Show the call graph with its amplification, and the worst path
-    Chain(chain::ChainArgs),
-    /// Check manifests for risky settings, without a server
-    Lint(lint::LintArgs),
-    /// Try rules and guards on simulated services, without a server
-    Simulate(simulate::SimulateArgs),
-    /// List connected processes and the rules they run
-    Clients(clients::ClientsArgs),
-    /// List the replicas of the control plane and whether they hear each other
-    Replicas(replicas::ReplicasArgs),
-    /// Show call statistics
-    Stats(stats::StatsArgs),
-    /// Show recent failed calls of a route
-    Failures(failures::FailuresArgs),
-    /// Show callees' endpoints and which of them fail
-    Endpoints(endpoints::EndpointsArgs),
-    /// Diagnose problems and suggest fixes
-    Doctor(doctor::DoctorArgs),
-    /// Decide about a store that was emptied, replaced or set back
-    #[command(subcommand)]
-    Store(store::StoreCommand),
-    /// Create, list and revoke tokens
-    #[command(subcommand)]
-    Token(token::TokenCommand),
-    /// Show the authenticated identity and its permissions
-    Whoami(whoami::WhoAmIArgs),
-    /// Print a shell's completion script
-    Completion(completion::CompletionArgs),
-    /// Print the reference of all commands as Markdown
-    #[command(hide = true)]
-    Reference,
-}
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -158,45 +55,10 @@ fn main() -> ExitCode {
         }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let done = runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(run(cli)));
+    let done =
+        runtime.map_err(CliError::io("the runtime")).and_then(|runtime| runtime.block_on(commands::run(cli)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error.report(),
-    }
-}
-
-async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
-    match command {
-        Command::Serve(args) => serve::run(args).await,
-        Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
-        Command::Routes(args) => routes::run(&session, args).await,
-        Command::Rules(command) => rules::run(&session, command).await,
-        Command::Promote(args) => rules::promote(&session, args).await,
-        Command::Guards(command) => guards::run(&session, command).await,
-        Command::Apply(args) => apply::run(&session, args).await,
-        Command::Diff(args) => diff::run(&session, args).await,
-        Command::Export(args) => export::run(&session, args).await,
-        Command::Import(args) => import::run(&session, args).await,
-        Command::History(args) => history::run(&session, args).await,
-        Command::Rollback(args) => rollback::run(&session, args).await,
-        Command::Audit(command) => audit::run(&session, command).await,
-        Command::Kill(args) => kill::run(&session, args).await,
-        Command::Unkill(args) => unkill::run(&session, args).await,
-        Command::Kills(args) => kills::run(&session, args).await,
-        Command::Explain(args) => explain::run(&session, args).await,
-        Command::Chain(args) => chain::run(&session, args).await,
-        Command::Lint(args) => lint::run(&session, &args),
-        Command::Simulate(args) => simulate::run(&session, &args),
-        Command::Clients(args) => clients::run(&session, args).await,
-        Command::Replicas(args) => replicas::run(&session, args).await,
-        Command::Stats(args) => stats::run(&session, args).await,
-        Command::Failures(args) => failures::run(&session, args).await,
-        Command::Endpoints(args) => endpoints::run(&session, args).await,
-        Command::Doctor(args) => doctor::run(&session, args).await,
-        Command::Store(command) => store::run(&session, command).await,
-        Command::Token(command) => token::run(&session, command).await,
-        Command::Whoami(args) => whoami::run(&session, args).await,
-        Command::Completion(args) => completion::run(&args),
-        Command::Reference => reference::run(),
     }
 }

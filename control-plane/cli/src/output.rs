@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use damper_proto::manifest;
 use serde::Serialize;
 
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -41,11 +41,6 @@ pub(crate) fn show(
         Format::Yaml => data(&manifest::yaml(message)),
         Format::Json => data(&(manifest::json(message) + "\n")),
     }
-}
-
-/// Says something on stderr. Where nobody can read it nothing is lost that would matter.
-pub(crate) fn message(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Whether colour is wanted on stdout.
@@ -116,6 +111,16 @@ pub(crate) fn printable(text: &str) -> String {
             && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if visible(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
+}
+
+/// Says on stderr that what is shown is not of the whole fleet.
+pub(crate) fn warn_missing_replicas(missing_replicas: &[String]) {
+    if !missing_replicas.is_empty() {
+        let ids = printable(&missing_replicas.join(", "));
+        print_message(format!(
+            "warning: not heard: {ids}: their clients are missing here; see damper replicas"
+        ));
+    }
 }
 
 #[cfg(test)]

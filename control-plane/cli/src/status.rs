@@ -26,14 +26,6 @@ use crate::sources::ManifestItem;
 /// Turns the path of a field in a request into the words of whoever wrote it.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
 
-/// Takes the path as it is; what is said with every write came from an option.
-pub(crate) fn as_is(field: &str) -> String {
-    match field.strip_prefix("options.").or_else(|| field.strip_prefix("header.")) {
-        Some(option) => format!("--{}", option.replace('_', "-")),
-        None => field.to_owned(),
-    }
-}
-
 /// A server that is not there is found out within five seconds, looking into it included.
 const FOUND_OUT_WITHIN: Duration = Duration::from_millis(4700);
 /// So long at most it is looked into.
@@ -258,6 +250,7 @@ mod tests {
     use tonic_types::{ErrorDetails, FieldViolation};
 
     use super::*;
+    use crate::exit::as_is;
 
     fn peer() -> Peer {
         Peer { address: "http://server".to_owned(), ..Peer::default() }

@@ -13,9 +13,8 @@ use damper_core::fault::Millis;
 use damper_proto::v1::{self, laggard::Reason};
 
 use crate::client::Client;
-use crate::commands::replicas::warn_of;
-use crate::exit::CliError;
-use crate::output::{message, printable};
+use crate::exit::{CliError, print_message};
+use crate::output::{printable, warn_missing_replicas};
 
 /// The start of a line, with nothing in it.
 const AGAIN: &str = "\r\x1b[2K";
@@ -37,7 +36,7 @@ impl WaitArgs {
     pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), CliError> {
         let Some(share) = self.wait else { return Ok(()) };
         let Some(revision) = revision else {
-            message("nothing was written, so there is nothing to wait for");
+            print_message("nothing was written, so there is nothing to wait for");
             return Ok(());
         };
         let last = match self.watch(client, revision, share).await {
@@ -47,7 +46,7 @@ impl WaitArgs {
                 return Err(CliError::Undelivered(format!("{written}: {error}")));
             }
         };
-        warn_of(&last.missing_replicas);
+        warn_missing_replicas(&last.missing_replicas);
         report(&last, share, client.connected_at.elapsed())
     }
 
@@ -114,18 +113,18 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Cli
             "revision {revision} is written, but affects no connected client: it was delivered to nobody"
         )));
     }
-    message(line(last, since));
+    print_message(line(last, since));
     if last.done {
         return Ok(());
     }
     for laggard in &last.laggards {
-        message(format_args!("  {}", printable(&lags(laggard))));
+        print_message(format_args!("  {}", printable(&lags(laggard))));
     }
     let v1::Convergence { refused, lacking_features, waiting, left, .. } = last;
     let all = refused + lacking_features + waiting + left;
     let named = u32::try_from(last.laggards.len()).unwrap_or(u32::MAX);
     if all > named {
-        message(format_args!("  and {} more", all - named));
+        print_message(format_args!("  and {} more", all - named));
     }
     let share = percent(share);
     Err(CliError::Undelivered(match last.hopeless {

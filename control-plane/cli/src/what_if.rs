@@ -3,12 +3,11 @@
 
 use damper_proto::v1::{self, prediction::Callee};
 
-use crate::Session;
 use crate::amplified;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::{many, rate, rules_and_guards, share, time};
 use crate::key;
-use crate::output::{Align, Table, message, printable, show};
+use crate::output::{Align, Format, Table, printable, show};
 
 /// In the place of a route's caller.
 const ALL: &str = "(all)";
@@ -17,12 +16,12 @@ const ALL: &str = "(all)";
 const P99: usize = 6;
 
 /// Shows a prediction.
-pub(crate) fn report(session: &Session, response: &v1::WhatIfResponse) -> Result<(), CliError> {
-    show(session.format, response, || {
+pub(crate) fn report(format: Format, response: &v1::WhatIfResponse) -> Result<(), CliError> {
+    show(format, response, || {
         // Without a route only what is said beside the table is left.
         if response.routes.is_empty() { String::new() } else { table(response).to_string() }
     })?;
-    beside(response).into_iter().for_each(message);
+    beside(response).into_iter().for_each(print_message);
     Ok(())
 }
 

@@ -5,9 +5,9 @@ use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::v1;
 
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::findings;
-use crate::output::{message, printable};
+use crate::output::printable;
 use crate::wait::WaitArgs;
 
 /// So many warnings are printed; the rest is counted.
@@ -99,10 +99,10 @@ fn owner_of_process() -> Option<String> {
 /// Warns about what was written although it deserves a look.
 pub(crate) fn warn(warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
-        message(warning);
+        print_message(warning);
     }
     if warnings.len() > MAX_WARNINGS {
-        message(format_args!("warning: {} more", warnings.len() - MAX_WARNINGS));
+        print_message(format_args!("warning: {} more", warnings.len() - MAX_WARNINGS));
     }
 }
 

@@ -9,11 +9,11 @@ use clap::Args;
 use damper_proto::v1;
 use damper_proto::v1::rule_result::Change;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::key;
-use crate::output::{Align, Table, message, show};
+use crate::output::{Align, Table, show};
+use crate::session::Session;
 use crate::set::SetArgs;
 use crate::what_if;
 use crate::write::{WriteArgs, warn, warnings};
@@ -37,7 +37,7 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), CliErr
     let client = Client::connect(&session.server).await?;
     if args.what_if {
         let predicted = set.predict(&client, args.set.options(args.write.options())).await?;
-        return what_if::report(session, &predicted);
+        return what_if::report(session.format, &predicted);
     }
     let response = set.send(&client, args.set.options(args.write.options())).await?;
     report(session, &response, args.write.suffix())?;
@@ -59,7 +59,7 @@ pub(crate) fn report(
     let results = &response.results;
     warn(&results.iter().flat_map(warnings_of).collect::<Vec<_>>());
     show(session.format, response, || table(results).to_string())?;
-    message(summary(response, suffix));
+    print_message(summary(response, suffix));
     Ok(())
 }
 

@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::Session;
 use crate::changes::ChangesArgs;
 use crate::client::Client;
 use crate::exit::CliError;
 use crate::output::data;
+use crate::session::Session;
 
 /// What to do with the record.
 #[derive(Debug, Subcommand)]

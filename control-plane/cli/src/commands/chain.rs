@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
+use crate::amplified as amplification;
 use crate::client::Client;
-use crate::commands::replicas::warn_of;
 use crate::exit::CliError;
 use crate::figures::share;
-use crate::output::{Align, Table, printable, show};
+use crate::output::{Align, Table, printable, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// Arguments of `damper chain`.
 #[derive(Args, Debug)]
@@ -30,7 +30,7 @@ pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), CliErr
     let window = window.map_err(|_| CliError::Usage("--window: is too long".to_owned()))?;
     let request = v1::GetChainRequest { service: args.service, window, ..Default::default() };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
-    warn_of(&response.missing_replicas);
+    warn_missing_replicas(&response.missing_replicas);
     show(session.format, &response, || text(&response))
 }
 
@@ -41,8 +41,12 @@ fn text(response: &v1::GetChainResponse) -> String {
         text.push_str(&format!("\nmeasured  {path}: {amplification:.2} sends on the last hop per request\n"));
     }
     if let Some(bound) = &response.worst_possible {
-        text.push_str(&format!("possible  {}{}\n", in_words(bound), beside(bound.sends, response.limit)));
-        text.extend(hops_in_words(bound).into_iter().map(|hop| format!("          {hop}\n")));
+        text.push_str(&format!(
+            "possible  {}{}\n",
+            amplification::chain_text(bound),
+            beside(bound.sends, response.limit)
+        ));
+        text.extend(amplification::hop_lines(bound).into_iter().map(|hop| format!("          {hop}\n")));
     }
     text
 }
@@ -88,62 +92,9 @@ fn edges(edges: &[v1::Edge]) -> Table {
     table
 }
 
-/// The whole chain in one line.
-pub(crate) fn in_words(bound: &v1::ChainBound) -> String {
-    let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
-    let services: String = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect();
-    let circle =
-        if bound.has_circle { " (services call each other in a circle; each is followed once)" } else { "" };
-    let sends = times(bound.sends);
-    printable(&format!(
-        "{first}{services}: at most {sends} on the last hop for one request at {first}{circle}"
-    ))
-}
-
-/// A line for each hop.
-pub(crate) fn hops_in_words(bound: &v1::ChainBound) -> Vec<String> {
-    let in_words = |hop: &v1::Hop| {
-        let v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies } = hop;
-        let attempts =
-            if *max_attempts == 1 { "1 attempt".to_owned() } else { format!("{max_attempts} attempts") };
-        let how = if *multiplies { "; attempts multiply here" } else { "" };
-        printable(&format!(
-            "{caller_service} -> {callee_service}: {attempts} per call, at most {}{how}",
-            times(*sends)
-        ))
-    };
-    bound.hops.iter().map(in_words).collect()
-}
-
-/// So many sends.
-pub(crate) fn times(sends: u64) -> String {
-    if sends == 1 { "1 send".to_owned() } else { format!("{sends} sends") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn hop(caller: &str, callee: &str, max_attempts: u32, sends: u64, multiplies: bool) -> v1::Hop {
-        let (caller_service, callee_service) = (caller.to_owned(), callee.to_owned());
-        v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies }
-    }
-
-    #[test]
-    fn chain_is_told_as_a_whole_and_hop_by_hop() {
-        let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
-        let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
-        let whole = "shop -> orders -> stock: at most 3 sends on the last hop for one request at shop";
-        assert_eq!(in_words(&bound), whole);
-        assert_eq!(
-            hops_in_words(&bound),
-            [
-                "shop -> orders: 1 attempt per call, at most 1 send",
-                "orders -> stock: 3 attempts per call, at most 3 sends; attempts multiply here"
-            ]
-        );
-        assert!(in_words(&v1::ChainBound { has_circle: true, ..bound }).contains("circle"));
-    }
 
     #[test]
     fn edges_and_paths_are_shown_and_nothing_measured_is_no_figure() {

@@ -6,15 +6,14 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::{manifest, v1};
 
-use crate::Session;
 use crate::client::Client;
 use crate::commands::kills::{concerns, in_words, obeys};
-use crate::commands::replicas::warn_of;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::{age, now};
 use crate::filter::mode_name;
 use crate::key;
-use crate::output::{self, Align, Format, Table, message, printable, show};
+use crate::output::{self, Align, Format, Table, printable, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// The cursor to the upper left corner, everything cleared.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -67,10 +66,10 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliE
         }
         if !args.watch {
             if response.clients.is_empty() {
-                message(nobody(connected, is_selected));
+                print_message(nobody(connected, is_selected));
             }
             show(session.format, &response, || screen(&response, &kills))?;
-            warn_of(&response.missing_replicas);
+            warn_missing_replicas(&response.missing_replicas);
             return Ok(());
         }
         let none = response.clients.is_empty().then(|| nobody(connected, is_selected));
@@ -122,15 +121,15 @@ fn follow(
     let missing = std::mem::replace(&mut watched.missing_replicas, response.missing_replicas.clone());
     let redrawn = format == Format::Table && io::stdout().is_terminal();
     if missing != response.missing_replicas && !redrawn {
-        warn_of(&response.missing_replicas);
+        warn_missing_replicas(&response.missing_replicas);
     }
     match format {
         Format::Table if redrawn => {
             output::data(&format!("{CLEAR}{}", screen(response, kills)))?;
             if let Some(none) = none {
-                message(none);
+                print_message(none);
             }
-            warn_of(&response.missing_replicas);
+            warn_missing_replicas(&response.missing_replicas);
             Ok(())
         }
         Format::Table => {

@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
-use crate::Cli;
+use super::Cli;
 use crate::exit::CliError;
 use crate::output;
 

@@ -13,11 +13,11 @@ use damper_proto::v1;
 use damper_proto::v1::rule_result::Change;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
-use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::warnings_of;
 use crate::difference::{Difference, show};
 use crate::exit::CliError;
+use crate::session::Session;
 use crate::set::SetArgs;
 use crate::sources::{Manifest, ManifestItem};
 use crate::write::warn;

@@ -6,12 +6,12 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::many;
 use crate::findings::{self, SeverityFilter};
-use crate::output::{Format, message, printable, show};
+use crate::output::{Format, printable, show};
+use crate::session::Session;
 
 /// Arguments of `damper doctor`.
 #[derive(Args, Debug)]
@@ -39,7 +39,7 @@ pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), CliEr
     let severities = || response.findings.iter().map(|found| findings::severity(found.severity()));
     if session.format == Format::Table {
         let checks = many(response.checked.len(), "check");
-        message(format_args!("{checks}: {}", findings::count(severities())));
+        print_message(format_args!("{checks}: {}", findings::count(severities())));
     }
     if severities().any(|severity| args.minded.minds(severity)) { Err(CliError::Findings) } else { Ok(()) }
 }

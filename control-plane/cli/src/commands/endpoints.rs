@@ -3,11 +3,10 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::commands::replicas;
-use crate::exit::CliError;
-use crate::output::{Align, Table, message, printable, show};
+use crate::exit::{CliError, print_message};
+use crate::output::{Align, Table, printable, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// Arguments of `damper endpoints`.
 #[derive(Args, Debug)]
@@ -21,9 +20,9 @@ pub(crate) struct EndpointsArgs {
 pub(crate) async fn run(session: &Session, args: EndpointsArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let response = client.all_endpoints(&args.callee).await?;
-    replicas::warn_of(&response.missing_replicas);
+    warn_missing_replicas(&response.missing_replicas);
     if response.callees.is_empty() {
-        message("no endpoint: no connected client reports a balanced channel to such a callee");
+        print_message("no endpoint: no connected client reports a balanced channel to such a callee");
     }
     show(session.format, &response, || screen(&response))
 }

@@ -1,16 +1,16 @@
 //! `damper explain KEY`: which rule applies to a route, why the others do not, and what it amounts to.
 
 use clap::Args;
-use damper_proto::{convert, manifest, v1};
+use damper_proto::{manifest, v1};
 
-use crate::Session;
+use crate::amplified as amplification;
 use crate::client::Client;
-use crate::commands::chain;
 use crate::exit::CliError;
 use crate::filter::mode_name;
 use crate::findings;
 use crate::key::{self, Route};
 use crate::output::{printable, show};
+use crate::session::Session;
 
 /// Arguments of `damper explain`.
 #[derive(Args, Debug)]
@@ -38,11 +38,11 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         text.push_str(&format!("cut     {}\n", printable(&cut_in_words(cut))));
     }
     if let Some(bound) = &response.bound {
-        text.push_str(&format!("bound   {}\n", bound_in_words(bound)));
+        text.push_str(&format!("bound   {}\n", amplification::bound_text(bound)));
     }
     if let Some(chain) = &response.chain {
-        text.push_str(&format!("chain   {}\n", chain::in_words(chain)));
-        text.extend(chain::hops_in_words(chain).into_iter().map(|hop| format!("        {hop}\n")));
+        text.push_str(&format!("chain   {}\n", amplification::chain_text(chain)));
+        text.extend(amplification::hop_lines(chain).into_iter().map(|hop| format!("        {hop}\n")));
     }
     for v1::Loser { rule, reason } in &response.losers {
         let rule = rule.as_ref().map_or_else(String::new, named);
@@ -78,26 +78,6 @@ fn cut_in_words(v1::Cut { guard, owner, field, problem }: &v1::Cut) -> String {
     format!("policy.{field}: {problem}, the ceiling of guard {}{asked}", key::words(guard.as_ref()))
 }
 
-/// What repeating can add on one hop.
-pub(crate) fn bound_in_words(bound: &v1::Bound) -> String {
-    let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window, window } =
-        *bound;
-    if max_attempts == 1 {
-        return "1 attempt per call".to_owned();
-    }
-    let most = format!("at most {max_attempts} attempts per call");
-    if steady == 0.0 {
-        return format!("{most}, also in the long run: no retry breaker bounds it");
-    }
-    let window = window.and_then(convert::length);
-    let free = match (free_retries_per_window, window) {
-        (0, _) | (_, None) => String::new(),
-        (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
-        (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
-    };
-    format!("{most}; while retries fail {steady} per call in the long run{free}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,25 +86,5 @@ mod tests {
     fn route_without_a_rule_is_said_to_pass() {
         let text = text(&v1::RouteKey::default(), &v1::ExplainResponse::default());
         assert!(text.contains("rule    none: calls pass"), "{text}");
-    }
-
-    #[test]
-    fn bound_is_told_in_words() {
-        let bound = |max_attempts, steady_attempts_per_call, free_retries_per_window, window: Option<i64>| {
-            let window = window.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
-            bound_in_words(&v1::Bound {
-                max_attempts,
-                steady_attempts_per_call,
-                free_retries_per_window,
-                window,
-            })
-        };
-        assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
-        let long_run = "at most 3 attempts per call; while retries fail 1.1 per call in the long run";
-        assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
-        assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
-        assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);
-        let unbounded = "at most 3 attempts per call, also in the long run: no retry breaker bounds it";
-        assert_eq!(bound(3, 0.0, 0, None), unbounded);
     }
 }

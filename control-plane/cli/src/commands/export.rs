@@ -11,11 +11,11 @@ use clap::Args;
 use damper_proto::manifest::{self, Manifest};
 use damper_proto::v1::{self, object};
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::rules_and_guards;
-use crate::output::{Format, data, message};
+use crate::output::{Format, data};
+use crate::session::Session;
 
 /// Opens the YAML; JSON has no comments.
 const HEADER: &str = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";
@@ -59,7 +59,7 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), CliEr
         None => data(&text)?,
         Some(file) => replace(file, &text).map_err(CliError::io(file.display()))?,
     }
-    message(format_args!("revision {revision}: {}", rules_and_guards(manifests.len())));
+    print_message(format_args!("revision {revision}: {}", rules_and_guards(manifests.len())));
     Ok(())
 }
 

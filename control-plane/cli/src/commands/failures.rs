@@ -8,13 +8,12 @@ use damper_core::{Code, Ending, Fate};
 use damper_proto::{manifest, v1};
 use futures_util::StreamExt as _;
 
-use crate::Session;
 use crate::client::Client;
-use crate::commands::replicas;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures;
 use crate::key::{self, Route};
-use crate::output::{self, Align, Format, Table, show};
+use crate::output::{self, Align, Format, Table, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// Arguments of `damper failures`.
 #[derive(Args, Debug)]
@@ -58,7 +57,7 @@ async fn one(
         let message = message?;
         *heard = true;
         if !args.watch {
-            replicas::warn_of(&message.missing_replicas);
+            warn_missing_replicas(&message.missing_replicas);
             return once(session.format, route, message);
         }
         if !message.continued {
@@ -75,7 +74,7 @@ fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Res
         return Err(CliError::Missing(format!("no process reports the route {words}")));
     }
     if failures.is_empty() {
-        output::message(
+        print_message(
             "no call: none has failed since the server started, or whoever calls has too old an SDK",
         );
     }

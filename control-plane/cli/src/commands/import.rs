@@ -7,10 +7,10 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::{report, written};
 use crate::exit::CliError;
+use crate::session::Session;
 use crate::set::Set;
 use crate::sources::{self, FileArgs};
 use crate::write::WriteArgs;

@@ -11,11 +11,11 @@ use damper_proto::{convert, v1};
 
 use super::kills::{Selectors, in_words, list, options_of, stops, until};
 use super::replicas::warn_where_missing;
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::remaining;
-use crate::output::{message, printable, show};
+use crate::output::{printable, show};
+use crate::session::Session;
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper kill`.
@@ -86,13 +86,13 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliErro
     warn(&warnings(&format!("kill {}", in_words(&pattern)), response.reach.as_ref(), &[]));
     let text = || sentences(&response, &pattern, time_to_live, args.write.dry_run);
     show(session.format, &response, text)?;
-    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     if args.write.dry_run {
         return Ok(());
     }
     let server =
         session.server.server.as_ref().map_or_else(String::new, |server| format!(" --server {server}"));
-    message(format_args!("to end it before its time: damper unkill {}{server}", options_of(&pattern)));
+    print_message(format_args!("to end it before its time: damper unkill {}{server}", options_of(&pattern)));
     if response.kill.as_ref().is_some_and(|kill| kill.unstored) {
         return unproven(args.write.waits());
     }
@@ -101,7 +101,7 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliErro
 
 /// The store cannot take the kill: it is in force from memory, and no revision proves who has it.
 pub(super) fn unproven(waits: bool) -> Result<(), CliError> {
-    message(
+    print_message(
         "not yet stored: in force from the memory of the control plane, and stored once the store takes it",
     );
     match waits {
@@ -114,7 +114,7 @@ pub(super) fn unproven(waits: bool) -> Result<(), CliError> {
 fn locate(field: &str) -> String {
     match field {
         "time_to_live" => "--ttl".to_owned(),
-        field => crate::status::as_is(field),
+        field => crate::exit::as_is(field),
     }
 }
 
@@ -140,7 +140,7 @@ async fn weakens_none(
             "a kill with this selection is in force: {what}; to stop less, or not so long: --replace"
         )));
     }
-    message(format_args!("this takes the place of a kill with the same selection: {what}"));
+    print_message(format_args!("this takes the place of a kill with the same selection: {what}"));
     Ok(())
 }
 

@@ -5,13 +5,12 @@ use clap::Args;
 use damper_core::{Pattern, feature};
 use damper_proto::{convert, v1};
 
-use crate::Session;
 use crate::client::Client;
-use crate::commands::replicas::warn_of as warn_missing;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::remaining;
 use crate::key;
-use crate::output::{Align, Table, message, printable, show};
+use crate::output::{Align, Table, printable, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// So many kills are named in a warning.
 const MAX_NAMED: usize = 3;
@@ -101,10 +100,10 @@ pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<()
     let client = Client::connect(&session.server).await?;
     let listed = list(&client).await?;
     if listed.kills.is_empty() {
-        message("no kill is in force");
+        print_message("no kill is in force");
     }
     let clients = super::clients::all(&client, v1::ListClientsRequest::default()).await?;
-    warn_missing(&clients.missing_replicas);
+    warn_missing_replicas(&clients.missing_replicas);
     show(session.format, &listed, || table(&listed.kills, &clients.clients).to_string())
 }
 
@@ -181,13 +180,13 @@ fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
 /// Warns on stderr where kills are in force, beside tables that look otherwise while they are.
 pub(crate) fn warn(kills: &[v1::KillSwitch]) {
     if let Some(line) = warning(kills) {
-        message(line);
+        print_message(line);
     }
 }
 
 /// The same for commands whose answer does not tell of kills. Nobody who asks for something else is to fail for it: a
 /// server without kills has none.
-pub(crate) async fn warn_of(client: &Client) {
+pub(crate) async fn warn_kills_in_force(client: &Client) {
     if let Ok(listed) = client.kills.clone().list_kills(v1::ListKillsRequest::default()).await {
         warn(&listed.get_ref().kills);
     }

@@ -13,11 +13,11 @@ use damper_proto::convert;
 use damper_proto::manifest::FieldLines;
 use serde::{Serialize, Serializer};
 
-use crate::Session;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::rules_and_guards;
 use crate::findings::{self, PrintedFindings, SeverityFilter};
-use crate::output::{message, show};
+use crate::output::show;
+use crate::session::Session;
 use crate::sources::{self, FileArgs, Manifest, ManifestItem};
 
 /// Arguments of `damper lint`.
@@ -64,7 +64,7 @@ pub(crate) fn run(session: &Session, args: &LintArgs) -> Result<(), CliError> {
         all.extend(findings.into_iter().map(|finding| Found::at(manifest, item, lines, finding)));
     }
     show(session.format, &all, || all.iter().map(ToString::to_string).collect())?;
-    message(summary(&all, manifests.len()));
+    print_message(summary(&all, manifests.len()));
     if all.iter().any(|found| args.minded.minds(found.severity)) { Err(CliError::Findings) } else { Ok(()) }
 }
 

@@ -1,31 +1,163 @@
 //! One command, one file. Each reads its arguments, asks the server and shows the answer.
 
-pub(crate) mod apply;
-pub(crate) mod audit;
-pub(crate) mod chain;
-pub(crate) mod clients;
-pub(crate) mod completion;
-pub(crate) mod diff;
-pub(crate) mod doctor;
-pub(crate) mod endpoints;
-pub(crate) mod explain;
-pub(crate) mod export;
-pub(crate) mod failures;
-pub(crate) mod guards;
-pub(crate) mod history;
-pub(crate) mod import;
-pub(crate) mod kill;
-pub(crate) mod kills;
-pub(crate) mod lint;
-pub(crate) mod reference;
-pub(crate) mod replicas;
-pub(crate) mod rollback;
-pub(crate) mod routes;
-pub(crate) mod rules;
-pub(crate) mod serve;
-pub(crate) mod simulate;
-pub(crate) mod stats;
-pub(crate) mod store;
-pub(crate) mod token;
-pub(crate) mod unkill;
-pub(crate) mod whoami;
+mod apply;
+mod audit;
+mod chain;
+mod clients;
+mod completion;
+mod diff;
+mod doctor;
+mod endpoints;
+mod explain;
+mod export;
+mod failures;
+mod guards;
+mod history;
+mod import;
+mod kill;
+mod kills;
+mod lint;
+mod reference;
+mod replicas;
+mod rollback;
+mod routes;
+mod rules;
+mod serve;
+mod simulate;
+mod stats;
+mod store;
+mod token;
+mod unkill;
+mod whoami;
+
+use clap::{Parser, Subcommand};
+
+use crate::exit::CliError;
+use crate::session::Session;
+use crate::{config, demo};
+
+const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \
+    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings, 79 findings; \
+    diff: 0 no difference, 1 differences, 2 error; \
+    --wait: 1 written, but not delivered in time.\n\n\
+    A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
+
+/// Keeps retries from becoming storms: the control plane and its command line
+#[derive(Debug, Parser)]
+#[command(name = "damper", version, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    session: Session,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the control plane
+    Serve(config::ServeArgs),
+    /// Run a demo: four services under load, and the effect of retries on them
+    Demo(demo::Args),
+    /// Show every route that services report, with its figures and its rule
+    Routes(routes::RoutesArgs),
+    /// Show and change single rules
+    #[command(subcommand)]
+    Rules(rules::RulesCommand),
+    /// The same as `rules promote`
+    #[command(hide = true)]
+    Promote(rules::PromoteArgs),
+    /// Show and change the ceilings that owners of callees set for all rules
+    #[command(subcommand)]
+    Guards(guards::GuardsCommand),
+    /// Write the rules and guards of manifests, all or nothing
+    Apply(apply::ApplyArgs),
+    /// Show what apply would change, remove, and be refused for
+    Diff(diff::DiffArgs),
+    /// Export all rules and guards at one revision, as manifests
+    Export(export::ExportArgs),
+    /// Restore rules and guards from an export
+    Import(import::ImportArgs),
+    /// Show who changed which rules and guards, when and why
+    History(history::HistoryArgs),
+    /// Restore a rule, a guard or everything as it was at a revision
+    Rollback(rollback::RollbackArgs),
+    /// Export the audit log
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
+    /// Stop retries and hedges on routes immediately, for a limited time
+    Kill(kill::KillArgs),
+    /// End a kill switch early
+    Unkill(unkill::UnkillArgs),
+    /// List the kill switches in force
+    Kills(kills::KillsArgs),
+    /// Show which rule applies to a route, what guards leave of it, and why
+    Explain(explain::ExplainArgs),
+    /// Show the call graph with its amplification, and the worst path
+    Chain(chain::ChainArgs),
+    /// Check manifests for risky settings, without a server
+    Lint(lint::LintArgs),
+    /// Try rules and guards on simulated services, without a server
+    Simulate(simulate::SimulateArgs),
+    /// List connected processes and the rules they run
+    Clients(clients::ClientsArgs),
+    /// List the replicas of the control plane and whether they hear each other
+    Replicas(replicas::ReplicasArgs),
+    /// Show call statistics
+    Stats(stats::StatsArgs),
+    /// Show recent failed calls of a route
+    Failures(failures::FailuresArgs),
+    /// Show callees' endpoints and which of them fail
+    Endpoints(endpoints::EndpointsArgs),
+    /// Diagnose problems and suggest fixes
+    Doctor(doctor::DoctorArgs),
+    /// Decide about a store that was emptied, replaced or set back
+    #[command(subcommand)]
+    Store(store::StoreCommand),
+    /// Create, list and revoke tokens
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Show the authenticated identity and its permissions
+    Whoami(whoami::WhoAmIArgs),
+    /// Print a shell's completion script
+    Completion(completion::CompletionArgs),
+    /// Print the reference of all commands as Markdown
+    #[command(hide = true)]
+    Reference,
+}
+
+/// Runs the command.
+pub(crate) async fn run(Cli { session, command }: Cli) -> Result<(), CliError> {
+    match command {
+        Command::Serve(args) => serve::run(args).await,
+        Command::Demo(args) => demo::run(args).await.map_err(CliError::Demo),
+        Command::Routes(args) => routes::run(&session, args).await,
+        Command::Rules(command) => rules::run(&session, command).await,
+        Command::Promote(args) => rules::promote(&session, args).await,
+        Command::Guards(command) => guards::run(&session, command).await,
+        Command::Apply(args) => apply::run(&session, args).await,
+        Command::Diff(args) => diff::run(&session, args).await,
+        Command::Export(args) => export::run(&session, args).await,
+        Command::Import(args) => import::run(&session, args).await,
+        Command::History(args) => history::run(&session, args).await,
+        Command::Rollback(args) => rollback::run(&session, args).await,
+        Command::Audit(command) => audit::run(&session, command).await,
+        Command::Kill(args) => kill::run(&session, args).await,
+        Command::Unkill(args) => unkill::run(&session, args).await,
+        Command::Kills(args) => kills::run(&session, args).await,
+        Command::Explain(args) => explain::run(&session, args).await,
+        Command::Chain(args) => chain::run(&session, args).await,
+        Command::Lint(args) => lint::run(&session, &args),
+        Command::Simulate(args) => simulate::run(&session, &args),
+        Command::Clients(args) => clients::run(&session, args).await,
+        Command::Replicas(args) => replicas::run(&session, args).await,
+        Command::Stats(args) => stats::run(&session, args).await,
+        Command::Failures(args) => failures::run(&session, args).await,
+        Command::Endpoints(args) => endpoints::run(&session, args).await,
+        Command::Doctor(args) => doctor::run(&session, args).await,
+        Command::Store(command) => store::run(&session, command).await,
+        Command::Token(command) => token::run(&session, command).await,
+        Command::Whoami(args) => whoami::run(&session, args).await,
+        Command::Completion(args) => completion::run(&args),
+        Command::Reference => reference::run(),
+    }
+}

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use clap::{Arg, Command, CommandFactory as _};
 
-use crate::Cli;
+use super::Cli;
 use crate::exit::CliError;
 use crate::output;
 

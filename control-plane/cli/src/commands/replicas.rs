@@ -3,11 +3,11 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
 use crate::exit::CliError;
 use crate::figures::{age, now};
-use crate::output::{Align, Table, message, printable, show};
+use crate::output::{Align, Table, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// Arguments of `damper replicas`.
 #[derive(Args, Debug)]
@@ -18,7 +18,7 @@ pub(crate) async fn run(session: &Session, ReplicasArgs {}: ReplicasArgs) -> Res
     let client = Client::connect(&session.server).await?;
     let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
     show(session.format, &listed, || table(&listed.replicas).to_string())?;
-    warn_of(&missing(&listed));
+    warn_missing_replicas(&missing(&listed));
     Ok(())
 }
 
@@ -26,18 +26,10 @@ fn missing(listed: &v1::ListReplicasResponse) -> Vec<String> {
     listed.replicas.iter().filter(|one| !one.problem.is_empty()).map(|one| one.id.clone()).collect()
 }
 
-/// Says on stderr that what is shown is not of the whole fleet.
-pub(crate) fn warn_of(missing_replicas: &[String]) {
-    if !missing_replicas.is_empty() {
-        let ids = printable(&missing_replicas.join(", "));
-        message(format!("warning: not heard: {ids}: their clients are missing here; see damper replicas"));
-    }
-}
-
 /// The same for commands whose answer does not tell of replicas. Nobody who asks for something else is to fail for it.
 pub(crate) async fn warn_where_missing(client: &Client) {
     if let Ok(listed) = client.fleet.clone().list_replicas(v1::ListReplicasRequest {}).await {
-        warn_of(&missing(listed.get_ref()));
+        warn_missing_replicas(&missing(listed.get_ref()));
     }
 }
 

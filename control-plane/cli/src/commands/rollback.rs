@@ -5,11 +5,11 @@
 use clap::Args;
 use damper_proto::v1::{self, object_key};
 
-use crate::Session;
 use crate::client::Client;
 use crate::commands::apply::{report, written};
 use crate::exit::CliError;
 use crate::key;
+use crate::session::Session;
 use crate::write::WriteArgs;
 
 /// Arguments of `damper rollback`.

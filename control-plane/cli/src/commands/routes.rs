@@ -3,13 +3,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::commands::{kills, replicas};
-use crate::exit::CliError;
+use crate::commands::kills;
+use crate::exit::{CliError, print_message};
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
-use crate::output::{Format, message, show};
+use crate::output::{Format, show, warn_missing_replicas};
+use crate::session::Session;
 
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]
@@ -34,11 +34,11 @@ pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), CliEr
     let client = Client::connect(&session.server).await?;
     let response = client.all_routes(&asked).await?;
     if session.format == Format::Table {
-        kills::warn_of(&client).await;
+        kills::warn_kills_in_force(&client).await;
     }
-    replicas::warn_of(&response.missing_replicas);
+    warn_missing_replicas(&response.missing_replicas);
     if response.routes.is_empty() {
-        message("no route: no connected service has reported a call that passes the filter");
+        print_message("no route: no connected service has reported a call that passes the filter");
     }
     show(session.format, &response, || figures::routes(&response.routes).to_string())
 }

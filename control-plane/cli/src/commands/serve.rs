@@ -9,8 +9,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
 use crate::config::{self, Config, Log, ServeArgs};
-use crate::exit::CliError;
-use crate::output::message;
+use crate::exit::{CliError, print_message};
 
 /// What a shell reports of a process that a second Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
@@ -21,7 +20,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), CliError> {
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
     if only_check {
         Server::check(&settings).map_err(|error| not_started(&error))?;
-        message("the settings are good");
+        print_message("the settings are good");
         return Ok(());
     }
     start_logging(log, log_level);
@@ -87,8 +86,8 @@ fn announce(server: &Server, log: Log, how: String) {
         line.push_str(&format!(", metrics on {metrics}"));
     }
     match log {
-        Log::Text => message(line),
-        Log::Json => message(serde_json::json!({ "level": "INFO", "fields": { "message": line } })),
+        Log::Text => print_message(line),
+        Log::Json => print_message(serde_json::json!({ "level": "INFO", "fields": { "message": line } })),
     }
 }
 

@@ -11,15 +11,15 @@ use damper_core::fault::Millis;
 use damper_proto::{manifest, v1};
 use futures_util::StreamExt as _;
 
-use crate::Session;
 use crate::client::Client;
-use crate::commands::{kills, replicas};
-use crate::exit::CliError;
+use crate::commands::kills;
+use crate::exit::{CliError, print_message};
 use crate::figures;
 use crate::filter::{FilterArgs, WindowArgs};
 use crate::key;
-use crate::output::{self, Format, show};
+use crate::output::{self, Format, show, warn_missing_replicas};
 use crate::portrait::portrait;
+use crate::session::Session;
 
 /// The cursor to the upper left corner, everything cleared.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -96,9 +96,9 @@ async fn one(
             if session.format == Format::Table {
                 kills::warn(&message.kills);
             }
-            replicas::warn_of(&message.missing_replicas);
+            warn_missing_replicas(&message.missing_replicas);
             if view.routes.is_empty() {
-                output::message("no route: no connected service has reported a call that passes the filter");
+                print_message("no route: no connected service has reported a call that passes the filter");
             }
             return show(session.format, &message, || view.screen());
         }
@@ -112,19 +112,19 @@ fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Resul
     let missing = std::mem::replace(&mut view.missing_replicas, message.missing_replicas.clone());
     let redrawn = format == Format::Table && io::stdout().is_terminal();
     if missing != message.missing_replicas && !redrawn {
-        replicas::warn_of(&message.missing_replicas);
+        warn_missing_replicas(&message.missing_replicas);
     }
     match format {
         Format::Table if redrawn => {
             output::data(&format!("{CLEAR}{}", view.screen()))?;
             kills::warn(&message.kills);
-            replicas::warn_of(&message.missing_replicas);
+            warn_missing_replicas(&message.missing_replicas);
             Ok(())
         }
         Format::Table if view.of_one => output::data(&format!("{}\n", view.screen())),
         Format::Table => {
             if !view.headed {
-                output::message(&view.head);
+                print_message(&view.head);
             }
             if view.kills_changed(message) {
                 kills::warn(&message.kills);

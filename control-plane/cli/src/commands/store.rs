@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::{age, now};
-use crate::output::{message, printable, show};
+use crate::output::{printable, show};
+use crate::session::Session;
 use crate::write::user_at_host;
 
 /// Commands about the store as a whole.
@@ -68,7 +68,7 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
         let v1::AcceptStoreResponse { epoch, revision, entries } = &accepted;
         format!("accepted: epoch {} at revision {revision}, {entries} entries\n", printable(epoch))
     })?;
-    message(format_args!("revision {}{suffix}", accepted.revision));
+    print_message(format_args!("revision {}{suffix}", accepted.revision));
     Ok(())
 }
 

@@ -4,11 +4,11 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::kill::unproven;
-use super::kills::{Selectors, in_words, list, options_of, warn_of};
-use crate::Session;
+use super::kills::{Selectors, in_words, list, options_of, warn_kills_in_force};
 use crate::client::Client;
-use crate::exit::CliError;
-use crate::output::{message, printable, show};
+use crate::exit::{CliError, print_message};
+use crate::output::{printable, show};
+use crate::session::Session;
 use crate::write::WriteArgs;
 
 /// Arguments of `damper unkill`.
@@ -66,13 +66,13 @@ async fn end(
         response => response?,
     };
     show(session.format, &response, || format!("no longer stopped: {}\n", printable(&in_words(&pattern))))?;
-    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     if response.unstored {
         return unproven(args.write.waits());
     }
     args.write.delivered(client, Some(response.revision)).await?;
     if !args.write.dry_run && !args.every {
-        warn_of(client).await;
+        warn_kills_in_force(client).await;
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::key::{self, Key};
-use crate::output::{message, show};
+use crate::output::show;
+use crate::session::Session;
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper guards delete`.
@@ -35,6 +35,6 @@ pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliEr
     let response = client.answer(client.guards.clone().delete_guard(request)).await?;
     warn(&warnings(&words, None, &response.findings));
     show(session.format, &response, || format!("guard {words} deleted\n"))?;
-    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     args.write.delivered(&client, Some(response.revision)).await
 }

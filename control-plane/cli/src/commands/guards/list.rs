@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use crate::Session;
 use crate::client::Client;
 use crate::exit::CliError;
 use crate::filter::NameArgs;
+use crate::session::Session;
 
 /// Arguments of `damper guards list`.
 #[derive(Args, Debug)]

@@ -6,10 +6,10 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
-use crate::output::{message, show};
+use crate::exit::{CliError, print_message};
+use crate::output::show;
+use crate::session::Session;
 use crate::set::expected;
 use crate::sources::{self, FileArgs, ManifestItem};
 use crate::write::{WriteArgs, warn, warnings};
@@ -55,7 +55,7 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), CliError
     warn(&warnings(&words, response.reach.as_ref(), &response.findings));
     let done = if response.changed { "put" } else { "unchanged" };
     show(session.format, &response, || format!("{words} {done}\n"))?;
-    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     // One that was so already came with the change that made it so.
     args.write.delivered(&client, response.guard.map(|guard| guard.revision)).await
 }

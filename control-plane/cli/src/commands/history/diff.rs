@@ -6,14 +6,14 @@ use clap::Args;
 use damper_proto::v1::{self, object_key};
 
 use super::PAGE;
-use crate::Session;
 use crate::changes::item;
 use crate::client::Client;
 use crate::difference::{Difference, show};
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::filter::NameArgs;
 use crate::key;
-use crate::output::{message, printable};
+use crate::output::printable;
+use crate::session::Session;
 
 /// Arguments of `damper history diff`.
 #[derive(Args, Debug)]
@@ -65,5 +65,5 @@ fn note_kill(key: Option<v1::ObjectKey>, was: bool, is: bool) {
         (_, false) => "ended",
         _ => "set anew",
     };
-    message(format_args!("kill {} was {done}", printable(&key::words(Some(&pattern)))));
+    print_message(format_args!("kill {} was {done}", printable(&key::words(Some(&pattern)))));
 }

@@ -5,11 +5,11 @@ mod diff;
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::Session;
 use crate::changes::{ChangesArgs, table};
 use crate::client::Client;
-use crate::exit::CliError;
-use crate::output::{message, show};
+use crate::exit::{CliError, print_message};
+use crate::output::show;
+use crate::session::Session;
 
 /// The longest page the server gives.
 const PAGE: u32 = 1000;
@@ -46,11 +46,13 @@ pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), CliE
         let (shown, all) = (change.objects.len(), change.object_count);
         if shown < all as usize {
             let revision = change.revision;
-            message(format_args!("revision {revision}: {shown} of {all} changed rules and guards are shown"));
+            print_message(format_args!(
+                "revision {revision}: {shown} of {all} changed rules and guards are shown"
+            ));
         }
     }
     if listed.next_page_token.is_empty() && listed.oldest_revision > 0 {
-        message(format_args!("the history reaches back to revision {}", listed.oldest_revision));
+        print_message(format_args!("the history reaches back to revision {}", listed.oldest_revision));
     }
     Ok(())
 }

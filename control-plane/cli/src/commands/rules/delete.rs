@@ -3,12 +3,12 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::amplified;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::key::{self, Key};
-use crate::output::{message, show};
+use crate::output::show;
+use crate::session::Session;
 use crate::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules delete`.
@@ -37,6 +37,6 @@ pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliEr
     warn(&warnings(&words, None, &response.findings));
     amplified::tell(response.before.as_ref(), response.after.as_ref());
     show(session.format, &response, || format!("{words} deleted\n"))?;
-    message(format_args!("revision {}{}", response.revision, args.write.suffix()));
+    print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
     args.write.delivered(&client, Some(response.revision)).await
 }

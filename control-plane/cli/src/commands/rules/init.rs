@@ -5,11 +5,11 @@
 
 use damper_proto::{manifest, v1};
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::key::Key;
-use crate::output::{self, Format, message, printable};
+use crate::output::{self, Format, printable};
+use crate::session::Session;
 
 /// Arguments of `damper rules init`.
 #[derive(clap::Args, Debug)]
@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &Session, args: InitArgs) -> Result<(), CliErro
         client.answer(client.rules.clone().propose_rule(request)).await?;
     let rule = rule.ok_or_else(|| CliError::Defect("the server proposed no rule".to_owned()))?;
     if session.format == Format::Json {
-        reasons.iter().for_each(|reason| message(printable(reason)));
+        reasons.iter().for_each(|reason| print_message(printable(reason)));
         return output::data(&(manifest::to_json(&[rule]) + "\n"));
     }
     output::data(&commented(&rule, &reasons))

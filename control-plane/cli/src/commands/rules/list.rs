@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use crate::Session;
 use crate::client::Client;
 use crate::commands::kills;
 use crate::exit::CliError;
 use crate::filter::FilterArgs;
 use crate::output::Format;
+use crate::session::Session;
 
 /// Arguments of `damper rules list`.
 #[derive(Args, Debug)]
@@ -22,7 +22,7 @@ pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), CliErro
     let all = client.all_rules(&args.filter.filter()).await?;
     super::show(session.format, &all.rules)?;
     if session.format == Format::Table {
-        kills::warn_of(&client).await;
+        kills::warn_kills_in_force(&client).await;
     }
     Ok(())
 }

@@ -7,13 +7,12 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::figures::{many, rate};
 use crate::filter::{Mode, mode_name};
 use crate::key::{self, Key};
-use crate::output::message;
+use crate::session::Session;
 use crate::write::WriteArgs;
 
 /// Arguments of `damper rules promote`.
@@ -43,10 +42,10 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), CliE
     policy.set_mode(new);
     let done = format!("{} -> {}", mode_name(old.into()), mode_name(new.into()));
     if (old, new) == (v1::Mode::Observe, v1::Mode::Enforce) {
-        message(observed(&client, rule.key.as_ref()).await?);
+        print_message(observed(&client, rule.key.as_ref()).await?);
     }
     if old == new {
-        message(format_args!("{words} is at {} already", mode_name(old.into())));
+        print_message(format_args!("{words} is at {} already", mode_name(old.into())));
     }
     let request = v1::PutRuleRequest {
         expected_revision: Some(args.expected_revision.unwrap_or(rule.revision)),

@@ -6,12 +6,12 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::Session;
 use crate::amplified;
 use crate::client::Client;
-use crate::exit::CliError;
+use crate::exit::{CliError, print_message};
 use crate::key;
-use crate::output::{message, show};
+use crate::output::show;
+use crate::session::Session;
 use crate::set::expected;
 use crate::sources::{self, FileArgs, ManifestItem};
 use crate::write::{WriteArgs, warn, warnings};
@@ -67,7 +67,7 @@ pub(super) async fn finish(
     let done = if response.changed { done } else { "unchanged" };
     let revision = response.revision;
     show(session.format, response, || format!("{key} {done}\n"))?;
-    message(format_args!("revision {revision}{}", write.suffix()));
+    print_message(format_args!("revision {revision}{}", write.suffix()));
     // One that was so already came with the change that made it so.
     write.delivered(client, response.rule.as_ref().map(|rule| rule.revision)).await
 }

@@ -16,9 +16,9 @@ use damper_proto::manifest::{self, Problem};
 use damper_sim::file::Manifests;
 use damper_sim::{Outcome, Scenario};
 
-use crate::Session;
-use crate::exit::CliError;
-use crate::output::{message, show};
+use crate::exit::{CliError, print_message};
+use crate::output::show;
+use crate::session::Session;
 use crate::sources;
 
 /// Arguments of `damper simulate`.
@@ -48,7 +48,7 @@ pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError
     let began = Instant::now();
     let outcome = damper_sim::run(&scenario).map_err(|faults| told(&args.file, &faults))?;
     if args.timing {
-        message(timing(&outcome, began.elapsed().as_secs_f64()));
+        print_message(timing(&outcome, began.elapsed().as_secs_f64()));
     }
     if let Some(file) = &args.svg {
         std::fs::write(file, picture::draw(&outcome)).map_err(CliError::io(file.display()))?;

@@ -10,10 +10,10 @@ use damper_proto::v1;
 use tempfile::NamedTempFile;
 
 use super::{ChangeArgs, Role, end, role_name};
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
-use crate::output::{message, printable, show};
+use crate::exit::{CliError, print_message};
+use crate::output::{printable, show};
+use crate::session::Session;
 
 /// Arguments of `damper token create`.
 #[derive(Args, Debug)]
@@ -86,18 +86,18 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     let secret = || if response.secret.is_empty() { String::new() } else { format!("{}\n", response.secret) };
     show(session.format, &response, secret)?;
     if role == Role::Agent && !has_callers {
-        message("warning: without --caller this agent may be any service");
+        print_message("warning: without --caller this agent may be any service");
     }
     let token = response.token.clone().unwrap_or_default();
     let what = format!("{} {}, good until {}", role_name(token.role()), token.name, end(token.expires_at));
     match (change.dry_run, is_told) {
-        (true, _) => message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
-        (_, false) => message(format_args!(
+        (true, _) => print_message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
+        (_, false) => print_message(format_args!(
             "{}: this request was carried out before; its token {} is not shown again",
             printable(&what),
             token.id
         )),
-        (_, true) => message(format_args!(
+        (_, true) => print_message(format_args!(
             "{}; its id is {}. The token is not shown again",
             printable(&what),
             token.id
@@ -157,7 +157,7 @@ fn in_options(field: &str) -> String {
         "scope" | "scope.callers" => "--caller",
         "scope.callees" => "--callee",
         "time_to_live" => "--ttl",
-        _ => return crate::status::as_is(field),
+        _ => return crate::exit::as_is(field),
     };
     if place.is_empty() { option.to_owned() } else { format!("{option} [{place}") }
 }

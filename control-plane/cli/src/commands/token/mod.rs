@@ -7,8 +7,8 @@ mod revoke;
 use clap::{Args, Subcommand, ValueEnum};
 use damper_proto::v1;
 
-use crate::Session;
 use crate::exit::CliError;
+use crate::session::Session;
 use crate::write::user_at_host;
 
 /// What to do with tokens.

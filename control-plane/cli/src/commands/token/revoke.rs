@@ -4,10 +4,10 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::ChangeArgs;
-use crate::Session;
 use crate::client::Client;
-use crate::exit::CliError;
-use crate::output::{message, printable, show};
+use crate::exit::{CliError, print_message};
+use crate::output::{printable, show};
+use crate::session::Session;
 
 /// Arguments of `damper token revoke`.
 #[derive(Args, Debug)]
@@ -31,9 +31,9 @@ pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs
     let response = client.answer(client.tokens.clone().revoke_token(request)).await?;
     show(session.format, &response, || format!("revoked: {}\n", printable(&id)))?;
     let suffix = if change.dry_run { " (dry run: nothing was changed)" } else { "" };
-    message(format_args!("revision {}{suffix}", response.revision));
+    print_message(format_args!("revision {}{suffix}", response.revision));
     if is_own && !change.dry_run {
-        message("warning: that was the token that this command uses; it opens nothing any more");
+        print_message("warning: that was the token that this command uses; it opens nothing any more");
     }
     Ok(())
 }
