@@ -11,36 +11,20 @@
     reason = "comments on arguments are the help text, where brackets mean what can be left out"
 )]
 
-mod amplified;
-mod changes;
-mod client;
 mod commands;
 mod config;
-mod connection;
 mod demo;
-mod difference;
-mod exit;
-mod figures;
-mod filter;
-mod findings;
-mod key;
+mod error;
+mod input;
 mod output;
-mod portrait;
-mod probe;
-mod session;
-mod set;
-mod sources;
-mod status;
-mod wait;
-mod what_if;
-mod write;
+mod remote;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 
 use crate::commands::Cli;
-use crate::exit::CliError;
+use crate::error::CliError;
 
 /// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;

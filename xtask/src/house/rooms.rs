@@ -94,9 +94,9 @@ pub(crate) const LEVELS: [Level; 10] = [
     },
     Level {
         folder: "control-plane/cli/src",
-        enforced: false, // enforced when the crate has its rooms
+        enforced: true,
         most: 16,
-        rooms: &["error", "output", "input", "remote", "config", "commands"],
+        rooms: &["error", "input", "output", "remote", "config", "demo", "commands"],
     },
     Level { folder: "web-ui/src", enforced: true, most: 16, rooms: &[] },
     Level {

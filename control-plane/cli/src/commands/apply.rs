@@ -9,14 +9,14 @@ use clap::Args;
 use damper_proto::v1;
 use damper_proto::v1::rule_result::Change;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::key;
+use crate::output::prediction as what_if;
 use crate::output::{Align, Table, show};
-use crate::session::Session;
-use crate::set::SetArgs;
-use crate::what_if;
-use crate::write::{WriteArgs, warn, warnings};
+use crate::remote::change_set::SetArgs;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper apply`.
 #[derive(Args, Debug)]

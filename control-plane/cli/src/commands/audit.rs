@@ -3,11 +3,11 @@
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::changes::ChangesArgs;
-use crate::client::Client;
-use crate::exit::CliError;
+use crate::error::CliError;
+use crate::output::changes::ChangesArgs;
 use crate::output::data;
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// What to do with the record.
 #[derive(Debug, Subcommand)]

@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::v1;
 
-use crate::amplified as amplification;
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::figures::share;
+use crate::error::CliError;
+use crate::output::amplification;
+use crate::output::figures::share;
 use crate::output::{Align, Table, printable, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper chain`.
 #[derive(Args, Debug)]

@@ -6,14 +6,14 @@ use std::time::Duration;
 use clap::Args;
 use damper_proto::{manifest, v1};
 
-use crate::client::Client;
 use crate::commands::kills::{concerns, in_words, obeys};
-use crate::exit::{CliError, print_message};
-use crate::figures::{age, now};
-use crate::filter::mode_name;
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::filter::mode_name;
+use crate::input::key;
+use crate::output::figures::{age, now};
 use crate::output::{self, Align, Format, Table, printable, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// The cursor to the upper left corner, everything cleared.
 const CLEAR: &str = "\x1b[H\x1b[2J";

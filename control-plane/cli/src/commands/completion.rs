@@ -4,7 +4,7 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
 use super::Cli;
-use crate::exit::CliError;
+use crate::error::CliError;
 use crate::output;
 
 /// Arguments of `damper completion`.

@@ -13,14 +13,14 @@ use damper_proto::v1;
 use damper_proto::v1::rule_result::Change;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 
-use crate::client::Client;
 use crate::commands::apply::warnings_of;
-use crate::difference::{Difference, show};
-use crate::exit::CliError;
-use crate::session::Session;
-use crate::set::SetArgs;
-use crate::sources::{Manifest, ManifestItem};
-use crate::write::warn;
+use crate::error::CliError;
+use crate::input::manifests::{Manifest, ManifestItem};
+use crate::output::difference::{Difference, show};
+use crate::remote::change_set::SetArgs;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::warn;
 
 /// So many rules and guards are asked for at a time.
 const AT_A_TIME: usize = 32;

@@ -6,12 +6,12 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::many;
-use crate::findings::{self, SeverityFilter};
+use crate::error::{CliError, print_message};
+use crate::output::figures::many;
+use crate::output::findings::{self, SeverityFilter};
 use crate::output::{Format, printable, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper doctor`.
 #[derive(Args, Debug)]

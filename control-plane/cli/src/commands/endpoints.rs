@@ -3,10 +3,10 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 use crate::output::{Align, Table, printable, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper endpoints`.
 #[derive(Args, Debug)]

@@ -3,14 +3,14 @@
 use clap::Args;
 use damper_proto::{manifest, v1};
 
-use crate::amplified as amplification;
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::filter::mode_name;
-use crate::findings;
-use crate::key::{self, Route};
+use crate::error::CliError;
+use crate::input::filter::mode_name;
+use crate::input::key::{self, Route};
+use crate::output::amplification;
+use crate::output::findings;
 use crate::output::{printable, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper explain`.
 #[derive(Args, Debug)]

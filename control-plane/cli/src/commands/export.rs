@@ -11,11 +11,11 @@ use clap::Args;
 use damper_proto::manifest::{self, Manifest};
 use damper_proto::v1::{self, object};
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::rules_and_guards;
+use crate::error::{CliError, print_message};
+use crate::output::figures::rules_and_guards;
 use crate::output::{Format, data};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Opens the YAML; JSON has no comments.
 const HEADER: &str = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";

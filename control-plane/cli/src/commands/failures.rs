@@ -8,12 +8,12 @@ use damper_core::{Code, Ending, Fate};
 use damper_proto::{manifest, v1};
 use futures_util::StreamExt as _;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures;
-use crate::key::{self, Route};
+use crate::error::{CliError, print_message};
+use crate::input::key::{self, Route};
+use crate::output::figures;
 use crate::output::{self, Align, Format, Table, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper failures`.
 #[derive(Args, Debug)]

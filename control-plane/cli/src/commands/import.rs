@@ -7,13 +7,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
 use crate::commands::apply::{report, written};
-use crate::exit::CliError;
-use crate::session::Session;
-use crate::set::Set;
-use crate::sources::{self, FileArgs};
-use crate::write::WriteArgs;
+use crate::error::CliError;
+use crate::input::manifests::{self as sources, FileArgs};
+use crate::remote::change_set::Set;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::WriteArgs;
 
 /// Arguments of `damper import`.
 #[derive(Args, Debug)]

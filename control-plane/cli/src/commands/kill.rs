@@ -11,12 +11,12 @@ use damper_proto::{convert, v1};
 
 use super::kills::{Selectors, in_words, list, options_of, stops, until};
 use super::replicas::warn_where_missing;
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::remaining;
+use crate::error::{CliError, print_message};
+use crate::output::figures::remaining;
 use crate::output::{printable, show};
-use crate::session::Session;
-use crate::write::{WriteArgs, warn, warnings};
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper kill`.
 #[derive(Args, Debug)]
@@ -114,7 +114,7 @@ pub(super) fn unproven(waits: bool) -> Result<(), CliError> {
 fn locate(field: &str) -> String {
     match field {
         "time_to_live" => "--ttl".to_owned(),
-        field => crate::exit::as_is(field),
+        field => crate::error::as_is(field),
     }
 }
 

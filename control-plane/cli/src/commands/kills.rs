@@ -5,12 +5,12 @@ use clap::Args;
 use damper_core::{Pattern, feature};
 use damper_proto::{convert, v1};
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::remaining;
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::key;
+use crate::output::figures::remaining;
 use crate::output::{Align, Table, printable, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// So many kills are named in a warning.
 const MAX_NAMED: usize = 3;

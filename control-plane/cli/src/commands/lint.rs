@@ -13,12 +13,12 @@ use damper_proto::convert;
 use damper_proto::manifest::FieldLines;
 use serde::{Serialize, Serializer};
 
-use crate::exit::{CliError, print_message};
-use crate::figures::rules_and_guards;
-use crate::findings::{self, PrintedFindings, SeverityFilter};
+use crate::error::{CliError, print_message};
+use crate::input::manifests::{self as sources, FileArgs, Manifest, ManifestItem};
+use crate::output::figures::rules_and_guards;
+use crate::output::findings::{self, PrintedFindings, SeverityFilter};
 use crate::output::show;
-use crate::session::Session;
-use crate::sources::{self, FileArgs, Manifest, ManifestItem};
+use crate::remote::session::Session;
 
 /// Arguments of `damper lint`.
 #[derive(Args, Debug)]

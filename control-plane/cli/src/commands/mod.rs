@@ -32,8 +32,8 @@ mod whoami;
 
 use clap::{Parser, Subcommand};
 
-use crate::exit::CliError;
-use crate::session::Session;
+use crate::error::CliError;
+use crate::remote::session::Session;
 use crate::{config, demo};
 
 const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \

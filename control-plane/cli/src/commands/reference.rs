@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use clap::{Arg, Command, CommandFactory as _};
 
 use super::Cli;
-use crate::exit::CliError;
+use crate::error::CliError;
 use crate::output;
 
 const HEAD: &str = "# Command reference

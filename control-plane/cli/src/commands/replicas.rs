@@ -3,11 +3,11 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::figures::{age, now};
+use crate::error::CliError;
+use crate::output::figures::{age, now};
 use crate::output::{Align, Table, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper replicas`.
 #[derive(Args, Debug)]

@@ -5,12 +5,12 @@
 use clap::Args;
 use damper_proto::v1::{self, object_key};
 
-use crate::client::Client;
 use crate::commands::apply::{report, written};
-use crate::exit::CliError;
-use crate::key;
-use crate::session::Session;
-use crate::write::WriteArgs;
+use crate::error::CliError;
+use crate::input::key;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::WriteArgs;
 
 /// Arguments of `damper rollback`.
 #[derive(Args, Debug)]

@@ -3,13 +3,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
 use crate::commands::kills;
-use crate::exit::{CliError, print_message};
-use crate::figures;
-use crate::filter::{FilterArgs, WindowArgs};
+use crate::error::{CliError, print_message};
+use crate::input::filter::{FilterArgs, WindowArgs};
+use crate::output::figures;
 use crate::output::{Format, show, warn_missing_replicas};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]

@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 
 use crate::config::{self, Config, Log, ServeArgs};
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 
 /// What a shell reports of a process that a second Ctrl-C ended.
 const INTERRUPTED: i32 = 130;

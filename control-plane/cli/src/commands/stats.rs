@@ -11,15 +11,15 @@ use damper_core::fault::Millis;
 use damper_proto::{manifest, v1};
 use futures_util::StreamExt as _;
 
-use crate::client::Client;
 use crate::commands::kills;
-use crate::exit::{CliError, print_message};
-use crate::figures;
-use crate::filter::{FilterArgs, WindowArgs};
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::filter::{FilterArgs, WindowArgs};
+use crate::input::key;
+use crate::output::figures;
+use crate::output::route_detail::portrait;
 use crate::output::{self, Format, show, warn_missing_replicas};
-use crate::portrait::portrait;
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// The cursor to the upper left corner, everything cleared.
 const CLEAR: &str = "\x1b[H\x1b[2J";

@@ -3,12 +3,12 @@
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::{age, now};
+use crate::error::{CliError, print_message};
+use crate::output::figures::{age, now};
 use crate::output::{printable, show};
-use crate::session::Session;
-use crate::write::user_at_host;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::user_at_host;
 
 /// Commands about the store as a whole.
 #[derive(Debug, Subcommand)]

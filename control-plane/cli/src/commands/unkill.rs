@@ -5,11 +5,11 @@ use damper_proto::v1;
 
 use super::kill::unproven;
 use super::kills::{Selectors, in_words, list, options_of, warn_kills_in_force};
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 use crate::output::{printable, show};
-use crate::session::Session;
-use crate::write::WriteArgs;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::WriteArgs;
 
 /// Arguments of `damper unkill`.
 #[derive(Args, Debug)]

@@ -4,10 +4,10 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::token::{end, role_name};
-use crate::client::Client;
-use crate::exit::CliError;
+use crate::error::CliError;
 use crate::output::{printable, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper whoami`.
 #[derive(Args, Debug)]

@@ -17,7 +17,7 @@ use super::shop::faults_client::FaultsClient;
 use super::shop::faults_server::Faults;
 use super::shop::{SetFaultRequest, SetFaultResponse};
 use super::terminal::Announcer;
-use crate::exit::CliError;
+use crate::error::CliError;
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 

@@ -2,10 +2,10 @@
 
 use clap::Args;
 
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::key::Key;
-use crate::session::Session;
+use crate::error::CliError;
+use crate::input::key::Key;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper guards get`.
 #[derive(Args, Debug)]

@@ -11,12 +11,12 @@ use clap::Subcommand;
 use damper_core::fault::Millis;
 use damper_proto::{convert, manifest, v1};
 
-use crate::exit::CliError;
-use crate::figures::{age, now};
-use crate::filter::mode_name;
-use crate::key;
+use crate::error::CliError;
+use crate::input::filter::mode_name;
+use crate::input::key;
+use crate::output::figures::{age, now};
 use crate::output::{self, Align, Format, Table};
-use crate::session::Session;
+use crate::remote::session::Session;
 
 /// What to do with guards.
 #[derive(Debug, Subcommand)]

@@ -6,13 +6,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
+use crate::input::manifests::{self as sources, FileArgs, ManifestItem};
 use crate::output::show;
-use crate::session::Session;
-use crate::set::expected;
-use crate::sources::{self, FileArgs, ManifestItem};
-use crate::write::{WriteArgs, warn, warnings};
+use crate::remote::change_set::expected;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper guards put`.
 #[derive(Args, Debug)]

@@ -6,14 +6,14 @@ use clap::Args;
 use damper_proto::v1::{self, object_key};
 
 use super::PAGE;
-use crate::changes::item;
-use crate::client::Client;
-use crate::difference::{Difference, show};
-use crate::exit::{CliError, print_message};
-use crate::filter::NameArgs;
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::filter::NameArgs;
+use crate::input::key;
+use crate::output::changes::item;
+use crate::output::difference::{Difference, show};
 use crate::output::printable;
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper history diff`.
 #[derive(Args, Debug)]

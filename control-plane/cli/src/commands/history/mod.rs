@@ -5,11 +5,11 @@ mod diff;
 use clap::{Args, Subcommand};
 use damper_proto::v1;
 
-use crate::changes::{ChangesArgs, table};
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
+use crate::output::changes::{ChangesArgs, table};
 use crate::output::show;
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// The longest page the server gives.
 const PAGE: u32 = 1000;

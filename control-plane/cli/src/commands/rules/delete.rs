@@ -3,13 +3,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::amplified;
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::key::{self, Key};
+use crate::error::{CliError, print_message};
+use crate::input::key::{self, Key};
+use crate::output::amplification as amplified;
 use crate::output::show;
-use crate::session::Session;
-use crate::write::{WriteArgs, warn, warnings};
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules delete`.
 #[derive(Args, Debug)]

@@ -5,11 +5,11 @@
 
 use damper_proto::{manifest, v1};
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::key::Key;
+use crate::error::{CliError, print_message};
+use crate::input::key::Key;
 use crate::output::{self, Format, printable};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper rules init`.
 #[derive(clap::Args, Debug)]

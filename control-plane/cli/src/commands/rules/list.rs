@@ -2,12 +2,12 @@
 
 use clap::Args;
 
-use crate::client::Client;
 use crate::commands::kills;
-use crate::exit::CliError;
-use crate::filter::FilterArgs;
+use crate::error::CliError;
+use crate::input::filter::FilterArgs;
 use crate::output::Format;
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper rules list`.
 #[derive(Args, Debug)]

@@ -7,13 +7,13 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::figures::{many, rate};
-use crate::filter::{Mode, mode_name};
-use crate::key::{self, Key};
-use crate::session::Session;
-use crate::write::WriteArgs;
+use crate::error::{CliError, print_message};
+use crate::input::filter::{Mode, mode_name};
+use crate::input::key::{self, Key};
+use crate::output::figures::{many, rate};
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::WriteArgs;
 
 /// Arguments of `damper rules promote`.
 #[derive(Args, Debug)]

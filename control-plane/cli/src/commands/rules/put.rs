@@ -6,15 +6,15 @@
 use clap::Args;
 use damper_proto::v1;
 
-use crate::amplified;
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::key;
+use crate::input::manifests::{self as sources, FileArgs, ManifestItem};
+use crate::output::amplification as amplified;
 use crate::output::show;
-use crate::session::Session;
-use crate::set::expected;
-use crate::sources::{self, FileArgs, ManifestItem};
-use crate::write::{WriteArgs, warn, warnings};
+use crate::remote::change_set::expected;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
+use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper rules put`.
 #[derive(Args, Debug)]

@@ -16,10 +16,10 @@ use damper_proto::manifest::{self, Problem};
 use damper_sim::file::Manifests;
 use damper_sim::{Outcome, Scenario};
 
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
+use crate::input::manifests as sources;
 use crate::output::show;
-use crate::session::Session;
-use crate::sources;
+use crate::remote::session::Session;
 
 /// Arguments of `damper simulate`.
 #[derive(Args, Debug)]

@@ -2,7 +2,7 @@
 
 use damper_sim::{Figures, Outcome, Phase, RECOVERED_FOR};
 
-use crate::figures::{amplification, rate, share};
+use crate::output::figures::{amplification, rate, share};
 use crate::output::{Align, Table, printable};
 
 /// All tables.

@@ -10,10 +10,10 @@ use damper_proto::v1;
 use tempfile::NamedTempFile;
 
 use super::{ChangeArgs, Role, end, role_name};
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 use crate::output::{printable, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper token create`.
 #[derive(Args, Debug)]
@@ -157,7 +157,7 @@ fn in_options(field: &str) -> String {
         "scope" | "scope.callers" => "--caller",
         "scope.callees" => "--callee",
         "time_to_live" => "--ttl",
-        _ => return crate::exit::as_is(field),
+        _ => return crate::error::as_is(field),
     };
     if place.is_empty() { option.to_owned() } else { format!("{option} [{place}") }
 }

@@ -4,11 +4,11 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::{end, role_name};
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::figures::{age, now};
+use crate::error::CliError;
+use crate::output::figures::{age, now};
 use crate::output::{Align, Table, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper token list`.
 #[derive(Args, Debug)]

@@ -7,9 +7,9 @@ mod revoke;
 use clap::{Args, Subcommand, ValueEnum};
 use damper_proto::v1;
 
-use crate::exit::CliError;
-use crate::session::Session;
-use crate::write::user_at_host;
+use crate::error::CliError;
+use crate::remote::session::Session;
+use crate::remote::write::user_at_host;
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]

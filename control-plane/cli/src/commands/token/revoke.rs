@@ -4,10 +4,10 @@ use clap::Args;
 use damper_proto::v1;
 
 use super::ChangeArgs;
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 use crate::output::{printable, show};
-use crate::session::Session;
+use crate::remote::client::Client;
+use crate::remote::session::Session;
 
 /// Arguments of `damper token revoke`.
 #[derive(Args, Debug)]

@@ -16,8 +16,8 @@ use damper_proto::manifest::{self, Document, FieldLines, Problem};
 use damper_proto::v1;
 use serde::de::IgnoredAny;
 
-use crate::exit::{CliError, as_is};
-use crate::key;
+use crate::error::{CliError, as_is};
+use crate::input::key;
 
 /// The files that a folder given with `-f` is read for.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];

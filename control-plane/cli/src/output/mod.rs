@@ -4,6 +4,14 @@
 //! (names of clients, reasons) is shown with its control characters escaped, so that it can not steer the
 //! terminal. A write that fails is an error like any other; `main` makes nothing of a closed pipe.
 
+pub(crate) mod amplification;
+pub(crate) mod changes;
+pub(crate) mod difference;
+pub(crate) mod figures;
+pub(crate) mod findings;
+pub(crate) mod prediction;
+pub(crate) mod route_detail;
+
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -11,7 +19,7 @@ use clap::ValueEnum;
 use damper_proto::manifest;
 use serde::Serialize;
 
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

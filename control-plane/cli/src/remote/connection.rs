@@ -18,8 +18,8 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::exit::CliError;
-use crate::status::{self, Peer};
+use crate::error::CliError;
+use crate::remote::status::{self, Peer};
 
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);

@@ -17,11 +17,11 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::exit::CliError;
-use crate::key;
+use crate::error::CliError;
+use crate::input::key;
+use crate::input::manifests::ManifestItem;
 use crate::output::printable;
-use crate::probe;
-use crate::sources::ManifestItem;
+use crate::remote::probe;
 
 /// Turns the path of a field in a request into the words of whoever wrote it.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
@@ -250,7 +250,7 @@ mod tests {
     use tonic_types::{ErrorDetails, FieldViolation};
 
     use super::*;
-    use crate::exit::as_is;
+    use crate::error::as_is;
 
     fn peer() -> Peer {
         Peer { address: "http://server".to_owned(), ..Peer::default() }

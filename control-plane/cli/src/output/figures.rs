@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use damper_core::fault::Millis;
 use damper_proto::{convert, v1};
 
-use crate::filter::mode_name;
-use crate::key;
+use crate::input::filter::mode_name;
+use crate::input::key;
 use crate::output::{Align, Table};
 
 /// Routes with what applies to them, and who else repeats their calls.

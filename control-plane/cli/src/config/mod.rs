@@ -6,8 +6,8 @@
 //! and never from a flag, which everybody on the machine can read.
 
 mod access;
-mod doors;
 mod limits;
+mod listeners;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 use self::access::{Access, AccessArgs};
-use self::doors::{DoorArgs, ListenerConfig};
-use crate::exit::CliError;
+use self::listeners::{DoorArgs, ListenerConfig};
+use crate::error::CliError;
 
 const DEFAULT_STORE: &str = "sled:./damper-data";
 const DEFAULT_LOG_LEVEL: &str = "info";

@@ -4,11 +4,11 @@ use clap::Args;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
 use damper_proto::v1;
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
-use crate::findings;
+use crate::error::{CliError, print_message};
+use crate::output::findings;
 use crate::output::printable;
-use crate::wait::WaitArgs;
+use crate::remote::client::Client;
+use crate::remote::wait::WaitArgs;
 
 /// So many warnings are printed; the rest is counted.
 const MAX_WARNINGS: usize = 20;

@@ -148,7 +148,7 @@ impl Layers<'_> {
 mod tests {
     use super::super::{Config, ServeArgs, settle};
     use super::*;
-    use crate::exit::CliError;
+    use crate::error::CliError;
 
     fn settled(env: &[(&str, &str)], file: &str) -> Result<Config, CliError> {
         let folder = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use damper_core::lint::Severity;
 use damper_proto::v1;
 
-use crate::figures::many;
+use crate::output::figures::many;
 use crate::output::printable;
 
 /// What of the findings is to be minded.
@@ -32,13 +32,13 @@ enum Least {
 
 impl SeverityFilter {
     /// Refuses codes that the command does not know.
-    pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::exit::CliError> {
+    pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::error::CliError> {
         let unknown: Vec<&str> =
             self.allowed.iter().map(String::as_str).filter(|code| !known.contains(code)).collect();
         if unknown.is_empty() {
             return Ok(());
         }
-        Err(crate::exit::CliError::Usage(format!(
+        Err(crate::error::CliError::Usage(format!(
             "--allow {}: is no code that this command finds; it finds {}",
             unknown.join(", "),
             known.join(", ")

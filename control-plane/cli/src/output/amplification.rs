@@ -2,7 +2,7 @@
 
 use damper_proto::{convert, v1};
 
-use crate::exit::print_message;
+use crate::error::print_message;
 use crate::output::printable;
 
 /// Tells what a write raises or lowers.

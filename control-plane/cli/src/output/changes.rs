@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use clap::{Args, ValueEnum};
 use damper_proto::v1::{self, object, object_key};
 
-use crate::exit::CliError;
-use crate::figures::{age, now};
-use crate::filter::NameArgs;
-use crate::key;
+use crate::error::CliError;
+use crate::input::filter::NameArgs;
+use crate::input::key;
+use crate::input::manifests::ManifestItem;
+use crate::output::figures::{age, now};
 use crate::output::{Align, Table};
-use crate::sources::ManifestItem;
 
 /// Each option narrows the list.
 #[derive(Args, Debug)]

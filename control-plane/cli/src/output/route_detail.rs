@@ -6,9 +6,9 @@
 use damper_core::{Ending, Fate};
 use damper_proto::v1;
 
-use crate::figures::{amplification, coverage, rate, share, state, time};
-use crate::filter::mode_name;
-use crate::key;
+use crate::input::filter::mode_name;
+use crate::input::key;
+use crate::output::figures::{amplification, coverage, rate, share, state, time};
 use crate::output::{Align, Table};
 
 /// All figures of a route.

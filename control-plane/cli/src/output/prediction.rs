@@ -3,10 +3,10 @@
 
 use damper_proto::v1::{self, prediction::Callee};
 
-use crate::amplified;
-use crate::exit::{CliError, print_message};
-use crate::figures::{many, rate, rules_and_guards, share, time};
-use crate::key;
+use crate::error::{CliError, print_message};
+use crate::input::key;
+use crate::output::amplification as amplified;
+use crate::output::figures::{many, rate, rules_and_guards, share, time};
 use crate::output::{Align, Format, Table, printable, show};
 
 /// In the place of a route's caller.

@@ -7,10 +7,10 @@ use damper_proto::manifest::{Differing, Settings};
 use damper_proto::v1;
 use serde::Serialize;
 
-use crate::exit::CliError;
-use crate::key;
+use crate::error::CliError;
+use crate::input::key;
+use crate::input::manifests::ManifestItem;
 use crate::output::{self, Format};
-use crate::sources::ManifestItem;
 
 const UNSET: &str = "unset";
 

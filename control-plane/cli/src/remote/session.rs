@@ -2,7 +2,8 @@
 
 use clap::Args;
 
-use crate::{client, output};
+use super::client;
+use crate::output;
 
 /// What every command that asks a server knows.
 #[derive(Args, Debug)]

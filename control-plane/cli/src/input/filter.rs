@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use damper_proto::v1;
 
-use crate::exit::CliError;
+use crate::error::CliError;
 
 /// Each option narrows the list; names are compared as they are written.
 #[derive(Args, Debug)]

@@ -16,12 +16,12 @@ use damper_proto::v1::{self, RuleFilter};
 use futures_util::Stream;
 use tonic::{Response, Status};
 
-pub(crate) use crate::connection::ServerArgs;
-use crate::connection::{self, Line};
-use crate::exit::{CliError, as_is, print_message};
-use crate::key;
+use crate::error::{CliError, as_is, print_message};
+use crate::input::key;
 use crate::output::printable;
-use crate::status::{self, Locate, Peer};
+pub(crate) use crate::remote::connection::ServerArgs;
+use crate::remote::connection::{self, Line};
+use crate::remote::status::{self, Locate, Peer};
 
 /// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);

@@ -7,7 +7,7 @@ use clap::Args;
 use damper_core::{Faults, Pattern, RouteKey};
 use damper_proto::v1;
 
-use crate::exit::CliError;
+use crate::error::CliError;
 
 /// Names a rule or a guard by its pattern.
 #[derive(Args, Debug)]

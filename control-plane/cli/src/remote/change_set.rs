@@ -6,9 +6,9 @@ use clap::Args;
 use damper_proto::v1::apply_rules_request::Kind;
 use damper_proto::v1::{self, rule_change};
 
-use crate::client::Client;
-use crate::exit::CliError;
-use crate::sources::{self, FileArgs, Manifest, ManifestItem};
+use crate::error::CliError;
+use crate::input::manifests::{self as sources, FileArgs, Manifest, ManifestItem};
+use crate::remote::client::Client;
 
 /// Which manifests, in whose name.
 #[derive(Args, Debug)]

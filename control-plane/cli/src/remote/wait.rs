@@ -12,9 +12,9 @@ use damper_control_plane::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use damper_core::fault::Millis;
 use damper_proto::v1::{self, laggard::Reason};
 
-use crate::client::Client;
-use crate::exit::{CliError, print_message};
+use crate::error::{CliError, print_message};
 use crate::output::{printable, warn_missing_replicas};
+use crate::remote::client::Client;
 
 /// The start of a line, with nothing in it.
 const AGAIN: &str = "\r\x1b[2K";

@@ -1,0 +1,5 @@
+//! Arguments and files: keys, filters, manifests.
+
+pub(crate) mod filter;
+pub(crate) mod key;
+pub(crate) mod manifests;
