@@ -193,7 +193,7 @@ async fn says_what_is_wrong_with_a_claim(server: &ControlPlane) {
     let long = v1::WriteOptions { owner: "x".repeat(256), prune: 7, ..Default::default() };
     let refused = server.write(long, []).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
-    for part in ["header.owner: 256 bytes are not in 0 to 255", "header.prune: is not known"] {
+    for part in ["header.owner: must have at most 255 bytes, not 256", "header.prune: is not known"] {
         assert!(refused.message().contains(part), "{refused:?}");
     }
     let refused = server.write(owned(""), []).await.unwrap_err();

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Fault {
     /// The field, by its path from the message that was written: `policy.retry.max_attempts`.
     pub path: String,
-    /// What is wrong, with the value and the bound: `11 is not in 1 to 10`.
+    /// What is wrong, with the value and the bound: `must be between 1 and 10, not 11`.
     pub problem: String,
 }
 
@@ -106,67 +106,63 @@ pub struct Bounds<T> {
     pub max: T,
 }
 
-impl<T: Copy + PartialOrd> Bounds<T>
-where
-    Self: fmt::Display,
-{
-    /// Notes a fault at `path` if `value` lies outside; `shown` is how the value is written.
-    fn check_as(&self, path: &str, value: T, shown: impl fmt::Display, faults: &mut Faults) {
+/// A value with bounds, and how a fault shows it.
+pub trait Bounded: Copy + PartialOrd {
+    /// The displayed form.
+    type Shown: fmt::Display;
+    /// Returns the displayed form.
+    fn shown(self) -> Self::Shown;
+}
+
+impl Bounded for u32 {
+    type Shown = Self;
+
+    fn shown(self) -> Self {
+        self
+    }
+}
+
+impl Bounded for Duration {
+    type Shown = Millis;
+
+    fn shown(self) -> Millis {
+        Millis(self)
+    }
+}
+
+impl Bounded for Ratio {
+    type Shown = Self;
+
+    fn shown(self) -> Self {
+        self
+    }
+}
+
+impl Bounded for Percent {
+    type Shown = Self;
+
+    fn shown(self) -> Self {
+        self
+    }
+}
+
+impl<T: Bounded> Bounds<T> {
+    /// Adds a fault at `path` if `value` is out of range.
+    pub fn check(&self, path: &str, value: T, faults: &mut Faults) {
         if value < self.min || value > self.max {
-            faults.add(path, format!("{shown} is not in {self}"));
+            faults.add(path, self.excludes(value.shown()));
         }
     }
-}
 
-impl Bounds<u32> {
-    /// Notes a fault at `path` if `value` lies outside.
-    pub fn check(&self, path: &str, value: u32, faults: &mut Faults) {
-        self.check_as(path, value, value, faults);
+    /// The problem of a value out of range: `must be between 1 and 10, not 11`.
+    pub fn excludes(&self, value: impl fmt::Display) -> String {
+        format!("must be between {} and {}, not {value}", self.min.shown(), self.max.shown())
     }
 }
 
-impl Bounds<Duration> {
-    /// Notes a fault at `path` if `value` lies outside.
-    pub fn check(&self, path: &str, value: Duration, faults: &mut Faults) {
-        self.check_as(path, value, Millis(value), faults);
-    }
-}
-
-impl Bounds<Ratio> {
-    /// Notes a fault at `path` if `value` lies outside.
-    pub fn check(&self, path: &str, value: Ratio, faults: &mut Faults) {
-        self.check_as(path, value, value, faults);
-    }
-}
-
-impl Bounds<Percent> {
-    /// Notes a fault at `path` if `value` lies outside.
-    pub fn check(&self, path: &str, value: Percent, faults: &mut Faults) {
-        self.check_as(path, value, value, faults);
-    }
-}
-
-impl fmt::Display for Bounds<Percent> {
+impl<T: Bounded> fmt::Display for Bounds<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}", self.min, self.max)
-    }
-}
-
-impl fmt::Display for Bounds<u32> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}", self.min, self.max)
-    }
-}
-
-impl fmt::Display for Bounds<Duration> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}", Millis(self.min), Millis(self.max))
-    }
-}
-
-impl fmt::Display for Bounds<Ratio> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} to {}", self.min, self.max)
+        write!(f, "{} to {}", self.min.shown(), self.max.shown())
     }
 }
 

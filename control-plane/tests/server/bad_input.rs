@@ -54,7 +54,7 @@ async fn every_bad_field_is_named() {
             (v1::Rule { policy: None, ..shop_rule(1) }, "rule.policy", "must be given"),
             (with_policy(|policy| policy.mode = 0), "rule.policy.mode", "is required"),
             (with_policy(|policy| policy.mode = 77), "rule.policy.mode", "77"),
-            (shop_rule(11), "rule.policy.retry.max_attempts", "11 is not in 1 to 10"),
+            (shop_rule(11), "rule.policy.retry.max_attempts", "must be between 1 and 10, not 11"),
             (ratio(f64::NAN), "rule.policy.retry_breaker.ratio", "NaN"),
             (ratio(1.5), "rule.policy.retry_breaker.ratio", "1.5"),
             (with_policy(|policy| policy.timeout = Some(negative)), "rule.policy.timeout", "-1s"),

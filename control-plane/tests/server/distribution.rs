@@ -283,7 +283,7 @@ async fn a_refusal_is_seen_and_the_next_version_of_the_rule_outdates_it() {
     let refusal = v1::Refusal {
         key: shop_rule(5).key,
         revision: put.revision,
-        reason: "policy.retry.max_attempts: 5 is not in 1 to 3".to_owned(),
+        reason: "policy.retry.max_attempts: must be between 1 and 3, not 5".to_owned(),
         guard: false,
         kill: false,
     };

@@ -453,7 +453,7 @@ async fn a_refused_guard_is_seen_until_its_next_version() {
     let refusal = v1::Refusal {
         key: stock_guard(3).key,
         revision: put.revision,
-        reason: "ceiling.max_attempts: 3 is not in 1 to 2".to_owned(),
+        reason: "ceiling.max_attempts: must be between 1 and 2, not 3".to_owned(),
         guard: true,
         kill: false,
     };

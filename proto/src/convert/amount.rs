@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use damper_core::fault::{Bounds, Millis, Percent, Ratio};
+use damper_core::fault::{Bounded, Bounds, Millis, Percent, Ratio};
 use damper_core::{BackoffStep, Faults};
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
@@ -29,7 +29,7 @@ pub(super) fn duration(
     match exact(*wire?, bounds) {
         Ok(BackoffStep::Up(duration)) => return Some(duration),
         Ok(BackoffStep::Down(duration)) => {
-            faults.add(path, format!("-{} is not in {bounds}", Millis(duration)))
+            faults.add(path, bounds.excludes(format_args!("-{}", Millis(duration))))
         }
         Err(problem) => faults.add(path, problem),
     }
@@ -78,7 +78,7 @@ fn exact(wire: prost_types::Duration, bounds: impl Display) -> Result<BackoffSte
     let well_formed = nanos.unsigned_abs() < NANOS_PER_SECOND.unsigned_abs()
         && !(seconds > 0 && nanos < 0 || seconds < 0 && nanos > 0);
     if !well_formed {
-        return Err(format!("{seconds} seconds with {nanos} nanos is no duration and is not in {bounds}"));
+        return Err(format!("{seconds} seconds with {nanos} nanos is not a duration; {bounds}"));
     }
     let magnitude = Duration::new(seconds.unsigned_abs(), nanos.unsigned_abs());
     let down = seconds < 0 || nanos < 0;
@@ -140,10 +140,10 @@ pub(super) fn percent_to_wire(percent: Percent) -> f64 {
 }
 
 /// A number as so many parts, of which `per_unit` make 1; else what is wrong with it.
-fn parts(value: f64, per_unit: f64, part: &str, bounds: impl Display) -> Result<u32, String> {
+fn parts<T: Bounded>(value: f64, per_unit: f64, part: &str, bounds: Bounds<T>) -> Result<u32, String> {
     let parts = (value * per_unit).round();
     if !(0.0..=f64::from(u32::MAX)).contains(&parts) || value < 0.0 {
-        return Err(format!("{} is not in {bounds}", Number(value)));
+        return Err(bounds.excludes(Number(value)));
     }
     // Exact for every decimal of so many places: the nearest double of n/10,000 is that of the division.
     if parts / per_unit != value {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use damper_core::fault::Millis;
+use damper_core::fault::Bounds;
 use damper_core::{Faults, Kill, kill};
 
 use super::{amount, key, required};
@@ -45,15 +45,15 @@ pub fn active_kill(wire: &v1::ActiveKill) -> Result<ActiveKill, Faults> {
 /// What is left of a time to live: not more than the longest there is.
 fn read_remaining(wire: &prost_types::Duration, faults: &mut Faults) -> Option<Duration> {
     let prost_types::Duration { seconds, nanos } = *wire;
-    let bounds = format!("0ms to {}", Millis(kill::TIME_TO_LIVE.max));
+    let bounds = Bounds { min: Duration::ZERO, max: kill::TIME_TO_LIVE.max };
     let (Ok(whole), Ok(part)) = (u64::try_from(seconds), u32::try_from(nanos)) else {
-        faults.add("", format!("{seconds} seconds with {nanos} nanos is not in {bounds}"));
+        faults.add("", bounds.excludes(format_args!("{seconds} seconds with {nanos} nanos")));
         return None;
     };
     let remaining = (part < NANOS_PER_SECOND).then(|| Duration::new(whole, part.next_multiple_of(1_000)));
     let remaining = remaining.filter(|remaining| *remaining <= kill::TIME_TO_LIVE.max);
     if remaining.is_none() {
-        faults.add("", format!("{seconds} seconds with {nanos} nanos is not in {bounds}"));
+        faults.add("", bounds.excludes(format_args!("{seconds} seconds with {nanos} nanos")));
     }
     remaining
 }

@@ -68,18 +68,21 @@ fn absent_parts_of_a_rule_are_named() {
 
 #[test]
 fn durations_that_are_none_are_refused_with_value_and_range() {
-    check(|_, policy| policy.timeout = seconds(-2, 0), &[("policy.timeout", "-2s is not in 1ms to 1h")]);
+    check(
+        |_, policy| policy.timeout = seconds(-2, 0),
+        &[("policy.timeout", "must be between 1ms and 1h, not -2s")],
+    );
     check(
         |_, policy| policy.timeout = seconds(0, -1_000_000),
-        &[("policy.timeout", "-1ms is not in 1ms to 1h")],
+        &[("policy.timeout", "must be between 1ms and 1h, not -1ms")],
     );
     check(
         |_, policy| policy.timeout = seconds(5, -3),
-        &[("policy.timeout", "5 seconds with -3 nanos is no duration and is not in 1ms to 1h")],
+        &[("policy.timeout", "5 seconds with -3 nanos is not a duration; 1ms to 1h")],
     );
     check(
         |_, policy| policy.timeout = seconds(0, i32::MIN),
-        &[("policy.timeout", "0 seconds with -2147483648 nanos is no duration and is not in 1ms to 1h")],
+        &[("policy.timeout", "0 seconds with -2147483648 nanos is not a duration; 1ms to 1h")],
     );
     check(
         |_, policy| policy.timeout = seconds(1, 1_500),
@@ -87,25 +90,25 @@ fn durations_that_are_none_are_refused_with_value_and_range() {
     );
     check(
         |_, policy| policy.timeout = seconds(3600, 1000),
-        &[("policy.timeout", "3600000001us is not in 1ms to 1h")],
+        &[("policy.timeout", "must be between 1ms and 1h, not 3600000001us")],
     );
     check(
         |_, policy| policy.timeout = seconds(i64::MIN, 0),
-        &[("policy.timeout", "-9223372036854775808s is not in 1ms to 1h")],
+        &[("policy.timeout", "must be between 1ms and 1h, not -9223372036854775808s")],
     );
 }
 
 #[test]
 fn numbers_that_are_none_are_refused_with_value_and_range() {
     for (value, problem) in [
-        (f64::NAN, "NaN is not in 0.001 to 1"),
-        (f64::INFINITY, "inf is not in 0.001 to 1"),
-        (f64::NEG_INFINITY, "-inf is not in 0.001 to 1"),
-        (-0.5, "-0.5 is not in 0.001 to 1"),
-        (-0.00001, "-1e-5 is not in 0.001 to 1"),
-        (1e300, "1e300 is not in 0.001 to 1"),
-        (1.5, "1.5 is not in 0.001 to 1"),
-        (0.0, "0 is not in 0.001 to 1"),
+        (f64::NAN, "must be between 0.001 and 1, not NaN"),
+        (f64::INFINITY, "must be between 0.001 and 1, not inf"),
+        (f64::NEG_INFINITY, "must be between 0.001 and 1, not -inf"),
+        (-0.5, "must be between 0.001 and 1, not -0.5"),
+        (-0.00001, "must be between 0.001 and 1, not -1e-5"),
+        (1e300, "must be between 0.001 and 1, not 1e300"),
+        (1.5, "must be between 0.001 and 1, not 1.5"),
+        (0.0, "must be between 0.001 and 1, not 0"),
         (0.00015, "0.00015 is finer than 0.0001; 0.001 to 1"),
         (0.1 + 0.2, "0.30000000000000004 is finer than 0.0001; 0.001 to 1"),
     ] {
@@ -117,15 +120,15 @@ fn numbers_that_are_none_are_refused_with_value_and_range() {
 fn ranges_are_the_engines() {
     spoil_retry(
         |retry| retry.max_attempts = Some(0),
-        &[("policy.retry.max_attempts", "0 is not in 1 to 10")],
+        &[("policy.retry.max_attempts", "must be between 1 and 10, not 0")],
     );
     spoil_retry(
         |retry| retry.max_attempts = Some(u32::MAX),
-        &[("policy.retry.max_attempts", "4294967295 is not in 1 to 10")],
+        &[("policy.retry.max_attempts", "must be between 1 and 10, not 4294967295")],
     );
     check(
         |_, policy| policy.replay_limit_bytes = Some(4_194_305),
-        &[("policy.replay_limit_bytes", "4194305 is not in 0 to 4194304")],
+        &[("policy.replay_limit_bytes", "must be between 0 and 4194304, not 4194305")],
     );
 }
 
@@ -149,7 +152,7 @@ fn codes_are_refused_by_their_place_in_the_list() {
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[]))) }),
-        &[("policy.retry.codes", "names no code to retry; leave out `retry` to send calls once")],
+        &[("policy.retry.codes", "must contain at least one code; to send calls once, remove `retry`")],
     );
     spoil_breaker(
         |breaker| breaker.failure_codes = Some(list(&[0])),
@@ -181,7 +184,7 @@ fn jitter_share_goes_with_plus_minus_and_only_with_it() {
     );
     spoil_exponential(
         |backoff| (backoff.jitter, backoff.jitter_share) = (plus_minus, Some(f64::NAN)),
-        &[(SHARE, "NaN is not in 0.0001 to 1")],
+        &[(SHARE, "must be between 0.0001 and 1, not NaN")],
     );
     spoil_exponential(
         |backoff| backoff.jitter = 77,
@@ -197,18 +200,21 @@ fn a_fault_of_one_setting_is_not_blamed_on_another() {
     const BACKOFF: &str = "policy.retry.backoff.exponential";
     let base = format!("{BACKOFF}.base");
     let max = format!("{BACKOFF}.max");
-    spoil_exponential(|backoff| backoff.base = seconds(48 * 3600, 0), &[(&base, "48h is not in 0ms to 24h")]);
+    spoil_exponential(
+        |backoff| backoff.base = seconds(48 * 3600, 0),
+        &[(&base, "must be between 0ms and 24h, not 48h")],
+    );
     spoil_exponential(
         |backoff| (backoff.base, backoff.max) = (seconds(-1, 0), seconds(0, 1_000_000)),
-        &[(&base, "-1s is not in 0ms to 24h")],
+        &[(&base, "must be between 0ms and 24h, not -1s")],
     );
     spoil_exponential(
         |backoff| (backoff.base, backoff.max) = (seconds(2, 0), seconds(-1, 0)),
-        &[(&max, "-1s is not in 0ms to 24h")],
+        &[(&max, "must be between 0ms and 24h, not -1s")],
     );
     spoil_exponential(
         |backoff| (backoff.base, backoff.max) = (seconds(2, 0), seconds(1, 0)),
-        &[(&max, "1s is less than base, 2s")],
+        &[(&max, "must be at least base (2s), not 1s")],
     );
 }
 
@@ -216,7 +222,7 @@ fn a_fault_of_one_setting_is_not_blamed_on_another() {
 fn a_breaker_that_is_off_is_checked_all_the_same() {
     spoil_breaker(
         |breaker| (breaker.enabled, breaker.buckets) = (Some(false), Some(1)),
-        &[("policy.retry_breaker.buckets", "1 is not in 2 to 60")],
+        &[("policy.retry_breaker.buckets", "must be between 2 and 60, not 1")],
     );
     let mut rule = wire_rule();
     rule.policy.as_mut().unwrap().retry_breaker.as_mut().unwrap().enabled = Some(false);

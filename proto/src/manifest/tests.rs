@@ -86,8 +86,8 @@ fn wrong_policies_are_refused_by_field_value_and_bound() {
         "{mode: unspecified}",
         &[("policy.mode", r#""unspecified" is not known: off, observe, enforce"#)],
     );
-    check_policy("{mode: off, timeout: -2s}", &[("policy.timeout", "-2s is not in 1ms to 1h")]);
-    check_policy("{mode: off, timeout: 2h}", &[("policy.timeout", "2h is not in 1ms to 1h")]);
+    check_policy("{mode: off, timeout: -2s}", &[("policy.timeout", "must be between 1ms and 1h, not -2s")]);
+    check_policy("{mode: off, timeout: 2h}", &[("policy.timeout", "must be between 1ms and 1h, not 2h")]);
     check_policy(
         "{mode: off, timeout: 99999999999999999999h}",
         &[(
@@ -97,15 +97,15 @@ fn wrong_policies_are_refused_by_field_value_and_bound() {
     );
     check_policy(
         "{mode: off, retry: {max_attempts: 11}}",
-        &[("policy.retry.max_attempts", "11 is not in 1 to 10")],
+        &[("policy.retry.max_attempts", "must be between 1 and 10, not 11")],
     );
     for (value, problem) in [
-        (".nan", "NaN is not in 0.001 to 1"),
-        (".inf", "inf is not in 0.001 to 1"),
-        ("-1", "-1 is not in 0.001 to 1"),
-        ("1e300", "1e300 is not in 0.001 to 1"),
+        (".nan", "must be between 0.001 and 1, not NaN"),
+        (".inf", "must be between 0.001 and 1, not inf"),
+        ("-1", "must be between 0.001 and 1, not -1"),
+        ("1e300", "must be between 0.001 and 1, not 1e300"),
         ("0.00015", "0.00015 is finer than 0.0001; 0.001 to 1"),
-        ("123456789012345678901234567890", "1.2345678901234568e29 is not in 0.001 to 1"),
+        ("123456789012345678901234567890", "must be between 0.001 and 1, not 1.2345678901234568e29"),
     ] {
         check_policy(
             &format!("{{mode: off, retry_breaker: {{ratio: {value}}}}}"),
@@ -166,12 +166,12 @@ fn all_problems_of_all_documents_come_out_at_once() {
         shown,
         [
             r#"document 1, line 4: policy.mode: "offf" is not known: off, observe, enforce"#,
-            "document 1, line 5: policy.timeout: -1s is not in 1ms to 1h",
-            "document 1, line 7: policy.retry.max_attempts: 0 is not in 1 to 10",
+            "document 1, line 5: policy.timeout: must be between 1ms and 1h, not -1s",
+            "document 1, line 7: policy.retry.max_attempts: must be between 1 and 10, not 0",
             "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
          `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
             "document 2, line 13: policy.mode: is required: off, observe or enforce",
-            "document 2, line 14: policy.retry_breaker.buckets: 1 is not in 2 to 60",
+            "document 2, line 14: policy.retry_breaker.buckets: must be between 2 and 60, not 1",
             r#"document 3, line 16: kind: "Guards" is not known: Rule or Guard"#,
             "document 4, line 18: kind: is required: Rule or Guard",
             "document 5, line 20: a document starts with its kind, such as kind: Rule",
@@ -273,8 +273,8 @@ fn wrong_values_in_a_list_do_not_hide_the_rest() {
             ),
             ("policy.retry.codes.allow[3]", "invalid type: null, expected a string"),
             ("policy.retry.codes.allow[2]", "OK is not a failure"),
-            ("policy.timeout", "0ms is not in 1ms to 1h"),
-            ("policy.retry.max_attempts", "0 is not in 1 to 10"),
+            ("policy.timeout", "must be between 1ms and 1h, not 0ms"),
+            ("policy.retry.max_attempts", "must be between 1 and 10, not 0"),
         ],
     );
 }

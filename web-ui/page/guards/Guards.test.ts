@@ -145,14 +145,14 @@ test("what the server refuses stands at the field, in its words", async () => {
   const user = userEvent.setup();
   shown(AT, {
     put: () => {
-      const fieldViolations = [{ field: "guard.ceiling.max_attempts", description: "99 is not in 1 to 10" }];
+      const fieldViolations = [{ field: "guard.ceiling.max_attempts", description: "must be between 1 and 10, not 99" }];
       throw new ConnectError("invalid", Code.InvalidArgument, undefined, [{ desc: BadRequestSchema, value: { fieldViolations } }]);
     },
   });
   const field = await screen.findByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "99");
-  expect(await screen.findByText(/99 is not in 1 to 10/)).toBeTruthy();
+  expect(await screen.findByText(/must be between 1 and 10, not 99/)).toBeTruthy();
   expect(field.getAttribute("aria-invalid")).toBe("true");
 });
 

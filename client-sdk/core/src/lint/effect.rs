@@ -22,7 +22,7 @@ const HOPELESS: CodeSet = CodeSet::of(&[
 
 pub(super) fn never_repeats(policy: &Policy, findings: &mut Vec<Finding>) {
     let field = if policy.retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
-    let message = "1 attempt is the first send alone".to_owned();
+    let message = "allows 1 attempt, the first".to_owned();
     let also = if policy.retry.is_some() && policy.hedge.is_some() { ", and hedges count too" } else { "" };
     Notes { findings }.add(codes::NEVER_REPEATS, field, message + also);
 }
@@ -46,7 +46,7 @@ pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
         notes.add(
             codes::HOLD_WITH_HEDGE,
             "hold_unary",
-            "delays when an answer counts, which hedges wait for",
+            "delays when a response counts, and hedges wait for that",
         );
     }
 }
@@ -54,7 +54,7 @@ pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
 fn hopeless(retry: &Retry, notes: &mut Notes<'_>) {
     let hopeless = retry.codes.intersection(HOPELESS);
     if !hopeless.is_empty() {
-        let message = format!("{} will come again for the same request", names(hopeless));
+        let message = format!("the same request fails again with {}", names(hopeless));
         notes.add(codes::CODE_NEVER_HELPS, "retry.codes", message);
     }
 }
@@ -66,12 +66,12 @@ fn by_code(retry: &Retry, notes: &mut Notes<'_>) {
         let field = format!("retry.backoff.by_code.codes[{i}].codes");
         let again = set.intersection(before);
         if !again.is_empty() {
-            let message = format!("{} stands in an entry before this one", names(again));
+            let message = format!("in an earlier entry too: {}", names(again));
             notes.add(codes::BY_CODE_REPEATED, &field, message);
         }
         let idle = set.without(retry.codes);
         if !idle.is_empty() {
-            notes.add(codes::BY_CODE_NOT_RETRIED, &field, format!("{} is not retried", names(idle)));
+            notes.add(codes::BY_CODE_NOT_RETRIED, &field, format!("not retried: {}", names(idle)));
         }
         before = before.union(*set);
     }
@@ -89,12 +89,12 @@ fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
     }
     for (path, waits) in sequences(&retry.backoff) {
         if is_constant(waits, retries) {
-            let message = format!("waits equally long before each of {retries} retries but for its jitter");
+            let message = "all waits are equal, apart from the jitter";
             notes.add(codes::BACKOFF_IS_CONSTANT, &format!("{path}.{}", waits.name()), message);
         }
         if waits.jitter() == Jitter::None && !is_random_by_itself(waits) {
             let name = waits.name();
-            let message = "callers that failed at the same moment retry at the same moment";
+            let message = "no jitter: callers that fail together retry together";
             notes.add(codes::BACKOFF_WITHOUT_JITTER, &format!("{path}.{name}"), message);
         }
     }
@@ -152,7 +152,7 @@ fn hedges(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
     let room = retry.max_attempts.saturating_sub(1);
     if hedge.max_hedges > room {
         let message = format!(
-            "{} hedges are more than the {room} that max_attempts {} leaves room for",
+            "{} is higher than the {room} that max_attempts ({}) allows",
             hedge.max_hedges, retry.max_attempts
         );
         notes.add(codes::HEDGES_EXCEED_ATTEMPTS, "hedge.max_hedges", message);

@@ -12,11 +12,11 @@ pub(super) fn check(guard: &Guard) -> Vec<Finding> {
     let ceiling = guard.ceiling();
     let mut findings = Vec::new();
     if ceiling.max_attempts.is_some_and(|most| most >= MAX_ATTEMPTS.max) {
-        let message = format!("{} is what any rule may say at most", MAX_ATTEMPTS.max);
+        let message = format!("{} is the highest value that a rule can have", MAX_ATTEMPTS.max);
         findings.push(Finding::new(codes::CEILING_LIMITS_NOTHING, "ceiling.max_attempts", message));
     }
     if ceiling.min_per_attempt_timeout.is_some_and(|least| least <= TIMEOUT.min) {
-        let message = format!("{} is what any rule must say at least", Millis(TIMEOUT.min));
+        let message = format!("{} is the lowest value that a rule can have", Millis(TIMEOUT.min));
         findings.push(Finding::new(
             codes::CEILING_LIMITS_NOTHING,
             "ceiling.min_per_attempt_timeout",
@@ -27,7 +27,7 @@ pub(super) fn check(guard: &Guard) -> Vec<Finding> {
     if limit.mode == Mode::Off {
         findings.push(Finding::new(codes::REPEAT_LIMIT_OFF, "ceiling.repeat_limit.mode", "is off"));
     } else if limit.ratio >= MUCH {
-        let message = format!("{0} lets up to {0} repeats through for every first send", limit.ratio);
+        let message = format!("{0} allows up to {0} retries per first attempt", limit.ratio);
         findings.push(Finding::new(codes::REPEAT_LIMIT_HIGH, "ceiling.repeat_limit.ratio", message));
     }
     findings

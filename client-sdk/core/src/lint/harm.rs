@@ -25,14 +25,14 @@ pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
         }
         MethodPart::Exact(method) if retried && !only_reads(method) => {
             let name = method.rsplit('/').next().unwrap_or(method);
-            let message = format!("{name} may have been carried out when it ends with {}", names(ambiguous));
+            let message = format!("{name} may have run although it failed with {}", names(ambiguous));
             notes.add(codes::UNCLEAR_REPEATED, "retry.codes", message);
         }
         MethodPart::Exact(_) => {}
         methods if retried => notes.add(
             codes::UNNAMED_REPEATED,
             "retry.codes",
-            format!("whatever of {methods} ends with {} may have been carried out", names(ambiguous)),
+            format!("calls of {methods} may have run although they failed with {}", names(ambiguous)),
         ),
         _ => {}
     }
@@ -45,19 +45,17 @@ fn named(policy: &Policy, method: &str, ambiguous: Option<CodeSet>, notes: &mut 
         notes.add(
             codes::NON_IDEMPOTENT_REPEATED,
             "retry.codes",
-            format!("{name} may have been carried out when it ends with {}", names(ambiguous)),
+            format!("{name} may have run although it failed with {}", names(ambiguous)),
         );
     }
     if policy.hedge.is_some() {
         notes.add(
             codes::NON_IDEMPOTENT_HEDGED,
             "hedge",
-            format!(
-                "{name} is carried out by every attempt that reaches the callee, also by those that lose"
-            ),
+            format!("every attempt that reaches the callee runs {name}, including those that lose"),
         );
     }
     if ambiguous.is_none() && policy.hedge.is_none() && policy.mode == Mode::Enforce {
-        notes.add(codes::CALL_ID_MISSING, "call_id", format!("is false, and {name} is repeated"));
+        notes.add(codes::CALL_ID_MISSING, "call_id", format!("is false, and {name} is retried"));
     }
 }

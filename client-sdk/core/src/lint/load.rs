@@ -58,7 +58,7 @@ fn ratio(policy: &Policy, notes: &mut Notes<'_>) {
         notes.add(
             codes::RATIO_BOUNDS_LITTLE,
             field,
-            format!("{ratio} lets up to {ratio} extra attempts through for every {to}"),
+            format!("{ratio} allows up to {ratio} extra attempts per {to}"),
         );
     }
 }
@@ -119,8 +119,8 @@ fn minimum(policy: &Policy, context: &LintContext, notes: &mut Notes<'_>) {
             let most = attempts.saturating_mul(window.as_millis()) / 1_000;
             (u128::from(free) >= most).then(|| {
                 format!(
-                    "{free} failures per {per} are never stopped, and with {calls} calls per second and process \
-                     there are at most {most}"
+                    "{free} failures per {per} never stop retries, and at {calls} calls per second a process \
+                     makes at most {most} attempts in that time"
                 )
             })
         }
@@ -141,14 +141,14 @@ fn flags(policy: &Policy, notes: &mut Notes<'_>) {
         notes.add(
             codes::IGNORES_RETRY_FLAG,
             "chain.ignore_retry_flag",
-            format!("each of several attempts of a caller is sent {attempts} times again: they multiply"),
+            format!("each attempt of a caller is sent {attempts} times here: attempts multiply"),
         );
     }
     if policy.chain.ignore_no_more_retry {
         notes.add(
             codes::IGNORES_NO_MORE_RETRY,
             "chain.ignore_no_more_retry",
-            format!("a call that a hop below has given up is sent {attempts} times all the same"),
+            format!("a call that a hop below gave up on is still sent {attempts} times"),
         );
     }
 }
@@ -161,10 +161,10 @@ fn everybody(rule: &Rule, notes: &mut Notes<'_>) {
         let field = if rule.policy().retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
         let attempts = rule.policy().max_attempts();
         notes.add(
-            codes::RULE_FOR_EVERYBODY,
+            codes::RULE_FOR_ALL,
             field,
             format!(
-                "any caller sends any callee up to {attempts} attempts, where no more exact rule applies"
+                "every caller may send every callee {attempts} attempts per call, if no more exact rule applies"
             ),
         );
     }
@@ -177,11 +177,11 @@ fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
         notes.add(
             codes::HEDGE_FIXED_DELAY,
             "hedge.delay.fixed",
-            format!("once the callee takes longer than {delay} every call is sent at least twice"),
+            format!("if the callee takes longer than {delay}, every call is sent at least twice"),
         );
     }
     if policy.budget.is_none() {
-        notes.add(codes::HEDGE_WITHOUT_BUDGET, "budget", "is not set, and hedges are not failures");
+        notes.add(codes::HEDGE_WITHOUT_BUDGET, "budget", "is not set, so nothing limits hedges by load");
     }
     if let (HedgeDelay::Percentile { at, .. }, Some(breaker)) = (hedge.delay, policy.retry_breaker) {
         hedges_near(at, breaker.ratio, notes);
@@ -195,8 +195,8 @@ fn hedges_near(at: Percent, ratio: Ratio, notes: &mut Notes<'_>) {
     if hedged * 2 > borne.hundredths() {
         let hedged = Percent::from_hundredths(hedged);
         let message = format!(
-            "{at} hedges {hedged} % of the attempts, each of which counts as a failure, and the retry breaker stops \
-             hedges and retries above {borne} %"
+            "percentile {at} hedges {hedged} % of the attempts; each counts as a failure, and the retry breaker \
+             stops hedges and retries above {borne} % failures"
         );
         notes.add(codes::HEDGES_NEAR_BREAKER, "hedge.delay.percentile.at", message);
     }

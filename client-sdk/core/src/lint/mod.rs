@@ -87,7 +87,7 @@ pub struct LintContext {
     pub calls_per_s: Option<u32>,
 }
 
-/// Everything about a rule that deserves a look, the gravest first.
+/// Returns the findings about a rule, most severe first.
 #[must_use]
 pub fn findings(rule: &Rule, context: &LintContext) -> Vec<Finding> {
     let policy = rule.policy();
@@ -116,7 +116,7 @@ pub fn goes_by_traffic(rule: &Rule) -> bool {
     load::has_high_minimum(rule.policy())
 }
 
-/// Everything about a guard that deserves a look, the gravest first.
+/// Returns the findings about a guard, most severe first.
 #[must_use]
 pub fn guard_findings(guard: &Guard) -> Vec<Finding> {
     gravest_first(guards::check(guard))

@@ -182,8 +182,8 @@ fn flags_that_are_ignored_are_told() {
 #[test]
 fn rule_of_everybody_is_told_and_one_of_a_service_is_not() {
     let codes = |words, policy| found_at(words, policy).iter().map(|found| found.code).collect::<Vec<_>>();
-    assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_EVERYBODY.code]);
-    assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_EVERYBODY.code]);
+    assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_ALL.code]);
+    assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_ALL.code]);
     let observed = Policy { mode: Mode::Observe, ..retried() };
     assert!(codes(["*", "*", "*", "*"], observed).is_empty(), "nothing is repeated yet");
     assert!(codes(["*", "*", "stock", "*"], retried()).is_empty());
@@ -352,7 +352,7 @@ fn waits_must_fit_the_time_of_the_call() {
     fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), None, Some(ms(1000))));
     silent(READ, with(ms(1000), None, Some(ms(1001))));
     let told = found_at(["shop", "*", "stock", READ], with(ms(1000), Some(ms(600)), None));
-    assert!(told[0].message.starts_with("attempt 3 comes 1s after the first at the earliest"), "{told:?}");
+    assert!(told[0].message.starts_with("attempt 3 starts 1s after the first at the earliest"), "{told:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) fn streams(rule: &Rule, findings: &mut Vec<Finding>) {
     let mut notes = Notes { findings };
     for (field, time) in times.into_iter().filter_map(|(field, time)| Some((field, time?))) {
         let methods = &rule.pattern().callee_method;
-        let message = format!("every stream of {methods} ends after {}", Millis(time));
+        let message = format!("streams of {methods} end after {}", Millis(time));
         notes.add(codes::TIMEOUT_ON_STREAMS, field, message);
     }
 }
@@ -52,11 +52,11 @@ fn attempt_timeout(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
     let Some(attempt) = retry.per_attempt_timeout else { return };
     let field = "retry.per_attempt_timeout";
     if !retry.codes.contains(Code::DeadlineExceeded) {
-        let message = format!("an attempt is given up after {} and not retried", Millis(attempt));
+        let message = format!("an attempt times out after {} and is not retried", Millis(attempt));
         notes.add(codes::ATTEMPT_TIMEOUT_NOT_RETRIED, field, message);
     }
     if let Some((name, end)) = ends(policy).find(|(_, end)| attempt >= *end) {
-        let message = format!("{} is not less than {name}, {}", Millis(attempt), Millis(end));
+        let message = format!("{} is not below {name} ({})", Millis(attempt), Millis(end));
         notes.add(codes::ATTEMPT_TIMEOUT_USELESS, field, message);
         return;
     }
@@ -67,7 +67,7 @@ fn attempt_timeout(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
     let needed = attempt.saturating_mul(attempts).saturating_add(waiting);
     if needed > timeout && waiting < timeout {
         let message = format!(
-            "{attempts} attempts of {} and the waits between them take {} at least, more than timeout, {}",
+            "{attempts} attempts of {} and the waits between them take at least {}, more than timeout ({})",
             Millis(attempt),
             Millis(needed),
             Millis(timeout)
@@ -85,7 +85,7 @@ fn waits_fit(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
             waited = waited.saturating_add(*wait);
             if waited >= end {
                 let message = format!(
-                    "attempt {} comes {} after the first at the earliest, and {name} is {}",
+                    "attempt {} starts {} after the first at the earliest, and {name} is {}",
                     n + 2,
                     Millis(waited),
                     Millis(end)
@@ -106,7 +106,7 @@ fn hedge_delay(policy: &Policy, notes: &mut Notes<'_>) {
     let attempt = policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
     let attempt = attempt.map(|attempt| ("retry.per_attempt_timeout", attempt));
     if let Some((name, end)) = ends(policy).chain(attempt).find(|(_, end)| delay >= *end) {
-        let message = format!("{} is not less than {name}, {}", Millis(delay), Millis(end));
+        let message = format!("{} is not below {name} ({})", Millis(delay), Millis(end));
         notes.add(codes::HEDGE_NEVER_SENT, field, message);
     }
 }
@@ -116,8 +116,10 @@ fn no_deadline(policy: &Policy, notes: &mut Notes<'_>) {
     let all = waits(&retry.backoff, retry.codes, retries(policy), End::Longest);
     let longest = all.iter().fold(Duration::ZERO, |sum, wait| sum.saturating_add(*wait));
     if longest >= LONG {
-        let message =
-            format!("is not set, nor is max_duration, and the waits alone can take {}", Millis(longest));
+        let message = format!(
+            "neither timeout nor max_duration is set, and the waits alone can take {}",
+            Millis(longest)
+        );
         notes.add(codes::NO_DEADLINE, "timeout", message);
     }
 }

@@ -142,8 +142,7 @@ impl Backoff {
                 for (i, part) in parts.iter().enumerate() {
                     part.check(&format!("{path}.sum.parts[{i}]"), faults);
                     if part.jitter() == Jitter::Decorrelated {
-                        let problem =
-                            "decorrelated depends on the wait before, which a sum has only as a whole";
+                        let problem = "decorrelated is not allowed in a sum: it depends on the wait before";
                         faults.add(format!("{path}.sum.parts[{i}].{}.jitter", part.name()), problem);
                     }
                 }
@@ -154,7 +153,10 @@ impl Backoff {
                 check_length(&format!("{path}.codes"), codes.len(), faults);
                 for (i, (set, waits)) in codes.iter().enumerate() {
                     if set.is_empty() || set.contains(Code::Ok) {
-                        faults.add(format!("{path}.codes[{i}].codes"), "must name errors, at least one");
+                        faults.add(
+                            format!("{path}.codes[{i}].codes"),
+                            "must contain at least one code, and not OK",
+                        );
                     }
                     waits.check(&format!("{path}.codes[{i}].backoff"), faults);
                 }
@@ -258,11 +260,9 @@ impl Increment {
     fn check(self, path: &str, faults: &mut Faults) {
         let (Self::Up(size) | Self::Down(size)) = self;
         if size > STEP.max {
+            let max = Millis(STEP.max);
             let sign = if matches!(self, Self::Down(_)) { "-" } else { "" };
-            faults.add(
-                path,
-                format!("{sign}{} is not in -{} to {}", Millis(size), Millis(STEP.max), Millis(STEP.max)),
-            );
+            faults.add(path, format!("must be between -{max} and {max}, not {sign}{}", Millis(size)));
         }
     }
 }
@@ -270,6 +270,9 @@ impl Increment {
 fn check_length(path: &str, length: usize, faults: &mut Faults) {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     if !(LIST_LENGTH.min..=LIST_LENGTH.max).contains(&length) {
-        faults.add(path, format!("{length} entries are not in {LIST_LENGTH}"));
+        faults.add(
+            path,
+            format!("must have between {} and {} entries, not {length}", LIST_LENGTH.min, LIST_LENGTH.max),
+        );
     }
 }

@@ -158,7 +158,7 @@ impl Default for Budget {
 impl StopWhen {
     pub(super) fn check(&self, faults: &mut Faults) {
         if self.latency_above_percentile.is_none() && self.success_rate_below.is_none() {
-            faults.add("stop_when", "says nothing: latency_above_percentile or success_rate_below");
+            faults.add("stop_when", "requires latency_above_percentile or success_rate_below");
         }
         if let Some(percentile) = self.latency_above_percentile {
             LATENCY_PERCENTILE.check("stop_when.latency_above_percentile", percentile, faults);

@@ -195,7 +195,7 @@ impl Retry {
         check_timeout("retry.max_duration", self.max_duration, faults);
         check_timeout("retry.per_attempt_timeout", self.per_attempt_timeout, faults);
         if self.codes.is_empty() {
-            faults.add("retry.codes", "names no code to retry; leave out `retry` to send calls once");
+            faults.add("retry.codes", "must contain at least one code; to send calls once, remove `retry`");
         }
         if self.codes.contains(Code::Ok) {
             faults.add("retry.codes", "OK is not a failure");
@@ -224,7 +224,7 @@ fn check_timeout(path: &str, timeout: Option<Duration>, faults: &mut Faults) {
 
 fn check_order(path: &str, lesser: &str, min: Duration, max: Duration, faults: &mut Faults) {
     if max < min {
-        faults.add(path, format!("{} is less than {lesser}, {}", Millis(max), Millis(min)));
+        faults.add(path, format!("must be at least {lesser} ({}), not {}", Millis(min), Millis(max)));
     }
 }
 

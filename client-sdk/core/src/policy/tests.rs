@@ -25,16 +25,16 @@ fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_named_with_its_bound
     };
     check(1, &[]);
     check(10, &[]);
-    check(0, &["retry.max_attempts: 0 is not in 1 to 10"]);
-    check(11, &["retry.max_attempts: 11 is not in 1 to 10"]);
+    check(0, &["retry.max_attempts: must be between 1 and 10, not 0"]);
+    check(11, &["retry.max_attempts: must be between 1 and 10, not 11"]);
 
     let check = |timeout_us: u64, expected: &[&str]| {
         assert_eq!(faults(|policy| policy.timeout = Some(Duration::from_micros(timeout_us))), expected);
     };
     check(1_000, &[]);
     check(3_600_000_000, &[]);
-    check(999, &["timeout: 999us is not in 1ms to 1h"]);
-    check(3_600_000_001, &["timeout: 3600000001us is not in 1ms to 1h"]);
+    check(999, &["timeout: must be between 1ms and 1h, not 999us"]);
+    check(3_600_000_001, &["timeout: must be between 1ms and 1h, not 3600000001us"]);
 
     let check = |bp: u32, expected: &[&str]| {
         let breaker = RetryBreaker { ratio: Ratio::from_bp(bp), ..RetryBreaker::default() };
@@ -42,8 +42,8 @@ fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_named_with_its_bound
     };
     check(10, &[]);
     check(10_000, &[]);
-    check(9, &["retry_breaker.ratio: 0.0009 is not in 0.001 to 1"]);
-    check(10_001, &["retry_breaker.ratio: 1.0001 is not in 0.001 to 1"]);
+    check(9, &["retry_breaker.ratio: must be between 0.001 and 1, not 0.0009"]);
+    check(10_001, &["retry_breaker.ratio: must be between 0.001 and 1, not 1.0001"]);
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn every_fault_is_reported_at_once() {
         });
     });
     let expected = [
-        "timeout: 0ms is not in 1ms to 1h",
-        "retry.max_attempts: 99 is not in 1 to 10",
-        "retry.codes: names no code to retry; leave out `retry` to send calls once",
-        "retry.backoff.random.max: 1s is less than min, 2s",
-        "retry_breaker.buckets: 1 is not in 2 to 60",
-        "retry_breaker.bucket_length: 11s is not in 100ms to 10s",
-        "retry_breaker.min_failures: 101 is not in 0 to 100",
-        "retry_breaker.min_samples: 1001 is not in 0 to 1000",
+        "timeout: must be between 1ms and 1h, not 0ms",
+        "retry.max_attempts: must be between 1 and 10, not 99",
+        "retry.codes: must contain at least one code; to send calls once, remove `retry`",
+        "retry.backoff.random.max: must be at least min (2s), not 1s",
+        "retry_breaker.buckets: must be between 2 and 60, not 1",
+        "retry_breaker.bucket_length: must be between 100ms and 10s, not 11s",
+        "retry_breaker.min_failures: must be between 0 and 100, not 101",
+        "retry_breaker.min_samples: must be between 0 and 1000, not 1001",
         "retry_breaker.failure_codes: OK is not a failure",
-        "replay_limit_bytes: 5242880 is not in 0 to 4194304",
+        "replay_limit_bytes: must be between 0 and 4194304, not 5242880",
     ];
     assert_eq!(found, expected);
 }
@@ -93,10 +93,10 @@ fn backoffs_are_checked_part_by_part() {
         });
     });
     let expected = [
-        "retry.backoff.exponential.jitter_share: 1.0001 is not in 0.0001 to 1",
-        "retry.backoff.exponential.base: 25h is not in 0ms to 24h",
-        "retry.backoff.exponential.multiplier: 0.9999 is not in 1 to 10",
-        "retry.backoff.exponential.max: 1s is less than base, 25h",
+        "retry.backoff.exponential.jitter_share: must be between 0.0001 and 1, not 1.0001",
+        "retry.backoff.exponential.base: must be between 0ms and 24h, not 25h",
+        "retry.backoff.exponential.multiplier: must be between 1 and 10, not 0.9999",
+        "retry.backoff.exponential.max: must be at least base (25h), not 1s",
     ];
     assert_eq!(found, expected);
 }

@@ -62,7 +62,7 @@ pub struct CeilingExcess {
 pub fn check_owner(owner: &str, faults: &mut Faults) {
     let length = u32::try_from(owner.len()).unwrap_or(u32::MAX);
     if length > OWNER_BYTES.max {
-        faults.add("owner", format!("{length} bytes are not in {OWNER_BYTES}"));
+        faults.add("owner", format!("must have at most {} bytes, not {length}", OWNER_BYTES.max));
     }
 }
 
@@ -109,7 +109,7 @@ impl Ceiling {
     /// Notes every ceiling that is out of range, by its path, and what is not possible for the pattern.
     pub fn check(&self, pattern: &Pattern, faults: &mut Faults) {
         if *self == Self::default() {
-            faults.add("", "limits nothing");
+            faults.add("", "requires at least one limit");
         }
         if let Some(most) = self.max_attempts {
             MAX_ATTEMPTS.check("max_attempts", most, faults);
@@ -126,8 +126,10 @@ impl Ceiling {
         if let Some(limit) = &self.repeat_limit {
             limit.check("repeat_limit", faults);
             if pattern.caller_service != Part::Any || pattern.caller_cluster != Part::Any {
-                faults
-                    .add("repeat_limit", "bounds all callers together: the guard's caller must be `*`, `*`");
+                faults.add(
+                    "repeat_limit",
+                    "limits all callers together: caller_service and caller_cluster must be `*`",
+                );
             }
         }
     }
@@ -224,7 +226,7 @@ impl CeilingCut {
             let default = RetryBreaker::default();
             let ratio = default.ratio.min(most);
             self.policy.retry_breaker = Some(RetryBreaker { ratio, max_ratio: Some(most), ..default });
-            self.note("retry_breaker.enabled", "false: the retry breaker may not be off".to_owned());
+            self.note("retry_breaker.enabled", "false: the retry breaker must be on".to_owned());
             return;
         };
         let had = breaker.ratio;

@@ -81,7 +81,7 @@ pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
     if let Some(problem) = problem_of_name(name) {
         faults.add(path, problem.to_string());
     } else if name.contains('/') {
-        faults.add(path, format!("{name:?} contains '/', which only methods may"));
+        faults.add(path, format!("{name:?} contains '/', which is allowed only in methods"));
     }
 }
 

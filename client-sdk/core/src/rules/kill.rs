@@ -39,9 +39,12 @@ pub struct Kill {
 pub fn check_reason(reason: &str, faults: &mut Faults) {
     let length = u32::try_from(reason.len()).unwrap_or(u32::MAX);
     if !(REASON_BYTES.min..=REASON_BYTES.max).contains(&length) {
-        faults.add("reason", format!("{length} bytes are not in {REASON_BYTES}"));
+        faults.add(
+            "reason",
+            format!("must have between {} and {} bytes, not {length}", REASON_BYTES.min, REASON_BYTES.max),
+        );
     } else if reason.trim().is_empty() {
-        faults.add("reason", "is blank");
+        faults.add("reason", "must not be blank");
     }
 }
 
@@ -163,11 +166,14 @@ mod tests {
             let kill = Kill::new(any(), false, "x".repeat(length), 1);
             assert_eq!(kill.is_ok(), accepted, "{length}");
             if let Err(faults) = kill {
-                assert_eq!(faults.to_string(), format!("reason: {length} bytes are not in 1 to 1024"));
+                assert_eq!(
+                    faults.to_string(),
+                    format!("reason: must have between 1 and 1024 bytes, not {length}")
+                );
             }
         }
         let blank = Kill::new(any(), false, " \t\n".to_owned(), 1).unwrap_err();
-        assert_eq!(blank.to_string(), "reason: is blank");
+        assert_eq!(blank.to_string(), "reason: must not be blank");
     }
 
     #[test]
@@ -180,8 +186,8 @@ mod tests {
         check(Duration::from_secs(1), "");
         check(Duration::from_secs(24 * 3600), "");
         check(DEFAULT_TIME_TO_LIVE, "");
-        check(Duration::from_millis(999), "time_to_live: 999ms is not in 1s to 24h");
-        check(Duration::from_secs(24 * 3600 + 1), "time_to_live: 86401s is not in 1s to 24h");
+        check(Duration::from_millis(999), "time_to_live: must be between 1s and 24h, not 999ms");
+        check(Duration::from_secs(24 * 3600 + 1), "time_to_live: must be between 1s and 24h, not 86401s");
     }
 
     fn held(calls: bool, until: u64) -> TimedKill {

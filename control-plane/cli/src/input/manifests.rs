@@ -1,7 +1,7 @@
 //! Manifests from files, folders and standard input, each with where it came from.
 //!
 //! Everything is read and checked before anything is sent. What is wrong is told all at once, one line per
-//! fault, as `file.yaml:12 (document 2): policy.retry.max_attempts: 11 is not in 1 to 10`; what the server
+//! fault, as `file.yaml:12 (document 2): policy.retry.max_attempts: must be between 1 and 10, not 11`; what the server
 //! finds wrong with a request is put in the same words.
 
 use std::collections::HashMap;

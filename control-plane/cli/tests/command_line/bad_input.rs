@@ -30,7 +30,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         (
             "over range",
             policy("{ mode: observe, retry: { max_attempts: 11 } }"),
-            "policy.retry.max_attempts: 11 is not in 1 to 10",
+            "policy.retry.max_attempts: must be between 1 and 10, not 11",
         ),
         ("no unit", policy("{ mode: observe, timeout: 5 }"), "policy.timeout"),
         (
@@ -81,8 +81,11 @@ fn one_bad_document_keeps_the_good_ones_out_and_is_named() {
     let file = server.file("rules.yaml", format!("{good}---\n{bad}"));
     let said = server.run(&["apply", "-f", text(&file)]).failed(65);
     assert_eq!(said.lines().count(), 2, "{said}");
-    assert!(said.contains("(document 2): policy.timeout: 2h is not in 1ms to 1h"), "{said}");
-    assert!(said.contains("(document 2): policy.retry.max_attempts: 11 is not in 1 to 10"), "{said}");
+    assert!(said.contains("(document 2): policy.timeout: must be between 1ms and 1h, not 2h"), "{said}");
+    assert!(
+        said.contains("(document 2): policy.retry.max_attempts: must be between 1 and 10, not 11"),
+        "{said}"
+    );
     assert_eq!(server.rules(), 0);
 }
 

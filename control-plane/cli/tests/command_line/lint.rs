@@ -86,7 +86,7 @@ fn guards_of_the_set_are_held_against_its_rules() {
 fn bad_data_and_bad_usage_are_told_apart_from_findings() {
     let bad = manifest("checkout", "{ mode: observe, retry: { max_attempts: 11 } }");
     let said = lint(&["-f", "-"], &format!("{bad}---\n{}", manifest("a/b", "{ mode: observe }"))).failed(65);
-    assert!(said.contains("policy.retry.max_attempts: 11 is not in 1 to 10"), "{said}");
+    assert!(said.contains("policy.retry.max_attempts: must be between 1 and 10, not 11"), "{said}");
     assert!(said.contains("key.caller_service"), "{said}");
     lint(&["-f", "/no/such/file.yaml"], "").failed(66);
     let said = lint(&["-f", "-", "--allow", "braker_off"], "").failed(64);

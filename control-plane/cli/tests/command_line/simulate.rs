@@ -89,7 +89,7 @@ fn everything_wrong_is_told_at_once_with_file_and_path() {
         "scenario.yaml: duration: 10 is not a duration",
         "scenario.yaml: load[0].open.rate: \"many\" is not a number",
         "scenario.yaml: strategies[1].damper: rules.yaml: ",
-        "policy.retry.max_attempts: 99 is not in 1 to 10",
+        "policy.retry.max_attempts: must be between 1 and 10, not 99",
     ] {
         assert!(told.contains(fault), "{fault} is not in {told}");
     }

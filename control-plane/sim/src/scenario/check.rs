@@ -175,7 +175,7 @@ impl Load {
                         let shown = rate.milli_per_second as f64 / 1000.0;
                         faults.add(
                             format!("{path}.open.rates[{i}]"),
-                            format!("{shown} calls per second are not in 0 to 1000000"),
+                            format!("must be between 0 and 1000000 calls per second, not {shown}"),
                         );
                     }
                     if i > 0 && rates[i - 1].from >= rate.from {

@@ -106,10 +106,10 @@ fn callers_that_restart_and_refusals_that_cost_are_in_range() {
     assert_eq!(faults("caller: top, restart: 1m, timeout: 1m"), [restart]);
     assert_eq!(
         faults("caller: top, restart: 900ms, timeout: 1ms"),
-        ["load[0].restart: 900ms is not in 1s to 24h"]
+        ["load[0].restart: must be between 1s and 24h, not 900ms"]
     );
     let costly = GOOD.replace("a: { methods", "a: { full_cost: 1.5, methods");
-    assert_eq!(faults_of(&costly), ["services.a.full_cost: 1.5 is not in 0 to 1"]);
+    assert_eq!(faults_of(&costly), ["services.a.full_cost: must be between 0 and 1, not 1.5"]);
 }
 
 /// The cap of the only strategy, which is a peer with these fields.
@@ -139,16 +139,16 @@ fn caps_out_of_range_are_refused_and_so_are_two_of_them() {
     assert_eq!(
         faults("throttling: { max_tokens: 1001, token_ratio: 0 }"),
         [
-            "strategies[0].peer.throttling.max_tokens: 1001 is not in 1 to 1000",
-            "strategies[0].peer.throttling.token_ratio: 0 is not in 0.001 to 1000",
+            "strategies[0].peer.throttling.max_tokens: must be between 1 and 1000, not 1001",
+            "strategies[0].peer.throttling.token_ratio: must be between 0.001 and 1000, not 0",
         ]
     );
     assert_eq!(
         faults("quota: { tokens: 0, cost: 0, timeout_cost: 100001 }"),
         [
-            "strategies[0].peer.quota.tokens: 0 is not in 1 to 100000",
-            "strategies[0].peer.quota.cost: 0 is not in 1 to 100000",
-            "strategies[0].peer.quota.timeout_cost: 100001 is not in 1 to 100000",
+            "strategies[0].peer.quota.tokens: must be between 1 and 100000, not 0",
+            "strategies[0].peer.quota.cost: must be between 1 and 100000, not 0",
+            "strategies[0].peer.quota.timeout_cost: must be between 1 and 100000, not 100001",
         ]
     );
     assert_eq!(
@@ -177,7 +177,7 @@ strategies:
     let expected = [
         "netwrok: is not known here; there are name, duration, seed, network, services, load, faults, strategies",
         "duration: 30 is not a duration with its unit, such as 250ms, 2s or 1h",
-        "services.a.workers: 0 is not in 1 to 100000",
+        "services.a.workers: must be between 1 and 100000, not 0",
         "services.a.instances: -1 is not a whole number, not negative and not too large",
         "services.a.methods.p.S/M.time.uniform.max: 1ms is less than 2ms",
         "services.a.methods.p.S/M.calls[0]: there is no service \"b\"",
@@ -191,9 +191,9 @@ strategies:
         "faults[1]: must have one of error, slow, no_answer, lost_answer, crash, workers",
         "strategies[0]: must have one of none, peer, damper",
         "strategies[2].name: \"one\" is there twice",
-        "strategies[1].peer.attempts: 11 is not in 1 to 10",
+        "strategies[1].peer.attempts: must be between 1 and 10, not 11",
         "strategies[1].peer.callee_timeouts.a: 3 is not a duration with its unit, such as 250ms, 2s or 1h",
-        "strategies[2].damper[0].policy.retry.max_attempts: 99 is not in 1 to 10",
+        "strategies[2].damper[0].policy.retry.max_attempts: must be between 1 and 10, not 99",
     ];
     let missing: Vec<_> = expected.iter().filter(|line| !found.iter().any(|known| known == *line)).collect();
     assert!(missing.is_empty(), "missing {missing:#?} in {found:#?}");

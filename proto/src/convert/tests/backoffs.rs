@@ -9,7 +9,7 @@ use super::{seconds, spoil_retry};
 use crate::v1::{self, backoff::Kind};
 
 const KINDS: &str = "none, fixed, random, incrementing, exponential, fibonacci or custom";
-const WAIT: &str = "is not in 0ms to 24h";
+const WAIT: &str = "must be between 0ms and 24h, not";
 
 fn wrap(kind: Kind) -> v1::Backoff {
     v1::Backoff { kind: Some(kind) }
@@ -66,9 +66,15 @@ fn waits_without_a_default_must_be_said() {
         &[("incrementing.initial", SAID), ("incrementing.step", "is required, in -24h to 24h")],
     );
     refused(wrap(Kind::Fibonacci(Default::default())), &[("fibonacci.unit", SAID)]);
-    refused(wrap(Kind::Custom(Default::default())), &[("custom.delays", "0 entries are not in 1 to 32")]);
-    refused(wrap(Kind::Sum(Default::default())), &[("sum.parts", "0 entries are not in 1 to 32")]);
-    refused(by_code(None, vec![]), &[("by_code.codes", "0 entries are not in 1 to 32")]);
+    refused(
+        wrap(Kind::Custom(Default::default())),
+        &[("custom.delays", "must have between 1 and 32 entries, not 0")],
+    );
+    refused(
+        wrap(Kind::Sum(Default::default())),
+        &[("sum.parts", "must have between 1 and 32 entries, not 0")],
+    );
+    refused(by_code(None, vec![]), &[("by_code.codes", "must have between 1 and 32 entries, not 0")]);
 }
 
 #[test]
@@ -98,12 +104,12 @@ fn defaults_of_growing_waits_are_the_engines() {
 #[test]
 fn each_wait_is_refused_by_its_own_name() {
     let long = seconds(48 * 3600, 0);
-    let out = |sign: &str| format!("{sign}48h {WAIT}");
+    let out = |sign: &str| format!("{WAIT} {sign}48h");
     refused(fixed(long), &[("fixed.delay", &out(""))]);
     let random = v1::RandomBackoff { min: long, max: seconds(-1, 0), ..Default::default() };
-    refused(wrap(Kind::Random(random)), &[("random.min", &out("")), ("random.max", &format!("-1s {WAIT}"))]);
+    refused(wrap(Kind::Random(random)), &[("random.min", &out("")), ("random.max", &format!("{WAIT} -1s"))]);
     let random = v1::RandomBackoff { min: seconds(2, 0), max: seconds(1, 0), ..Default::default() };
-    refused(wrap(Kind::Random(random)), &[("random.max", "1s is less than min, 2s")]);
+    refused(wrap(Kind::Random(random)), &[("random.max", "must be at least min (2s), not 1s")]);
     for (step, shown) in [(48, "48h"), (-48, "-48h")] {
         let incrementing = v1::IncrementingBackoff {
             initial: seconds(2, 0),
@@ -118,8 +124,8 @@ fn each_wait_is_refused_by_its_own_name() {
             &[
                 ("incrementing.over_max", "9 is not known: cap or stop"),
                 ("incrementing.jitter", "9 is not known: none, full, equal, plus_minus or decorrelated"),
-                ("incrementing.step", &format!("{shown} is not in -24h to 24h")),
-                ("incrementing.max", "1s is less than initial, 2s"),
+                ("incrementing.step", &format!("must be between -24h and 24h, not {shown}")),
+                ("incrementing.max", "must be at least initial (2s), not 1s"),
             ],
         );
     }
@@ -214,9 +220,9 @@ fn parts_and_entries_are_refused_by_their_place() {
             ("by_code.default.fixed.delay", "is required, in 0ms to 24h"),
             ("by_code.codes[0].codes[1]", "OK is not a failure"),
             ("by_code.codes[0].codes[2]", "99 is not a gRPC status code"),
-            ("by_code.codes[0].backoff.fixed.delay", &format!("-1s {WAIT}")),
+            ("by_code.codes[0].backoff.fixed.delay", &format!("{WAIT} -1s")),
             ("by_code.codes[1].backoff", "must be given"),
-            ("by_code.codes[1].codes", "must name errors, at least one"),
+            ("by_code.codes[1].codes", "must contain at least one code, and not OK"),
         ],
     );
     let decorrelated =
@@ -227,7 +233,7 @@ fn parts_and_entries_are_refused_by_their_place() {
             ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
             (
                 "sum.parts[1].exponential.jitter",
-                "decorrelated depends on the wait before, which a sum has only as a whole",
+                "decorrelated is not allowed in a sum: it depends on the wait before",
             ),
         ],
     );
@@ -251,7 +257,7 @@ fn a_list_that_is_too_long_is_refused_in_few_words() {
     let delays = vec![prost_types::Duration { seconds: 1, nanos: 0 }; 33];
     refused(
         wrap(Kind::Custom(v1::CustomBackoff { delays, ..Default::default() })),
-        &[("custom.delays", "33 entries are not in 1 to 32")],
+        &[("custom.delays", "must have between 1 and 32 entries, not 33")],
     );
     let mut parts = vec![fixed(seconds(1, 0)); 33];
     parts[0] = fixed(None);
@@ -259,7 +265,7 @@ fn a_list_that_is_too_long_is_refused_in_few_words() {
         sum(parts),
         &[
             ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
-            ("sum.parts", "33 entries are not in 1 to 32"),
+            ("sum.parts", "must have between 1 and 32 entries, not 33"),
         ],
     );
 }

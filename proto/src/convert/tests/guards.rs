@@ -57,7 +57,7 @@ fn absent_parts_of_a_guard_are_named() {
 fn a_guard_that_limits_nothing_is_refused() {
     for hedge in [v1::HedgeCeiling::Unspecified, v1::HedgeCeiling::Allow] {
         let guard = with(|ceiling| (ceiling.max_attempts, ceiling.hedge) = (None, hedge.into()));
-        refused(&guard, &[("ceiling", "limits nothing")]);
+        refused(&guard, &[("ceiling", "requires at least one limit")]);
     }
 }
 
@@ -81,10 +81,10 @@ fn every_ceiling_is_refused_by_field_value_and_bound() {
             ("ceiling.codes.allow[2]", "-3 is not a gRPC status code"),
             ("ceiling.max_retry_breaker_ratio", "0.00015 is finer than 0.0001; 0.001 to 1"),
             ("ceiling.repeat_limit.mode", "9 is not known: off, observe or enforce"),
-            ("ceiling.max_attempts", "11 is not in 1 to 10"),
-            ("ceiling.min_per_attempt_timeout", "3601s is not in 1ms to 1h"),
-            ("ceiling.repeat_limit.ratio", "0 is not in 0.001 to 1"),
-            ("ceiling.repeat_limit.min", "1001 is not in 0 to 1000"),
+            ("ceiling.max_attempts", "must be between 1 and 10, not 11"),
+            ("ceiling.min_per_attempt_timeout", "must be between 1ms and 1h, not 3601s"),
+            ("ceiling.repeat_limit.ratio", "must be between 0.001 and 1, not 0"),
+            ("ceiling.repeat_limit.min", "must be between 0 and 1000, not 1001"),
         ],
     );
 }
@@ -94,7 +94,7 @@ fn a_refused_ceiling_is_not_taken_for_none() {
     let guard = with(|ceiling| {
         *ceiling = v1::Ceiling { max_retry_breaker_ratio: Some(f64::NAN), ..Default::default() };
     });
-    refused(&guard, &[("ceiling.max_retry_breaker_ratio", "NaN is not in 0.001 to 1")]);
+    refused(&guard, &[("ceiling.max_retry_breaker_ratio", "must be between 0.001 and 1, not NaN")]);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn faults_of_key_ceiling_and_owner_come_out_at_once() {
     assert_eq!(paths(&faults), ["key.callee_service", "ceiling.max_attempts", "owner"]);
     guard = wire_guard();
     guard.owner = "\u{e9}".repeat(128);
-    refused(&guard, &[("owner", "256 bytes are not in 0 to 255")]);
+    refused(&guard, &[("owner", "must have at most 255 bytes, not 256")]);
     guard.owner = "x".repeat(255);
     assert_eq!(super::super::guard(&guard).unwrap().owner().len(), 255);
 }
@@ -115,7 +115,7 @@ fn faults_of_key_ceiling_and_owner_come_out_at_once() {
 fn a_repeat_limit_is_for_all_callers() {
     let mut guard = with(|ceiling| ceiling.repeat_limit = Some(v1::RepeatLimit::default()));
     guard.key.as_mut().unwrap().caller_service = "checkout".to_owned();
-    let problem = "bounds all callers together: the guard's caller must be `*`, `*`";
+    let problem = "limits all callers together: caller_service and caller_cluster must be `*`";
     refused(&guard, &[("ceiling.repeat_limit", problem)]);
     // A caller that is no name is blamed for that alone.
     guard.key.as_mut().unwrap().caller_service = "a b".to_owned();

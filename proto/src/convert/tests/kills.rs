@@ -64,7 +64,7 @@ fn a_time_that_no_clock_can_have_said_is_refused() {
         let faults = active_kill(&sent).unwrap_err();
         assert_eq!(
             faults.to_string(),
-            format!("remaining: {seconds} seconds with {nanos} nanos is not in 0ms to 24h")
+            format!("remaining: must be between 0ms and 24h, not {seconds} seconds with {nanos} nanos")
         );
     }
     for (seconds, nanos) in [(i64::MIN, 0), (-1, 0), (0, -1), (0, 1_000_000_000)] {

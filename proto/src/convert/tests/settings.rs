@@ -30,16 +30,16 @@ fn hedges_are_refused_by_field() {
         seconds(61, 0).map(Kind::Fixed),
         5,
         &[
-            ("policy.hedge.delay.fixed", "61s is not in 1ms to 60s"),
-            ("policy.hedge.max_hedges", "5 is not in 1 to 4"),
+            ("policy.hedge.delay.fixed", "must be between 1ms and 60s, not 61s"),
+            ("policy.hedge.max_hedges", "must be between 1 and 4, not 5"),
         ],
     );
     spoil_hedge(
         seconds(-1, 0).map(Kind::Fixed),
         0,
         &[
-            ("policy.hedge.delay.fixed", "-1s is not in 1ms to 60s"),
-            ("policy.hedge.max_hedges", "0 is not in 1 to 4"),
+            ("policy.hedge.delay.fixed", "must be between 1ms and 60s, not -1s"),
+            ("policy.hedge.max_hedges", "must be between 1 and 4, not 0"),
         ],
     );
 }
@@ -51,22 +51,22 @@ fn percentiles_are_refused_by_field() {
     const MAX: &str = "policy.hedge.delay.percentile.max";
     spoil_percentile(|delay| delay.at = None, &[(AT, "is required, in 50 to 99.9")]);
     for (at, problem) in [
-        (49.99, "49.99 is not in 50 to 99.9"),
-        (99.91, "99.91 is not in 50 to 99.9"),
+        (49.99, "must be between 50 and 99.9, not 49.99"),
+        (99.91, "must be between 50 and 99.9, not 99.91"),
         (95.005, "95.005 is finer than 0.01; 50 to 99.9"),
-        (f64::NAN, "NaN is not in 50 to 99.9"),
-        (-95.0, "-95 is not in 50 to 99.9"),
+        (f64::NAN, "must be between 50 and 99.9, not NaN"),
+        (-95.0, "must be between 50 and 99.9, not -95"),
     ] {
         spoil_percentile(|delay| delay.at = Some(at), &[(AT, problem)]);
     }
-    spoil_percentile(|delay| delay.min = seconds(70, 0), &[(MIN, "70s is not in 1ms to 60s")]);
+    spoil_percentile(|delay| delay.min = seconds(70, 0), &[(MIN, "must be between 1ms and 60s, not 70s")]);
     spoil_percentile(
         |delay| (delay.min, delay.max) = (seconds(0, 0), seconds(61, 0)),
-        &[(MIN, "0ms is not in 1ms to 60s"), (MAX, "61s is not in 1ms to 60s")],
+        &[(MIN, "must be between 1ms and 60s, not 0ms"), (MAX, "must be between 1ms and 60s, not 61s")],
     );
     spoil_percentile(
         |delay| (delay.min, delay.max) = (seconds(2, 0), seconds(1, 0)),
-        &[(MAX, "1s is less than min, 2s")],
+        &[(MAX, "must be at least min (2s), not 1s")],
     );
 }
 
@@ -76,8 +76,8 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.budget = Some(budget),
         &[
-            ("policy.budget.ratio", "0.009 is not in 0.01 to 1"),
-            ("policy.budget.min_per_second", "1001 is not in 0 to 1000"),
+            ("policy.budget.ratio", "must be between 0.01 and 1, not 0.009"),
+            ("policy.budget.min_per_second", "must be between 0 and 1000, not 1001"),
         ],
     );
     let stop_when = v1::StopWhen {
@@ -89,13 +89,13 @@ fn the_gates_are_refused_by_field() {
         |_, policy| policy.stop_when = Some(stop_when),
         &[
             ("policy.stop_when.success_rate_below", "100.001 is finer than 0.01; 0 to 100"),
-            ("policy.stop_when.latency_above_percentile", "0.5 is not in 1 to 100"),
-            ("policy.stop_when.min_samples", "0 is not in 1 to 1000"),
+            ("policy.stop_when.latency_above_percentile", "must be between 1 and 100, not 0.5"),
+            ("policy.stop_when.min_samples", "must be between 1 and 1000, not 0"),
         ],
     );
     check(
         |_, policy| policy.stop_when = Some(v1::StopWhen { min_samples: Some(5), ..Default::default() }),
-        &[("policy.stop_when", "says nothing: latency_above_percentile or success_rate_below")],
+        &[("policy.stop_when", "requires latency_above_percentile or success_rate_below")],
     );
     let circuit_breaker = v1::CircuitBreaker {
         consecutive_failures: Some(0),
@@ -108,12 +108,12 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.circuit_breaker = Some(circuit_breaker),
         &[
-            ("policy.circuit_breaker.failure_ratio", "inf is not in 0.01 to 1"),
-            ("policy.circuit_breaker.consecutive_failures", "0 is not in 1 to 1000"),
-            ("policy.circuit_breaker.min_calls", "1001 is not in 1 to 1000"),
-            ("policy.circuit_breaker.open_for", "99ms is not in 100ms to 1h"),
-            ("policy.circuit_breaker.probes", "101 is not in 1 to 100"),
-            ("policy.circuit_breaker.slow_call", "3601s is not in 1ms to 1h"),
+            ("policy.circuit_breaker.failure_ratio", "must be between 0.01 and 1, not inf"),
+            ("policy.circuit_breaker.consecutive_failures", "must be between 1 and 1000, not 0"),
+            ("policy.circuit_breaker.min_calls", "must be between 1 and 1000, not 1001"),
+            ("policy.circuit_breaker.open_for", "must be between 100ms and 1h, not 99ms"),
+            ("policy.circuit_breaker.probes", "must be between 1 and 100, not 101"),
+            ("policy.circuit_breaker.slow_call", "must be between 1ms and 1h, not 3601s"),
         ],
     );
     spoil_breaker(

@@ -71,8 +71,8 @@ fn guards_are_refused_by_line_field_value_and_bound() {
             "document 1, line 2: key.callee_method: must not be empty",
             "document 1, line 3: owner: invalid type: sequence, expected a string",
             r#"document 1, line 5: ceiling.hedge: "never" is not known: allow, forbid"#,
-            "document 1, line 6: ceiling.max_attempts: 0 is not in 1 to 10",
-            "document 1, line 9: ceiling.repeat_limit.ratio: 2 is not in 0.001 to 1",
+            "document 1, line 6: ceiling.max_attempts: must be between 1 and 10, not 0",
+            "document 1, line 9: ceiling.repeat_limit.ratio: must be between 0.001 and 1, not 2",
             "document 1, line 10: ceiling.repeat_limit.minimum: unknown field `minimum`, expected one of `mode`, `ratio`, `min`",
             "document 1, line 11: ceiling.policy: unknown field `policy`, expected one of `max_attempts`, `hedge`, \
              `codes`, `max_retry_breaker_ratio`, `min_per_attempt_timeout`, `repeat_limit`",

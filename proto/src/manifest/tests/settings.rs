@@ -112,15 +112,15 @@ fn wrong_settings_are_refused_by_field_value_and_bound() {
         &[
             (".custom.delays[1]", &format!("\"soon\" {DURATION}")),
             (".custom.delays[4]", &format!("\"later\" {DURATION}")),
-            (".custom.delays[3]", "-1s is not in 0ms to 24h"),
-            (".custom.delays[2]", "25h is not in 0ms to 24h"),
+            (".custom.delays[3]", "must be between 0ms and 24h, not -1s"),
+            (".custom.delays[2]", "must be between 0ms and 24h, not 25h"),
         ],
     );
     check_backoff(
         "{incrementing: {initial: 1s, step: -25h, over_max: throw}}",
         &[
             (".incrementing.over_max", r#""throw" is not known: cap, stop"#),
-            (".incrementing.step", "-25h is not in -24h to 24h"),
+            (".incrementing.step", "must be between -24h and 24h, not -25h"),
         ],
     );
     check_backoff(
@@ -135,7 +135,7 @@ fn wrong_settings_are_refused_by_field_value_and_bound() {
         &[
             ("policy.retry_breaker.mode", r#""on" is not known: ratio, credit"#),
             ("policy.hedge.delay.percentile.at", "95.005 is finer than 0.01; 50 to 99.9"),
-            ("policy.hedge.max_hedges", "5 is not in 1 to 4"),
+            ("policy.hedge.max_hedges", "must be between 1 and 4, not 5"),
         ],
     );
     check_policy(
@@ -172,7 +172,7 @@ fn a_wrong_entry_of_a_list_is_named_once_and_does_not_hide_the_rest() {
                  `incrementing`, `fibonacci`, `custom`, `sum`, `by_code`",
             ),
             (".sum.parts[4]", &format!("must be a map with one of {KINDS}")),
-            (".sum.parts[2].fixed.delay", "-1s is not in 0ms to 24h"),
+            (".sum.parts[2].fixed.delay", "must be between 0ms and 24h, not -1s"),
             (
                 ".sum.parts[5]",
                 "is required: none, fixed, random, incrementing, exponential, fibonacci or custom",
@@ -205,7 +205,7 @@ fn problems_in_nested_lists_say_their_own_line() {
     );
     assert_eq!(
         refused(&text).to_string(),
-        "document 1, line 13: policy.retry.backoff.sum.parts[1].custom.delays[1]: 25h is not in 0ms to 24h"
+        "document 1, line 13: policy.retry.backoff.sum.parts[1].custom.delays[1]: must be between 0ms and 24h, not 25h"
     );
 }
 

@@ -90,7 +90,7 @@ fn a_breaker_is_tightened_and_switched_on_and_keeps_its_mode() {
     let ratio = RetryBreaker { mode: BreakerMode::Ratio, ..RetryBreaker::default() };
     let cuts = vec!["retry_breaker.ratio: 0.1 is more than 0.05".to_owned()];
     assert_eq!(under(Some(ratio)), (BreakerMode::Ratio, cuts));
-    let cuts = vec!["retry_breaker.enabled: false: the retry breaker may not be off".to_owned()];
+    let cuts = vec!["retry_breaker.enabled: false: the retry breaker must be on".to_owned()];
     assert_eq!(under(None), (BreakerMode::Credit, cuts));
     // Credit is held to the ratio too; its own ratio is for hedges, and there are none.
     assert_eq!(under(Some(RetryBreaker::default())), (BreakerMode::Credit, vec![]));
@@ -132,7 +132,7 @@ fn a_guard_is_checked_field_by_field() {
     let faults = |words: &str, ceiling: Ceiling| {
         Guard::new(pattern(words), ceiling, String::new(), 0).unwrap_err().to_string()
     };
-    assert_eq!(faults("* * orders *", Ceiling::default()), "ceiling: limits nothing");
+    assert_eq!(faults("* * orders *", Ceiling::default()), "ceiling: requires at least one limit");
     let ceiling = Ceiling {
         max_attempts: Some(11),
         codes: Some(CodeSet::of(&[Code::Ok])),
@@ -146,17 +146,17 @@ fn a_guard_is_checked_field_by_field() {
         forbid_hedge: false,
     };
     let expected = [
-        "ceiling.max_attempts: 11 is not in 1 to 10",
+        "ceiling.max_attempts: must be between 1 and 10, not 11",
         "ceiling.codes: OK is not a failure",
-        "ceiling.max_retry_breaker_ratio: 0.0009 is not in 0.001 to 1",
-        "ceiling.min_per_attempt_timeout: 0ms is not in 1ms to 1h",
-        "ceiling.repeat_limit.ratio: 1.0001 is not in 0.001 to 1",
-        "ceiling.repeat_limit.min: 1001 is not in 0 to 1000",
-        "ceiling.repeat_limit: bounds all callers together: the guard's caller must be `*`, `*`",
+        "ceiling.max_retry_breaker_ratio: must be between 0.001 and 1, not 0.0009",
+        "ceiling.min_per_attempt_timeout: must be between 1ms and 1h, not 0ms",
+        "ceiling.repeat_limit.ratio: must be between 0.001 and 1, not 1.0001",
+        "ceiling.repeat_limit.min: must be between 0 and 1000, not 1001",
+        "ceiling.repeat_limit: limits all callers together: caller_service and caller_cluster must be `*`",
     ];
     assert_eq!(faults("shop * orders *", ceiling), expected.join("; "));
     let limited = Ceiling { repeat_limit: Some(RepeatLimit::default()), ..Ceiling::default() };
-    assert!(faults("* online orders *", limited).contains("the guard's caller must be"));
+    assert!(faults("* online orders *", limited).contains("caller_cluster must be"));
     let guard = Guard::new(pattern("* * orders *"), limited, "team-orders".to_owned(), 7).unwrap();
     assert_eq!((guard.revision(), guard.owner(), guard.ceiling()), (7, "team-orders", &limited));
 }
