@@ -5,57 +5,33 @@
 //! `stats` and are read through `fleet`. [`Server`] ties it to one port; `damper serve` and the tests start
 //! it the same way.
 
-mod access;
-mod by_hand;
-mod chain;
-mod class;
-mod connection;
-mod delivery;
-mod distribution;
-mod ending;
-mod errors;
-mod exposition;
-mod exposure;
-mod figures;
-mod filter;
-mod fleet;
-mod follow;
-mod guards;
-mod history;
-mod http;
-mod hub;
-mod judgement;
-mod kills;
-mod limits;
+mod api;
+mod auth;
+mod clients;
+mod cluster;
+mod config;
+mod doctor;
+mod graph;
 mod metrics;
-mod ownership;
-mod paging;
-mod reach;
-mod removal;
-mod replicas;
-mod requests;
-mod rules;
+mod push;
 mod server;
-mod set;
-mod settings;
-mod shared;
-mod standing;
+mod state;
 mod stats;
-pub mod store;
-mod table;
-mod tls;
-mod tokens;
-mod turn;
-mod watching;
-pub mod writer;
-mod written;
+mod telemetry;
+mod write;
 
-pub use access::{BootstrapError, ClientIdentity, ClientIdentityError, PageOrigin, PageOriginError};
-pub use fleet::diagnosis_codes;
-pub use limits::{Limits, Rate};
-pub use server::{ServeError, Server, StartError};
-pub use settings::{
-    AmplificationOutOfRange, Auth, CONVERGENCE_SHARE, CONVERGENCE_WITHIN, HistoryRetention, MAX_GUARDS,
-    MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, RetentionTooShort, ServerConfig, StoreUrl,
+pub use crate::auth::Auth;
+pub use crate::auth::certificate::{ClientIdentity, ClientIdentityError};
+pub use crate::auth::origin::{PageOrigin, PageOriginError};
+pub use crate::config::{
+    AmplificationOutOfRange, MAX_GUARDS, MAX_RULES, MAX_TOKENS, MaxAmplification, REPLICAS, ServerConfig,
 };
-pub use tls::{ClientCertificates, Pem, TlsConfig};
+pub use crate::doctor::diagnosis_codes;
+pub use crate::push::convergence::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
+pub use crate::server::Server;
+pub use crate::server::error::{ServeError, StartError};
+pub use crate::server::first_token::BootstrapError;
+pub use crate::state::retention::{HistoryRetention, RetentionTooShort};
+pub use damper_net::limits::{Limits, Rate};
+pub use damper_net::tls::{ClientCertificates, Pem, TlsConfig};
+pub use damper_store::StoreUrl;

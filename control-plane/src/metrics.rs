@@ -10,9 +10,9 @@ use ::metrics::{Counter, Gauge, Key, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tonic::{Code, Status};
 
-use crate::limits::Limit;
-use crate::table::Snapshot;
-use crate::tls::HandshakeFailure;
+use damper_net::Counters;
+use damper_net::limits::Limit;
+use damper_net::tls::HandshakeFailure;
 
 /// Handles to what is counted; clones share it.
 #[derive(Clone)]
@@ -27,15 +27,13 @@ pub(crate) struct Metrics {
     pub(crate) report_faults: Counter,
     /// Parts of what other replicas said that could not be read or were over a limit.
     pub(crate) follow_faults: Counter,
-    pub(crate) connections: Gauge,
-    /// When the certificate in use is over, in seconds since 1970; 0 = no TLS.
-    pub(crate) tls_certificate_expires_at: Gauge,
-    pub(crate) tls_reload_failing: Gauge,
-    revision: Gauge,
-    rules: Gauge,
-    guards: Gauge,
-    stale: Gauge,
-    unaccepted: Gauge,
+    /// Those of connections, TLS and limits.
+    pub(crate) net: Counters,
+    pub(crate) revision: Gauge,
+    pub(crate) rules: Gauge,
+    pub(crate) guards: Gauge,
+    pub(crate) stale: Gauge,
+    pub(crate) unaccepted: Gauge,
 }
 
 const DENIALS: &str = "damper_denied_total";
@@ -68,12 +66,11 @@ impl Metrics {
             recorder.describe_counter(name.into(), None, help.into());
         }
         // Every label is there from the start: what is not yet counted is 0, not unknown.
-        for limit in Limit::ALL {
-            let _ = recorder.register_counter(&limit_key(limit), &ORIGIN);
-        }
-        for why in HandshakeFailure::ALL {
-            let _ = recorder.register_counter(&failure_key(why), &ORIGIN);
-        }
+        let labelled = |key: Key| recorder.register_counter(&key, &ORIGIN);
+        let limit_hits =
+            Limit::ALL.map(|limit| labelled(Key::from_parts(LIMIT_HITS, &[("limit", limit.name())])));
+        let handshake_failures = HandshakeFailure::ALL
+            .map(|cause| labelled(Key::from_parts(HANDSHAKE_FAILURES, &[("reason", cause.name())])));
         recorder.describe_counter("damper_responses_total".into(), None, "What streams were sent.".into());
         Self {
             streams: gauge("damper_streams", "Distribution streams connected to this replica."),
@@ -85,15 +82,19 @@ impl Metrics {
                 "damper_follow_faults_total",
                 "Parts of what other replicas told that were left out.",
             ),
-            connections: gauge("damper_connections", "Open connections."),
-            tls_certificate_expires_at: gauge(
-                "damper_tls_certificate_expires_at_seconds",
-                "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
-            ),
-            tls_reload_failing: gauge(
-                "damper_tls_reload_failing",
-                "1 while the certificate's files can not be used; what was read before is.",
-            ),
+            net: Counters {
+                connections: gauge("damper_connections", "Open connections."),
+                tls_certificate_expires_at: gauge(
+                    "damper_tls_certificate_expires_at_seconds",
+                    "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
+                ),
+                tls_reload_failing: gauge(
+                    "damper_tls_reload_failing",
+                    "1 while the certificate's files can not be used; what was read before is.",
+                ),
+                limit_hits,
+                handshake_failures,
+            },
             revision: gauge("damper_table_revision", "The revision this replica has reached."),
             rules: gauge("damper_rules", "Rules in the table."),
             guards: gauge("damper_guards", "Guards in the table."),
@@ -107,15 +108,6 @@ impl Metrics {
         }
     }
 
-    /// The table was published.
-    pub(crate) fn table(&self, view: &Snapshot) {
-        self.revision.set(view.revision() as f64);
-        self.rules.set(view.len() as f64);
-        self.guards.set(view.guards().len() as f64);
-        self.stale.set(if view.stale_since.is_some() { 1.0 } else { 0.0 });
-        self.unaccepted.set(if view.unaccepted.is_some() { 1.0 } else { 0.0 });
-    }
-
     /// Counts a write by how it was answered.
     pub(crate) fn written<T>(&self, operation: &'static str, answer: Result<T, Status>) -> Result<T, Status> {
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
@@ -125,20 +117,10 @@ impl Metrics {
         answer
     }
 
-    /// A limit was hit.
-    pub(crate) fn limit_hit(&self, limit: Limit) {
-        self.recorder.register_counter(&limit_key(limit), &ORIGIN).increment(1);
-    }
-
     /// A request was denied; `reason` is from a fixed list.
     pub(crate) fn denied(&self, reason: &'static str) {
         let key = Key::from_parts(DENIALS, &[("reason", reason)]);
         self.recorder.register_counter(&key, &ORIGIN).increment(1);
-    }
-
-    /// A connection to a TLS port is not served.
-    pub(crate) fn handshake_failed(&self, why: HandshakeFailure) {
-        self.recorder.register_counter(&failure_key(why), &ORIGIN).increment(1);
     }
 
     /// A stream was handed a message.
@@ -151,12 +133,4 @@ impl Metrics {
     pub(crate) fn render(&self) -> String {
         self.handle.render()
     }
-}
-
-fn limit_key(limit: Limit) -> Key {
-    Key::from_parts(LIMIT_HITS, &[("limit", limit.name())])
-}
-
-fn failure_key(why: HandshakeFailure) -> Key {
-    Key::from_parts(HANDSHAKE_FAILURES, &[("reason", why.name())])
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use damper_control_plane::store::etcd::{self, EtcdConfig, EtcdStore};
+use damper_store::etcd::{self, EtcdConfig, EtcdStore};
 use tempfile::TempDir;
 use tonic::Code;
 

@@ -5,8 +5,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use damper_control_plane::store::OpenError;
-use damper_control_plane::store::sled::SledStore;
+use damper_store::OpenError;
+use damper_store::sled::SledStore;
 use tokio::time::{sleep, timeout};
 
 const PATIENCE: Duration = Duration::from_secs(10);

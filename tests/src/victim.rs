@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use damper_control_plane::store::{Store, StoreContents};
+use damper_store::{Store, StoreContents};
 
 /// How long a victim may take until its first acknowledged write.
 pub const PATIENCE: Duration = Duration::from_secs(20);

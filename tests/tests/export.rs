@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::SystemTime;
 
-use damper_control_plane::store::{self, Change, Edit, Store};
 use damper_proto::v1::{self, rule_change};
+use damper_store::{self, Change, Edit, Store};
 use damper_tests::control_plane::{ControlPlane, puts};
 use damper_tests::etcd::Etcd;
 use damper_tests::{binary, sled};
@@ -277,7 +277,7 @@ async fn what_can_not_be_read_is_named_and_nothing_is_exported() {
     let unread = v1::Policy { mode: 77, ..Default::default() };
     let unread = v1::Rule { policy: Some(unread), ..Default::default() };
     let edit = |kind: &str, callee: &str, value: Vec<u8>| Edit {
-        key: store::key([kind, "a", "*", callee, "p.S/M"]),
+        key: damper_store::key([kind, "a", "*", callee, "p.S/M"]),
         value: Some(value.into()),
         before: None,
     };

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use damper_control_plane::store::etcd::DEFAULT_PREFIX;
-use damper_control_plane::store::{Change, Store};
 use damper_proto::v1::{self, apply_rules_request, rule_change};
+use damper_store::etcd::DEFAULT_PREFIX;
+use damper_store::{Change, Store};
 use damper_tests::control_plane::ControlPlane;
 use damper_tests::etcd::Etcd;
 use damper_tests::sled;

@@ -3,9 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure in a test's helper is the failure of the test")]
 
-use damper_control_plane::store::Store;
-use damper_control_plane::store::etcd::DEFAULT_PREFIX;
 use damper_proto::v1::{self, apply_rules_request, object_key, rule_change};
+use damper_store::Store;
+use damper_store::etcd::DEFAULT_PREFIX;
 use damper_tests::control_plane::ControlPlane;
 use damper_tests::etcd::Etcd;
 use damper_tests::sled;

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use bytes::Bytes;
-use damper_control_plane::store::etcd::{EtcdConfig, EtcdStore};
-use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::store::{
+use damper_store::etcd::{EtcdConfig, EtcdStore};
+use damper_store::sled::SledStore;
+use damper_store::{
     Change, Edit, MAX_CHANGES_PER_COMMIT, MAX_READ_BYTES, MAX_VALUE_BYTES, OpenError, Position, Store,
     StoreContents, StoreError, Watch, key,
 };

@@ -13,7 +13,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use damper_control_plane::store::Store;
+use damper_store::Store;
 use damper_tests::etcd::Etcd;
 use damper_tests::victim::{PATIENCE, assert_nothing_is_lost, kill_in_the_middle, read};
 

@@ -6,8 +6,8 @@ use std::alloc::System;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::store::{Change, Edit, Store};
+use damper_store::sled::SledStore;
+use damper_store::{Change, Edit, Store};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 #[global_allocator]

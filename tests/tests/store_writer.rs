@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use damper_control_plane::store::Store;
-use damper_control_plane::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
+use damper_store::Store;
+use damper_store::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
 use damper_tests::etcd::Etcd;
 
 /// That an answer comes is what is asserted here; within how long, the writer's own tests say on a virtual clock.

@@ -3,8 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::access::BootstrapError;
-use crate::store::OpenError;
+use crate::server::first_token::BootstrapError;
+use damper_store::OpenError;
 
 /// Why a server can not start.
 #[derive(Debug, thiserror::Error)]

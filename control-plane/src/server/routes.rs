@@ -18,18 +18,19 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::access::{self, session};
-use crate::distribution::Distribution;
-use crate::fleet::Fleet;
-use crate::guards::Guards;
-use crate::history::History;
-use crate::http;
-use crate::kills::Kills;
-use crate::limits::layer;
-use crate::replicas::Replicas;
-use crate::rules::Rules;
-use crate::shared::Shared;
-use crate::tokens::Tokens;
+use crate::api::fleet::Fleet;
+use crate::api::guards::Guards;
+use crate::api::history::History;
+use crate::api::kills::Kills;
+use crate::api::rules::Rules;
+use crate::api::tokens::Tokens;
+use crate::auth;
+use crate::auth::limits;
+use crate::auth::session;
+use crate::cluster::Replicas;
+use crate::push::Distribution;
+use crate::server::http;
+use crate::state::shared::Shared;
 
 /// What a message may have above the limit, so that a name of that length is still answered by its field.
 const MESSAGE_SPARE_BYTES: usize = 64 << 10;
@@ -69,15 +70,15 @@ pub(super) fn routes(
         .add_service(reflection)
         .into_axum_router()
         .layer(tower::util::MapResponseLayer::new(http::correct_code))
-        .layer(from_fn_with_state(shared.clone(), layer::answer))
-        .layer(from_fn_with_state(shared.clone(), access::layer::api))
+        .layer(from_fn_with_state(shared.clone(), limits::answer))
+        .layer(from_fn_with_state(shared.clone(), auth::layer::api))
         .layer(tonic_web::GrpcWebLayer::new());
     let operations = http::operations(shared.clone(), http::Readers::Viewers);
-    let visits = || from_fn_with_state(shared.clone(), layer::visit);
+    let visits = || from_fn_with_state(shared.clone(), limits::visit);
     let page = any(http::page).layer(visits());
     api.merge(operations.merge(session::routes(shared.clone())).layer(visits()))
         .fallback_service(page.with_state(()))
-        .layer(from_fn_with_state(shared.clone(), access::own_site_only))
+        .layer(from_fn_with_state(shared.clone(), auth::own_site_only))
 }
 
 /// Tells health of the server and of each service.

@@ -8,27 +8,29 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Authenticator, ending};
-use crate::delivery::Deliveries;
-use crate::distribution::pace;
-use crate::exposition::ScrapeCache;
-use crate::follow::StoreWatcher;
-use crate::history::retention;
-use crate::hub::Sessions;
-use crate::kills::{expiry, held};
-use crate::limits::Limiter;
+use crate::auth::{Authenticator, expiry};
+use crate::cluster::peers::Peers;
+use crate::config::ServerConfig;
 use crate::metrics::Metrics;
-use crate::replicas::Peers;
-use crate::settings::ServerConfig;
-use crate::shared::Shared;
-use crate::standing::KnownStore;
+use crate::push::debounce;
+use crate::push::delivery::Deliveries;
+use crate::push::sessions::Sessions;
+use crate::state::exclusive::ExclusiveWorker;
+use crate::state::known_store::KnownStore;
+use crate::state::resource_key::{GUARDS, KILLS, RULES};
+use crate::state::retention;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::state::tokens::TOKENS;
+use crate::state::watcher::StoreWatcher;
 use crate::stats::Stats;
-use crate::store::Store;
-use crate::table::{GUARDS, KILLS, RULES, Snapshot, TOKENS};
-use crate::tls::TlsReloader;
-use crate::tokens;
-use crate::turn::ExclusiveWorker;
-use crate::writer::{self, EntryLimit, Writer};
+use crate::telemetry::ScrapeCache;
+use crate::write::{held_kills, kill_expiry, token_expiry};
+use damper_net::limits::Limiter;
+use damper_net::tls::TlsReloader;
+use damper_store::Store;
+use damper_store::writer;
+use damper_store::writer::{EntryLimit, Writer};
 
 /// The tasks, which end with their names.
 pub(crate) type Tasks = JoinSet<&'static str>;
@@ -49,7 +51,7 @@ impl OpenedServer {
     /// The inside of a server over this store, without ports.
     pub(crate) async fn over(store: Arc<dyn Store>) -> Self {
         Self {
-            settings: ServerConfig::new(crate::settings::StoreUrl::Sled("unused".into())),
+            settings: ServerConfig::new(damper_store::StoreUrl::Sled("unused".into())),
             tls: None,
             metrics: Metrics::new(),
             address: "http://127.0.0.1:1".to_owned(),
@@ -63,7 +65,7 @@ impl OpenedServer {
 pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
     let OpenedServer { settings, tls, metrics, address, store, view } = opened;
     let mut tasks = Tasks::new();
-    metrics.table(&view);
+    view.publish_to(&metrics);
     let view = Arc::new(view);
     let (publish, table) = watch::channel(view.clone());
     let (show, distributed) = watch::channel(view);
@@ -77,7 +79,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
     spawn(&mut tasks, "writer", ended(writing, "writer"));
     let (kept, first_after) = (settings.history_retention, settings.first_retention_after);
     spawn(&mut tasks, "history", retention::run(store.clone(), table.clone(), kept, first_after));
-    spawn(&mut tasks, "distribution", pace::pass_on(table.clone(), show));
+    spawn(&mut tasks, "distribution", debounce::pass_on(table.clone(), show));
     if let Some(tls) = tls.clone() {
         spawn(&mut tasks, "certificate", async move { tls.follow().await });
     }
@@ -87,7 +89,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
     let shared = Arc::new(Shared {
         access: Authenticator::new(&settings),
         stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
-        limiter: Limiter::new(settings.limits.clone(), metrics.clone()),
+        limiter: Limiter::new(settings.limits.clone(), metrics.net.clone()),
         settings,
         store,
         writer,
@@ -107,10 +109,10 @@ pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
         stopping: CancellationToken::new(),
         ended: CancellationToken::new(),
     });
-    spawn(&mut tasks, "kills", expiry::run(shared.clone()));
-    spawn(&mut tasks, "held kills", held::run(shared.clone()));
-    spawn(&mut tasks, "tokens", tokens::expiry::run(shared.clone()));
-    spawn(&mut tasks, "access", ending::run(shared.clone()));
+    spawn(&mut tasks, "kills", kill_expiry::run(shared.clone()));
+    spawn(&mut tasks, "held kills", held_kills::run(shared.clone()));
+    spawn(&mut tasks, "tokens", token_expiry::run(shared.clone()));
+    spawn(&mut tasks, "access", expiry::run(shared.clone()));
     (shared, tasks)
 }
 

@@ -7,18 +7,20 @@ use std::time::Duration;
 use damper_core::{Code, Ending, Fate};
 use damper_proto::v1;
 
-use super::endpoints::Endpoints;
-use super::origin::{ReportOrigin, RestartTracker};
-use super::tally::{self, SparseCounters};
-use super::{Route, ServedCounters};
-use crate::hub::ClientSession;
+use crate::clients::session::ClientSession;
+use crate::stats::Route;
+use crate::stats::counters;
+use crate::stats::counters::SparseCounters;
+use crate::stats::endpoints::Endpoints;
+use crate::stats::restarts::{ReportOrigin, RestartTracker};
+use crate::stats::served::ServedCounters;
 
 /// A long report comes in parts, one right after the other.
 const SAME_REPORT_WITHIN: Duration = Duration::from_millis(200);
 
 /// Which process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct InstanceId {
+pub(crate) struct InstanceId {
     pub(super) service: String,
     cluster: String,
     pub(super) instance: String,
@@ -65,23 +67,23 @@ impl Totals {
     pub(super) fn read(part: &v1::RouteReport) -> (Self, u64) {
         let (mut counts, mut latency, mut unknown) =
             (SparseCounters::default(), SparseCounters::default(), 0);
-        counts.add(tally::CALLS, part.calls);
-        counts.add(tally::ATTEMPTS, part.attempts);
-        counts.add(tally::RETRIES, part.retries);
-        counts.add(tally::HEDGES, part.hedges);
-        counts.add(tally::WOULD_HEDGES, part.would_hedges);
-        counts.add(tally::OUTER_LOOP_CALLS, part.outer_loop_calls);
-        counts.add(tally::NO_CONTEXT_CALLS, part.no_context_calls);
+        counts.add(counters::CALLS, part.calls);
+        counts.add(counters::ATTEMPTS, part.attempts);
+        counts.add(counters::RETRIES, part.retries);
+        counts.add(counters::HEDGES, part.hedges);
+        counts.add(counters::WOULD_HEDGES, part.would_hedges);
+        counts.add(counters::OUTER_LOOP_CALLS, part.outer_loop_calls);
+        counts.add(counters::NO_CONTEXT_CALLS, part.no_context_calls);
         for &v1::FateCount { fate, would, count } in &part.fates {
             let fate = v1::Fate::try_from(fate).ok().and_then(|fate| Fate::try_from(fate).ok());
             match fate {
-                Some(fate) => counts.add(tally::ending(Ending { fate, would }), count),
+                Some(fate) => counts.add(counters::ending(Ending { fate, would }), count),
                 None => unknown += 1,
             }
         }
         for &v1::CodeCount { code, count } in &part.codes {
             match v1::Code::try_from(code).map(Code::from) {
-                Ok(code) => counts.add(tally::code(code), count),
+                Ok(code) => counts.add(counters::code(code), count),
                 Err(_) => unknown += 1,
             }
         }
@@ -101,7 +103,7 @@ impl Totals {
 
 /// One process.
 #[derive(Debug)]
-pub(super) struct Instance {
+pub(crate) struct Instance {
     routes: HashMap<Route, LastReport>,
     /// What it serves, by method.
     served: HashMap<Arc<str>, ServedCounters>,

@@ -8,22 +8,25 @@
 //! Error share = calls with another ending than `ok...` and `cancelled` / calls, whether the
 //! ending was real or what would have been. Amplification = attempts / calls.
 
-mod busiest;
-mod endpoints;
-mod failures;
-mod heard;
-mod instance;
-mod measured;
-mod origin;
-mod over;
-mod past;
-mod rows;
-mod served;
-mod share;
-mod taking;
-mod tally;
-mod told;
-mod window;
+pub(crate) mod counters;
+pub(crate) mod coverage;
+pub(crate) mod endpoints;
+pub(crate) mod failed_calls;
+pub(crate) mod ingest;
+pub(crate) mod instance;
+pub(crate) mod pattern_totals;
+pub(crate) mod rate_window;
+pub(crate) mod report_interval;
+pub(crate) mod restarts;
+pub(crate) mod served;
+pub(crate) mod shares;
+pub(crate) mod summary;
+#[cfg(test)]
+mod tests;
+pub(crate) mod timeline;
+pub(crate) mod top_routes;
+pub(crate) mod window;
+pub(crate) mod wire;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -34,24 +37,21 @@ use damper_proto::{convert, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(crate) use self::busiest::{TopRoutes, TopWithRest};
-use self::failures::Failures;
-use self::heard::ReportCoverage;
-use self::instance::{Instance, InstanceId};
-pub(crate) use self::measured::PatternTotals;
-use self::origin::ReportOrigin;
-pub(crate) use self::over::RateWindow;
-use self::past::Timeline;
-use self::rows::SummaryCache;
-pub(crate) use self::rows::{ENOUGH_CALLS, RouteSummary, WHOLE_COVERAGE};
-pub(crate) use self::served::{Method, ServedCounters};
-use self::served::{ServedBooks, ServedReport};
-use self::share::Shares;
-use self::taking::RouteReports;
-use self::tally::SparseCounters;
-use self::window::Window;
-use crate::hub::ClientSession;
-use crate::watching::ReportSchedule;
+use crate::clients::session::ClientSession;
+use crate::stats::counters::SparseCounters;
+use crate::stats::coverage::ReportCoverage;
+use crate::stats::failed_calls::Failures;
+use crate::stats::ingest::RouteReports;
+use crate::stats::instance::{Instance, InstanceId};
+use crate::stats::rate_window::RateWindow;
+use crate::stats::report_interval::ReportSchedule;
+use crate::stats::restarts::ReportOrigin;
+use crate::stats::served::ServedCounters;
+use crate::stats::served::{ServedBooks, ServedReport};
+use crate::stats::shares::Shares;
+use crate::stats::summary::SummaryCache;
+use crate::stats::timeline::Timeline;
+use crate::stats::window::Window;
 
 /// A process that left keeps its totals this long, in case it comes back.
 const FORGET_GONE_AFTER: Duration = Duration::from_secs(600);
@@ -136,40 +136,43 @@ pub(crate) struct RouteCounters {
 
 impl RouteCounters {
     pub(crate) fn calls(&self) -> u64 {
-        self.counts.count(tally::CALLS)
+        self.counts.count(crate::stats::counters::CALLS)
     }
 
     pub(crate) fn attempts(&self) -> u64 {
-        self.counts.count(tally::ATTEMPTS)
+        self.counts.count(crate::stats::counters::ATTEMPTS)
     }
 
     pub(crate) fn retries(&self) -> u64 {
-        self.counts.count(tally::RETRIES)
+        self.counts.count(crate::stats::counters::RETRIES)
     }
 
     pub(crate) fn hedges(&self) -> u64 {
-        self.counts.count(tally::HEDGES)
+        self.counts.count(crate::stats::counters::HEDGES)
     }
 
     pub(crate) fn would_hedges(&self) -> u64 {
-        self.counts.count(tally::WOULD_HEDGES)
+        self.counts.count(crate::stats::counters::WOULD_HEDGES)
     }
 
     pub(crate) fn outer_loop_calls(&self) -> u64 {
-        self.counts.count(tally::OUTER_LOOP_CALLS)
+        self.counts.count(crate::stats::counters::OUTER_LOOP_CALLS)
     }
 
     pub(crate) fn no_context_calls(&self) -> u64 {
-        self.counts.count(tally::NO_CONTEXT_CALLS)
+        self.counts.count(crate::stats::counters::NO_CONTEXT_CALLS)
     }
 
     pub(crate) fn fates(&self) -> impl Iterator<Item = (Ending, u64)> {
-        tally::endings(&self.counts)
+        crate::stats::counters::endings(&self.counts)
     }
 
     /// Attempts that ended with each code.
     pub(crate) fn codes(&self) -> impl Iterator<Item = (Code, u64)> {
-        Code::ALL.into_iter().map(|code| (code, self.counts.count(tally::code(code)))).filter(|(_, n)| *n > 0)
+        Code::ALL
+            .into_iter()
+            .map(|code| (code, self.counts.count(crate::stats::counters::code(code))))
+            .filter(|(_, n)| *n > 0)
     }
 }
 
@@ -203,7 +206,7 @@ struct StatsState {
 }
 
 /// What is known of one route.
-struct RouteRecord {
+pub(crate) struct RouteRecord {
     key: Option<Arc<RouteKey>>,
     window: Window,
     /// What the window is counted with.
@@ -424,6 +427,3 @@ impl StatsState {
         });
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -10,11 +10,11 @@ use std::time::Duration;
 use damper_core::{Faults, OTHER_METHOD, key};
 use damper_proto::v1;
 
-use super::instance::SERVED_BYTES;
-use super::share::Shares;
-use super::tally::SparseCounters;
-use super::window::{Window, WindowSums};
-use super::{FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE, StatsState};
+use crate::stats::counters::SparseCounters;
+use crate::stats::instance::SERVED_BYTES;
+use crate::stats::shares::Shares;
+use crate::stats::window::{Window, WindowSums};
+use crate::stats::{FORGET_IDLE_AFTER, MAX_ROUTES_PER_INSTANCE, StatsState};
 
 /// How many counts there are of one method.
 const COUNTERS: usize = 6;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use damper_core::latency;
 
-use super::tally::SparseCounters;
+use crate::stats::counters::SparseCounters;
 
 /// The longest time between the end of the window that is read and now.
 pub(super) const MAX_LAG: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ struct Slot {
 
 /// Counts by their numbers, in order. Parts of a count are possible, because differences are spread.
 #[derive(Debug, Default)]
-pub(super) struct CounterDeltas(Vec<Count>);
+pub(crate) struct CounterDeltas(Vec<Count>);
 
 /// As bytes, because a pair would take eight instead of five, and there are millions.
 #[derive(Clone, Copy, Debug)]

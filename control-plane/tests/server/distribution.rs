@@ -86,7 +86,7 @@ async fn who_missed_nothing_gets_a_bookmark_and_who_missed_a_change_gets_that() 
 
 #[tokio::test]
 async fn changes_older_than_the_retention_are_dropped_and_who_resumes_there_gets_a_snapshot() {
-    use damper_control_plane::store::{Change, Edit, Store as _, sled::SledStore};
+    use damper_store::{Change, Edit, Store as _, sled::SledStore};
     let folder = tempfile::TempDir::new().unwrap();
     let store = SledStore::open(folder.path().join("store")).await.unwrap();
     let month_ago = std::time::SystemTime::now() - Duration::from_secs(31 * 24 * 3600);

@@ -2,8 +2,8 @@
 
 use std::time::SystemTime;
 
-use damper_control_plane::store::{OpenError, Store, sled::SledStore};
 use damper_proto::v1::{self, object, object_key, rule_change, rule_result};
+use damper_store::{OpenError, Store, sled::SledStore};
 use tokio_stream::StreamExt as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;

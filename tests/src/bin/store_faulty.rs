@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_control_plane::store::Store;
-use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
+use damper_store::Store;
+use damper_store::sled::SledStore;
+use damper_store::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

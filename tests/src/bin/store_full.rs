@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use damper_control_plane::store::Store;
-use damper_control_plane::store::sled::SledStore;
-use damper_control_plane::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
+use damper_store::Store;
+use damper_store::sled::SledStore;
+use damper_store::writer::{Committed, Proposal, ProposeError, ProposedEdit, Writer, WriterConfig};
 
 /// How large a rule is, the largest there may be.
 const RULE_BYTES: usize = 64 << 10;

@@ -7,8 +7,8 @@
 use std::io::Write;
 use std::time::SystemTime;
 
-use damper_control_plane::store::{StoreUrl, key};
-use damper_control_plane::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
+use damper_store::writer::{Proposal, ProposedEdit, Writer, WriterConfig};
+use damper_store::{StoreUrl, key};
 
 /// How many proposals are on their way at the same time.
 const TASKS: usize = 4;

@@ -3,8 +3,8 @@
 //! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
 //! down ends it at once.
 
-use damper_control_plane::store::OpenError;
 use damper_control_plane::{Auth, BootstrapError, Server, ServerConfig, StartError};
+use damper_store::OpenError;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::fmt;
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use damper_core::endpoints::Counts;
 use damper_proto::v1;
 
-use super::{Callee, Endpoint};
-use crate::figures::percent;
+use crate::state::text::percent;
+use crate::stats::endpoints::{Callee, Endpoint};
 
 /// The most endpoints that are told of one callee.
 const MAX_TOLD: usize = 100;

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::*;
+use crate::stats::endpoints::*;
 
 fn endpoint(port: u16, recent: u32, recent_failures: u32) -> v1::EndpointReport {
     v1::EndpointReport {

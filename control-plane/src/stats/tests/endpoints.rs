@@ -1,4 +1,4 @@
-use super::*;
+use crate::stats::tests::*;
 
 fn told(callee: &str, ejected: bool) -> v1::Report {
     let endpoint = v1::EndpointReport {

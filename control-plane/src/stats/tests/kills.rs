@@ -1,6 +1,6 @@
 //! Kills, as the figures of the routes that they stop tell them: at once, and with the wait for their proof.
 
-use super::*;
+use crate::stats::tests::*;
 
 /// A table in which these routes are stopped, each kill by its callee and how long ago it was set.
 fn stopped(kills: &[(&str, u64)]) -> Arc<Snapshot> {

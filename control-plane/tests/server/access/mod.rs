@@ -9,9 +9,9 @@ mod tokens;
 
 use bytes::Bytes;
 use damper_control_plane::Auth;
-use damper_control_plane::store::{Change, Edit};
 use damper_proto::v1;
 use damper_proto::v1::tokens_client::TokensClient;
+use damper_store::{Change, Edit};
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 use tempfile::TempDir;

@@ -1,0 +1,178 @@
+//! HTTP over one connection until it ends: by its peer, a deadline, a goodbye or a cut.
+//!
+//! hyper serves; what it would do by itself is set expressly. Its protections against what HTTP/2 makes cheap for the
+//! peer and dear for us: streams that are reset before they are taken (`MAX_PENDING_RESETS`), streams that we have to
+//! reset ("made you reset", `MAX_FORCED_RESETS`); heads over their size or number of CONTINUATION frames end the
+//! connection in h2; answers to PING and SETTINGS are held one at a time, so that a flood of them waits in the peer's
+//! own socket.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Request, Response, Version};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::time::{Instant, sleep_until};
+use tower::ServiceExt as _;
+
+use crate::connection::ConnectionInfo;
+use crate::connection::activity::{Activity, OpenRequest, TimeoutAction};
+use crate::connection::io::Socket;
+use crate::connection::listener::Listener;
+use crate::limits::Limiter;
+use crate::limits::{Limit, Limits};
+
+/// Of a request's head, over HTTP/1.1 and HTTP/2.
+const MAX_HEAD_BYTES: u32 = 16 << 10;
+const MAX_HEADERS: usize = 100;
+const MAX_PENDING_RESETS: usize = 20;
+const MAX_FORCED_RESETS: usize = 256;
+/// What waits to be taken, per stream and of all streams of a connection.
+const STREAM_WINDOW_BYTES: u32 = 128 << 10;
+const CONNECTION_WINDOW_BYTES: u32 = 256 << 10;
+/// What waits to be sent per stream.
+const MAX_SEND_BYTES: usize = 64 << 10;
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(20);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(10);
+/// What a peer that is over a deadline is left to go in peace.
+const GO_WITHIN: Duration = Duration::from_secs(1);
+
+/// How connections are served; one for all.
+pub(super) fn protocol(limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // Ours tells a slow head from a connection that is kept for later.
+        .header_read_timeout(None)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES as usize)
+        .half_close(false);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE_EVERY)
+        .keep_alive_timeout(KEEPALIVE_WITHIN)
+        .max_concurrent_streams(limits.max_streams_per_connection)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_header_list_size(MAX_HEAD_BYTES)
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(MAX_FORCED_RESETS)
+        .max_send_buf_size(MAX_SEND_BYTES);
+    builder
+}
+
+/// Serves one connection.
+pub(super) async fn serve(
+    protocol: &Builder<TokioExecutor>,
+    socket: Socket,
+    peer: ConnectionInfo,
+    port: &Listener,
+) {
+    let Listener { limiter, stopping, patience, .. } = port;
+    let (routes, patience) = (port.routes.clone(), *patience);
+    let activity = socket.activity.clone();
+    let (cut, goodbye) = (peer.cut.clone(), peer.goodbye.clone());
+    let requests = activity.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let open = requests.begin(request.version() < Version::HTTP_2, patience.with(request.uri().path()));
+        answer(routes.clone(), peer.clone(), open, request)
+    });
+    let mut connection = pin!(protocol.serve_connection(TokioIo::new(socket), service));
+    let mut over = pin!(deadline(activity, limiter));
+    let mut told_to_go = pin!(async {
+        tokio::select! {
+            () = stopping.cancelled() => None,
+            () = goodbye.cancelled() => Some(Limit::ConnectionsPerIdentity),
+            limit = &mut over => Some(limit),
+        }
+    });
+    tokio::select! {
+        ended = &mut connection => told(ended),
+        () = cut.cancelled() => {}
+        limit = &mut told_to_go => {
+            connection.as_mut().graceful_shutdown();
+            let is_over_time = matches!(limit, Some(Limit::RequestHead | Limit::IdleConnection | Limit::UnaryDeadline));
+            let go_by = is_over_time.then(|| Instant::now() + GO_WITHIN);
+            tokio::select! {
+                ended = &mut connection => told(ended),
+                () = cut.cancelled() => {}
+                () = until(go_by) => {}
+            }
+        }
+    }
+}
+
+/// Ends when the connection is over a deadline; counts it.
+async fn deadline(activity: Activity, limiter: &Limiter) -> Limit {
+    loop {
+        match activity.due(Instant::now(), limiter.limits()) {
+            TimeoutAction::At(at) => sleep_until(at).await,
+            TimeoutAction::Over(limit) => {
+                // A connection that is done with is no offence.
+                limiter.hit(limit);
+                return limit;
+            }
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => pending().await,
+    }
+}
+
+fn told(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection failed");
+    }
+}
+
+async fn answer(
+    routes: Router,
+    peer: ConnectionInfo,
+    open: OpenRequest,
+    mut request: Request<Incoming>,
+) -> Result<Response<TrackedBody>, Infallible> {
+    request.extensions_mut().insert(peer);
+    let answer = routes.oneshot(request.map(Body::new)).await?;
+    Ok(answer.map(|body| TrackedBody { body, _open: open }))
+}
+
+/// The body of an answer; while it lives the request is open.
+struct TrackedBody {
+    body: Body,
+    _open: OpenRequest,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

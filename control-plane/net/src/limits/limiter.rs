@@ -1,0 +1,365 @@
+//! Who has how much: connections in all, per identity and, before any request, per address; reads and writes per
+//! identity.
+//!
+//! Rates are leaky buckets (GCRA) by the `governor` crate.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::Counters;
+use crate::limits::partial::Partial;
+use crate::limits::queues::{Line, Lines};
+use crate::limits::quota::{InFlightQuota, QuotaPermit};
+use crate::limits::{Limit, LimitExceeded, Limits, Rate, RequestKind, subscriber};
+
+/// Buckets that are full again are cleared away once in so many requests.
+const CLEAR_EVERY: u32 = 4096;
+/// The most open requests of all that have proven who asks, clients not counted.
+const MAX_OPEN_REQUESTS: usize = 256;
+/// More of them for kills, their ends, and replicas that follow this one. Other requests cannot take these places.
+const MAX_OPEN_URGENT: usize = 32;
+/// The same of those that have not: health, the page's files, signing in.
+const MAX_OPEN_VISITS: usize = 512;
+
+/// The most exports and audit logs at the same time, and those of one identity: each holds the keys of all rules, or a
+/// page of changes.
+const MAX_EXPORTS: usize = 8;
+const MAX_EXPORTS_PER_IDENTITY: usize = 4;
+const EXPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// An open request that is counted.
+pub type Opened = (OwnedSemaphorePermit, Option<QuotaPermit>);
+
+/// The counts of one server; clones share them.
+#[derive(Clone)]
+pub struct Limiter(Arc<LimiterState>);
+
+struct LimiterState {
+    limits: Limits,
+    counters: Counters,
+    room: Arc<Semaphore>,
+    connections: InFlightQuota,
+    new_connections: InFlightQuota,
+    stream_room: Arc<Semaphore>,
+    streams: InFlightQuota,
+    request_room: Arc<Semaphore>,
+    visit_room: Arc<Semaphore>,
+    urgent_room: Arc<Semaphore>,
+    requests_open: InFlightQuota,
+    export_room: Arc<Semaphore>,
+    exports: InFlightQuota,
+    partial: Partial,
+    reads: DefaultKeyedRateLimiter<String>,
+    writes: DefaultKeyedRateLimiter<String>,
+    written_kib: DefaultKeyedRateLimiter<String>,
+    requests: AtomicU32,
+    lines: Lines,
+}
+
+impl Limiter {
+    /// A limiter without any open connection.
+    pub fn new(limits: Limits, counters: Counters) -> Self {
+        let bucket =
+            |rate: Rate| RateLimiter::keyed(Quota::per_second(rate.per_second).allow_burst(rate.burst));
+        Self(Arc::new(LimiterState {
+            room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
+            connections: InFlightQuota::new(limits.max_connections_per_identity),
+            new_connections: InFlightQuota::new(limits.max_new_connections_per_address),
+            stream_room: Arc::new(Semaphore::new(limits.max_connections.min(Semaphore::MAX_PERMITS))),
+            streams: InFlightQuota::new(limits.max_connections_per_identity),
+            request_room: Arc::new(Semaphore::new(
+                MAX_OPEN_REQUESTS.max(limits.max_open_requests_per_identity),
+            )),
+            visit_room: Arc::new(Semaphore::new(MAX_OPEN_VISITS)),
+            urgent_room: Arc::new(Semaphore::new(MAX_OPEN_URGENT)),
+            requests_open: InFlightQuota::new(limits.max_open_requests_per_identity),
+            export_room: Arc::new(Semaphore::new(MAX_EXPORTS)),
+            exports: InFlightQuota::new(MAX_EXPORTS_PER_IDENTITY),
+            partial: Partial::default(),
+            reads: bucket(limits.reads),
+            writes: bucket(limits.writes),
+            written_kib: bucket(limits.written_kib),
+            requests: AtomicU32::new(0),
+            lines: Lines::new(Instant::now()),
+            limits,
+            counters,
+        }))
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
+    }
+
+    /// Counts that a limit was hit.
+    pub fn hit(&self, limit: Limit) {
+        self.0.counters.limit_hit(limit);
+    }
+
+    /// Whether a line that a peer caused goes into the log: the number of those that were left out before it.
+    pub fn line(&self, line: Line) -> Option<u64> {
+        self.0.lines.due(line, Instant::now())
+    }
+
+    /// Room for one more connection.
+    pub fn room(&self) -> Option<OwnedSemaphorePermit> {
+        let room = self.0.room.clone().try_acquire_owned().ok();
+        if room.is_none() {
+            self.hit(Limit::Connections);
+        }
+        room
+    }
+
+    /// Room for one more connection of an address until its first request.
+    pub fn newcomer(&self, address: IpAddr) -> Option<QuotaPermit> {
+        let newcomer = self.0.new_connections.take(&subscriber(address).to_string());
+        if newcomer.is_none() {
+            self.hit(Limit::NewConnectionsPerAddress);
+        }
+        newcomer
+    }
+
+    /// Counts a connection for an identity until what is returned is dropped.
+    pub fn register(&self, identity: &str) -> Result<QuotaPermit, LimitExceeded> {
+        self.0.connections.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_connections_per_identity;
+            let text = format!("{identity} has {most} connections, and no more are allowed");
+            LimitExceeded { limit: Limit::ConnectionsPerIdentity, text, retry_after: None }
+        })
+    }
+
+    /// Room for one more client, until what is returned is dropped. One connection can carry many, so they are
+    /// counted too, and held to as many as there may be connections.
+    pub fn stream(&self, identity: &str) -> Result<(OwnedSemaphorePermit, QuotaPermit), LimitExceeded> {
+        let over = |limit, text| LimitExceeded { limit, text, retry_after: None };
+        let room = self.0.stream_room.clone().try_acquire_owned().map_err(|_| {
+            let most = self.0.limits.max_connections;
+            over(Limit::Streams, format!("{most} clients are connected, and no more are allowed"))
+        })?;
+        let own = self.0.streams.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_connections_per_identity;
+            over(Limit::StreamsPerIdentity, format!("{identity} has {most} clients, and no more are allowed"))
+        })?;
+        Ok((room, own))
+    }
+
+    /// Counts an open request of an identity, until what is returned is dropped. `is_proven`: it is known who asks.
+    pub fn open(&self, identity: &str, is_proven: bool) -> Result<Opened, LimitExceeded> {
+        let (room, most) = match is_proven {
+            true => (&self.0.request_room, MAX_OPEN_REQUESTS),
+            false => (&self.0.visit_room, MAX_OPEN_VISITS),
+        };
+        let own = self.0.requests_open.take(identity).ok_or_else(|| {
+            let most = self.0.limits.max_open_requests_per_identity;
+            let text = format!("{identity} has {most} open requests, and no more are allowed");
+            LimitExceeded { limit: Limit::OpenRequestsPerIdentity, text, retry_after: None }
+        })?;
+        Ok((place(room, most)?, Some(own)))
+    }
+
+    /// The same of an urgent request for which [`Self::open`] has no room. The caller's role was checked before.
+    pub fn open_urgent(&self) -> Result<Opened, LimitExceeded> {
+        Ok((place(&self.0.urgent_room, MAX_OPEN_URGENT)?, None))
+    }
+
+    /// Room for one more export or audit log, until what is returned is dropped.
+    pub fn export(&self, identity: &str) -> Result<Opened, LimitExceeded> {
+        let over = |who: &str, most: usize| {
+            let text =
+                format!("{who} {most} open exports or audit logs, and no more are allowed; try again later");
+            LimitExceeded { limit: Limit::Exports, text, retry_after: Some(EXPORT_AGAIN_AFTER) }
+        };
+        let own = self.0.exports.take(identity);
+        let own = own.ok_or_else(|| over(&format!("{identity} has"), MAX_EXPORTS_PER_IDENTITY))?;
+        let room = self.0.export_room.clone().try_acquire_owned();
+        Ok((room.map_err(|_| over("there are", MAX_EXPORTS))?, Some(own)))
+    }
+
+    /// The bytes of messages that have come in part.
+    pub fn partial(&self) -> &Partial {
+        &self.0.partial
+    }
+
+    /// Lets one request of an identity in, or says when to ask again.
+    pub fn admit(&self, identity: &str, class: RequestKind) -> Result<(), LimitExceeded> {
+        let inner = &*self.0;
+        let (buckets, limit, rate, what) = match class {
+            RequestKind::Read => (&inner.reads, Limit::Reads, inner.limits.reads, "reads"),
+            RequestKind::Write => (&inner.writes, Limit::Writes, inner.limits.writes, "writes"),
+        };
+        if inner.requests.fetch_add(1, Ordering::Relaxed) % CLEAR_EVERY == CLEAR_EVERY - 1 {
+            for buckets in [&inner.reads, &inner.writes, &inner.written_kib] {
+                buckets.retain_recent();
+            }
+        }
+        buckets.check_key(&identity.to_owned()).map_err(|not_until| {
+            let retry_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
+            let Rate { per_second, burst } = rate;
+            let text = format!("{identity} makes more than {per_second} {what} a second ({burst} at once)");
+            LimitExceeded { limit, text, retry_after }
+        })
+    }
+}
+
+/// A place among the open requests.
+fn place(room: &Arc<Semaphore>, most: usize) -> Result<OwnedSemaphorePermit, LimitExceeded> {
+    room.clone().try_acquire_owned().map_err(|_| {
+        let text = format!("{most} requests are open, and no more are allowed");
+        LimitExceeded { limit: Limit::OpenRequests, text, retry_after: None }
+    })
+}
+
+impl Limiter {
+    /// Takes so many bytes of what an identity may write, or says when to ask again.
+    pub fn admit_bytes(&self, identity: &str, bytes: usize) -> Result<(), LimitExceeded> {
+        let Rate { per_second, burst } = self.0.limits.written_kib;
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(u32::MAX).min(burst.get());
+        let Some(kib) = NonZeroU32::new(kib) else { return Ok(()) };
+        match self.0.written_kib.check_key_n(&identity.to_owned(), kib) {
+            Ok(Err(not_until)) => {
+                let retry_after = Some(not_until.wait_time_from(DefaultClock::default().now()));
+                let text =
+                    format!("{identity} writes more than {per_second} KiB a second ({burst} KiB at once)");
+                Err(LimitExceeded { limit: Limit::WrittenBytes, text, retry_after })
+            }
+            // It is no more than the bucket holds.
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    fn limiter(connections: usize, burst: u32) -> Limiter {
+        counting(connections, burst, Limit::Connections).0
+    }
+
+    /// The limiter and the number of hits of one limit.
+    fn counting(connections: usize, burst: u32, limit: Limit) -> (Limiter, Arc<AtomicU64>) {
+        let mut counters = Counters::noop();
+        let hits = Arc::new(AtomicU64::new(0));
+        counters.limit_hits[limit as usize] = metrics::Counter::from_arc(hits.clone());
+        let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).unwrap() };
+        let limits = Limits {
+            max_connections: 2,
+            max_connections_per_identity: connections,
+            max_new_connections_per_address: connections,
+            reads: rate,
+            writes: rate,
+            ..Limits::default()
+        };
+        (Limiter::new(limits, counters), hits)
+    }
+
+    #[test]
+    fn an_identity_has_its_connections_until_they_end_and_leaves_nothing_behind() {
+        let limiter = limiter(2, 1);
+        let first = limiter.register("a").unwrap();
+        let _second = limiter.register("a").unwrap();
+        let _other = limiter.register("b").unwrap();
+        let refused = limiter.register("a").unwrap_err();
+        assert!(matches!(refused, LimitExceeded { limit: Limit::ConnectionsPerIdentity, .. }), "{refused}");
+        drop(first);
+        let again = limiter.register("a").unwrap();
+        drop((again, _second, _other));
+        assert!(limiter.0.connections.is_empty());
+    }
+
+    #[test]
+    fn one_address_has_only_so_many_connections_without_a_request() {
+        let (limiter, hits) = counting(2, 1, Limit::NewConnectionsPerAddress);
+        let of = |address: &str| limiter.newcomer(address.parse().unwrap());
+        let first = of("10.0.0.1").unwrap();
+        let _second = of("10.0.0.1").unwrap();
+        assert!(of("10.0.0.1").is_none());
+        let _other = of("10.0.0.2").unwrap();
+        drop(first);
+        let _again = of("10.0.0.1").unwrap();
+        assert_eq!(hits.load(Ordering::Relaxed), 1);
+        drop((_second, _again, _other));
+        assert!(limiter.0.new_connections.is_empty());
+    }
+
+    #[test]
+    fn clients_are_held_to_as_many_as_there_may_be_connections() {
+        let limiter = limiter(1, 1);
+        let limit = |refused| match refused {
+            Err(LimitExceeded { limit, .. }) => limit,
+            other => panic!("{other:?}"),
+        };
+        let first = limiter.stream("a").unwrap();
+        assert_eq!(limit(limiter.stream("a").map(drop)), Limit::StreamsPerIdentity);
+        let _second = limiter.stream("b").unwrap();
+        assert_eq!(limit(limiter.stream("c").map(drop)), Limit::Streams);
+        drop(first);
+        drop(limiter.stream("a").unwrap());
+    }
+
+    #[test]
+    fn exports_are_few_of_each_identity_and_in_all() {
+        let limiter = limiter(1, 1);
+        let limit = |refused| match refused {
+            Err(LimitExceeded { limit, .. }) => limit,
+            other => panic!("{other:?}"),
+        };
+        let mut held: Vec<_> = (0..MAX_EXPORTS_PER_IDENTITY).map(|_| limiter.export("a").unwrap()).collect();
+        assert_eq!(limit(limiter.export("a")), Limit::Exports);
+        held.extend((0..MAX_EXPORTS - held.len()).map(|n| limiter.export(&n.to_string()).unwrap()));
+        assert_eq!(limit(limiter.export("b")), Limit::Exports);
+        held.clear();
+        let _again = limiter.export("a").unwrap();
+    }
+
+    #[test]
+    fn a_connection_beyond_all_room_is_counted_and_room_comes_back() {
+        let (limiter, hits) = counting(1, 1, Limit::Connections);
+        let rooms = [limiter.room(), limiter.room()];
+        assert!(rooms.iter().all(Option::is_some) && limiter.room().is_none());
+        drop(rooms);
+        assert!(limiter.room().is_some());
+        assert_eq!(hits.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn reads_and_writes_of_each_identity_have_buckets_of_their_own() {
+        let limiter = limiter(1, 3);
+        for class in [RequestKind::Read, RequestKind::Write] {
+            for identity in ["a", "b"] {
+                for _ in 0..3 {
+                    limiter.admit(identity, class).unwrap();
+                }
+                match limiter.admit(identity, class).unwrap_err() {
+                    LimitExceeded { retry_after: Some(wait), .. } => {
+                        assert!(wait.as_millis() > 0 && wait.as_secs() <= 1, "{wait:?}");
+                    }
+                    other => panic!("{other}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_identity_writes_so_many_bytes_and_a_large_write_takes_them_all() {
+        let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(100).unwrap() };
+        let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, Counters::noop());
+        limiter.admit_bytes("a", 60 << 10).unwrap();
+        let refused = limiter.admit_bytes("a", 60 << 10).unwrap_err();
+        assert!(matches!(refused, LimitExceeded { limit: Limit::WrittenBytes, .. }), "{refused}");
+        limiter.admit_bytes("a", 40 << 10).unwrap();
+        limiter.admit_bytes("a", 0).unwrap();
+        limiter.admit_bytes("b", 1 << 30).unwrap();
+        limiter.admit_bytes("b", 1).unwrap_err();
+    }
+}

@@ -1,0 +1,269 @@
+//! How much the ports bear, and what happens beyond.
+//!
+//! Every limit has a default that no honest use comes near, can be set, and is counted when it is hit
+//! (`damper_limit_hits_total`), so that an operator sees which one to raise or whom to stop. A request over a limit is
+//! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
+//! [`layer`] applies the limits of requests; what a method is stands where access says what it needs.
+
+mod exceeded;
+mod limiter;
+mod partial;
+mod queues;
+mod quota;
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+pub use self::exceeded::{LimitExceeded, TRAILER, naming};
+pub use self::limiter::{Limiter, Opened};
+pub use self::queues::{Line, shortened};
+pub use self::quota::QuotaPermit;
+
+/// What a method does to what the server keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Reads only.
+    Read,
+    /// Changes the store.
+    Write,
+}
+
+/// The limits of connections and requests, as far as they can be set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a new connection may stay silent. Default 10 s.
+    pub first_byte_within: Duration,
+    /// How long a TLS handshake may take. Default 10 s.
+    pub handshake_within: Duration,
+    /// How long the head of a connection's first request may take from then on, and over HTTP/1.1 the head of each
+    /// later one from its first byte. Default 10 s.
+    pub request_head_within: Duration,
+    /// How long a connection may be open without any open request. Default 5 min.
+    pub idle_connection_after: Duration,
+    /// The most connections of the port, and the most clients. Default 4,000, which fit 512 MiB. Each takes an open file,
+    /// of which the system must allow as many and a few more.
+    pub max_connections: usize,
+    /// The most connections of one identity: a token, a certificate's name, or an address without either. Default
+    /// 2,000.
+    pub max_connections_per_identity: usize,
+    /// The most connections of one address that have not made a request yet. Default 1,000.
+    pub max_new_connections_per_address: usize,
+    /// The most requests of one identity that are open at the same time, clients aside. Default 64.
+    pub max_open_requests_per_identity: usize,
+    /// The most open requests of one HTTP/2 connection. Default 256.
+    pub max_streams_per_connection: u32,
+    /// The most bytes of one message. Default 1 MiB.
+    pub max_message_bytes: usize,
+    /// How many reads an identity may make. Default 2,000 a second, 10,000 at once.
+    pub reads: Rate,
+    /// How many writes. Default 200 a second, 500 at once.
+    pub writes: Rate,
+    /// How many KiB of keys and values an identity may write, kills and removals not counted. Default 1 MiB a second,
+    /// 64 MiB at once; a larger write takes what there is at once.
+    pub written_kib: Rate,
+}
+
+/// Connections of the metrics port, and those of one address there.
+const METRICS_CONNECTIONS: (usize, usize) = (256, 224);
+
+impl Limits {
+    /// The limits of the metrics port: few connections, but of its own.
+    pub fn of_metrics(&self) -> Self {
+        let (max_connections, max_new_connections_per_address) = METRICS_CONNECTIONS;
+        Self {
+            max_connections,
+            max_new_connections_per_address,
+            max_streams_per_connection: 16,
+            ..self.clone()
+        }
+    }
+}
+
+/// How many requests are let through: a bucket of `burst` that fills at `per_second`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// How many a second in the long run.
+    pub per_second: NonZeroU32,
+    /// How many at once.
+    pub burst: NonZeroU32,
+}
+
+impl Rate {
+    /// More than anybody makes: no limit.
+    pub const UNLIMITED: Self = Self { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX };
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let rate = |per_second, burst| Rate {
+            per_second: NonZeroU32::new(per_second).expect("it is not 0"),
+            burst: NonZeroU32::new(burst).expect("it is not 0"),
+        };
+        Self {
+            first_byte_within: Duration::from_secs(10),
+            handshake_within: Duration::from_secs(10),
+            request_head_within: Duration::from_secs(10),
+            idle_connection_after: Duration::from_secs(300),
+            max_connections: 4_000,
+            max_connections_per_identity: 2_000,
+            max_new_connections_per_address: 1_000,
+            max_open_requests_per_identity: 64,
+            max_streams_per_connection: 256,
+            max_message_bytes: 1 << 20,
+            reads: rate(2_000, 10_000),
+            // Below half of what the writer lets wait, so that nobody alone fills it.
+            writes: rate(200, 500),
+            written_kib: rate(1 << 10, 64 << 10),
+        }
+    }
+}
+
+/// A limit that was hit, by its name in metrics and in the `damper-limit` trailer of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Time until the first byte of a connection.
+    FirstByte,
+    /// Time of a TLS handshake.
+    Handshake,
+    /// Time of the head of a request.
+    RequestHead,
+    /// Time of a connection without an open request.
+    IdleConnection,
+    /// Connections of a port.
+    Connections,
+    /// Connections of one identity.
+    ConnectionsPerIdentity,
+    /// Connections of one address that have made no request yet.
+    NewConnectionsPerAddress,
+    /// Time of a unary request.
+    UnaryDeadline,
+    /// Bytes of one stored entry.
+    EntryBytes,
+    /// Bytes of one message.
+    MessageBytes,
+    /// Bytes of one apply.
+    ApplyBytes,
+    /// Stored rules.
+    Rules,
+    /// Stored guards.
+    Guards,
+    /// Kill switches.
+    Kills,
+    /// Stored tokens.
+    Tokens,
+    /// Reads of one identity per second.
+    Reads,
+    /// Writes of one identity per second.
+    Writes,
+    /// Bytes that one identity writes per second.
+    WrittenBytes,
+    /// Connected clients.
+    Streams,
+    /// Connected clients of one identity.
+    StreamsPerIdentity,
+    /// Reports of one client.
+    Reports,
+    /// Client groups of one identity.
+    Classes,
+    /// Open requests.
+    OpenRequests,
+    /// Open requests of one identity.
+    OpenRequestsPerIdentity,
+    /// Bytes of incomplete messages.
+    PartialMessages,
+    /// Open exports and audit logs.
+    Exports,
+    /// Requests that wait for the exclusive worker.
+    Queue,
+}
+
+impl Limit {
+    /// Every limit, in the order of declaration.
+    pub const ALL: [Self; 27] = [
+        Self::FirstByte,
+        Self::Handshake,
+        Self::RequestHead,
+        Self::IdleConnection,
+        Self::Connections,
+        Self::ConnectionsPerIdentity,
+        Self::NewConnectionsPerAddress,
+        Self::UnaryDeadline,
+        Self::EntryBytes,
+        Self::MessageBytes,
+        Self::ApplyBytes,
+        Self::Rules,
+        Self::Guards,
+        Self::Kills,
+        Self::Tokens,
+        Self::Reads,
+        Self::Writes,
+        Self::WrittenBytes,
+        Self::Streams,
+        Self::StreamsPerIdentity,
+        Self::Reports,
+        Self::Classes,
+        Self::OpenRequests,
+        Self::OpenRequestsPerIdentity,
+        Self::PartialMessages,
+        Self::Exports,
+        Self::Queue,
+    ];
+
+    /// Its name in metrics and trailers.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::FirstByte => "first_byte",
+            Self::Handshake => "handshake",
+            Self::RequestHead => "request_head",
+            Self::IdleConnection => "idle_connection",
+            Self::Connections => "connections",
+            Self::ConnectionsPerIdentity => "connections_per_identity",
+            Self::NewConnectionsPerAddress => "new_connections_per_address",
+            Self::UnaryDeadline => "unary_deadline",
+            Self::EntryBytes => "entry_bytes",
+            Self::MessageBytes => "message_bytes",
+            Self::ApplyBytes => "apply_bytes",
+            Self::Rules => "rules",
+            Self::Guards => "guards",
+            Self::Kills => "kills",
+            Self::Tokens => "tokens",
+            Self::Reads => "reads",
+            Self::Writes => "writes",
+            Self::WrittenBytes => "written_bytes",
+            Self::Streams => "streams",
+            Self::StreamsPerIdentity => "streams_per_identity",
+            Self::Reports => "reports",
+            Self::Classes => "classes",
+            Self::OpenRequests => "open_requests",
+            Self::OpenRequestsPerIdentity => "open_requests_per_identity",
+            Self::PartialMessages => "partial_messages",
+            Self::Exports => "exports",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+/// Of an IPv6 address the network that one subscriber has.
+#[must_use]
+pub fn subscriber(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) & !u128::from(u64::MAX)).into()),
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_subscriber_is_one_identity() {
+        for (address, same) in
+            [("10.1.2.3", "10.1.2.3"), ("2001:db8::1:2:3:4", "2001:db8::"), ("::ffff:10.0.0.1", "10.0.0.1")]
+        {
+            assert_eq!(subscriber(address.parse().unwrap()).to_string(), same);
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! From when to when a certificate is good, and what is to be said of it.
+
+use std::time::{Duration, SystemTime};
+
+use x509_parser::prelude::X509Certificate;
+use x509_parser::time::ASN1Time;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// So long before its end a certificate or token is warned of: what renews a long one by itself has done so by then.
+const TELL_BEFORE: Duration = Duration::from_secs(14 * 24 * 3600);
+/// What is given for no longer than this is renewed by a program. It is warned of when a fifth of its time is left.
+const SHORT: Duration = Duration::from_secs(7 * 24 * 3600);
+const TELL_SHARE: u32 = 5;
+
+/// True if what began and ends at these times ends soon.
+pub fn is_soon(begins: Option<SystemTime>, ends: SystemTime, now: SystemTime) -> bool {
+    let whole = begins.and_then(|begin| ends.duration_since(begin).ok());
+    let before = whole.filter(|whole| *whole <= SHORT).map_or(TELL_BEFORE, |whole| whole / TELL_SHARE);
+    ends <= now + before
+}
+
+/// Ends that can not be told are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CertificateValidity {
+    begins_at: Option<SystemTime>,
+    /// The end; `None` if the certificate never expires.
+    pub ends_at: Option<SystemTime>,
+}
+
+impl CertificateValidity {
+    /// Reads the validity of a certificate.
+    pub fn of(certificate: &X509Certificate<'_>) -> Self {
+        let validity = certificate.validity();
+        Self { begins_at: time(validity.not_before), ends_at: time(validity.not_after) }
+    }
+
+    /// Why it is not good now, in words; none where it is.
+    pub fn problem(&self, now: SystemTime) -> Option<String> {
+        let said = |at: SystemTime| prost_types::Timestamp { nanos: 0, ..at.into() };
+        match *self {
+            Self { ends_at: Some(at), .. } if at <= now => {
+                Some(format!("the certificate was good until {} only; clients refuse it", said(at)))
+            }
+            Self { begins_at: Some(at), .. } if at > now => Some(format!(
+                "the certificate is good from {} on only; clients refuse it until then",
+                said(at)
+            )),
+            _ => None,
+        }
+    }
+
+    /// The same, or that it ends soon.
+    pub fn warning(&self, now: SystemTime) -> Option<String> {
+        let soon = self.ends_at.filter(|at| is_soon(self.begins_at, *at, now));
+        let ending = soon.map(|at| {
+            let days = at.duration_since(now).unwrap_or_default().as_secs() / DAY.as_secs();
+            let left = match days {
+                0 => "less than a day".to_owned(),
+                1 => "1 day".to_owned(),
+                days => format!("{days} days"),
+            };
+            let at = prost_types::Timestamp { nanos: 0, ..at.into() };
+            format!("the certificate is good for {left} more, until {at}")
+        });
+        self.problem(now).or(ending)
+    }
+}
+
+/// Times that lie before 1970 are as good as none.
+fn time(at: ASN1Time) -> Option<SystemTime> {
+    let seconds = u64::try_from(at.timestamp()).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_told_of_before_it_begins_after_it_ended_and_shortly_before() {
+        let at = |days: u32| SystemTime::UNIX_EPOCH + days * DAY;
+        let validity = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(200)) };
+        assert!(validity.problem(at(99)).unwrap().contains("good from 1970-04-11T00:00:00Z on only"));
+        assert_eq!((validity.problem(at(100)), validity.warning(at(185))), (None, None));
+        assert_eq!(validity.problem(at(199)), None);
+        assert!(validity.warning(at(186)).unwrap().contains("good for 14 days more, until 1970-07-20"));
+        assert!(validity.warning(at(200) - DAY / 2).unwrap().contains("less than a day"));
+        for over in [validity.problem(at(200)), validity.warning(at(300))] {
+            assert!(over.unwrap().contains("good until 1970-07-20T00:00:00Z only"));
+        }
+        let short = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(105)) };
+        assert!(short.warning(at(103)).is_none() && short.warning(at(104)).is_some());
+        let ten_days = CertificateValidity { begins_at: Some(at(100)), ends_at: Some(at(110)) };
+        assert!(ten_days.warning(at(100)).unwrap().contains("good for 10 days more"));
+        assert_eq!(CertificateValidity::default().warning(at(1)), None);
+    }
+}

@@ -1,0 +1,102 @@
+//! `damper.v1.Fleet`: what the services do and how far changes have come.
+//!
+//! All figures come from [`crate::stats`] and [`crate::push::sessions`]; this room only chooses and phrases.
+
+pub(crate) mod clients;
+pub(crate) mod convergence;
+pub(crate) mod endpoints;
+pub(crate) mod routes;
+pub(crate) mod watch;
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+use tonic::{Request, Response, Status};
+
+use crate::api::response_stream::{Reader, ResponseStream};
+use crate::cluster;
+use crate::state::error::within;
+use crate::state::shared::Shared;
+
+/// The service.
+pub(crate) struct Fleet {
+    shared: Arc<Shared>,
+}
+
+impl Fleet {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::fleet_server::Fleet for Fleet {
+    type WatchConvergenceStream = ResponseStream<v1::Convergence>;
+    type WatchStream = ResponseStream<v1::WatchResponse>;
+
+    async fn list_routes(
+        &self,
+        request: Request<v1::ListRoutesRequest>,
+    ) -> Result<Response<v1::ListRoutesResponse>, Status> {
+        within(self.shared.settings.unary_deadline, routes::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn list_clients(
+        &self,
+        request: Request<v1::ListClientsRequest>,
+    ) -> Result<Response<v1::ListClientsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, clients::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let reader = Reader::of(&request, &self.shared);
+        let plan = watch::WatchOptions::read(request.into_inner())?;
+        let shared = self.shared.clone();
+        Ok(Response::new(ResponseStream::of(reader, 1, |out| watch::serve(shared, plan, out))))
+    }
+
+    async fn watch_convergence(
+        &self,
+        request: Request<v1::WatchConvergenceRequest>,
+    ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
+        let reader = Reader::of(&request, &self.shared);
+        let plan = convergence::ConvergenceOptions::read(request.into_inner())?;
+        Ok(Response::new(convergence::open(&self.shared, plan, reader).await?))
+    }
+
+    async fn get_chain(
+        &self,
+        request: Request<v1::GetChainRequest>,
+    ) -> Result<Response<v1::GetChainResponse>, Status> {
+        within(
+            self.shared.settings.unary_deadline,
+            crate::api::rules::graph::get(&self.shared, request.into_inner()),
+        )
+        .await
+    }
+
+    async fn diagnose(
+        &self,
+        request: Request<v1::DiagnoseRequest>,
+    ) -> Result<Response<v1::DiagnoseResponse>, Status> {
+        within(
+            self.shared.settings.unary_deadline,
+            crate::doctor::diagnose(&self.shared, request.into_inner()),
+        )
+        .await
+    }
+
+    async fn list_endpoints(
+        &self,
+        request: Request<v1::ListEndpointsRequest>,
+    ) -> Result<Response<v1::ListEndpointsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, endpoints::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn list_replicas(
+        &self,
+        _request: Request<v1::ListReplicasRequest>,
+    ) -> Result<Response<v1::ListReplicasResponse>, Status> {
+        Ok(Response::new(cluster::list::list(&self.shared)))
+    }
+}

@@ -1,0 +1,67 @@
+//! `damper.v1.Guards`: the admin API for the ceilings that callees' owners set. One use case, one file.
+//!
+//! Guards are read and written as rules are; what they do to rules is the engine's, and what that means for
+//! whoever writes either is in `judgement`.
+
+pub(crate) mod delete;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod put;
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+use tonic::{Request, Response, Status};
+
+use crate::state::error::within;
+use crate::state::shared::Shared;
+
+/// The service.
+pub(crate) struct Guards {
+    shared: Arc<Shared>,
+}
+
+impl Guards {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::guards_server::Guards for Guards {
+    async fn get_guard(&self, request: Request<v1::GetGuardRequest>) -> Result<Response<v1::Guard>, Status> {
+        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+    }
+
+    async fn list_guards(
+        &self,
+        request: Request<v1::ListGuardsRequest>,
+    ) -> Result<Response<v1::ListGuardsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn put_guard(
+        &self,
+        request: Request<v1::PutGuardRequest>,
+    ) -> Result<Response<v1::PutGuardResponse>, Status> {
+        let work = put::put(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("put_guard", answer)
+    }
+
+    async fn delete_guard(
+        &self,
+        request: Request<v1::DeleteGuardRequest>,
+    ) -> Result<Response<v1::DeleteGuardResponse>, Status> {
+        let work = delete::delete(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("delete_guard", answer)
+    }
+
+    async fn judge_guard(
+        &self,
+        request: Request<v1::JudgeGuardRequest>,
+    ) -> Result<Response<v1::PutGuardResponse>, Status> {
+        within(self.shared.settings.unary_deadline, put::judge(&self.shared, request.into_inner())).await
+    }
+}

@@ -1,0 +1,129 @@
+//! Takes what the store holds now as the truth, after it was emptied, replaced or set back.
+//!
+//! One change records who accepted it and why; with `refill` that change also makes the store what this replica serves
+//! from memory. Then the store gets a new epoch whose lineage names every epoch that is known here: of this table,
+//! of the store as it was found, of the clients that hold more, and of the other replicas. Each of them goes on from
+//! it. A failure between the two steps leaves the store unaccepted, and the request can be repeated.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use damper_core::Faults;
+use damper_proto::v1;
+use tonic::Request;
+
+use crate::state::error::ApiError;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::write::request::{WriteRequest, check_options};
+use damper_store;
+use damper_store::{Change, Edit, StoreContents};
+
+/// How long the table may take to go on from the store.
+const REACHED_WITHIN: Duration = Duration::from_secs(20);
+
+pub(crate) async fn accept(
+    shared: &Shared,
+    request: Request<v1::AcceptStoreRequest>,
+) -> Result<v1::AcceptStoreResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("accept store", request, |request| request.options.take());
+    let mut faults = Faults::none();
+    check_options("options", &asked.options, &mut faults);
+    if asked.options.reason.is_empty() {
+        faults.add("options.reason", "is required");
+    }
+    faults.or(()).map_err(ApiError::Faults)?;
+    let table = shared.table();
+    let found = found(shared, &table)?;
+    if found != (request.found_epoch.clone(), request.found_revision) {
+        return Err(ApiError::Moved { head: found.1 });
+    }
+    if asked.options.validate_only {
+        let (epoch, revision) = found;
+        return Ok(v1::AcceptStoreResponse { epoch, revision, entries: count(table.entries()) });
+    }
+    if found.0.is_empty() {
+        shared.found.create().await?;
+    }
+    let state = shared.found.load().await?;
+    if !found.0.is_empty() && found != (state.epoch.clone(), state.revision) {
+        return Err(ApiError::Moved { head: state.revision });
+    }
+    let edits =
+        if request.refill { crate::state::values::edits_to(&table, &state.entries) } else { Vec::new() };
+    let change = record(&asked, &table, &state, edits);
+    shared.found.commit(state.revision, std::slice::from_ref(&change)).await?;
+    let epoch = shared.found.renew_epoch(&state.epoch, &predecessors(shared, &table, &state)).await?;
+    tracing::warn!(epoch, change.revision, change.author, change.principal, change.reason, "accepted");
+    reached(shared, &epoch).await
+}
+
+/// What can be accepted: what was found in place of what is known, or what is known itself where clients hold more.
+fn found(shared: &Shared, table: &Snapshot) -> Result<(String, u64), ApiError> {
+    if let Some(found) = &table.unaccepted {
+        return Ok((found.epoch.clone(), found.revision));
+    }
+    if shared.hub.held() == 0 {
+        return Err(ApiError::Unmet(
+            "there is nothing to accept: the store is the one that is known".to_owned(),
+        ));
+    }
+    Ok((table.epoch().to_string(), table.revision()))
+}
+
+/// The change that records it.
+fn record(asked: &WriteRequest, table: &Snapshot, state: &StoreContents, edits: Vec<Edit>) -> Change {
+    let proposal = asked.proposal(SystemTime::now(), Vec::new());
+    let (known, at) = (table.epoch(), table.revision());
+    let found = match state.revision {
+        0 => "an empty store".to_owned(),
+        revision => format!("a store at revision {revision}"),
+    };
+    let what = if edits.is_empty() { "accepted" } else { "refilled and accepted" };
+    let reason = format!("{what}: {found} in place of revision {at} of {known}: {}", proposal.reason);
+    Change {
+        revision: state.revision + 1,
+        commit: 0,
+        at: proposal.at,
+        author: proposal.author,
+        reason,
+        peer: proposal.peer,
+        principal: proposal.principal,
+        request_id: String::new(),
+        request_digest: 0,
+        edits,
+    }
+}
+
+/// Every epoch that the store is to be the successor of, the most important first.
+fn predecessors(shared: &Shared, table: &Snapshot, state: &StoreContents) -> Vec<String> {
+    let mut epochs = vec![table.epoch().to_string(), state.epoch.clone()];
+    let mut seen: BTreeSet<String> = epochs.iter().cloned().collect();
+    let replicas = shared.replicas.all_others().into_iter().map(|replica| replica.epoch);
+    let clients = shared.hub.held_epochs();
+    for epoch in replicas.chain(clients).chain(table.lineage().iter().cloned()) {
+        if seen.insert(epoch.clone()) {
+            epochs.push(epoch);
+        }
+    }
+    epochs
+}
+
+/// Waits until this replica serves what was accepted.
+async fn reached(shared: &Shared, epoch: &str) -> Result<v1::AcceptStoreResponse, ApiError> {
+    let mut tables = shared.table.clone();
+    let _ = shared.look.try_send(());
+    let went_on = tables.wait_for(|view| **view.epoch() == *epoch && view.unaccepted.is_none());
+    let Ok(Ok(view)) = tokio::time::timeout(REACHED_WITHIN, went_on).await else {
+        return Err(damper_store::StoreError::Unavailable {
+            reason: "the store is accepted; this replica has not read it yet".to_owned(),
+        }
+        .into());
+    };
+    let (epoch, revision) = (view.epoch().to_string(), view.revision());
+    Ok(v1::AcceptStoreResponse { epoch, revision, entries: count(view.entries()) })
+}
+
+fn count(entries: usize) -> u32 {
+    u32::try_from(entries).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,72 @@
+//! The audit log: every change that passes a filter, the oldest first, a message for each rule or guard in it.
+//!
+//! It ends at the revision that is the newest when it begins. It goes as fast as it is read: no more than a page of
+//! changes is in memory, which can be some MiB, so that there are few at once: as exports.
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+use tonic::Request;
+
+use crate::api::history::filter::Changes;
+use crate::api::history::{export, object};
+use crate::api::response_stream::{Out, Reader, ResponseStream};
+use crate::state::error::ApiError;
+use crate::state::history::{changes, newest, oldest};
+use crate::state::shared::Shared;
+
+/// How many messages may wait for a reader.
+const AHEAD: usize = 1;
+
+pub(crate) async fn open(
+    shared: &Arc<Shared>,
+    request: Request<v1::ExportAuditRequest>,
+) -> Result<ResponseStream<v1::Change>, ApiError> {
+    let reader = Reader::of(&request, shared);
+    let place = export::place(shared, &request)?;
+    let request = request.into_inner();
+    let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
+    let filter = Changes::read(request.filter)?;
+    let oldest = oldest(&*shared.store).await?;
+    if (1..=oldest).contains(&asked) {
+        return Err(ApiError::NoLongerKept { asked, oldest });
+    }
+    let after = oldest.max(filter.revisions.start() - 1);
+    let upto = newest(shared).await?.min(*filter.revisions.end());
+    let producer = shared.clone();
+    Ok(ResponseStream::of(reader, AHEAD, |out| async move {
+        let _place = place;
+        send(&producer, &filter, after, upto, &out).await
+    }))
+}
+
+/// Sends the changes `after + 1 ..= upto`.
+async fn send(
+    shared: &Shared,
+    filter: &Changes,
+    after: u64,
+    upto: u64,
+    out: &Out<v1::Change>,
+) -> Result<(), ApiError> {
+    let mut reached = after;
+    while reached < upto {
+        let page = changes(&*shared.store, reached, upto).await?;
+        let Some(last) = page.last() else {
+            return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
+        };
+        reached = last.revision;
+        for change in page.iter().filter(|change| filter.accepts_change(change)) {
+            let head = object::head(change);
+            if filter.accepts_empty(change) && out.send(head.clone()).await.is_err() {
+                return Ok(());
+            }
+            for object in object::objects(change, filter) {
+                let told = v1::Change { objects: vec![object], ..head.clone() };
+                if out.send(told).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}

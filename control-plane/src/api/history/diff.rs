@@ -1,0 +1,76 @@
+//! The rules and guards that differ between two revisions, in pages.
+//!
+//! A page token pins the later revision, so that pages fit each other also where it was not said.
+
+use damper_proto::v1;
+use prost::Message as _;
+
+use crate::api::filter::{ListFilter, names};
+use crate::api::history::object;
+use crate::api::page;
+use crate::api::page::Digest;
+use crate::state::error::ApiError;
+use crate::state::history;
+use crate::state::history::KeyHistory;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+
+pub(crate) async fn diff(
+    shared: &Shared,
+    request: v1::DiffRevisionsRequest,
+) -> Result<v1::DiffRevisionsResponse, ApiError> {
+    let size = page::size(request.page_size)?;
+    let question = v1::DiffRevisionsRequest { page_token: String::new(), page_size: 0, ..request.clone() };
+    let digest = Digest::of(&question.encode_to_vec());
+    let start = page::start(digest, &request.page_token)?.map(read_start).transpose()?;
+    let from = request.from_revision.ok_or_else(|| ApiError::fault("from_revision", "must be given"))?;
+    let filter = ListFilter::without_mode("filter", request.filter, "revisions")?;
+    let to = match &start {
+        Some((to, _)) => *to,
+        None => request.to_revision.unwrap_or(shared.table().revision()),
+    };
+    history::table_at(shared, "from_revision", from).await?;
+    history::table_at(shared, "to_revision", to).await?;
+    let wanted = |subject: &ResourceKey| filter.accepts(names(&subject.pattern().into()), 0);
+    let touched = history::touched(&*shared.store, from.min(to), from.max(to), wanted).await?;
+    let differing = touched.into_iter().filter_map(|(subject, touched)| {
+        let change = between(&subject, touched, from > to)?;
+        let owned = object::owners(&change).any(|owner| filter.accepts_owner(owner));
+        owned.then_some((subject, change))
+    });
+    let (subjects, changes): (Vec<ResourceKey>, Vec<v1::ObjectChange>) = differing.unzip();
+    let begin = start.map_or(0, |(_, last)| subjects.partition_point(|subject| *subject <= last));
+    let (objects, more) = page::page(changes[begin..].iter(), size);
+    let last = subjects[begin..].get(objects.len().wrapping_sub(1)).filter(|_| more);
+    Ok(v1::DiffRevisionsResponse {
+        objects,
+        next_page_token: last.map(|last| token(digest, to, last)).unwrap_or_default(),
+        from_revision: from,
+        to_revision: to,
+        total: changes.len() as u64,
+    })
+}
+
+/// What differs, where anything does.
+fn between(
+    subject: &ResourceKey,
+    KeyHistory { before, after }: KeyHistory,
+    backwards: bool,
+) -> Option<v1::ObjectChange> {
+    let read = |entry| object::read(subject, entry);
+    let (before, after) = (before.map(read), after.map(read));
+    if object::same(before.as_ref(), after.as_ref()) {
+        return None;
+    }
+    let (before, after) = if backwards { (after, before) } else { (before, after) };
+    Some(v1::ObjectChange { key: Some(object::key(subject)), before, after })
+}
+
+fn token(digest: u64, to: u64, last: &ResourceKey) -> String {
+    page::token(digest, [&to.to_string(), &last.key()])
+}
+
+fn read_start([to, last]: [String; 2]) -> Result<(u64, ResourceKey), ApiError> {
+    let read = to.parse().ok().zip(ResourceKey::of_key(&last));
+    read.ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
+}

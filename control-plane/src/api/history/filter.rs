@@ -1,0 +1,101 @@
+//! Which changes are listed or exported.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, SystemTime};
+
+use damper_core::Faults;
+use damper_proto::v1;
+use prost::Message as _;
+
+use crate::api::filter::{ListFilter, names};
+use crate::api::history::object::HistorySubject;
+use crate::api::page::Digest;
+use crate::state::error::ApiError;
+use crate::state::resource_key::ResourceKey;
+use crate::write::request::all_or;
+use damper_store::Change;
+
+/// How far the clocks of the servers that make changes may lie apart, so that the order of the changes is that of
+/// their times but for this much.
+const SKEW: Duration = Duration::from_secs(3600);
+
+/// Every part must hold.
+pub(crate) struct Changes {
+    names: ListFilter,
+    kind: v1::ObjectKind,
+    author: String,
+    since: Option<SystemTime>,
+    until: Option<SystemTime>,
+    /// The first is at least 1; empty where the last is before it.
+    pub(crate) revisions: RangeInclusive<u64>,
+    /// Stands for the filter in a page token.
+    pub(crate) digest: u64,
+}
+
+impl Changes {
+    pub(crate) fn read(wire: Option<v1::ChangeFilter>) -> Result<Self, ApiError> {
+        let wire = wire.unwrap_or_default();
+        let digest = Digest::of(&wire.encode_to_vec());
+        let v1::ChangeFilter { names, kind, author, since, until, min_revision, max_revision } = wire;
+        let mut faults = Faults::none();
+        let kind = v1::ObjectKind::try_from(kind).unwrap_or_else(|_| {
+            faults.add("filter.kind", "is not known: rule, guard, kill or token");
+            v1::ObjectKind::Unspecified
+        });
+        let mut time = |field: &str, said: Option<prost_types::Timestamp>| {
+            let time = said.map(SystemTime::try_from).transpose();
+            time.unwrap_or_else(|_| {
+                faults.add(format!("filter.{field}"), "is not a time that can be told");
+                None
+            })
+        };
+        let (since, until) = (time("since", since), time("until", until));
+        let last = if max_revision == 0 { u64::MAX } else { max_revision };
+        if last < min_revision {
+            faults.add("filter.max_revision", format!("{last} is less than min_revision, {min_revision}"));
+        }
+        let revisions = min_revision.max(1)..=last;
+        let names = all_or(ListFilter::without_mode("filter.names", names, "changes"), faults)?;
+        Ok(Self { names, kind, author, since, until, revisions, digest })
+    }
+
+    /// Whether the change passes; what was changed in it is another question.
+    pub(crate) fn accepts_change(&self, change: &Change) -> bool {
+        self.revisions.contains(&change.revision)
+            && (self.author.is_empty() || self.author == change.author)
+            && self.since.is_none_or(|since| change.at >= since)
+            && self.until.is_none_or(|until| change.at < until)
+    }
+
+    /// Whether the change is about the store as a whole and passes: it was accepted as it is.
+    pub(crate) fn accepts_empty(&self, change: &Change) -> bool {
+        change.edits.is_empty() && self.kind == v1::ObjectKind::Unspecified
+    }
+
+    /// Whether what was changed passes.
+    pub(crate) fn accepts(&self, named: &HistorySubject) -> bool {
+        let kind = match named {
+            HistorySubject::Subject(ResourceKey::Rule(_)) => v1::ObjectKind::Rule,
+            HistorySubject::Subject(ResourceKey::Guard(_)) => v1::ObjectKind::Guard,
+            HistorySubject::Subject(ResourceKey::Kill(_)) => v1::ObjectKind::Kill,
+            HistorySubject::Token(_) => v1::ObjectKind::Token,
+        };
+        let of_kind = self.kind == v1::ObjectKind::Unspecified || self.kind == kind;
+        let accepts_names = || match named {
+            HistorySubject::Subject(subject) => self.names.accepts(names(&subject.pattern().into()), 0),
+            HistorySubject::Token(id) => self.names.accepts_id(id.as_str()),
+        };
+        of_kind && accepts_names()
+    }
+
+    /// Whether what was changed belongs, before or after it, to the owner that was asked for.
+    pub(crate) fn accepts_owner<'a>(&self, mut owners: impl Iterator<Item = &'a str>) -> bool {
+        owners.any(|owner| self.names.accepts_owner(owner))
+    }
+
+    /// True if no change before this one can pass.
+    pub(crate) fn ends_before(&self, change: &Change) -> bool {
+        let too_old = |since: SystemTime| change.at.checked_add(SKEW).is_some_and(|at| at < since);
+        change.revision < *self.revisions.start() || self.since.is_some_and(too_old)
+    }
+}

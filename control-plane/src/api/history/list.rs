@@ -1,0 +1,116 @@
+//! Changes by filter, the newest first, in pages.
+//!
+//! A page token is the last revision that was looked at: changes that are made meanwhile do not move the pages.
+
+use damper_proto::v1;
+use prost::Message as _;
+
+use crate::api::history::filter::Changes;
+use crate::api::history::object;
+use crate::api::page;
+use crate::api::page::PAGE_BYTES;
+use crate::state::error::ApiError;
+use crate::state::history::oldest;
+use crate::state::shared::Shared;
+use damper_store;
+use damper_store::Change;
+
+/// The most rules and guards that are shown of one change.
+const MOST_OBJECTS: usize = 100;
+/// How many changes are read at once; and for one answer.
+const READ: u64 = 64;
+const SEARCH: u64 = 4096;
+
+pub(crate) async fn list(
+    shared: &Shared,
+    request: v1::ListChangesRequest,
+) -> Result<v1::ListChangesResponse, ApiError> {
+    let size = page::size(request.page_size)?;
+    let filter = Changes::read(request.filter)?;
+    let start = before(page::start(filter.digest, &request.page_token)?)?;
+    let newest = shared.table().revision();
+    let mut page = Page { changes: Vec::new(), size, bytes: 0 };
+    let first = start.unwrap_or_else(|| newest.min(*filter.revisions.end()));
+    let stopped = search(shared, &filter, first, &mut page).await?;
+    Ok(v1::ListChangesResponse {
+        changes: page.changes,
+        next_page_token: stopped
+            .map(|revision| page::token(filter.digest, [&revision.to_string()]))
+            .unwrap_or_default(),
+        revision: newest,
+        oldest_revision: oldest(&*shared.store).await?,
+    })
+}
+
+/// The newest revision of a page, by its token.
+fn before(token: Option<[String; 1]>) -> Result<Option<u64>, ApiError> {
+    let Some([last]) = token else { return Ok(None) };
+    let last = last.parse::<u64>().ok().and_then(|last| last.checked_sub(1));
+    last.map(Some).ok_or_else(|| ApiError::fault("page_token", "not a token of this list"))
+}
+
+struct Page {
+    changes: Vec<v1::Change>,
+    size: usize,
+    bytes: usize,
+}
+
+/// Fills a page with changes from a revision backwards; answers the last one that was looked at, unless it was the
+/// last of all.
+async fn search(
+    shared: &Shared,
+    filter: &Changes,
+    first: u64,
+    page: &mut Page,
+) -> Result<Option<u64>, ApiError> {
+    let mut upto = first;
+    while upto >= *filter.revisions.start() {
+        if first - upto >= SEARCH {
+            return Ok(Some(upto + 1));
+        }
+        let after = upto.saturating_sub(READ).max(filter.revisions.start() - 1);
+        let (after, read) = match damper_store::latest(&*shared.store, after, upto).await {
+            Err(damper_store::StoreError::Compacted { .. }) => return Ok(None),
+            read => read?,
+        };
+        for change in read.iter().rev() {
+            if filter.ends_before(change) {
+                return Ok(None);
+            }
+            page.take(change, filter);
+            if page.is_full() {
+                return Ok((change.revision > *filter.revisions.start()).then_some(change.revision));
+            }
+        }
+        if (read.len() as u64) < upto - after {
+            return Ok(None);
+        }
+        upto = after;
+    }
+    Ok(None)
+}
+
+impl Page {
+    fn is_full(&self) -> bool {
+        self.changes.len() == self.size || self.bytes > PAGE_BYTES
+    }
+
+    fn take(&mut self, change: &Change, filter: &Changes) {
+        if !filter.accepts_change(change) {
+            return;
+        }
+        let mut told = object::head(change);
+        let mut bytes = 0;
+        for object in object::objects(change, filter).take(MOST_OBJECTS) {
+            bytes += object.encoded_len();
+            told.objects.push(object);
+            if bytes > PAGE_BYTES {
+                break;
+            }
+        }
+        if !told.objects.is_empty() || filter.accepts_empty(change) {
+            self.bytes += told.encoded_len();
+            self.changes.push(told);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `damper.v1.History`: what was changed, what rules and guards were, and the way back. One use case, one file.
+//!
+//! All of it is read from the store's changes, each of which says what it found and what it left: the state at an
+//! earlier revision is the present one with the changes since taken back (`past`). Nothing else is kept for it.
+
+pub(crate) mod accept;
+pub(crate) mod audit;
+pub(crate) mod diff;
+pub(crate) mod export;
+pub(crate) mod filter;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod object;
+pub(crate) mod rollback;
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+use tonic::{Request, Response, Status};
+
+use crate::api::response_stream::ResponseStream;
+use crate::state::error::within;
+use crate::state::shared::Shared;
+
+/// The service.
+pub(crate) struct History {
+    shared: Arc<Shared>,
+}
+
+impl History {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::history_server::History for History {
+    type ExportStream = ResponseStream<v1::ExportResponse>;
+    type ExportAuditStream = ResponseStream<v1::Change>;
+
+    async fn list_changes(
+        &self,
+        request: Request<v1::ListChangesRequest>,
+    ) -> Result<Response<v1::ListChangesResponse>, Status> {
+        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+    }
+
+    async fn get_object(
+        &self,
+        request: Request<v1::GetObjectRequest>,
+    ) -> Result<Response<v1::Object>, Status> {
+        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+    }
+
+    async fn diff_revisions(
+        &self,
+        request: Request<v1::DiffRevisionsRequest>,
+    ) -> Result<Response<v1::DiffRevisionsResponse>, Status> {
+        within(self.shared.settings.unary_deadline, diff::diff(&self.shared, request.into_inner())).await
+    }
+
+    async fn rollback(
+        &self,
+        request: Request<v1::RollbackRequest>,
+    ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
+        let work = rollback::one(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("rollback", answer)
+    }
+
+    async fn rollback_all(
+        &self,
+        request: Request<v1::RollbackAllRequest>,
+    ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
+        let work = rollback::all(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("rollback_all", answer)
+    }
+
+    async fn accept_store(
+        &self,
+        request: Request<v1::AcceptStoreRequest>,
+    ) -> Result<Response<v1::AcceptStoreResponse>, Status> {
+        let work = accept::accept(&self.shared, request);
+        let answer = within(self.shared.settings.unary_deadline, work).await;
+        self.shared.metrics.written("accept_store", answer)
+    }
+
+    async fn export_audit(
+        &self,
+        request: Request<v1::ExportAuditRequest>,
+    ) -> Result<Response<Self::ExportAuditStream>, Status> {
+        let work = audit::open(&self.shared, request);
+        within(self.shared.settings.unary_deadline, work).await
+    }
+
+    async fn export(
+        &self,
+        request: Request<v1::ExportRequest>,
+    ) -> Result<Response<Self::ExportStream>, Status> {
+        let work = export::open(&self.shared, request);
+        within(self.shared.settings.unary_deadline, work).await
+    }
+}

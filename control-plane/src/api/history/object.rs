@@ -1,0 +1,159 @@
+//! Rules, guards, kills, tokens and changes as the history shows them.
+
+use damper_core::Faults;
+use damper_proto::v1::{self, object, object_key};
+
+use crate::api::history::filter::Changes;
+use crate::state::error::Current;
+use crate::state::resource_key::ResourceKey;
+use crate::state::tokens::secret::TokenId;
+use crate::state::tokens::{description, token_of};
+use crate::write::request::read_key;
+use damper_store::{Change, Edit, Entry};
+
+impl From<Current> for v1::Object {
+    fn from(current: Current) -> Self {
+        let kind = match current {
+            Current::Rule(rule) => object::Kind::Rule(*rule),
+            Current::Guard(guard) => object::Kind::Guard(*guard),
+            Current::Kill(kill) => object::Kind::Kill(*kill),
+        };
+        Self { kind: Some(kind) }
+    }
+}
+
+/// What a change can be about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HistorySubject {
+    Subject(ResourceKey),
+    Token(TokenId),
+}
+
+impl HistorySubject {
+    /// What a store's key names; none where that is nothing that is shown.
+    fn of_key(key: &str) -> Option<Self> {
+        token_of(key).map(Self::Token).or_else(|| ResourceKey::of_key(key).map(Self::Subject))
+    }
+
+    fn key(&self) -> v1::ObjectKey {
+        match self {
+            Self::Subject(subject) => key(subject),
+            Self::Token(id) => v1::ObjectKey { kind: Some(object_key::Kind::Token(id.to_string())) },
+        }
+    }
+
+    fn read(&self, entry: Entry) -> v1::Object {
+        match self {
+            Self::Subject(subject) => read(subject, entry),
+            Self::Token(id) => token(id, &entry),
+        }
+    }
+}
+
+/// A token as it was stored, without what opens anything.
+pub(crate) fn token(id: &TokenId, entry: &Entry) -> v1::Object {
+    v1::Object { kind: Some(object::Kind::Token(description(id, &entry.value, entry.revision))) }
+}
+
+/// The names of a rule, guard or kill.
+pub(crate) fn key(subject: &ResourceKey) -> v1::ObjectKey {
+    let kind = match subject {
+        ResourceKey::Rule(pattern) => object_key::Kind::Rule(pattern.into()),
+        ResourceKey::Guard(pattern) => object_key::Kind::Guard(pattern.into()),
+        ResourceKey::Kill(pattern) => object_key::Kind::Kill(pattern.into()),
+    };
+    v1::ObjectKey { kind: Some(kind) }
+}
+
+/// Reads the names of a rule, guard, kill or token.
+pub(crate) fn named(key: Option<v1::ObjectKey>) -> Result<HistorySubject, Faults> {
+    let subject = match key.and_then(|key| key.kind) {
+        Some(object_key::Kind::Rule(key)) => read_key("key.rule", Some(&key)).map(ResourceKey::Rule),
+        Some(object_key::Kind::Guard(key)) => read_key("key.guard", Some(&key)).map(ResourceKey::Guard),
+        Some(object_key::Kind::Kill(key)) => read_key("key.kill", Some(&key)).map(ResourceKey::Kill),
+        Some(object_key::Kind::Token(id)) => {
+            return TokenId::parse(&id)
+                .map(HistorySubject::Token)
+                .ok_or_else(|| fault("key.token", "is not the id of a token"));
+        }
+        None => Err(fault("key", "must be given: rule, guard, kill or token")),
+    };
+    subject.map(HistorySubject::Subject)
+}
+
+fn fault(path: &str, problem: &str) -> Faults {
+    let mut faults = Faults::none();
+    faults.add(path, problem);
+    faults
+}
+
+/// A rule, guard or kill as it was stored; where it can not be read, what is known of it.
+pub(crate) fn read(subject: &ResourceKey, entry: Entry) -> v1::Object {
+    let unread = Entry { revision: entry.revision, value: bytes::Bytes::new() };
+    let read = Current::read(subject, entry).or_else(|| Current::read(subject, unread));
+    read.expect("no bytes are a message without fields").into()
+}
+
+/// Whether two say the same, whoever wrote them and when.
+pub(crate) fn same(one: Option<&v1::Object>, other: Option<&v1::Object>) -> bool {
+    use object::Kind::{Guard, Kill, Rule};
+    let kind = |object: Option<&v1::Object>| object.and_then(|object| object.kind.clone());
+    match (kind(one), kind(other)) {
+        (Some(Rule(one)), Some(Rule(other))) => one.policy == other.policy && one.owner == other.owner,
+        (Some(Guard(one)), Some(Guard(other))) => one.ceiling == other.ceiling && one.owner == other.owner,
+        (Some(Kill(one)), Some(Kill(other))) => {
+            (one.calls, &one.reason, &one.expires_at) == (other.calls, &other.reason, &other.expires_at)
+        }
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Whose a rule or guard was and is.
+pub(crate) fn owners(change: &v1::ObjectChange) -> impl Iterator<Item = &str> {
+    [&change.before, &change.after].into_iter().flatten().map(owner)
+}
+
+fn owner(object: &v1::Object) -> &str {
+    match &object.kind {
+        Some(object::Kind::Rule(rule)) => &rule.owner,
+        Some(object::Kind::Guard(guard)) => &guard.owner,
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => "",
+    }
+}
+
+/// A change without its objects.
+pub(crate) fn head(change: &Change) -> v1::Change {
+    let objects = change.edits.iter().filter(|edit| HistorySubject::of_key(&edit.key).is_some()).count();
+    v1::Change {
+        revision: change.revision,
+        at: Some(change.at.into()),
+        author: change.author.clone(),
+        reason: change.reason.clone(),
+        request_id: change.request_id.clone(),
+        objects: Vec::new(),
+        object_count: u32::try_from(objects).unwrap_or(u32::MAX),
+        peer: change.peer.clone(),
+        principal: change.principal.clone(),
+    }
+}
+
+/// What a change did to the rules, guards, kills and tokens that pass the filter, in the order of their keys.
+pub(crate) fn objects<'a>(
+    change: &'a Change,
+    filter: &'a Changes,
+) -> impl Iterator<Item = v1::ObjectChange> + use<'a> {
+    let named = |edit: &'a Edit| HistorySubject::of_key(&edit.key).map(|named| (named, edit));
+    let mut edits: Vec<_> = change.edits.iter().filter_map(named).collect();
+    edits.retain(|(named, _)| filter.accepts(named));
+    edits.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let changes = edits.into_iter().map(|(named, edit)| {
+        let after = edit.value.clone().map(|value| Entry { revision: change.revision, value });
+        v1::ObjectChange {
+            key: Some(named.key()),
+            before: edit.before.clone().map(|entry| named.read(entry)),
+            after: after.map(|entry| named.read(entry)),
+        }
+    });
+    changes.filter(|change| filter.accepts_owner(owners(change)))
+}

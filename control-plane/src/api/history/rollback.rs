@@ -1,0 +1,287 @@
+//! The way back: a rule, a guard or everything as it was at a revision, in a new revision.
+//!
+//! A rollback is a set of changes made from the history, and written as any set is. Of one rule or guard it is a
+//! put of the old version, with the same checks. Of everything it is made from one revision and only written while
+//! the store is at that revision: no change of somebody else gets lost between, or stays. What was in force is then
+//! in force again, so rules that were beyond a guard are not refused but cut by it, as they were.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::Faults;
+use damper_proto::v1::{self, rule_result};
+use tonic::Request;
+
+use crate::api::history::object;
+use crate::api::history::object::HistorySubject;
+use crate::state::error::{ApiError, Current};
+use crate::state::history;
+use crate::state::history::KeyHistory;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::write::chain_limit;
+use crate::write::change_set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
+use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, first_answer};
+use crate::write::resource::{NewGuard, NewRule};
+use damper_store::writer::Proposal;
+
+/// How often everything is rolled back from anew because somebody wrote meanwhile, unless a revision was said.
+const TRIES: usize = 8;
+
+/// Makes one rule or guard what it was.
+pub(crate) async fn one(
+    shared: &Arc<Shared>,
+    request: Request<v1::RollbackRequest>,
+) -> Result<v1::ApplyRulesResponse, ApiError> {
+    let (mut asked, request) = WriteRequest::read("rollback", request, |request| request.options.take());
+    let v1::RollbackRequest { key, to_revision, expected_revision, options: _ } = request;
+    let mut faults = Faults::none();
+    let to = check(to_revision, &mut asked.options, &mut faults);
+    let subject = all_or(object::named(key).and_then(rolled_back).map_err(ApiError::Faults), faults)?;
+    asked.permit([&subject])?;
+    Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
+}
+
+/// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason. A token that was
+/// revoked must not be good again.
+fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
+    let mut faults = Faults::none();
+    match named {
+        HistorySubject::Subject(ResourceKey::Kill(pattern)) => faults.add(
+            "key.kill",
+            format!("a kill is not rolled back ({pattern}): unkill ends it, kill sets it again"),
+        ),
+        HistorySubject::Token(id) => {
+            faults.add("key.token", format!("a token is not rolled back ({id}): make a new one"));
+        }
+        HistorySubject::Subject(subject) => return Ok(subject),
+    }
+    Err(faults)
+}
+
+/// Makes all rules and guards what they were; kills are left alone.
+pub(crate) async fn all(
+    shared: &Arc<Shared>,
+    request: Request<v1::RollbackAllRequest>,
+) -> Result<v1::ApplyRulesResponse, ApiError> {
+    let (mut asked, request) = WriteRequest::read("rollback all", request, |request| request.options.take());
+    let v1::RollbackAllRequest { to_revision, expected_revision, options: _ } = request;
+    let mut faults = Faults::none();
+    if asked.options.reason.is_empty() {
+        faults.add("options.reason", "must be given");
+    }
+    let to = check(to_revision, &mut asked.options, &mut faults);
+    faults.or(()).map_err(ApiError::Faults)?;
+    Rollback { of: None, to, expected: expected_revision, asked }.carry_out(shared).await
+}
+
+/// Notes what is wrong; a rollback without a reason says itself what it is.
+fn check(to: Option<u64>, options: &mut v1::WriteOptions, faults: &mut Faults) -> u64 {
+    check_options("options", options, faults);
+    if to.is_none() {
+        faults.add("to_revision", "must be given");
+    }
+    let to = to.unwrap_or_default();
+    if options.reason.is_empty() {
+        options.reason = format!("rollback to revision {to}");
+    }
+    to
+}
+
+struct Rollback {
+    /// None = everything.
+    of: Option<ResourceKey>,
+    to: u64,
+    /// The revision of the rule or guard; of the store where everything is rolled back.
+    expected: Option<u64>,
+    asked: WriteRequest,
+}
+
+/// A rule or guard then and now.
+struct RollbackTarget {
+    subject: ResourceKey,
+    then: Option<v1::Object>,
+    now: Option<v1::Object>,
+}
+
+/// The changes to make, and what each comes to.
+struct RollbackPlan {
+    set: ChangeSet,
+    outcome: Vec<rule_result::Change>,
+}
+
+impl Rollback {
+    async fn carry_out(&self, shared: &Arc<Shared>) -> Result<v1::ApplyRulesResponse, ApiError> {
+        if let Some(first) = first_answer(shared, &self.asked).await? {
+            return self.again(shared, &first).await;
+        }
+        let mut tries = 1;
+        loop {
+            let table = history::table_at(shared, "to_revision", self.to).await?;
+            let table = match self.expected_head() {
+                Some(head) if head > table.revision() => at_head(shared, head).await?,
+                _ => table,
+            };
+            match self.attempt(shared, &table).await {
+                Err(ApiError::Moved { head }) if self.expected.is_none() && tries < TRIES => {
+                    tries += 1;
+                    shared.table_at(head, shared.settings.unary_deadline / 2).await?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Rolls back from a table, whether the store is still there or not.
+    async fn attempt(
+        &self,
+        shared: &Arc<Shared>,
+        table: &Arc<Snapshot>,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
+        let revision = table.revision();
+        if self.expected_head().is_some_and(|head| head != revision) {
+            return Err(ApiError::Moved { head: revision });
+        }
+        let RollbackPlan { set, outcome } = self.plan(shared, table, revision).await?;
+        self.asked.permit(set.0.iter().map(|change| &change.subject))?;
+        let guards = set.guards_after(table, &[]);
+        if self.of.is_some() {
+            set.judge(&guards, &outcome).map_err(ApiError::Faults)?;
+        }
+        let at = SystemTime::now();
+        let edits = set.edits(&outcome, table, &self.asked.author(), at);
+        let chain = chain_limit::judge(shared, table, &edits).await?;
+        chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
+        if self.asked.options.validate_only {
+            set.try_out(shared, table, &outcome, &[])?;
+            let by_hand = Some(self.asked.options.owner.clone());
+            let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+            return Arc::new(set).response(shared, table, came_to).await;
+        }
+        let expected_head = self.of.is_none().then_some(revision);
+        let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
+        let done = commit(shared, &self.asked, table, proposal).await?;
+        if done.committed.repeated {
+            return self.again(shared, &done).await;
+        }
+        let revision = done.committed.revision;
+        let by_hand = Some(self.asked.options.owner.clone());
+        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        Arc::new(set).response(shared, table, came_to).await
+    }
+
+    /// The answer to a request that was carried out before.
+    async fn again(
+        &self,
+        shared: &Arc<Shared>,
+        CompletedWrite { committed, before, .. }: &CompletedWrite,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
+        let RollbackPlan { set, outcome } = match self.plan(shared, before, before.revision()).await {
+            // It is done; only what it did can no longer be told.
+            Err(ApiError::NoLongerKept { .. }) => {
+                RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() }
+            }
+            plan => plan?,
+        };
+        let edits = set.edits(&outcome, before, &self.asked.author(), SystemTime::now());
+        let chain = chain_limit::judge(shared, before, &edits).await?;
+        let by_hand = Some(self.asked.options.owner.clone());
+        let revision = committed.revision;
+        let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
+        Arc::new(set).response(shared, before, came_to).await
+    }
+
+    fn expected_head(&self) -> Option<u64> {
+        self.expected.filter(|_| self.of.is_none())
+    }
+
+    /// What leads from a revision back; the table is there or later.
+    async fn plan(&self, shared: &Shared, table: &Snapshot, upto: u64) -> Result<RollbackPlan, ApiError> {
+        let wanted = |subject: &ResourceKey| match &self.of {
+            Some(of) => of == subject,
+            None => !matches!(subject, ResourceKey::Kill(_)),
+        };
+        let touched = history::touched(&*shared.store, self.to, upto, wanted).await?;
+        let mut plan = RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() };
+        let mut faults = Faults::none();
+        for RollbackTarget { subject, then, now } in self.versions(table, touched)? {
+            let same = object::same(then.as_ref(), now.as_ref());
+            let outcome = match (&then, &now) {
+                (Some(_), Some(_)) if same => rule_result::Change::Unchanged,
+                (Some(_), Some(_)) => rule_result::Change::Updated,
+                (Some(_), None) => rule_result::Change::Created,
+                (None, Some(_)) => rule_result::Change::Deleted,
+                (None, None) => continue,
+            };
+            if same && self.of.is_none() {
+                continue;
+            }
+            match self.change(subject, then) {
+                Ok(change) => plan.set.0.push(change),
+                Err(ApiError::Faults(found)) => faults.nest("", found),
+                Err(error) => return Err(error),
+            }
+            plan.outcome.push(outcome);
+        }
+        match &self.of {
+            Some(of) if plan.outcome.is_empty() => {
+                Err(ApiError::NotFound(format!("there is no {of}, and was none at revision {}", self.to)))
+            }
+            _ => faults.or(plan).map_err(ApiError::Faults),
+        }
+    }
+
+    /// What was touched since; of one rule or guard also where it was not.
+    fn versions(
+        &self,
+        table: &Snapshot,
+        touched: BTreeMap<ResourceKey, KeyHistory>,
+    ) -> Result<Vec<RollbackTarget>, ApiError> {
+        if let Some(of) = self.of.as_ref().filter(|of| !touched.contains_key(of)) {
+            let now = Current::stored(table, of).map(v1::Object::from);
+            return Ok(vec![RollbackTarget { subject: of.clone(), then: now.clone(), now }]);
+        }
+        let versions = touched.into_iter().map(|(subject, KeyHistory { before, after })| {
+            let now = after.map(|entry| object::read(&subject, entry));
+            let then = before.map(|entry| {
+                let read = Current::read(&subject, entry).map(v1::Object::from);
+                let (to, what) = (self.to, &subject);
+                read.ok_or_else(|| ApiError::Damaged(format!("{what} as of revision {to} can not be read")))
+            });
+            let then = then.transpose()?;
+            Ok(RollbackTarget { subject, then, now })
+        });
+        versions.collect()
+    }
+
+    fn change(&self, subject: ResourceKey, then: Option<v1::Object>) -> Result<ResourceChange, ApiError> {
+        use v1::object::Kind::{Guard, Rule};
+        let path = if self.of.is_some() { String::new() } else { subject.to_string() };
+        let change = match then.and_then(|then| then.kind) {
+            Some(Rule(rule)) => {
+                let written = NewRule::read(&path, Some(rule))?;
+                ResourceChange::put(Written::Rule(Box::new(written)), path)
+            }
+            Some(Guard(guard)) => {
+                let written = NewGuard::read(&path, Some(guard))?;
+                ResourceChange::put(Written::Guard(Box::new(written)), path)
+            }
+            Some(v1::object::Kind::Kill(_) | v1::object::Kind::Token(_)) | None => {
+                ResourceChange::delete(subject, path)
+            }
+        };
+        let expected = self.expected.filter(|_| self.of.is_some());
+        Ok(ResourceChange { expected, ..change })
+    }
+}
+
+/// The table at the store's expected revision, which is later than this replica's.
+async fn at_head(shared: &Shared, head: u64) -> Result<Arc<Snapshot>, ApiError> {
+    let newest = history::newest(shared).await?;
+    if head > newest {
+        return Err(ApiError::Moved { head: newest });
+    }
+    shared.table_at(head, shared.settings.unary_deadline / 2).await
+}

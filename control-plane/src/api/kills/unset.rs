@@ -1,0 +1,100 @@
+//! Ends kills before their time: one or several, all in one change.
+
+use std::time::SystemTime;
+
+use damper_core::{Faults, Pattern};
+use damper_proto::v1;
+use tonic::Request;
+
+use crate::api::kills::set::unless_away;
+use crate::state::error::ApiError;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::write::held_kills;
+use crate::write::request::{
+    CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
+    write,
+};
+use damper_store::writer::ProposedEdit;
+
+pub(crate) async fn unkill(
+    shared: &Shared,
+    request: Request<v1::UnkillRequest>,
+) -> Result<v1::UnkillResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("unkill", request, |request| request.options.take());
+    let asked = asked.taken_within(held_kills::IF_BUSY_FOR);
+    let options = &asked.options;
+    let mut faults = Faults::none();
+    check_options("options", options, &mut faults);
+    let patterns = read_keys(request.key.as_ref(), &request.also).map_err(ApiError::Faults);
+    let subjects: Vec<ResourceKey> = all_or(patterns, faults)?.into_iter().map(ResourceKey::Kill).collect();
+    asked.permit(&subjects)?;
+    let (at, table) = (SystemTime::now(), shared.table());
+    let missing = || ApiError::NotFound(format!("there is no {}", listed(&subjects)));
+    let stands = |subject: &ResourceKey| {
+        let stored = table.kills().stored(subject.pattern());
+        stored.map(|stored| stored.remaining(at).is_some())
+    };
+    if options.validate_only {
+        if !subjects.iter().any(|subject| stands(subject) == Some(true)) {
+            return Err(missing());
+        }
+        check_expected(&table, &subjects[0], request.expected_revision)?;
+        return Ok(v1::UnkillResponse { revision: table.revision(), unstored: false });
+    }
+    let Some(first) = unless_away(shared, first_answer(shared, &asked)).await? else {
+        return in_memory(shared, &asked, &subjects, request.expected_revision).await;
+    };
+    // One that this replica does not know may have been set at another one a moment ago.
+    if first.is_none() && subjects.iter().all(|subject| stands(subject) == Some(false)) {
+        return Err(missing());
+    }
+    let edits = subjects.iter().enumerate().map(|(place, subject)| {
+        let expected = request.expected_revision.filter(|_| place == 0);
+        ProposedEdit { key: subject.key(), value: None, expected }
+    });
+    let CompletedWrite { committed, .. } = match first {
+        Some(first) => first,
+        None => match unless_away(shared, write(shared, &asked, &table, at, edits.collect())).await? {
+            Some(done) => done,
+            None => return in_memory(shared, &asked, &subjects, request.expected_revision).await,
+        },
+    };
+    if committed.unchanged {
+        return Err(missing());
+    }
+    if !committed.repeated {
+        let v1::WriteOptions { reason, author, .. } = options;
+        let (subject, principal) = (listed(&subjects), asked.principal());
+        tracing::warn!(
+            subject,
+            reason,
+            author,
+            principal,
+            revision = committed.revision,
+            "ended before its time"
+        );
+    }
+    Ok(v1::UnkillResponse { revision: committed.revision, unstored: false })
+}
+
+/// Ends the kills from memory: clients learn of it now, the store later.
+async fn in_memory(
+    shared: &Shared,
+    asked: &WriteRequest,
+    subjects: &[ResourceKey],
+    expected: Option<u64>,
+) -> Result<v1::UnkillResponse, ApiError> {
+    let (table, now) = (shared.table(), SystemTime::now());
+    let stands = |pattern: &&Pattern| {
+        table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
+    };
+    let standing: Vec<_> = subjects.iter().map(ResourceKey::pattern).filter(stands).collect();
+    if standing.is_empty() {
+        return Err(ApiError::NotFound(format!("there is no {}", listed(subjects))));
+    }
+    check_expected(&table, &subjects[0], expected)?;
+    let decisions = standing.into_iter().map(|pattern| (pattern, None));
+    let table = held_kills::hold(shared, asked, decisions.collect()).await?;
+    Ok(v1::UnkillResponse { revision: table.revision(), unstored: true })
+}

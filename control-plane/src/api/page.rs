@@ -1,0 +1,109 @@
+//! Page tokens: where the next page begins, bound to the question that was asked.
+//!
+//! A token is the digest of the filter and the last key of the page before, so that a list can change between
+//! pages without an entry being shown twice or left out that was there all the time.
+
+use damper_core::Pattern;
+
+use crate::state::error::ApiError;
+use crate::state::resource_key::decoded;
+use damper_store::key;
+
+const DEFAULT_SIZE: u32 = 100;
+const MAX_SIZE: u32 = 1000;
+/// The most bytes of one page; a page ends there even when more entries were asked for.
+pub(crate) const PAGE_BYTES: usize = 256 << 10;
+
+/// How many entries a page has.
+pub(crate) fn size(asked: u32) -> Result<usize, ApiError> {
+    match asked {
+        0 => Ok(DEFAULT_SIZE as usize),
+        1..=MAX_SIZE => Ok(asked as usize),
+        _ => Err(ApiError::fault("page_size", format!("{asked} is not in 0 to {MAX_SIZE}"))),
+    }
+}
+
+/// The token of the page that follows `last`.
+pub(crate) fn token<const N: usize>(filter: u64, last: [&str; N]) -> String {
+    format!("{filter:016x}/{}", key(last))
+}
+
+/// The last key before the page; none for the first.
+pub(crate) fn start<const N: usize>(filter: u64, token: &str) -> Result<Option<[String; N]>, ApiError> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let bad = || ApiError::fault("page_token", "not a token of a list with this filter");
+    let (digest, last) = token.split_once('/').ok_or_else(bad)?;
+    if digest != format!("{filter:016x}") {
+        return Err(bad());
+    }
+    let names: Option<Vec<String>> = last.split('/').map(decoded).collect();
+    names.and_then(|names| names.try_into().ok()).map(Some).ok_or_else(bad)
+}
+
+/// The same as a pattern.
+pub(crate) fn start_pattern(filter: u64, token: &str) -> Result<Option<Pattern>, ApiError> {
+    let Some([caller, cluster, callee, method]) = start(filter, token)? else { return Ok(None) };
+    let parsed = Pattern::parse(&caller, &cluster, &callee, &method);
+    parsed.map(Some).map_err(|_| ApiError::fault("page_token", "not a token of this list"))
+}
+
+/// The entries of one page, and whether there are more: a page ends at its size in entries or in bytes.
+pub(crate) fn page<'a, T: prost::Message + Clone + 'a>(
+    entries: impl Iterator<Item = &'a T>,
+    size: usize,
+) -> (Vec<T>, bool) {
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        if page.len() == size || bytes > PAGE_BYTES {
+            return (page, true);
+        }
+        bytes += entry.encoded_len();
+        page.push(entry.clone());
+    }
+    (page, false)
+}
+
+/// A number that stands for some bytes, the same on every machine and in every version (FNV-1a).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    pub(crate) fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    pub(crate) fn of(bytes: &[u8]) -> u64 {
+        let mut digest = Self::new();
+        digest.add(bytes);
+        digest.value()
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_gives_back_its_key_for_its_own_filter_only() {
+        let last = ["a", "*", "c", "p.S/%M"];
+        let token = token(7, last);
+        assert_eq!(start(7, &token).unwrap().unwrap(), last);
+        assert!(start::<4>(8, &token).is_err());
+        assert!(start::<3>(7, &token).is_err());
+        assert!(start::<4>(7, "nonsense").is_err());
+        assert!(start::<4>(7, "").unwrap().is_none());
+    }
+}

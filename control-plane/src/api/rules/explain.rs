@@ -1,0 +1,146 @@
+//! Why which rule applies to a route, and what it amounts to.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::{Explanation, Mode, RepeatLimit, RouteKey, Tightened};
+use damper_proto::{convert, v1};
+
+use crate::graph;
+use crate::state::error::ApiError;
+use crate::state::kills::StoredKill;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::state::snapshot::{RouteExplanation, Snapshot, UNREAD};
+use crate::stats::rate_window::RateWindow;
+use crate::write::findings;
+use crate::write::findings::{FindingList, Traffic};
+
+pub(crate) async fn explain(
+    shared: &Arc<Shared>,
+    request: v1::ExplainRequest,
+) -> Result<v1::ExplainResponse, ApiError> {
+    let Some(route) = &request.route else { return Err(ApiError::fault("route", "must be given")) };
+    let route = convert::route_key(route).map_err(|faults| ApiError::at("route", faults))?;
+    shared.aside(move |shared| Ok(explained(shared, &route))).await
+}
+
+fn explained(shared: &Shared, route: &RouteKey) -> v1::ExplainResponse {
+    let table = shared.table();
+    let RouteExplanation { explanation, unread } = table.explain(route);
+    let policy = explanation.in_force.as_ref().map(|rule| rule.policy());
+    let stored = |rule: &damper_core::Rule| {
+        table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
+    };
+    let graph = graph::Graph::of(shared, RateWindow::default(), &table, &table, Some(route));
+    let now = SystemTime::now();
+    let kill = table.kills().of_route(route, now);
+    v1::ExplainResponse {
+        winner: explanation.winner.as_deref().map(stored),
+        losers: explanation
+            .losers
+            .iter()
+            .map(|loser| v1::Loser { rule: Some(stored(&loser.rule)), reason: loser.reason.clone() })
+            .collect(),
+        effective: policy.map(Into::into),
+        bound: Some(graph::hop_bound(policy)),
+        revision: table.revision(),
+        notes: kill
+            .map(|stored| killed(stored, now))
+            .into_iter()
+            .chain(notes(&explanation, unread.as_ref(), &table, route))
+            .chain(unheard_of(shared, route))
+            .collect(),
+        cuts: explanation.cuts.iter().map(cut).collect(),
+        kill: kill.and_then(|stored| stored.shown(now)),
+        chain: graph::bound_through(&graph, route),
+        findings: findings(shared, &explanation),
+    }
+}
+
+/// A slip in a name explains a route that nobody has.
+fn unheard_of(shared: &Shared, route: &RouteKey) -> Option<String> {
+    let is_known = shared.stats.keys().iter().any(|known| **known == *route);
+    (!is_known).then(|| "no process has reported a call on this route: are its names right?".to_owned())
+}
+
+/// What deserves a look in the winner, as it is in force here.
+fn findings(shared: &Shared, explanation: &Explanation) -> Vec<v1::Finding> {
+    let Some(rule) = &explanation.in_force else { return Vec::new() };
+    FindingList::all(findings::of_rule_itself(rule, &Traffic::of(shared)))
+}
+
+fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {
+    v1::Cut {
+        guard: Some(guard.pattern().into()),
+        owner: guard.owner().to_owned(),
+        field: excess.field.to_owned(),
+        problem: excess.problem.clone(),
+    }
+}
+
+/// What a kill does, whatever rules say.
+fn killed(stored: &StoredKill, now: SystemTime) -> String {
+    let kill = &stored.kill;
+    let stops = if kill.calls() { "every call is refused" } else { "nothing is retried or hedged" };
+    let left = Duration::from_secs(stored.remaining(now).unwrap_or_default().as_secs());
+    format!("kill {} goes before every rule: {stops}, for {left:?} more ({})", kill.pattern(), kill.reason())
+}
+
+/// What the callee itself bounds, whatever rules say.
+fn limits(table: &Snapshot, route: &RouteKey) -> Vec<String> {
+    let of_route = table.guards_of(route).filter_map(|guard| Some((guard, guard.ceiling().repeat_limit?)));
+    let in_words = of_route.map(|(guard, limit)| {
+        let RepeatLimit { mode, ratio, min } = limit;
+        let does = match mode {
+            Mode::Enforce => "serves",
+            Mode::Observe => "only observes whether there are",
+            Mode::Off => return format!("the repeat limit of guard {} is off", guard.pattern()),
+        };
+        format!(
+            "each process of the callee {does} no more repeats than max({ratio} x first sends, {min}) per method and 10 s (guard {})",
+            guard.pattern()
+        )
+    });
+    in_words.collect()
+}
+
+fn notes(
+    explanation: &Explanation,
+    unread: Option<&ResourceKey>,
+    table: &Snapshot,
+    route: &RouteKey,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    match &explanation.winner {
+        None if let Some(rule) = unread => {
+            notes.push(format!("{rule} is off: {UNREAD}; wider rules do not take its place"));
+        }
+        Some(winner) if let Some(guard) = unread => {
+            notes.push(format!("rule {} is off: {guard} is {UNREAD}", winner.pattern()));
+        }
+        None => notes.push("no rule matches: calls are sent once and counted".to_owned()),
+        Some(winner) => {
+            notes.push(format!("rule {} applies, whole; nothing is merged", winner.pattern()));
+            match winner.policy().mode {
+                Mode::Off => notes.push("its mode is off: calls pass untouched".to_owned()),
+                Mode::Observe => {
+                    notes.push(
+                        "its mode is observe: decisions are made and counted, none is carried out".to_owned(),
+                    );
+                }
+                Mode::Enforce => {}
+            }
+        }
+    }
+    notes.extend(limits(table, route));
+    let lost = explanation
+        .losers
+        .iter()
+        .map(|loser| format!("rule {} lost: {}", loser.rule.pattern(), loser.reason));
+    notes.extend(lost);
+    if table.stale_since.is_some() {
+        notes.push("the store does not answer: newer rules may exist".to_owned());
+    }
+    notes
+}

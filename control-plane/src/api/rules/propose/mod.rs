@@ -1,0 +1,43 @@
+//! A rule in `observe` for a key, made from what its routes measured. Nothing is written.
+
+pub(crate) mod values;
+
+use std::sync::Arc;
+
+use damper_core::Pattern;
+use damper_proto::{convert, v1};
+
+use crate::api::rules::propose::values::Values;
+use crate::state::error::ApiError;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+
+pub(crate) async fn propose(
+    shared: &Arc<Shared>,
+    request: v1::ProposeRuleRequest,
+) -> Result<v1::ProposeRuleResponse, ApiError> {
+    let Some(key) = &request.key else { return Err(ApiError::fault("key", "must be given")) };
+    let pattern = convert::pattern(key).map_err(|faults| ApiError::at("key", faults))?;
+    shared.aside(move |shared| Ok(proposed(shared, &pattern))).await
+}
+
+fn proposed(shared: &Shared, pattern: &Pattern) -> v1::ProposeRuleResponse {
+    let Values { policy, mut reasons } = Values::of(pattern, &shared.stats.measured(pattern));
+    reasons.extend(beside(&shared.table(), pattern));
+    let rule = v1::Rule { key: Some(pattern.into()), policy: Some(policy), ..Default::default() };
+    v1::ProposeRuleResponse { rule: Some(rule), reasons }
+}
+
+/// What is there already.
+fn beside(table: &Snapshot, pattern: &Pattern) -> Option<String> {
+    let stored = table.stored(pattern)?;
+    let mode = match stored.wire.policy.as_ref().map(v1::Policy::mode) {
+        Some(v1::Mode::Enforce) => "enforce",
+        Some(v1::Mode::Observe) => "observe",
+        _ => "off",
+    };
+    Some(format!(
+        "key: a rule with this key is there already, in {mode}; applying this one replaces it, and what was \
+         measured contains its repeats"
+    ))
+}

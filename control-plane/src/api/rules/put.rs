@@ -1,0 +1,147 @@
+//! Creates or replaces one rule.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::Faults;
+use damper_proto::v1;
+use tonic::Request;
+
+use crate::state::error::ApiError;
+use crate::state::guards::GuardTable;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::write::chain_limit::ChainCheck;
+use crate::write::findings;
+use crate::write::findings::{FindingList, Traffic};
+use crate::write::reach::ReachSurvey;
+use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_expected, check_options, too_many};
+use crate::write::resource::NewRule;
+use crate::write::single;
+use crate::write::single::{Effects, SingleWrite, SingleWriteResult};
+use damper_net::limits::Limit;
+
+pub(crate) async fn put(
+    shared: &Arc<Shared>,
+    request: Request<v1::PutRuleRequest>,
+) -> Result<v1::PutRuleResponse, ApiError> {
+    let (asked, request) = WriteRequest::read("put", request, |request| request.options.take());
+    let mut faults = Faults::none();
+    check_options("options", &asked.options, &mut faults);
+    let written = all_or(NewRule::read("rule", request.rule), faults)?;
+    match single::put(shared, &asked, &written, request.expected_revision).await? {
+        SingleWriteResult::Tried(table, beside) => {
+            try_out(shared, &table, &written, request.expected_revision, beside)
+        }
+        SingleWriteResult::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
+    }
+}
+
+/// What a put would answer, whoever asks.
+pub(crate) async fn judge(
+    shared: &Arc<Shared>,
+    request: v1::JudgeRuleRequest,
+) -> Result<v1::PutRuleResponse, ApiError> {
+    let written = NewRule::read("rule", request.rule)?;
+    let beside = single::judge(shared, &written).await?;
+    try_out(shared, &shared.table(), &written, None, beside)
+}
+
+impl SingleWrite for NewRule {
+    fn subject(&self) -> ResourceKey {
+        self.subject()
+    }
+
+    fn changes(&self, table: &Snapshot) -> bool {
+        self.unchanged(table).is_none()
+    }
+
+    fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
+        self.value(table, author, at)
+    }
+
+    /// A rule that guards do not allow, or that lets a chain send too much, is refused unless it is there already.
+    fn permit(
+        &self,
+        before: &Snapshot,
+        chain: &ChainCheck,
+        options: &v1::WriteOptions,
+    ) -> Result<(), ApiError> {
+        if self.unchanged(before).is_some() {
+            return Ok(());
+        }
+        let mut faults = Faults::none();
+        let refusals =
+            [findings::refuse(before.guards(), &self.rule), chain.permit(options, |_| "policy".to_owned())];
+        for refused in refusals.into_iter().filter_map(Result::err) {
+            faults.nest("", refused);
+        }
+        faults.or(()).map_err(|refused| ApiError::at("rule", refused))
+    }
+}
+
+fn response(
+    shared: &Shared,
+    written: &NewRule,
+    CompletedWrite { committed, after: table, .. }: &CompletedWrite,
+    mut beside: Effects,
+) -> v1::PutRuleResponse {
+    let revision = committed.keys.first().and_then(|(_, revision)| *revision).unwrap_or(committed.revision);
+    let stored = table.stored(written.rule.pattern()).filter(|stored| stored.wire.revision == revision);
+    let rule =
+        stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
+    let (was, is) = beside.amplified.take().unzip();
+    let (reach, findings) = found(shared, table.guards(), written, beside);
+    v1::PutRuleResponse {
+        rule: Some(rule),
+        revision: committed.revision,
+        reach: Some(reach),
+        changed: !committed.unchanged,
+        findings,
+        before: was,
+        after: is,
+    }
+}
+
+/// What a put would answer.
+fn try_out(
+    shared: &Shared,
+    table: &Snapshot,
+    written: &NewRule,
+    expected: Option<u64>,
+    mut beside: Effects,
+) -> Result<v1::PutRuleResponse, ApiError> {
+    let subject = written.subject();
+    check_expected(table, &subject, expected)?;
+    let limit = shared.settings.max_rules;
+    if table.revision_of(&subject).is_none() && table.len() >= limit {
+        return Err(too_many(Limit::Rules, table.len() + 1, limit));
+    }
+    let same = written.unchanged(table);
+    let (was, is) = beside.amplified.take().unzip();
+    let (reach, findings) = found(shared, table.guards(), written, beside);
+    Ok(v1::PutRuleResponse {
+        rule: Some(same.unwrap_or(&written.wire).clone()),
+        revision: table.revision(),
+        reach: Some(reach),
+        changed: same.is_none(),
+        findings,
+        before: was,
+        after: is,
+    })
+}
+
+/// Whom the rule concerns, and what deserves a look.
+fn found(
+    shared: &Shared,
+    guards: &GuardTable,
+    written: &NewRule,
+    beside: Effects,
+) -> (v1::RuleReach, Vec<v1::Finding>) {
+    let reach = ReachSurvey::of(shared).reach(&written.rule);
+    let of_rule = findings::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
+    let beside = beside.findings(&written.subject());
+    let findings = FindingList::all(beside.chain(of_rule));
+    (reach, findings)
+}

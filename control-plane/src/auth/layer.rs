@@ -1,0 +1,113 @@
+//! The layers that let requests through: around the API, and around the metrics on the same port.
+//!
+//! The one around the API stands within the translation of gRPC-Web, so that a refusal reaches a browser in its form,
+//! and the end of a stream too. Whoever comes through has its `Caller` in the request's extensions.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use http::Response;
+
+use crate::auth::caller::Caller;
+use crate::auth::expiry::{BodyDirection, until_over};
+use crate::auth::identify;
+use crate::auth::limits;
+use crate::auth::methods;
+use crate::auth::methods::{AccessLevel, MethodPolicy};
+use crate::state::error::denied::AccessDenied;
+use crate::state::shared::Shared;
+use crate::state::tokens::role::Role;
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::{Line, shortened};
+
+/// How services come.
+const SUBSCRIBE: &str = "/damper.v1.Distribution/Subscribe";
+const FOLLOW: &str = "/damper.v1.Replicas/Follow";
+/// Within this time after a start the other replicas may not have the key of this one yet, or the reverse.
+const KEYS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Around the API.
+pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+    let method = methods::of_path(request.uri().path());
+    let peer = request.extensions().get::<ConnectionInfo>().cloned();
+    match admitted(&shared, request, method.need) {
+        Ok((request, caller)) => carried_out(&shared, request, &caller, method, next).await,
+        // Who is denied does not come to the limits behind this layer, and is held to them here.
+        Err((denied, caller)) => limits::admit(&shared.limiter, peer.as_ref(), &caller, method)
+            .map_or_else(|over| limits::refused(&shared.limiter, over), |()| denied.grpc()),
+    }
+}
+
+/// Around the metrics where they are on the API's port.
+pub(crate) async fn metrics(
+    State(shared): State<Arc<Shared>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    match admitted(&shared, request, AccessLevel::Role(Role::Viewer)) {
+        Ok((request, _)) => next.run(request).await,
+        Err((denied, _)) => denied.plain(),
+    }
+}
+
+/// The request with who asks, where they may; else why not, and who asked as far as that is known.
+fn admitted(
+    shared: &Shared,
+    request: Request,
+    need: AccessLevel,
+) -> Result<(Request, Caller), (AccessDenied, Caller)> {
+    let (mut parts, body) = request.into_parts();
+    let found = match need {
+        // Health answers whatever is shown with it.
+        AccessLevel::Nothing => Ok(Caller::Nobody),
+        _ => identify::caller(&shared.access, &parts, &shared.table(), SystemTime::now()),
+    };
+    let permitted = match found {
+        Ok(caller) => caller.permit(need).map(|()| caller.clone()).map_err(|denied| (denied, caller)),
+        Err(denied) => Err((denied, Caller::Nobody)),
+    };
+    let caller = permitted.inspect_err(|(denied, caller)| {
+        shared.metrics.denied(denied.reason());
+        let peer = parts.extensions.get::<ConnectionInfo>();
+        if parts.uri.path() == SUBSCRIBE {
+            shared.access.turned_away.note(&shared.limiter, peer, caller, "", denied);
+            return;
+        }
+        let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+        let is_early = shared.replicas.started_at().elapsed().is_ok_and(|since| since < KEYS_WITHIN);
+        if is_early && parts.uri.path() == FOLLOW {
+            tracing::debug!(peer, %denied, "another replica has no key yet; it tries again");
+            return;
+        }
+        if let Some(left_out) = shared.limiter.line(Line::Denied) {
+            let path = shortened(parts.uri.path());
+            tracing::info!(peer, path, reason = denied.reason(), %denied, left_out, "a request was denied");
+        }
+    })?;
+    parts.extensions.insert(caller.clone());
+    Ok((Request::from_parts(parts, body), caller))
+}
+
+async fn carried_out(
+    shared: &Shared,
+    request: Request,
+    caller: &Caller,
+    method: MethodPolicy,
+    next: Next,
+) -> Response<Body> {
+    let peer = request.extensions().get::<ConnectionInfo>().cloned();
+    let until_over =
+        |body: Body, way: BodyDirection| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
+    let request = match method.long_request {
+        true => request.map(|body| until_over(body, BodyDirection::Request)),
+        false => request,
+    };
+    let answer = next.run(request).await;
+    match method.long_answer {
+        true => answer.map(|body| until_over(body, BodyDirection::Answer)),
+        false => answer,
+    }
+}

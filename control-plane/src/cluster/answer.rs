@@ -1,0 +1,267 @@
+//! The side of a replica that is followed: all its clients and their totals at first, then what changes.
+//!
+//! What is to be told waits in an outbox ([`crate::push::outbox::Outbox`]) and is taken out at most every [`TELL_EVERY`], so that
+//! a client that moves ten times meanwhile is told once. Messages are bounded in size. A follower that does not read in
+//! time, or whose outbox is full, is cut off and begins anew.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::{Faults, key};
+use damper_proto::v1;
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tonic::{Status, Streaming};
+
+use crate::push::outbox::{Outbox, Waiting};
+use crate::state::error::ApiError;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::stats::report_interval::WatchingElsewhere;
+
+/// How long what changes is gathered.
+const TELL_EVERY: Duration = Duration::from_millis(30);
+/// How often is told at least that this replica is alive.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+const FIRST_WITHIN: Duration = Duration::from_secs(5);
+/// How long a follower may leave a message unread.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+/// The most bytes of one message; a single part may be larger.
+const MESSAGE_BYTES: usize = 512 << 10;
+
+type Out = mpsc::Sender<Result<v1::FollowResponse, Status>>;
+
+/// One follower.
+struct Teller {
+    shared: Arc<Shared>,
+    /// The store's identity when the stream began.
+    epoch: Arc<str>,
+    outbox: Arc<Outbox>,
+    out: Out,
+}
+
+/// Serves one follower until one of the two leaves.
+pub(crate) async fn serve(shared: Arc<Shared>, mut inbound: Streaming<v1::FollowRequest>, out: Out) {
+    let ended = match timeout(FIRST_WITHIN, inbound.message()).await {
+        Ok(Ok(Some(first))) => tell(shared, first, inbound, &out).await,
+        Ok(Ok(None)) => return,
+        Ok(Err(status)) => Err(status),
+        Err(_) => Err(ApiError::TooLate(FIRST_WITHIN).into()),
+    };
+    if let Err(status) = ended {
+        tracing::debug!(%status, "a follower is told no more");
+        // One that does not read is told nothing.
+        let _ = timeout(ALIVE_EVERY, out.send(Err(status))).await;
+    }
+}
+
+/// Tells until the follower leaves or this replica does, which ends well.
+async fn tell(
+    shared: Arc<Shared>,
+    first: v1::FollowRequest,
+    mut inbound: Streaming<v1::FollowRequest>,
+    out: &Out,
+) -> Result<(), Status> {
+    let table = shared.table();
+    check(&shared, &table, &first)?;
+    let following = format!("{}/{:016x}", first.replica, fastrand::u64(..));
+    let elsewhere = WatchingElsewhere::nothing(&shared, following.into());
+    elsewhere.is(first.watched.unwrap_or_default());
+    let outbox =
+        shared.hub.followed().ok_or_else(|| Status::resource_exhausted("too many follow this replica"))?;
+    let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), shared: shared.clone() };
+    let telling = teller.tell();
+    tokio::pin!(telling);
+    loop {
+        tokio::select! {
+            ended = &mut telling => return ended,
+            said = inbound.message() => match said? {
+                Some(said) => elsewhere.is(said.watched.unwrap_or_default()),
+                None => return Ok(()),
+            },
+            () = shared.ended.cancelled() => return Ok(()),
+        }
+    }
+}
+
+fn check(shared: &Shared, table: &Snapshot, first: &v1::FollowRequest) -> Result<(), Status> {
+    let mut faults = Faults::none();
+    key::check_name("replica", &first.replica, &mut faults);
+    faults.or(()).map_err(ApiError::Faults)?;
+    if *first.replica == **shared.replicas.id() {
+        return Err(Status::failed_precondition("this is the same replica"));
+    }
+    if *first.epoch != **table.epoch() {
+        let epoch = table.epoch();
+        return Err(Status::failed_precondition(format!(
+            "the store's epoch is {epoch} here, and another there"
+        )));
+    }
+    Ok(())
+}
+
+impl Teller {
+    async fn tell(&self) -> Result<(), Status> {
+        let own = self.shared.replicas.own();
+        self.send(v1::FollowResponse {
+            replica: own.id.clone(),
+            version: own.version.clone(),
+            started_at: own.started_at,
+            epoch: self.epoch.to_string(),
+            ..self.head()
+        })
+        .await?;
+        self.pass_on(self.outbox.take()).await?;
+        self.tell_totals().await?;
+        self.send(v1::FollowResponse { complete: true, ..self.head() }).await?;
+        let mut alive = interval(ALIVE_EVERY);
+        alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut next = Instant::now();
+        let mut tables = self.shared.table.clone();
+        let mut told = tables.borrow_and_update().held().clone();
+        loop {
+            tokio::select! {
+                _ = alive.tick() => self.send(self.head_with_kills()).await?,
+                changed = tables.changed() => {
+                    if changed.is_err() {
+                        return Ok(());
+                    }
+                    let held = tables.borrow_and_update().held().clone();
+                    if held != told {
+                        told = held;
+                        self.send(self.head_with_kills()).await?;
+                    }
+                }
+                () = self.outbox.news() => {
+                    sleep_until(next).await;
+                    self.pass_on(self.outbox.take()).await?;
+                    next = Instant::now() + TELL_EVERY;
+                }
+            }
+        }
+    }
+
+    /// The totals of everybody who was there when the stream began. Between them what has changed meanwhile is passed
+    /// on: however long it all takes, what waits stays small.
+    async fn tell_totals(&self) -> Result<(), Status> {
+        let mut packer = Packer::new(self);
+        let mut next = Instant::now() + TELL_EVERY;
+        // Told after all totals, so that those of whoever leaves meanwhile are still somebody's.
+        let mut gone = Vec::new();
+        for session in self.shared.hub.own() {
+            if !self.outbox.wants_totals(session.id()) {
+                continue;
+            }
+            let (reports, age) = self.shared.stats.totals(&session);
+            for report in reports {
+                packer.report(session.id(), report, age).await?;
+            }
+            if Instant::now() >= next {
+                packer.flush().await?;
+                let mut waiting = self.outbox.take();
+                gone.append(&mut waiting.gone);
+                self.pass_on(waiting).await?;
+                next = Instant::now() + TELL_EVERY;
+            }
+        }
+        packer.flush().await?;
+        packer.message.gone = gone;
+        packer.flush().await
+    }
+
+    /// Tells what has waited: who came or moved, what was reported, who left.
+    async fn pass_on(&self, waiting: Waiting) -> Result<(), Status> {
+        if waiting.overflown {
+            return Err(Status::resource_exhausted("more happens than is read; begin anew"));
+        }
+        let table = self.shared.table();
+        let mut packer = Packer::new(self);
+        for (session, is_new) in waiting.clients.into_values() {
+            packer.client(session.told(&table, is_new)).await?;
+        }
+        // In an order of their own: a report is of a client that is known by then.
+        packer.flush().await?;
+        for (number, came, report) in waiting.reports {
+            packer.report(number, v1::Report::clone(&report), came.elapsed()).await?;
+        }
+        packer.message.gone = waiting.gone;
+        packer.flush().await
+    }
+
+    /// What is told at least every second: also by which clock, and kills that the store could not take.
+    fn head_with_kills(&self) -> v1::FollowResponse {
+        let table = self.shared.table();
+        v1::FollowResponse {
+            held_kills: table.held().iter().map(|held| held.wire.clone()).collect(),
+            sent_at: Some(SystemTime::now().into()),
+            unaccepted_store: table.unaccepted.as_ref().map(|found| found.reported(&table)),
+            ..self.head()
+        }
+    }
+
+    fn head(&self) -> v1::FollowResponse {
+        v1::FollowResponse {
+            revision: self.shared.table().revision(),
+            last_export_at: self.shared.replicas.last_export().map(Into::into),
+            ..v1::FollowResponse::default()
+        }
+    }
+
+    async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
+        if *self.shared.table().epoch() != self.epoch {
+            return Err(Status::unavailable("the store was replaced; begin anew"));
+        }
+        match timeout(READ_WITHIN, self.out.send(Ok(message))).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Status::cancelled("the follower left")),
+            Err(_) => Err(Status::resource_exhausted("the stream was not read in time; begin anew")),
+        }
+    }
+}
+
+/// Fills messages up to their size.
+struct Packer<'a> {
+    teller: &'a Teller,
+    message: v1::FollowResponse,
+    bytes: usize,
+}
+
+impl<'a> Packer<'a> {
+    fn new(teller: &'a Teller) -> Self {
+        Self { teller, message: v1::FollowResponse::default(), bytes: 0 }
+    }
+
+    async fn client(&mut self, client: v1::FollowedClient) -> Result<(), Status> {
+        self.make_room(client.encoded_len()).await?;
+        self.message.clients.push(client);
+        Ok(())
+    }
+
+    async fn report(&mut self, number: u64, report: v1::Report, age: Duration) -> Result<(), Status> {
+        let age = prost_types::Duration::try_from(age).ok();
+        let report = v1::FollowedReport { number, report: Some(report), age };
+        self.make_room(report.encoded_len()).await?;
+        self.message.reports.push(report);
+        Ok(())
+    }
+
+    async fn make_room(&mut self, bytes: usize) -> Result<(), Status> {
+        if self.bytes > 0 && self.bytes + bytes > MESSAGE_BYTES {
+            self.flush().await?;
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> Result<(), Status> {
+        let message = std::mem::take(&mut self.message);
+        let is_empty = self.bytes == 0 && message.gone.is_empty();
+        self.bytes = 0;
+        if is_empty {
+            return Ok(());
+        }
+        let revision = self.teller.head().revision;
+        self.teller.send(v1::FollowResponse { revision, ..message }).await
+    }
+}

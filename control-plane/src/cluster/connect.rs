@@ -1,0 +1,70 @@
+//! The way to another replica: plain, or over TLS where its address says so.
+//!
+//! Each attempt makes a connection of its own, so that certificates that were replaced meanwhile are used. The own
+//! certificate is shown as a client's too: where the other one asks for certificates, this is the one there is.
+
+use std::time::Duration;
+
+use damper_proto::v1::replicas_client::ReplicasClient;
+use tokio::task::spawn_blocking;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+
+use crate::cluster::MAX_MESSAGE_BYTES;
+use crate::state::shared::Shared;
+
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+const PROBE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Connects to a replica; what is wrong is told in words.
+pub(crate) async fn connect(shared: &Shared, address: &str) -> Result<ReplicasClient<Channel>, String> {
+    let wrong = |error: tonic::transport::Error| format!("{address}: {}", in_words(&error));
+    let mut endpoint = Endpoint::from_shared(address.to_owned())
+        .map_err(wrong)?
+        .connect_timeout(CONNECT_WITHIN)
+        .http2_keep_alive_interval(PROBE_EVERY)
+        .keep_alive_timeout(PROBE_WITHIN)
+        .keep_alive_while_idle(true);
+    if address.starts_with("https://") {
+        endpoint = endpoint.tls_config(tls(shared).await?).map_err(wrong)?;
+    }
+    let channel = endpoint.connect().await.map_err(wrong)?;
+    Ok(ReplicasClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
+}
+
+/// Whom this replica believes, and what it shows.
+async fn tls(shared: &Shared) -> Result<ClientTlsConfig, String> {
+    let mut tls = ClientTlsConfig::new();
+    let authorities = match &shared.settings.peer_ca {
+        Some(path) => {
+            let reading = path.clone();
+            let read = spawn_blocking(move || std::fs::read(reading)).await;
+            let read = read.map_err(std::io::Error::other).flatten();
+            Some(read.map_err(|error| format!("{}: {error}", path.display()))?)
+        }
+        None => shared.tls.as_ref().and_then(|keychain| keychain.client_ca_pem()),
+    };
+    tls = match authorities {
+        Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
+        None => tls.with_native_roots(),
+    };
+    if let Some(keychain) = &shared.tls {
+        let (certificate, key) = keychain.own_pem();
+        tls = tls.identity(Identity::from_pem(certificate, key));
+    }
+    if let Some(name) = &shared.settings.peer_name {
+        tls = tls.domain_name(name.clone());
+    }
+    Ok(tls)
+}
+
+/// The error with its sources, which is where the system's own words are.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}

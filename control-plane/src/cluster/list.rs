@@ -1,0 +1,25 @@
+//! `Fleet.ListReplicas`: the servers of this control plane.
+
+use damper_proto::v1;
+
+use crate::state::shared::Shared;
+
+/// All of them, by id.
+pub(crate) fn list(shared: &Shared) -> v1::ListReplicasResponse {
+    let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
+    let table = shared.table();
+    let own = v1::Replica {
+        clients: count(shared.hub.own_streams()),
+        revision: table.revision(),
+        epoch: table.epoch().to_string(),
+        unaccepted_store: table.unaccepted.as_ref().map(|found| found.reported(&table)),
+        ..shared.replicas.own().clone()
+    };
+    let others = shared.replicas.all_others().into_iter().map(|other| {
+        let clients = count(shared.hub.streams_of(&other.id));
+        v1::Replica { clients, ..other }
+    });
+    let mut replicas: Vec<v1::Replica> = others.chain([own]).collect();
+    replicas.sort_by(|a, b| a.id.cmp(&b.id));
+    v1::ListReplicasResponse { replicas }
+}

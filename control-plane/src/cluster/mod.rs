@@ -1,0 +1,56 @@
+//! `damper.v1.Replicas`: what the servers of one control plane tell each other.
+//!
+//! Replicas find each other by their keys in the store ([`damper_store::Membership`]). Each follows every other
+//! ([`everybody`], [`follow`]): what that tells of its clients is mirrored into this one's hub and statistics ([`mirror`]), so that every
+//! answer is about the whole fleet. Each tells its followers of its own clients only ([`tell`]), so that nothing goes in
+//! circles. [`peers`] knows who is there and who is not heard.
+
+pub(crate) mod answer;
+pub(crate) mod connect;
+pub(crate) mod list;
+pub(crate) mod membership;
+pub(crate) mod mirror;
+pub(crate) mod peer_set;
+pub(crate) mod peers;
+pub(crate) mod query;
+#[cfg(test)]
+mod tests;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use damper_proto::v1;
+use futures_core::Stream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::state::shared::Shared;
+
+/// The largest message between replicas: a client's report of the largest size, and what goes with it.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// The service.
+pub(crate) struct Replicas {
+    shared: Arc<Shared>,
+}
+
+impl Replicas {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::replicas_server::Replicas for Replicas {
+    type FollowStream = Pin<Box<dyn Stream<Item = Result<v1::FollowResponse, Status>> + Send>>;
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<v1::FollowRequest>>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let (out, responses) = mpsc::channel(1);
+        tokio::spawn(crate::cluster::answer::serve(self.shared.clone(), request.into_inner(), out));
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+}

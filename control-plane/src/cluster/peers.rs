@@ -1,0 +1,237 @@
+//! Which replicas there are, and which of them are heard: what every answer about the fleet is qualified by.
+//!
+//! A replica is known as long as its key is in the store, or it is still heard. It is heard from when it has told of all
+//! its clients until its stream ends. That one is heard says that what is known of it is at most a moment old.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+use damper_proto::v1;
+use prost::Message as _;
+
+/// This replica, and the others.
+pub(crate) struct Peers {
+    own: v1::Replica,
+    id: Arc<str>,
+    others: Mutex<BTreeMap<String, PeerState>>,
+    last_export: Mutex<Option<SystemTime>>,
+}
+
+/// What is known of another replica.
+struct PeerState {
+    told: v1::Replica,
+    /// A revision that one of the two tables has come to and the other has not, and since when.
+    apart: Option<(u64, SystemTime)>,
+    is_heard: bool,
+}
+
+/// A replica whose table is not where this one's is.
+pub(crate) struct OutOfSyncPeer {
+    pub(crate) id: String,
+    pub(crate) revision: u64,
+    pub(crate) since: SystemTime,
+}
+
+impl Peers {
+    /// Only this one, which the others reach at an address.
+    pub(crate) fn new(address: String, epoch: &str) -> Self {
+        let id: Arc<str> = drawn_id().into();
+        let own = v1::Replica {
+            id: id.to_string(),
+            address,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: Some(SystemTime::now().into()),
+            self_: true,
+            epoch: epoch.to_owned(),
+            ..v1::Replica::default()
+        };
+        Self { own, id, others: Mutex::default(), last_export: Mutex::default() }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<String, PeerState>> {
+        self.others.lock().expect("no holder of the lock panics")
+    }
+
+    /// This replica's id.
+    pub(crate) fn id(&self) -> &Arc<str> {
+        &self.id
+    }
+
+    /// What this one says of itself.
+    pub(crate) fn own(&self) -> &v1::Replica {
+        &self.own
+    }
+
+    /// What this one says of itself in the store.
+    pub(crate) fn announcement(&self) -> Vec<u8> {
+        v1::Replica { self_: false, ..self.own.clone() }.encode_to_vec()
+    }
+
+    /// When this replica started.
+    pub(crate) fn started_at(&self) -> SystemTime {
+        let wire = self.own.started_at;
+        wire.and_then(|at| SystemTime::try_from(at).ok()).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// Rules and guards were exported, here or from another replica.
+    pub(crate) fn exported(&self, at: SystemTime) {
+        let mut last = self.last_export.lock().expect("no holder of the lock panics");
+        *last = (*last).max(Some(at));
+    }
+
+    /// When they last were; `None` = not since the replicas started.
+    pub(crate) fn last_export(&self) -> Option<SystemTime> {
+        *self.last_export.lock().expect("no holder of the lock panics")
+    }
+
+    /// Another one is in the store: it is not heard yet.
+    pub(crate) fn found(&self, told: v1::Replica) {
+        let told = v1::Replica {
+            self_: false,
+            problem: "it is being connected to".to_owned(),
+            unheard_since: Some(SystemTime::now().into()),
+            ..told
+        };
+        self.others().insert(told.id.clone(), PeerState { told, apart: None, is_heard: false });
+    }
+
+    /// Another one is gone.
+    pub(crate) fn forget(&self, id: &str) {
+        self.others().remove(id);
+    }
+
+    /// What another one tells is complete from here on.
+    pub(crate) fn heard(&self, id: &str) {
+        if let Some(peer) = self.others().get_mut(id) {
+            peer.is_heard = true;
+            peer.told.problem.clear();
+            peer.told.unheard_since = None;
+        }
+    }
+
+    /// Another one is not heard, for this reason; true if it was until now.
+    pub(crate) fn unheard(&self, id: &str, problem: String) -> bool {
+        let mut others = self.others();
+        let Some(peer) = others.get_mut(id) else { return false };
+        let was_heard = std::mem::replace(&mut peer.is_heard, false);
+        peer.told.problem = problem;
+        peer.told.unheard_since.get_or_insert_with(|| SystemTime::now().into());
+        peer.apart = None;
+        was_heard
+    }
+
+    /// Where another one's table is, and this one's. While there are writes the two are seldom at the same revision:
+    /// one is behind as long as it has not come to where the other was.
+    pub(crate) fn is_at(&self, id: &str, revision: u64, own: u64) {
+        let mut others = self.others();
+        let Some(peer) = others.get_mut(id) else { return };
+        peer.told.revision = revision;
+        if peer.apart.is_some_and(|(awaited, _)| revision.min(own) >= awaited) {
+            peer.apart = None;
+        }
+        if revision != own && peer.apart.is_none() {
+            peer.apart = Some((revision.max(own), SystemTime::now()));
+        }
+    }
+
+    /// What another one says of itself every second: its clock, and what it found in its store.
+    pub(crate) fn told(
+        &self,
+        id: &str,
+        sent_at: Option<prost_types::Timestamp>,
+        unaccepted: Option<v1::UnacceptedStore>,
+    ) {
+        let mut others = self.others();
+        let Some(peer) = others.get_mut(id) else { return };
+        let there = sent_at.and_then(|at| SystemTime::try_from(at).ok());
+        peer.told.clock_offset = there.and_then(|there| offset(there, SystemTime::now()));
+        peer.told.unaccepted_store = unaccepted;
+    }
+
+    /// The ids of those that are not heard.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let others = self.others();
+        others.iter().filter(|(_, peer)| !peer.is_heard).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// All others.
+    pub(crate) fn all_others(&self) -> Vec<v1::Replica> {
+        self.others().values().map(|peer| peer.told.clone()).collect()
+    }
+
+    /// Those whose tables have been at other revisions than this one's.
+    pub(crate) fn apart(&self) -> Vec<OutOfSyncPeer> {
+        let others = self.others();
+        let apart = others.values().filter_map(|peer| {
+            let (_, since) = peer.apart?;
+            Some(OutOfSyncPeer { id: peer.told.id.clone(), revision: peer.told.revision, since })
+        });
+        apart.collect()
+    }
+}
+
+/// By how much a clock is ahead of another one; negative = behind.
+fn offset(there: SystemTime, here: SystemTime) -> Option<prost_types::Duration> {
+    match there.duration_since(here) {
+        Ok(ahead) => prost_types::Duration::try_from(ahead).ok(),
+        Err(behind) => {
+            let behind = prost_types::Duration::try_from(behind.duration()).ok()?;
+            Some(prost_types::Duration { seconds: -behind.seconds, nanos: -behind.nanos })
+        }
+    }
+}
+
+/// The host's name and something that no other replica drew.
+fn drawn_id() -> String {
+    let host =
+        std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
+    let host = host.unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host: String = host.trim().chars().filter(|c| plain(*c)).take(64).collect();
+    let host = if host.is_empty() { "replica".to_owned() } else { host };
+    format!("{host}-{:08x}", fastrand::u32(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers() -> Peers {
+        let peers = Peers::new("http://a:1".to_owned(), "e");
+        peers.found(v1::Replica { id: "b".to_owned(), ..v1::Replica::default() });
+        peers
+    }
+
+    #[test]
+    fn a_replica_is_missing_until_it_has_told_everything_and_after_it_was_lost() {
+        let peers = peers();
+        assert_eq!(peers.missing(), ["b"]);
+        peers.heard("b");
+        assert!(peers.missing().is_empty() && peers.all_others()[0].problem.is_empty());
+        assert!(peers.unheard("b", "it is silent".to_owned()));
+        assert!(!peers.unheard("b", "connection refused".to_owned()), "it was not heard any more");
+        assert_eq!(
+            (peers.missing(), &*peers.all_others()[0].problem),
+            (vec!["b".to_owned()], "connection refused")
+        );
+        peers.forget("b");
+        assert!(peers.missing().is_empty() && peers.all_others().is_empty());
+    }
+
+    #[test]
+    fn under_steady_writes_no_replica_is_behind_that_keeps_coming_to_where_the_other_was() {
+        let peers = peers();
+        let apart = |there, here| {
+            peers.is_at("b", there, here);
+            peers.apart().first().map(|apart| apart.since)
+        };
+        assert_eq!(apart(5, 5), None);
+        let since = apart(5, 8);
+        assert!(since.is_some() && apart(7, 9) == since, "it has not come to 8 yet");
+        assert_ne!(apart(8, 12), since);
+        assert_eq!(apart(12, 12), None);
+        let since = apart(20, 12);
+        assert!(apart(21, 19) == since && apart(21, 21).is_none(), "the one that asks can be behind, too");
+    }
+}

@@ -1,0 +1,249 @@
+//! Following one other replica.
+//!
+//! It is connected to, what it tells is mirrored, and it is connected to again, for as long as its key is in the store. A
+//! replica whose key is gone is followed on as long as it is heard: an outage of the store makes nobody forget anybody.
+//! One that is not heard keeps its clients here for [`KEPT_FOR`], because most likely it was the connection that ended.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::key;
+use damper_core::kill::MAX_KILLS;
+use damper_proto::v1;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_stream::wrappers::WatchStream;
+use tonic::metadata::MetadataValue;
+use tonic::{Request, Streaming};
+
+use crate::cluster::connect::connect;
+use crate::cluster::mirror::Mirror;
+use crate::state::shared::Shared;
+use crate::state::watcher::Hold;
+use crate::stats::report_interval::ReportSchedule;
+use damper_store::Members;
+
+/// How long a connection may take until the other one has told who it is.
+const OPEN_WITHIN: Duration = Duration::from_secs(3);
+/// A replica says something every second; one that has been silent for so long is not heard.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+/// How long the clients of one that is not heard are kept.
+const KEPT_FOR: Duration = Duration::from_secs(2);
+/// The pause before it is connected to again grows from the first to the second of these, with full jitter.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// How long after a polite end of its stream a replica's key may stay before it is said not to be heard.
+const GONE_WITHIN: Duration = Duration::from_secs(1);
+
+/// One replica that is followed.
+pub(crate) struct PeerLink {
+    shared: Arc<Shared>,
+    told: v1::Replica,
+    known: watch::Receiver<Members>,
+    mirror: Mirror,
+}
+
+/// A stream that was opened.
+struct Opened {
+    said: Streaming<v1::FollowResponse>,
+    first: v1::FollowResponse,
+    epoch: Arc<str>,
+    say: watch::Sender<v1::FollowRequest>,
+    paces: watch::Receiver<ReportSchedule>,
+}
+
+/// Why a stream has ended.
+enum Ended {
+    /// Politely: the replica stops, most likely.
+    Leaving,
+    Lost(String),
+}
+
+impl PeerLink {
+    pub(crate) fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Members>) -> Self {
+        let mirror = Mirror::of(shared.clone(), told.id.as_str().into());
+        Self { shared, told, known, mirror }
+    }
+
+    /// Follows until the replica is gone.
+    pub(crate) async fn run(mut self) {
+        let mut pause = PAUSE.0;
+        let mut kept_until = Instant::now();
+        while self.is_known() {
+            let problem = match self.open(kept_until).await {
+                Ok(opened) => {
+                    pause = PAUSE.0;
+                    let ended = self.hear(opened).await;
+                    kept_until = Instant::now() + KEPT_FOR;
+                    match ended {
+                        Ended::Leaving if self.goes().await => break,
+                        Ended::Leaving => "it ended the stream".to_owned(),
+                        Ended::Lost(problem) => problem,
+                    }
+                }
+                Err(problem) => problem,
+            };
+            if self.shared.replicas.unheard(&self.told.id, problem.clone()) && self.is_known() {
+                tracing::warn!(replica = self.told.id, problem, "another replica is not heard");
+            }
+            self.shared.hub.changed();
+            self.rest(pause.mul_f64(fastrand::f64()), kept_until).await;
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+
+    /// True if the replica's key goes, as it does where a replica stops in order.
+    async fn goes(&self) -> bool {
+        let mut known = self.known.clone();
+        let gone = known.wait_for(|known| !known.contains_key(&self.told.id));
+        matches!(timeout(GONE_WITHIN, gone).await, Ok(Ok(_)))
+    }
+
+    fn is_known(&self) -> bool {
+        self.known.borrow().contains_key(&self.told.id)
+    }
+
+    /// Waits, unless the replica goes meanwhile.
+    async fn rest(&mut self, pause: Duration, kept_until: Instant) {
+        let id = self.told.id.clone();
+        let mut known = self.known.clone();
+        let mut gone = pin!(known.wait_for(|known| !known.contains_key(&id)));
+        let mut rested = pin!(sleep(pause));
+        let mut is_kept = true;
+        loop {
+            tokio::select! {
+                () = &mut rested => return,
+                Ok(_) = &mut gone => return,
+                () = sleep_until(kept_until), if is_kept => {
+                    is_kept = false;
+                    self.mirror.clear();
+                }
+            }
+        }
+    }
+
+    /// Opens a stream and hears who answers.
+    async fn open(&mut self, kept_until: Instant) -> Result<Opened, String> {
+        let (shared, told) = (self.shared.clone(), self.told.clone());
+        let mut opening = pin!(timeout(OPEN_WITHIN, open(shared, told)));
+        let mut is_kept = true;
+        loop {
+            tokio::select! {
+                opened = &mut opening => {
+                    return opened.unwrap_or_else(|_| Err(format!("no answer within {} s", OPEN_WITHIN.as_secs())));
+                }
+                () = sleep_until(kept_until), if is_kept => {
+                    is_kept = false;
+                    self.mirror.clear();
+                }
+            }
+        }
+    }
+
+    /// Mirrors what is told until the stream ends.
+    async fn hear(&mut self, mut opened: Opened) -> Ended {
+        self.mirror.begin(opened.epoch.clone());
+        self.take(opened.first);
+        let mut silent_at = Instant::now() + SILENT_FOR;
+        loop {
+            let message = tokio::select! {
+                message = timeout_at(silent_at, opened.said.message()) => message,
+                changed = opened.paces.changed() => {
+                    if changed.is_err() {
+                        return Ended::Lost("this replica is stopping".to_owned());
+                    }
+                    let watched = Some(opened.paces.borrow_and_update().told());
+                    opened.say.send_if_modified(|said| {
+                        let is_news = said.watched != watched;
+                        said.watched = watched;
+                        is_news
+                    });
+                    // It was not the other one that has said something.
+                    continue;
+                }
+            };
+            silent_at = Instant::now() + SILENT_FOR;
+            match message {
+                Ok(Ok(Some(_))) if *self.shared.table().epoch() != opened.epoch => {
+                    return Ended::Lost("the store was replaced".to_owned());
+                }
+                Ok(Ok(Some(message))) => self.take(message),
+                Ok(Ok(None)) => return Ended::Leaving,
+                Ok(Err(status)) => return Ended::Lost(told_in(&status)),
+                Err(_) => {
+                    return Ended::Lost(format!("it has been silent for {} s", SILENT_FOR.as_secs()));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, mut message: v1::FollowResponse) {
+        for kill in std::mem::take(&mut message.held_kills).into_iter().take(MAX_KILLS) {
+            // No room: it is told again within a second.
+            let _ = self.shared.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
+        }
+        if message.sent_at.is_some() {
+            self.shared.replicas.told(&self.told.id, message.sent_at, message.unaccepted_store.take());
+        }
+        let (revision, complete) = (message.revision, message.complete);
+        if let Some(at) = message.last_export_at.and_then(|at| SystemTime::try_from(at).ok()) {
+            // Another clock may be ahead of this one.
+            self.shared.replicas.exported(at.min(SystemTime::now()));
+        }
+        let left_out = self.mirror.take(message);
+        self.shared.metrics.follow_faults.increment(left_out);
+        if complete {
+            self.shared.replicas.heard(&self.told.id);
+            self.shared.hub.changed();
+            tracing::info!(replica = self.told.id, "another replica is heard");
+        }
+        self.shared.replicas.is_at(&self.told.id, revision, self.shared.table().revision());
+    }
+}
+
+async fn open(shared: Arc<Shared>, told: v1::Replica) -> Result<Opened, String> {
+    let epoch = shared.table().epoch().clone();
+    let mut paces = shared.hub.pace();
+    let request = v1::FollowRequest {
+        replica: shared.replicas.id().to_string(),
+        epoch: epoch.to_string(),
+        watched: Some(paces.borrow_and_update().told()),
+    };
+    let (say, requests) = watch::channel(request);
+    let mut client = connect(&shared, &told.address).await?;
+    let mut request = Request::new(WatchStream::new(requests));
+    let credential = shared.access.peer_credential(&shared.table());
+    let credential = credential.and_then(|value| MetadataValue::try_from(value.as_bytes()).ok());
+    if let Some(mut credential) = credential {
+        credential.set_sensitive(true);
+        request.metadata_mut().insert("authorization", credential);
+    }
+    let answer = client.follow(request).await;
+    let mut said = answer.map_err(|status| told_in(&status))?.into_inner();
+    let first = said.message().await.map_err(|status| told_in(&status))?;
+    let first = first.ok_or_else(|| "it ended the stream at once".to_owned())?;
+    if first.replica != told.id {
+        return Err(format!(
+            "{} answers there",
+            first.replica.chars().take(key::MAX_NAME_BYTES).collect::<String>()
+        ));
+    }
+    if *first.epoch != *epoch {
+        return Err("it serves from another store".to_owned());
+    }
+    Ok(Opened { said, first, epoch, say, paces })
+}
+
+/// What a status says, in words for operators.
+fn told_in(status: &tonic::Status) -> String {
+    let mut text = format!("{} ({:?})", status.message(), status.code());
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text.chars().take(500).collect()
+}

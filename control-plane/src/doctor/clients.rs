@@ -1,0 +1,282 @@
+//! The control plane itself and who is connected to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+use damper_core::fault::Millis;
+use damper_core::feature;
+use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
+use damper_proto::{convert, v1};
+
+use crate::clients::group::{ClientGroup, known};
+use crate::doctor::{Check, DoctorInput, codes, finding, service_of};
+use crate::state::kills::StoredKill;
+use crate::state::text::many;
+
+/// A client is on its way to live rules for so long after it connected.
+const LIVE_WITHIN: Duration = Duration::from_secs(15);
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "the store answers", scope: |_| "1 replica".to_owned(), find: store },
+    Check { what: "kill switches in force", scope: kills_scope, find: kills },
+    Check { what: "clients obey the kills in force", scope: kills_scope, find: disobedient },
+    Check { what: "processes are connected", scope: connected, find: nobody },
+    Check { what: "clients confirm what they are sent", scope: DoctorInput::count_of_clients, find: lagging },
+    Check {
+        what: "clients accept rules, guards and kills",
+        scope: DoctorInput::count_of_clients,
+        find: refusals,
+    },
+    Check {
+        what: "clients have the features that rules need",
+        scope: DoctorInput::count_of_clients,
+        find: features,
+    },
+    Check { what: "clients run the same SDK", scope: DoctorInput::count_of_clients, find: versions },
+    Check {
+        what: "processes have instance ids of their own",
+        scope: DoctorInput::count_of_clients,
+        find: duplicates,
+    },
+    Check { what: "modes are not overridden", scope: DoctorInput::count_of_clients, find: overrides },
+    Check { what: "clients run on live rules", scope: DoctorInput::count_of_clients, find: not_live },
+    Check {
+        what: "services that are called have a server layer",
+        scope: DoctorInput::count_of_clients,
+        find: layers,
+    },
+];
+
+fn store(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let stale = picture.table.stale_since.map(|since| {
+        let ago = age(since, picture.now);
+        finding(codes::STORE_STALE, "", format!("the store has not answered for {ago}"))
+    });
+    stale.into_iter().collect()
+}
+
+fn kills_scope(picture: &DoctorInput) -> String {
+    many(picture.table.kills().in_force(picture.now).count(), "kill")
+}
+
+fn kills(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let kills = picture.table.kills().in_force(picture.now);
+    let concerned = kills.filter(|stored| {
+        let pattern = stored.kill.pattern();
+        let is_route = picture.rows().any(|row| row.route.key().is_some_and(|key| pattern.matches(&key)));
+        let names = v1::Pattern::from(pattern);
+        let named = [&names.caller_service, &names.callee_service];
+        picture.service.is_empty() || is_route || named.iter().any(|name| **name == picture.service)
+    });
+    let told = concerned.map(|stored| {
+        let v1::KillSwitch { calls, reason, updated_by, .. } = &stored.wire;
+        let what = if *calls { "stops all calls" } else { "stops what is repeated" };
+        let left = stored.remaining(picture.now).unwrap_or_default();
+        let by = if updated_by.is_empty() { "unknown" } else { updated_by };
+        let message = format!("{what} for {} more; set by {by}: {reason:?}", rough(left));
+        finding(codes::KILL_IN_FORCE, &stored.kill.pattern().to_string(), message)
+    });
+    told.collect()
+}
+
+/// A time as people say it: 45 s, 60 min, 4 h 5 min.
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        s @ 0..100 => format!("{s} s"),
+        s if s < 2 * 3600 => format!("{} min", s.div_ceil(60)),
+        s => format!("{} h {} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+/// One finding for each kill that some of those whom it concerns lack the feature for, or refuse.
+fn disobedient(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let mut found = Vec::new();
+    for stored in picture.table.kills().in_force(picture.now) {
+        let disobeying = picture.clients().filter_map(|client| Some((client, disobeys(client, stored)?)));
+        let all: Vec<_> = disobeying.collect();
+        let Some((first, why)) = all.first() else { continue };
+        let v1::Identity { service, instance, .. } = first.identity.clone().unwrap_or_default();
+        let others = match all.len() {
+            1 => String::new(),
+            count => format!("{count} processes, one of them "),
+        };
+        let subject = format!("kill {}", stored.kill.pattern());
+        let message = format!("{others}{service} {instance}: {why}");
+        found.push(finding(codes::KILL_NOT_OBEYED, &subject, message));
+    }
+    found
+}
+
+/// Why a client does not obey a kill that concerns it.
+fn disobeys(client: &v1::Client, stored: &StoredKill) -> Option<String> {
+    let v1::Identity { service, cluster, .. } = client.identity.clone()?;
+    let class = ClientGroup { service, cluster, features: known(&client.features) };
+    if !class.matches(stored.kill.pattern()) {
+        return None;
+    }
+    if !class.knows_kills() {
+        return Some(format!("its SDK lacks the feature {}", feature::KILL_SWITCH));
+    }
+    let refused = client.refused.iter().find(|refusal| {
+        let key = refusal.key.as_ref().and_then(|key| convert::pattern(key).ok());
+        refusal.kill && key.as_ref() == Some(stored.kill.pattern())
+    });
+    refused.map(|refusal| format!("refuses it: {}", refusal.reason))
+}
+
+fn connected(picture: &DoctorInput) -> String {
+    let clients = picture.count_of_clients();
+    if !picture.is_settling() {
+        return clients;
+    }
+    let started = age(picture.started, picture.now);
+    format!("{clients}; this replica started {started} ago and clients are still connecting")
+}
+
+fn nobody(picture: &DoctorInput) -> Vec<v1::Finding> {
+    if picture.is_settling() || picture.clients().next().is_some() {
+        return Vec::new();
+    }
+    let message = match picture.service.as_str() {
+        "" => "no process is connected to this control plane".to_owned(),
+        service => {
+            let connected: Vec<&str> = picture.connected().into_iter().take(5).collect();
+            let others = match connected.as_slice() {
+                [] => "nor is any other".to_owned(),
+                names => format!("connected are {}", names.join(", ")),
+            };
+            format!("no process of {service} is connected; {others}")
+        }
+    };
+    vec![finding(codes::NOBODY_CONNECTED, &picture.service, message)]
+}
+
+fn lagging(picture: &DoctorInput) -> Vec<v1::Finding> {
+    picture.by_service(codes::CLIENT_LAGS, |client| {
+        let since = SystemTime::try_from(client.behind_since?).ok()?;
+        let lag = picture.now.duration_since(since).unwrap_or_default();
+        (lag >= picture.lags_after).then(|| {
+            format!(
+                "confirmed revision {} and was sent {} {} ago",
+                client.acknowledged_revision,
+                client.sent_revision,
+                age(since, picture.now)
+            )
+        })
+    })
+}
+
+/// One finding for each rule, guard or kill that is refused.
+fn refusals(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let mut refused: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for client in picture.clients() {
+        for v1::Refusal { key, reason, guard, kill, .. } in &client.refused {
+            let Some(Ok(pattern)) = key.as_ref().map(convert::pattern) else { continue };
+            let subject = match (guard, kill) {
+                (_, true) => format!("kill {pattern}"),
+                (true, false) => format!("guard {pattern}"),
+                (false, false) => pattern.to_string(),
+            };
+            refused.entry(subject).or_insert_with(|| (0, reason.clone())).0 += 1;
+        }
+    }
+    let told = refused.into_iter().map(|(subject, (count, reason))| {
+        finding(codes::ENTRY_REFUSED, &subject, format!("refused by {}: {reason}", many(count, "process")))
+    });
+    told.collect()
+}
+
+fn features(picture: &DoctorInput) -> Vec<v1::Finding> {
+    picture.by_service(CLIENTS_LACK_FEATURE, |client| {
+        let first = convert::pattern(client.withheld.first()?).ok()?;
+        let lacks = client.features_lacking.join(", ");
+        let withheld = client.withheld_count as usize;
+        Some(format!("lacks {lacks}; {} off there, such as {first}", many(withheld, "rule")))
+    })
+}
+
+fn versions(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let newest = picture.clients.iter().filter_map(|client| version(&client.sdk_version)).max();
+    let Some(newest) = newest else { return Vec::new() };
+    picture.by_service(codes::OLD_SDK, |client| {
+        let is_older = version(&client.sdk_version).is_some_and(|version| version < newest);
+        let [major, minor, patch] = newest;
+        is_older.then(|| format!("SDK {}, others have {major}.{minor}.{patch}", client.sdk_version))
+    })
+}
+
+/// The three numbers of a version; none where it has another form.
+fn version(text: &str) -> Option<[u64; 3]> {
+    let numbers = text.split(['-', '+']).next()?.split('.').map(|part| part.parse().ok());
+    numbers.collect::<Option<Vec<u64>>>()?.try_into().ok()
+}
+
+/// One finding for each service.
+fn duplicates(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let mut services: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (service, instance) in picture.shared_ids.iter().filter(|(service, _)| picture.is_about(service)) {
+        services.entry(service).or_default().push(instance);
+    }
+    let told = services.into_iter().map(|(service, mut ids)| {
+        ids.sort_unstable();
+        let (example, others) = (ids[0], ids.len() - 1);
+        let others = if others > 0 { format!(", and {others} more so") } else { String::new() };
+        finding(
+            codes::DUPLICATE_INSTANCE,
+            service,
+            format!("{example}: several processes report under this id{others}"),
+        )
+    });
+    told.collect()
+}
+
+fn overrides(picture: &DoctorInput) -> Vec<v1::Finding> {
+    picture.by_service(codes::MODE_OVERRIDDEN, |client| {
+        let mode = match client.override_mode() {
+            v1::Mode::Unspecified => return None,
+            v1::Mode::Off => "off",
+            v1::Mode::Observe => "observe",
+            v1::Mode::Enforce => "enforce",
+        };
+        Some(format!("its mode is at most {mode}, by DAMPER_MODE or the override file"))
+    })
+}
+
+fn not_live(picture: &DoctorInput) -> Vec<v1::Finding> {
+    picture.by_service(codes::NOT_LIVE, |client| {
+        let since = SystemTime::try_from(client.connected_at?).ok()?;
+        let source = match client.source() {
+            v1::Source::LastKnownGood => "runs on the last known good rules of its disk",
+            v1::Source::BuiltIn => "runs without rules",
+            v1::Source::Unspecified | v1::Source::Live => return None,
+        };
+        let waited = picture.now.duration_since(since).unwrap_or_default() >= LIVE_WITHIN;
+        waited.then(|| format!("{source} although it connected {} ago", age(since, picture.now)))
+    })
+}
+
+fn layers(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let called: BTreeSet<&str> = picture.rows.iter().map(|row| &*row.route.callee_service).collect();
+    picture.by_service(codes::SERVER_LAYER_MISSING, |client| {
+        let is_called = called.contains(service_of(client));
+        (is_called && !client.serves).then(|| "has callers and no server layer".to_owned())
+    })
+}
+
+/// How long ago, in whole seconds.
+pub(crate) fn age(since: SystemTime, now: SystemTime) -> Millis {
+    Millis(Duration::from_secs(now.duration_since(since).unwrap_or_default().as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_compare_by_their_numbers() {
+        assert!(version("0.10.0") > version("0.9.9"));
+        assert_eq!(version("1.2.3-rc.1"), Some([1, 2, 3]));
+        assert_eq!(version("1.2"), None);
+        assert_eq!(version("newest"), None);
+    }
+}

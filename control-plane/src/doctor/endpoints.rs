@@ -1,0 +1,73 @@
+//! The endpoints that clients know of callees.
+
+use damper_core::Mode;
+use damper_proto::v1;
+
+use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::state::text::many;
+use crate::stats::summary::RouteSummary;
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "no endpoint fails alone", scope, find: failing },
+    Check { what: "retries have another endpoint to go to", scope, find: single },
+];
+
+/// The callees that it is about, and those that it calls.
+fn callees(picture: &DoctorInput) -> impl Iterator<Item = &v1::CalleeEndpoints> {
+    picture.endpoints.iter().filter(|callee| {
+        picture.is_about(&callee.callee_service)
+            || to(picture, callee).any(|row| picture.is_about(&row.route.caller_service))
+    })
+}
+
+/// The routes to a callee.
+fn to<'a>(
+    picture: &'a DoctorInput,
+    callee: &'a v1::CalleeEndpoints,
+) -> impl Iterator<Item = &'a RouteSummary> {
+    let rows = picture.rows.iter().map(|row| &**row);
+    rows.filter(|row| *row.route.callee_service == *callee.callee_service)
+}
+
+fn scope(picture: &DoctorInput) -> String {
+    let (mut endpoints, mut known) = (0, 0);
+    for callee in callees(picture) {
+        known += 1;
+        endpoints += callee.count as usize;
+    }
+    format!("{} of {}", many(endpoints, "endpoint"), many(known, "callee"))
+}
+
+fn failing(picture: &DoctorInput) -> Vec<v1::Finding> {
+    // What a process remembers that calls nobody may be long ago.
+    let is_called =
+        |callee: &&v1::CalleeEndpoints| to(picture, callee).any(|row| row.stats.calls_per_s > 0.0);
+    let bad = callees(picture).filter(|callee| !callee.problem.is_empty()).filter(is_called);
+    bad.map(|callee| finding(codes::ENDPOINT_FAILING, &subject(callee), callee.problem.clone())).collect()
+}
+
+fn single(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let told = callees(picture).filter(|callee| callee.count == 1).filter_map(|callee| {
+        let most =
+            to(picture, callee).filter_map(|row| attempts(picture, row)).max().filter(|most| *most > 1)?;
+        let message = match callee.clients {
+            1 => format!("the only client knows one endpoint, and a rule allows {most} attempts"),
+            clients => {
+                format!("all {clients} clients know the same one endpoint, and a rule allows {most} attempts")
+            }
+        };
+        Some(finding(codes::RETRIES_MEET_ONE_ENDPOINT, &subject(callee), message))
+    });
+    told.collect()
+}
+
+/// How many attempts the rule of a route allows that repeats its calls.
+fn attempts(picture: &DoctorInput, row: &RouteSummary) -> Option<u32> {
+    let rule = picture.table.winner(&row.route.key()?)?;
+    let policy = rule.policy();
+    (policy.mode == Mode::Enforce).then_some(policy.retry.as_ref()?.max_attempts)
+}
+
+fn subject(callee: &v1::CalleeEndpoints) -> String {
+    format!("* * {} *", callee.callee_service)
+}

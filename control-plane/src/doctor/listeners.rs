@@ -1,0 +1,93 @@
+//! Who does not come in at this replica: services that are turned away, and everybody when its certificate is over.
+
+use std::time::Duration;
+
+use damper_proto::v1;
+
+use crate::doctor::clients::age;
+use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::state::text::many;
+use crate::state::tokens::StoredToken;
+
+/// What is known of the certificate that this replica shows.
+#[derive(Debug, Default)]
+pub(crate) struct ListenerCertificate {
+    /// Why it is not good, or not for long any more.
+    pub(crate) warning: Option<String>,
+    /// Why the files as they are now are not in use.
+    pub(crate) refused: Option<String>,
+}
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "services are let in at this replica", scope: turned_away, find: agent_denied },
+    Check { what: "this replica's certificate is good for long", scope: tls, find: certificate_ends },
+    Check { what: "tokens are good for long", scope: tokens, find: token_ends },
+    Check { what: "this replica's certificate is the one in its files", scope: tls, find: reload_fails },
+];
+
+fn turned_away(picture: &DoctorInput) -> String {
+    format!("{} turned away in the last 10 min", many(picture.turned_away.len(), "service"))
+}
+
+fn tls(picture: &DoctorInput) -> String {
+    if picture.certificate.is_some() { "TLS".to_owned() } else { "no TLS".to_owned() }
+}
+
+fn agent_denied(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let about = picture.turned_away.iter().filter(|refusal| picture.is_about(&refusal.service));
+    let told = about.map(|refusal| {
+        let crate::auth::rejected::RejectedClient { who, service, why, times, last, .. } = refusal;
+        let ago = age(*last, picture.now);
+        let message = format!("{who} was turned away {}, last {ago} ago: {why}", many_times(*times));
+        finding(codes::AGENT_DENIED, service, message)
+    });
+    told.collect()
+}
+
+fn many_times(times: u64) -> String {
+    if times == 1 { "once".to_owned() } else { format!("{times} times") }
+}
+
+fn certificate_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let warning = picture.certificate.iter().filter_map(|certificate| certificate.warning.as_ref());
+    warning.map(|warning| finding(codes::CERTIFICATE_ENDS, "", warning.clone())).collect()
+}
+
+fn tokens(picture: &DoctorInput) -> String {
+    many(about_tokens(picture).count(), "token")
+}
+
+/// All tokens, or those that were made for the service.
+fn about_tokens(picture: &DoctorInput) -> impl Iterator<Item = &StoredToken> {
+    let all = picture.table.tokens().all().map(|token| &**token);
+    let service = &picture.service;
+    all.filter(move |token| {
+        service.is_empty() || token.scope.is_limited() && token.scope.holds_caller(service)
+    })
+}
+
+fn token_ends(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let now = picture.now;
+    let ending = about_tokens(picture).filter_map(|token| Some((token, token.ends_soon(now)?)));
+    let found = ending.map(|(token, end)| {
+        let role = token.wire.role().as_str_name().trim_start_matches("ROLE_").to_ascii_lowercase();
+        let at = prost_types::Timestamp { nanos: 0, ..end.into() };
+        let message = match end.duration_since(now) {
+            Ok(left) => format!("role {role}, ends in {}, at {at}", roughly(left)),
+            Err(_) => format!("role {role}, ended {} ago, at {at}", age(end, now)),
+        };
+        finding(codes::TOKEN_ENDS, &format!("{} ({})", token.wire.name, token.id), message)
+    });
+    found.collect()
+}
+
+/// In days, or in hours where it is less than two days.
+fn roughly(left: Duration) -> String {
+    let hours = left.as_secs() / 3600;
+    if hours < 48 { many(hours as usize, "hour") } else { many(hours as usize / 24, "day") }
+}
+
+fn reload_fails(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let refused = picture.certificate.iter().filter_map(|certificate| certificate.refused.as_ref());
+    refused.map(|why| finding(codes::CERTIFICATE_NOT_RELOADED, "", why.clone())).collect()
+}

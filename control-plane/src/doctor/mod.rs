@@ -1,0 +1,236 @@
+//! What is not as it should be in the fleet, or for one service, and what to do about it.
+//!
+//! A diagnosis is a list of checks over one [`Picture`]: everything that is known at one moment. Each check is
+//! narrow and says what it looked at, so that an answer without findings says something too. Figures are those of
+//! the last minute, or of the window that is asked for; a check that goes by them needs enough calls to mean anything.
+
+pub(crate) mod clients;
+pub(crate) mod codes;
+pub(crate) mod endpoints;
+pub(crate) mod listeners;
+pub(crate) mod replicas;
+pub(crate) mod routes;
+pub(crate) mod rules;
+pub(crate) mod store;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::lint::codes::{CLIENTS_LACK_FEATURE, FindingCode, GUARD_CUTS, MORE_FINDINGS};
+use damper_core::{Faults, key};
+use damper_proto::v1;
+
+use crate::auth::rejected::RejectedClient;
+use crate::cluster::peers::OutOfSyncPeer;
+use crate::state::error::ApiError;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::state::text::many;
+use crate::stats::rate_window::RateWindow;
+use crate::stats::served::Method;
+use crate::stats::summary::RouteSummary;
+use crate::write::findings;
+use crate::write::findings::FindingList;
+
+/// Clients are back within 3 s of a server; a busy fleet takes longer.
+const SETTLED_AFTER: Duration = Duration::from_secs(15);
+
+/// The codes of all findings that a diagnosis can have.
+pub fn diagnosis_codes() -> impl Iterator<Item = &'static str> {
+    let beside = [GUARD_CUTS, CLIENTS_LACK_FEATURE, MORE_FINDINGS];
+    codes::ALL.iter().copied().chain(beside).map(|known| known.code)
+}
+
+/// Of each client so many of the entries are looked at that it refuses.
+const LISTED: usize = 20;
+
+/// Everything that is known at one moment.
+struct DoctorInput {
+    now: SystemTime,
+    /// When this replica started.
+    started: SystemTime,
+    table: Arc<Snapshot>,
+    /// Whom it is about; empty = everybody.
+    service: String,
+    /// All clients, by name.
+    clients: Vec<v1::Client>,
+    /// Over which rates are taken.
+    over: RateWindow,
+    /// All routes.
+    rows: Arc<[Arc<RouteSummary>]>,
+    served: Vec<(Method, v1::ServedRates)>,
+    endpoints: Vec<v1::CalleeEndpoints>,
+    /// Instance ids that several processes report under, with their services.
+    shared_ids: Vec<(String, String)>,
+    /// How late a client may be to confirm what it was sent.
+    lags_after: Duration,
+    /// All replicas, this one included, and those that are elsewhere than this one.
+    replicas: Vec<v1::Replica>,
+    apart: Vec<OutOfSyncPeer>,
+    /// How many there should be, where that is known.
+    replicas_wanted: Option<u32>,
+    last_export: Option<SystemTime>,
+    /// Services that this one did not let in of late.
+    turned_away: Vec<RejectedClient>,
+    store_is_full: bool,
+    /// None = no TLS.
+    certificate: Option<crate::doctor::listeners::ListenerCertificate>,
+}
+
+/// One thing that is looked at.
+pub(crate) struct Check {
+    /// What, in words.
+    what: &'static str,
+    /// At how many of what.
+    scope: fn(&DoctorInput) -> String,
+    find: fn(&DoctorInput) -> Vec<v1::Finding>,
+}
+
+pub(crate) async fn diagnose(
+    shared: &Arc<Shared>,
+    request: v1::DiagnoseRequest,
+) -> Result<v1::DiagnoseResponse, ApiError> {
+    if !request.service.is_empty() {
+        let mut faults = Faults::none();
+        key::check_name("service", &request.service, &mut faults);
+        faults.or(()).map_err(ApiError::Faults)?;
+    }
+    let over =
+        request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
+    shared.aside(move |shared| Ok(picture(shared, request.service, over).diagnosis())).await
+}
+
+fn picture(shared: &Shared, service: String, over: RateWindow) -> DoctorInput {
+    let table = shared.table();
+    let now = SystemTime::now();
+    let sessions = shared.hub.clients("", "");
+    let sessions = sessions.iter().map(|(_, session)| session);
+    let certificate = shared.tls.as_ref().map(|tls| crate::doctor::listeners::ListenerCertificate {
+        warning: tls.validity().warning(now),
+        refused: tls.refused(),
+    });
+    DoctorInput {
+        now,
+        over,
+        started: shared.replicas.started_at(),
+        replicas_wanted: shared.settings.replicas,
+        last_export: shared.replicas.last_export(),
+        turned_away: shared.access.turned_away.of_late(now),
+        store_is_full: shared.store.is_full(),
+        certificate,
+        clients: shared.hub.described(sessions, &table, LISTED).collect(),
+        rows: shared.stats.rows_over(over, &table),
+        served: shared.stats.served_rates(over),
+        endpoints: shared.stats.endpoints(""),
+        shared_ids: shared.stats.shared_ids(),
+        lags_after: shared.settings.lags_after,
+        replicas: crate::cluster::list::list(shared).replicas,
+        apart: shared.replicas.apart(),
+        service,
+        table,
+    }
+}
+
+impl DoctorInput {
+    fn diagnosis(&self) -> v1::DiagnoseResponse {
+        let mut findings = Vec::new();
+        let mut checked = Vec::new();
+        let checks = [
+            store::CHECKS,
+            replicas::CHECKS,
+            crate::doctor::listeners::CHECKS,
+            clients::CHECKS,
+            routes::CHECKS,
+            endpoints::CHECKS,
+            rules::CHECKS,
+        ];
+        for check in checks.into_iter().flatten() {
+            let found = (check.find)(self);
+            let result = match found.len() {
+                0 => "nothing found".to_owned(),
+                n => many(n, "finding"),
+            };
+            checked.push(format!("{} ({}): {result}", check.what, (check.scope)(self)));
+            findings.extend(found);
+        }
+        findings.sort_by(|a: &v1::Finding, b| {
+            let rank = |finding: &v1::Finding| Reverse(finding.severity);
+            (rank(a), &a.code, &a.subject).cmp(&(rank(b), &b.code, &b.subject))
+        });
+        v1::DiagnoseResponse { findings: FindingList::all(findings), checked }
+    }
+
+    fn is_about(&self, service: &str) -> bool {
+        self.service.is_empty() || self.service == service
+    }
+
+    /// True while clients may still be on their way to a server that has started again.
+    fn is_settling(&self) -> bool {
+        let has_started = self.now.duration_since(self.started).is_ok_and(|since| since < SETTLED_AFTER);
+        has_started && self.table.revision() > 0
+    }
+
+    /// The clients that it is about.
+    fn clients(&self) -> impl Iterator<Item = &v1::Client> {
+        self.clients.iter().filter(|client| self.is_about(service_of(client)))
+    }
+
+    /// The routes that it is about: from and to the service.
+    fn rows(&self) -> impl Iterator<Item = &RouteSummary> {
+        let rows = self.rows.iter().map(|row| &**row);
+        rows.filter(|row| {
+            self.is_about(&row.route.caller_service) || self.is_about(&row.route.callee_service)
+        })
+    }
+
+    /// The services that are connected.
+    fn connected(&self) -> BTreeSet<&str> {
+        self.clients.iter().map(service_of).collect()
+    }
+
+    fn count_of_clients(&self) -> String {
+        let services: BTreeSet<&str> = self.clients().map(service_of).collect();
+        format!("{} connected of {}", many(self.clients().count(), "client"), many(services.len(), "service"))
+    }
+
+    fn count_of_routes(&self) -> String {
+        many(self.rows().count(), "route")
+    }
+
+    /// A finding for each service that has such clients, with how many there are and one of them.
+    fn by_service(
+        &self,
+        known: FindingCode,
+        is_so: impl Fn(&v1::Client) -> Option<String>,
+    ) -> Vec<v1::Finding> {
+        let mut services: BTreeMap<&str, (usize, String)> = BTreeMap::new();
+        for client in self.clients() {
+            if let Some(how) = is_so(client) {
+                let (count, _) = services.entry(service_of(client)).or_insert_with(|| {
+                    (0, format!("{}: {how}", client.identity.as_ref().map_or("", |it| it.instance.as_str())))
+                });
+                *count += 1;
+            }
+        }
+        let told = services.into_iter().map(|(service, (count, example))| {
+            let message = match count {
+                1 => example,
+                _ => format!("{count} processes, one of them {example}"),
+            };
+            finding(known, service, message)
+        });
+        told.collect()
+    }
+}
+
+fn service_of(client: &v1::Client) -> &str {
+    client.identity.as_ref().map_or("", |identity| identity.service.as_str())
+}
+
+fn finding(known: FindingCode, subject: &str, message: String) -> v1::Finding {
+    findings::finding(known, subject, "", message)
+}

@@ -1,0 +1,250 @@
+//! What routes measure: who repeats, what refuses, where chains end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use damper_core::OTHER_METHOD;
+use damper_core::fault::Millis;
+use damper_proto::{convert, v1};
+
+use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::state::text::{many, percent};
+use crate::stats::rate_window::RateWindow;
+use crate::stats::summary::{ENOUGH_CALLS, RouteSummary, WHOLE_COVERAGE};
+use crate::write::reach;
+
+/// From so many attempts per call on a route is stormed.
+const STORM: f64 = 1.5;
+/// From this share of failed calls on they are told.
+const FAILING: f64 = 0.01;
+
+/// From this share of calls that run out of time on they are told.
+const LATE: f64 = 0.05;
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "amplification is below 1.5", scope: DoctorInput::count_of_routes, find: storms },
+    Check { what: "kills have shown their effect", scope: DoctorInput::count_of_routes, find: stopped },
+    Check { what: "retry breakers allow retries", scope: DoctorInput::count_of_routes, find: breakers },
+    Check { what: "calls have the time they need", scope: DoctorInput::count_of_routes, find: deadlines },
+    Check { what: "budgets are not used up", scope: DoctorInput::count_of_routes, find: budgets },
+    Check { what: "circuit breakers are closed", scope: DoctorInput::count_of_routes, find: circuits },
+    Check {
+        what: "nobody loops around Damper's calls",
+        scope: DoctorInput::count_of_routes,
+        find: outer_loops,
+    },
+    Check { what: "nobody else repeats: gRPC, Envoy", scope: served_scope, find: foreign_repeats },
+    Check { what: "repeat limits refuse nothing", scope: served_scope, find: shed },
+    Check { what: "calls belong to requests", scope: DoctorInput::count_of_routes, find: lost_contexts },
+    Check { what: "callees are connected too", scope: DoctorInput::count_of_routes, find: unknown_callees },
+    Check { what: "failing routes have a rule", scope: DoctorInput::count_of_routes, find: without_rule },
+];
+
+/// A finding for each route of which there is something to say.
+fn each(
+    picture: &DoctorInput,
+    known: damper_core::lint::codes::FindingCode,
+    say: impl Fn(&v1::RouteStats) -> Option<String>,
+) -> Vec<v1::Finding> {
+    let told = picture.rows().filter_map(|RouteSummary { route, stats }| {
+        Some(finding(known, &route.names().join(" "), say(stats)?))
+    });
+    told.collect()
+}
+
+/// Of a shorter window than a minute fewer calls are enough, at the same rate.
+fn enough(stats: &v1::RouteStats) -> bool {
+    stats.calls_per_s * RateWindow::Minute.length().as_secs_f64() >= ENOUGH_CALLS
+}
+
+/// The window, in words.
+fn last(picture: &DoctorInput) -> String {
+    match picture.over {
+        RateWindow::Minute => "the last minute".to_owned(),
+        over => format!("the last {} s", over.length().as_secs()),
+    }
+}
+
+fn storms(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::RETRY_STORM, |stats| storm(picture, stats).filter(|_| stats.awaited_kill.is_none()))
+}
+
+/// The figures of the window go on telling a storm that a kill has just stopped.
+fn stopped(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::STORM_STOPPED, |stats| {
+        let kill = convert::pattern(stats.awaited_kill.as_ref()?).ok()?;
+        let storm = storm(picture, stats)?;
+        Some(format!("stopped by kill {kill}, waiting for the proof; {storm}"))
+    })
+}
+
+/// How much is repeated, where that is a storm.
+fn storm(picture: &DoctorInput, stats: &v1::RouteStats) -> Option<String> {
+    let v1::RouteStats { amplification, calls_per_s, attempts_per_s, .. } = stats;
+    (enough(stats) && *amplification > STORM).then(|| {
+        format!(
+            "{amplification:.2} attempts per call over {}: {attempts_per_s:.1}/s for {calls_per_s:.1} calls/s",
+            last(picture)
+        )
+    })
+}
+
+fn breakers(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::BREAKER_REFUSES, |stats| {
+        let v1::RouteStats { breaker_refuses, clients, window_failures, window_successes, .. } = stats;
+        (*breaker_refuses > 0).then(|| {
+            format!(
+                "refuses at {breaker_refuses} of {}: {window_failures} failures against {window_successes} successes \
+                 in all windows",
+                many(*clients as usize, "process")
+            )
+        })
+    })
+}
+
+fn deadlines(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::TIME_RUNS_OUT, |stats| {
+        let out = stats.fates.iter().filter(|ended| ended.fate() == v1::Fate::Deadline && !ended.would);
+        let out: f64 = out.map(|ended| ended.per_s).sum();
+        (enough(stats) && out > LATE * stats.calls_per_s).then(|| {
+            let time = |quantile: &Option<prost_types::Duration>| {
+                let known = quantile.and_then(convert::length);
+                known.map_or_else(|| "unknown".to_owned(), |time| Millis(time).to_string())
+            };
+            let (all, p50, p99) = (stats.calls_per_s, time(&stats.p50), time(&stats.p99));
+            format!("{out:.1} of {all:.1} calls/s run out of time; p50 {p50}, p99 {p99} of those that ended")
+        })
+    })
+}
+
+fn budgets(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::BUDGET_USED_UP, |stats| {
+        let v1::RouteStats { budget_refuses, clients, .. } = stats;
+        (*budget_refuses > 0)
+            .then(|| format!("refuses at {budget_refuses} of {}", many(*clients as usize, "process")))
+    })
+}
+
+fn circuits(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::CIRCUIT_NOT_CLOSED, |stats| {
+        let v1::RouteStats { circuit_open, clients, .. } = stats;
+        (*circuit_open > 0)
+            .then(|| format!("is not closed at {circuit_open} of {}", many(*clients as usize, "process")))
+    })
+}
+
+fn outer_loops(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let told = picture.rows().filter(|row| row.stats.outer_loop_calls_per_s > 0.0).map(|row| {
+        let caller = &row.route.caller_service;
+        let rate = row.stats.outer_loop_calls_per_s;
+        let share = percent(rate / row.stats.calls_per_s.max(f64::MIN_POSITIVE));
+        let message = format!(
+            "{caller} calls again after a call of the same request had failed for good: {rate:.2}/s, {share} of the calls"
+        );
+        finding(codes::OUTER_LOOP, &row.route.names().join(" "), message)
+    });
+    told.collect()
+}
+
+fn served(picture: &DoctorInput) -> impl Iterator<Item = (String, &v1::ServedRates)> {
+    let served = picture.served.iter().filter(|((service, _), _)| picture.is_about(service));
+    served.map(|((service, method), rates)| (format!("* * {service} {method}"), rates))
+}
+
+fn served_scope(picture: &DoctorInput) -> String {
+    format!("{} served", many(served(picture).count(), "method"))
+}
+
+fn foreign_repeats(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let mut found = Vec::new();
+    for (subject, rates) in served(picture) {
+        for (known, who, rate) in [
+            (codes::REPEATS_BY_GRPC, "gRPC clients", rates.grpc_repeats_per_s),
+            (codes::REPEATS_BY_ENVOY, "Envoy", rates.envoy_repeats_per_s),
+        ] {
+            if rate > 0.0 {
+                let first = rates.first_sends_per_s;
+                let message = format!("{rate:.2} repeats/s by {who}, beside {first:.2} first sends/s");
+                found.push(finding(known, &subject, message));
+            }
+        }
+    }
+    found
+}
+
+fn shed(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let shedding = served(picture).filter(|(_, rates)| rates.shed_repeats_per_s > 0.0);
+    let told = shedding.map(|(subject, rates)| {
+        let v1::ServedRates { shed_repeats_per_s, first_sends_per_s, .. } = rates;
+        let message =
+            format!("refuses {shed_repeats_per_s:.2} repeats/s, with {first_sends_per_s:.2} first sends/s");
+        finding(codes::REPEATS_SHED, &subject, message)
+    });
+    told.collect()
+}
+
+fn lost_contexts(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::CONTEXT_LOST, |stats| {
+        let lost = 1.0 - stats.chain_coverage;
+        let since = if enough(stats) {
+            format!("of {}", last(picture))
+        } else {
+            "since the processes started".to_owned()
+        };
+        (stats.total_calls as f64 >= ENOUGH_CALLS && stats.chain_coverage < WHOLE_COVERAGE)
+            .then(|| format!("{} of the calls {since} belong to no request", percent(lost)))
+    })
+}
+
+fn unknown_callees(picture: &DoctorInput) -> Vec<v1::Finding> {
+    if picture.is_settling() {
+        return Vec::new();
+    }
+    let connected = picture.connected();
+    let mut callees: Vec<(&str, &str)> =
+        picture.rows().map(|row| (&*row.route.callee_service, &*row.route.caller_service)).collect();
+    callees.sort_unstable();
+    callees.dedup_by_key(|(callee, _)| *callee);
+    let unknown = callees.into_iter().filter(|(callee, _)| !connected.contains(callee));
+    let told = unknown.map(|(callee, caller)| {
+        let message = format!("no process of {callee} is connected, and {caller} calls it");
+        match meant(picture, callee) {
+            Some(meant) => {
+                let message =
+                    format!("{message}; {meant} is connected and serves its methods: is {meant} meant?");
+                finding(codes::CALLEE_MISSPELT, callee, message)
+            }
+            None => finding(codes::CALLEE_UNKNOWN, callee, message),
+        }
+    });
+    told.collect()
+}
+
+/// The connected service that serves every method called on this callee; of several the one with the nearest name.
+fn meant<'a>(picture: &'a DoctorInput, callee: &str) -> Option<&'a str> {
+    // Every server has gRPC's own methods, such as that of its health.
+    let is_own = |method: &str| !method.starts_with("grpc.") && method != OTHER_METHOD;
+    let to_callee = picture.rows.iter().filter(|row| &*row.route.callee_service == callee);
+    let called: BTreeSet<&str> =
+        to_callee.map(|row| &*row.route.callee_method).filter(|method| is_own(method)).collect();
+    if called.is_empty() {
+        return None;
+    }
+    let connected = picture.connected();
+    let mut serving: BTreeMap<&str, usize> = BTreeMap::new();
+    for ((service, method), _) in &picture.served {
+        if called.contains(&**method) && connected.contains(&**service) {
+            *serving.entry(service).or_default() += 1;
+        }
+    }
+    let whole = serving.into_iter().filter(|(_, methods)| *methods == called.len());
+    whole.map(|(service, _)| service).min_by_key(|service| reach::distance(callee, service))
+}
+
+fn without_rule(picture: &DoctorInput) -> Vec<v1::Finding> {
+    each(picture, codes::FAILING_WITHOUT_RULE, |stats| {
+        (stats.rule.is_none() && enough(stats) && stats.error_share >= FAILING).then(|| {
+            let v1::RouteStats { error_share, calls_per_s, .. } = stats;
+            format!("{} of {calls_per_s:.1} calls/s fail, and no rule applies", percent(*error_share))
+        })
+    })
+}

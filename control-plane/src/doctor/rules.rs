@@ -1,0 +1,124 @@
+//! What has become of the rules in the fleet.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::{Mode, Part, Pattern, RouteKey, Rule};
+use damper_proto::{convert, v1};
+
+use crate::doctor::{Check, DoctorInput, codes, finding};
+use crate::state::stored::StoredRule;
+use crate::state::text::many;
+use crate::stats::summary::RouteSummary;
+
+/// Observing is a step on the way, not a place to stay.
+const OBSERVED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// So many processes together can send a callee a second time what it can not serve once.
+const MANY_CALLERS: u32 = 50;
+/// Below this rate credit comes to one retry per process.
+const RARE_CALLS_PER_S: f64 = 0.5;
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "rules match routes", scope: count, find: without_routes },
+    Check { what: "rules do not stay in observe", scope: count, find: observed },
+    Check { what: "guards leave rules as they are", scope: count, find: cut },
+    Check { what: "stored rules mean what they say", scope: count, find: mode_gone },
+    Check {
+        what: "small callers are limited together",
+        scope: DoctorInput::count_of_routes,
+        find: small_callers,
+    },
+];
+
+/// The rules that it is about, as far as they can be read: those that name the service or match one of its routes.
+fn rules(picture: &DoctorInput) -> impl Iterator<Item = (&Arc<StoredRule>, &Arc<Rule>)> {
+    let matching = matching(picture.rows());
+    let read = picture.table.iter().filter_map(|(_, stored)| Some((stored, stored.rule.as_ref()?)));
+    read.filter(move |(_, rule)| {
+        let pattern = rule.pattern();
+        let names = |part: &Part| matches!(part, Part::Exact(name) if *name == picture.service);
+        picture.service.is_empty()
+            || names(&pattern.caller_service)
+            || names(&pattern.callee_service)
+            || matching.contains(pattern)
+    })
+}
+
+/// Every pattern that matches one of the routes: few for each, so that rules are not compared with all of them.
+fn matching<'a>(rows: impl Iterator<Item = &'a RouteSummary>) -> HashSet<Pattern> {
+    let keys = rows.filter_map(|row| row.route.key());
+    keys.flat_map(|key| Pattern::candidates(&key).collect::<Vec<_>>()).collect()
+}
+
+fn count(picture: &DoctorInput) -> String {
+    many(rules(picture).count(), "rule")
+}
+
+fn without_routes(picture: &DoctorInput) -> Vec<v1::Finding> {
+    // Before anything is known of any route, nothing is known of rules either.
+    if picture.rows.is_empty() {
+        return Vec::new();
+    }
+    let matching = matching(picture.rows.iter().map(|row| &**row));
+    let told = rules(picture).filter(|(_, rule)| !matching.contains(rule.pattern())).map(|(_, rule)| {
+        let message = format!("none of {} that processes report matches", many(picture.rows.len(), "route"));
+        finding(codes::MATCHES_NOTHING, &rule.pattern().to_string(), message)
+    });
+    told.collect()
+}
+
+fn observed(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let told = rules(picture).filter(|(_, rule)| rule.policy().mode == Mode::Observe).filter_map(
+        |(stored, rule)| {
+            let since = SystemTime::try_from(stored.wire.updated_at?).ok()?;
+            let age = picture.now.duration_since(since).ok().filter(|age| *age > OBSERVED_FOR)?;
+            let days = age.as_secs() / (24 * 3600);
+            let message = format!("has been in observe for {days} days at least");
+            Some(finding(codes::OBSERVED_FOR_LONG, &rule.pattern().to_string(), message))
+        },
+    );
+    told.collect()
+}
+
+fn mode_gone(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let told = rules(picture).filter_map(|(stored, rule)| {
+        let breaker = stored.wire.policy.as_ref()?.retry_breaker.as_ref()?;
+        let message = || "its retry breaker was stored as adaptive and goes by credit".to_owned();
+        let subject = rule.pattern().to_string();
+        (breaker.mode == convert::ADAPTIVE).then(|| finding(codes::BREAKER_MODE_GONE, &subject, message()))
+    });
+    told.collect()
+}
+
+fn small_callers(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let is_limited = |key: &RouteKey| {
+        let limits = picture.table.guards().of_route(key).filter_map(|stored| stored.guard.as_ref());
+        limits.filter_map(|guard| guard.ceiling().repeat_limit).any(|limit| limit.mode == Mode::Enforce)
+    };
+    // Of each callee the route with the most processes.
+    let mut callees = BTreeMap::<String, &v1::RouteStats>::new();
+    for RouteSummary { route, stats } in picture.rows().filter(|row| row.stats.mode() == v1::Mode::Enforce) {
+        let is_rare = stats.calls_per_s < RARE_CALLS_PER_S * f64::from(stats.clients);
+        let key = route.key().filter(|_| stats.clients >= MANY_CALLERS && is_rare);
+        let Some(key) = key.filter(|key| !is_limited(key)) else { continue };
+        let most = callees.entry(key.callee_service().to_owned()).or_insert(stats);
+        if stats.clients > most.clients {
+            *most = stats;
+        }
+    }
+    let told = callees.into_iter().map(|(callee, stats)| {
+        let v1::RouteStats { clients, calls_per_s, .. } = stats;
+        let message = format!(
+            "{clients} processes make {calls_per_s:.1} calls/s together, and no repeat limit is enforced"
+        );
+        finding(codes::SMALL_CALLERS_UNLIMITED, &format!("* * {callee} *"), message)
+    });
+    told.collect()
+}
+
+fn cut(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let guards = picture.table.guards();
+    rules(picture).flat_map(|(_, rule)| crate::write::findings::cuts(guards, rule)).collect()
+}

@@ -1,0 +1,51 @@
+//! Whether the store is the one that this control plane and its clients know.
+
+use std::time::{Duration, SystemTime};
+
+use damper_proto::v1;
+
+use crate::doctor::clients::age;
+use crate::doctor::{Check, DoctorInput, codes, finding};
+
+/// A replica that is a moment behind holds clients that come from another one; it releases them within this.
+const HELD_FOR: Duration = Duration::from_secs(5);
+
+pub(crate) const CHECKS: &[Check] = &[
+    Check { what: "the store is the one that is known", scope: entries, find: unaccepted },
+    Check { what: "the store has room", scope: entries, find: full },
+    Check { what: "no client holds more than the store", scope: DoctorInput::count_of_clients, find: held },
+];
+
+fn entries(picture: &DoctorInput) -> String {
+    format!("revision {} of {}", picture.table.revision(), picture.table.epoch())
+}
+
+fn unaccepted(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let table = &picture.table;
+    let found = table.unaccepted.iter().map(|found| {
+        let since = age(found.since, picture.now);
+        let (there, known) = (found.entries, table.entries());
+        let problem = &found.problem;
+        let message = format!(
+            "for {since}: {problem}. It has {there} rules, guards, kills and tokens; {known} are served from memory"
+        );
+        finding(codes::STORE_UNACCEPTED, "", message)
+    });
+    found.collect()
+}
+
+fn full(picture: &DoctorInput) -> Vec<v1::Finding> {
+    let message = || "it refuses all changes but kills and removals for lack of room".to_owned();
+    picture.store_is_full.then(|| finding(codes::STORE_FULL, "", message())).into_iter().collect()
+}
+
+fn held(picture: &DoctorInput) -> Vec<v1::Finding> {
+    picture.by_service(codes::CLIENT_HELD, |client| {
+        let since = client.connected_at.and_then(|at| SystemTime::try_from(at).ok())?;
+        let is_settled = picture.now.duration_since(since).is_ok_and(|since| since >= HELD_FOR);
+        (client.held && is_settled).then(|| {
+            let address = &client.address;
+            format!("it holds another store's rules or a later revision and keeps them ({address})")
+        })
+    })
+}

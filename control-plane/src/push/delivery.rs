@@ -1,0 +1,259 @@
+//! How far rules have come: a picture of all clients at one moment, asked rule by rule.
+//!
+//! Clients of a class are one group, found by their service: a question about a rule costs a look at each class that its
+//! caller names. The answers for all rules are made once for all who watch ([`Deliveries`]), off the runtime, and not
+//! more often than takes a fifth of a processor.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use damper_core::{Part, Pattern, Rule};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::clients::group::ClientGroup;
+use crate::clients::session::ClientSession;
+use crate::push::sessions::Sessions;
+use crate::state::error::ApiError;
+use crate::state::guards::GuardTable;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::state::stored::StoredRule;
+
+/// It rests so many times as long as it took.
+const PAUSE: u32 = 4;
+
+/// How far rules have come, for all clients at one moment.
+pub(crate) struct Delivery {
+    /// By service.
+    groups: BTreeMap<String, Vec<GroupAcks>>,
+    /// Per rule what the clients that refuse it have acknowledged.
+    refusals: HashMap<Pattern, Vec<u64>>,
+    guards: GuardTable,
+}
+
+struct GroupAcks {
+    class: Arc<ClientGroup>,
+    /// In ascending order.
+    acknowledged: Vec<u64>,
+}
+
+/// How many clients a rule concerns, and how many of them have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeliveryCounts {
+    pub(crate) clients: u32,
+    pub(crate) applied: u32,
+    pub(crate) refused: u32,
+    pub(crate) lacking: u32,
+}
+
+impl Delivery {
+    /// A picture of all sessions of the fleet.
+    pub(crate) fn of(hub: &Sessions, view: &Snapshot) -> Self {
+        Self::among(hub.all(), view)
+    }
+
+    /// A picture of the sessions of this replica.
+    pub(crate) fn here(hub: &Sessions, view: &Snapshot) -> Self {
+        Self::among(hub.own(), view)
+    }
+
+    fn among(sessions: Vec<Arc<ClientSession>>, view: &Snapshot) -> Self {
+        let mut groups: HashMap<Arc<ClientGroup>, Vec<u64>> = HashMap::new();
+        let mut refusals: HashMap<Pattern, Vec<u64>> = HashMap::new();
+        for session in sessions {
+            let progress = session.progress();
+            let same_store = progress.epoch == *view.epoch();
+            let acknowledged = if same_store { progress.acknowledged_revision() } else { 0 };
+            groups.entry(session.class.clone()).or_default().push(acknowledged);
+            for (subject, _) in progress.refuses(view) {
+                if let ResourceKey::Rule(pattern) = subject {
+                    refusals.entry(pattern.clone()).or_default().push(acknowledged);
+                }
+            }
+        }
+        let group = |(class, mut acknowledged): (_, Vec<u64>)| {
+            acknowledged.sort_unstable();
+            GroupAcks { class, acknowledged }
+        };
+        let mut by_service: BTreeMap<String, Vec<GroupAcks>> = BTreeMap::new();
+        for group in groups.into_iter().map(group) {
+            by_service.entry(group.class.service.clone()).or_default().push(group);
+        }
+        Self { groups: by_service, refusals, guards: view.guards().clone() }
+    }
+
+    /// The groups that a pattern concerns.
+    fn concerned(&self, pattern: &Pattern) -> impl Iterator<Item = &GroupAcks> {
+        use std::ops::Bound::{Included, Unbounded};
+        let bounds = match &pattern.caller_service {
+            Part::Any => (Unbounded, Unbounded),
+            Part::Exact(service) => (Included(&**service), Included(&**service)),
+        };
+        let groups = self.groups.range::<str, _>(bounds).flat_map(|(_, groups)| groups);
+        groups.filter(|group| group.class.matches(pattern))
+    }
+
+    fn all(&self) -> impl Iterator<Item = &GroupAcks> {
+        self.groups.values().flatten()
+    }
+
+    /// How far a rule has come; `rule` is none where this server can not read it.
+    pub(crate) fn delivered(&self, pattern: &Pattern, revision: u64, rule: Option<&Rule>) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
+        for group in self.concerned(pattern) {
+            let size = count(group.acknowledged.len());
+            sum.clients += size;
+            if group.class.off_because(&self.guards, pattern, rule).is_some() {
+                sum.lacking += size;
+            } else {
+                let behind = group.acknowledged.partition_point(|acknowledged| *acknowledged < revision);
+                sum.applied += count(group.acknowledged.len() - behind);
+            }
+        }
+        let refusals = self.refusals.get(pattern).map_or(&[][..], Vec::as_slice);
+        sum.refused = count(refusals.len());
+        let refused_late = refusals.iter().filter(|acknowledged| **acknowledged >= revision).count();
+        sum.applied = sum.applied.saturating_sub(count(refused_late));
+        sum
+    }
+
+    /// How many clients a guard concerns, and how many of them know nothing of guards.
+    pub(crate) fn guarded(&self, pattern: &Pattern) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
+        for group in self.concerned(pattern) {
+            let size = count(group.acknowledged.len());
+            sum.clients += size;
+            sum.lacking += if group.class.knows_guards() { 0 } else { size };
+        }
+        sum
+    }
+
+    /// How many clients kills concern, and how many of them know nothing of kills.
+    pub(crate) fn killed(&self, patterns: &[Pattern]) -> DeliveryCounts {
+        let mut sum = DeliveryCounts::default();
+        let concerned = |group: &&GroupAcks| patterns.iter().any(|pattern| group.class.matches(pattern));
+        for group in self.all().filter(concerned) {
+            let size = count(group.acknowledged.len());
+            sum.clients += size;
+            sum.lacking += if group.class.knows_kills() { 0 } else { size };
+        }
+        sum
+    }
+
+    /// The services and clusters that are connected.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &ClientGroup> {
+        self.all().map(|group| &*group.class)
+    }
+}
+
+/// How far each rule had come at one moment.
+pub(crate) struct Deliveries(Mutex<Option<Made>>);
+
+/// A rule and how far it has come.
+pub(crate) struct Reached {
+    pub(crate) pattern: Pattern,
+    pub(crate) stored: Arc<StoredRule>,
+    pub(crate) delivered: DeliveryCounts,
+}
+
+/// All rules in their order, and how far each has come.
+pub(crate) struct AllReached {
+    pub(crate) table: Arc<Snapshot>,
+    pub(crate) rules: Vec<Reached>,
+}
+
+struct Made {
+    all: Arc<AllReached>,
+    /// The hub's events until then.
+    moves: u64,
+    at: Instant,
+    took: Duration,
+}
+
+impl Default for Deliveries {
+    fn default() -> Self {
+        Self(Mutex::const_new(None))
+    }
+}
+
+impl Deliveries {
+    /// All rules as they are; as they were a moment ago if to look at all of them takes long.
+    pub(crate) async fn now(&self, shared: &Arc<Shared>) -> Result<Arc<AllReached>, ApiError> {
+        let mut made = self.0.lock().await;
+        let moves = *shared.hub.moves().borrow();
+        let table = shared.table();
+        if let Some(made) = &*made {
+            let is_now = made.moves == moves && made.all.table.same_rules(&table);
+            let same_store = *made.all.table.epoch() == *table.epoch();
+            if is_now || (same_store && made.at.elapsed() < made.took * PAUSE) {
+                return Ok(made.all.clone());
+            }
+        }
+        let work = |shared: &Arc<Shared>| {
+            let begun = Instant::now();
+            let all = Arc::new(AllReached::of(&shared.hub, table));
+            Ok((all, begun.elapsed()))
+        };
+        let (all, took) = shared.aside_in_any_case(work).await?;
+        *made = Some(Made { all: all.clone(), moves, at: Instant::now(), took });
+        Ok(all)
+    }
+}
+
+impl AllReached {
+    fn of(hub: &Sessions, table: Arc<Snapshot>) -> Self {
+        let delivery = Delivery::of(hub, &table);
+        let reached = |(pattern, stored): (&Pattern, &Arc<StoredRule>)| Reached {
+            pattern: pattern.clone(),
+            stored: stored.clone(),
+            delivered: delivery.delivered(pattern, stored.wire.revision, stored.rule.as_deref()),
+        };
+        let rules = table.iter().map(reached).collect();
+        Self { table, rules }
+    }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::server::tasks::{OpenedServer, start};
+    use damper_store::sled::SledStore;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_watcher_waits_its_turn_however_much_waits_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(SledStore::open(folder.path()).await.unwrap());
+        let (shared, _tasks) = start(OpenedServer::over(store).await);
+        let (release, released) = mpsc::channel::<()>();
+        let mut first = Box::pin(shared.aside(move |_| Ok(released.recv().is_ok())));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        let mut waiting = Vec::new();
+        loop {
+            let mut next = Box::pin(shared.aside(|_| Ok(())));
+            if futures_util::poll!(&mut next).is_ready() {
+                break;
+            }
+            waiting.push(next);
+        }
+        let mut now = Box::pin(shared.deliveries.now(&shared));
+        assert!(futures_util::poll!(&mut now).is_pending(), "it was refused");
+        release.send(()).unwrap();
+        assert!(first.await.unwrap());
+        drop(waiting);
+        assert!(timeout(PATIENCE, now).await.expect("it has its turn").is_ok());
+    }
+}

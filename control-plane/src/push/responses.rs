@@ -1,0 +1,342 @@
+//! What a client must be told to hold the table: everything, or the difference to what it holds.
+//!
+//! Made once per class of clients (who calls, with which features), base and table, then shared: a thousand
+//! processes of one service cost one look through the rules. A difference that would be too large for one
+//! message is told as a snapshot, which comes in pages.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use bytes::Bytes;
+use damper_core::Pattern;
+use damper_proto::v1;
+use damper_proto::v1::server_message::Kind;
+
+use crate::clients::group::ClientGroup;
+use crate::push::wire;
+use crate::state::guards::GuardTable;
+use crate::state::resource_key::ResourceKey;
+use crate::state::snapshot::Snapshot;
+use crate::state::stored::{StoredGuard, StoredRule};
+
+/// A page of a snapshot ends with the entry that makes it longer. Small: one waits for each client.
+const PAGE_BYTES: usize = 16 << 10;
+/// A longer difference is sent as a snapshot.
+const DELTA_BYTES: usize = 64 << 10;
+/// How many responses are kept for sharing; more are made for their streams alone.
+const SHARED_RESPONSES: usize = 1024;
+/// How many bytes the kept responses may take, together. What does not fit is made for each stream alone, page by page.
+const SHARED_BYTES: usize = 8 << 20;
+
+/// One response, before it is addressed to a stream.
+#[derive(Clone, Debug)]
+pub(crate) enum PushResponse {
+    /// Nothing between base and table concerns the client.
+    Nothing,
+    /// What changed, encoded.
+    Delta(Bytes),
+    /// Everything, in pages.
+    Snapshot(Pages),
+}
+
+/// The pages of a snapshot: made once for all clients of a class, or each when it is sent.
+#[derive(Clone, Debug)]
+pub(crate) enum Pages {
+    /// Encoded.
+    Shared(Arc<[Bytes]>),
+    Alone,
+}
+
+/// Where in a snapshot a stream is.
+#[derive(Debug, Default)]
+pub(crate) struct Place {
+    pages: usize,
+    /// The last guard and the last rule that were sent.
+    guard: Option<Pattern>,
+    rule: Option<Pattern>,
+    is_at_end: bool,
+}
+
+impl Pages {
+    /// The next page for clients of a class, of the table that the response leads to, encoded, and whether it is the last
+    /// one; `None` after that.
+    pub(crate) fn next(&self, at: &mut Place, view: &Snapshot, class: &ClientGroup) -> Option<(Bytes, bool)> {
+        match self {
+            Self::Shared(pages) => {
+                let page = pages.get(at.pages)?;
+                at.pages += 1;
+                Some((page.clone(), at.pages == pages.len()))
+            }
+            Self::Alone => at.next(view, class).map(|page| (page, at.is_at_end)),
+        }
+    }
+}
+
+type Shelf = HashMap<(Arc<ClientGroup>, Option<u64>), Arc<OnceLock<PushResponse>>>;
+
+/// The responses that lead to one table.
+#[derive(Default)]
+pub(crate) struct ResponseCache {
+    shelf: Mutex<(Arc<str>, u64, Shelf)>,
+    /// Reserved while a response is made, then what it takes.
+    shared_bytes: AtomicUsize,
+}
+
+impl ResponseCache {
+    /// The response that brings a client of this class from `base` (none = nothing it holds counts) to the view.
+    /// `changed` names what was changed since the base; none where that is not known.
+    pub(crate) fn response(
+        &self,
+        view: &Snapshot,
+        class: &Arc<ClientGroup>,
+        base: Option<u64>,
+        changed: impl FnOnce() -> Option<BTreeSet<ResourceKey>>,
+    ) -> PushResponse {
+        let difference = || base.and_then(|_| changed()).and_then(|changed| difference(view, class, changed));
+        match self.place(view, class, base) {
+            Some(place) => place.get_or_init(|| self.shared(view, class, difference())).clone(),
+            None => difference().map_or(PushResponse::Snapshot(Pages::Alone), |(response, _)| response),
+        }
+    }
+
+    /// A response that is kept: as long as there is room for it.
+    fn shared(
+        &self,
+        view: &Snapshot,
+        class: &ClientGroup,
+        difference: Option<(PushResponse, usize)>,
+    ) -> PushResponse {
+        let room = SHARED_BYTES.saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
+        let (made, bytes) = difference.unwrap_or_else(|| match snapshot(view, class, room) {
+            Some((pages, bytes)) => (PushResponse::Snapshot(Pages::Shared(pages)), bytes),
+            None => (PushResponse::Snapshot(Pages::Alone), 0),
+        });
+        self.shared_bytes.fetch_add(bytes, Ordering::Relaxed);
+        made
+    }
+
+    fn place(
+        &self,
+        view: &Snapshot,
+        class: &Arc<ClientGroup>,
+        base: Option<u64>,
+    ) -> Option<Arc<OnceLock<PushResponse>>> {
+        let mut shelf = self.shelf.lock().expect("no holder of the lock panics");
+        let (epoch, revision, made) = &mut *shelf;
+        if *epoch != *view.epoch() || *revision != view.revision() {
+            // A stream that is still at an older view makes its response for itself.
+            if *epoch == *view.epoch() && *revision > view.revision() {
+                return None;
+            }
+            (*epoch, *revision) = (view.epoch().clone(), view.revision());
+            made.clear();
+            self.shared_bytes.store(0, Ordering::Relaxed);
+        }
+        let key = (class.clone(), base);
+        let full =
+            made.len() >= SHARED_RESPONSES || self.shared_bytes.load(Ordering::Relaxed) >= SHARED_BYTES;
+        if full && !made.contains_key(&key) {
+            return None;
+        }
+        Some(made.entry(key).or_default().clone())
+    }
+}
+
+/// What changed, and its bytes; `None` if that is too long for one message.
+fn difference(
+    view: &Snapshot,
+    class: &ClientGroup,
+    mut changed: BTreeSet<ResourceKey>,
+) -> Option<(PushResponse, usize)> {
+    changed.retain(|subject| class.matches(subject.pattern()));
+    if !class.knows_guards() {
+        add_guarded_rules(view, class, &mut changed);
+    }
+    let mut delta = v1::Delta::default();
+    let mut bytes = 0;
+    for subject in &changed {
+        bytes += 8 + match subject {
+            ResourceKey::Rule(pattern) => match view.stored(pattern) {
+                Some(stored) => put(&mut delta.changed, addressed(pattern, stored, class, view.guards())),
+                None => put(&mut delta.removed, pattern.into()),
+            },
+            ResourceKey::Guard(_) if !class.knows_guards() => continue,
+            // Kills go beside a response, all of them.
+            ResourceKey::Kill(_) => continue,
+            ResourceKey::Guard(pattern) => {
+                match view.guards().stored(pattern).and_then(|stored| sent(stored)) {
+                    Some(guard) => put(&mut delta.changed_guards, guard),
+                    None => put(&mut delta.removed_guards, pattern.into()),
+                }
+            }
+        };
+        if bytes > DELTA_BYTES {
+            return None;
+        }
+    }
+    Some(match bytes {
+        0 => (PushResponse::Nothing, 0),
+        _ => (PushResponse::Delta(wire::kind(Kind::Delta(delta))), bytes),
+    })
+}
+
+/// A guard that changed may switch rules off or on at clients that know nothing of guards.
+fn add_guarded_rules(view: &Snapshot, class: &ClientGroup, changed: &mut BTreeSet<ResourceKey>) {
+    let guards: Vec<Pattern> = changed
+        .iter()
+        .filter_map(|subject| match subject {
+            ResourceKey::Guard(pattern) => Some(pattern.clone()),
+            ResourceKey::Rule(_) | ResourceKey::Kill(_) => None,
+        })
+        .collect();
+    if guards.is_empty() {
+        return;
+    }
+    let rules = view.iter().map(|(pattern, _)| pattern).filter(|pattern| class.matches(pattern));
+    let guarded = rules.filter(|pattern| guards.iter().any(|guard| guard.overlaps(pattern)));
+    changed.extend(guarded.cloned().map(ResourceKey::Rule));
+}
+
+/// Puts an entry into a list and tells its size.
+fn put<T: prost::Message>(list: &mut Vec<T>, entry: T) -> usize {
+    let size = entry.encoded_len();
+    list.push(entry);
+    size
+}
+
+/// All pages and their bytes; `None` if they are more than there is room for.
+fn snapshot(view: &Snapshot, class: &ClientGroup, room: usize) -> Option<(Arc<[Bytes]>, usize)> {
+    let (mut pages, mut all, mut at) = (Vec::new(), 0, Place::default());
+    while let Some(page) = at.next(view, class) {
+        all += page.len();
+        if all > room {
+            return None;
+        }
+        pages.push(page);
+    }
+    Some((pages.into(), all))
+}
+
+impl Place {
+    /// The next page, encoded, guards first; `None` after the last one.
+    fn next(&mut self, view: &Snapshot, class: &ClientGroup) -> Option<Bytes> {
+        self.page(view, class).map(|page| wire::kind(Kind::Snapshot(page)))
+    }
+
+    fn page(&mut self, view: &Snapshot, class: &ClientGroup) -> Option<v1::Snapshot> {
+        if self.is_at_end {
+            return None;
+        }
+        let (mut page, mut bytes) = (v1::Snapshot::default(), 0);
+        if self.rule.is_none() && class.knows_guards() {
+            let last = self.guard.clone();
+            let rest = view.guards().behind(last.as_ref());
+            for stored in rest.filter(|stored| class.matches(&stored.pattern)) {
+                if bytes >= PAGE_BYTES {
+                    return Some(page);
+                }
+                bytes += 8 + sent(stored).map_or(0, |guard| put(&mut page.guards, guard));
+                self.guard = Some(stored.pattern.clone());
+            }
+        }
+        let last = self.rule.clone();
+        for (pattern, stored) in view.behind(last.as_ref()).filter(|(pattern, _)| class.matches(pattern)) {
+            if bytes >= PAGE_BYTES {
+                return Some(page);
+            }
+            bytes += 8 + put(&mut page.rules, addressed(pattern, stored, class, view.guards()));
+            self.rule = Some(pattern.clone());
+        }
+        (page.last, self.is_at_end) = (true, true);
+        Some(page)
+    }
+}
+
+/// The rule as clients of this class get it.
+fn addressed(
+    pattern: &Pattern,
+    stored: &StoredRule,
+    class: &ClientGroup,
+    guards: &GuardTable,
+) -> v1::DistributedRule {
+    use v1::distributed_rule::Kind;
+    let kind = match (&stored.rule, class.off_because(guards, pattern, stored.rule.as_deref())) {
+        (Some(rule), None) => Some(Kind::Policy(class.sent(rule.policy()).as_ref().into())),
+        (_, off) => off.map(|why| Kind::NeedsFeature(why.to_owned())),
+    };
+    v1::DistributedRule { key: Some(pattern.into()), revision: stored.wire.revision, kind }
+}
+
+/// The guard as clients get it; none where this server can not read it.
+fn sent(stored: &StoredGuard) -> Option<v1::DistributedGuard> {
+    stored.guard.as_deref().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message as _;
+
+    use super::*;
+    use damper_store::{Entry, StoreContents};
+
+    /// A table with rules of all callers, each of some 250 bytes.
+    fn table(rules: usize) -> Snapshot {
+        let policy = v1::Policy { mode: v1::Mode::Off.into(), ..Default::default() };
+        let value = StoredRule::value(&v1::Rule { policy: Some(policy), ..Default::default() });
+        let entry = |n| {
+            let callee = format!("{n:06}-{}", "c".repeat(200));
+            let pattern = Pattern::parse("*", "*", &callee, "*").unwrap();
+            (ResourceKey::Rule(pattern).key(), Entry { revision: 1, value: value.clone().into() })
+        };
+        Snapshot::of(&StoreContents {
+            epoch: "e".to_owned(),
+            revision: 1,
+            entries: (0..rules).map(entry).collect(),
+            ..StoreContents::default()
+        })
+    }
+
+    fn class(cluster: &str) -> Arc<ClientGroup> {
+        let [service, cluster] = ["shop", cluster].map(str::to_owned);
+        Arc::new(ClientGroup { service, cluster, features: [].into() })
+    }
+
+    fn pages(response: &PushResponse, view: &Snapshot, class: &ClientGroup) -> Vec<v1::Snapshot> {
+        let PushResponse::Snapshot(pages) = response else { panic!("{response:?}") };
+        let mut at = Place::default();
+        let page = |(bytes, is_last)| match v1::ServerMessage::decode(bytes).unwrap().kind {
+            Some(Kind::Snapshot(page)) if page.last == is_last => page,
+            other => panic!("{other:?}"),
+        };
+        std::iter::from_fn(|| pages.next(&mut at, view, class)).map(page).collect()
+    }
+
+    #[test]
+    fn pages_are_small_and_the_same_whether_shared_or_not() {
+        let (view, class) = (table(2_000), class("c"));
+        let shared = ResponseCache::default().response(&view, &class, None, || None);
+        assert!(matches!(shared, PushResponse::Snapshot(Pages::Shared(_))));
+        let shared = pages(&shared, &view, &class);
+        assert_eq!(shared, pages(&PushResponse::Snapshot(Pages::Alone), &view, &class));
+        assert_eq!(shared.iter().map(|page| page.rules.len()).sum::<usize>(), 2_000);
+        assert!(shared.iter().all(|page| page.encoded_len() <= PAGE_BYTES + 1024));
+        let last: Vec<bool> = shared.iter().map(|page| page.last).collect();
+        assert!(last.iter().rev().skip(1).all(|last| !last) && last.last() == Some(&true));
+        let nothing = pages(&PushResponse::Snapshot(Pages::Alone), &table(0), &class);
+        assert!(nothing.len() == 1 && nothing[0].last && nothing[0].rules.is_empty());
+    }
+
+    #[test]
+    fn responses_that_are_kept_have_a_bound_in_bytes() {
+        let (view, responses) = (table(4_000), ResponseCache::default());
+        let of_classes = (0..40).map(|n| responses.response(&view, &class(&n.to_string()), None, || None));
+        let shared =
+            of_classes.filter(|response| matches!(response, PushResponse::Snapshot(Pages::Shared(_))));
+        let kept: usize = shared
+            .flat_map(|response| pages(&response, &view, &class("")))
+            .map(|page| page.encoded_len())
+            .sum();
+        assert!(kept <= SHARED_BYTES && kept > SHARED_BYTES / 2, "{kept}");
+    }
+}

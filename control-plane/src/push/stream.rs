@@ -1,0 +1,482 @@
+//! One client's stream, from hello to goodbye.
+//!
+//! The task holds one position: the table its client was last brought to. When the table is another and the
+//! outgoing slot is free, it makes the response that leads from the one to the other. It reads at all times,
+//! also while its client does not; a client that leaves the slot full for too long is cut off.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use damper_proto::v1::{self, client_message, server_message};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tonic::Status;
+
+use crate::auth::caller::Caller;
+use crate::auth::limits::identity;
+use crate::clients::group::ClientGroup;
+use crate::clients::session::ClientSession;
+use crate::push::PushContext;
+use crate::push::group_quota::GroupPermit;
+use crate::push::held_revisions::{Claim, Holding};
+use crate::push::report_quota::ReportQuota;
+use crate::push::responses::{Place, PushResponse};
+use crate::push::sent_kills::SentKills;
+use crate::push::sessions::SessionGuard;
+use crate::push::wire;
+use crate::push::wire::{Inbound, Sent};
+use crate::state::error::ApiError;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::stats::report_interval::ReportSchedule;
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Line;
+use damper_net::limits::QuotaPermit;
+use damper_net::limits::{Limit, LimitExceeded};
+use damper_store::Position;
+
+/// So few streams are all told goodbye at once.
+const FEW_STREAMS: usize = 64;
+/// Over which part of the drain time the goodbyes to many are spread; the rest is for them to arrive.
+const GOODBYES_OF_DRAIN: f64 = 0.5;
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+/// How long the last message of a stream may wait for its place.
+const LAST_WORD_WITHIN: Duration = Duration::from_secs(1);
+
+/// Those that stores draw have 32.
+const MAX_EPOCH_BYTES: usize = 64;
+
+type Out = mpsc::Sender<Sent>;
+
+/// Why a stream ends.
+enum StreamEnd {
+    ClientLeft,
+    Goodbye(&'static str),
+    Refused(Status),
+    Slow,
+}
+
+/// One stream's position and what it has to say.
+struct ClientStream {
+    shared: Arc<Shared>,
+    desk: Arc<PushContext>,
+    admitted: SessionGuard,
+    tables: watch::Receiver<Arc<Snapshot>>,
+    paces: watch::Receiver<ReportSchedule>,
+    /// How often the client was last told to report.
+    interval: Option<Duration>,
+    out: Out,
+    /// The table the client was brought to, or is being brought to by `pages`.
+    at: Arc<Snapshot>,
+    /// The response that is being sent.
+    underway: Option<PendingResponse>,
+    told_kills: SentKills,
+    /// What the client holds, as long as that is more than this server knows.
+    held: Option<Claim>,
+    bookmark_due: bool,
+    /// Since when there is something to say and no room to say it.
+    waiting_since: Option<Instant>,
+    /// Messages that the server does not ask for by one of its own.
+    unasked: ReportQuota,
+    _place: (Option<(OwnedSemaphorePermit, QuotaPermit)>, GroupPermit),
+    /// When the client's token ends, where that is soon.
+    token_ends: Option<SystemTime>,
+}
+
+/// A response that is being sent.
+struct PendingResponse {
+    response: PushResponse,
+    nonce: u64,
+    /// How far its pages are sent.
+    at: Place,
+}
+
+/// Serves one stream to its end.
+pub(crate) async fn serve(
+    shared: Arc<Shared>,
+    desk: Arc<PushContext>,
+    (peer, caller): (Option<ConnectionInfo>, Caller),
+    mut inbound: Inbound,
+    out: Out,
+) {
+    let end = match open(&shared, &desk, (peer.as_ref(), &caller), &mut inbound, &out).await {
+        Ok(mut stream) => stream.converse(&mut inbound).await,
+        Err(end) => end,
+    };
+    let last_word = match end {
+        StreamEnd::ClientLeft => return,
+        StreamEnd::Slow => {
+            shared.metrics.slow_consumers.increment(1);
+            if let Some(peer) = peer {
+                if let Some(left_out) = shared.limiter.line(Line::SlowReader) {
+                    tracing::warn!(%peer.address, left_out, "a stream did not read in time and was closed");
+                }
+                peer.cut_off();
+            }
+            Err(Status::resource_exhausted("the stream was not read in time"))
+        }
+        StreamEnd::Refused(status) => Err(status),
+        StreamEnd::Goodbye(reason) => {
+            let goodbye = server_message::Kind::Goodbye(v1::Goodbye { reason: reason.to_owned() });
+            Ok(wire::framed(&message(&shared.table(), Some(goodbye)), &[]))
+        }
+    };
+    // A client that does not even take the last word is told nothing.
+    let _ = timeout(LAST_WORD_WITHIN, out.send(last_word)).await;
+}
+
+/// Takes the hello and makes the first response.
+async fn open(
+    shared: &Arc<Shared>,
+    desk: &Arc<PushContext>,
+    (peer, caller): (Option<&ConnectionInfo>, &Caller),
+    inbound: &mut Inbound,
+    out: &Out,
+) -> Result<ClientStream, StreamEnd> {
+    let who = peer.map(|peer| identity(caller, peer)).unwrap_or_default();
+    let room =
+        peer.map(|_| shared.limiter.stream(&who)).transpose().map_err(|exceeded| refused(exceeded.into()))?;
+    let hello = tokio::select! {
+        hello = timeout(HELLO_WITHIN, inbound.message()) => hello,
+        () = shared.stopping.cancelled() => return Err(StreamEnd::Goodbye("the server is stopping")),
+    };
+    let hello = match hello {
+        Ok(Ok(Some(v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }))) => hello,
+        Ok(Ok(Some(_))) => return Err(refused(ApiError::fault("kind", "the first message must be a hello"))),
+        Ok(Ok(None)) => return Err(StreamEnd::ClientLeft),
+        Ok(Err(status)) => return Err(refused(ApiError::Unread(status))),
+        Err(_) => return Err(refused(ApiError::TooLate(HELLO_WITHIN))),
+    };
+    let class = ClientGroup::read(&hello).map_err(|faults| refused(ApiError::at("hello", faults)))?;
+    caller.permit_client(&class.service).map_err(|denied| {
+        shared.metrics.denied(denied.reason());
+        shared.access.turned_away.note(&shared.limiter, peer, caller, &class.service, &denied);
+        refused(denied.into())
+    })?;
+    let classed = desk.groups.admit(&who, class).map_err(|exceeded| refused(exceeded.into()))?;
+    let class = classed.class.clone();
+    let mut tables = shared.distributed.clone();
+    check_epoch(&hello).map_err(refused)?;
+    let mut claim = Claim::of(&hello);
+    claim.look_up(shared, desk, &shared.table()).await;
+    let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
+    let at = tables.borrow_and_update().clone();
+    let holding = claim.against(&at);
+    let told_kills = SentKills::none(&hello);
+    let is_held = holding == Holding::More;
+    let session = ClientSession::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
+    let paces = shared.hub.pace();
+    let mut stream = ClientStream {
+        admitted: SessionGuard::new(shared, session),
+        shared: shared.clone(),
+        desk: desk.clone(),
+        tables,
+        paces,
+        interval: None,
+        out: out.clone(),
+        at: at.clone(),
+        underway: None,
+        told_kills,
+        held: None,
+        bookmark_due: false,
+        waiting_since: None,
+        unasked: ReportQuota::new(shared.settings.watched_report_interval),
+        _place: (room, classed),
+        token_ends: caller.ends_soon(SystemTime::now()),
+    };
+    if is_held {
+        stream.hold(claim);
+    } else {
+        stream.begin(at, holding);
+    }
+    drop(pass);
+    Ok(stream)
+}
+
+fn too_often() -> StreamEnd {
+    let text = "this client reports or acknowledges more often than any that is asked to".to_owned();
+    refused(LimitExceeded::new(Limit::Reports, text).into())
+}
+
+/// An epoch is kept as long as its client is connected.
+fn check_epoch(hello: &v1::Hello) -> Result<(), ApiError> {
+    match hello.epoch.len() {
+        0..=MAX_EPOCH_BYTES => Ok(()),
+        bytes => {
+            Err(ApiError::fault("hello.epoch", format!("has {bytes} bytes (at most {MAX_EPOCH_BYTES})")))
+        }
+    }
+}
+
+fn refused(error: ApiError) -> StreamEnd {
+    StreamEnd::Refused(error.into())
+}
+
+fn message(view: &Snapshot, kind: Option<server_message::Kind>) -> v1::ServerMessage {
+    v1::ServerMessage {
+        epoch: view.epoch().to_string(),
+        revision: view.revision(),
+        commit: view.commit_of(view.revision()).unwrap_or_default(),
+        nonce: 0,
+        kind,
+        kills: None,
+    }
+}
+
+impl ClientStream {
+    async fn converse(&mut self, inbound: &mut Inbound) -> StreamEnd {
+        let shared = self.shared.clone();
+        let out = self.out.clone();
+        let spread = 0.9 + 0.2 * fastrand::f64();
+        let age = sleep(shared.settings.stream_age.mul_f64(spread));
+        let leaving = async {
+            shared.stopping.cancelled().await;
+            sleep(goodbye_after(&shared)).await;
+        };
+        tokio::pin!(age, leaving);
+        let mut bookmark = Box::pin(sleep(shared.settings.bookmark_interval));
+        loop {
+            let waiting = self.is_waiting();
+            let patience =
+                self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
+            tokio::select! {
+                () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
+                () = &mut age => return StreamEnd::Goodbye("streams are renewed from time to time"),
+                said = inbound.message() => match said {
+                    Ok(Some(said)) => if let Err(end) = self.hear(said) { return end },
+                    Ok(None) => return StreamEnd::ClientLeft,
+                    Err(status) => return refused(ApiError::Unread(status)),
+                },
+                room = out.reserve(), if waiting => {
+                    let Ok(room) = room else { return StreamEnd::ClientLeft };
+                    self.waiting_since = None;
+                    if let Some(message) = self.next_message() {
+                        bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
+                        room.send(Ok(message));
+                    }
+                }
+                () = sleep_until(patience), if waiting => return StreamEnd::Slow,
+                () = out.closed(), if !waiting => return StreamEnd::ClientLeft,
+                () = &mut bookmark, if !self.bookmark_due => {
+                    self.bookmark_due = true;
+                    bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
+                }
+                changed = self.tables.changed() => if changed.is_err() {
+                    return StreamEnd::Goodbye("the server is stopping");
+                },
+                changed = self.paces.changed() => if changed.is_err() {
+                    return StreamEnd::Goodbye("the server is stopping");
+                },
+            }
+        }
+    }
+
+    /// True if there is something to say; notes since when.
+    fn is_waiting(&mut self) -> bool {
+        let waiting = self.underway.is_some()
+            || self.interval_due().is_some()
+            || self.bookmark_due
+            || !self.tables.borrow().same_rules(&self.at);
+        match waiting {
+            true => drop(self.waiting_since.get_or_insert_with(Instant::now)),
+            // What was waited for is no longer wanted; its time is not held against what comes next.
+            false => self.waiting_since = None,
+        }
+        waiting
+    }
+
+    /// How often the client is to report, where it was not told so.
+    fn interval_due(&self) -> Option<Duration> {
+        let wanted = self.paces.borrow().of(&self.admitted.session.class);
+        (self.interval != Some(wanted)).then_some(wanted)
+    }
+
+    fn hear(&mut self, said: v1::ClientMessage) -> Result<(), StreamEnd> {
+        let session = &self.admitted.session;
+        match said.kind {
+            Some(client_message::Kind::Ack(ack)) => {
+                if !session.awaits(ack.nonce) && !self.unasked.take() {
+                    return Err(too_often());
+                }
+                if session.acknowledge(ack, &self.shared.table()) {
+                    self.shared.metrics.refusals.increment(1);
+                }
+                self.shared.hub.moved(session);
+                Ok(())
+            }
+            Some(client_message::Kind::Report(report)) => {
+                if !self.unasked.take() {
+                    return Err(too_often());
+                }
+                session.reported(&report);
+                self.shared.metrics.reports.increment(1);
+                let left_out = self.shared.stats.report(session, &report);
+                self.shared.metrics.report_faults.increment(left_out);
+                // What is not taken here is none of the other replicas' business.
+                let parts = (report.routes.len() + report.served.len()) as u64;
+                if parts == 0 || left_out < parts {
+                    self.shared.hub.reported(session, report);
+                }
+                Ok(())
+            }
+            Some(client_message::Kind::Hello(_)) => {
+                Err(refused(ApiError::fault("kind", "a hello may only be the first message")))
+            }
+            // Of a later version of the wire.
+            None => Ok(()),
+        }
+    }
+
+    /// What to say now that there is room: the response under way, the way to the latest table, the rest.
+    fn next_message(&mut self) -> Option<Bytes> {
+        if self.held.is_some() {
+            return self.next_to_held();
+        }
+        if self.underway.is_none() {
+            let latest = self.tables.borrow_and_update().clone();
+            if !latest.same_rules(&self.at) {
+                let holding = match latest.epoch() == self.at.epoch() {
+                    true => Holding::Revision(self.at.revision()),
+                    false => Holding::Nothing,
+                };
+                self.respond(latest, holding);
+            }
+        }
+        if let Some(page) = self.next_page() {
+            return Some(page);
+        }
+        if let Some(interval) = self.interval_due() {
+            self.interval = Some(interval);
+            let interval = prost_types::Duration::try_from(interval).ok();
+            self.shared.metrics.sent("report_settings");
+            let token_ends_at = self.token_ends.map(Into::into);
+            let settings = v1::ReportSettings { interval, token_ends_at };
+            let kind = server_message::Kind::ReportSettings(settings);
+            return Some(wire::framed(&message(&self.at, Some(kind)), &[]));
+        }
+        self.bookmark_due.then(|| {
+            self.bookmark_due = false;
+            self.shared.metrics.sent("bookmark");
+            let bookmark = message(&self.at, Some(server_message::Kind::Bookmark(v1::Bookmark {})));
+            let kills = self.told_kills.tell_first(&self.at, &self.admitted.session.class);
+            wire::framed(&v1::ServerMessage { kills, ..bookmark }, &[])
+        })
+    }
+
+    /// The next part of the response under way; only its last part wants an answer.
+    fn next_page(&mut self) -> Option<Bytes> {
+        let underway = self.underway.as_mut()?;
+        let nonce = underway.nonce;
+        let (page, last) = match &underway.response {
+            PushResponse::Nothing => return None,
+            PushResponse::Delta(delta) => (delta.clone(), true),
+            PushResponse::Snapshot(pages) => {
+                pages.next(&mut underway.at, &self.at, &self.admitted.session.class)?
+            }
+        };
+        // A kill that was set meanwhile does not wait for the rest of a snapshot. The answer to its last page is
+        // the proof that those before it were obeyed.
+        let kills = self.told_kills.tell(&self.at, &self.tables.borrow(), &self.admitted.session.class);
+        let nonce = if last { nonce } else { 0 };
+        if last {
+            self.underway = None;
+        }
+        Some(wire::framed(&v1::ServerMessage { nonce, kills, ..message(&self.at, None) }, &page))
+    }
+
+    /// Makes the first response to a client from which things may be taken.
+    fn begin(&mut self, at: Arc<Snapshot>, holding: Holding) {
+        let all = self.admitted.session.class.has_all_features();
+        self.respond(at, if all { holding } else { Holding::Nothing });
+        // A client that missed nothing is told so at once.
+        self.bookmark_due = self.underway.is_none();
+    }
+
+    /// Takes nothing from the client from now on, because it holds more than this server knows.
+    fn hold(&mut self, claim: Claim) {
+        // Full: the store is being asked already.
+        let _ = self.shared.look.try_send(());
+        tracing::debug!(
+            service = self.admitted.session.class.service,
+            instance = self.admitted.session.instance,
+            epoch = claim.at.epoch,
+            revision = claim.at.revision,
+            "a client holds more than this server knows; it keeps what it has"
+        );
+        self.held = Some(claim);
+        self.bookmark_due = true;
+    }
+
+    /// What to say to a client that is held: that the stream is alive, and kills. It is released once its claim
+    /// holds at the latest table.
+    fn next_to_held(&mut self) -> Option<Bytes> {
+        let latest = self.tables.borrow_and_update().clone();
+        let claim = self.held.as_ref()?;
+        let holding = claim.against(&latest);
+        if holding != Holding::More {
+            self.held = None;
+            self.told_kills.begin_again();
+            self.admitted.session.release();
+            self.begin(latest, holding);
+            return self.next_message();
+        }
+        self.at = latest;
+        let kills = self.told_kills.add(&self.at, &self.admitted.session.class, claim.takes_additions);
+        if kills.is_none() && !self.bookmark_due {
+            return None;
+        }
+        self.bookmark_due = false;
+        self.shared.metrics.sent("bookmark");
+        let Position { epoch, revision, commit } = claim.at.clone();
+        let kind = Some(server_message::Kind::Bookmark(v1::Bookmark {}));
+        let message = v1::ServerMessage { epoch, revision, commit, nonce: 0, kind, kills };
+        Some(wire::framed(&message, &[]))
+    }
+
+    /// Makes the response that leads to a table, and moves there. What was changed since a revision that is no longer
+    /// remembered is not looked for: the client gets everything.
+    fn respond(&mut self, to: Arc<Snapshot>, holding: Holding) {
+        let changed = match holding {
+            Holding::Revision(base) => to.changed_since(base).map(|changed| (base, changed)),
+            Holding::Nothing | Holding::More => None,
+        };
+        let (base, changed) = changed.unzip();
+        let session = &self.admitted.session;
+        let mut response = self.desk.responses.response(&to, &session.class, base, || changed);
+        let missed = base != Some(to.revision());
+        if matches!(response, PushResponse::Nothing)
+            && self.told_kills.want_response(&to, &session.class, missed)
+        {
+            response = PushResponse::Delta(wire::kind(server_message::Kind::Delta(v1::Delta::default())));
+        }
+        let mut progress = session.progress();
+        if progress.epoch != *to.epoch() {
+            progress.start_anew(to.epoch().clone());
+        } else {
+            progress.settle();
+        }
+        self.shared.metrics.sent(match response {
+            PushResponse::Nothing => "nothing",
+            PushResponse::Delta(_) => "delta",
+            PushResponse::Snapshot(_) => "snapshot",
+        });
+        if !matches!(response, PushResponse::Nothing) {
+            let nonce = progress.send_response();
+            self.underway = Some(PendingResponse { response, nonce, at: Place::default() });
+        }
+        progress.sent_revision = to.revision();
+        drop(progress);
+        self.shared.hub.moved(session);
+        self.at = to;
+    }
+}
+
+/// How long a stream waits with its goodbye when the server stops, so that many clients do not all turn to the other
+/// replicas in the same moment.
+fn goodbye_after(shared: &Shared) -> Duration {
+    match shared.hub.own_streams() {
+        0..=FEW_STREAMS => Duration::ZERO,
+        _ => shared.settings.drain.mul_f64(GOODBYES_OF_DRAIN * fastrand::f64()),
+    }
+}

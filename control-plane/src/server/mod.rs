@@ -1,0 +1,189 @@
+//! One server: the store, the tasks behind the services, and the port.
+//!
+//! [`Server::bind`] does all that can fail: it opens and reads the store and takes the ports. [`Server::run`]
+//! serves until it is told to stop; then health turns, streams get their goodbye, those of many clients spread over a part
+//! of the drain time, and what is still open after it is cut.
+
+pub(crate) mod error;
+pub(crate) mod first_token;
+pub(crate) mod http;
+pub(crate) mod open;
+pub(crate) mod routes;
+pub(crate) mod tasks;
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic_health::ServingStatus;
+
+use crate::auth::methods;
+use crate::cluster::membership;
+use crate::config::ServerConfig;
+use crate::metrics::Metrics;
+pub(crate) use crate::server::error::{ServeError, StartError};
+use crate::server::open::{keychain, listen, open, read};
+use crate::server::routes::{report_health, routes};
+use crate::server::tasks::{OpenedServer, Tasks, start};
+use crate::state::shared::Shared;
+use damper_net::connection::Listener;
+use damper_net::connection::RequestTimeouts;
+use damper_net::limits::Limiter;
+use damper_store::Membership;
+use damper_store::Store;
+
+/// How long health may be watched by one request: whoever watches need not say who asks.
+const WATCHED_WITHIN: Duration = Duration::from_secs(300);
+const RELEASED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A server that holds its ports and has read its store.
+pub struct Server {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    local: SocketAddr,
+    metrics: Option<(TcpListener, SocketAddr)>,
+    tasks: Tasks,
+    presence: Option<Membership>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("local", &self.local).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Judges what can be judged of the settings without opening the store or a port: what they leave unguarded, and the
+    /// files of TLS.
+    ///
+    /// # Errors
+    /// What would keep the server from starting.
+    pub fn check(settings: &ServerConfig) -> Result<(), StartError> {
+        let tls = keychain(settings, &Metrics::new())?;
+        // A server starts with it all the same: the next one may come while it runs.
+        if let Some(problem) = tls.as_ref().and_then(|tls| tls.validity().problem(SystemTime::now())) {
+            return Err(StartError::Tls(vec![format!("tls_cert: {problem}")]));
+        }
+        let address = membership::address(settings, settings.listen);
+        address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
+    }
+
+    /// Opens and reads the store and takes the ports; port 0 takes any free one.
+    ///
+    /// # Errors
+    /// Whatever keeps the server from starting, in the order in which it is tried: unsafe or taken address, then
+    /// the store.
+    pub async fn bind(settings: ServerConfig) -> Result<Self, StartError> {
+        let own = Metrics::new();
+        let tls = keychain(&settings, &own)?;
+        let (listener, local) = listen(settings.listen).await?;
+        let metrics = match settings.metrics_listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let store = open(&settings).await?;
+        let view = read(&*store, &settings.store).await?;
+        let address = membership::address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
+        let (shared, mut tasks) = start(OpenedServer { settings, tls, metrics: own, address, store, view });
+        if shared.access.required {
+            first_token::ensure(&shared).await?;
+        }
+        let presence = membership::join(&shared, &mut tasks).await.map_err(|untold| {
+            let store = shared.settings.store.to_string();
+            StartError::StoreUnreachable { store, reason: untold.to_string() }
+        })?;
+        Ok(Self { shared, listener, local, metrics, tasks, presence })
+    }
+
+    /// Where gRPC, gRPC-Web and the page are served.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Where metrics and health are served besides.
+    #[must_use]
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Serves until `shutdown` is ready, then ends all streams and returns within a few seconds.
+    ///
+    /// # Errors
+    /// The port failed, or a task behind it.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        let Self { shared, listener, metrics, mut tasks, presence, .. } = self;
+        let (reporter, health) = tonic_health::server::health_reporter();
+        report_health(&reporter, ServingStatus::Serving).await;
+        let cut = CancellationToken::new();
+        let routes = routes(&shared, health);
+        let stopping = shared.stopping.clone();
+        let settings = &shared.settings;
+        let patience = RequestTimeouts {
+            // To be answered, and to take the answer.
+            answered_within: settings.unary_deadline * 2,
+            watched_within: settings.stream_age.min(WATCHED_WITHIN),
+            kind: methods::answer_kind,
+        };
+        let port = |routes, tls, limiter| Listener {
+            routes,
+            tls,
+            limiter,
+            patience,
+            counters: shared.metrics.net.clone(),
+            stopping: stopping.clone(),
+            cut: cut.clone(),
+        };
+        let mut serving = Box::pin(port(routes, shared.tls.clone(), shared.limiter.clone()).serve(listener));
+        if let Some((listener, _)) = metrics {
+            let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
+            let routes = http::operations(shared.clone(), http::Readers::Everybody);
+            // Its own places: a full house at the other port does not keep the probes out.
+            let limiter = Limiter::new(settings.limits.of_metrics(), shared.metrics.net.clone());
+            let serving = port(routes, tls, limiter).serve(listener);
+            tasks.spawn(async move {
+                serving.await;
+                "metrics port"
+            });
+        }
+        let outcome = tokio::select! {
+            () = shutdown => Ok(()),
+            () = &mut serving => Err(ServeError::TaskEnded("port")),
+            Some(ended) = tasks.join_next() => Err(ServeError::TaskEnded(ended.unwrap_or("task behind the port"))),
+        };
+        report_health(&reporter, ServingStatus::NotServing).await;
+        stopping.cancel();
+        if outcome.is_ok() {
+            tracing::info!(drain = ?shared.settings.drain, "shutting down: connections are told to go elsewhere");
+            let leaving = async { tokio::join!(membership::leave(&shared, presence), &mut serving) };
+            if timeout(shared.settings.drain, leaving).await.is_err() {
+                tracing::warn!("connections that did not end in time are cut");
+            }
+        }
+        shared.ended.cancel();
+        cut.cancel();
+        drop(serving);
+        tasks.shutdown().await;
+        let store = Arc::downgrade(&shared.found);
+        drop(shared);
+        released(store).await;
+        outcome
+    }
+}
+
+/// Waits until nobody holds the store: whoever starts the next server on it must not find it locked. Connections
+/// that were cut let go of it as soon as their tasks run.
+async fn released(store: Weak<dyn Store>) {
+    let gone = async {
+        while store.strong_count() > 0 {
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    if timeout(RELEASED_WITHIN, gone).await.is_err() {
+        tracing::warn!("the store is still in use");
+    }
+}

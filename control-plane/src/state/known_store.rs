@@ -1,0 +1,193 @@
+//! Whether a store is the one that this server knows.
+//!
+//! A store that was emptied, replaced or set back never takes anything from connected services by itself. The follower
+//! keeps its table until the store it knew is back, or until an operator has made what the store holds now the
+//! successor (its lineage then names the epoch that was known). All others read and write through [`KnownStore`],
+//! which refuses meanwhile, so that no write goes to a store that is not accepted.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use damper_proto::v1;
+use tokio::sync::watch;
+
+use crate::state::snapshot::Snapshot;
+use damper_store::Membership;
+use damper_store::{Change, Identity, Position, Store, StoreContents, StoreError, Watch};
+
+/// What a store is to a server that knows a table of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// The one it knows, perhaps with newer changes.
+    Known,
+    /// An operator made it the successor of the one it knows.
+    Successor,
+    /// Another one, or an older or different copy: how it differs.
+    Other(String),
+}
+
+/// What was found in place of the store that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unaccepted {
+    /// Empty = the store is empty.
+    pub(crate) epoch: String,
+    pub(crate) revision: u64,
+    pub(crate) entries: usize,
+    pub(crate) since: SystemTime,
+    pub(crate) problem: String,
+}
+
+impl Standing {
+    /// Of a store that was asked about the position of what is known.
+    pub(crate) fn of(known: &Position, found: &Identity) -> Self {
+        let Position { epoch, revision, .. } = known;
+        if found.epoch.is_empty() {
+            return Self::Other(format!("the store is empty; revision {revision} is known"));
+        }
+        if found.epoch != *epoch {
+            if found.lineage.contains(epoch) {
+                return Self::Successor;
+            }
+            return Self::Other(format!("it is another store: epoch {}, known is {epoch}", found.epoch));
+        }
+        if found.revision < *revision {
+            return Self::Other(format!("the store is at revision {}, known is {revision}", found.revision));
+        }
+        if !known.is_made_by(found.commit) {
+            return Self::Other(format!("revision {revision} of the store is another one than was known"));
+        }
+        Self::Known
+    }
+}
+
+impl Unaccepted {
+    /// As the API reports it, beside what the table has.
+    pub(crate) fn reported(&self, table: &Snapshot) -> v1::UnacceptedStore {
+        let count = |entries: usize| u32::try_from(entries).unwrap_or(u32::MAX);
+        v1::UnacceptedStore {
+            epoch: self.epoch.clone(),
+            revision: self.revision,
+            entries: count(self.entries),
+            since: Some(self.since.into()),
+            problem: self.problem.clone(),
+            known_epoch: table.epoch().to_string(),
+            known_revision: table.revision(),
+            known_entries: count(table.entries()),
+        }
+    }
+}
+
+/// Reads which store it is; a missing one has an empty epoch.
+pub(crate) async fn identify(store: &dyn Store, revision: u64) -> Result<Identity, StoreError> {
+    match store.identity(revision).await {
+        Err(StoreError::Replaced { epoch }) if epoch.is_empty() => Ok(Identity::default()),
+        answer => answer,
+    }
+}
+
+/// The store for all but the follower: only as long as it is the one that the table is from.
+pub(crate) struct KnownStore {
+    store: Arc<dyn Store>,
+    table: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl KnownStore {
+    pub(crate) fn new(store: Arc<dyn Store>, table: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { store, table }
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        match &self.table.borrow().unaccepted {
+            Some(found) => Err(refused(&found.problem)),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(problem: &str) -> StoreError {
+    StoreError::Unavailable { reason: format!("{problem}; an operator decides with `damper store`") }
+}
+
+#[tonic::async_trait]
+impl Store for KnownStore {
+    async fn create(&self) -> Result<(), StoreError> {
+        Err(StoreError::Invalid { reason: "only the start of a server makes a store".to_owned() })
+    }
+
+    async fn identity(&self, revision: u64) -> Result<Identity, StoreError> {
+        self.store.identity(revision).await
+    }
+
+    async fn load(&self) -> Result<StoreContents, StoreError> {
+        self.check()?;
+        let known = self.table.borrow().position();
+        let found = identify(&*self.store, known.revision).await?;
+        if let Standing::Other(problem) = Standing::of(&known, &found) {
+            return Err(refused(&problem));
+        }
+        let state = self.store.load().await?;
+        match state.epoch == found.epoch && state.revision >= found.revision {
+            true => Ok(state),
+            false => Err(refused("the store changed its identity while it was read")),
+        }
+    }
+
+    async fn commit(&self, expected_head: u64, changes: &[Change]) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.commit(expected_head, changes).await
+    }
+
+    fn watch(&self, after: &Position) -> Watch {
+        self.store.watch(after)
+    }
+
+    async fn changes(&self, after: u64, upto: u64) -> Result<Vec<Change>, StoreError> {
+        self.check()?;
+        self.store.changes(after, upto).await
+    }
+
+    async fn compact(&self, revision: u64) -> Result<(), StoreError> {
+        self.check()?;
+        self.store.compact(revision).await
+    }
+
+    async fn renew_epoch(&self, current: &str, predecessors: &[String]) -> Result<String, StoreError> {
+        self.check()?;
+        self.store.renew_epoch(current, predecessors).await
+    }
+
+    fn is_full(&self) -> bool {
+        self.store.is_full()
+    }
+
+    fn join(&self, id: &str, value: Bytes) -> Option<Membership> {
+        self.store.join(id, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn store_is_known_by_epoch_revision_and_commit() {
+        let known = Position { epoch: "e".to_owned(), revision: 5, commit: 7 };
+        let standing = |epoch: &str, revision, commit, lineage: &[&str]| {
+            let lineage = lineage.iter().map(|&epoch| epoch.to_owned()).collect();
+            Standing::of(&known, &Identity { epoch: epoch.to_owned(), revision, commit, lineage })
+        };
+        for (commit, is_known) in [(Some(7), true), (Some(8), false), (None, true), (Some(0), true)] {
+            assert_eq!(standing("e", 9, commit, &[]) == Standing::Known, is_known, "{commit:?}");
+        }
+        assert_eq!(standing("f", 0, None, &["d", "e"]), Standing::Successor);
+        for other in
+            [standing("e", 4, None, &[]), standing("f", 9, Some(7), &["d"]), standing("", 0, None, &[])]
+        {
+            assert!(matches!(other, Standing::Other(_)), "{other:?}");
+        }
+        let unknown = Position { commit: 0, ..known.clone() };
+        let found = Identity { epoch: "e".to_owned(), revision: 5, commit: Some(8), ..Identity::default() };
+        assert_eq!(Standing::of(&unknown, &found), Standing::Known);
+    }
+}

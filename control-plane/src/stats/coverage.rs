@@ -1,0 +1,167 @@
+//! When anybody was heard that could have told of calls, so that nothing told is not taken for nothing called.
+//!
+//! A process that makes no calls reports nothing, but its stream is open: silence means something while a process of
+//! the caller is connected, and nothing while none is. Counters go on while a process is cut off, so that what it
+//! says when it is back makes that time known after all, as far as the window reaches.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clients::session::ClientSession;
+use crate::stats::instance::{Instance, InstanceId};
+use crate::stats::shares::Shares;
+use crate::stats::timeline::{KEPT, SPAN};
+use crate::stats::window::{MAX_LAG, REACH};
+use crate::stats::{LONG_AGO, MAX_INSTANCES, Stats};
+
+/// The most callers of which is known when they were connected.
+const MAX_CALLERS: usize = 50_000;
+
+/// A service and its cluster.
+pub(crate) type CallerService = (Arc<str>, Arc<str>);
+
+/// The times in which processes were connected, of every caller and of all together.
+#[derive(Debug, Default)]
+pub(crate) struct ReportCoverage {
+    all: CoveredSpans,
+    callers: HashMap<CallerService, CoveredSpans>,
+    /// By service.
+    callers_of: Shares,
+}
+
+/// Times in order, with more than a span between them; the last one is open while a process is connected.
+#[derive(Debug, Default)]
+pub(crate) struct CoveredSpans {
+    processes: usize,
+    times: Vec<(Duration, Duration)>,
+}
+
+impl Stats {
+    /// A process opened a stream.
+    pub(crate) fn connected(&self, session: &ClientSession) {
+        let now = self.now();
+        let books = &mut *self.books();
+        books.tidy(now);
+        let id = InstanceId::of(session);
+        if books.instances.len() >= MAX_INSTANCES {
+            books.make_room(now);
+        }
+        if books.instances.len() < MAX_INSTANCES || books.instances.contains_key(&id) {
+            let instance = books.instances.entry(id).or_insert_with(|| Instance::new(now, session.fresh));
+            if !instance.is_connected() {
+                books.hearing.opened(caller(session), now);
+            }
+            instance.opened(session.serves());
+            // The first report of a stream names all that there are.
+            books.totals_of.give_back(&session.class.service, instance.endpoints_mut().forget());
+        }
+    }
+
+    /// A stream of a process ended.
+    pub(crate) fn disconnected(&self, session: &ClientSession) {
+        let now = self.now();
+        let books = &mut *self.books();
+        if let Some(instance) = books.instances.get_mut(&InstanceId::of(session)) {
+            let was_connected = instance.is_connected();
+            instance.closed(now);
+            if was_connected && !instance.is_connected() {
+                let bytes = instance.endpoints_mut().forget();
+                books.totals_of.give_back(&session.class.service, bytes);
+                books.hearing.closed(&caller(session), now);
+            }
+        }
+    }
+}
+
+fn caller(session: &ClientSession) -> CallerService {
+    (session.class.service.as_str().into(), session.class.cluster.as_str().into())
+}
+
+impl ReportCoverage {
+    /// A process is connected.
+    fn opened(&mut self, caller: CallerService, now: Duration) {
+        self.all.opened(now);
+        if let Some(heard) = self.callers.get_mut(&caller) {
+            heard.opened(now);
+        } else if self.callers_of.room(&caller.0, MAX_CALLERS) > 0 {
+            self.callers_of.take(&caller.0, 1);
+            self.callers.entry(caller).or_default().opened(now);
+        }
+    }
+
+    /// A process is gone.
+    fn closed(&mut self, caller: &CallerService, now: Duration) {
+        self.all.closed(now);
+        if let Some(heard) = self.callers.get_mut(caller) {
+            heard.closed(now);
+        }
+    }
+
+    /// A process that is connected told what it did since then; what was before these statistics began is not theirs.
+    pub(crate) fn told(&mut self, caller: &CallerService, from: Duration, now: Duration) {
+        let from = from.max(now.saturating_sub(REACH)).max(LONG_AGO);
+        self.all.told(from);
+        if let Some(heard) = self.callers.get_mut(caller) {
+            heard.told(from);
+        }
+    }
+
+    /// Forgets what is older than what is kept of the past.
+    pub(crate) fn tidy(&mut self, now: Duration) {
+        self.all.forget(now);
+        self.callers.values_mut().for_each(|heard| heard.forget(now));
+        self.callers.retain(|_, heard| !heard.times.is_empty());
+        self.callers_of = Shares::of(self.callers.keys().map(|(service, _)| (service, 1)));
+    }
+
+    /// All callers together.
+    pub(crate) fn of_all(&self) -> &CoveredSpans {
+        &self.all
+    }
+
+    /// One caller; none of whom nothing is known.
+    pub(crate) fn of(&self, caller: &CallerService) -> Option<&CoveredSpans> {
+        self.callers.get(caller)
+    }
+}
+
+impl CoveredSpans {
+    fn opened(&mut self, now: Duration) {
+        self.processes += 1;
+        if self.processes > 1 {
+            return;
+        }
+        match self.times.last_mut() {
+            Some((_, until)) if now.saturating_sub(*until) < SPAN => *until = Duration::MAX,
+            _ => self.times.push((now, Duration::MAX)),
+        }
+    }
+
+    fn closed(&mut self, now: Duration) {
+        self.processes = self.processes.saturating_sub(1);
+        if self.processes == 0
+            && let Some((_, until)) = self.times.last_mut()
+        {
+            *until = now;
+        }
+    }
+
+    fn told(&mut self, from: Duration) {
+        let Some((since, until)) = self.times.pop() else { return };
+        let mut since = since.min(from);
+        while let Some((before, _)) = self.times.pop_if(|(_, end)| since.saturating_sub(*end) < SPAN) {
+            since = since.min(before);
+        }
+        self.times.push((since, until));
+    }
+
+    fn forget(&mut self, now: Duration) {
+        self.times.retain(|(_, until)| now.saturating_sub(*until) < KEPT + MAX_LAG + SPAN);
+    }
+
+    /// True if somebody was heard all that time.
+    pub(crate) fn covers(&self, from: Duration, to: Duration) -> bool {
+        self.times.iter().any(|(since, until)| *since <= from && to <= *until)
+    }
+}

@@ -1,0 +1,171 @@
+//! How the endpoints of callees stand, as each connected process told it last.
+//!
+//! Memory: [`MAX_REPORTED`] endpoints of each callee of a process, out of the bytes for the totals of all processes. They
+//! are forgotten when the process leaves.
+
+pub(crate) mod merged;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use damper_core::endpoints::{
+    Counts, MAX_ENDPOINTS, MAX_REPORTED, MAX_REPORTED_CHANNELS, MAX_ZONE_BYTES, REMEMBERED,
+};
+use damper_core::{Faults, MAX_ROUTES, key};
+use damper_proto::v1;
+
+use crate::stats::Stats;
+
+/// The endpoints that one process knows, by callee.
+#[derive(Debug, Default)]
+pub(super) struct Endpoints {
+    callees: HashMap<Arc<str>, Arc<Callee>>,
+    bytes: usize,
+}
+
+/// The endpoints of one callee, as one process told them.
+#[derive(Debug)]
+struct Callee {
+    /// All that it knows.
+    count: u32,
+    /// Those that it names.
+    worst: Vec<Endpoint>,
+}
+
+/// One endpoint, as one process told it.
+#[derive(Debug)]
+struct Endpoint {
+    address: SocketAddr,
+    zone: Box<str>,
+    is_connected: bool,
+    is_ejected: bool,
+    in_flight: u32,
+    recent: Counts,
+}
+
+impl Endpoints {
+    /// How many bytes they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Takes what is told of one callee; false if it can not be so or finds no room. `room` is left for all processes.
+    pub(super) fn take(&mut self, part: &v1::EndpointsReport, room: &mut usize) -> bool {
+        let name = part.callee_service.as_str();
+        if part.count == 0 {
+            self.remove(name, room);
+            return true;
+        }
+        let Some(callee) = Callee::read(part) else { return false };
+        let before = self.callees.get(name).map_or(0, |known| known.bytes(name));
+        if before == 0 && (self.callees.len() >= MAX_ROUTES || !is_name(name)) {
+            return false;
+        }
+        let bytes = callee.bytes(name);
+        let Some(left) = (*room + before).checked_sub(bytes) else { return false };
+        *room = left;
+        self.bytes = self.bytes + bytes - before;
+        self.callees.insert(name.into(), Arc::new(callee));
+        true
+    }
+
+    fn remove(&mut self, name: &str, room: &mut usize) {
+        if let Some(callee) = self.callees.remove(name) {
+            let bytes = callee.bytes(name);
+            self.bytes -= bytes;
+            *room += bytes;
+        }
+    }
+
+    /// Forgets all of them; answers how many bytes they took.
+    pub(super) fn forget(&mut self) -> usize {
+        std::mem::take(self).bytes
+    }
+
+    /// As the reports that they came from.
+    pub(super) fn told(&self) -> Vec<v1::EndpointsReport> {
+        self.callees.iter().map(|(name, callee)| callee.told(name)).collect()
+    }
+}
+
+impl Callee {
+    fn read(part: &v1::EndpointsReport) -> Option<Self> {
+        let worst = &part.worst;
+        let most = MAX_ENDPOINTS * MAX_REPORTED_CHANNELS;
+        if worst.len() > MAX_REPORTED || !(worst.len()..=most).contains(&(part.count as usize)) {
+            return None;
+        }
+        let worst = worst.iter().map(Endpoint::read).collect::<Option<Vec<_>>>()?;
+        Some(Self { count: part.count, worst })
+    }
+
+    fn bytes(&self, name: &str) -> usize {
+        let entry = size_of::<(Arc<str>, Arc<Self>)>() + size_of::<Self>() + name.len();
+        entry + self.worst.iter().map(|endpoint| size_of::<Endpoint>() + endpoint.zone.len()).sum::<usize>()
+    }
+
+    fn told(&self, name: &str) -> v1::EndpointsReport {
+        v1::EndpointsReport {
+            callee_service: name.to_owned(),
+            count: self.count,
+            worst: self.worst.iter().map(Endpoint::told).collect(),
+        }
+    }
+}
+
+impl Endpoint {
+    /// None where something of it is out of bounds.
+    fn read(part: &v1::EndpointReport) -> Option<Self> {
+        let v1::EndpointReport { address, zone, connected, ejected, in_flight, recent, recent_failures } =
+            part;
+        let most = REMEMBERED * u32::try_from(MAX_REPORTED_CHANNELS).ok()?;
+        let is_sound = zone.len() <= MAX_ZONE_BYTES
+            && !zone.chars().any(char::is_control)
+            && *recent <= most
+            && recent_failures <= recent;
+        Some(Self {
+            address: address.parse().ok().filter(|_| is_sound)?,
+            zone: zone.as_str().into(),
+            is_connected: *connected,
+            is_ejected: *ejected,
+            in_flight: *in_flight,
+            recent: Counts { all: *recent, failures: *recent_failures },
+        })
+    }
+
+    fn told(&self) -> v1::EndpointReport {
+        v1::EndpointReport {
+            address: self.address.to_string(),
+            zone: self.zone.to_string(),
+            connected: self.is_connected,
+            ejected: self.is_ejected,
+            in_flight: self.in_flight,
+            recent: self.recent.all,
+            recent_failures: self.recent.failures,
+        }
+    }
+}
+
+impl Stats {
+    /// How the endpoints of this callee stand, or those of all callees by name if it is empty.
+    pub(crate) fn endpoints(&self, callee: &str) -> Vec<v1::CalleeEndpoints> {
+        // What is added up is kept alive, so that reports need not wait for it.
+        let told: Vec<(Arc<str>, Arc<Callee>)> = {
+            let books = self.books();
+            let connected = books.instances.values().filter(|instance| instance.is_connected());
+            let told = connected.flat_map(|instance| &instance.endpoints().callees);
+            let asked = told.filter(|(name, _)| callee.is_empty() || ***name == *callee);
+            asked.map(|(name, callee)| (name.clone(), callee.clone())).collect()
+        };
+        merged::merge(&told)
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let mut faults = Faults::none();
+    key::check_name("", name, &mut faults);
+    faults.is_empty()
+}

@@ -1,0 +1,328 @@
+//! A set of changes to rules and guards, all or nothing, in one revision: judged, tried, written and answered.
+//!
+//! An apply brings its set with it, a rollback makes one from the history. Rules are judged by the guards as they
+//! are after the set, whichever came first in it.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_core::{Faults, Pattern};
+use damper_proto::v1::{self, rule_result};
+
+use crate::state::error::ApiError;
+use crate::state::guards::GuardTable;
+use crate::state::resource_key::ResourceKey;
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::write::chain_limit::ChainCheck;
+use crate::write::findings;
+use crate::write::findings::{FindingList, Traffic};
+use crate::write::ownership;
+use crate::write::reach::ReachSurvey;
+use crate::write::request::{check_expected, too_many};
+use crate::write::resource::{NewGuard, NewRule};
+use damper_net::limits::Limit;
+use damper_store::writer::{Committed, ProposedEdit};
+
+/// The most results that are listed one by one.
+const MAX_RESULTS: usize = 1000;
+
+/// Changes of which no two have the same subject.
+#[derive(Debug)]
+pub(crate) struct ChangeSet(pub(crate) Vec<ResourceChange>);
+
+/// What a set came to, or would come to.
+pub(crate) struct ChangeSetResult {
+    pub(crate) revision: u64,
+    /// Of each change, in its order.
+    pub(crate) changes: Vec<rule_result::Change>,
+    /// What went without having been named.
+    pub(crate) pruned: Vec<ResourceKey>,
+    pub(crate) chain: ChainCheck,
+    /// Whom the author of a change by hand names as the owner; none = ownership was settled before.
+    pub(crate) by_hand: Option<String>,
+}
+
+/// What becomes of one rule or guard.
+#[derive(Debug)]
+pub(crate) struct ResourceChange {
+    pub(crate) subject: ResourceKey,
+    /// None = the rule or guard is removed.
+    pub(crate) put: Option<Written>,
+    pub(crate) expected: Option<u64>,
+    /// Where it stands in the request, for faults.
+    pub(crate) path: String,
+    /// Whether the rule or guard says itself whose it is.
+    pub(crate) names_owner: bool,
+}
+
+/// A rule or guard that may be stored.
+#[derive(Debug)]
+pub(crate) enum Written {
+    Rule(Box<NewRule>),
+    Guard(Box<NewGuard>),
+}
+
+impl ChangeSet {
+    /// What the writer is asked for; what comes out unchanged is to stay as the table has it.
+    pub(crate) fn edits(
+        &self,
+        outcome: &[rule_result::Change],
+        table: &Snapshot,
+        author: &str,
+        at: SystemTime,
+    ) -> Vec<ProposedEdit> {
+        self.0.iter().zip(outcome).map(|(change, outcome)| change.edit(*outcome, table, author, at)).collect()
+    }
+
+    /// The guards as they are when the set is in force, and what is pruned with it is gone.
+    pub(crate) fn guards_after(&self, table: &Snapshot, pruned: &[ResourceKey]) -> GuardTable {
+        let mut guards = table.guards().clone();
+        for subject in pruned {
+            if let ResourceKey::Guard(pattern) = subject {
+                guards.remove(pattern);
+            }
+        }
+        for change in &self.0 {
+            match (&change.put, &change.subject) {
+                (Some(Written::Guard(written)), _) => guards.put(Arc::new(written.stored())),
+                (None, ResourceKey::Guard(pattern)) => guards.remove(pattern),
+                _ => {}
+            }
+        }
+        guards
+    }
+
+    /// Refuses rules that are never in force as they stand.
+    pub(crate) fn judge(&self, guards: &GuardTable, outcome: &[rule_result::Change]) -> Result<(), Faults> {
+        let mut faults = Faults::none();
+        for (change, outcome) in self.0.iter().zip(outcome) {
+            let Some(Written::Rule(written)) = &change.put else { continue };
+            if *outcome != rule_result::Change::Unchanged
+                && let Err(excess) = findings::refuse(guards, &written.rule)
+            {
+                faults.nest(&change.path, excess);
+            }
+        }
+        faults.or(())
+    }
+
+    /// Refuses a set that the server would refuse for what is there: revisions that do not hold, and limits.
+    pub(crate) fn try_out(
+        &self,
+        shared: &Shared,
+        table: &Snapshot,
+        outcome: &[rule_result::Change],
+        pruned: &[ResourceKey],
+    ) -> Result<(), ApiError> {
+        let before = (table.len(), table.guards().len());
+        let (mut rules, mut guards) = before;
+        let deleted = pruned.iter().map(|subject| (subject, rule_result::Change::Deleted));
+        let changes = self.0.iter().map(|change| &change.subject).zip(outcome.iter().copied());
+        for (subject, outcome) in changes.chain(deleted) {
+            let count = match subject {
+                ResourceKey::Rule(_) => &mut rules,
+                ResourceKey::Guard(_) => &mut guards,
+                // No set has kills in it.
+                ResourceKey::Kill(_) => continue,
+            };
+            match outcome {
+                rule_result::Change::Created => *count += 1,
+                rule_result::Change::Deleted => *count -= 1,
+                _ => {}
+            }
+        }
+        for change in &self.0 {
+            check_expected(table, &change.subject, change.expected)?;
+        }
+        let limits = [
+            (Limit::Rules, before.0, rules, shared.settings.max_rules),
+            (Limit::Guards, before.1, guards, shared.settings.max_guards),
+        ];
+        match limits.into_iter().find(|(_, before, after, most)| after > most && after > before) {
+            Some((limit, _, after, most)) => Err(too_many(limit, after, most)),
+            None => Ok(()),
+        }
+    }
+
+    /// What became of each change, by the revision that its rule or guard has now.
+    pub(crate) fn outcome(&self, before: &Snapshot, committed: &Committed) -> Vec<rule_result::Change> {
+        let revisions: HashMap<&str, Option<u64>> =
+            committed.keys.iter().map(|(key, revision)| (key.as_str(), *revision)).collect();
+        let written = |change: &ResourceChange| {
+            let now = revisions.get(change.subject.key().as_str()).copied().flatten();
+            !committed.unchanged && now == Some(committed.revision)
+        };
+        let outcome = |change: &ResourceChange| match (&change.put, before.revision_of(&change.subject)) {
+            (None, Some(_)) => rule_result::Change::Deleted,
+            (None, None) => rule_result::Change::Unchanged,
+            (Some(_), _) if !written(change) => rule_result::Change::Unchanged,
+            (Some(_), None) => rule_result::Change::Created,
+            (Some(_), Some(_)) => rule_result::Change::Updated,
+        };
+        self.0.iter().map(outcome).collect()
+    }
+
+    /// Where a rule or guard stands in the request, as far as it does.
+    pub(crate) fn place_of(&self, subject: &ResourceKey) -> String {
+        let change = self.0.iter().find(|change| change.subject == *subject);
+        let part = match change.and_then(|change| change.put.as_ref()) {
+            Some(Written::Rule(_)) => "policy",
+            Some(Written::Guard(_)) => "ceiling",
+            None => "",
+        };
+        let path = change.map_or("", |change| &change.path);
+        [path, part].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
+    }
+
+    /// What was written without being in the set.
+    pub(crate) fn not_named(&self, committed: &Committed) -> Vec<ResourceKey> {
+        let named: HashSet<String> = self.0.iter().map(|change| change.subject.key()).collect();
+        let others = committed.keys.iter().filter(|(key, _)| !named.contains(key));
+        let mut subjects: Vec<ResourceKey> = others.filter_map(|(key, _)| ResourceKey::of_key(key)).collect();
+        subjects.sort();
+        subjects
+    }
+
+    /// The answer to whoever asked for the set. It looks at all routes and clients for each change that is listed, so it
+    /// is made off the runtime; it is made in any case, because the set may be written.
+    pub(crate) async fn response(
+        self: Arc<Self>,
+        shared: &Arc<Shared>,
+        before: &Arc<Snapshot>,
+        came_to: ChangeSetResult,
+    ) -> Result<v1::ApplyRulesResponse, ApiError> {
+        let (shared, before) = (shared.clone(), before.clone());
+        let turn = shared.turn.clone();
+        turn.take_in_any_case(move |_| Ok(self.answer(&shared, &before, &came_to))).await
+    }
+
+    fn answer(
+        &self,
+        shared: &Shared,
+        before: &Snapshot,
+        came_to: &ChangeSetResult,
+    ) -> v1::ApplyRulesResponse {
+        let ChangeSetResult { revision, changes: outcome, pruned, chain, by_hand } = came_to;
+        let (revision, guards) = (*revision, &self.guards_after(before, pruned));
+        let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
+        // What goes without having been named always has its place.
+        let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
+        let (survey, traffic) = (ReachSurvey::of(shared), Traffic::of(shared));
+        let mut findings = FindingList::default();
+        let mut cut_by = self.cut_by_its_guards(before, pruned);
+        let mut unlisted = 0;
+        for (change, result) in self.0.iter().zip(outcome) {
+            let count = match result {
+                rule_result::Change::Created => &mut response.created,
+                rule_result::Change::Updated => &mut response.updated,
+                rule_result::Change::Deleted => &mut response.deleted,
+                rule_result::Change::Unchanged | rule_result::Change::Unspecified => &mut response.unchanged,
+            };
+            *count += 1;
+            if response.results.len() == room {
+                unlisted += 1;
+                continue;
+            }
+            let reach = change.put.as_ref().map(|put| match put {
+                Written::Rule(written) => survey.reach(&written.rule),
+                Written::Guard(written) => survey.reach_of_guard(written.guard.pattern()),
+            });
+            let mut found = chain.findings_of(&change.subject);
+            let said = by_hand.as_deref().filter(|_| *result != rule_result::Change::Unchanged);
+            found.extend(said.and_then(|said| ownership::finding(before, &change.subject, said)));
+            match (&change.put, &reach) {
+                (Some(Written::Rule(written)), Some(reach)) => {
+                    found.extend(findings::of_rule(guards, &written.rule, &traffic, reach));
+                }
+                (Some(Written::Guard(written)), Some(reach)) => {
+                    found.extend(findings::of_guard(&written.guard, reach));
+                    found.extend(cut_by.remove(written.guard.pattern()).unwrap_or_default());
+                }
+                _ => {}
+            }
+            response.results.push(v1::RuleResult {
+                key: Some(change.subject.pattern().into()),
+                change: (*result).into(),
+                reach,
+                findings: findings.take(found),
+                guard: matches!(change.subject, ResourceKey::Guard(_)),
+            });
+        }
+        response.deleted += u32::try_from(pruned.len()).unwrap_or(u32::MAX);
+        response.results.extend(pruned.iter().take(MAX_RESULTS).map(|subject| v1::RuleResult {
+            key: Some(subject.pattern().into()),
+            change: rule_result::Change::Deleted.into(),
+            guard: matches!(subject, ResourceKey::Guard(_)),
+            ..Default::default()
+        }));
+        if let (Some(last), Some(rest)) = (response.results.last_mut(), findings.rest(unlisted)) {
+            last.findings.push(rest);
+        }
+        response
+    }
+
+    /// What the set's guards cut from rules that are not in it, by guard. What they cut from the set's own is told
+    /// with those.
+    fn cut_by_its_guards(
+        &self,
+        before: &Snapshot,
+        pruned: &[ResourceKey],
+    ) -> HashMap<Pattern, Vec<v1::Finding>> {
+        let mut found: HashMap<Pattern, Vec<v1::Finding>> = HashMap::new();
+        let mut guards = GuardTable::none();
+        for change in &self.0 {
+            if let Some(Written::Guard(written)) = &change.put {
+                guards.put(Arc::new(written.stored()));
+            }
+        }
+        if guards.len() == 0 {
+            return found;
+        }
+        let own: HashSet<&ResourceKey> = self.0.iter().map(|change| &change.subject).chain(pruned).collect();
+        for (pattern, stored) in before.iter() {
+            let Some(rule) = &stored.rule else { continue };
+            if own.contains(&ResourceKey::Rule(pattern.clone())) {
+                continue;
+            }
+            for exceeded in guards.exceeded_by(rule) {
+                let finding = findings::cut(&exceeded, rule);
+                found.entry(exceeded.guard.pattern().clone()).or_default().push(finding);
+            }
+        }
+        found
+    }
+}
+
+impl ResourceChange {
+    pub(crate) fn put(written: Written, path: String) -> Self {
+        let subject = match &written {
+            Written::Rule(rule) => rule.subject(),
+            Written::Guard(guard) => guard.subject(),
+        };
+        Self { subject, put: Some(written), expected: None, path, names_owner: true }
+    }
+
+    pub(crate) fn delete(subject: ResourceKey, path: String) -> Self {
+        Self { subject, put: None, expected: None, path, names_owner: false }
+    }
+
+    fn edit(
+        &self,
+        outcome: rule_result::Change,
+        table: &Snapshot,
+        author: &str,
+        at: SystemTime,
+    ) -> ProposedEdit {
+        let stays = || table.value_of(&self.subject).filter(|_| outcome == rule_result::Change::Unchanged);
+        let value = self.put.as_ref().map(|written| {
+            let new = || match written {
+                Written::Rule(rule) => rule.value(table, author, at),
+                Written::Guard(guard) => guard.value(table, author, at),
+            };
+            stays().unwrap_or_else(new)
+        });
+        ProposedEdit { key: self.subject.key(), value, expected: self.expected }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whom a rule or guard concerns at the moment, and what an operator may have meant where that is nobody.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
+
+use damper_core::{Pattern, RouteKey, Rule};
+use damper_proto::v1;
+
+use crate::push::delivery::{Delivery, DeliveryCounts};
+use crate::state::shared::Shared;
+
+/// How many near names are told.
+const NEAREST: usize = 3;
+/// More changes to a name than this make another name, not a slip.
+const MAX_DISTANCE: usize = 3;
+
+/// The known routes and connected clients at one moment.
+pub(crate) struct ReachSurvey {
+    routes: Vec<Arc<RouteKey>>,
+    delivery: Delivery,
+    /// Known names, by the part of a pattern.
+    known: OnceLock<[BTreeSet<String>; 4]>,
+}
+
+impl ReachSurvey {
+    pub(crate) fn of(shared: &Shared) -> Self {
+        Self {
+            routes: shared.stats.keys(),
+            delivery: Delivery::of(&shared.hub, &shared.table()),
+            known: OnceLock::new(),
+        }
+    }
+
+    /// Whom the rule concerns.
+    pub(crate) fn reach(&self, rule: &Rule) -> v1::RuleReach {
+        self.told(
+            std::slice::from_ref(rule.pattern()),
+            self.delivery.delivered(rule.pattern(), 0, Some(rule)),
+        )
+    }
+
+    /// Whom a guard concerns.
+    pub(crate) fn reach_of_guard(&self, pattern: &Pattern) -> v1::RuleReach {
+        self.told(std::slice::from_ref(pattern), self.delivery.guarded(pattern))
+    }
+
+    /// Whom kills of these patterns concern, each counted once.
+    pub(crate) fn reach_of_kills(&self, patterns: &[Pattern]) -> v1::RuleReach {
+        self.told(patterns, self.delivery.killed(patterns))
+    }
+
+    fn told(&self, patterns: &[Pattern], delivered: DeliveryCounts) -> v1::RuleReach {
+        let matches = |route: &&Arc<RouteKey>| patterns.iter().any(|pattern| pattern.matches(route));
+        let routes = self.routes.iter().filter(matches).count();
+        v1::RuleReach {
+            routes: u32::try_from(routes).unwrap_or(u32::MAX),
+            clients: delivered.clients,
+            clients_lacking_features: delivered.lacking,
+            nearest: patterns
+                .first()
+                .filter(|_| routes == 0)
+                .map_or_else(Vec::new, |first| self.nearest(first)),
+        }
+    }
+
+    /// The known names that come nearest to those that nobody has.
+    fn nearest(&self, pattern: &Pattern) -> Vec<String> {
+        let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern.into();
+        let written = [caller_service, caller_cluster, callee_service, callee_method];
+        let known = self.known.get_or_init(|| self.names());
+        let fields = ["caller_service", "caller_cluster", "callee_service", "callee_method"];
+        let mut near: Vec<(usize, String)> = Vec::new();
+        for ((field, name), known) in fields.into_iter().zip(&written).zip(known) {
+            if name.contains('*') || known.contains(name.as_str()) {
+                continue;
+            }
+            let distances = known.iter().map(|known| (distance(name, known), known));
+            near.extend(
+                distances
+                    .filter(|(n, _)| *n <= MAX_DISTANCE)
+                    .map(|(n, known)| (n, format!("{field}: {known}"))),
+            );
+        }
+        near.sort();
+        near.into_iter().take(NEAREST).map(|(_, name)| name).collect()
+    }
+
+    fn names(&self) -> [BTreeSet<String>; 4] {
+        let mut known: [BTreeSet<String>; 4] = Default::default();
+        let mut put = |part: usize, name: &str| {
+            if !known[part].contains(name) {
+                known[part].insert(name.to_owned());
+            }
+        };
+        for class in self.delivery.classes() {
+            put(0, &class.service);
+            put(1, &class.cluster);
+        }
+        for route in &self.routes {
+            put(0, route.caller_service());
+            put(1, route.caller_cluster());
+            put(2, route.callee_service());
+            put(3, route.callee_method());
+        }
+        known
+    }
+}
+
+/// How many characters must be inserted, removed or replaced to make one name of the other.
+pub(crate) fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    if a.len().abs_diff(b.len()) > MAX_DISTANCE {
+        return a.len().abs_diff(b.len());
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn a_slip_is_near_and_another_name_is_far() {
+        for (a, b, expected) in
+            [("stock", "stock", 0), ("stock", "stok", 1), ("inventory", "inventroy", 2), ("", "abc", 3)]
+        {
+            assert_eq!(distance(a, b), expected, "{a} {b}");
+        }
+        assert!(distance("orders", "payments") > super::MAX_DISTANCE);
+    }
+}

@@ -1,0 +1,388 @@
+//! How requests of the admin API are read, and how a write is made: the same for rules and guards.
+//!
+//! Input is parsed into the engine's types first, with all its faults. Writes go to the writer and are answered
+//! when the table of this replica shows them.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use damper_core::{Faults, Pattern};
+use damper_proto::{convert, v1};
+use tonic::Request;
+
+use crate::api::page::Digest;
+use crate::auth::caller::Caller;
+use crate::auth::limits::identity;
+use crate::state::error::denied::AccessDenied;
+use crate::state::error::{ApiError, Current};
+use crate::state::resource_key::{KILLS, ResourceKey};
+use crate::state::shared::Shared;
+use crate::state::snapshot::Snapshot;
+use crate::state::tokens::role::Role;
+use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Limit;
+use damper_store;
+use damper_store::writer::{Committed, Proposal, ProposeError, ProposedEdit};
+use damper_store::writer::{EditPlanner, EntriesView};
+
+const MAX_REQUEST_ID_BYTES: usize = 128;
+const MAX_REASON_BYTES: usize = 1024;
+const MAX_AUTHOR_BYTES: usize = 255;
+/// How long a write may wait for the table after it is durable.
+const REACHED_WITHIN: Duration = Duration::from_secs(10);
+
+/// Reads a key that must be there.
+pub(crate) fn read_key(path: &str, key: Option<&v1::Pattern>) -> Result<Pattern, Faults> {
+    let mut faults = Faults::none();
+    let Some(key) = key else {
+        faults.add(path, "must be given");
+        return Err(faults);
+    };
+    convert::pattern(key).map_err(|inner| {
+        faults.nest(path, inner);
+        faults
+    })
+}
+
+/// The most keys besides the first that one request may name.
+const MAX_ALSO: usize = 31;
+
+/// The keys of a request that may name several: `key`, and all in `also`; no key twice.
+pub(crate) fn read_keys(key: Option<&v1::Pattern>, also: &[v1::Pattern]) -> Result<Vec<Pattern>, Faults> {
+    let mut faults = Faults::none();
+    if also.len() > MAX_ALSO {
+        faults.add("also", format!("has {} keys, at most {MAX_ALSO} are allowed", also.len()));
+        return Err(faults);
+    }
+    let paths = std::iter::once("key".to_owned()).chain((0..also.len()).map(|n| format!("also[{n}]")));
+    let mut keys = Vec::new();
+    for (path, key) in paths.zip(std::iter::once(key).chain(also.iter().map(Some))) {
+        match read_key(&path, key) {
+            Ok(key) if keys.contains(&key) => faults.add(path, format!("{key} is named twice")),
+            Ok(key) => keys.push(key),
+            Err(inner) => faults.nest("", inner),
+        }
+    }
+    if faults.is_empty() { Ok(keys) } else { Err(faults) }
+}
+
+/// Subjects in one line, for the log.
+pub(crate) fn listed(subjects: &[ResourceKey]) -> String {
+    subjects.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Notes what is wrong with the options of a write.
+pub(crate) fn check_options(path: &str, options: &v1::WriteOptions, faults: &mut Faults) {
+    let v1::WriteOptions { request_id, reason, author, owner, .. } = options;
+    let mut of_owner = Faults::none();
+    damper_core::guard::check_owner(owner, &mut of_owner);
+    faults.nest(path, of_owner);
+    let bounded = [
+        ("request_id", request_id, MAX_REQUEST_ID_BYTES),
+        ("reason", reason, MAX_REASON_BYTES),
+        ("author", author, MAX_AUTHOR_BYTES),
+    ];
+    if options.force && reason.is_empty() {
+        faults.add(format!("{path}.reason"), "must be given where a write is forced");
+    }
+    for (field, text, limit) in bounded {
+        if text.len() > limit {
+            let problem = format!("has {} bytes, at most {limit} are allowed", text.len());
+            faults.add(format!("{path}.{field}"), problem);
+        }
+    }
+}
+
+/// Joins the faults of the parts of a request.
+pub(crate) fn all_or<T>(parts: Result<T, ApiError>, options: Faults) -> Result<T, ApiError> {
+    match parts {
+        Ok(value) if options.is_empty() => Ok(value),
+        Ok(_) => Err(ApiError::Faults(options)),
+        Err(ApiError::Faults(mut faults)) => {
+            faults.nest("", options);
+            Err(ApiError::Faults(faults))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// A write as it was asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteRequest {
+    pub(crate) options: v1::WriteOptions,
+    digest: Digest,
+    by: Requester,
+    /// How long the writer may be busy with others before it is refused.
+    taken_within: Duration,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug)]
+pub(crate) struct Requester {
+    pub(crate) caller: Caller,
+    /// The address; empty = unknown, or the server itself.
+    pub(crate) address: String,
+    /// Whom limits are counted for; empty = the server itself.
+    identity: String,
+}
+
+impl Requester {
+    pub(crate) fn of<T>(request: &Request<T>) -> Self {
+        let peer = request.extensions().get::<ConnectionInfo>();
+        let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
+        let caller = Caller::of(request);
+        let identity = peer.map(|peer| identity(&caller, peer)).unwrap_or_default();
+        Self { caller, address, identity }
+    }
+
+    /// The server itself.
+    fn itself() -> Self {
+        Self { caller: Caller::Anybody, address: String::new(), identity: String::new() }
+    }
+}
+
+impl WriteRequest {
+    /// Takes a request apart. `operation` and the request together make it recognisable.
+    pub(crate) fn read<T: prost::Message>(
+        operation: &str,
+        request: Request<T>,
+        options: impl FnOnce(&mut T) -> Option<v1::WriteOptions>,
+    ) -> (Self, T) {
+        let by = Requester::of(&request);
+        let mut request = request.into_inner();
+        let mut digest = Digest::new();
+        digest.add(operation.as_bytes());
+        digest.add(&request.encode_to_vec());
+        let options = options(&mut request).unwrap_or_default();
+        (Self::of_parts(options, digest, by), request)
+    }
+
+    /// The same of a request that came in parts.
+    pub(crate) fn of_parts(mut options: v1::WriteOptions, digest: Digest, by: Requester) -> Self {
+        if options.author.is_empty() {
+            by.caller.name().clone_into(&mut options.author);
+        }
+        Self { options, digest, by, taken_within: Duration::MAX }
+    }
+
+    /// A write that has another way if the writer is busy for longer than this.
+    pub(crate) fn taken_within(self, taken_within: Duration) -> Self {
+        Self { taken_within, ..self }
+    }
+
+    /// What the server does by itself.
+    pub(crate) fn by_itself(options: v1::WriteOptions) -> Self {
+        Self::of_parts(options, Digest::new(), Requester::itself())
+    }
+
+    /// Who asks, as far as it was proven.
+    pub(crate) fn principal(&self) -> String {
+        self.by.caller.principal()
+    }
+
+    /// Who makes the change, for what it writes: the proven name first, and whatever else is declared.
+    pub(crate) fn author(&self) -> String {
+        let (proven, declared) = (self.by.caller.name(), &self.options.author);
+        match proven {
+            "" => declared.clone(),
+            _ if declared.is_empty() || declared == proven => proven.to_owned(),
+            _ => format!("{proven} (as {declared})"),
+        }
+    }
+
+    /// Whether who asks may change these, in the way that was asked for. It is looked at again when it is written; what
+    /// is only tried is looked at here alone.
+    pub(crate) fn permit<'s>(
+        &self,
+        subjects: impl IntoIterator<Item = &'s ResourceKey>,
+    ) -> Result<(), ApiError> {
+        self.permit_options()?;
+        subjects.into_iter().try_for_each(|subject| self.by.caller.permit_write(subject))?;
+        Ok(())
+    }
+
+    fn permit_options(&self) -> Result<(), AccessDenied> {
+        let v1::WriteOptions { force, take_over, prune, .. } = &self.options;
+        let is_everything = *prune == i32::from(v1::Prune::Everything);
+        if *force || *take_over || is_everything {
+            self.by.caller.permit_role(Role::Operator)?;
+        }
+        if is_everything { self.by.caller.permit_everything("what is not in the set") } else { Ok(()) }
+    }
+
+    /// The same of keys of the store. What is no rule, guard or kill is asked for by methods that are for admins.
+    fn permit_keys<'k>(&self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), ApiError> {
+        if matches!(self.by.caller, Caller::Anybody) {
+            return Ok(());
+        }
+        let subjects: Vec<ResourceKey> = keys.into_iter().filter_map(ResourceKey::of_key).collect();
+        self.permit(&subjects)
+    }
+
+    /// Tells the log of a change of rules and guards. What sets kills and creates tokens tells of them itself.
+    fn log(&self, first: Option<(ResourceKey, bool)>, others: usize, revision: u64) {
+        let Some((first, is_removed)) = first else { return };
+        let v1::WriteOptions { author, reason, .. } = &self.options;
+        let (what, principal) = (if is_removed { "deleted" } else { "written" }, self.principal());
+        tracing::info!(%first, others, reason, author, principal, revision, "{what}");
+    }
+
+    /// The proposal of edits; at any revision of the store, unless one is said.
+    pub(crate) fn proposal(&self, at: SystemTime, edits: Vec<ProposedEdit>) -> Proposal {
+        Proposal {
+            author: self.options.author.clone(),
+            reason: self.options.reason.clone(),
+            peer: self.by.address.clone(),
+            principal: self.by.caller.principal(),
+            request_id: self.options.request_id.clone(),
+            request_digest: self.digest.value(),
+            at,
+            expected_head: None,
+            edits,
+            judge: None,
+        }
+    }
+}
+
+/// A write that was carried out, now or when it was first asked for.
+pub(crate) struct CompletedWrite {
+    pub(crate) committed: Committed,
+    /// What it was decided over: of a repeated request what was there right before it.
+    pub(crate) before: Arc<Snapshot>,
+    /// What was there right after it, or a little later; of a repeated request never later.
+    pub(crate) after: Arc<Snapshot>,
+}
+
+/// Has edits written that were decided over a table, and waits until the table of this replica shows them.
+pub(crate) async fn write(
+    shared: &Shared,
+    asked: &WriteRequest,
+    before: &Arc<Snapshot>,
+    at: SystemTime,
+    edits: Vec<ProposedEdit>,
+) -> Result<CompletedWrite, ApiError> {
+    commit(shared, asked, before, asked.proposal(at, edits)).await
+}
+
+/// The same for any proposal.
+pub(crate) async fn commit(
+    shared: &Shared,
+    asked: &WriteRequest,
+    before: &Arc<Snapshot>,
+    mut proposal: Proposal,
+) -> Result<CompletedWrite, ApiError> {
+    asked.by.caller.check_in_force(&shared.table(), SystemTime::now())?;
+    asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
+    if !asked.by.identity.is_empty() {
+        // Kills and removals are never held up.
+        let counted = proposal.edits.iter().filter(|edit| !edit.key.starts_with(KILLS));
+        let bytes = counted.filter_map(|edit| Some(edit.key.len() + edit.value.as_ref()?.len())).sum();
+        shared.limiter.admit_bytes(&asked.by.identity, bytes)?;
+    }
+    if let Some(judge) = proposal.judge.take() {
+        proposal.judge = Some(Arc::new(AuthorizedEdits { judge, asked: asked.clone() }));
+    }
+    let mut rules_and_guards = proposal.edits.iter().filter_map(|edit| {
+        let subject = ResourceKey::of_key(&edit.key)?;
+        (!matches!(subject, ResourceKey::Kill(_))).then_some((subject, edit.value.is_none()))
+    });
+    let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
+    let committed = match shared.writer.propose_within(asked.taken_within, proposal).await {
+        Err(ProposeError::Judged { entries }) => {
+            asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
+            return Err(ApiError::Judged(entries));
+        }
+        done => done?,
+    };
+    if !committed.repeated && !committed.unchanged {
+        asked.log(first, others, committed.revision);
+    }
+    let after = match shared.table_at(committed.revision, REACHED_WITHIN).await {
+        Ok(table) => table,
+        Err(error) => {
+            // It is durable: to say anything else than yes would be wrong.
+            let revision = committed.revision;
+            tracing::warn!(%error, revision, "answering a write before the table shows it");
+            shared.table()
+        }
+    };
+    if !committed.repeated {
+        return Ok(CompletedWrite { committed, before: before.clone(), after });
+    }
+    let committed = with_keys(shared, committed).await?;
+    let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
+    let before = crate::state::history::as_it_was(shared, &after, found).await?;
+    let after = crate::state::history::as_it_was(shared, &after, committed.revision).await?;
+    Ok(CompletedWrite { committed, before, after })
+}
+
+/// The first answer to a request of many keys, of which the writer does not remember the keys: the history has them, as
+/// far as it reaches.
+async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committed, ApiError> {
+    if committed.unchanged || !committed.keys.is_empty() {
+        return Ok(committed);
+    }
+    let revision = committed.revision;
+    let changes = match shared.store.changes(revision - 1, revision).await {
+        Err(damper_store::StoreError::Compacted { .. }) => Vec::new(),
+        changes => changes?,
+    };
+    let edits = changes.into_iter().flat_map(|change| change.edits);
+    committed.keys = edits.map(|edit| (edit.key, edit.value.map(|_| revision))).collect();
+    Ok(committed)
+}
+
+/// A judge who may add edits, but only such as who asks may make.
+#[derive(Debug)]
+struct AuthorizedEdits {
+    judge: Arc<dyn EditPlanner>,
+    asked: WriteRequest,
+}
+
+impl EditPlanner for AuthorizedEdits {
+    fn edits(&self, entries: &EntriesView<'_>) -> Result<Vec<ProposedEdit>, Vec<String>> {
+        let edits = self.judge.edits(entries)?;
+        let keys = edits.iter().map(|edit| edit.key.as_str());
+        let denied: Vec<String> =
+            keys.filter(|key| self.asked.permit_keys([*key]).is_err()).map(str::to_owned).collect();
+        if denied.is_empty() { Ok(edits) } else { Err(denied) }
+    }
+}
+
+/// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
+/// the request is judged: it may have been acceptable then and be so no longer.
+pub(crate) async fn first_answer(
+    shared: &Shared,
+    asked: &WriteRequest,
+) -> Result<Option<CompletedWrite>, ApiError> {
+    if asked.options.request_id.is_empty() || asked.options.validate_only {
+        return Ok(None);
+    }
+    // The store is never at this revision: only what was written before can be answered.
+    let never = Some(u64::MAX);
+    let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
+    match commit(shared, asked, &shared.table(), proposal).await {
+        Ok(done) => Ok(Some(done)),
+        Err(ApiError::Moved { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Checks an expected revision against the table, for a write that is only tried.
+pub(crate) fn check_expected(
+    table: &Snapshot,
+    subject: &ResourceKey,
+    expected: Option<u64>,
+) -> Result<(), ApiError> {
+    let revision = table.revision_of(subject).unwrap_or(0);
+    if expected.is_none_or(|expected| expected == revision) {
+        return Ok(());
+    }
+    Err(ApiError::Conflict { subject: subject.to_string(), current: Current::stored(table, subject) })
+}
+
+/// There would be more rules or guards than are allowed.
+pub(crate) fn too_many(limit: Limit, count: usize, most: usize) -> ApiError {
+    let what = limit.name();
+    ApiError::too_large(limit, format!("{count} {what} would be more than the limit of {most}"))
+}

@@ -1,0 +1,111 @@
+//! Rules and guards as somebody wants them stored: with all that was written and nothing that is the server's to
+//! say.
+
+use std::time::SystemTime;
+
+use damper_core::{Guard, Rule};
+use damper_proto::{convert, v1};
+use prost::Message as _;
+
+use crate::state::error::ApiError;
+use crate::state::resource_key::ResourceKey;
+use crate::state::snapshot::Snapshot;
+use crate::state::stored::{StoredGuard, StoredRule};
+use damper_net::limits::Limit;
+
+/// The largest rule or guard.
+const MAX_ENTRY_BYTES: usize = 64 << 10;
+
+/// A rule that may be stored, as far as it can be told from itself.
+#[derive(Debug)]
+pub(crate) struct NewRule {
+    pub(crate) rule: Rule,
+    pub(crate) wire: v1::Rule,
+}
+
+/// A guard that may be stored.
+#[derive(Debug)]
+pub(crate) struct NewGuard {
+    pub(crate) guard: Guard,
+    pub(crate) wire: v1::Guard,
+}
+
+impl NewRule {
+    /// Reads a rule that must be there.
+    pub(crate) fn read(path: &str, rule: Option<v1::Rule>) -> Result<Self, ApiError> {
+        let Some(wire) = rule else { return Err(ApiError::fault(path, "must be given")) };
+        let rule = convert::rule(&wire).map_err(|faults| ApiError::at(path, faults))?;
+        check_size(path, "rule", wire.encoded_len())?;
+        let wire = v1::Rule {
+            key: Some(rule.pattern().into()),
+            policy: wire.policy,
+            owner: wire.owner,
+            ..v1::Rule::default()
+        };
+        Ok(Self { rule, wire })
+    }
+
+    pub(crate) fn subject(&self) -> ResourceKey {
+        ResourceKey::Rule(self.rule.pattern().clone())
+    }
+
+    /// The stored rule, where it is just so already.
+    pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Rule> {
+        let stored = &table.stored(self.rule.pattern())?.wire;
+        (stored.policy == self.wire.policy && stored.owner == self.wire.owner).then_some(stored)
+    }
+
+    /// What is to be stored. A rule that is already so is stored as it is, so that the writer sees that nothing
+    /// changes.
+    pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
+        let new =
+            || v1::Rule { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
+        self.unchanged(table).map_or_else(|| StoredRule::value(&new()), StoredRule::value).into()
+    }
+}
+
+impl NewGuard {
+    /// Reads a guard that must be there.
+    pub(crate) fn read(path: &str, guard: Option<v1::Guard>) -> Result<Self, ApiError> {
+        let Some(wire) = guard else { return Err(ApiError::fault(path, "must be given")) };
+        let guard = convert::guard(&wire).map_err(|faults| ApiError::at(path, faults))?;
+        check_size(path, "guard", wire.encoded_len())?;
+        let wire = v1::Guard {
+            key: Some(guard.pattern().into()),
+            ceiling: wire.ceiling,
+            owner: wire.owner,
+            ..v1::Guard::default()
+        };
+        Ok(Self { guard, wire })
+    }
+
+    pub(crate) fn subject(&self) -> ResourceKey {
+        ResourceKey::Guard(self.guard.pattern().clone())
+    }
+
+    /// The stored guard, where it is just so already.
+    pub(crate) fn unchanged<'a>(&self, table: &'a Snapshot) -> Option<&'a v1::Guard> {
+        let stored = &table.guards().stored(self.guard.pattern())?.wire;
+        (stored.ceiling == self.wire.ceiling && stored.owner == self.wire.owner).then_some(stored)
+    }
+
+    /// What is to be stored; one that is already so is stored as it is.
+    pub(crate) fn value(&self, table: &Snapshot, author: &str, at: SystemTime) -> bytes::Bytes {
+        let new =
+            || v1::Guard { updated_at: Some(at.into()), updated_by: author.to_owned(), ..self.wire.clone() };
+        self.unchanged(table).map_or_else(|| StoredGuard::value(&new()), StoredGuard::value).into()
+    }
+
+    /// As it would lie in the table.
+    pub(crate) fn stored(&self) -> StoredGuard {
+        StoredGuard::tried(self.guard.clone(), self.wire.clone())
+    }
+}
+
+fn check_size(path: &str, what: &str, size: usize) -> Result<(), ApiError> {
+    if size <= MAX_ENTRY_BYTES {
+        return Ok(());
+    }
+    let limit = format!("at most {MAX_ENTRY_BYTES} are allowed");
+    Err(ApiError::too_large(Limit::EntryBytes, format!("{path}: the {what} has {size} bytes, {limit}")))
+}

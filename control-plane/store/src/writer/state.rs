@@ -1,0 +1,226 @@
+//! What the writer knows of the store, and what proposals would make of it.
+//!
+//! Planning is pure: it reads the known entries through the edits of the proposals before it in the same batch
+//! and yields one change per proposal that has an effect, and an answer for each. The answers hold if, and only
+//! if, the store's head is still the known one; the caller finds that out by committing, or by asking.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::writer::edits::EntriesView;
+use crate::writer::request_ids::RequestIdLog;
+use crate::writer::{Committed, EntryLimit, Proposal, ProposeError, ProposedEdit};
+use crate::{Change, Edit, Entry, StoreContents};
+
+/// The entries at the head, and the requests that led there.
+#[derive(Debug)]
+pub(crate) struct WriterState {
+    state: StoreContents,
+    pub(crate) requests: RequestIdLog,
+    limits: Arc<[EntryLimit]>,
+    /// The number of entries under each limit.
+    counts: Vec<usize>,
+}
+
+/// What a batch of proposals comes to.
+#[derive(Debug, Default)]
+pub(crate) struct BatchPlan {
+    pub(crate) changes: Vec<Change>,
+    /// One for each proposal.
+    pub(crate) answers: Vec<Result<Committed, ProposeError>>,
+}
+
+/// A batch half planned: the known entries with the edits so far on top.
+struct ChangeDraft<'a> {
+    known: &'a WriterState,
+    plan: BatchPlan,
+    edits: BTreeMap<String, Option<Entry>>,
+    counts: Vec<usize>,
+    /// The proposals of this batch that have an id, by place; each principal has ids of its own.
+    requests: HashMap<(&'a str, &'a str), (usize, u64)>,
+}
+
+impl WriterState {
+    pub(crate) fn new(state: StoreContents, requests: RequestIdLog, limits: Arc<[EntryLimit]>) -> Self {
+        let count =
+            |limit: &EntryLimit| state.entries.keys().filter(|key| key.starts_with(&limit.prefix)).count();
+        let counts = limits.iter().map(count).collect();
+        Self { state, requests, limits, counts }
+    }
+
+    pub(crate) fn head(&self) -> u64 {
+        self.state.revision
+    }
+
+    /// Follows the store by one change; false where it is not the next one.
+    #[must_use]
+    pub(crate) fn follow(&mut self, change: &Change) -> bool {
+        if change.revision != self.head() + 1 {
+            return false;
+        }
+        for edit in &change.edits {
+            let before = self.state.entries.contains_key(&edit.key);
+            adjust(&self.limits, &mut self.counts, &edit.key, before, edit.value.is_some());
+        }
+        self.state.apply(change);
+        self.requests.learn(change);
+        true
+    }
+
+    /// What the proposals come to, each seeing the ones before it.
+    pub(crate) fn plan<'a>(&'a self, proposals: &[&'a Proposal]) -> BatchPlan {
+        let mut draft = ChangeDraft {
+            known: self,
+            plan: BatchPlan::default(),
+            edits: BTreeMap::new(),
+            counts: self.counts.clone(),
+            requests: HashMap::new(),
+        };
+        for (place, proposal) in proposals.iter().enumerate() {
+            let answer = match draft.recall(proposal) {
+                Some(answer) => answer,
+                None => draft.add(proposal),
+            };
+            if !proposal.request_id.is_empty() && answer.is_ok() {
+                let id = (proposal.principal.as_str(), proposal.request_id.as_str());
+                draft.requests.entry(id).or_insert((place, proposal.request_digest));
+            }
+            draft.plan.answers.push(answer);
+        }
+        draft.plan
+    }
+}
+
+impl<'a> ChangeDraft<'a> {
+    fn recall(&self, proposal: &Proposal) -> Option<Result<Committed, ProposeError>> {
+        if proposal.request_id.is_empty() {
+            return None;
+        }
+        let id = (proposal.principal.as_str(), proposal.request_id.as_str());
+        let Some(&(place, digest)) = self.requests.get(&id) else {
+            return self.known.requests.recall(proposal);
+        };
+        if digest != proposal.request_digest {
+            let request_id = proposal.request_id.clone();
+            return Some(Err(ProposeError::RequestIdReused { request_id }));
+        }
+        let first = self.plan.answers[place].clone();
+        Some(first.map(|committed| Committed { repeated: true, ..committed }))
+    }
+
+    /// Plans one new proposal.
+    fn add(&mut self, proposal: &Proposal) -> Result<Committed, ProposeError> {
+        let head = self.known.head() + self.plan.changes.len() as u64;
+        if proposal.expected_head.is_some_and(|expected| expected != head) {
+            return Err(ProposeError::Moved { head });
+        }
+        let edits = self.edits_of(proposal, head)?;
+        let (effective, counts) = self.examine(&edits)?;
+        let unchanged = effective.is_empty();
+        let revision = if unchanged { head } else { head + 1 };
+        for edit in &effective {
+            let entry = edit.value.clone().map(|value| Entry { revision, value });
+            self.edits.insert(edit.key.clone(), entry);
+        }
+        self.counts = counts;
+        if !unchanged {
+            self.plan.changes.push(change(proposal, revision, effective));
+        }
+        let keys =
+            edits.iter().map(|edit| (edit.key.clone(), self.entry(&edit.key).map(|entry| entry.revision)));
+        Ok(Committed { revision, unchanged, repeated: false, keys: keys.collect() })
+    }
+
+    fn edits_of<'p>(
+        &self,
+        proposal: &'p Proposal,
+        head: u64,
+    ) -> Result<Cow<'p, [ProposedEdit]>, ProposeError> {
+        let Some(judge) = &proposal.judge else { return Ok(Cow::Borrowed(&proposal.edits)) };
+        let entries = EntriesView::new(&self.known.state, &self.edits, head);
+        let refused = |keys: Vec<String>| {
+            let entries = keys.into_iter().map(|key| (key.clone(), self.entry(&key).cloned()));
+            ProposeError::Judged { entries: entries.collect() }
+        };
+        judge.edits(&entries).map(Cow::Owned).map_err(refused)
+    }
+
+    /// The edits that change something, and the counts after them.
+    fn examine(&self, edits: &[ProposedEdit]) -> Result<(Vec<Edit>, Vec<usize>), ProposeError> {
+        if let Some(key) = repeated_key(edits) {
+            return Err(ProposeError::Invalid { reason: format!("the key {key:?} twice in one proposal") });
+        }
+        let mut counts = self.counts.clone();
+        let mut effective = Vec::new();
+        for ProposedEdit { key, value, expected } in edits {
+            let current = self.entry(key);
+            let revision = current.map_or(0, |entry| entry.revision);
+            if expected.is_some_and(|expected| expected != revision) {
+                return Err(ProposeError::Conflict { key: key.clone(), current: current.cloned() });
+            }
+            if current.map(|entry| &entry.value) != value.as_ref() {
+                adjust(&self.known.limits, &mut counts, key, current.is_some(), value.is_some());
+                let before = current.cloned();
+                effective.push(Edit { key: key.clone(), value: value.clone(), before });
+            }
+        }
+        self.within_limits(&counts)?;
+        Ok((effective, counts))
+    }
+
+    /// Refuses to grow above a limit; what is above it already may still be changed and removed.
+    fn within_limits(&self, counts: &[usize]) -> Result<(), ProposeError> {
+        for ((limit, &before), &after) in self.known.limits.iter().zip(&self.counts).zip(counts) {
+            if after > limit.max_entries && after > before {
+                let (prefix, entries, limit) = (limit.prefix.clone(), after, limit.max_entries);
+                return Err(ProposeError::TooManyEntries { prefix, entries, limit });
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, key: &str) -> Option<&Entry> {
+        match self.edits.get(key) {
+            Some(entry) => entry.as_ref(),
+            None => self.known.state.entries.get(key),
+        }
+    }
+}
+
+fn change(proposal: &Proposal, revision: u64, edits: Vec<Edit>) -> Change {
+    Change {
+        revision,
+        commit: 0,
+        at: proposal.at,
+        author: proposal.author.clone(),
+        reason: proposal.reason.clone(),
+        peer: proposal.peer.clone(),
+        principal: proposal.principal.clone(),
+        request_id: proposal.request_id.clone(),
+        request_digest: proposal.request_digest,
+        edits,
+    }
+}
+
+fn adjust(limits: &[EntryLimit], counts: &mut [usize], key: &str, before: bool, after: bool) {
+    for (limit, count) in limits.iter().zip(counts) {
+        if key.starts_with(&limit.prefix) {
+            *count = *count + usize::from(after) - usize::from(before);
+        }
+    }
+}
+
+impl Proposal {
+    /// What this proposal adds to a transaction, to decide how many go together.
+    pub(crate) fn weight(&self) -> (usize, usize) {
+        let overhead = self.author.len() + self.reason.len() + self.peer.len() + self.request_id.len();
+        (self.edits.len() + 1, overhead + 2 * self.bytes())
+    }
+}
+
+/// The first key that occurs twice.
+fn repeated_key(edits: &[ProposedEdit]) -> Option<&str> {
+    let mut keys = HashSet::new();
+    edits.iter().map(|edit| edit.key.as_str()).find(|key| !keys.insert(*key))
+}

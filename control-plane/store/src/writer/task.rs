@@ -1,0 +1,316 @@
+//! The task: gathers proposals, plans them, commits, answers.
+//!
+//! Answers leave only after the store confirmed the head they rest on, by accepting the commit or by saying
+//! that nothing is newer. A store that is away costs every waiting proposal one refusal; nothing is queued for
+//! later, since a caller who was answered "not written" must not find it written. What was answered "unknown" because
+//! its time ended is not written later either, unless that had begun.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::writer::request_ids::RequestIdLog;
+use crate::writer::state::{BatchPlan, WriterState};
+use crate::writer::{Committed, EntryLimit, Pending, Proposal, ProposeError, WriterConfig};
+use crate::{MAX_CHANGES_PER_COMMIT, Store, StoreError, latest};
+
+/// How many edits, changes counted as one each, go into one commit; more than one proposal only.
+const BATCH_EDITS: usize = 100;
+
+/// How many bytes go into one commit; more than one proposal only.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// How many changes are read at once on the way back through the last day; no more than these are in memory.
+const PAGE: u64 = 16;
+
+pub(crate) struct Task {
+    store: Arc<dyn Store>,
+    limits: Arc<[EntryLimit]>,
+    remember_requests: Duration,
+    known: Option<WriterState>,
+}
+
+/// Where proposals wait.
+pub(crate) struct Queues {
+    urgent: Queue,
+    ordinary: Queue,
+}
+
+struct Queue {
+    /// What did not fit a batch.
+    left_over: Option<Pending>,
+    receiver: mpsc::Receiver<Pending>,
+}
+
+impl Queues {
+    pub(crate) fn new(urgent: mpsc::Receiver<Pending>, ordinary: mpsc::Receiver<Pending>) -> Self {
+        let queue = |receiver| Queue { left_over: None, receiver };
+        Self { urgent: queue(urgent), ordinary: queue(ordinary) }
+    }
+
+    /// The next proposal; none when there are no writers any more.
+    async fn next(&mut self) -> Option<Pending> {
+        if let Some(waiting) = self.waiting() {
+            return Some(waiting);
+        }
+        tokio::select! {
+            biased;
+            Some(urgent) = self.urgent.receiver.recv() => Some(urgent),
+            Some(ordinary) = self.ordinary.receiver.recv() => Some(ordinary),
+            else => None,
+        }
+    }
+
+    /// The next one of those that wait already.
+    fn waiting(&mut self) -> Option<Pending> {
+        self.urgent.waiting().or_else(|| self.ordinary.waiting())
+    }
+
+    /// Puts the last one of those back to its place.
+    fn put_back(&mut self, pending: Pending) {
+        let queue = if pending.proposal.is_urgent() { &mut self.urgent } else { &mut self.ordinary };
+        debug_assert!(queue.left_over.is_none(), "it was the first of its queue");
+        queue.left_over = Some(pending);
+    }
+}
+
+impl Queue {
+    fn waiting(&mut self) -> Option<Pending> {
+        self.left_over.take().or_else(|| self.receiver.try_recv().ok())
+    }
+}
+
+/// Why a plan could not be carried out as a whole.
+enum ReloadCause {
+    /// Everybody gets this answer.
+    Refused(ProposeError),
+    /// One of them cannot be stored, or its time has ended; find out which.
+    Split(ProposeError),
+}
+
+impl Task {
+    pub(crate) fn new(store: Arc<dyn Store>, settings: WriterConfig) -> Self {
+        Self {
+            store,
+            limits: settings.limits.into(),
+            remember_requests: settings.remember_requests,
+            known: None,
+        }
+    }
+
+    pub(crate) async fn run(mut self, mut proposals: Queues) {
+        if let Err(error) = self.recall().await {
+            tracing::warn!(%error, "the writer can not read the store yet");
+            refuse_waiting(&mut proposals, None, &as_certain(&refusal_of(error)));
+        }
+        while let Some(first) = proposals.next().await {
+            // Those who wait for a long reading may withdraw, and know then that nothing was written.
+            if let Err(error) = self.know().await {
+                refuse_waiting(&mut proposals, Some(first), &as_certain(&refusal_of(error)));
+                continue;
+            }
+            let batch = gather(first, &mut proposals);
+            if let Err(refusal) = self.settle(batch).await {
+                refuse_waiting(&mut proposals, None, &refusal);
+            }
+        }
+    }
+
+    /// Carries a batch out and answers it. Fails when the store can not be reached.
+    async fn settle(&mut self, batch: Vec<Pending>) -> Result<(), ProposeError> {
+        let mut groups = vec![batch];
+        while let Some(group) = groups.pop() {
+            if group.is_empty() {
+                continue;
+            }
+            let proposals: Vec<&Proposal> = group.iter().map(|pending| &pending.proposal).collect();
+            let deadline = group.iter().map(|pending| pending.deadline).min();
+            match self.carry_out(&proposals, deadline).await {
+                Ok(answers) => answer(group, answers),
+                Err(ReloadCause::Split(_)) if group.len() > 1 => {
+                    groups.extend(group.into_iter().rev().map(|pending| vec![pending]));
+                }
+                Err(ReloadCause::Split(refusal)) => answer(group, vec![Err(refusal)]),
+                Err(ReloadCause::Refused(refusal)) => {
+                    let untouched: Vec<Pending> = groups.into_iter().flatten().collect();
+                    let certain = as_certain(&refusal);
+                    let others = untouched.iter().map(|_| Err(certain.clone())).collect();
+                    answer(untouched, others);
+                    let answers = group.iter().map(|_| Err(refusal.clone())).collect();
+                    answer(group, answers);
+                    return Err(certain);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Plans and commits, as often as others are faster, until the first of the proposers no longer waits.
+    async fn carry_out(
+        &mut self,
+        proposals: &[&Proposal],
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Result<Committed, ProposeError>>, ReloadCause> {
+        loop {
+            self.know().await.map_err(setback)?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let reason = "its time ended before it could be written".to_owned();
+                return Err(ReloadCause::Split(ProposeError::Unavailable { reason }));
+            }
+            let known = self.known.as_mut().expect("it was read above");
+            known.requests.forget();
+            let plan = known.plan(proposals);
+            let outcome = if plan.changes.is_empty() {
+                self.nothing_newer().await
+            } else {
+                self.store.commit(known.head(), &plan.changes).await.map(|()| true)
+            };
+            match outcome {
+                Ok(true) => return Ok(self.done(proposals, plan)),
+                Ok(false) => {}
+                Err(StoreError::Conflict { .. }) => {
+                    self.nothing_newer().await.map_err(setback)?;
+                }
+                Err(StoreError::Replaced { .. } | StoreError::Compacted { .. }) => self.known = None,
+                Err(error) => return Err(setback(error)),
+            }
+        }
+    }
+
+    /// Takes a committed plan into what is known.
+    fn done(&mut self, proposals: &[&Proposal], plan: BatchPlan) -> Vec<Result<Committed, ProposeError>> {
+        let known = self.known.as_mut().expect("a plan was made from it");
+        for (proposal, answer) in proposals.iter().zip(&plan.answers) {
+            if let Ok(committed) = answer {
+                known.requests.remember(proposal, committed);
+            }
+        }
+        for change in &plan.changes {
+            assert!(known.follow(change), "planned changes follow the head");
+        }
+        plan.answers
+    }
+
+    /// Reads what others wrote since; true where that is nothing.
+    async fn nothing_newer(&mut self) -> Result<bool, StoreError> {
+        let Some(known) = self.known.as_mut() else { return Ok(false) };
+        match self.store.changes(known.head(), u64::MAX).await {
+            Ok(changes) if changes.is_empty() => Ok(true),
+            Ok(changes) => {
+                if !changes.iter().all(|change| known.follow(change)) {
+                    self.known = None;
+                }
+                Ok(false)
+            }
+            Err(StoreError::Replaced { .. } | StoreError::Compacted { .. }) => {
+                self.known = None;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the store unless it is known.
+    async fn know(&mut self) -> Result<(), StoreError> {
+        if self.known.is_none() { self.recall().await } else { Ok(()) }
+    }
+
+    /// Reads the store from scratch: the entries, and the requests of the last day, the newest first.
+    async fn recall(&mut self) -> Result<(), StoreError> {
+        let state = self.store.load().await?;
+        let now = SystemTime::now();
+        let mut requests = RequestIdLog::new(self.remember_requests);
+        let mut upto = state.revision;
+        while upto > 0 {
+            let (after, page) = match latest(&*self.store, upto.saturating_sub(PAGE), upto).await {
+                Err(StoreError::Compacted { .. }) => break,
+                page => page?,
+            };
+            let is_whole = page.len() as u64 == upto - after;
+            // Clocks differ, so that one change that seems too old does not end it.
+            let remembered = page.iter().rev().filter(|change| requests.learn_older(change, now)).count();
+            if !is_whole || remembered == 0 {
+                break;
+            }
+            upto = after;
+        }
+        self.known = Some(WriterState::new(state, requests, self.limits.clone()));
+        Ok(())
+    }
+}
+
+/// Takes up the first proposal and those that wait behind it, as many as go together.
+fn gather(first: Pending, proposals: &mut Queues) -> Vec<Pending> {
+    let (mut edits, mut bytes) = first.proposal.weight();
+    let mut batch = Vec::new();
+    if first.take() {
+        batch.push(first);
+    }
+    while batch.len() < MAX_CHANGES_PER_COMMIT {
+        let Some(next) = proposals.waiting() else { break };
+        let (more_edits, more_bytes) = next.proposal.weight();
+        if edits + more_edits > BATCH_EDITS || bytes + more_bytes > BATCH_BYTES {
+            proposals.put_back(next);
+            break;
+        }
+        if next.take() {
+            edits += more_edits;
+            bytes += more_bytes;
+            batch.push(next);
+        }
+    }
+    batch
+}
+
+fn answer(batch: Vec<Pending>, answers: Vec<Result<Committed, ProposeError>>) {
+    for (pending, answer) in batch.into_iter().zip(answers) {
+        // A proposer who is gone no longer wants the answer.
+        let _ = pending.reply.send(answer);
+    }
+}
+
+/// Tells everybody who waits that the store is away, instead of letting each find out for itself.
+fn refuse_waiting(proposals: &mut Queues, first: Option<Pending>, refusal: &ProposeError) {
+    let mut next = first.or_else(|| proposals.waiting());
+    while let Some(pending) = next {
+        if pending.take() {
+            let _ = pending.reply.send(Err(refusal.clone()));
+        }
+        next = proposals.waiting();
+    }
+}
+
+/// The same news for those of whom nothing was sent to the store.
+fn as_certain(refusal: &ProposeError) -> ProposeError {
+    match refusal {
+        ProposeError::Uncertain { reason } => ProposeError::Unavailable { reason: reason.clone() },
+        other => other.clone(),
+    }
+}
+
+fn setback(error: StoreError) -> ReloadCause {
+    match error {
+        error @ (StoreError::TooLarge { .. } | StoreError::Invalid { .. }) => {
+            ReloadCause::Split(refusal_of(error))
+        }
+        error => ReloadCause::Refused(refusal_of(error)),
+    }
+}
+
+fn refusal_of(error: StoreError) -> ProposeError {
+    match error {
+        StoreError::Unavailable { reason } => ProposeError::Unavailable { reason },
+        StoreError::Uncertain { reason } => ProposeError::Uncertain { reason },
+        StoreError::Damaged { reason } => ProposeError::Damaged { reason },
+        StoreError::TooLarge { what, size, limit } => {
+            ProposeError::TooLarge { what: what.to_owned(), size, limit }
+        }
+        StoreError::Invalid { reason } => ProposeError::Invalid { reason },
+        error
+        @ (StoreError::Conflict { .. } | StoreError::Compacted { .. } | StoreError::Replaced { .. }) => {
+            ProposeError::Unavailable { reason: error.to_string() }
+        }
+    }
+}
