@@ -220,7 +220,7 @@ mod tests {
     fn secrets_do_not_tell_themselves() {
         let (bearer, key) = (BearerToken::draw(), ClusterKey::draw());
         let told = format!("{bearer:?} {:?} {key:?}", bearer.hash());
-        assert_eq!(told, "Bearer(hidden) Hash(hidden) ClusterKey(hidden)");
+        assert_eq!(told, "BearerToken(hidden) TokenHash(hidden) ClusterKey(hidden)");
     }
 
     #[test]
