@@ -35,7 +35,7 @@ test("a service alone is in the address, by keyboard too, and Back leads to all"
   await expect(page.locator('svg.chain [data-service="orders"]')).toBeFocused();
   await page.keyboard.press("Enter");
   await expect(page).toHaveURL(/\/chain\?service=orders$/);
-  await expect(page.getByText("What leads to and from orders")).toBeVisible();
+  await expect(page.getByText("Calls to and from orders")).toBeVisible();
   await page.goBack();
   await expect(page).toHaveURL(/\/chain$/);
 });

@@ -14,7 +14,7 @@ test("a guard is written by hand, says which rules it cuts, and is removed", asy
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });
     await live(page, at(key));
-    await expect(page.getByText("New: nothing is saved yet.")).toBeVisible();
+    await expect(page.getByText("New, not saved yet.")).toBeVisible();
     await page.getByLabel("Max attempts").fill("99");
     await expect(page.locator('[data-field="max_attempts"]')).toContainText(/99.*10/);
     await page.getByLabel("Max attempts").fill("2");
@@ -32,7 +32,7 @@ test("a guard is written by hand, says which rules it cuts, and is removed", asy
     await page.getByRole("button", { name: "Delete the guard…" }).click();
     await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-    await expect(page.getByText("The guard is deleted.")).toBeVisible();
+    await expect(page.getByText("The guard was deleted.")).toBeVisible();
   } finally {
     await guards.deleteGuard({ key }).catch(() => undefined);
     await rules.deleteRule({ key }).catch(() => undefined);
@@ -49,7 +49,7 @@ test("what others changed meanwhile is shown beside what was typed, which is kep
     const conflict = page.getByTestId("conflict");
     await expect(conflict).toContainText(/somebody else changed this guard meanwhile.*max_attempts.*2.*3.*5/s);
     await expect(page.getByLabel("Max attempts")).toHaveValue("5");
-    await conflict.getByRole("button", { name: "Keep mine, on top of theirs" }).click();
+    await conflict.getByRole("button", { name: "Keep my changes" }).click();
     await expect(page.getByLabel("Owner")).toHaveValue("team-else");
     await page.getByRole("button", { name: "Review and save…" }).click();
     await say(page.getByRole("dialog"));

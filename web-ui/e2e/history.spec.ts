@@ -104,7 +104,7 @@ test("the audit log and an export are files", async ({ page }) => {
   expect(log.name).toBe("damper-audit.jsonl");
   const lines = log.text.trim().split("\n").map((line) => JSON.parse(line) as { revision: number });
   expect(lines.length).toBeGreaterThan(0);
-  const all = await file(/Download everything/);
+  const all = await file(/Export rules and guards/);
   expect(all.name).toMatch(/^damper-revision-\d+\.yaml$/);
   expect(all.text).toContain("---\nkind: Rule\nkey:\n");
 });

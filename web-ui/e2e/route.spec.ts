@@ -29,7 +29,7 @@ test("charts begin with points that are older than the page", async ({ page }) =
 
 test("it is watched by a stream of its own while it is seen, and no longer", async ({ page }) => {
   await live(page, ROUTE);
-  await expect(page.getByText(/Watched closely/)).toBeVisible();
+  await expect(page.getByText(/Detailed updates/)).toBeVisible();
   const before = await page.getByText(/so far/).first().innerText();
   await expect.poll(() => page.getByText(/so far/).first().innerText(), { intervals: [500] }).not.toBe(before);
   const ended = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/Watch"));
@@ -42,7 +42,7 @@ test("over how long rates are taken stays in the address", async ({ page }) => {
   await expect(page.getByLabel("Rates over")).toHaveValue("60");
   await page.getByLabel("Rates over").selectOption("1");
   await expect(page).toHaveURL(/over=1$/);
-  await expect(page.getByText(/Watched closely/)).toBeVisible();
+  await expect(page.getByText(/Detailed updates/)).toBeVisible();
 });
 
 test("a rule that matches and loses is named with the reason, and marked where it came", async ({ page }) => {
@@ -64,9 +64,9 @@ test("a rule that matches and loses is named with the reason, and marked where i
 
 test("fates are said with what they mean, and gates with where they stand", async ({ page }) => {
   await live(page, ROUTE);
-  await expect(page.locator("table.route-fates").getByText("The first attempt was answered.")).toBeVisible();
+  await expect(page.locator("table.route-fates").getByText("The first attempt succeeded.")).toBeVisible();
   await expect(page.locator('[data-gate="breaker"]')).toContainText(/against .* successes in 10 s.*calls that succeed pay for a retry/s);
-  await expect(page.getByText(/in the long run, whatever fails/)).toBeVisible();
+  await expect(page.getByText(/sustained maximum while calls fail/)).toBeVisible();
   await expect(page.getByRole("link", { name: /Stop retries to orders/ })).toHaveAttribute("href", "/kill?callee=orders");
 });
 

@@ -65,7 +65,7 @@ test("a rule is written, with the server's words at the field, a review and its 
     await page.getByRole("button", { name: "Delete the rule…" }).click();
     await say(page.getByRole("dialog"));
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
-    await expect(page.getByText("The rule is deleted.")).toBeVisible();
+    await expect(page.getByText("The rule was deleted.")).toBeVisible();
   } finally {
     await rules.deleteRule({ key }).catch(() => undefined);
   }
@@ -79,7 +79,7 @@ test("what a rule adds on its hop and along the chain is said before it is writt
   await page.locator('[data-field="retry.max_attempts"]').getByRole("textbox").fill("9");
   const said = page.getByTestId("amplified");
   await expect(said).toContainText(/▲ Up:\s+Attempts on this hop at most \d →to 9 per call/);
-  await expect(said).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ sends for one request/);
+  await expect(said).toContainText(/At the end of the worst chain gateway → orders → inventory → stock: \d+ →to \d+ attempts per request/);
 });
 
 test("what a change would do to load and success is predicted in its review", async ({ page }) => {

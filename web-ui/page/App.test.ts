@@ -65,7 +65,7 @@ test("it asks for rules too and says that it waits", async () => {
     await new Promise((resolve) => { signal.addEventListener("abort", resolve); });
     yield message({});
   }));
-  expect(screen.getByText("Asking the control plane…")).toBeTruthy();
+  expect(screen.getByText("Connecting to the control plane…")).toBeTruthy();
   expect(screen.getByTestId("liveness").textContent).toContain("connecting");
   await waitFor(() => { expect(asked).toHaveBeenCalledWith(true, 1n); });
 });
@@ -96,7 +96,7 @@ test("a rule says its policy in words and who has not applied it", async () => {
   shown(saying(message({ reset: true, rules: [lagging, rule("stock", 3n)] })));
   const row = (await screen.findByText("orders")).closest("tr");
   expect(row?.textContent).toMatch(/enforce.*3.*exponential 25 ms ×2 up to 250 ms, full jitter.*credit.*12/s);
-  expect(row?.textContent).toMatch(/2 of 4.*1 refused.*1 lack features/s);
+  expect(row?.textContent).toMatch(/2 of 4.*1 rejected.*1 lack features/s);
   expect(screen.getByText(/4 of 4/)).toBeTruthy();
 });
 
@@ -135,7 +135,7 @@ test("a kill switch is said above everything, with reason, time and the way back
   const kills = [kill("stock", { calls: true }), ...["a", "b", "c"].map((callee) => kill(callee))];
   shown(saying(message({ reset: true, routes: [route("orders", { killed: 2 })], kills })));
   const [first] = await screen.findAllByTestId("kill");
-  expect(first?.textContent).toMatch(/all calls to stock are refused.*25 min left.*stock is down.*ann/s);
+  expect(first?.textContent).toMatch(/all calls to stock are rejected.*25 min left.*stock is down.*ann/s);
   expect(first?.textContent).toContain("damper unkill --callee 'stock'");
   expect(screen.getByText(/and 1 more kill switches/)).toBeTruthy();
   expect(screen.getByText("orders").closest("tr")?.textContent).toContain("killed");
@@ -216,7 +216,7 @@ test("a server that wants to know who asks gets one field, and shows nothing bef
   const field = await screen.findByLabelText("Token");
   expect(document.activeElement).toBe(field);
   await user.type(field, "two words{Enter}");
-  expect(await screen.findByText(/no token/)).toBeTruthy();
+  expect(await screen.findByText(/Invalid token/)).toBeTruthy();
   expect(given).toEqual([]);
   await user.clear(field);
   await user.type(field, "damper_a1_wrong{Enter}");
@@ -249,5 +249,5 @@ test("when the token is revoked what was shown goes away", async () => {
 
 test("a part of the fleet is not taken for the whole", async () => {
   shown(saying(message({ reset: true, missingReplicas: ["box-7"] })));
-  expect(await screen.findByText(/Not heard from box-7/)).toBeTruthy();
+  expect(await screen.findByText(/Unreachable: box-7/)).toBeTruthy();
 });

@@ -77,11 +77,11 @@ function words(error: ConnectError): string {
   switch (error.code) {
     case Code.Unknown:
       // A browser says no more than that fetch failed.
-      return error.cause instanceof TypeError ? "The server does not answer." : error.rawMessage;
+      return error.cause instanceof TypeError ? "The server is not responding." : error.rawMessage;
     case Code.DeadlineExceeded:
       return "The server did not answer in time.";
     case Code.Unavailable:
-      return `Not possible now: ${error.rawMessage}`;
+      return `Unavailable: ${error.rawMessage}`;
     case Code.PermissionDenied:
       return `Not allowed: ${error.rawMessage}`;
     default:

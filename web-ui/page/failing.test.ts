@@ -14,7 +14,7 @@ test("a route fails from a tenth of its calls on, if there are enough of them", 
   expect(isFailing({ callsPerS: 0.1, errorShare: 1 })).toBe(false);
 });
 
-test("in a chain failures start at the bottom, and what is above fails because of it", () => {
+test("in a chain failures start at the bottom, and what is above fails as a result", () => {
   expect(told(flow("web a", 40, 0.7), flow("a b", 40, 0.7), flow("b c", 80, 0.7))).toEqual([{ services: ["c"], at: ["b c"], above: ["web a", "a b"] }]);
 });
 

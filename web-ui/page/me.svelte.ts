@@ -34,7 +34,7 @@ export class Me {
   refusal(what: Written, names?: readonly Names[]): string | undefined {
     const { who } = this;
     if (who?.tokensRequired !== true) return undefined;
-    if (who.role < NEEDED[what]) return `Read only: your role is ${roleName(who.role)}; this takes the role ${roleName(NEEDED[what])}.`;
+    if (who.role < NEEDED[what]) return `Read only: your role is ${roleName(who.role)}; required role: ${roleName(NEEDED[what])}.`;
     if (who.role >= Role.ADMIN) return undefined;
     const { callers = [], callees = [] } = who.scope ?? {};
     const isWithin = what === "everything"

@@ -64,7 +64,7 @@ function edited(who: object) {
 
 test("a viewer sees the findings of a rule and nothing that can be pressed or typed", async () => {
   edited({ principal: "token kim (1)", role: Role.VIEWER, tokensRequired: true });
-  expect((await screen.findByTestId("read-only")).textContent).toContain("your role is viewer; this takes the role editor");
+  expect((await screen.findByTestId("read-only")).textContent).toContain("your role is viewer; required role: editor");
   expect(await screen.findByText(/is off/)).toBeTruthy();
   expect(screen.getByLabelText<HTMLInputElement>(/Max attempts/).disabled).toBe(true);
   expect(screen.getByRole<HTMLButtonElement>("button", { name: "Delete the rule…" }).disabled).toBe(true);

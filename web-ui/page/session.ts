@@ -30,8 +30,8 @@ async function ask(method: "POST" | "DELETE", headers: Record<string, string>): 
     const answer = await fetch("/session", { method, headers, signal, credentials: "same-origin" });
     if (answer.ok) return undefined;
     const said = (await answer.text()).trim().slice(0, 300);
-    return said === "" ? `The server answers ${answer.status}.` : said;
+    return said === "" ? `The server returned HTTP ${answer.status}.` : said;
   } catch {
-    return "The server does not answer.";
+    return "The server is not responding.";
   }
 }

@@ -97,7 +97,7 @@ test("the longer backoffs, hedges and the retry breaker in words", () => {
 });
 
 test("fates read as words, unknown ones too", () => {
-  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99 as Fate)]).toEqual(["given up further down", "fate 99"]);
+  expect([fateName(Fate.CHAIN_NO_MORE_RETRY), fateName(99 as Fate)]).toEqual(["given up downstream", "fate 99"]);
 });
 
 test("waits double from a quarter of a second to eight and are half chance", () => {
@@ -135,7 +135,7 @@ test("every word of the filter must be found", () => {
 test.each([
   ["*", "*", {}, "retries everywhere are stopped", "damper unkill --all"],
   ["shop", "*", {}, "retries from shop are stopped", "damper unkill --caller 'shop'"],
-  ["shop", "stock", { calls: true }, "all calls from shop to stock are refused", "damper unkill --caller 'shop' --callee 'stock'"],
+  ["shop", "stock", { calls: true }, "all calls from shop to stock are rejected", "damper unkill --caller 'shop' --callee 'stock'"],
   ["*", "o'ne", {}, "retries to o'ne are stopped", "damper unkill --callee 'o'\\''ne'"],
 ])("a kill from %s to %s is said, and how to end it", (callerService, calleeService, fields, words, command) => {
   const key = { callerService, callerCluster: "*", calleeService, calleeMethod: "*" };

@@ -123,13 +123,13 @@ export function modeName(mode: Mode): string {
 const FATES: Partial<Record<Fate, string>> = {
   [Fate.OK_AFTER_RETRY]: "ok after a retry",
   [Fate.OK_BY_HEDGE]: "ok by a hedge",
-  [Fate.RETRY_BREAKER]: "held by the retry breaker",
+  [Fate.RETRY_BREAKER]: "blocked by the retry breaker",
   [Fate.BUDGET]: "budget used up",
-  [Fate.CHAIN_RETRY_FLAG]: "was a retry already",
-  [Fate.CHAIN_NO_MORE_RETRY]: "given up further down",
-  [Fate.NOT_REPLAYABLE]: "request not kept",
-  [Fate.COMMITTED]: "answer had begun",
-  [Fate.POLICY_OFF]: "no retries by rule",
+  [Fate.CHAIN_RETRY_FLAG]: "already a retry",
+  [Fate.CHAIN_NO_MORE_RETRY]: "given up downstream",
+  [Fate.NOT_REPLAYABLE]: "request not replayable",
+  [Fate.COMMITTED]: "response had begun",
+  [Fate.POLICY_OFF]: "not retried by rule",
   [Fate.STOP_WHEN]: "stop condition",
   [Fate.KILLED]: "failed under a kill switch",
   [Fate.RETRY]: "retry",
@@ -231,13 +231,13 @@ export function breaker(policy: Policy | undefined): string {
 // What a kill stops, in words: "retries from orders to stock are stopped".
 export function killed({ calls, key }: KillSwitch): string {
   const what = calls ? "all calls" : "retries";
-  if (key === undefined) return `${what} are ${calls ? "refused" : "stopped"}`;
+  if (key === undefined) return `${what} are ${calls ? "rejected" : "stopped"}`;
   const any = (name: string) => name === "*";
   const caller = any(key.callerService) ? "" : ` from ${key.callerService}`;
   const cluster = any(key.callerCluster) ? "" : ` (cluster ${key.callerCluster})`;
   const callee = any(key.calleeService) ? "" : ` to ${key.calleeService}`;
   const method = any(key.calleeMethod) ? "" : ` ${key.calleeMethod}`;
-  return `${what}${caller + cluster + callee + method || " everywhere"} are ${calls ? "refused" : "stopped"}`;
+  return `${what}${caller + cluster + callee + method || " everywhere"} are ${calls ? "rejected" : "stopped"}`;
 }
 
 // The command that ends a kill.

@@ -7,15 +7,15 @@ import type { Me, Written } from "./me.svelte";
 export function notWritable({ board, me }: { board: Board; me: Me }, what: Written, names?: readonly Names[]): string | undefined {
   switch (board.liveness) {
     case "down":
-      return "Disconnected: nothing can be changed until the server answers again.";
+      return "Disconnected: no changes are possible until the server responds.";
     case "locked":
       return "Signed out: sign in to change anything.";
     case "loading":
-      return "Nothing has been received yet.";
+      return "No data received yet.";
     default:
       // Kills are in force from the server's memory, and stored later.
-      if (what !== "kill" && board.fleet?.unacceptedStore) return "The store is not the one that was known: only kills can be changed until an operator accepts it.";
-      if (what !== "kill" && board.fleet?.staleSince) return "The store does not answer: only kills can be changed until it does.";
+      if (what !== "kill" && board.fleet?.unacceptedStore) return "The store was replaced: only kill switches can be changed until an operator accepts it.";
+      if (what !== "kill" && board.fleet?.staleSince) return "The store is not responding: only kill switches can be changed.";
       return me.refusal(what, names);
   }
 }
@@ -24,5 +24,5 @@ export function notWritable({ board, me }: { board: Board; me: Me }, what: Writt
 export function overtaken(theirs: { readonly updatedBy: string; readonly revision: bigint } | null | undefined): string | undefined {
   if (theirs === undefined) return undefined;
   const what = theirs === null ? "It was deleted meanwhile" : `${theirs.updatedBy || "Unknown"} changed it meanwhile, at revision ${String(theirs.revision)}`;
-  return `${what}: leave this to see both.`;
+  return `${what}: close this dialog to compare.`;
 }

@@ -1,4 +1,4 @@
-// The door between the browser and a server: answers can be held back, and the door can be shut as if the server were
+// The door between the browser and a server: answers can be blocked, and the door can be shut as if the server were
 // gone. Each has an address of its own, so that no shared worker or cookie of one picture is seen in another.
 //
 // DAMPER_PAGE_URL names a `npx vite` whose page is shown instead of the binary's, for whoever edits it.

@@ -11,7 +11,7 @@ export interface Shown {
   readonly full: Kind;
   // Where there is most of it, if the full one is ordinary.
   readonly many?: { readonly server: Kind; readonly path: string };
-  // What the page itself asks for; while that is held back it is loading. None = it lives from the stream alone.
+  // What the page itself asks for; while that is blocked it is loading. None = it lives from the stream alone.
   readonly asks?: RegExp;
   // Brings the full page into the state of the picture.
   readonly act?: (page: Page) => Promise<void>;
@@ -43,12 +43,12 @@ async function reviewRule(page: Page): Promise<void> {
 }
 
 async function judgeGuard(page: Page): Promise<void> {
-  await page.getByText("Rules that it cuts").waitFor();
+  await page.getByText("Rules limited by this guard").waitFor();
 }
 
 // One of the calls that failed, with its attempts.
 async function openFailure(page: Page): Promise<void> {
-  const section = page.getByRole("region", { name: /Calls that did not end well/ });
+  const section = page.getByRole("region", { name: /^Failed calls/ });
   await section.locator(".opener").first().click();
   await section.locator(".waterfall").waitFor();
   await section.evaluate((element) => { element.scrollIntoView(); });

@@ -121,15 +121,15 @@ test("a viewer sees what the server finds and nothing that it would refuse", asy
   const { secret } = await viewer("looker");
   await signIn(page, secret);
   await page.goto(RULE);
-  await expect(page.getByTestId("read-only")).toContainText("your role is viewer; this takes the role editor");
+  await expect(page.getByTestId("read-only")).toContainText("your role is viewer; required role: editor");
   await expect(page.getByText("✓ Valid.")).toBeVisible();
   await expect(page.getByLabel("Max attempts")).toBeDisabled();
-  await expect(page.getByRole("button", { name: "Nothing changed" })).toHaveCount(0);
+  await expect(page.getByRole("button", { name: "No changes" })).toHaveCount(0);
   await expect(page.getByRole("button", { name: /^Review/ })).toBeDisabled();
   await expectSound(page);
   await page.goto("/kill?callee=orders");
   await expect(page.getByRole("button", { name: "Stop retries…" })).toBeDisabled();
-  await expect(page.getByText(/this takes the role operator/).first()).toBeVisible();
+  await expect(page.getByText(/required role: operator/).first()).toBeVisible();
   await page.goto("/rules");
   await expect(page.getByTestId("liveness")).toContainText("live");
   await expect(page.getByRole("link", { name: "New rule" })).toHaveCount(0);

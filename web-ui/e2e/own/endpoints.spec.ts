@@ -30,6 +30,6 @@ test("the route says which endpoint fails, who has ejected it, and when it is we
   await expect(worst).toContainText(/10\.0\.0\.2:7702\s*zone-2\s*14 of 14\s*2 of 2 clients\s*–/);
   await expectSound(page);
   isBad = false;
-  await expect(section).toContainText("No endpoint fails more than the others, by the reports of 2 clients.");
+  await expect(section).toContainText("No endpoint fails more than the others, as reported by 2 clients.");
   await expectSound(page);
 });

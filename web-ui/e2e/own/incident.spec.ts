@@ -21,7 +21,7 @@ test("in a chain of failures the bottom is named on Overview, Chain and the rout
   connect("ledger", { serves: true });
   await live(page, "/");
   const roots = page.getByTestId("roots");
-  await expect(roots).toContainText(/Failures start at ledger \(orders → ledger\);\s+1 route above it fails because of it:\s+gateway → orders\./);
+  await expect(roots).toContainText(/Failures start at ledger \(orders → ledger\);\s+1 route upstream fails as a result:\s+gateway → orders\./);
   await expectSound(page);
 
   await roots.getByRole("link", { name: "gateway → orders" }).click();

@@ -55,7 +55,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await expect(button(/^Review 1 change/)).toBeFocused();
 
   await api.rules.putRule({ rule: { key: KEY, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 3 } } }, options: { author: "somebody else" } });
-  const mine = page.getByTestId("conflict").getByRole("button", { name: "Keep mine, on top of theirs" });
+  const mine = page.getByTestId("conflict").getByRole("button", { name: "Keep my changes" });
   await expect(mine).toBeVisible();
   await tabTo(page, mine);
   await keyboard.press("Enter");
@@ -68,7 +68,7 @@ test("a rule is created, changed, contested, saved and deleted", async ({ page, 
   await typeWhy(page, dialog);
   await tabTo(page, dialog.getByRole("button", { name: "Delete" }));
   await keyboard.press("Enter");
-  await expect(page.getByText("The rule is deleted.")).toBeVisible();
+  await expect(page.getByText("The rule was deleted.")).toBeVisible();
   await expect(page.getByTestId("convergence")).toBeFocused();
 });
 
@@ -82,9 +82,9 @@ test("a guard is written; sections, choices and codes are within reach", async (
   await keyboard.type("orders");
   await tabTo(page, page.getByLabel("Max attempts"));
   await keyboard.type("2");
-  await tabTo(page, page.getByLabel("Repeat limit"));
+  await tabTo(page, page.getByLabel("Retry limit of the callee"));
   await keyboard.press("Space");
-  await expect(page.getByLabel("Repeat limit")).toBeChecked();
+  await expect(page.getByLabel("Retry limit of the callee")).toBeChecked();
   await tabTo(page, page.getByRole("button", { name: "Review and save…" }));
   await keyboard.press("Enter");
   await typeWhy(page, page.getByRole("dialog"));

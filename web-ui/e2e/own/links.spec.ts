@@ -72,7 +72,7 @@ test("rules, guards and history", async ({ page, api }) => {
   await page.goBack();
   await asSent();
   await page.getByLabel("Kind").selectOption("guard");
-  await expect(page.getByText("No change is like that")).toBeVisible();
+  await expect(page.getByText("No change matches")).toBeVisible();
   await page.goBack();
   await asSent();
 });
@@ -90,7 +90,7 @@ test("clients", async ({ page, connect }) => {
   await page.getByRole("columnheader", { name: "Instance" }).getByRole("button").click();
   await expect(first(page)).toContainText("orders-10");
   await page.getByLabel(/Only those/).check();
-  await expect(page.getByText("No client is like that.")).toBeVisible();
+  await expect(page.getByText("No client matches.")).toBeVisible();
   await page.goBack();
   await page.goBack();
   await asSent();
@@ -103,7 +103,7 @@ test("a kill that is prepared, a comparison, and Back over pages", async ({ page
   await expect(page.getByLabel("Callee")).toHaveValue("svc-1");
   await expect(page.getByLabel("Caller", { exact: true })).toHaveValue("gateway");
   await expect(page.getByLabel("For", { exact: true })).toHaveValue("240");
-  await expect(page.getByLabel(/Refuse all calls/)).toBeChecked();
+  await expect(page.getByLabel(/Reject all calls/)).toBeChecked();
   await expect(page.getByTestId("reach")).toContainText("Stop every call from gateway to svc-1");
   await page.getByRole("link", { name: "History" }).click();
   await page.getByLabel("Compare revision 1").check();

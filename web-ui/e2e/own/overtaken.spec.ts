@@ -45,7 +45,7 @@ test("a rule that is being reviewed: it is said there, and nothing that would be
   const dialog = page.getByRole("dialog");
   await expect(dialog.getByRole("button", { name: "Save" })).toBeEnabled();
   await api.rules.putRule({ ...rule(3), ...theirs });
-  await expect(dialog).toContainText("somebody else changed it meanwhile, at revision 2: leave this to see both.");
+  await expect(dialog).toContainText("somebody else changed it meanwhile, at revision 2: close this dialog to compare.");
   await expect(dialog.getByRole("button", { name: "Save" })).toBeDisabled();
   await page.keyboard.press("Escape");
   await expect(page.locator("main")).toBeFocused();

@@ -32,7 +32,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   await live(overview, "/");
   await expect(overview.getByRole("row").filter({ hasText: KEY.calleeMethod })).toBeVisible();
   await live(route, at("/route"));
-  await expect(route.getByText(/Watched closely/)).toBeVisible();
+  await expect(route.getByText(/Detailed updates/)).toBeVisible();
   await live(kill, "/kill?callee=orders");
   await say(kill, "a drill");
   await live(second, at("/rule", OTHER));
@@ -53,7 +53,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   const before = await ageOf(page);
   await expect.poll(() => ageOf(page)).toBeGreaterThan(before);
   await expect(press).toBeDisabled();
-  await expect(press).toHaveAccessibleDescription(/Disconnected: nothing can be changed until the server answers again/);
+  await expect(press).toHaveAccessibleDescription(/Disconnected: no changes are possible until the server responds/);
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeDisabled();
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toHaveAccessibleDescription(/Disconnected/);
   await expect(typed).toHaveValue("4");
@@ -75,7 +75,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   expect((await api.rules.getRule({ key: OTHER })).policy?.retry?.maxAttempts).toBe(5);
   // The route that is looked at comes back with its reporter.
   connect("gateway").report(REPORT);
-  await expect(route.getByText(/Watched closely/)).toBeVisible();
+  await expect(route.getByText(/Detailed updates/)).toBeVisible();
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeEnabled();
 });
 
@@ -130,7 +130,7 @@ test("a wire that swallows everything is noticed, a write on it gives up, and bo
     await expect(banner(page)).toBeVisible(WITHIN);
     await expect(dialog.getByRole("alert")).toContainText("The server did not answer in time.", WITHIN);
     await expect(dialog.getByRole("button", { name: "Save" })).toBeDisabled();
-    await expect(dialog).toContainText("Disconnected: nothing can be changed until the server answers again.");
+    await expect(dialog).toContainText("Disconnected: no changes are possible until the server responds.");
     wire.release();
     await expect(page.getByTestId("liveness")).toContainText("live");
     await expect(banner(page)).toHaveCount(0);

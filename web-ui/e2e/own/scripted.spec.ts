@@ -30,7 +30,7 @@ test("a client that refuses a rule is named with its reason, on every page that 
   await page.getByRole("link", { name: "Clients" }).click();
   const row = page.getByRole("row").filter({ hasText: "gateway-1" });
   await expect(row).toContainText(/refuses the rule\s+gateway default orders .*: retry\.max_attempts: 3 is above 2, the bound of this build/);
-  await expect(page.getByText("1 not as they should be")).toBeVisible();
+  await expect(page.getByText("1 with problems")).toBeVisible();
   await expectSound(page);
   await page.getByLabel(/Only those/).check();
   await expect(page).toHaveURL(/only=amiss/);
@@ -74,7 +74,7 @@ test("where a client's rules come from is said: live, last known good, no rules;
   await expect(row(3)).toContainText("no rules");
   await expect(row(2)).toContainText(/0\s+of [1-9]/);
   await expect(row(4)).toContainText(/1 rules off: its SDK lacks budget/);
-  await expect(row(4)).toContainText("at most observe, set where it runs");
+  await expect(row(4)).toContainText("Local override: observe");
   await expectSound(page);
 });
 
@@ -103,9 +103,9 @@ test("services that call each other in a circle are named, and the rule is one c
     connect(service, { serves: true }).report({ routes: [{ calleeService, calleeMethod, calls: 100n, attempts: 200n }] });
   }
   await live(page, "/chain");
-  await expect(page.getByText("Services call each other in a circle:")).toBeVisible();
+  await expect(page.getByText("Services call each other in a cycle:")).toBeVisible();
   await expect(page.getByText("ledger → orders → ledger")).toBeVisible();
-  await expect(page.getByText("closes a circle")).toBeVisible();
+  await expect(page.getByText("closes a cycle")).toBeVisible();
   await expectSound(page);
   await page.getByRole("row").filter({ hasText: KEY.calleeMethod }).getByRole("link", { name: "enforce" }).click();
   await expect(page).toHaveURL(at("/rule"));
@@ -148,7 +148,7 @@ test("a kill is pressed for a reason, after its reach; it says who obeys, counts
   await expect(page.getByRole("dialog")).toHaveCount(0);
   await say(page, "orders is down");
   await press.click();
-  await expect(page.getByRole("dialog")).toContainText(/Calls still go out, once each;.*orders is down/s);
+  await expect(page.getByRole("dialog")).toContainText(/Each call is still attempted once..*orders is down/s);
   await expectSound(page);
   for (const caller of callers) caller.answer = silent;
   await page.getByRole("button", { name: "Stop retries now" }).click();

@@ -12,11 +12,11 @@ const EMPTY = [
   ["/uncovered", "No service has reported a call yet."],
   ["/guards", "No guards: rules apply as written."],
   ["/clients", "No client is connected."],
-  ["/history", "Nothing has been changed yet."],
+  ["/history", "No changes yet."],
   ["/kill", "No kill switch is in force."],
   [at("/route"), "No rule applies:"],
-  [at("/rule"), "New: nothing is saved yet."],
-  [at("/guard"), "New: nothing is saved yet."],
+  [at("/rule"), "New, not saved yet."],
+  [at("/guard"), "New, not saved yet."],
   ["/history?rev=5", "There is no change at revision 5."],
   ["/nowhere", "There is no page at this address."],
 ] as const;
@@ -33,16 +33,16 @@ test("a server on which nothing has happened says so on every page, and what to 
 });
 
 const WAITING = [
-  ["/chain", "Asking who calls whom…"],
-  ["/guards", "Asking for the guards…"],
-  ["/clients", "Asking who is connected…"],
-  ["/history", "Asking for the changes…"],
-  ["/history?rev=1", "Asking for the change…"],
+  ["/chain", "Loading the chain…"],
+  ["/guards", "Loading guards…"],
+  ["/clients", "Loading clients…"],
+  ["/history", "Loading changes…"],
+  ["/history?rev=1", "Loading the change…"],
   ["/history?from=0&to=1", "Comparing…"],
-  [at("/rule"), "Asking for the rule…"],
-  [at("/guard"), "Asking for the guard…"],
-  [at("/route"), "Asking which rule applies…"],
-  [at("/route"), "Asking who changed its rule last…"],
+  [at("/rule"), "Loading the rule…"],
+  [at("/guard"), "Loading the guard…"],
+  [at("/route"), "Loading the rule that applies…"],
+  [at("/route"), "Loading the last rule change…"],
 ] as const;
 
 // Lets nothing through that matches, until it is called.
@@ -79,7 +79,7 @@ test("before the first figures the page says that it asks; without shared worker
   await page.addInitScript(() => { Reflect.deleteProperty(globalThis, "SharedWorker"); });
   const letGo = await holdBack(page, /\/Watch$/);
   await page.goto("/");
-  await expect(page.getByText("Asking the control plane…")).toBeVisible();
+  await expect(page.getByText("Connecting to the control plane…")).toBeVisible();
   await expect(page.getByTestId("liveness")).toContainText("connecting");
   await expectSound(page);
   await letGo();
@@ -104,18 +104,18 @@ test.describe("a server that is gone", () => {
     for (const [name, words] of FAILING) {
       await test.step(name, async () => {
         await page.getByRole("link", { name, exact: true }).click();
-        await expect(page.getByRole("alert").filter({ hasText: words })).toContainText("The server does not answer.");
+        await expect(page.getByRole("alert").filter({ hasText: words })).toContainText("The server is not responding.");
         await expectSound(page);
       });
     }
     await page.getByRole("link", { name: "Rules", exact: true }).click();
     await page.getByRole("row").filter({ hasText: KEY.calleeMethod }).getByRole("link").first().click();
-    await expect(page.getByRole("alert")).toContainText("The rule cannot be shown. The server does not answer.");
+    await expect(page.getByRole("alert")).toContainText("The rule cannot be shown. The server is not responding.");
     await expectSound(page);
     await served.start();
     await expect(page.getByTestId("liveness")).toContainText("live");
     await page.getByRole("button", { name: "Try again" }).click();
-    await expect(page.getByRole("button", { name: "Nothing changed" })).toBeVisible();
+    await expect(page.getByRole("button", { name: "No changes" })).toBeVisible();
     // A list asks again by itself.
     await page.getByRole("link", { name: "Clients", exact: true }).click();
     await expect(page.getByText("No client is connected.")).toBeVisible();

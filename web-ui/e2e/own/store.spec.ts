@@ -28,7 +28,7 @@ test("a store that does not answer is said with its time, and Save waits for it"
   etcd.standStill();
   await expect(page.getByText(/The store has not answered since \d{2}:\d{2}:\d{2} \S+\./)).toBeVisible({ timeout: 30_000 });
   await expect(press).toBeDisabled();
-  await expect(press).toHaveAccessibleDescription(/The store does not answer: only kills can be changed until it does/);
+  await expect(press).toHaveAccessibleDescription(/The store is not responding: only kill switches can be changed/);
   await expect(page.getByTestId("liveness")).toContainText("live");
   await expectSound(page);
   etcd.goOn();

@@ -40,8 +40,8 @@ test("retries on all routes of a storm stop in one change, and end in one", asyn
 
 test("all calls of the whole fleet are refused only once its name is typed", async ({ page, api }) => {
   await live(page, "/kill");
-  await page.getByLabel("Everywhere, in the whole fleet").check();
-  await page.getByLabel(/Refuse all calls/).check();
+  await page.getByLabel("Whole fleet, every caller and callee").check();
+  await page.getByLabel(/Reject all calls/).check();
   await say(page);
   await page.getByRole("button", { name: "Stop calls…" }).click();
   const dialog = page.getByRole("dialog");
@@ -66,7 +66,7 @@ test("rules that allow more than the limit are marked while all is calm", async 
   }
   await live(page, "/");
   await expect(page.getByTestId("verdict")).toContainText("No retry storm");
-  await expect(page.getByTestId("above-limit")).toContainText(/Rules allow 27 sends for one request along\s+gateway → orders → inventory → stock; the limit is 16\./);
+  await expect(page.getByTestId("above-limit")).toContainText(/Rules allow 27 attempts per request along\s+gateway → orders → inventory → stock; the limit is 16\./);
   await expect(page.getByTestId("allowed")).toHaveText("≤ 27");
   await expectSound(page);
   await page.getByRole("link", { name: "Rules", exact: true }).click();

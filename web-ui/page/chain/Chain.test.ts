@@ -77,8 +77,8 @@ test("every edge says its multiplication, in the picture and in the table", asyn
 
 test("the worst path is told hop by hop, as measured and at most", async () => {
   shown("/chain", () => shop);
-  expect((await screen.findByTestId("worst-measured")).textContent).toMatch(/×2\.50.*high.*at stock for each request at gateway/s);
-  expect(screen.getByTestId("worst-possible").textContent).toMatch(/≤ 5.*at stock for one request at gateway/s);
+  expect((await screen.findByTestId("worst-measured")).textContent).toMatch(/×2\.50.*high.*at stock per request at gateway/s);
+  expect(screen.getByTestId("worst-possible").textContent).toMatch(/≤ 5.*at stock per request at gateway/s);
   const possible = screen.getByTestId("worst-possible").closest("section");
   expect(possible?.textContent).toMatch(/orders → stock.*multiplies.*≤ 3 each.*≤ 5/s);
 });
@@ -155,7 +155,7 @@ test("a service that nobody knows is said so, with the way back", async () => {
 
 test("without calls, and when the server refuses, it says so", async () => {
   const { unmount } = shown("/chain", () => ({}));
-  expect(await screen.findByText(/The chain draws itself/)).toBeTruthy();
+  expect(await screen.findByText(/The chain is built from/)).toBeTruthy();
   unmount();
   shown("/chain", () => { throw new ConnectError("ask an admin", Code.PermissionDenied); });
   expect((await screen.findByRole("alert")).textContent).toContain("Not allowed: ask an admin");
@@ -188,7 +188,7 @@ test("failing edges are told apart by word and class, and the one where failures
   expect(drawn.querySelectorAll(".service.start")).toHaveLength(1);
   expect(document.querySelector('table.edges tr[data-edge="orders stock"]')?.textContent).toContain("✕ starts here");
   expect(document.querySelector('table.edges tr[data-edge="gateway orders"]')?.textContent).toMatch(/✕ fails\s*60\.0 %/);
-  expect(screen.getByTestId("roots").textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at stock .*1 edge above it fails because of it: gateway → orders/);
+  expect(screen.getByTestId("roots").textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at stock .*1 edge upstream fails as a result: gateway → orders/);
   expect(screen.getByText(/where failures start$/)).toBeTruthy();
 });
 

@@ -29,7 +29,7 @@ export interface Placed extends Box {
 
 export interface Line<A extends Arc = Arc> {
   readonly arc: A;
-  // It closes a circle and runs against the others.
+  // It closes a cycle and runs against the others.
   readonly backward: boolean;
   // Of an SVG path.
   readonly path: string;

@@ -109,7 +109,7 @@ async function readStream(
     return broken("the server ended the stream");
   } catch (error) {
     if (again) return { kind: "again" };
-    if (silent) return broken(`nothing was heard for ${SILENCE_LIMIT_MS / 1000} s`);
+    if (silent) return broken(`no data for ${SILENCE_LIMIT_MS / 1000} s`);
     const said = ConnectError.from(error);
     return said.code === Code.Unauthenticated ? { kind: "locked", why: said.findDetails(ErrorInfoSchema)[0]?.reason ?? "" } : broken(inWords(said));
   } finally {
@@ -122,7 +122,7 @@ async function readStream(
 
 function inWords(error: ConnectError): string {
   // A browser says no more than that fetch failed.
-  if (error.code === Code.Unknown && error.cause instanceof TypeError) return "the server does not answer";
+  if (error.code === Code.Unknown && error.cause instanceof TypeError) return "server not responding";
   return `${Code[error.code]}: ${error.rawMessage}`;
 }
 

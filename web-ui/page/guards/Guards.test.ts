@@ -61,14 +61,14 @@ test("the list says what each guard allows, and what it does not limit", async (
   const ceiling = { maxAttempts: 2, hedge: HedgeCeiling.FORBID, codes: { kind: { case: "allow", value: { codes: [] } } }, repeatLimit: { ratio: 0.2 } };
   shown("/guards", { now: () => guard(ceiling, 7n) });
   const row = (await screen.findByText("team-stock")).closest("tr");
-  expect(row?.textContent).toMatch(/stock.*2.*no hedges.*none.*–.*–.*0\.2 per first send, observe.*team-stock.*7/s);
+  expect(row?.textContent).toMatch(/stock.*2.*no hedges.*none.*–.*–.*0\.2 per first attempt, observe.*team-stock.*7/s);
 });
 
 test("the guard says which rules it cuts as it is typed", async () => {
   const user = userEvent.setup();
   const finding = { code: "guard_cuts", severity: Severity.WARNING, subject: "orders * stock *", message: "3 is more than 1" };
   const { asked } = shown(AT, { put: ({ guard }) => ({ findings: guard?.ceiling?.maxAttempts === 1 ? [finding] : [], reach: { routes: 2 } }) });
-  expect(await screen.findByText("None: every rule is within it.")).toBeTruthy();
+  expect(await screen.findByText("None.")).toBeTruthy();
   const field = screen.getByLabelText(/Max attempts/);
   await user.clear(field);
   await user.type(field, "1");
@@ -85,8 +85,8 @@ test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat l
   await user.clear(field);
   await user.type(field, "2");
   const section = (await reviewed(user)).getByRole("region", { name: "What would happen" });
-  expect(await within(section).findByText(/No call was made in the last minute whose policy it would change/)).toBeTruthy();
-  expect(section.textContent.includes("Repeat limits are not predicted.")).toBe(isSaid);
+  expect(await within(section).findByText(/No affected call was made in the last minute/)).toBeTruthy();
+  expect(section.textContent.includes("Retry limits of callees are not predicted.")).toBe(isSaid);
 });
 
 test("what is written names the revision that was edited, and keeps the owner and all else", async () => {
@@ -120,9 +120,9 @@ test("somebody else's change is shown beside what is typed, which is kept", asyn
   await save(user);
   const conflict = within(await screen.findByTestId("conflict"));
   expect(conflict.getByText(/ann changed this guard meanwhile/)).toBeTruthy();
-  expect(conflict.getByTestId("difference").textContent).toMatch(/As you began.*Now.*Yours.*max_attempts.*3.*1.*2/s);
+  expect(conflict.getByTestId("difference").textContent).toMatch(/Original.*Now.*Yours.*max_attempts.*3.*1.*2/s);
   expect(field.value).toBe("2");
-  await user.click(conflict.getByRole("button", { name: "Keep mine, on top of theirs" }));
+  await user.click(conflict.getByRole("button", { name: "Keep my changes" }));
   expect(field.value).toBe("2");
   expect(screen.getByLabelText<HTMLSelectElement>(/Hedges/).value).toBe("HEDGE_CEILING_FORBID");
   await save(user);
@@ -186,6 +186,6 @@ test("while the store does not answer nothing can be saved, and the page says wh
   const { tell } = shown(AT);
   await user.type(await screen.findByLabelText(/Owner/), "s");
   tell(heard({ revision: 20n, staleSince: { seconds: 1n } }));
-  expect(await screen.findByText(/The store does not answer: only kills can be changed/)).toBeTruthy();
+  expect(await screen.findByText(/The store is not responding: only kill switches can be changed/)).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });

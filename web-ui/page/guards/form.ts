@@ -14,7 +14,7 @@ import { choices, field, help } from "../rules/form";
 import type { Field } from "../rules/form";
 
 // Of all ceilings alike, so it is not said at each.
-const limits = (one: Field): Field => ({ ...one, help: `${one.help} Absent = not limited.`.trim() });
+const limits = (one: Field): Field => ({ ...one, help: `${one.help} Empty: no limit.`.trim() });
 
 export const CEILINGS: readonly Field[] = [
   field("Ceiling", "max_attempts", "Max attempts", "number"),

@@ -23,5 +23,5 @@ export function repeats(ceiling: Ceiling | undefined): string {
   if (limit === undefined) return NONE;
   const mode = modeName(limit.mode === Mode.UNSPECIFIED ? Mode.OBSERVE : limit.mode);
   const ratio = limit.ratio ?? unsetMeans(comments["damper.v1.RepeatLimit.ratio"] ?? "");
-  return `${ratio} per first send, ${mode}`;
+  return `${ratio} per first attempt, ${mode}`;
 }

@@ -77,7 +77,7 @@ test("the address holds the filter, and the server gets it", async () => {
   shown("/history?kind=guard&author=ann&q=stock&since=2026-11-22T00:00Z", {
     changes: (filter) => { asked.push(filter); return { changes: [], oldestRevision: 3n }; },
   });
-  expect(await screen.findByText(/No change is like that, back to revision 3/)).toBeTruthy();
+  expect(await screen.findByText(/No change matches, back to revision 3/)).toBeTruthy();
   expect(asked[0]).toMatchObject({ kind: ObjectKind.GUARD, author: "ann", names: { text: "stock" }, since: { seconds: 1_795_305_600n } });
   const user = userEvent.setup();
   await user.selectOptions(screen.getByLabelText("Kind"), "rule");
@@ -128,7 +128,7 @@ test("a rollback says what would change before it is carried out, and is sent on
   await user.type(dialog.getByLabelText(/^Reason/), "wrong number");
   await user.type(dialog.getByLabelText(/^Your name/), "bob");
   await user.dblClick(dialog.getByRole("button", { name: "Roll back" }));
-  expect(await screen.findByText(/is as it was at revision 11/)).toBeTruthy();
+  expect(await screen.findByText(/rolled back to revision 11/)).toBeTruthy();
   expect(location.search).toBe("?rev=21");
   expect(sent.map(({ options }) => options?.validateOnly)).toEqual([true, false]);
   expect(sent[1]).toMatchObject({ toRevision: 11n, expectedRevision: 12n, options: { author: "bob", reason: "wrong number" } });
@@ -177,7 +177,7 @@ test("everything is rolled back only with a reason, and only from the revision t
   });
   await user.click(await screen.findByRole("button", { name: /everything to before this change/ }));
   const dialog = within(screen.getByRole("dialog"));
-  expect(await dialog.findByText(/1 changes, 0 come back, 1 is removed/)).toBeTruthy();
+  expect(await dialog.findByText(/1 updated, 0 restored, 1 deleted/)).toBeTruthy();
   const button = dialog.getByRole("button", { name: "Roll back" });
   await user.click(button);
   expect(sent).toHaveLength(1);
@@ -204,7 +204,7 @@ test("while the server is away nothing can be rolled back, and the dialog says w
   await user.click(await screen.findByRole("button", { name: /Undo this change/ }));
   tell({ kind: "down", reason: "gone", waitMs: 1000 });
   const dialog = within(screen.getByRole("dialog"));
-  expect(await dialog.findByText(/Disconnected: nothing can be changed/)).toBeTruthy();
+  expect(await dialog.findByText(/Disconnected: no changes are possible/)).toBeTruthy();
   expect(dialog.getByRole("button", { name: "Roll back" }).hasAttribute("disabled")).toBe(true);
 });
 
@@ -231,12 +231,12 @@ test("the audit log is saved as lines in the words of manifests; a part of an ex
   }));
   const click = vi.spyOn(HTMLAnchorElement.prototype, "click").mockImplementation(() => {});
   shown("/history");
-  await user.click(await screen.findByRole("button", { name: "Download the audit log" }));
+  await user.click(await screen.findByRole("button", { name: "Export the audit log" }));
   expect(await screen.findByText("damper-audit.jsonl: 1 saved.")).toBeTruthy();
   const line = JSON.parse(await text(saved[0])) as { revision: number; objects: object[] };
   expect(line.revision).toBe(12);
   expect(line.objects[0]).toMatchObject({ after: { rule: { policy: { mode: "enforce", retry: { max_attempts: 5 } } } } });
-  await user.click(screen.getByRole("button", { name: /Download everything/ }));
+  await user.click(screen.getByRole("button", { name: /Export rules and guards/ }));
   expect(await screen.findByText(/The export broke off: 1 of 2 came/)).toBeTruthy();
   expect(click).toHaveBeenCalledTimes(1);
 });

@@ -75,7 +75,7 @@ export class Rollback {
       if (problem.code !== Code.Aborted) throw thrown;
       await this.ask();
       this.moved = true;
-      throw new ConnectError("It was changed meanwhile, and nothing was written. Above is what would change now.", Code.Aborted);
+      throw new ConnectError("It changed in the meantime, and nothing was written. What would change now is shown above.", Code.Aborted);
     }
   }
 

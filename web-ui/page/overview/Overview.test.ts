@@ -36,9 +36,9 @@ test("the way to stop a storm says why", async () => {
   expect(new URL(link.getAttribute("href") ?? "", "http://page").searchParams.get("why")).toBe("Retry storm: orders → stock ×2.70 and 1 more route, 118 retries/s");
 });
 
-test("of a chain of failures the bottom is named, and what is above fails because of it", async () => {
+test("of a chain of failures the bottom is named, and what is above fails as a result", async () => {
   shownAt("/", () => {}, { routes: [between("web", "orders", failing), between("orders", "stock", failing), between("stock", "ledger", failing)] });
-  expect(await text()).toMatch(/3 routes failing.*Failures start at ledger \(stock → ledger\); 2 routes above it fail because of it: web → orders, orders → stock\.$/);
+  expect(await text()).toMatch(/3 routes failing.*Failures start at ledger \(stock → ledger\); 2 routes upstream fail as a result: web → orders, orders → stock\.$/);
   const named = screen.getByTestId("roots");
   expect([...named.querySelectorAll("a")].map((link) => link.getAttribute("href"))).toEqual([
     "/chain?service=ledger",
@@ -50,7 +50,7 @@ test("of a chain of failures the bottom is named, and what is above fails becaus
 
 test("services that fail each other are named as a circle", async () => {
   shownAt("/", () => {}, { routes: [between("web", "orders", failing), between("orders", "stock", failing), between("stock", "orders", failing)] });
-  expect(await text()).toMatch(/Failures start in a circle: orders, stock/);
+  expect(await text()).toMatch(/Failures start in a cycle: orders, stock/);
 });
 
 test("a failing route is marked by a word, and where nothing fails no start is named", async () => {

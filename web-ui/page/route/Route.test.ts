@@ -101,7 +101,7 @@ test("it asks for this route alone, and shows the fleet's figures until it is to
     },
   });
   expect((await screen.findByTestId("amplification")).textContent).toBe("×1.25");
-  expect(screen.getByText(/Beginning to watch closely/)).toBeTruthy();
+  expect(screen.getByText(/Starting detailed updates/)).toBeTruthy();
   await waitFor(() => { expect(asked).toHaveLength(1); });
   expect(asked[0]?.route).toMatchObject({ callerService: "orders", calleeService: "stock", calleeMethod: "shop.Stock/Take" });
   expect(asked[0]?.rules).toBe(false);
@@ -115,8 +115,8 @@ test("what its own stream says goes before the fleet's", async () => {
     },
   });
   await waitFor(() => { expect(screen.getByTestId("amplification").textContent).toBe("×2.70"); });
-  expect(screen.getByTestId("says").textContent).toMatch(/Retry storm: each call is sent ×2\.70/);
-  expect(screen.getByText(/Watched closely/)).toBeTruthy();
+  expect(screen.getByTestId("says").textContent).toMatch(/Retry storm: ×2\.70 attempts per call/);
+  expect(screen.getByText(/Detailed updates/)).toBeTruthy();
 });
 
 const agoS = (seconds: number) => timestampFromMs(Date.now() - seconds * 1000);
@@ -139,7 +139,7 @@ test("the charts begin with what was before the page was opened, and show as muc
 test("when its own stream is refused it says so and goes on with the fleet's", async () => {
   // eslint-disable-next-line require-yield -- a stream that is refused says nothing
   shown({ watch: async function* () { throw new ConnectError("too many streams", Code.ResourceExhausted); } });
-  expect(await screen.findByText(/Not watched closely/)).toBeTruthy();
+  expect(await screen.findByText(/No detailed updates/)).toBeTruthy();
   expect(screen.getByText(/too many streams/)).toBeTruthy();
   expect(screen.getByTestId("amplification").textContent).toBe("×1.25");
 });
@@ -159,7 +159,7 @@ test("a hidden tab has no stream of its own, and a seen one has it again", async
       }
     },
   });
-  expect(await screen.findByText(/Watched closely/)).toBeTruthy();
+  expect(await screen.findByText(/Detailed updates/)).toBeTruthy();
   expect(open).toBe(1);
   hide(true);
   await waitFor(() => { expect(open).toBe(0); });
@@ -212,10 +212,10 @@ test("every fate is there with its rate, its total and what it means", async () 
   shown({}, undefined, { routes: [route("orders", { fates })] });
   const table = within(await screen.findByRole("table", { name: "" }));
   const row = (name: RegExp) => table.getByRole("rowheader", { name }).closest("tr")?.textContent;
-  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*Callers further up do not retry/s);
+  expect(row(/retry breaker/)).toMatch(/3\.0.*30\.0 %.*1,234.*no credit was left for a retry.*Upstream callers do not retry/s);
   expect(row(/would retry/)).toMatch(/–.*–.*5.*Observe mode/s);
   expect(screen.queryByText(/pushback/)).toBeNull();
-  expect(await screen.findByText("Retries held back: 100 % of failed calls (no credit).")).toBeTruthy();
+  expect(await screen.findByText("Blocked retries: 100 % of failed calls (no credit).")).toBeTruthy();
 });
 
 test("gates say how they are set and where they stand", async () => {
@@ -235,8 +235,8 @@ test("which rule won, which lost and why, what was cut and whom to ask, and the 
   const why = within(screen.getByRole("heading", { name: "Which rule applies, and why" }).closest("section") as HTMLElement);
   expect(why.getByText(/its callee is less exact/).textContent).toContain("* * * *");
   expect(why.getByText("team-platform").closest("tr")?.textContent).toMatch(/retry\.max_attempts.*5 is above 2/s);
-  expect(why.getByText(/in the long run/).textContent).toMatch(/×1\.10.*beyond 3 free retries per process in 10 s/s);
-  expect(why.getByText(/sends at stock for one request/).textContent).toContain("4");
+  expect(why.getByText(/sustained maximum/).textContent).toMatch(/×1\.10.*plus 3 free retries per process in 10 s/s);
+  expect(why.getByText(/attempts at stock per request/).textContent).toContain("4");
   expect(why.getByText(/multiplies/)).toBeTruthy();
   expect(screen.getByRole("link", { name: "Edit the rule" }).getAttribute("href")).toBe(hrefOf("/rule", any));
   expect(screen.getByRole("link", { name: /Stop retries to stock/ }).getAttribute("href")).toBe("/kill?callee=stock");
@@ -283,7 +283,7 @@ test("the last change of its rule stays at the top, however old: who, when, what
   expect(last.getByRole("link", { name: "revision 41" }).getAttribute("href")).toBe("/history?rev=41");
   expect(last.getByRole("link", { name: "* * stock *" }).getAttribute("href")).toBe(hrefOf("/rule", any));
   await user.click(last.getByRole("button", { name: /Roll back…/ }));
-  expect(await screen.findByRole("heading", { name: "Rule * * stock * back to revision 40?" })).toBeTruthy();
+  expect(await screen.findByRole("heading", { name: "Roll back Rule * * stock * to revision 40?" })).toBeTruthy();
 });
 
 test("of a rule whose state before is no longer kept nothing is offered, and without a change nothing is said", async () => {
@@ -300,7 +300,7 @@ test("where a chain of failures starts is named on the routes above, with the wa
   const below = route("stock", { ...failing, key: { callerService: "stock", callerCluster: "default", calleeService: "ledger", calleeMethod: "p.S/M" } });
   shown({}, undefined, { routes: [route("orders", failing), below, route("other", { callsPerS: 1 })] });
   const named = await screen.findByTestId("roots");
-  expect(named.textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at ledger \(stock → ledger\); 1 route above it fails because of it: orders → stock/);
+  expect(named.textContent.replaceAll(/\s+/g, " ")).toMatch(/Failures start at ledger \(stock → ledger\); 1 route upstream fails as a result: orders → stock/);
   expect(within(named).getByRole("link", { name: "stock → ledger" }).getAttribute("href")).toBe(hrefOf("/route", below.key));
 });
 
@@ -315,18 +315,18 @@ test("a new revision is asked about at once", async () => {
 test("who else repeats is named", async () => {
   const served = { firstSendsPerS: 30, envoyRepeatsPerS: 4.5 };
   shown({}, undefined, { routes: [route("orders", { served, outerLoopCallsPerS: 2, totalOuterLoopCalls: 80n, totalServingCalls: 80n, chainCoverage: 0.75 })] });
-  expect((await screen.findByRole("rowheader", { name: "Repeats by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
-  expect(screen.getByText(/calls again, in the same request/).textContent).toMatch(/2\.0\/s.*80 so far/s);
+  expect((await screen.findByRole("rowheader", { name: "Retries by Envoy" })).closest("tr")?.textContent).toMatch(/▲ 4\.5.*set its retries to 0/s);
+  expect(screen.getByText(/calls again, in the same request/).textContent).toMatch(/2\.0\/s.*80 total/s);
   expect(screen.getByText(/made within a request/).textContent).toContain("75.0 %");
 });
 
 test("a route that nobody has reported is explained all the same", async () => {
   shown({}, "/route?caller=new&cluster=default&callee=stock&method=a.B/C");
-  expect((await screen.findByTestId("says")).textContent).toMatch(/Not seen/);
+  expect((await screen.findByTestId("says")).textContent).toMatch(/No data/);
   expect((await screen.findByTestId("winner")).textContent).toContain("applies");
 });
 
 test.each(["/route", "/route?caller=a&cluster=default&callee=*&method=a.B/C"])("an address that names no route says so: %s", async (at) => {
   shown({}, at);
-  expect(await screen.findByText("This address names no route.")).toBeTruthy();
+  expect(await screen.findByText("This URL does not identify a route.")).toBeTruthy();
 });

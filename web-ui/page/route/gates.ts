@@ -45,7 +45,7 @@ export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): 
   return maxRatio !== undefined && Number(stats.windowFailures) > maxRatio * Number(stats.windowSuccesses);
 }
 
-// True if it holds retries back now, or did in the window of the rates: credit is spent and earned from call to call.
+// True if it blocks retries now, or did in the window of the rates: credit is spent and earned from call to call.
 export function breakerHolds(stats: RouteStats): boolean {
   return stats.breakerRefuses > 0 || heldLately(stats);
 }
@@ -62,12 +62,12 @@ export function breakerNow(stats: RouteStats, { mode }: RetryBreaker): string {
 }
 
 const RATIO_WORDS = {
-  does: ["holds retries back", "holds some retries back", "allows retries"],
-  would: ["would hold retries back", "would hold some retries back", "would allow retries"],
+  does: ["blocks retries", "blocks some retries", "allows retries"],
+  would: ["would block retries", "would block some retries", "would allow retries"],
 } as const;
 const CREDIT_WORDS = {
-  does: ["no credit for a retry", "no credit for some retries", "no retry held back"],
-  would: ["would have no credit for a retry", "would have no credit for some retries", "would hold no retry back"],
+  does: ["no credit for a retry", "no credit for some retries", "no retry blocked"],
+  would: ["would have no credit for a retry", "would have no credit for some retries", "would block no retry"],
 } as const;
 
 // "at 2 of 3 processes", or what it is where it is nowhere.

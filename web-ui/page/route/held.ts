@@ -1,4 +1,4 @@
-// Retries held back: the share of failed calls whose retry something held back, and what held back most. Pure.
+// Blocked retries: the share of failed calls whose retry something held back, and what held back most. Pure.
 import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
@@ -22,7 +22,7 @@ export function heldBack(stats: RouteStats, policy: Policy | undefined): string 
   }
   if (held === 0) return undefined;
   const [main] = [...reasons].sort(([, a], [, b]) => b - a)[0] ?? [];
-  const words = observes ? "Retries that would be held back" : "Retries held back";
+  const words = observes ? "Retries that would be blocked" : "Blocked retries";
   return `${words}: ${share(held / failed)} of failed calls (${reasons.size > 1 ? "mainly " : ""}${main}).`;
 }
 

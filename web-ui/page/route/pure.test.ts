@@ -59,16 +59,16 @@ test("the breaker's line is its ratio of successes, or a guard's", () => {
   expect(breakerLine(route("orders"), undefined)).toBeUndefined();
 });
 
-test("the breaker holds retries back by what it refuses now, or by calls that ended so", () => {
+test("the breaker blocks retries by what it refuses now, or by calls that ended so", () => {
   const now = (policy: typeof byRatio, fields: object) => {
     const stats = route("orders", { clients: 1, ...fields });
     return [breakerHolds(stats), policy.retryBreaker && breakerNow(stats, policy.retryBreaker)];
   };
   const lately = { fates: [{ fate: Fate.RETRY_BREAKER, perS: 1 }] };
-  expect(now(byCredit, {})).toEqual([false, "no retry held back"]);
+  expect(now(byCredit, {})).toEqual([false, "no retry blocked"]);
   expect(now(byCredit, lately)).toEqual([true, "no credit for some retries"]);
   expect(now(byCredit, { ...lately, breakerRefuses: 1 })).toEqual([true, "no credit for a retry"]);
-  expect(now(byRatio, { clients: 2, breakerRefuses: 1 })).toEqual([true, "holds retries back at 1 of 2 processes"]);
+  expect(now(byRatio, { clients: 2, breakerRefuses: 1 })).toEqual([true, "blocks retries at 1 of 2 processes"]);
   expect(now(byRatio, { mode: Mode.OBSERVE })).toEqual([false, "would allow retries"]);
 });
 
@@ -94,13 +94,13 @@ test.each([
   ["chain flag", Fate.CHAIN_NO_MORE_RETRY, byCredit],
   ["deadline", Fate.DEADLINE, byCredit],
   ["stop condition", Fate.STOP_WHEN, byCredit],
-])("retries held back are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
-  expect(heldBack(failing([...TENTH, [fate, 2]]), policy)).toBe(`Retries held back: 10.0 % of failed calls (${reason}).`);
+])("retries blocked are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
+  expect(heldBack(failing([...TENTH, [fate, 2]]), policy)).toBe(`Blocked retries: 10.0 % of failed calls (${reason}).`);
 });
 
 test("of several reasons the greatest is said, and fates of one reason count together", () => {
   const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
-  expect(heldBack(mixed, byCredit)).toBe("Retries held back: 28.0 % of failed calls (mainly chain flag).");
+  expect(heldBack(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly chain flag).");
 });
 
 test("a guard's ratio is the reason while more fails than it admits", () => {
@@ -109,14 +109,14 @@ test("a guard's ratio is the reason while more fails than it admits", () => {
   expect([at(10n), at(11n)].map((words) => /\((.*)\)/.exec(words ?? "")?.[1])).toEqual(["no credit", "above the guard's ratio"]);
 });
 
-test("calls that a kill refuses are held back by it, not by the circuit", () => {
+test("calls that a kill refuses are blocked by it, not by the circuit", () => {
   expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1 }), byCredit)).toContain("(kill switch)");
   expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
 });
 
-test("where a rule observes, retries would be held back; where nothing is held back, nothing is said", () => {
+test("where a rule observes, retries would be blocked; where nothing is held back, nothing is said", () => {
   const observed = failing([[Fate.RETRY, 3, true], [Fate.RETRY_BREAKER, 1, true]], { mode: Mode.OBSERVE });
-  expect(heldBack(observed, byCredit)).toBe("Retries that would be held back: 25.0 % of failed calls (no credit).");
+  expect(heldBack(observed, byCredit)).toBe("Retries that would be blocked: 25.0 % of failed calls (no credit).");
   expect(heldBack(failing(TENTH), byCredit)).toBeUndefined();
   expect(heldBack(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
 });
@@ -131,7 +131,7 @@ test("a gate says at how many processes it holds", () => {
 test.each([
   ["storm", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, errorShare: 0.05 }, /×2\.70.*68\.0 retries\/s; 5\.0 %/],
   ["stopped", { callsPerS: 40, attemptsPerS: 108, amplification: 2.7, killed: 1, awaitedKill: pattern("*", "stock") }, /verifying By kill \* \* stock \*\..*×2\.70, 68\.0 retries/],
-  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker holds retries back/],
+  ["failing", { callsPerS: 40, attemptsPerS: 40, errorShare: 0.3, breakerRefuses: 1, clients: 1 }, /30\.0 %.*do not multiply the failures; the retry breaker blocks retries/],
   ["calm", {}, /About one attempt per call; no call fails/],
   ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops retries/],
 ])("a route says at once that it is %s", (level, fields, words) => {

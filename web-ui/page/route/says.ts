@@ -15,14 +15,14 @@ export interface Said {
 }
 
 export function says(stats: RouteStats | undefined): Said {
-  if (stats === undefined) return { level: "silent", answer: "Not seen", why: "No connected process has reported a call of this route." };
+  if (stats === undefined) return { level: "silent", answer: "No data", why: "No connected process has reported a call of this route." };
   const held = holding(stats);
   const failed = stats.errorShare > 0 ? `${share(stats.errorShare)} of ${rate(stats.callsPerS)} calls/s fail` : "no call fails";
-  if (stats.callsPerS === 0) return { level: "silent", answer: "No calls", why: sentence("Nothing was called in the last seconds", held) };
+  if (stats.callsPerS === 0) return { level: "silent", answer: "No calls", why: sentence("No calls in the last seconds", held) };
   if (isStorm(stats)) {
     const stormed = `${rate(extra(stats))} retries/s; ${failed}`;
     return stats.awaitedKill === undefined
-      ? { level: "storm", answer: `Retry storm: each call is sent ${times(stats.amplification)}`, why: sentence(stormed, held) }
+      ? { level: "storm", answer: `Retry storm: ${times(stats.amplification)} attempts per call`, why: sentence(stormed, held) }
       : {
           level: "stopped",
           answer: "Retries stopped, verifying",
@@ -43,7 +43,7 @@ export function holding(stats: RouteStats): string[] {
   return [
     stats.killed > 0 ? "a kill switch stops retries" : "",
     stats.circuitOpen > 0 ? atProcesses(stats.circuitOpen, stats, would ? "the circuit would be open" : "the circuit is open", "") : "",
-    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, would ? "the retry breaker would hold retries back" : "the retry breaker holds retries back", "") : "",
+    stats.breakerRefuses > 0 ? atProcesses(stats.breakerRefuses, stats, would ? "the retry breaker would block retries" : "the retry breaker blocks retries", "") : "",
     stats.budgetRefuses > 0 ? atProcesses(stats.budgetRefuses, stats, would ? "the budget would be used up" : "the budget is used up", "") : "",
   ].filter((words) => words !== "");
 }

@@ -62,7 +62,7 @@ test("what a change raises on the hop and along the chain is said while typing, 
   const field = await attempts();
   await user.clear(field);
   await user.type(field, "4");
-  const said = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+At the end of the worst chain shop → cart → stock: 5 →to 6 sends/s;
+  const said = /▲ Up:\s+Attempts on this hop at most 3 →to 4 per call.*▲ Up:\s+At the end of the worst chain shop → cart → stock: 5 →to 6 attempts per request/s;
   expect((await screen.findByTestId("amplified")).textContent).toMatch(said);
   await user.click(screen.getByRole("button", { name: "Review 1 change…" }));
   expect(within(screen.getByRole("dialog")).getByTestId("amplified").textContent).toMatch(said);
@@ -72,12 +72,12 @@ test("a retry breaker without settings of its own is shown as on", async () => {
   const user = userEvent.setup();
   shown();
   await attempts();
-  const box = screen.getByRole("checkbox", { name: "Retry breaker: own settings" });
+  const box = screen.getByRole("checkbox", { name: "Retry breaker: custom settings" });
   const section = box.closest("fieldset");
   const legend = () => section?.querySelector("legend")?.textContent;
-  expect(legend()).not.toContain("on, with defaults");
+  expect(legend()).not.toContain("on (defaults)");
   await user.click(box);
-  expect(legend()).toContain("on, with defaults");
+  expect(legend()).toContain("on (defaults)");
 });
 
 test("a change that adds nothing is not said to", async () => {
@@ -100,7 +100,7 @@ test("what a removal comes to is said before it is done", async () => {
   const dialog = within(screen.getByRole("dialog"));
   expect((await dialog.findByTestId("amplified")).textContent).toMatch(/▼ Down:.*3 →to 1.*▼ Down:.*5 →to 3/s);
   await user.click(dialog.getByRole("button", { name: "Delete" }));
-  expect(await screen.findByText("The rule is deleted.")).toBeTruthy();
+  expect(await screen.findByText("The rule was deleted.")).toBeTruthy();
   expect(deletions.map(({ options }) => options?.validateOnly)).toEqual([true, false]);
 });
 
@@ -136,7 +136,7 @@ test("a removal is predicted, too", async () => {
   const { questions } = shown();
   await attempts();
   await user.click(screen.getByRole("button", { name: "Delete the rule…" }));
-  expect(await screen.findByText("No route's policy changes by it.")).toBeTruthy();
+  expect(await screen.findByText("This does not change the policy of any route.")).toBeTruthy();
   expect(questions.map(({ changes }) => changes[0]?.kind.case)).toEqual(["delete"]);
 });
 
@@ -146,7 +146,7 @@ test("without calls, and without an answer, the review says so and the rule can 
   shown(() => new Promise((resolve) => { say = resolve; }));
   expect((await reviewed(user)).textContent).toContain("Simulating the calls of the last minute…");
   say({ withoutTraffic: [{}], withoutTrafficTotal: 1 });
-  expect(await screen.findByText(/No call was made in the last minute/)).toBeTruthy();
+  expect(await screen.findByText(/No affected call was made in the last minute/)).toBeTruthy();
   cleanup();
   shown(() => { throw new ConnectError("the server is busy", Code.ResourceExhausted); });
   await reviewed(user);

@@ -19,33 +19,33 @@ test("what stays as it is is not said", () => {
   expect(amplified(undefined, undefined)).toEqual([]);
 });
 
-test("attempts of the hop and in the long run are said before and after", () => {
+test("attempts of the hop and sustained maximum are said before and after", () => {
   expect(inWords(bound(2, 1.1, 3), bound(4, 1.2, 3))).toEqual([
     "up: Attempts on this hop at most 2 → 4 per call",
-    "up: In the long run 1.1 → 1.2 (and 3 per 10 s and process free) per call",
+    "up: Sustained 1.1 → 1.2 (and 3 per 10 s and process free) per call",
   ]);
   expect(inWords(bound(4, 1.25), bound(1, 1))).toEqual([
     "down: Attempts on this hop at most 4 → 1 per call",
-    "down: In the long run 1.25 → 1 per call",
+    "down: Sustained 1.25 → 1 per call",
   ]);
 });
 
 test("without a retry breaker nothing bounds the long run below the attempts", () => {
-  expect(inWords(bound(3, 1.1), bound(3, 0))).toEqual(["up: In the long run 1.1 → 3 per call"]);
+  expect(inWords(bound(3, 1.1), bound(3, 0))).toEqual(["up: Sustained 1.1 → 3 per call"]);
 });
 
 test("where only what is free changes, both sides say it", () => {
   expect(inWords(bound(3, 1.1, 0), bound(3, 1.1, 5))).toEqual([
-    "up: In the long run 1.1 (and none free) → 1.1 (and 5 per 10 s and process free) per call",
+    "up: Sustained 1.1 (and none free) → 1.1 (and 5 per 10 s and process free) per call",
   ]);
 });
 
 test("the worst chain is named, and both where it becomes another", () => {
   const before = { ...bound(3, 1.1), ...chain(4n, "shop", "cart", "stock") };
   expect(inWords(before, { ...bound(3, 1.1), ...chain(16n, "shop", "cart", "stock") })).toEqual([
-    "up: At the end of the worst chain shop → cart → stock: 4 → 16 sends for one request",
+    "up: At the end of the worst chain shop → cart → stock: 4 → 16 attempts per request",
   ]);
   expect(inWords(before, { ...bound(3, 1.1), ...chain(3n, "web", "cart") })).toEqual([
-    "down: At the end of the worst chain: 4 (shop → cart → stock) → 3 (web → cart) sends for one request",
+    "down: At the end of the worst chain: 4 (shop → cart → stock) → 3 (web → cart) attempts per request",
   ]);
 });

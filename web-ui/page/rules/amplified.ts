@@ -30,7 +30,7 @@ function inTheLongRun(before: Bound | undefined, after: Bound | undefined): Line
   // What is free is said on both sides where it is all that changes.
   const free = is === was ? [freeOf(before) || "none free", freeOf(after) || "none free"] : ["", freeOf(after)];
   const words = (value: number, beside: string | undefined) => (beside ? `${factor(value)} (and ${beside})` : factor(value));
-  return [{ what: "In the long run", before: words(was, free[0]), after: words(is, free[1]), isUp, unit: "per call" }];
+  return [{ what: "Sustained", before: words(was, free[0]), after: words(is, free[1]), isUp, unit: "per call" }];
 }
 
 // Without a bound of its own it is that of a single call.
@@ -61,7 +61,7 @@ function ofChain(before: ChainBound | undefined, after: ChainBound | undefined):
     before: isSame ? String(before.sends) : `${String(before.sends)} (${was})`,
     after: isSame ? String(after.sends) : `${String(after.sends)} (${is})`,
     isUp: after.sends > before.sends,
-    unit: "sends for one request",
+    unit: "attempts per request",
   }];
 }
 

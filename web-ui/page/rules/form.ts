@@ -58,9 +58,13 @@ export interface Section {
   readonly variants?: Variants;
 }
 
+// The wire's comment on a setting. An absent value is an empty field here, and a section that is switched off.
 export function help(name: string): string {
-  return comments[`damper.v1.${name}`] ?? "";
+  const absent = SECTION.test(name) ? "off" : "empty";
+  return (comments[`damper.v1.${name}`] ?? "").replace(/\b(a|A)bsent = /g, (_, first: string) => (first === "A" ? `${absent[0]?.toUpperCase() ?? ""}${absent.slice(1)}: ` : `${absent}: `));
 }
+
+const SECTION = /^Policy\.(retry|hedge|budget|stop_when|circuit_breaker|chain)$/;
 
 // Fields that say nothing of their own: what their kind says.
 const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
@@ -199,7 +203,7 @@ const hasRatio = (draft: Draft) => goesByRatio(draft) || draft["hedge"] !== unde
 export const SECTIONS: readonly Section[] = [
   {
     path: "",
-    title: "The whole call",
+    title: "Call",
     help: "",
     fields: [
       field("Policy", "mode", "Mode", "choice", choices(Mode, "MODE_", "choose one")),
@@ -209,7 +213,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "retry",
     title: "Retries",
-    help: help("Policy.retry"),
+    help: "Off: failed calls are not retried.",
     fields: [
       field("Retry", "retry.max_attempts", "Max attempts", "number"),
       field("Retry", "retry.per_attempt_timeout", "Timeout per attempt", "duration"),
@@ -221,7 +225,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "retry_breaker",
     title: "Retry breaker",
-    help: help("Policy.retry_breaker"),
+    help: help("Policy.retry_breaker").replace("Empty: on, with its defaults.", "On with default settings. Select to change them, or to switch it off."),
     isDefault: true,
     fields: [
       field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
@@ -230,7 +234,7 @@ export const SECTIONS: readonly Section[] = [
       only(hasRatio, field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number")),
       field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
       field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
-      only(hasRatio, field("RetryBreaker", "retry_breaker.min_failures", "Retries saved beside the ratio", "number")),
+      only(hasRatio, field("RetryBreaker", "retry_breaker.min_failures", "Retries saved above the ratio", "number")),
       only(hasRatio, field("RetryBreaker", "retry_breaker.min_samples", "Minimum attempts", "number")),
       field("RetryBreaker", "retry_breaker.max_ratio", "Ratio never exceeded", "number"),
     ],
@@ -247,7 +251,7 @@ export const SECTIONS: readonly Section[] = [
   {
     path: "hedge",
     title: "Hedging",
-    help: help("Policy.hedge"),
+    help: "Off: slow calls are not hedged.",
     fields: [field("Hedge", "hedge.max_hedges", "Max hedges", "number")],
     variants: DELAY,
   },
@@ -286,7 +290,7 @@ export const SECTIONS: readonly Section[] = [
   },
   {
     path: "",
-    title: "The request",
+    title: "Request",
     help: "",
     fields: [
       field("Policy", "replay_limit_bytes", "Bytes kept for a retry", "number"),
@@ -308,6 +312,6 @@ export function shownFields({ fields }: Section, draft: Draft, before: Draft): r
 
 // What stands in an empty field: the words that the wire says about it.
 export function unsaid({ help: text }: Field): string {
-  const found = /(default [^.;,]+(?:\.\d+)?|absent = [^.;,]+)/i.exec(text);
-  return found?.[0]?.replace(/^absent = /i, "") ?? "";
+  const found = /(default [^.;,]+(?:\.\d+)?|empty: [^.;,]+)/i.exec(text);
+  return found?.[0]?.replace(/^empty: /i, "") ?? "";
 }

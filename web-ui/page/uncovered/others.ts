@@ -1,4 +1,4 @@
-// Who repeats besides Damper on a route: what its callee is sent that calls itself a repeat, and loops around calls.
+// Retries on a route that Damper does not send: marked requests to the callee, and loops in the caller.
 import type { RouteStats } from "$wire/fleet_pb";
 import { rate } from "../words";
 
@@ -10,9 +10,9 @@ export interface Repeater {
 
 export function repeaters({ served, outerLoopCallsPerS }: RouteStats): Repeater[] {
   const all: Repeater[] = [
-    { name: "gRPC", perS: served?.grpcRepeatsPerS ?? 0, explained: "The callee is sent repeats by gRPC's own retries, by all its callers" },
-    { name: "Envoy", perS: served?.envoyRepeatsPerS ?? 0, explained: "The callee is sent repeats by an Envoy proxy, by all its callers" },
-    { name: "Damper", perS: served?.damperRepeatsPerS ?? 0, explained: "The callee is sent repeats by other routes that have a rule" },
+    { name: "gRPC", perS: served?.grpcRepeatsPerS ?? 0, explained: "Retries by gRPC clients, from all callers of the callee" },
+    { name: "Envoy", perS: served?.envoyRepeatsPerS ?? 0, explained: "Retries by Envoy proxies, from all callers of the callee" },
+    { name: "Damper", perS: served?.damperRepeatsPerS ?? 0, explained: "Retries by Damper on other routes to the callee" },
     { name: "a loop in the caller", perS: outerLoopCallsPerS, explained: "Calls made again in a request after one had failed for good" },
   ];
   return all.filter(({ perS }) => perS >= 0.005).sort((a, b) => b.perS - a.perS);
