@@ -1,17 +1,17 @@
-//! What is wrong with an input: every fault at once, each with the path of its field, the value and the bound.
+//! Input errors: all faults of an input at once, each with field path, problem, value and range.
 //!
-//! Input is refused, never clamped. A fault names the field as the .proto and the manifests do
-//! (`policy.retry.max_attempts`), so that the command line, the page and the API can all point at it.
+//! Input is rejected, never clamped. A fault names the field as the .proto files and manifests do
+//! (`policy.retry.max_attempts`), so that the command line, the web UI and the API can point at it.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One thing that is wrong with an input.
+/// A problem of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The field, by its path from the message that was written: `policy.retry.max_attempts`.
+    /// Path of the field from the root of the message: `policy.retry.max_attempts`.
     pub path: String,
-    /// What is wrong, with the value and the bound: `must be between 1 and 10, not 11`.
+    /// Problem with value and range: `must be between 1 and 10, not 11`.
     pub problem: String,
 }
 
@@ -21,45 +21,45 @@ impl fmt::Display for Fault {
     }
 }
 
-/// All the faults of one input, in the order of its fields.
+/// All faults of one input, in the order of its fields.
 #[derive(Clone, Default, PartialEq, Eq, thiserror::Error)]
 pub struct Faults(Vec<Fault>);
 
 impl Faults {
-    /// No fault so far.
+    /// Returns an empty list.
     #[must_use]
     pub const fn none() -> Self {
         Self(Vec::new())
     }
 
-    /// Notes a fault of the field at `path`.
+    /// Adds a fault of the field at `path`.
     pub fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.0.push(Fault { path: path.into(), problem: problem.into() });
     }
 
-    /// Takes over the faults of a part of the input that sits at `path`.
+    /// Adds the faults of a part of the input at `path`.
     pub fn nest(&mut self, path: &str, inner: Self) {
         self.0.extend(inner.0.into_iter().map(|fault| Fault { path: join(path, &fault.path), ..fault }));
     }
 
-    /// The faults, in the order of the fields.
+    /// Returns the faults in the order of the fields.
     pub fn iter(&self) -> impl Iterator<Item = &Fault> {
         self.0.iter()
     }
 
-    /// How many faults there are.
+    /// Returns the number of faults.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True if nothing is wrong.
+    /// Returns true if there is no fault.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value, if nothing is wrong.
+    /// Returns the value if there is no fault.
     ///
     /// # Errors
     /// The faults, if there are any.
@@ -68,7 +68,7 @@ impl Faults {
     }
 }
 
-/// As it is displayed, because `main() -> Result<(), Box<dyn Error>>` prints an error by `Debug`.
+/// Same as `Display`, because `main() -> Result<(), Box<dyn Error>>` prints errors by `Debug`.
 impl fmt::Debug for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -87,7 +87,7 @@ impl fmt::Display for Faults {
     }
 }
 
-/// The path of a field within the part of an input at `parent`.
+/// Returns the path of a field within the part at `parent`.
 #[must_use]
 pub(crate) fn join(parent: &str, field: &str) -> String {
     match (parent, field) {
@@ -97,12 +97,12 @@ pub(crate) fn join(parent: &str, field: &str) -> String {
     }
 }
 
-/// An inclusive range that a setting must lie in. Each setting's range is a constant beside it.
+/// Inclusive range of a setting. The range of each setting is a constant next to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds<T> {
-    /// The least accepted value.
+    /// Lowest accepted value.
     pub min: T,
-    /// The greatest accepted value.
+    /// Highest accepted value.
     pub max: T,
 }
 
@@ -154,7 +154,7 @@ impl<T: Bounded> Bounds<T> {
         }
     }
 
-    /// The problem of a value out of range: `must be between 1 and 10, not 11`.
+    /// Returns the problem of a value out of range: `must be between 1 and 10, not 11`.
     pub fn excludes(&self, value: impl fmt::Display) -> String {
         format!("must be between {} and {}, not {value}", self.min.shown(), self.max.shown())
     }
@@ -166,7 +166,7 @@ impl<T: Bounded> fmt::Display for Bounds<T> {
     }
 }
 
-/// A number in steps of 0.0001, kept as that many ten-thousandths (basis points).
+/// A number in steps of 0.0001, stored as ten-thousandths (basis points).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ratio {
     bp: u32,
@@ -176,13 +176,13 @@ impl Ratio {
     /// 1 = 10,000 basis points.
     pub const ONE: Self = Self::from_bp(10_000);
 
-    /// This many ten-thousandths.
+    /// Returns the ratio of this many ten-thousandths.
     #[must_use]
     pub const fn from_bp(bp: u32) -> Self {
         Self { bp }
     }
 
-    /// Ten-thousandths.
+    /// Returns the ten-thousandths.
     #[must_use]
     pub const fn bp(self) -> u32 {
         self.bp
@@ -195,7 +195,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// A number of `parts` of a unit as a decimal without needless zeros.
+/// Writes a number of `parts` of a unit as a decimal without trailing zeros.
 fn write_decimal(f: &mut fmt::Formatter<'_>, number: u32, parts: u32, digits: usize) -> fmt::Result {
     let (whole, part) = (number / parts, number % parts);
     if part == 0 {
@@ -205,20 +205,20 @@ fn write_decimal(f: &mut fmt::Formatter<'_>, number: u32, parts: u32, digits: us
     write!(f, "{whole}.{}", digits.trim_end_matches('0'))
 }
 
-/// A percentage in steps of 0.01, kept as that many hundredths.
+/// A percentage in steps of 0.01, stored as hundredths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent {
     hundredths: u32,
 }
 
 impl Percent {
-    /// This many hundredths of a percent.
+    /// Returns the percentage of this many hundredths of a percent.
     #[must_use]
     pub const fn from_hundredths(hundredths: u32) -> Self {
         Self { hundredths }
     }
 
-    /// Hundredths of a percent, which are ten-thousandths of the whole.
+    /// Returns the hundredths of a percent, which are ten-thousandths of the whole.
     #[must_use]
     pub const fn hundredths(self) -> u32 {
         self.hundredths
@@ -231,7 +231,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A duration as people write it: `250ms`, `2s`, `1h`, `1500us`.
+/// A duration with its unit: `250ms`, `2s`, `1h`, `1500us`.
 #[derive(Clone, Copy, Debug)]
 pub struct Millis(pub Duration);
 

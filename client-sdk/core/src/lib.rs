@@ -1,15 +1,17 @@
-//! Damper's rule book: everything that decides about repeating a call, and nothing else.
+//! The retry engine of Damper: all decisions about retries, hedges and rejected calls.
 //!
-//! The crate is pure. It has no clock, no I/O, no threads and no randomness of its own: the present [`Time`]
-//! and random numbers come in as arguments. The client SDK and the simulator are drivers of this
-//! one rule book, and every rule can be tested without sleeping.
+//! The crate is pure. It has no clock, I/O, threads or randomness of its own: [`Time`] and random numbers are
+//! arguments. The client SDK and the simulator drive the same engine, and all rules can be tested without
+//! sleeping.
 //!
-//! Three nouns carry it:
-//! - [`Policy`]: immutable settings; a [`Rule`] binds a checked one to a [`Pattern`], a [`Table`] finds it.
-//! - [`RouteState`]: what all calls of one route share (window, latencies, counters), by atomics, no lock.
-//! - [`Call`]: one call's decisions, a state machine that answers what happened with a [`Step`].
+//! Three types matter most:
+//! - [`Policy`]: immutable settings. A [`Rule`] binds a checked policy to a [`Pattern`]; a [`Table`] finds
+//!   the rule of a route.
+//! - [`RouteState`]: the state that all calls of a route share (window, latencies, counters), in atomics
+//!   without a lock.
+//! - [`Call`]: the decisions of one call, a state machine that answers each event with a [`Step`].
 //!
-//! Values are integers (microseconds, basis points). Nothing here panics on any input; arithmetic saturates.
+//! Values are integers (microseconds, basis points). Nothing panics on any input; arithmetic saturates.
 #![deny(clippy::float_arithmetic, clippy::float_cmp)]
 #![cfg_attr(not(test), deny(clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
 

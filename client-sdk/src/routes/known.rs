@@ -29,7 +29,7 @@ impl RouteHandle {
     /// Another route to the same callee that nothing is known of yet.
     pub(super) fn beside(&self, rule: Option<Arc<Rule>>) -> Self {
         let failures = Arc::new(self.failures.of_another_route());
-        Self { route: self.route.beside(rule), failures, bell: self.bell.clone() }
+        Self { route: self.route.sibling(rule), failures, bell: self.bell.clone() }
     }
 
     /// The same under another rule.

@@ -151,6 +151,6 @@ impl CeilingExceeded {
 
     /// The guard and whom to ask about it: `guard "* * stock *" (owner team-stock)`.
     pub(crate) fn guard_in_words(&self) -> String {
-        damper_core::lint::guard_in_words(&self.guard)
+        damper_core::lint::describe_guard(&self.guard)
     }
 }

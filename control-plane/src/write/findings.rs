@@ -72,7 +72,7 @@ impl<'a> Traffic<'a> {
     }
 
     fn context(&self, rule: &Rule) -> lint::LintContext {
-        let calls_per_s = if lint::goes_by_traffic(rule) { self.busiest(rule.pattern()) } else { None };
+        let calls_per_s = if lint::depends_on_traffic(rule) { self.busiest(rule.pattern()) } else { None };
         lint::LintContext { calls_per_s }
     }
 }

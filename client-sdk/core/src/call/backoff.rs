@@ -1,4 +1,4 @@
-//! How long to wait before a retry.
+//! Waits before retries.
 //!
 //! ```text
 //! fixed         d = delay
@@ -16,9 +16,9 @@
 //! ```
 //!
 //! n = 1, 2, ... counts the retries since the sequence (re)started, whatever they failed with. A wait never
-//! exceeds the ceiling (`max`; 24 h where there is none, and for a sum), and there still is jitter at the
-//! ceiling: the interval that is drawn from is cut, not the number drawn. With `over_max: stop` the call ends
-//! where d, before its random part, would exceed the ceiling.
+//! exceeds the ceiling (`max`; 24 h if there is none, and for a sum). At the ceiling there is still jitter:
+//! the interval is cut, not the drawn number. With `over_max: stop` the call ends if d, before its random
+//! part, exceeds the ceiling.
 //!
 //! Source of the jitters: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
@@ -30,7 +30,7 @@ use crate::policy::{self, Backoff, Growth, Increment, Jitter, OverMax, Waits};
 use crate::random::{Draws, uniform};
 use crate::time::micros;
 
-/// Where a call stands in its sequence of waits.
+/// Position of a call in its sequence of waits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sequence {
     waits: u32,
@@ -38,8 +38,8 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The next wait, after an attempt that failed with `code`; none if the sequence is over. `random` is
-    /// uniform over all of `u64`.
+    /// Returns the next wait after an attempt failed with `code`; `None` if the sequence has ended. `random`
+    /// is uniform over all of `u64`.
     pub fn next(&mut self, backoff: &Backoff, code: Code, random: u64) -> Option<Duration> {
         self.waits = self.waits.saturating_add(1);
         let mut draws = Draws::new(random);
@@ -59,7 +59,7 @@ impl Sequence {
         Some(Duration::from_micros(wait_us))
     }
 
-    /// Begins again with n = 1, as after a server said itself how long to wait.
+    /// Restarts with n = 1, for example after a pushback.
     pub fn restart(&mut self) {
         *self = Self::default();
     }
@@ -95,7 +95,7 @@ impl Sequence {
         Some(if low == high { low.min(max) } else { uniform(low.min(max), high.min(max), draws.next()) })
     }
 
-    /// What a wait is drawn from.
+    /// Returns the interval of a wait.
     fn interval(&self, jitter: Jitter, base: u64, wait: u64) -> (u64, u64) {
         match jitter {
             Jitter::None => (wait, wait),
@@ -114,7 +114,7 @@ fn capped_at(max: Duration, jitter: Jitter) -> Growth {
     Growth { max, over_max: OverMax::Cap, jitter }
 }
 
-/// initial + step x steps, at least 0.
+/// Returns initial + step x steps, at least 0.
 fn incremented(initial_us: u64, step: Increment, steps: u32) -> u64 {
     let by = |size: Duration| micros(size).saturating_mul(u64::from(steps));
     match step {
@@ -123,8 +123,8 @@ fn incremented(initial_us: u64, step: Increment, steps: u32) -> u64 {
     }
 }
 
-/// base x multiplier^steps, counted in millionths of a microsecond so that steps do not round; `max` + 1 if it
-/// is more than `max`.
+/// Returns base x multiplier^steps, computed in millionths of a microsecond so that steps do not round; `max`
+/// + 1 if it exceeds `max`.
 fn multiplied(base_us: u64, multiplier: Ratio, steps: u32, max_us: u64) -> u64 {
     const FINE: u128 = 1_000_000;
     let max = u128::from(max_us) * FINE;
@@ -138,7 +138,7 @@ fn multiplied(base_us: u64, multiplier: Ratio, steps: u32, max_us: u64) -> u64 {
     if wait > max { max_us.saturating_add(1) } else { u64::try_from(wait / FINE).unwrap_or(max_us) }
 }
 
-/// The number that follows `steps` others in 1, 1, 2, 3, 5, ...; some number above `max` once it is.
+/// Returns the number after `steps` others in 1, 1, 2, 3, 5, ...; any number above `max` if it exceeds `max`.
 fn fibonacci(steps: u32, max: u64) -> u64 {
     let (mut this, mut next) = (1_u64, 1_u64);
     for _ in 0..steps {

@@ -1,9 +1,9 @@
-//! What an attempt's end is counted as, and how a call ends.
+//! How the end of an attempt counts, and how a call ends.
 
 use std::time::Duration;
 
+use super::checks::RetryDecision;
 use super::in_flight::{InFlight, Pending};
-use super::questions::RetryDecision;
 use super::{Answer, AttemptKind, Call, Finish, Next, Step, enforced};
 use crate::gates::breaker;
 use crate::gates::circuit::{CircuitDecision, Outcome};
@@ -15,20 +15,20 @@ use crate::route::Route;
 use crate::time::Time;
 use crate::time::deadline;
 
-/// How an attempt ended that was no success.
+/// A failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failed {
     pub(super) failure: Failure,
-    /// What the application gets if the call ends with it.
+    /// Response for the application if the call ends with it.
     pub(super) answer: Answer,
-    /// A timer ended it, so the callee has said nothing.
+    /// A timer ended it, so the callee has not responded.
     pub(super) timed_out: bool,
-    /// It left this process.
+    /// The request left this process.
     was_sent: bool,
 }
 
 impl Failed {
-    /// The engine cut it.
+    /// Returns the failure of an attempt that the engine cancelled.
     pub(super) fn cut() -> Self {
         let failure = Failure::new(Code::DeadlineExceeded);
         Self { failure, answer: Answer::TimedOut, timed_out: true, was_sent: true }
@@ -40,8 +40,8 @@ impl Call {
         route.state().counters.count_code(Code::Ok);
         if let Some(policy) = route.policy() {
             count(route, policy, &pending, None, now);
-            let given = self.given_from_outside(&pending);
-            // Of attempts that have less time than usual only the quick ones succeed.
+            let given = self.outside_limit(&pending);
+            // If attempts have less time than usual, only the fast ones succeed.
             if pending.kind != AttemptKind::Hedge
                 && !given.is_some_and(|given| route.state().is_hurried(given, now))
             {
@@ -58,14 +58,14 @@ impl Call {
         self.finish(route, Ending::real(fate), Answer::Attempt(pending.attempt), now);
     }
 
-    /// What an attempt's end means that was no success.
+    /// Returns the failure of an attempt.
     pub(super) fn failed(&self, route: &Route, pending: &Pending, verdict: Verdict, now: Time) -> Failed {
         let failure = match verdict {
             Verdict::Failure(failure) => failure,
             other => Failure::new(other.code()),
         };
         let at_limit = deadline::ended_by(pending.limit, pending.sent_at, now);
-        // A timer elsewhere that runs on the same limit usually beats ours and calls it a cancellation.
+        // A remote timer on the same limit usually fires first and reports a cancellation.
         let timed_out = verdict == Verdict::TimedOut || at_limit && failure.code == Code::Cancelled;
         let code = if timed_out { Code::DeadlineExceeded } else { failure.code };
         let answer = match enforced(route) {
@@ -95,16 +95,16 @@ impl Call {
             self.finish(route, Ending::real(Fate::PolicyOff), answer, now);
             return;
         };
-        let says_something =
-            failed.was_sent && !self.was_hurried_to_failure(route, &pending, failure.code, now);
+        let is_evidence =
+            failed.was_sent && !self.exceeded_short_deadline(route, &pending, failure.code, now);
         self.counted_at = None;
-        if says_something {
+        if is_evidence {
             self.count_failed(route, policy, &pending, &failure, now);
         }
         if !failed.was_sent {
             route.give_back(pending.paid);
         }
-        let at_least = pending.overtaken || failed.timed_out && says_something;
+        let at_least = pending.overtaken || failed.timed_out && is_evidence;
         if at_least && pending.kind != AttemptKind::Hedge {
             route.state().record_at_least(now, now.since(pending.sent_at));
         }
@@ -113,7 +113,7 @@ impl Call {
         match (policy.mode, decision) {
             (Mode::Enforce, RetryDecision::Next(next)) => (self.next, self.last) = (next, answer),
             (Mode::Enforce, RetryDecision::Remember(fate)) => {
-                self.refused.get_or_insert(fate);
+                self.stopped.get_or_insert(fate);
                 self.next = Next::Nothing;
             }
             (Mode::Enforce, RetryDecision::End(fate)) => {
@@ -146,20 +146,21 @@ impl Call {
         self.counted_at = Some(now).filter(|_| is_failure && !pending.overtaken);
     }
 
-    /// A deadline from outside that leaves an attempt less time than usual says nothing of the callee when it has
-    /// passed: callers may give as little as they like.
-    fn was_hurried_to_failure(&self, route: &Route, pending: &Pending, code: Code, now: Time) -> bool {
-        let given = self.given_from_outside(pending).filter(|_| code == Code::DeadlineExceeded);
+    /// Returns true if the attempt exceeded a deadline from outside that leaves less time than usual. That is
+    /// no evidence about the callee: callers may set any deadline.
+    fn exceeded_short_deadline(&self, route: &Route, pending: &Pending, code: Code, now: Time) -> bool {
+        let given = self.outside_limit(pending).filter(|_| code == Code::DeadlineExceeded);
         given.is_some_and(|given| !route.state().is_long_enough(given, now))
     }
 
-    /// How long the attempt may take, where that is not the rule's word.
-    fn given_from_outside(&self, pending: &Pending) -> Option<Duration> {
+    /// Returns the limit of the attempt if it is not set by the rule.
+    fn outside_limit(&self, pending: &Pending) -> Option<Duration> {
         let limit = pending.limit.filter(|_| pending.limit == self.start.deadline)?;
         Some(limit.since(pending.sent_at))
     }
 
-    /// In observe mode nothing wakes a call, so hedges are found out when its attempt has ended.
+    /// Counts would-be hedges. In observe mode nothing wakes a call, so this is computed when its attempt has
+    /// ended.
     fn count_would_hedge(&mut self, route: &Route, policy: &Policy, pending: &Pending, now: Time) {
         if policy.mode != Mode::Observe {
             return;
@@ -170,18 +171,18 @@ impl Call {
         }
     }
 
-    /// The application dropped the call.
+    /// Ends a call that the application dropped.
     pub(super) fn drop_at(&mut self, route: &Route, now: Time) -> Finish {
         if !deadline::ended_by(self.deadline, self.start.now, now) {
             self.outcome = Outcome::Unknown;
             return self.finished(route, Ending::real(Fate::Cancelled), Answer::TimedOut, now);
         }
-        // Somebody's timer ended the call, and with it whatever was under way.
+        // A timer ended the call and all attempts in flight.
         let failure = Failure::new(Code::DeadlineExceeded);
         for pending in self.in_flight.iter() {
             route.state().counters.count_code(failure.code);
             if let Some(policy) = route.policy()
-                && !self.was_hurried_to_failure(route, pending, failure.code, now)
+                && !self.exceeded_short_deadline(route, pending, failure.code, now)
             {
                 count(route, policy, pending, Some(&failure), now);
                 self.outcome = Outcome::Failed;
@@ -206,8 +207,8 @@ impl Call {
         let counters = &route.state().counters;
         counters.count_ending(ending);
         counters.latency().record(now.since(self.start.now));
-        self.tell_circuit(route, now);
-        // A kill of calls holds whatever the rule: without the mark those above would call again and again.
+        self.report_to_circuit(route, now);
+        // A kill of calls applies with any rule: without the mark, layers above would retry again and again.
         let decided = enforced(route).is_some() || answer == Answer::Killed;
         let gave_up = decided && !ending.would && ending.fate.stops_layers_above();
         let finish = Finish { ending, answer, marks_context: gave_up || self.flag_received };
@@ -215,7 +216,7 @@ impl Call {
         finish
     }
 
-    fn tell_circuit(&self, route: &Route, now: Time) {
+    fn report_to_circuit(&self, route: &Route, now: Time) {
         let Some(settings) = route.policy().and_then(|policy| policy.circuit_breaker.as_ref()) else {
             return;
         };
@@ -225,8 +226,8 @@ impl Call {
     }
 }
 
-/// Attempts that lost against another. They count nothing and cost nothing, but those that a hedge overtook took at
-/// least so long: left out, they would make the percentile that hedges go by drift down.
+/// Gives up attempts that lost. They count nothing and cost nothing, but those that a hedge overtook are
+/// recorded with their minimum latency: otherwise the percentile for hedges would drift down.
 pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
     losers.iter().for_each(|loser| route.give_back(loser.paid));
     for loser in losers.iter().filter(|loser| loser.overtaken && loser.kind != AttemptKind::Hedge) {
@@ -234,7 +235,7 @@ pub(super) fn give_up(route: &Route, losers: &InFlight, now: Time) {
     }
 }
 
-/// Counts an attempt's end, before anything is asked. True if the breaker takes it for a failure.
+/// Counts the end of an attempt, before any check. Returns true if it is a failure for the breaker.
 fn count(route: &Route, policy: &Policy, pending: &Pending, failure: Option<&Failure>, now: Time) -> bool {
     let is_failure = failure.is_some_and(|failure| breaker::is_failure(Some(policy), failure));
     if !pending.overtaken {

@@ -1,6 +1,6 @@
-//! The attempts of a call that have been sent and have not ended.
+//! Attempts of a call that are in flight.
 //!
-//! There is one, unless a hedge was sent beside it: only then anything is allocated.
+//! Usually there is one; only further ones, for hedges, allocate.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::time::Time;
 
 use super::AttemptKind;
 
-/// An attempt under way.
+/// An attempt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pending {
     pub(super) attempt: u32,
     pub(super) kind: AttemptKind,
     pub(super) sent_at: Time,
-    /// Until when the rule gives it time; cuts it in enforce mode only.
+    /// Time until which the rule lets it run; cuts it in enforce mode only.
     pub(super) limit: Option<Time>,
-    /// What it was paid with, if it is a retry.
+    /// Payment, if it is a retry.
     pub(super) paid: Option<Paid>,
-    /// Its answer has begun.
+    /// Its response has begun.
     pub(super) committed: bool,
-    /// When, where hedges are timed by that.
+    /// Time of that, if hedges are timed by it.
     pub(super) begun_at: Option<Time>,
-    /// A hedge was sent because of it, and it was counted as failed for that: its own end is not counted.
+    /// A hedge followed it and it was counted as failed for that; its own end is not counted.
     pub(super) overtaken: bool,
 }
 
 impl Pending {
-    /// How long it took; if it has begun to be answered, until then.
+    /// Returns its latency, until the response began if it did.
     pub(super) fn took(&self, now: Time) -> Duration {
         self.begun_at.unwrap_or(now).since(self.sent_at)
     }
@@ -36,9 +36,9 @@ impl Pending {
 
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// The one that was sent last.
+    /// The newest attempt.
     newest: Option<Pending>,
-    /// Those before it.
+    /// Earlier attempts.
     older: Vec<Pending>,
 }
 
@@ -47,7 +47,7 @@ impl InFlight {
         self.older.extend(self.newest.replace(pending));
     }
 
-    /// Takes out an attempt that ended.
+    /// Removes an attempt that ended.
     pub(super) fn take(&mut self, attempt: u32) -> Option<Pending> {
         if self.newest.is_some_and(|newest| newest.attempt == attempt) {
             let taken = self.newest.take();
@@ -58,7 +58,7 @@ impl InFlight {
         Some(self.older.remove(index))
     }
 
-    /// The attempt whose answer has begun; the others are given up and returned.
+    /// Marks the attempt whose response has begun, and returns all others, which are given up.
     pub(super) fn commit(&mut self, attempt: u32) -> Self {
         if self.older.is_empty()
             && let Some(only) = self.newest.as_mut().filter(|newest| newest.attempt == attempt)
@@ -73,14 +73,14 @@ impl InFlight {
         std::mem::replace(self, Self { newest: Some(winner), older: Vec::new() })
     }
 
-    /// The answer to the only attempt that is left has begun now.
+    /// Records that the response to the only attempt left begins now.
     pub(super) fn begins(&mut self, now: Time) {
         if let Some(only) = &mut self.newest {
             only.begun_at = Some(now);
         }
     }
 
-    /// All of them failed: what they were paid with does not come back.
+    /// Records that all failed: their payments are not refunded.
     pub(super) fn forfeit(&mut self) {
         self.newest.iter_mut().chain(&mut self.older).for_each(|pending| pending.paid = None);
     }
@@ -97,7 +97,7 @@ impl InFlight {
         self.newest.iter().chain(&self.older)
     }
 
-    /// When the first of them runs out of time.
+    /// Returns the earliest limit, with its attempt.
     pub(super) fn first_limit(&self) -> Option<(Time, u32)> {
         self.iter().filter_map(|pending| Some((pending.limit?, pending.attempt))).min()
     }

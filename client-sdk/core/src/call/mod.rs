@@ -1,24 +1,24 @@
-//! One call's decisions: a state machine that is told what happened and answers with what to do next.
+//! Decisions of one call: a state machine that receives events and returns the next step.
 //!
-//! A driver creates a [`Call`], asks for the next [`Step`] and obeys it; when an attempt ends or the instant
-//! of a `Wait` has come it says so and asks again. It decides nothing itself.
+//! A driver creates a [`Call`], requests the next [`Step`] and executes it. It reports the end of each
+//! attempt and of each `Wait`, and requests the next step. The driver makes no decision of its own.
 //!
 //! ```text
-//!              Send                       answer begins              trailers
+//!              Send                       response begins            trailers
 //! begun -----------------> in flight --------------------> committed -------> finished
-//!   ^   Wait is over,         |  ^  Send: a hedge beside       | failed
-//!   |   Send                  |  |  what is in flight          v
+//!   ^   Wait expires,         |  ^  Send: a hedge while         | failed
+//!   |   Send                  |  |  others are in flight        v
 //!   +----- waiting <----------+--+                          finished
-//!                    failed, may be repeated
+//!                    failed, may be retried
 //! ```
 //!
-//! `sending` says what is sent and when, `ending` what an attempt's end counts as; after an attempt failed the
-//! questions of `questions` are asked in their fixed order; `in_flight` holds the attempts under way.
+//! `sending` decides what is sent and when, `ending` how the end of an attempt counts. After a failed attempt
+//! the checks of `checks` run in a fixed order. `in_flight` holds the attempts in flight.
 //!
-//! A kill switch is asked before anything is sent, and whenever a call that waits is asked for its next step.
+//! Kill switches are checked before each attempt, and whenever a waiting call requests its next step.
 //!
-//! In observe mode the same questions are asked of the first attempt and the answer is only counted. Without
-//! a rule nothing is asked; `passing` is the same call for a driver that makes many of them.
+//! In observe mode the same checks run for the first attempt and are only counted. Without a rule there are
+//! no checks; `passing` is the same call for drivers that make many of them.
 
 use std::time::Duration;
 
@@ -31,85 +31,86 @@ use crate::route::Route;
 use crate::time::Time;
 use crate::time::deadline;
 
+use self::checks::Taken;
 use self::in_flight::{InFlight, Pending};
-use self::questions::Taken;
 
 pub mod backoff;
+mod checks;
 mod ending;
 mod in_flight;
 mod passing;
-mod questions;
 mod sending;
 
 pub use self::passing::Passthrough;
 
 use self::ending::Failed;
 
-/// A request that a server leaves unprocessed is sent so many times more (gRFC A6).
+/// Resends of a request that the server did not process (gRFC A6).
 const MAX_UNPROCESSED: u32 = 1;
-/// One that was not written is, so many times.
+/// Resends of a request that was not written.
 const MAX_UNSENT: u32 = 4;
 
-/// What a driver knows when a call begins.
+/// Input of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallStart {
-    /// The present.
+    /// Current time.
     pub now: Time,
-    /// The earlier of the inherited deadline and the call's own; none if there is neither.
+    /// The earlier of the inherited deadline and the call's own; `None` without either.
     pub deadline: Option<Time>,
-    /// The flag of the request being served, if it is a repeat.
+    /// The flag of the request being served, if it is a retry.
     pub flag: Option<u32>,
-    /// The request is complete and kept, so that it can be sent again.
+    /// The request is complete and kept, so it can be sent again.
     pub replayable: bool,
 }
 
-/// What a driver must do next.
+/// Next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Send an attempt, beside those that are in flight, then ask again.
+    /// Send an attempt, in addition to those in flight, then request the next step.
     Send(SendAttempt),
-    /// Wait until an attempt ends or this instant comes, then ask again. None: only an attempt's end matters.
+    /// Wait until an attempt ends or until this time, then request the next step. `None`: only for the end of
+    /// an attempt.
     Wait {
-        /// When to ask again at the latest.
+        /// Latest time of the next request.
         until: Option<Time>,
     },
-    /// Cancel this attempt, report that it ended with [`Call::attempt_timed_out`], then ask again.
+    /// Cancel this attempt, report it with [`Call::attempt_timed_out`], then request the next step.
     Cancel {
-        /// The attempt, as it was sent.
+        /// Number of the attempt.
         attempt: u32,
     },
-    /// Give the application its answer and cancel every attempt that is still in flight.
+    /// Give the application its response and cancel all attempts in flight.
     Finish(Finish),
 }
 
 /// An attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendAttempt {
-    /// 1, 2, ...; a transparent resend repeats the number of the attempt it replaces.
+    /// 1, 2, ...; a transparent resend has the number of the attempt it replaces.
     pub attempt: u32,
-    /// Why it is sent.
+    /// Reason of the attempt.
     pub kind: AttemptKind,
-    /// What to tell the server as `grpc-timeout`; none = nothing.
+    /// Value of `grpc-timeout`; `None`: no such header.
     pub limit: Option<Duration>,
-    /// The value of `damper-retry`; none = no such header.
+    /// Value of `damper-retry`; `None`: no such header.
     pub flag: Option<u32>,
 }
 
-/// Why an attempt is sent.
+/// Reason of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttemptKind {
-    /// It is the first.
+    /// The first attempt.
     First,
-    /// One before it failed.
+    /// An earlier attempt failed.
     Retry,
-    /// One before it took long.
+    /// An earlier attempt is slow.
     Hedge,
-    /// The server has provably not seen the one before it.
+    /// The server provably has not processed the attempt before.
     Resend,
 }
 
 impl SendAttempt {
-    /// The value of `grpc-previous-rpc-attempts`; 0 = no such header.
+    /// Returns the value of `grpc-previous-rpc-attempts`; 0: no such header.
     #[must_use]
     pub fn previous_attempts(&self) -> u32 {
         self.attempt.saturating_sub(1)
@@ -119,24 +120,24 @@ impl SendAttempt {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// Its fate.
+    /// Fate of the call.
     pub ending: Ending,
-    /// What the application gets.
+    /// Response for the application.
     pub answer: Answer,
-    /// The context of the request being served must be marked: an error answer to it carries the flag up.
+    /// The context of the request being served must be marked: an error response to it carries the flag up.
     pub marks_context: bool,
 }
 
-/// What the application gets.
+/// Response for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The answer to this attempt, as it came.
+    /// The response to this attempt, as received.
     Attempt(u32),
-    /// DEADLINE_EXCEEDED: the engine ended the call, or a timer of the transport did in its place.
+    /// DEADLINE_EXCEEDED: the engine ended the call, or a timer of the transport did.
     TimedOut,
     /// UNAVAILABLE: the circuit breaker is open and nothing was sent.
     CircuitOpen,
-    /// UNAVAILABLE: a kill refuses calls and nothing was sent.
+    /// UNAVAILABLE: a kill rejects calls and nothing was sent.
     Killed,
 }
 
@@ -144,47 +145,47 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Call {
     start: CallStart,
-    /// Until when the call must really be over.
+    /// Deadline that ends the call.
     deadline: Option<Time>,
-    /// The same as the rule has it; differs in observe mode, where the rule's timeout cuts nothing.
-    judged_deadline: Option<Time>,
+    /// Deadline by the rule; differs in observe mode, where the rule's timeout ends nothing.
+    rule_deadline: Option<Time>,
     attempts: u32,
     hedges_left: u32,
-    /// Sends that the server has provably not seen, by what became of them.
+    /// Requests that the server provably has not processed, by kind.
     unprocessed: u32,
     unsent: u32,
     flag_received: bool,
-    /// When a failure was counted that nothing was sent for since.
+    /// Time of a counted failure that no attempt has followed yet.
     counted_at: Option<Time>,
     waits: Sequence,
-    /// A server asked not to be sent anything sooner.
+    /// Time before which the server asked for no attempt.
     not_before: Option<Time>,
     in_flight: InFlight,
     next: Next,
-    /// What the application gets if the call ends while it waits: the answer to the attempt that failed last.
+    /// Response for the application if the call ends while it waits: that of the last failed attempt.
     last: Answer,
-    /// An attempt to send once more because the server has not seen it.
+    /// An attempt to resend because the server has not processed it.
     unseen: Option<Pending>,
-    /// Why nothing more is sent, although attempts are in flight.
-    refused: Option<Fate>,
+    /// Reason why nothing more is sent, while attempts are in flight.
+    stopped: Option<Fate>,
     admission: CircuitDecision,
-    /// What the circuit breaker is told at the end.
+    /// Outcome for the circuit breaker.
     outcome: Outcome,
     finish: Option<Finish>,
 }
 
-/// What is sent next, if nothing happens before.
+/// Next attempt, unless an event comes first.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     Nothing,
     First,
-    /// After a failure, when the wait is over.
+    /// After a failure, when the wait expires.
     Repeat {
         at: Time,
         kind: AttemptKind,
         taken: Taken,
     },
-    /// Beside what is in flight, if nothing speaks against it then.
+    /// While others are in flight, if all checks pass then.
     Hedge {
         at: Time,
     },
@@ -198,11 +199,11 @@ impl Call {
         route.state().counters.count_call();
         let policy = route.policy();
         let timeout = policy.and_then(|policy| policy.timeout).map(|timeout| start.now + timeout);
-        let judged_deadline = deadline::earliest([start.deadline, timeout]);
+        let rule_deadline = deadline::earliest([start.deadline, timeout]);
         Self {
             start,
-            deadline: if enforced(route).is_some() { judged_deadline } else { start.deadline },
-            judged_deadline,
+            deadline: if enforced(route).is_some() { rule_deadline } else { start.deadline },
+            rule_deadline,
             attempts: 0,
             hedges_left: policy.and_then(|policy| policy.hedge).map_or(0, |hedge| hedge.max_hedges),
             unprocessed: 0,
@@ -215,26 +216,26 @@ impl Call {
             next: Next::First,
             last: Answer::TimedOut,
             unseen: None,
-            refused: None,
+            stopped: None,
             admission: CircuitDecision::Closed { since_ms: 0 },
             outcome: Outcome::Unknown,
             finish: None,
         }
     }
 
-    /// Until when the call must be over.
+    /// Returns the deadline of the call.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// True if something in flight has a limit.
+    /// Returns true if an attempt in flight has a limit.
     #[must_use]
     pub fn has_limit(&self) -> bool {
         self.in_flight.first_limit().is_some()
     }
 
-    /// What to do at `now`.
+    /// Returns the next step at `now`.
     pub fn next_step(&mut self, route: &Route, now: Time) -> Step {
         if let Some(finish) = self.finish {
             return Step::Finish(finish);
@@ -250,7 +251,7 @@ impl Call {
             Next::Repeat { at, kind, taken } if at <= now => return self.send_again(route, kind, taken, now),
             _ => {}
         }
-        // Without a rule, and in observe mode, deadlines are passed on and nothing is cut.
+        // Without a rule and in observe mode, deadlines are passed on and nothing is cut.
         let Some(policy) = enforced(route) else {
             return Step::Wait { until: None };
         };
@@ -267,15 +268,15 @@ impl Call {
         Step::Wait { until: deadline::earliest([self.next.at(), limit.map(|(limit, _)| limit)]) }
     }
 
-    /// True while nothing is in flight and the call waits to send something again. A kill ends that wait: the
-    /// driver must ask for the next step as soon as one comes.
+    /// Returns true while nothing is in flight and the call waits for its next attempt. A kill ends that
+    /// wait: the driver must request the next step as soon as one is set.
     #[must_use]
     pub fn is_between_attempts(&self) -> bool {
         matches!(self.next, Next::Repeat { .. }) && self.finish.is_none()
     }
 
-    /// The answer to the attempt has begun: from now on it can not be repeated, and the driver gives up all
-    /// others. The present is asked for only where there are any, or where it may be of use to hedges.
+    /// Records that the response to the attempt has begun: it cannot be retried any more, and the driver
+    /// cancels all others. `now` is read only if other attempts are in flight or the rule hedges.
     pub fn attempt_committed(&mut self, route: &Route, attempt: u32, now: impl FnOnce() -> Time) {
         let losers = self.in_flight.commit(attempt);
         if route.policy().is_some_and(|policy| policy.hedge.is_some()) {
@@ -286,7 +287,7 @@ impl Call {
         self.next = Next::Nothing;
     }
 
-    /// The attempt ended; `random` is uniform over all of `u64`.
+    /// Records the end of an attempt; `random` is uniform over all of `u64`.
     pub fn attempt_ended(&mut self, route: &Route, attempt: u32, verdict: Verdict, now: Time, random: u64) {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
@@ -302,7 +303,7 @@ impl Call {
         self.after_failure(route, pending, failed, now, random);
     }
 
-    /// The attempt was cancelled as [`Step::Cancel`] asked.
+    /// Records that an attempt was cancelled as [`Step::Cancel`] requested.
     pub fn attempt_timed_out(&mut self, route: &Route, attempt: u32, now: Time, random: u64) {
         let Some(pending) = self.in_flight.take(attempt) else {
             return;
@@ -310,7 +311,7 @@ impl Call {
         self.after_failure(route, pending, Failed::cut(), now, random);
     }
 
-    /// The application dropped the call. Says how it ended, unless it had ended before.
+    /// Records that the application dropped the call. Returns how it ended, unless it had ended before.
     pub fn dropped(&mut self, route: &Route, now: Time) -> Option<Finish> {
         if self.finish.is_some() {
             return None;
@@ -318,9 +319,9 @@ impl Call {
         Some(self.drop_at(route, now))
     }
 
-    /// A server that has not seen the request may get it once more at once, where the rule repeats at all. A
-    /// kill of repeats does not forbid it, for it is none; one of calls does: nothing is sent. A request that never
-    /// left the process may be sent a few times more, for connections that are closing are met in numbers.
+    /// Returns true if the attempt is resent at once because the server has not processed it, if the rule
+    /// allows extra attempts. A kill of retries does not stop it, because it is not a retry; a kill of calls
+    /// does. Unsent requests may be resent several times, because closing connections come in groups.
     fn may_resend(&mut self, route: &Route, pending: Pending, verdict: Verdict, now: Time) -> bool {
         let (count, most) = match verdict {
             Verdict::Unprocessed => (&mut self.unprocessed, MAX_UNPROCESSED),
@@ -342,7 +343,7 @@ impl Next {
     }
 }
 
-/// The policy, where it is carried out.
+/// Returns the policy in enforce mode.
 fn enforced(route: &Route) -> Option<&Policy> {
     route.policy().filter(|policy| policy.mode == Mode::Enforce)
 }

@@ -1,8 +1,8 @@
-//! A call that passes: no rule applies to it and no kill refuses it.
+//! Calls that pass through: no rule applies and no kill rejects them.
 //!
-//! Nothing is asked of it and nothing can follow its only attempt, so it needs no state machine and no more than
-//! three words. It is counted, and tells what a [`Call`](super::Call) on such a route tells: that the two never
-//! differ is a test below. Drivers that care for the cost of a call begin with this one.
+//! They need no checks and have one attempt, so they need no state machine and only three words. They are
+//! counted and report the same as a [`Call`](super::Call) on such a route; a test below compares the two.
+//! Drivers that need cheap calls try this first.
 
 use super::{Answer, AttemptKind, CallStart, Finish, SendAttempt};
 use crate::outcome::classify::Verdict;
@@ -12,7 +12,7 @@ use crate::route::Route;
 use crate::time::Time;
 use crate::time::deadline;
 
-/// A call that passes, while its only attempt is under way.
+/// A call that passes through, while its attempt is in flight.
 #[derive(Debug)]
 pub struct Passthrough {
     began: Time,
@@ -20,8 +20,8 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    /// Begins a call, and says how its attempt is sent. None where there is something to decide, be it that a kill
-    /// refuses it: then nothing is counted, and it is a [`Call`](super::Call).
+    /// Begins a call and returns its attempt. `None` if there is something to decide, such as a kill; then
+    /// nothing is counted, and the driver begins a [`Call`](super::Call).
     #[inline]
     #[must_use]
     pub fn begin(route: &Route, start: &CallStart) -> Option<(Self, SendAttempt)> {
@@ -35,18 +35,18 @@ impl Passthrough {
         Some((Self { began: now, deadline }, send))
     }
 
-    /// When it began.
+    /// Returns the time when the call began.
     #[must_use]
     pub fn began(&self) -> Time {
         self.began
     }
 
-    /// The attempt ended so; says how the call did, and with what code the attempt is counted.
+    /// Records the end of the attempt. Returns how the call ended, and the code that counts for the attempt.
     pub fn ended(self, route: &Route, verdict: &Verdict, now: Time) -> (Finish, Code) {
         let fate = if *verdict == Verdict::Success { Fate::Ok } else { Fate::PolicyOff };
         let marks_context = matches!(verdict, Verdict::Failure(failure) if failure.no_more_retry);
         let code = match verdict.code() {
-            // A timer elsewhere that runs on the same limit usually calls its end a cancellation.
+            // A remote timer on the same limit usually reports its end as a cancellation.
             Code::Cancelled if self.is_over(now) => Code::DeadlineExceeded,
             code => code,
         };
@@ -54,7 +54,7 @@ impl Passthrough {
         (self.finished(route, fate, Answer::Attempt(1), marks_context, now), code)
     }
 
-    /// The application dropped the call, or somebody's timer ended it.
+    /// Records that the application dropped the call or a timer ended it.
     pub fn dropped(self, route: &Route, now: Time) -> Finish {
         let fate = if self.is_over(now) { Fate::Deadline } else { Fate::Cancelled };
         if fate == Fate::Deadline {
@@ -105,7 +105,7 @@ mod tests {
         CallStart { now: BEGAN, deadline, flag, replayable: false }
     }
 
-    /// What is counted of a route, and how the call ended.
+    /// Returns the counts of a route, and how the call ended.
     fn seen(route: &Route, send: SendAttempt, finish: Finish) -> String {
         let counters = &route.state().counters;
         let took: Vec<_> = counters.latency().counts().filter(|(_, count)| *count > 0).collect();
@@ -118,7 +118,7 @@ mod tests {
         )
     }
 
-    /// None: the call is dropped.
+    /// `None`: the call is dropped.
     fn as_call(start: CallStart, end: Option<Verdict>, now: Time) -> String {
         let route = Route::new(None);
         let mut call = Call::begin(&route, start);
@@ -127,7 +127,7 @@ mod tests {
             None => call.dropped(&route, now).unwrap(),
             Some(verdict) => {
                 call.attempt_ended(&route, 1, verdict, now, 0);
-                let Step::Finish(finish) = call.next_step(&route, now) else { panic!("it is over") };
+                let Step::Finish(finish) = call.next_step(&route, now) else { panic!("the call has ended") };
                 finish
             }
         };
@@ -144,7 +144,7 @@ mod tests {
                 assert_eq!(
                     route.state().counters.code(code),
                     1,
-                    "the code that it tells is the one it counts"
+                    "the returned code is the counted one"
                 );
                 finish
             }
@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_sent_counted_and_ended_as_a_call_without_a_rule(
+        fn passthrough_equals_a_call_without_a_rule(
             end in any_end(),
             deadline_ms in proptest::option::of(prop_oneof![Just(0_u64), Just(1_000), 0_u64..3_000]),
             flag in proptest::option::of(any::<u32>()),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_something_to_decide_does_not_pass_and_is_not_counted() {
+    fn governed_call_is_not_passed_through_or_counted() {
         let passes = |route: &Route| {
             let passes = Passthrough::begin(route, &start(None, None)).is_some();
             assert_eq!(route.state().counters.calls(), u64::from(passes));
@@ -197,6 +197,6 @@ mod tests {
         route.switch().obey(&[killed(true)]);
         assert!(!passes(&route), "a kill refuses it");
         route.switch().obey(&[killed(false)]);
-        assert!(passes(&route), "there are no repeats to stop");
+        assert!(passes(&route), "there are no retries to stop");
     }
 }

@@ -1,9 +1,9 @@
-//! What is sent, and when: the first attempt, retries, hedges and transparent resends.
+//! Sending: first attempts, retries, hedges and transparent resends.
 
 use std::time::Duration;
 
+use super::checks::Taken;
 use super::in_flight::Pending;
-use super::questions::Taken;
 use super::{Answer, AttemptKind, Call, Next, SendAttempt, Step, enforced};
 use crate::gates::circuit::CircuitDecision;
 use crate::outcome::fate::{Ending, Fate};
@@ -13,7 +13,7 @@ use crate::time::Time;
 use crate::time::deadline;
 
 impl Call {
-    /// The first attempt, if no kill refuses calls, there is time for it and the circuit is closed.
+    /// Sends the first attempt, if no kill rejects it, there is time left and the circuit is closed.
     pub(super) fn send_first(&mut self, route: &Route, now: Time) -> Step {
         if route.switch().refuses_calls(now) {
             route.state().counters.count_unsent();
@@ -38,7 +38,7 @@ impl Call {
         self.send(route, AttemptKind::First, Taken::default(), now)
     }
 
-    /// A retry whose wait is over, or a hedge that follows a failed one. Deadline is asked again.
+    /// Sends a retry after its wait, or a hedge after a failed attempt. The deadline is checked again.
     pub(super) fn send_again(&mut self, route: &Route, kind: AttemptKind, taken: Taken, now: Time) -> Step {
         if self.is_out_of_time(route, now) {
             return self.finish(route, Ending::real(Fate::Deadline), Answer::TimedOut, now);
@@ -46,8 +46,7 @@ impl Call {
         self.send(route, kind, taken, now)
     }
 
-    /// A hedge, if nothing speaks against it. "No" means only that it is not sent now: it is asked again after
-    /// the same delay.
+    /// Sends a hedge if all checks pass. Otherwise the checks run again after the same delay.
     pub(super) fn hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> Option<Step> {
         if self.may_hedge(route, policy, now) {
             return Some(self.send(route, AttemptKind::Hedge, Taken::default(), now));
@@ -56,7 +55,7 @@ impl Call {
         None
     }
 
-    /// An attempt once more that the server has provably not seen: under its own number, within its own limit.
+    /// Resends an attempt that the server provably has not processed, with its number and limit.
     pub(super) fn resend(&mut self, route: &Route, pending: Pending, now: Time) -> Step {
         if self.is_out_of_time(route, now) {
             route.give_back(pending.paid);
@@ -64,7 +63,7 @@ impl Call {
         }
         route.state().counters.count_transparent_resend();
         self.in_flight.push(pending);
-        self.told(route, pending.attempt, AttemptKind::Resend, pending.limit, now)
+        self.send_step(route, pending.attempt, AttemptKind::Resend, pending.limit, now)
     }
 
     fn send(&mut self, route: &Route, kind: AttemptKind, taken: Taken, now: Time) -> Step {
@@ -81,7 +80,7 @@ impl Call {
         self.attempts += 1;
         let attempt = self.attempts;
         let timeout = route.policy().and_then(|policy| policy.retry.as_ref()?.per_attempt_timeout);
-        let limit = deadline::earliest([self.judged_deadline, timeout.map(|timeout| now + timeout)]);
+        let limit = deadline::earliest([self.rule_deadline, timeout.map(|timeout| now + timeout)]);
         self.in_flight.push(Pending {
             attempt,
             kind,
@@ -92,20 +91,27 @@ impl Call {
             begun_at: None,
             overtaken: false,
         });
-        // What was reserved for this attempt is spent.
+        // The reservation of this attempt is spent.
         self.next = enforced(route).map_or(Next::Nothing, |policy| self.next_hedge(route, policy, now));
-        self.told(route, attempt, kind, limit, now)
+        self.send_step(route, attempt, kind, limit, now)
     }
 
-    /// What the driver is told to send.
-    fn told(&self, route: &Route, attempt: u32, kind: AttemptKind, limit: Option<Time>, now: Time) -> Step {
-        // Without a rule, and in observe mode, only deadlines that came from elsewhere are passed on.
+    /// Returns the step for the driver.
+    fn send_step(
+        &self,
+        route: &Route,
+        attempt: u32,
+        kind: AttemptKind,
+        limit: Option<Time>,
+        now: Time,
+    ) -> Step {
+        // Without a rule and in observe mode, only deadlines from outside are passed on.
         let limit = if enforced(route).is_some() { limit } else { self.deadline };
         let limit = limit.map(|limit| limit.since(now));
         Step::Send(SendAttempt { attempt, kind, limit, flag: self.flag_to_send(attempt) })
     }
 
-    /// A repeat carries the flag; a first send only passes on the one it was made under.
+    /// Returns the flag: a retry adds to it, a first attempt passes on the one of its request.
     fn flag_to_send(&self, attempt: u32) -> Option<u32> {
         match attempt.saturating_sub(1) {
             0 => self.start.flag,
@@ -113,15 +119,15 @@ impl Call {
         }
     }
 
-    /// When the next hedge is due after a send, or after one that was not sent. There is none before a kill's
-    /// time is over.
+    /// Returns the time of the next hedge, after the previous one or its failed check; not before a kill
+    /// expires.
     fn next_hedge(&self, route: &Route, policy: &Policy, now: Time) -> Next {
         let due = self.hedge_delay(route, policy, now).map(|delay| route.switch().until().max(now + delay));
         due.map_or(Next::Nothing, |at| Next::Hedge { at })
     }
 
-    /// How long to wait for an answer before a hedge, where there may be one. Where there never will be nobody
-    /// is woken to ask: in serving a repeat that would be at every delay, for as long as a callee hangs.
+    /// Returns the wait before a hedge; `None` if no hedge may follow, so that a call made to serve a retry
+    /// is not woken at every delay.
     pub(super) fn hedge_delay(&self, route: &Route, policy: &Policy, now: Time) -> Option<Duration> {
         let Hedge { delay, .. } = policy.hedge?;
         let may_follow = self.hedges_left > 0 && self.may_send_more(policy, false).is_ok();

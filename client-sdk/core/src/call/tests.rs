@@ -1,5 +1,5 @@
-//! Every question in its order, through one small script language: what happens to the call, and what it
-//! must answer. Hedging has its own (`hedging`), as have the gates over time (`gates`).
+//! Tests of all checks in their order, with a small script: events of a call and the expected steps.
+//! `hedging` and `gates` (gates over time) have files of their own.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn at(millis: u64) -> Time {
     CALLS_BEGIN + ms(millis)
 }
 
-/// Three attempts, 100 ms apart, nothing else in the way.
+/// Three attempts, 100 ms apart, no gate.
 fn policy() -> Policy {
     Policy {
         retry: Some(Retry {
@@ -62,7 +62,7 @@ fn failed(code: Code) -> Verdict {
 
 const UNAVAILABLE: Verdict = Verdict::Failure(Failure::new(Code::Unavailable));
 
-/// Drives a call: each attempt takes 10 ms and ends with the next verdict; waits are waited to the end.
+/// Drives a call: each attempt takes 10 ms and ends with the next verdict; waits run to their end.
 struct Driven {
     sends: Vec<(u64, SendAttempt)>,
     finish: Finish,
@@ -105,7 +105,7 @@ fn check(policy: Policy, start: CallStart, verdicts: &[Verdict], fate: Fate, sen
 }
 
 #[test]
-fn an_answer_ends_the_call() {
+fn response_ends_the_call() {
     check(policy(), start(), &[Verdict::Success], Fate::Ok, 1);
     let driven = check(policy(), start(), &[UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 2);
     assert_eq!(driven.finish.answer, Answer::Attempt(2));
@@ -114,28 +114,28 @@ fn an_answer_ends_the_call() {
 }
 
 #[test]
-fn repeats_carry_the_flag_and_their_number_and_first_sends_do_not() {
+fn retries_carry_flag_and_number_and_first_attempts_do_not() {
     let driven = check(policy(), start(), &[UNAVAILABLE; 3], Fate::AttemptsExhausted, 3);
     let marks: Vec<_> = driven.sends.iter().map(|(_, send)| (send.flag, send.previous_attempts())).collect();
     assert_eq!(marks, [(None, 0), (Some(1), 1), (Some(2), 2)]);
-    assert!(driven.finish.marks_context, "the layers above must not repeat it");
+    assert!(driven.finish.marks_context, "layers above must not retry it");
 }
 
 #[test]
-fn a_code_that_may_not_be_retried_ends_the_call() {
+fn non_retryable_code_ends_the_call() {
     let driven = check(policy(), start(), &[failed(Code::NotFound)], Fate::NotRetryable, 1);
     assert!(!driven.finish.marks_context);
 }
 
 #[test]
-fn a_rule_that_can_not_repeat_has_the_fate_policy_off() {
+fn rule_without_retries_has_the_fate_policy_off() {
     check(with_retry(|retry| retry.max_attempts = 1), start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
     check(Policy { retry: None, ..policy() }, start(), &[failed(Code::NotFound)], Fate::PolicyOff, 1);
     check(Policy { mode: Mode::Off, ..policy() }, start(), &[UNAVAILABLE], Fate::PolicyOff, 1);
 }
 
 #[test]
-fn the_flag_from_below_stops_and_marks_the_context() {
+fn flag_from_below_stops_and_marks_the_context() {
     let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
     let driven = check(policy(), start(), &[Verdict::Failure(flagged)], Fate::ChainNoMoreRetry, 1);
     assert!(driven.finish.marks_context);
@@ -145,7 +145,7 @@ fn the_flag_from_below_stops_and_marks_the_context() {
 }
 
 #[test]
-fn ignoring_the_flag_ignores_the_pushback_that_came_along_but_no_other() {
+fn ignoring_the_flag_ignores_only_the_pushback_sent_with_it() {
     let ignoring = Policy { chain: Chain { ignore_no_more_retry: true, ..Chain::default() }, ..policy() };
     let flagged =
         Failure { no_more_retry: true, pushback: Some(Pushback::Stop), ..Failure::new(Code::Unavailable) };
@@ -155,7 +155,7 @@ fn ignoring_the_flag_ignores_the_pushback_that_came_along_but_no_other() {
 }
 
 #[test]
-fn a_pushback_is_waited_exactly_and_restarts_the_sequence() {
+fn pushback_is_waited_exactly_and_restarts_the_sequence() {
     let policy = with_retry(|retry| {
         retry.max_attempts = 5;
         retry.backoff = Backoff::Always(Waits::Exponential {
@@ -172,7 +172,7 @@ fn a_pushback_is_waited_exactly_and_restarts_the_sequence() {
 }
 
 #[test]
-fn a_pushback_beyond_a_minute_or_the_time_left_stops_at_once() {
+fn pushback_beyond_a_minute_or_the_time_left_stops_at_once() {
     let pushed = |wait| {
         Verdict::Failure(Failure { pushback: Some(Pushback::After(wait)), ..Failure::new(Code::Unavailable) })
     };
@@ -181,13 +181,13 @@ fn a_pushback_beyond_a_minute_or_the_time_left_stops_at_once() {
     let limited = CallStart { deadline: Some(at(1000)), ..start() };
     check(policy(), limited, &[pushed(ms(990))], Fate::Pushback, 1);
     check(policy(), limited, &[pushed(ms(900)), Verdict::Success], Fate::OkAfterRetry, 2);
-    // Obeyed for retryable codes only.
+    // Applied for retryable codes only.
     let other = Failure { pushback: Some(Pushback::After(ms(1))), ..Failure::new(Code::NotFound) };
     check(policy(), start(), &[Verdict::Failure(other)], Fate::NotRetryable, 1);
 }
 
 #[test]
-fn inside_a_repeat_calls_are_sent_once_and_pass_the_flag_on() {
+fn calls_within_a_retry_are_sent_once_and_pass_the_flag_on() {
     let inside = CallStart { flag: Some(2), ..start() };
     let driven = check(policy(), inside, &[UNAVAILABLE], Fate::ChainRetryFlag, 1);
     assert_eq!(driven.sends[0].1.flag, Some(2));
@@ -198,7 +198,7 @@ fn inside_a_repeat_calls_are_sent_once_and_pass_the_flag_on() {
 }
 
 #[test]
-fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
+fn committed_or_not_replayable_call_is_not_retried() {
     check(policy(), CallStart { replayable: false, ..start() }, &[UNAVAILABLE], Fate::NotReplayable, 1);
     let route = route(policy());
     let mut call = Call::begin(&route, start());
@@ -210,14 +210,14 @@ fn what_has_begun_to_be_answered_or_can_not_be_sent_again_is_not_repeated() {
 }
 
 #[test]
-fn no_retry_is_begun_that_would_cross_max_duration() {
+fn retry_that_would_exceed_max_duration_is_not_sent() {
     let limited = |max| with_retry(|retry| retry.max_duration = Some(ms(max)));
     check(limited(110), start(), &[UNAVAILABLE], Fate::MaxDuration, 1);
     check(limited(111), start(), &[UNAVAILABLE, UNAVAILABLE], Fate::MaxDuration, 2);
 }
 
 #[test]
-fn no_retry_is_begun_that_could_not_finish_in_time() {
+fn retry_that_could_not_finish_in_time_is_not_sent() {
     let limited = |deadline| CallStart { deadline: Some(at(deadline)), ..start() };
     check(policy(), limited(110), &[UNAVAILABLE], Fate::Deadline, 1);
     check(policy(), limited(111), &[UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 2);
@@ -232,7 +232,7 @@ fn no_retry_is_begun_that_could_not_finish_in_time() {
 }
 
 #[test]
-fn every_attempt_is_told_what_is_left_or_its_own_limit() {
+fn attempt_is_sent_with_the_time_left_or_its_own_limit() {
     let policy = with_retry(|retry| retry.per_attempt_timeout = Some(ms(400)));
     let limited = CallStart { deadline: Some(at(500)), ..start() };
     let driven = check(policy, limited, &[UNAVAILABLE, UNAVAILABLE, Verdict::Success], Fate::OkAfterRetry, 3);
@@ -241,7 +241,7 @@ fn every_attempt_is_told_what_is_left_or_its_own_limit() {
 }
 
 #[test]
-fn an_attempt_that_does_not_end_is_cancelled_and_may_be_repeated() {
+fn attempt_past_its_limit_is_cancelled_and_retried() {
     let policy = with_retry(|retry| {
         retry.per_attempt_timeout = Some(ms(50));
         retry.codes = CodeSet::of(&[Code::DeadlineExceeded]);
@@ -253,7 +253,7 @@ fn an_attempt_that_does_not_end_is_cancelled_and_may_be_repeated() {
 }
 
 #[test]
-fn the_deadline_is_the_earliest_there_is() {
+fn earliest_deadline_applies() {
     let deadline = |timeout: Option<u64>, inherited: Option<u64>| {
         let route = route(Policy { timeout: timeout.map(ms), ..policy() });
         Call::begin(&route, CallStart { deadline: inherited.map(at), ..start() }).deadline()
@@ -265,7 +265,7 @@ fn the_deadline_is_the_earliest_there_is() {
 }
 
 #[test]
-fn the_call_ends_at_its_deadline() {
+fn call_ends_at_its_deadline() {
     let policy = Policy { timeout: Some(ms(300)), ..policy() };
     let driven = check(policy, start(), &[], Fate::Deadline, 1);
     assert_eq!(driven.finish.answer, Answer::TimedOut);
@@ -273,7 +273,7 @@ fn the_call_ends_at_its_deadline() {
 }
 
 #[test]
-fn a_call_without_time_left_is_not_sent() {
+fn call_without_time_left_is_not_sent() {
     let late = CallStart { deadline: Some(CALLS_BEGIN), ..start() };
     let route = route(policy());
     let driven = drive(&route, late, &[]);
@@ -282,7 +282,7 @@ fn a_call_without_time_left_is_not_sent() {
 }
 
 #[test]
-fn a_cancellation_at_the_limit_is_a_timeout() {
+fn cancellation_at_the_limit_is_a_timeout() {
     let policy = with_retry(|retry| {
         retry.per_attempt_timeout = Some(ms(12));
         retry.codes = CodeSet::of(&[Code::DeadlineExceeded]);
@@ -300,7 +300,7 @@ fn a_cancellation_at_the_limit_is_a_timeout() {
 }
 
 #[test]
-fn a_dropped_call_is_cancelled_before_its_deadline_and_timed_out_at_it() {
+fn dropped_call_is_cancelled_before_and_timed_out_at_deadline() {
     let limited = CallStart { deadline: Some(at(100)), ..start() };
     let dropped_at = |millis| {
         let route = route(policy());
@@ -315,7 +315,7 @@ fn a_dropped_call_is_cancelled_before_its_deadline_and_timed_out_at_it() {
 }
 
 #[test]
-fn what_the_server_has_not_seen_is_resent_once_without_being_counted() {
+fn unprocessed_request_is_resent_once_uncounted() {
     let unseen = Verdict::Unprocessed;
     let route = route(policy());
     let driven = drive(&route, start(), &[unseen, Verdict::Success]);
@@ -332,7 +332,7 @@ fn what_the_server_has_not_seen_is_resent_once_without_being_counted() {
 }
 
 #[test]
-fn the_retry_breaker_is_asked_after_the_failure_was_counted() {
+fn retry_breaker_is_checked_after_the_failure_is_counted() {
     let bare = RetryBreaker { mode: BreakerMode::Ratio, min_failures: 0, ..RetryBreaker::default() };
     let guarded = Policy { retry_breaker: Some(bare), ..policy() };
     let admitted = |failures: u64, successes: u64| {
@@ -346,7 +346,7 @@ fn the_retry_breaker_is_asked_after_the_failure_was_counted() {
 }
 
 #[test]
-fn a_refusal_takes_nothing_and_questions_come_in_their_order() {
+fn blocked_retry_takes_nothing_and_checks_keep_their_order() {
     let flagged =
         Failure { no_more_retry: true, pushback: Some(Pushback::Stop), ..Failure::new(Code::Unavailable) };
     let inside = CallStart { flag: Some(1), replayable: false, ..start() };
@@ -371,7 +371,7 @@ fn a_refusal_takes_nothing_and_questions_come_in_their_order() {
 }
 
 #[test]
-fn observing_asks_the_same_questions_and_does_nothing() {
+fn observe_mode_makes_the_same_checks_and_does_nothing() {
     let observing = |mut policy: Policy, start: CallStart, verdict: Verdict| {
         policy.mode = Mode::Observe;
         policy.timeout = Some(ms(1_000));
@@ -398,14 +398,14 @@ fn observing_asks_the_same_questions_and_does_nothing() {
 }
 
 #[test]
-fn observing_heeds_the_timeouts_in_its_decisions_and_cuts_nothing() {
+fn observe_mode_decides_by_timeouts_and_cuts_nothing() {
     // Attempts end after 10 ms.
     let observing = |change: fn(&mut Policy), verdict| {
         let mut policy = Policy { mode: Mode::Observe, ..policy() };
         change(&mut policy);
         let route = route(policy);
         let driven = drive(&route, start(), &[verdict]);
-        assert_eq!(driven.sends[0].1.limit, None, "nothing is told to the server");
+        assert_eq!(driven.sends[0].1.limit, None, "no limit is sent to the server");
         assert_eq!(driven.finish.answer, Answer::Attempt(1));
         driven.finish.ending.to_string()
     };
@@ -435,7 +435,7 @@ fn without_a_rule_the_chain_still_passes_through() {
 }
 
 #[test]
-fn a_policy_change_keeps_the_counts_unless_the_window_changes_its_shape() {
+fn policy_change_keeps_counts_unless_the_window_shape_changes() {
     let before = route(policy());
     before.window().count_failure(CALLS_BEGIN);
     before.state().counters.count_call();
@@ -456,7 +456,7 @@ fn a_policy_change_keeps_the_counts_unless_the_window_changes_its_shape() {
 
 proptest! {
     #[test]
-    fn any_course_of_events_ends_every_call_with_one_fate(
+    fn any_sequence_of_events_ends_each_call_with_one_fate(
         verdicts in proptest::collection::vec((0_u32..18, any::<bool>(), 0_u64..70_000), 0..12),
         max_attempts in 1_u32..=10,
         deadline_ms in proptest::option::of(0_u64..2_000),

@@ -1,52 +1,52 @@
-//! How often the last service of a chain can be sent what its first was asked for once.
+//! Worst-case number of requests at the last service of a chain per request at the first.
 //!
-//! Counted is the worst case: every attempt is made, as when answers are lost, and no breaker, budget or flag from
-//! below stops one. Each service makes one call per request that it serves. Of the requests that arrive at a
-//! service let `all` be how many there are and `first` how many of them carry no flag. With r attempts per call:
+//! All attempts are made, as if responses are lost; no breaker, budget or flag from below stops one. Each
+//! service makes one call per request. Of the requests at a service, `all` is their number and `first` the
+//! number without a flag. With r attempts per call:
 //!
 //! ```text
-//! flag kept     a first send is sent r times, of which one is a first send; a flagged one once:
+//! flag kept     a first attempt becomes r requests, one of them without a flag; a flagged one stays one:
 //!               first' = first    all' = all + first x (r - 1)
-//! flag ignored  every request is sent r times; what was flagged stays so:
+//! flag ignored  every request becomes r requests; flags stay:
 //!               first' = first    all' = all x r
-//! flag lost     every request looks like a first send to those who call on its behalf:
+//! flag lost     every request looks like a first attempt to the next service:
 //!               first' = all      all' = all x r
 //! ```
 //!
-//! One request at the top is `first = all = 1`. Where every hop keeps the flag hop i carries
-//! 1 + (r1 - 1) + ... + (ri - 1); with equal r that is i x r - (i - 1), see [`chain`](crate::chain). Where none
-//! does it is the product r1 x ... x ri. Both counts only grow from hop to hop, and more at the start never means
-//! less at the end; so the worse of several ways can be taken at each hop.
+//! One request at the top is `first = all = 1`. If every hop keeps the flag, hop i carries
+//! 1 + (r1 - 1) + ... + (ri - 1); with equal r that is i x r - (i - 1), see [`chain`](crate::chain). If no
+//! hop does, it is the product r1 x ... x ri. Both counts only grow from hop to hop, and more at the start
+//! never results in less at the end. So the worse of several paths can be taken at each hop.
 //!
-//! Not counted: transparent resends (once per attempt that the server has provably not seen), and services that
-//! make several calls for one request.
+//! Not counted: transparent resends (once per attempt that the server provably has not processed), and
+//! services that make several calls per request.
 
 use crate::policy::Policy;
 use crate::rules::explain::Bound;
 
-/// What becomes of the flag of a repeat where a service makes its own calls.
+/// What a service does with the flag of a retry when it makes its own calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flag {
-    /// Calls made in serving a repeat are sent once.
+    /// Calls made to serve a retry have one attempt.
     Kept,
-    /// The rule repeats them all the same; the flag is passed on.
+    /// The rule retries them anyway; the flag is passed on.
     Ignored,
-    /// Calls are made outside the request's context, or the service has no server layer: nobody knows of a flag.
+    /// Calls are made outside the request's context, or the service has no server layer: the flag is unknown.
     Lost,
 }
 
-/// What calls from one service to the next come to at most.
+/// Upper limit for calls from one service to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// Attempts per call, the first send included.
+    /// Attempts per call, including the first.
     pub max_attempts: u32,
-    /// What becomes of the flag.
+    /// What happens to the flag.
     pub flag: Flag,
 }
 
 impl Hop {
-    /// The hop of calls under a policy as the guards leave it; `in_context` says whether they are made within the
-    /// context of the request that they serve.
+    /// Returns the hop of calls under a policy tightened by guards. `in_context`: the calls are made within
+    /// the context of the request that they serve.
     #[must_use]
     pub fn of(policy: Option<&Policy>, in_context: bool) -> Self {
         let max_attempts = Bound::of(policy).max_attempts;
@@ -59,14 +59,14 @@ impl Hop {
         Self { max_attempts, flag }
     }
 
-    /// True if attempts multiply here instead of adding up.
+    /// Returns true if attempts multiply on this hop instead of adding up.
     #[must_use]
     pub fn multiplies(self) -> bool {
         self.flag != Flag::Kept
     }
 }
 
-/// The requests on one hop for one at the top.
+/// Requests on one hop per request at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sends {
     first: u64,
@@ -74,22 +74,22 @@ pub struct Sends {
 }
 
 impl Sends {
-    /// The one request at the top.
+    /// One request at the top.
     pub const ONE: Self = Self { first: 1, all: 1 };
 
-    /// How many there are.
+    /// Returns the number of requests.
     #[must_use]
     pub fn all(self) -> u64 {
         self.all
     }
 
-    /// How many of them carry no flag.
+    /// Returns the number of requests without a flag.
     #[must_use]
     pub fn first(self) -> u64 {
         self.first
     }
 
-    /// Those on the next hop.
+    /// Returns the requests on the next hop.
     #[must_use]
     pub fn over(self, hop: Hop) -> Self {
         let Self { first, all } = self;
@@ -104,21 +104,21 @@ impl Sends {
         }
     }
 
-    /// At least as many as either.
+    /// Returns the maximum of both.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self { first: self.first.max(other.first), all: self.all.max(other.all) }
     }
 
-    /// True if there are at least as many of each as in the other.
+    /// Returns true if both counts are at least those of the other.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.first >= other.first && self.all >= other.all
     }
 }
 
-/// What a request on a hop comes to at the end of the rest of the chain: [`Sends`] read from the end, so that one
-/// walk each way tells how bad the chains through every hop are.
+/// Requests at the end of a chain per request on a hop: [`Sends`] from the end, so that one walk each way
+/// finds the bound of the chains through every hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DownstreamGain {
     per_first: u64,
@@ -126,11 +126,11 @@ pub struct DownstreamGain {
 }
 
 impl DownstreamGain {
-    /// Nothing follows: each send counts once.
+    /// End of the chain: each request counts once.
     pub const END: Self = Self { per_first: 0, per_send: 1 };
 
-    /// What requests come to that are made over this hop before; `loses` says that another way which is taken
-    /// together with it ([`Sends::or`]) loses the flag, so that all of them look like first sends.
+    /// Returns the gain before this hop. `loses`: another path that is combined with it ([`Sends::or`]) loses
+    /// the flag, so that all its requests look like first attempts.
     #[must_use]
     pub fn before(self, hop: Hop, loses: bool) -> Self {
         let Self { per_first, per_send } = self;
@@ -148,14 +148,14 @@ impl DownstreamGain {
         }
     }
 
-    /// What so many requests come to at the end.
+    /// Returns the number of requests at the end.
     #[must_use]
     pub fn of(self, sends: Sends) -> u64 {
         let first = self.per_first.saturating_mul(sends.first);
         first.saturating_add(self.per_send.saturating_mul(sends.all))
     }
 
-    /// True if any requests come to at least as many as with the other.
+    /// Returns true if the gain is at least the other for any requests.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.per_first >= other.per_first && self.per_send >= other.per_send
@@ -177,7 +177,7 @@ mod tests {
         Hop { max_attempts, flag }
     }
 
-    /// One request handed from service to service by the rules of the flag, each send one by one.
+    /// Passes one request from service to service by the rules of the flag, each attempt one by one.
     fn send_one_by_one(is_repeat: bool, hops: &[Hop], sends: &mut u64) {
         let Some((hop, below)) = hops.split_first() else { return };
         let knows = is_repeat && hop.flag != Flag::Lost;
@@ -197,14 +197,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_formula_is_what_sending_one_by_one_comes_to(hops in prop::collection::vec(any_hop(), 1..=6)) {
+        fn formula_equals_counting_attempts_one_by_one(hops in prop::collection::vec(any_hop(), 1..=6)) {
             let mut sends = 0;
             send_one_by_one(false, &hops, &mut sends);
             prop_assert_eq!(on_last(&hops), sends);
         }
 
         #[test]
-        fn gain_read_from_the_end_is_what_sends_come_to_from_the_start(
+        fn gain_from_the_end_equals_sends_from_the_start(
             hops in prop::collection::vec(any_hop(), 1..=8), at: prop::sample::Index,
         ) {
             let (before, behind) = hops.split_at(at.index(hops.len()));
@@ -214,7 +214,7 @@ mod tests {
         }
 
         #[test]
-        fn gain_over_ways_that_are_taken_together_is_that_of_the_worse(
+        fn gain_of_combined_paths_is_that_of_the_worse(
             ways in prop::collection::vec(any_hop(), 1..=3),
             before in prop::collection::vec(any_hop(), 0..=3),
             behind in prop::collection::vec(any_hop(), 0..=3),
@@ -240,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn a_flag_that_is_lost_is_never_better_than_one_ignored_nor_that_than_one_kept(
+        fn lost_flag_is_no_better_than_ignored_nor_ignored_than_kept(
             hops in prop::collection::vec(any_hop(), 1..=6), at: prop::sample::Index,
         ) {
             let at = at.index(hops.len());
@@ -253,14 +253,14 @@ mod tests {
         }
 
         #[test]
-        fn the_largest_chain_does_not_overflow(length in 1_usize..200) {
+        fn largest_chain_does_not_overflow(length in 1_usize..200) {
             let ignored = vec![hop(10, Flag::Ignored); length];
             prop_assert_eq!(on_last(&ignored), 10_u64.saturating_pow(u32::try_from(length).unwrap()));
         }
     }
 
     #[test]
-    fn attempts_add_up_where_the_flag_is_kept_and_multiply_where_it_is_not() {
+    fn attempts_add_up_with_the_flag_and_multiply_without() {
         use Flag::{Ignored, Kept, Lost};
         let table: [(&[Hop], u64); 7] = [
             (&[hop(3, Kept)], 3),
@@ -268,7 +268,7 @@ mod tests {
             (&[hop(3, Ignored); 3], 27),
             (&[hop(3, Lost); 3], 27),
             (&[hop(3, Kept), hop(1, Kept), hop(2, Kept)], 4),
-            // What was repeated above is repeated again as if nobody had, below where the flag got lost.
+            // Below the loss of the flag, retries from above are retried again.
             (&[hop(3, Kept), hop(1, Lost), hop(3, Kept)], 9),
             (&[hop(3, Kept), hop(2, Ignored), hop(3, Kept)], 8),
         ];
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_is_as_the_policy_in_force_says() {
+    fn hop_follows_the_policy_in_force() {
         let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
         assert_eq!(Hop::of(Some(&policy), true), hop(3, Flag::Kept));
         assert_eq!(Hop::of(Some(&policy), false), hop(3, Flag::Lost));
@@ -286,6 +286,6 @@ mod tests {
         policy.chain = Chain { ignore_retry_flag: true, ..Chain::default() };
         assert!(Hop::of(Some(&policy), true).multiplies());
         policy.mode = Mode::Observe;
-        assert_eq!(Hop::of(Some(&policy), true), hop(1, Flag::Kept), "nothing is repeated");
+        assert_eq!(Hop::of(Some(&policy), true), hop(1, Flag::Kept), "nothing is retried");
     }
 }

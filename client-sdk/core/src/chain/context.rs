@@ -1,69 +1,69 @@
-//! What the calls made in serving one request share.
+//! State that the calls made to serve one request share.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::outcome::code::{Code, CodeSet};
 use crate::time::Time;
 
-/// Beside the bits of codes: the request must not be repeated whatever its answer.
+/// Next to the bits of codes: the request must not be retried, whatever its status.
 const FINAL: u32 = 1 << 31;
-/// What a handler may make of any failed call. Other codes that none of its calls failed with are its own.
+/// Codes into which handlers turn any failure. Other codes that no call failed with are the handler's own.
 const OF_ANY_FAILURE: CodeSet = CodeSet::of(&[Code::Unavailable, Code::DeadlineExceeded]);
 
-/// So many routes that failed for good are remembered in one request.
+/// Failed routes that are remembered per request.
 const FAILED_ROUTES: usize = 8;
 
-/// What the calls made in serving one request share.
+/// State that the calls made to serve one request share.
 ///
-/// Created by the server layer from the request; every client layer called within reads it, and the server
-/// layer asks it when the answer is an error.
+/// The server layer creates it from the request. Client layers read it for each call made to serve the
+/// request, and the server layer reads it if the response is an error.
 #[derive(Debug, Default)]
 pub struct RequestContext {
     flag: Option<u32>,
     deadline: Option<Time>,
-    /// With what codes failures may be passed on that must not be repeated; [`FINAL`].
+    /// Codes of failures that must not be retried; [`FINAL`].
     marks: AtomicU32,
-    /// The routes on which a call has failed for good; 0 is a free place.
+    /// Routes on which a call has failed; 0 is a free place.
     failed: [AtomicU64; FAILED_ROUTES],
 }
 
 impl RequestContext {
-    /// The context of a request with this flag and deadline.
+    /// Returns the context of a request with this flag and deadline.
     #[must_use]
     pub fn new(flag: Option<u32>, deadline: Option<Time>) -> Self {
         Self { flag, deadline, ..Self::default() }
     }
 
-    /// The flag the request carried: how many sends came before it; none for a first send.
+    /// Returns the flag of the request: the number of attempts before it; `None` for a first attempt.
     #[must_use]
     pub fn flag(&self) -> Option<u32> {
         self.flag
     }
 
-    /// Until when the request must be answered.
+    /// Returns the deadline of the request.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.deadline
     }
 
-    /// Notes that a call made in serving the request must not be repeated by the layers above. It failed with one of
-    /// these codes, as far as the handler sees.
+    /// Records that layers above must not retry a call made to serve the request. It failed with one of these
+    /// codes, as far as the handler sees.
     pub fn mark_no_more_retry(&self, codes: CodeSet) {
         self.marks.fetch_or(codes.bits(), Ordering::Relaxed);
     }
 
-    /// Notes that the request must not be repeated, whatever its answer.
+    /// Records that the request must not be retried, whatever its status.
     pub fn mark_final(&self) {
         self.marks.fetch_or(FINAL, Ordering::Relaxed);
     }
 
-    /// Forgets what was noted so far: the answer has nothing to do with it.
+    /// Clears all records: the response does not depend on them.
     pub fn forget_failures(&self) {
         self.marks.store(0, Ordering::Relaxed);
     }
 
-    /// True if the request's answer must carry the flag up where it is this error. The flag belongs to the failure:
-    /// an error that is not one of those which calls ended with is the handler's own, and may be repeated.
+    /// Returns true if a response with this error must carry the flag up. The flag belongs to the failure: an
+    /// error with another code is the handler's own and may be retried.
     #[must_use]
     pub fn no_more_retry(&self, answer: Code) -> bool {
         let marks = self.marks.load(Ordering::Relaxed);
@@ -71,8 +71,8 @@ impl RequestContext {
         marks & FINAL != 0 || has(CodeSet::of(&[answer])) || marks != 0 && OF_ANY_FAILURE.contains(answer)
     }
 
-    /// Notes that a call of this route, made in serving the request, has failed for good. The number is the
-    /// driver's own name for the route, not 0. The first 8 routes that fail are remembered.
+    /// Records that a call of this route, made to serve the request, has failed. The number identifies the
+    /// route in the driver, and is not 0. The first 8 failed routes are remembered.
     pub fn note_failed(&self, route_id: u64) {
         for place in &self.failed {
             match place.compare_exchange(0, route_id, Ordering::Relaxed, Ordering::Relaxed) {
@@ -82,8 +82,8 @@ impl RequestContext {
         }
     }
 
-    /// True if a call of this route has failed for good in serving the request: a further one is somebody's
-    /// loop around the retries.
+    /// Returns true if a call of this route has failed for this request: another one is a loop around the
+    /// retries.
     #[must_use]
     pub fn has_failed(&self, route_id: u64) -> bool {
         route_id != 0 && self.failed.iter().any(|place| place.load(Ordering::Relaxed) == route_id)
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_context_tells_what_the_request_brought_and_what_was_marked() {
+    fn context_keeps_flag_deadline_and_marks() {
         let context = RequestContext::new(Some(2), Some(Time::from_micros(7)));
         assert_eq!((context.flag(), context.deadline()), (Some(2), Some(Time::from_micros(7))));
         assert!(!context.no_more_retry(Code::Unavailable));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flag_up_belongs_to_the_failure_and_not_to_the_request() {
+    fn flag_up_belongs_to_the_failure_and_not_to_the_request() {
         let context = RequestContext::new(None, None);
         context.mark_no_more_retry(CodeSet::of(&[Code::Internal]));
         let flagged = |code| context.no_more_retry(code);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_fails_again_and_again_takes_one_place() {
+    fn route_that_fails_repeatedly_takes_one_place() {
         let context = RequestContext::new(None, None);
         (0..20).for_each(|_| context.note_failed(1));
         context.note_failed(2);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_remembers_which_routes_have_failed_for_good() {
+    fn context_remembers_failed_routes() {
         let context = RequestContext::new(None, None);
         assert!(!context.has_failed(0) && !context.has_failed(7));
         for route in [7, 9, 7, 0, 7] {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_full_of_failed_routes_forgets_none_of_them_and_takes_no_more() {
+    fn full_context_keeps_its_failed_routes_and_takes_no_more() {
         let context = RequestContext::new(None, None);
         std::thread::scope(|scope| {
             for thread in 0..8_u64 {

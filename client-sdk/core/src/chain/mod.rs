@@ -1,19 +1,18 @@
-//! The two flags by which a chain of services retries in one place only.
+//! The two flags that keep retries of a chain in one place.
 //!
-//! - **Down**, `damper-retry: <n>`: this request is a repeat. A service that receives it sends its own calls
-//!   once and passes the flag on: the layer above is the one retrying.
-//! - **Up**, `damper-no-more-retry: 1` on an error: a hop below has made the retries that could help. Every
-//!   layer above gives up at once and passes the flag on.
+//! - **Down**, `damper-retry: <n>`: this request is a retry. A service that receives it does not retry its
+//!   own calls and passes the flag on: the layer above retries.
+//! - **Up**, `damper-no-more-retry: 1` on an error: a hop below has made the useful retries. Every layer
+//!   above gives up at once and passes the flag on.
 //!
-//! Requests that other systems mark as repeats count too (`grpc-previous-rpc-attempts`,
-//! `x-envoy-attempt-count`), and the flag up is translated for stock gRPC clients (a pushback of -1) and for
-//! Envoy (`x-envoy-ratelimited`).
+//! Marks of other systems count too (`grpc-previous-rpc-attempts`, `x-envoy-attempt-count`). The flag up is
+//! translated for plain gRPC clients (a pushback of -1) and for Envoy (`x-envoy-ratelimited`).
 //!
-//! With r attempts per layer a chain of m layers sends at most r on the hop nearest the fault and 1 above for
-//! fast failures, and i x r - (i - 1) on hop i from the top when answers are lost; never r^i.
+//! With r attempts per layer, a chain of m layers sends at most r attempts on the hop nearest the fault and 1
+//! above for fast failures, and i x r - (i - 1) on hop i from the top if responses are lost; never r^i.
 //!
 //! Source: ByteDance's retry governance (the flags), gRFC A6 (previous attempts, pushback), Envoy's header
-//! documentation. Headers are ASCII metadata over plain gRPC; messages are not touched.
+//! documentation. Headers are ASCII metadata over plain gRPC; messages are not changed.
 
 pub mod bound;
 mod context;

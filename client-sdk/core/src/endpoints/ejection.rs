@@ -1,7 +1,7 @@
-//! Whether an endpoint is used, in one atomic word.
+//! Ejection state of an endpoint, in one atomic word.
 //!
 //! ```text
-//!         it fails and the others do not            its time is over
+//!         it fails and the others do not            the ejection expires
 //! used ------------------------------------> ejected ---------------> probed
 //!   ^                                          ^                      |   |
 //!   |                                          +---- a probe fails ---+   |
@@ -13,23 +13,23 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// The first time.
+/// Time of the first ejection.
 pub const EJECTED_FOR: Duration = Duration::from_secs(30);
-/// Each further time twice as long, up to this. An endpoint that was used for as long as it was ejected before begins
-/// anew.
+/// Longest ejection. Each is twice as long as the one before. An endpoint in use for as long as its last
+/// ejection starts again with the first.
 pub const LONGEST: Duration = Duration::from_secs(300);
-/// From one probe to the next.
+/// Interval of probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 const TIMES_BITS: u32 = 4;
 const TIMES_MAX: u64 = (1 << TIMES_BITS) - 1;
 const PHASE_BITS: u32 = 2;
 
-/// Whether an endpoint is used.
+/// Ejection state of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Ejection(AtomicU64);
 
-/// How it stands.
+/// Phase of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Used,
@@ -40,9 +40,9 @@ pub(super) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     phase: Phase,
-    /// How often it was ejected, up to [`TIMES_MAX`].
+    /// Number of ejections, up to [`TIMES_MAX`].
     times: u64,
-    /// Used: since when. Ejected: until when. Probed: when the next probe may be sent.
+    /// Used: start. Ejected: end. Probed: time of the next probe.
     ms: u64,
 }
 
@@ -51,13 +51,13 @@ impl Ejection {
         self.load().phase
     }
 
-    /// Whether a request may be sent there.
+    /// Returns true if a request may be sent.
     pub(super) fn is_usable(&self, now: Time) -> bool {
         let state = self.load();
         state.phase == Phase::Used || state.ms <= millis(now)
     }
 
-    /// A request is sent there: a probe, where the time of its ejection is over.
+    /// Records a request, which is a probe if the ejection has expired.
     pub(super) fn probe_sent(&self, now: Time) {
         let state = self.load();
         if state.phase != Phase::Used && state.ms <= millis(now) {
@@ -66,20 +66,20 @@ impl Ejection {
         }
     }
 
-    /// A request succeeded; true if that ends its ejection.
+    /// Records a success. Returns true if that ends the ejection.
     pub(super) fn returned(&self, now: Time) -> bool {
         let state = self.load();
         state.phase == Phase::Probed
             && self.change(state, State { phase: Phase::Used, ms: millis(now), ..state })
     }
 
-    /// Ejects it, and says for how long; none where another thread was faster, or where it is one too many with what
-    /// other threads have ejected meanwhile.
+    /// Ejects the endpoint and returns the time. `None` if another thread was faster, or if it exceeds the
+    /// limit together with concurrent ejections.
     pub(super) fn eject(&self, now: Time, is_allowed: impl Fn() -> bool) -> Option<Duration> {
         let state = self.load();
         let used_for = Duration::from_millis(millis(now).saturating_sub(state.ms));
-        let begins_anew = state.phase == Phase::Used && used_for >= time_out(state.times);
-        let times = if begins_anew { 1 } else { (state.times + 1).min(TIMES_MAX) };
+        let starts_again = state.phase == Phase::Used && used_for >= time_out(state.times);
+        let times = if starts_again { 1 } else { (state.times + 1).min(TIMES_MAX) };
         let ejected_for = time_out(times);
         let next = State { phase: Phase::Ejected, times, ms: millis(now + ejected_for) };
         if state.phase == Phase::Ejected || !self.change(state, next) {
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// How long the nth ejection in succession lasts.
+/// Returns the time of the nth ejection in a row.
 fn time_out(times: u64) -> Duration {
     let doublings = u32::try_from(times.saturating_sub(1)).unwrap_or(u32::MAX).min(31);
     EJECTED_FOR.saturating_mul(1 << doublings).min(LONGEST)

@@ -1,19 +1,20 @@
-//! Which of a callee's endpoints an attempt goes to, and which are ejected for a while.
+//! Choice of an endpoint per attempt, and ejection of failing endpoints.
 //!
-//! Of two endpoints at random the one with fewer requests in flight is taken, and never one that the same call has
-//! tried while another can be used. An endpoint is ejected when it fails and the others do not:
+//! Of two random endpoints the one with fewer requests in flight is taken, and never one that the same call
+//! has tried while another is usable. An endpoint is ejected if it fails and the others do not:
 //!
-//! - its last failures in a row, at least [`ROW`], would come about by chance less than once in [`CHANCE`] times if it
-//!   failed as often as the others, or
-//! - at least half of its last [`MIN_OUTCOMES`] or more outcomes are failures, and three times the others' share.
+//! - its last failures in a row, at least [`ROW`], would occur by chance less than once in [`CHANCE`] times
+//!   if it failed as often as the others, or
+//! - at least half of its last [`MIN_OUTCOMES`] or more outcomes are failures, and three times the others'
+//!   share.
 //!
-//! So hardly any is ejected when all fail alike, and never more than half of the endpoints. After [`EJECTED_FOR`]
-//! one request probes it, and another each second while nothing is known of the first. One that fails ejects it again,
-//! for twice as long, up to [`LONGEST`].
+//! So hardly any is ejected if all fail alike, and never more than half of the endpoints. After
+//! [`EJECTED_FOR`] one request probes it, and another each second until the first has ended. A failed probe
+//! ejects it again for twice as long, up to [`LONGEST`].
 //!
-//! Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing"; outlier ejection as in Envoy and gRFC
-//! A50. Their success-rate test compares standard deviations, which no endpoint of fewer than five can fail; comparing
-//! with the others' failures works from two on.
+//! Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing"; outlier ejection as in
+//! Envoy and gRFC A50. Their success-rate test compares standard deviations, which no endpoint of fewer than
+//! five can fail; comparing with the failures of the others works from two on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,24 +35,24 @@ mod outcomes;
 pub use self::ejection::{EJECTED_FOR, LONGEST};
 pub use self::outcomes::{Counts, MIN_OUTCOMES, REMEMBERED};
 
-/// Endpoints of one callee that are used at most.
+/// Maximum number of endpoints per callee.
 pub const MAX_ENDPOINTS: usize = 1_000;
-/// Channels of one callee in a process whose endpoints are reported at most.
+/// Maximum number of channels per callee whose endpoints a process reports.
 pub const MAX_REPORTED_CHANNELS: usize = 4;
-/// Endpoints of one callee that a process reports at most.
+/// Maximum number of endpoints per callee that a process reports.
 pub const MAX_REPORTED: usize = 8;
-/// Of a longer name of a zone so many bytes are reported.
+/// Maximum length of a reported zone name, in bytes.
 pub const MAX_ZONE_BYTES: usize = 63;
-/// Failures in a row at least, before an endpoint is ejected for them.
+/// Minimum failures in a row that eject an endpoint.
 pub const ROW: u32 = 5;
-/// See the head of the module.
+/// See the module documentation.
 pub const CHANCE: u64 = 1_000_000;
 
-/// Failures that say something about the endpoint. An answer with any other code is an answer.
+/// Failures of the endpoint. Any other code is a response.
 const FAULTS: CodeSet =
     CodeSet::of(&[Code::Unknown, Code::DeadlineExceeded, Code::Internal, Code::Unavailable, Code::DataLoss]);
 
-/// What all attempts at one endpoint share.
+/// State that all attempts at one endpoint share.
 #[derive(Debug, Default)]
 pub struct EndpointState {
     in_flight: AtomicU32,
@@ -59,13 +60,13 @@ pub struct EndpointState {
     ejection: Ejection,
 }
 
-/// An endpoint, as its owner keeps it.
+/// An endpoint of the driver.
 pub trait Endpoint {
-    /// What its attempts share.
+    /// Returns the shared state.
     fn state(&self) -> &EndpointState;
-    /// A number that no other endpoint of the callee has at the same time, as small as possible.
+    /// Returns a number that is unique among the callee's endpoints, as small as possible.
     fn slot(&self) -> u32;
-    /// Whether a request can be sent to it now.
+    /// Returns true if a request can be sent now.
     fn is_connected(&self) -> bool;
 }
 
@@ -83,13 +84,13 @@ impl<E: Endpoint> Endpoint for Arc<E> {
     }
 }
 
-/// The endpoints that a call has tried: the slot numbers, modulo 64. Of more than 64 endpoints some share a number and
-/// are avoided together; there are enough others then.
+/// Endpoints that a call has tried: slot numbers modulo 64. Beyond 64 endpoints some share a number and are
+/// avoided together; enough others are left then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tried(u64);
 
 impl Tried {
-    /// None yet.
+    /// No endpoint.
     pub const NONE: Self = Self(0);
 
     /// Adds the endpoint with this slot.
@@ -97,7 +98,7 @@ impl Tried {
         self.0 |= 1 << (slot % u64::BITS);
     }
 
-    /// All of both.
+    /// Returns the endpoints in either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -108,17 +109,18 @@ impl Tried {
     }
 }
 
-/// What became of an endpoint by the end of an attempt.
+/// Change of an endpoint by the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// No new attempt goes there for so long.
+    /// Ejected for this time.
     Ejected(Duration),
-    /// It is used again.
+    /// In use again.
     Returned,
 }
 
-/// The place of the endpoint that an attempt goes to; none if no endpoint is connected. The first `local` of them are
-/// near the caller and preferred: an attempt goes further away when two of them at random cannot be used.
+/// Returns the index of the endpoint for an attempt; `None` if no endpoint is connected. The first `local`
+/// endpoints are near the caller and preferred: an attempt goes further away if two random ones of them are
+/// not usable.
 pub fn choose<E: Endpoint>(
     endpoints: &[E],
     local: usize,
@@ -142,7 +144,7 @@ pub fn choose<E: Endpoint>(
     Some(chosen)
 }
 
-/// Of two at random the one with fewer requests in flight; none if neither may be taken.
+/// Draws two endpoints and returns the one with fewer requests in flight; `None` if neither is allowed.
 fn draw<E: Endpoint>(endpoints: &[E], draws: &mut Draws, may: impl Fn(&E) -> bool) -> Option<usize> {
     let mut one =
         || Some(draws.index(endpoints.len())).filter(|place| endpoints.get(*place).is_some_and(&may));
@@ -152,7 +154,7 @@ fn draw<E: Endpoint>(endpoints: &[E], draws: &mut Draws, may: impl Fn(&E) -> boo
     }
 }
 
-/// The same; where few may be taken, the first that may from a place at random.
+/// Same as `draw`; if few are allowed, returns the first from a random start.
 fn draw_or_find<E: Endpoint>(endpoints: &[E], draws: &mut Draws, may: impl Fn(&E) -> bool) -> Option<usize> {
     const DRAWS: usize = 4;
     for _ in 0..DRAWS {
@@ -172,7 +174,7 @@ fn fewer_in_flight<E: Endpoint>(endpoints: &[E], first: usize, second: usize) ->
     if in_flight(second) < in_flight(first) { second } else { first }
 }
 
-/// Tells how an attempt at the endpoint at this place ended.
+/// Records the outcome of an attempt at an endpoint.
 pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: Time) -> Option<Change> {
     let state = endpoints.get(place)?.state();
     match outcome {
@@ -189,12 +191,12 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
             let others = || others(endpoints, place);
             let ejects = match state.ejection.phase() {
                 Phase::Used => allows_ejected(endpoints, 1, now) && state.outcomes.are_worse_than(others()),
-                // The others have come to fail as well.
+                // The others fail as well.
                 Phase::Probed if others().mostly_fail() => {
                     return state.ejection.returned(now).then_some(Change::Returned);
                 }
                 Phase::Probed => true,
-                // An attempt from before.
+                // An attempt from before the ejection.
                 Phase::Ejected => false,
             };
             let ejected_for = ejects.then(|| state.ejection.eject(now, || allows_ejected(endpoints, 0, now)));
@@ -206,21 +208,21 @@ pub fn ended<E: Endpoint>(endpoints: &[E], place: usize, outcome: Outcome, now: 
     }
 }
 
-/// What the last outcomes of all other endpoints that are connected and used were.
+/// Returns the recent outcomes of all other endpoints that are connected and in use.
 fn others<E: Endpoint>(endpoints: &[E], place: usize) -> Counts {
     let others = endpoints.iter().enumerate().filter(|(other, _)| *other != place);
     let used = others.filter(|(_, endpoint)| endpoint.is_connected() && !endpoint.state().is_ejected());
     used.map(|(_, endpoint)| endpoint.state().outcomes.counts()).sum()
 }
 
-/// Whether no more than half of the endpoints are ejected, with so many more. One whose time is over does not count:
-/// nobody may send it a probe.
+/// Returns true if at most half of the endpoints are ejected, with `more`. Expired ejections do not count:
+/// there may be no request to probe them.
 fn allows_ejected<E: Endpoint>(endpoints: &[E], more: usize, now: Time) -> bool {
     let ejected = endpoints.iter().filter(|endpoint| !endpoint.state().ejection.is_usable(now)).count();
     (ejected + more) * 2 <= endpoints.len()
 }
 
-/// What an attempt's verdict says about the endpoint that it went to.
+/// Returns the outcome of a verdict for the endpoint.
 #[must_use]
 pub fn outcome_of(verdict: &Verdict) -> Outcome {
     match verdict {
@@ -229,35 +231,36 @@ pub fn outcome_of(verdict: &Verdict) -> Outcome {
         Verdict::Failure(Failure { no_more_retry: true, .. }) => Outcome::Unknown,
         Verdict::Failure(failure) if !FAULTS.contains(failure.code) => Outcome::Good,
         Verdict::Failure(_) | Verdict::TimedOut => Outcome::Failed,
-        // Where it cannot be reached it is not connected.
+        // If it is unreachable, it is not connected.
         Verdict::Unprocessed | Verdict::Unsent | Verdict::Local => Outcome::Unknown,
     }
 }
 
 impl EndpointState {
-    /// A request is sent to it.
+    /// Counts a request sent to it.
     pub fn begin(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Its answer is complete, or nobody waits for it any more.
+    /// Counts a completed or abandoned request.
     pub fn end(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Requests that are not answered yet.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// True from its ejection until a probe succeeds.
+    /// Returns true from its ejection until a probe succeeds.
     #[must_use]
     pub fn is_ejected(&self) -> bool {
         self.ejection.phase() != Phase::Used
     }
 
-    /// Its last outcomes; since it was ejected for a row of failures, or came back, only those from then on.
+    /// Returns its recent outcomes; after an ejection for a streak of failures, or a return, only those since
+    /// then.
     #[must_use]
     pub fn recent(&self) -> Counts {
         self.outcomes.counts()

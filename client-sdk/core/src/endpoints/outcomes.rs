@@ -1,7 +1,7 @@
-//! The last outcomes of an endpoint's attempts, one bit each, in one atomic word.
+//! Recent outcomes of an endpoint's attempts, one bit each, in one atomic word.
 //!
-//! Attempts are remembered and not a span of time: a caller with a call every minute learns as much from five failures
-//! as one with thousands a second.
+//! The number of attempts is fixed, not a time span: a caller with one call per minute learns as much from
+//! five failures as one with thousands per second.
 
 use std::cmp;
 use std::iter::Sum;
@@ -9,21 +9,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{CHANCE, ROW};
 
-/// A share of failures is taken of so many outcomes at least.
+/// Outcomes needed for a share of failures.
 pub const MIN_OUTCOMES: u32 = 20;
-/// So many are remembered.
+/// Outcomes that are remembered.
 pub const REMEMBERED: u32 = 32;
 
-/// The upper half counts the outcomes, the lower half has a bit for each, the last one lowest; failures are ones.
+/// The upper half counts the outcomes; the lower half has a bit for each, the last one lowest; ones are
+/// failures.
 #[derive(Debug, Default)]
 pub(super) struct Outcomes(AtomicU64);
 
-/// Outcomes, and how many of them were failures.
+/// Numbers of outcomes and failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All of them.
+    /// All outcomes.
     pub all: u32,
-    /// Those that failed.
+    /// Failures.
     pub failures: u32,
 }
 
@@ -34,7 +35,7 @@ impl Outcomes {
             let count = u64::from((count + 1).min(REMEMBERED));
             Some((count << REMEMBERED) | u64::from((bits << 1) | u32::from(is_failure)))
         };
-        // It never gives up.
+        // The update always succeeds.
         _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, push);
     }
 
@@ -42,14 +43,14 @@ impl Outcomes {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Of an endpoint that is ejected for a row of failures only these say how it is now.
+    /// Keeps only the streak of failures that ejected the endpoint: it shows the current state.
     pub(super) fn keep_row(&self) {
         let keep = |word: u64| {
             let row = unpack(word).1.trailing_ones();
             let bits = u64::from(u32::MAX.checked_shr(u32::BITS - row).unwrap_or_default());
             (row >= ROW).then_some((u64::from(row) << REMEMBERED) | bits)
         };
-        // None where there is no row: then all of them count.
+        // Without a streak all outcomes stay.
         _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep);
     }
 
@@ -58,7 +59,7 @@ impl Outcomes {
         Counts { all, failures: bits.count_ones() }
     }
 
-    /// Whether the endpoint fails and the others do not: see the head of `endpoints`.
+    /// Returns true if the endpoint fails and the others do not: see the documentation of `endpoints`.
     pub(super) fn are_worse_than(&self, others: Counts) -> bool {
         let row = self.load().1.trailing_ones();
         others.failures < others.all
@@ -71,15 +72,15 @@ impl Outcomes {
 }
 
 impl Counts {
-    /// The lower share of failures first.
+    /// Orders by share of failures, lowest first.
     #[must_use]
     pub fn by_share(self, other: Self) -> cmp::Ordering {
-        // None of no outcomes is no share.
+        // No outcomes have a share of 0.
         let times = |failures: u32, all: u32| u64::from(failures) * u64::from(all.max(1));
         times(self.failures, other.all).cmp(&times(other.failures, self.all))
     }
 
-    /// The share of failures to expect, as a fraction: Laplace's rule of succession.
+    /// Returns the expected share of failures as a fraction: Laplace's rule of succession.
     fn expected(self) -> (u64, u64) {
         (u64::from(self.failures) + 1, u64::from(self.all) + 2)
     }
@@ -88,7 +89,7 @@ impl Counts {
         self.failures * 2 > self.all
     }
 
-    /// So many failures in a row would come about by chance less than once in [`CHANCE`] times.
+    /// Returns true if `row` failures in a row would occur by chance less than once in [`CHANCE`] times.
     fn rarely_fail(self, row: u32) -> bool {
         const FINE: u64 = 1_000_000_000;
         let (failures, all) = self.expected();
@@ -96,7 +97,7 @@ impl Counts {
         chance <= FINE / CHANCE
     }
 
-    /// At least half failed, and three times the share to expect by the others.
+    /// Returns true if at least half failed, and three times the share expected by the others.
     #[must_use]
     pub fn is_far_above(self, others: Self) -> bool {
         let (failures, all) = others.expected();

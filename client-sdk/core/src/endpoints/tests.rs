@@ -35,14 +35,14 @@ fn tried(slots: &[u32]) -> Tried {
     tried
 }
 
-/// Numbers that look random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 fn numbers() -> impl Iterator<Item = u64> {
     let mut draws = Draws::new(7);
     draws.next();
     std::iter::repeat_with(move || draws.next())
 }
 
-/// How often each endpoint is chosen in a thousand times.
+/// Returns how often each endpoint is chosen in a thousand draws.
 fn chosen(endpoints: &[Fake], local: usize, tried: Tried, now: Time) -> Vec<usize> {
     let mut chosen = vec![0; endpoints.len()];
     for number in numbers().take(1_000) {
@@ -53,8 +53,8 @@ fn chosen(endpoints: &[Fake], local: usize, tried: Tried, now: Time) -> Vec<usiz
     chosen
 }
 
-/// Sends ten requests a second, each of which fails at its endpoint with the share of that endpoint in percent;
-/// gives what became of which endpoint.
+/// Sends ten requests per second. Each fails with the share of its endpoint in percent. Returns the changes
+/// with their endpoints.
 fn run(endpoints: &[Fake], requests: usize, share: impl Fn(usize) -> u64) -> Vec<(usize, Change)> {
     let mut numbers = numbers();
     let mut draw = || numbers.next().unwrap();
@@ -76,7 +76,7 @@ fn succeed(endpoints: &[Fake], place: usize, times: usize, now: Time) -> Option<
     (0..times).filter_map(|_| ended(endpoints, place, Outcome::Good, now)).last()
 }
 
-/// Of three the first is ejected, from the first second on.
+/// Returns three endpoints of which the first is ejected from the first second on.
 fn with_one_ejected() -> Vec<Fake> {
     let endpoints = fakes(3);
     succeed(&endpoints, 1, 20, at(1));
@@ -85,25 +85,25 @@ fn with_one_ejected() -> Vec<Fake> {
 }
 
 #[test]
-fn all_are_chosen_alike_while_nothing_tells_them_apart() {
+fn equal_endpoints_are_chosen_equally() {
     for count in chosen(&fakes(4), 0, Tried::default(), at(1)) {
         assert!((200..300).contains(&count), "{count}");
     }
 }
 
 #[test]
-fn of_two_at_random_the_one_with_fewer_requests_in_flight_is_chosen() {
+fn endpoint_with_fewer_requests_in_flight_is_chosen() {
     let endpoints = fakes(3);
     endpoints[0].state.begin();
     let chosen = chosen(&endpoints, 0, Tried::default(), at(1));
-    // Both draws are the busy one.
+    // Both draws hit the busy one.
     assert!((60..170).contains(&chosen[0]), "{chosen:?}");
     endpoints[0].state.end();
     assert_eq!(endpoints[0].state.in_flight(), 0);
 }
 
 #[test]
-fn an_endpoint_that_the_call_has_tried_is_chosen_only_if_no_other_can_be_used() {
+fn tried_endpoint_is_chosen_only_if_no_other_is_usable() {
     let mut endpoints = fakes(3);
     assert_eq!(chosen(&endpoints, 0, tried(&[0, 2]), at(1)), [0, 1_000, 0]);
     assert_eq!(chosen(&endpoints, 2, tried(&[0, 2]), at(1)), [0, 1_000, 0], "also if it is further away");
@@ -136,7 +136,7 @@ fn near_endpoints_are_preferred_while_they_can_be_used() {
 }
 
 #[test]
-fn a_bad_one_of_three_is_ejected_soon_and_alone() {
+fn failing_endpoint_of_three_is_ejected_soon_and_alone() {
     let endpoints = fakes(3);
     let changes = run(&endpoints, 60, |place| if place == 0 { 100 } else { 0 });
     assert_eq!(changes, [(0, Change::Ejected(EJECTED_FOR))]);
@@ -144,7 +144,7 @@ fn a_bad_one_of_three_is_ejected_soon_and_alone() {
 }
 
 #[test]
-fn an_endpoint_that_fails_half_the_time_is_ejected_without_a_row_of_failures() {
+fn endpoint_that_fails_half_the_time_is_ejected() {
     let endpoints = fakes(2);
     succeed(&endpoints, 1, 40, at(1));
     let mut change = None;
@@ -157,7 +157,7 @@ fn an_endpoint_that_fails_half_the_time_is_ejected_without_a_row_of_failures() {
 }
 
 #[test]
-fn hardly_any_is_ejected_while_all_fail_alike() {
+fn hardly_any_endpoint_is_ejected_while_all_fail() {
     for percent in [1, 5, 10, 20, 30, 50, 70, 90, 99, 100] {
         for count in [2, 3, 5, 10] {
             let changes = run(&fakes(count), 20_000, |_| percent);
@@ -169,7 +169,7 @@ fn hardly_any_is_ejected_while_all_fail_alike() {
 }
 
 #[test]
-fn a_single_endpoint_and_more_than_half_are_never_ejected() {
+fn single_endpoint_and_more_than_half_are_never_ejected() {
     let single = fakes(1);
     assert_eq!(fail(&single, 0, 100, at(1)), None);
     let endpoints = fakes(5);
@@ -181,7 +181,7 @@ fn a_single_endpoint_and_more_than_half_are_never_ejected() {
 }
 
 #[test]
-fn threads_that_eject_at_once_leave_half() {
+fn concurrent_ejections_leave_half_of_the_endpoints() {
     for _ in 0..200 {
         let endpoints = fakes(3);
         succeed(&endpoints, 2, 32, at(1));
@@ -196,20 +196,20 @@ fn threads_that_eject_at_once_leave_half() {
 }
 
 #[test]
-fn an_ejected_endpoint_is_probed_after_its_time_once_a_second() {
+fn ejected_endpoint_is_probed_after_its_time_once_a_second() {
     let endpoints = with_one_ejected();
     let count = |seconds| chosen(&endpoints, 0, Tried::default(), at(seconds))[0];
     assert_eq!(count(30), 0);
     assert_eq!(count(31), 1);
-    assert_eq!(count(31), 0, "the probe is under way");
-    assert_eq!(count(32), 1, "nobody knows what became of it");
+    assert_eq!(count(31), 0, "the probe is in flight");
+    assert_eq!(count(32), 1, "its outcome is unknown");
     assert_eq!(succeed(&endpoints, 0, 1, at(32)), Some(Change::Returned));
     assert!(count(32) > 200);
     assert_eq!(fail(&endpoints, 0, 4, at(33)), None, "what was before is forgotten");
 }
 
 #[test]
-fn a_probe_that_fails_doubles_the_time_up_to_the_longest_and_a_long_use_begins_anew() {
+fn failed_probe_doubles_the_ejection_up_to_the_longest() {
     let endpoints = with_one_ejected();
     let mut now = 31;
     for expected in [60, 120, 240, 300, 300] {
@@ -246,7 +246,7 @@ fn ejected_endpoints_are_used_where_no_other_is_connected() {
 }
 
 #[test]
-fn verdicts_say_whether_the_endpoint_is_at_fault() {
+fn verdict_shows_if_the_endpoint_is_at_fault() {
     let failed = |code| Verdict::Failure(Failure::new(code));
     let table = [
         (Verdict::Success, Outcome::Good),
@@ -269,7 +269,7 @@ fn verdicts_say_whether_the_endpoint_is_at_fault() {
 }
 
 #[test]
-fn of_an_endpoint_that_is_ejected_for_a_row_of_failures_only_the_row_is_recent() {
+fn ejection_for_a_streak_keeps_only_the_streak() {
     let endpoints = fakes(2);
     succeed(&endpoints, 0, 27, at(1));
     succeed(&endpoints, 1, 27, at(1));
@@ -282,7 +282,7 @@ fn of_an_endpoint_that_is_ejected_for_a_row_of_failures_only_the_row_is_recent()
 }
 
 #[test]
-fn of_an_endpoint_that_is_ejected_for_its_share_all_outcomes_are_recent() {
+fn ejection_for_a_share_keeps_all_outcomes() {
     let endpoints = fakes(2);
     succeed(&endpoints, 1, 32, at(1));
     let ejected = (0..32).find(|_| {
@@ -295,7 +295,7 @@ fn of_an_endpoint_that_is_ejected_for_its_share_all_outcomes_are_recent() {
 }
 
 #[test]
-fn the_higher_share_of_failures_is_the_greater_and_none_of_none_is_the_least() {
+fn higher_share_of_failures_is_greater_and_no_outcomes_least() {
     let counts = |failures, all| Counts { all, failures };
     let mut shares = [counts(9, 20), counts(1, 1), counts(0, 0), counts(8, 32)];
     shares.sort_by(|one, other| one.by_share(*other));
@@ -303,7 +303,7 @@ fn the_higher_share_of_failures_is_the_greater_and_none_of_none_is_the_least() {
 }
 
 #[test]
-fn an_ejected_endpoint_that_nobody_probes_leaves_room_for_others() {
+fn ejected_endpoint_without_probes_leaves_room_for_others() {
     let endpoints = with_one_ejected();
     succeed(&endpoints, 2, 20, at(20));
     assert_eq!(fail(&endpoints, 1, 5, at(20)), None, "one of three is ejected");
@@ -311,7 +311,7 @@ fn an_ejected_endpoint_that_nobody_probes_leaves_room_for_others() {
 }
 
 #[test]
-fn endpoints_that_are_away_say_nothing_of_the_others() {
+fn disconnected_endpoints_do_not_count_as_others() {
     let mut endpoints = fakes(4);
     for place in [2, 3] {
         succeed(&endpoints, place, 32, at(1));

@@ -1,45 +1,45 @@
-//! The budget: a cap on retries and hedges together, against the calls started.
+//! Budget: a cap on retries and hedges together, relative to the calls started.
 //!
 //! ```text
 //! retries + hedges in the window <= ratio x calls started in the window + min_per_second x window
 //! ```
 //!
-//! An extra attempt is reserved first and then asked for: it counts itself, looks, and takes itself back if
-//! that is too many. So the cap holds under any interleaving of threads. One that is not sent after all is
-//! refunded. Integers throughout: 0.15, 0.35 and 0.6 act as written.
+//! An extra attempt reserves first: it counts itself, checks the cap, and takes itself back if the cap is
+//! exceeded. So the cap holds under any interleaving of threads. Unsent attempts are refunded. The arithmetic
+//! uses integers: 0.15, 0.35 and 0.6 are exact.
 //!
-//! Sources: Finagle's retry budget (a share of the requests and a minimum per second), Envoy's.
+//! Sources: the retry budgets of Finagle (a share of requests and a minimum per second) and Envoy.
 
 use crate::policy::Budget;
 use crate::time::window::{Counts, Window, WindowShape};
 use crate::time::{Time, micros};
 
-/// The calls and the extra attempts of a route, lately.
+/// Recent calls and extra attempts of a route.
 #[derive(Debug)]
 pub struct BudgetWindow {
-    /// Its successes are calls started, its failures extra attempts.
+    /// Successes count calls started, failures extra attempts.
     window: Window,
 }
 
-/// An extra attempt that was allowed.
+/// An admitted extra attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     at: Time,
 }
 
 impl BudgetWindow {
-    /// Nothing spent yet.
+    /// Returns an unused budget.
     #[must_use]
     pub fn new(shape: WindowShape) -> Self {
         Self { window: Window::new(shape) }
     }
 
-    /// A call was started.
+    /// Counts a started call.
     pub fn count_call(&self, now: Time) {
         self.window.count_success(now);
     }
 
-    /// Reserves an extra attempt if the budget has room for it.
+    /// Reserves an extra attempt; `None` if the budget is used up.
     pub fn reserve(&self, budget: &Budget, now: Time) -> Option<Reservation> {
         self.window.count_failure(now);
         let reservation = Reservation { at: now };
@@ -50,7 +50,7 @@ impl BudgetWindow {
         None
     }
 
-    /// True if an extra attempt would be within the budget.
+    /// Returns true if the budget admits an extra attempt.
     #[must_use]
     pub fn has_room(&self, budget: &Budget, now: Time) -> bool {
         let mut counts = self.window.counts(now);
@@ -58,13 +58,13 @@ impl BudgetWindow {
         allows(budget, self.window.shape(), counts)
     }
 
-    /// Gives back what was reserved and not sent.
+    /// Gives back a reservation that was not sent.
     pub fn refund(&self, reservation: Reservation) {
         self.window.take_back_failure(reservation.at);
     }
 }
 
-/// True if the extra attempts of the window, the one asked for included, are within the budget.
+/// Returns true if the extra attempts of the window, including the requested one, are within the budget.
 fn allows(budget: &Budget, shape: WindowShape, counts: Counts) -> bool {
     const SECOND_US: u128 = 1_000_000;
     let Counts { failures: extra, successes: calls } = counts;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_is_per_second_of_the_window() {
+    fn minimum_is_per_second_of_the_window() {
         assert_eq!(granted(&spending(0), &budget(2_000, 1)), 10);
         assert_eq!(granted(&spending(50), &budget(2_000, 3)), 40);
         let short = WindowShape { buckets: 2, bucket_length: Duration::from_millis(100) };
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_sent_can_be_spent_again() {
+    fn refunded_attempts_can_be_spent_again() {
         let (spending, budget) = (spending(10), budget(1_000, 0));
         let reservation = spending.reserve(&budget, NOW).unwrap();
         assert_eq!(spending.reserve(&budget, NOW), None);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_gives_back_no_more_than_was_taken_and_not_into_a_later_lap() {
+    fn refund_is_limited_and_not_applied_to_a_later_lap() {
         let (spending, budget) = (spending(10), budget(1_000, 0));
         let reservation = spending.reserve(&budget, NOW).unwrap();
         (0..3).for_each(|_| spending.refund(reservation));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_takes_nothing() {
+    fn blocked_attempt_spends_nothing() {
         let (spending, budget) = (spending(10), budget(1_000, 0));
         assert!(spending.reserve(&budget, NOW).is_some());
         (0..100).for_each(|_| assert_eq!(spending.reserve(&budget, NOW), None));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spent_budget_is_whole_again_after_a_window_by_time_alone() {
+    fn spent_budget_recovers_after_one_window() {
         let (spending, budget) = (spending(0), budget(2_000, 1));
         assert_eq!(granted(&spending, &budget), 10);
         let later = NOW + Duration::from_secs(10);
@@ -159,7 +159,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn the_cap_holds_from_many_threads(bp in 100_u32..=10_000, calls in 0_u64..400, min in 0_u32..4) {
+        fn cap_holds_from_many_threads(bp in 100_u32..=10_000, calls in 0_u64..400, min in 0_u32..4) {
             let (spending, budget) = (spending(calls), budget(bp, min));
             let granted = AtomicU64::new(0);
             std::thread::scope(|scope| {
@@ -181,7 +181,7 @@ mod tests {
         }
 
         #[test]
-        fn the_decision_never_overflows(bp in 100_u32..=10_000, min in 0_u32..=1000, extra: u64, calls: u64) {
+        fn decision_never_overflows(bp in 100_u32..=10_000, min in 0_u32..=1000, extra: u64, calls: u64) {
             let counts = Counts { failures: extra, successes: calls };
             allows(&budget(bp, min), WindowShape { buckets: 60, bucket_length: Duration::from_secs(10) }, counts);
         }

@@ -1,4 +1,4 @@
-//! The circuit breaker: whole calls fail at once while the callee is known to be broken.
+//! Circuit breaker: rejects whole calls at once while the callee is known to fail.
 //!
 //! ```text
 //!            N failed calls in a row, or too great a share of the window's
@@ -9,11 +9,11 @@
 //!                                     +-------------------------------------------+
 //! ```
 //!
-//! The whole state is one atomic word. Every state has a way out by time alone: an open circuit lets probes
-//! through after `open_for`, and if probes never end (or were cancelled) new ones are let through after
-//! `open_for` again. Closing forgets the failures that opened it.
+//! The whole state is one atomic word. Time alone ends every state: an open circuit admits probes after
+//! `open_for`; if probes never end or are cancelled, new ones are admitted after another `open_for`. Closing
+//! clears the failures that opened it.
 //!
-//! Sources: Nygard, "Release It!"; the counting variants are Resilience4j's.
+//! Sources: Nygard, "Release It!"; the counting variants are those of Resilience4j.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ const PROBE_BITS: u32 = 8;
 const PROBE_MASK: u64 = (1 << PROBE_BITS) - 1;
 const PHASE_BITS: u32 = 2;
 
-/// The state of a route's circuit.
+/// State of a route's circuit.
 #[derive(Debug, Default)]
 pub struct Circuit {
     word: AtomicU64,
@@ -34,42 +34,42 @@ pub struct Circuit {
     run: FailureStreak,
 }
 
-/// What a circuit says to a call.
+/// Decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitDecision {
-    /// There is no circuit breaker, or it is closed.
+    /// No circuit breaker, or closed.
     Closed {
-        /// Since when; 0 from the beginning.
+        /// Start of the closed state; 0 from the beginning.
         since_ms: u64,
     },
-    /// As a probe of the half-open circuit.
+    /// Admitted as a probe of the half-open circuit.
     Probe {
-        /// When that began.
+        /// Start of the half-open state.
         since_ms: u64,
     },
-    /// Not.
+    /// Rejected.
     Refused,
 }
 
-/// What calls meet at a circuit.
+/// Phase of a circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// They flow.
+    /// Calls are admitted.
     Closed,
-    /// They are refused.
+    /// Calls are rejected.
     Open,
-    /// Some are let through as probes.
+    /// Some calls are admitted as probes.
     HalfOpen,
 }
 
-/// How a call ended, as the circuit sees it.
+/// Outcome of a call for the circuit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The callee did its work.
+    /// The callee responded well.
     Good,
-    /// It did not, or took too long.
+    /// The callee failed or was slow.
     Failed,
-    /// Nothing is known: the caller gave up, or nothing was sent.
+    /// Unknown: the caller gave up, or nothing was sent.
     Unknown,
 }
 
@@ -81,7 +81,7 @@ enum State {
 }
 
 impl Circuit {
-    /// Asks for a call at `now`.
+    /// Admits or rejects a call at `now`.
     pub fn admit(&self, settings: &CircuitBreaker, now: Time) -> CircuitDecision {
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -94,7 +94,7 @@ impl Circuit {
         }
     }
 
-    /// What a call would meet at `now`.
+    /// Returns the phase at `now`.
     #[must_use]
     pub fn phase(&self, settings: &CircuitBreaker, now: Time) -> Phase {
         match State::unpack(self.word.load(Ordering::Acquire)) {
@@ -104,7 +104,7 @@ impl Circuit {
         }
     }
 
-    /// Tells how a call ended that was admitted so; `calls` is the window that calls are counted in.
+    /// Records the outcome of a call with its admission; `calls` is the window of calls.
     pub fn ended(
         &self,
         settings: &CircuitBreaker,
@@ -120,7 +120,7 @@ impl Circuit {
         }
     }
 
-    /// A call ended that was admitted while the circuit was closed. One of an earlier time says nothing of this.
+    /// Records a call admitted while the circuit was closed. Calls of an earlier closed state are ignored.
     fn call_ended(
         &self,
         settings: &CircuitBreaker,
@@ -146,7 +146,7 @@ impl Circuit {
                 self.run.extend(now, calls.shape().length())
             }
         };
-        // The bucket in which it closed also holds what opened it.
+        // The bucket in which it closed also holds the failures that opened it.
         let from = match since_ms {
             0 => Time::ZERO,
             _ => Time::from_micros(since_ms.saturating_mul(1_000)) + calls.shape().bucket_length,
@@ -154,7 +154,7 @@ impl Circuit {
         let counts = calls.counts_from(from, now);
         if in_a_row >= u64::from(settings.consecutive_failures) || too_many(settings, counts) {
             let open = State::Open { since_ms: millis(now) }.pack();
-            // Lost to another thread: it opened the circuit.
+            // If another thread was faster, it opened the circuit.
             _ = self.word.compare_exchange(word, open, Ordering::AcqRel, Ordering::Acquire);
         }
     }
@@ -184,7 +184,7 @@ impl Circuit {
 }
 
 impl State {
-    /// The answer, and the next state where it changes.
+    /// Returns the decision, and the next state if it changes.
     fn admit(self, settings: &CircuitBreaker, now_ms: u64) -> (CircuitDecision, Option<Self>) {
         let over = |since_ms| is_over(settings, since_ms, now_ms);
         let first = Self::HalfOpen { since_ms: now_ms, started: 1, good: 0 };

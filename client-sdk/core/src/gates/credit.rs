@@ -1,32 +1,33 @@
-//! The credit: every retry is paid for.
+//! Credit: every retry is paid for.
 //!
-//! A first attempt that succeeds earns `earn` of a token (0.02: fifty pay for one retry). A retry reserves a whole
-//! token when it is admitted. If it succeeds it gives the token back; if it fails the token is gone; if it is never
-//! sent, or dropped, the token is refunded. Nobody saves more than the cap, `earn` times the calls of the window,
-//! so an outage costs that much, once, and a retry can only follow what succeeded.
+//! A successful first attempt earns `earn` of a token (0.02: fifty pay for one retry). A retry reserves a
+//! whole token when it is admitted. If it succeeds, the token returns; if it fails, the token is spent; if it
+//! is not sent or is dropped, the token is refunded. Savings are capped at `earn` times the calls of the
+//! window, so an outage costs that much, once, and retries only follow successes.
 //!
-//! Credit plus reserved tokens rises by first successes alone, and a reservation is a compare-and-swap. So under any
-//! interleaving, in any span of time,
+//! Credit plus reserved tokens rises only by first successes, and a reservation is a compare-and-swap. So
+//! under any interleaving, in any time span,
 //!
 //! ```text
 //! failed + unfinished retries <= credit and retries in flight when it begins + earn x first successes
 //! ```
 //!
-//! Where the cap is a fixed number of tokens ten successes in a row earn one as well: else a caller
-//! with a call every three seconds would wait minutes for its first retry after an outage.
+//! If the cap is a fixed number of tokens, ten successes in a row earn a token too: otherwise a caller with
+//! one call every three seconds would wait minutes for its first retry after an outage.
 //!
-//! Sources: the token buckets of the AWS SDKs' standard retry mode and of gRPC's retry throttling (gRFC A6); a cap
-//! that follows the traffic, and so an outage's price that is the same share at any rate, is ours.
+//! Sources: the token buckets of the AWS SDKs' standard retry mode and of gRPC's retry throttling (gRFC A6).
+//! The cap that follows the traffic, which makes the cost of an outage the same share at any rate, is
+//! Damper's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::fault::Ratio;
 
-/// A token, in the unit that credit is kept in.
+/// One token, in units of credit.
 const TOKEN: u64 = 10_000;
-/// So many successes in a row earn a token where [`Terms::row`] says so.
+/// Successes in a row that earn a token if [`Terms::row`] is set.
 const ROW: u64 = 10;
-/// Caps are kept in steps of a sixteenth of a token.
+/// Step of stored caps: a sixteenth of a token.
 const CAP_STEP: u64 = TOKEN / 16;
 
 const OWED_BITS: u32 = 6;
@@ -36,44 +37,44 @@ const OWED_MAX: u64 = (1 << OWED_BITS) - 1;
 const ROW_MAX: u64 = (1 << ROW_BITS) - 1;
 const CAP_MAX: u64 = (1 << CAP_BITS) - 1;
 
-/// What fills a purse, and up to where.
+/// Income and cap of a purse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     cap: u64,
-    /// What a first attempt that succeeds earns.
+    /// Income of a successful first attempt.
     earn: u64,
-    /// Whether ten successes in a row earn a token.
+    /// Ten successes in a row earn a token.
     row: bool,
 }
 
 impl Terms {
-    /// As much as is earned by the calls of a window; see [`Purse::set_cap`].
+    /// Returns terms capped at the income of one window's calls; see [`Purse::set_cap`].
     pub(crate) fn of_traffic(purse: &Purse, earn: Ratio) -> Self {
         Self { cap: purse.load().cap, earn: u64::from(earn.bp()), row: false }
     }
 
-    /// One token, earned by first successes or by a row of them.
+    /// Returns terms capped at one token, earned by first successes or ten in a row.
     pub(crate) fn floor(earn: Ratio) -> Self {
         Self { earn: u64::from(earn.bp()), ..Self::tokens(1) }
     }
 
-    /// So many tokens, each earned by a row of successes.
+    /// Returns terms capped at `tokens`, each earned by ten successes in a row.
     pub(crate) fn tokens(tokens: u32) -> Self {
         Self { cap: u64::from(tokens) * TOKEN, earn: 0, row: true }
     }
 
-    /// True if a whole token fits.
+    /// Returns true if the cap is at least one token.
     pub(crate) fn hold_a_token(self) -> bool {
         self.cap >= TOKEN
     }
 }
 
-/// Tokens that were saved: one atomic word, so that no schedule of threads overspends. It starts empty.
+/// Saved tokens: one atomic word, so that no interleaving overspends. Starts empty.
 #[derive(Debug, Default)]
 pub(crate) struct Purse(AtomicU64);
 
 impl Purse {
-    /// Nobody saves more than what so many calls earn.
+    /// Caps savings at the income of this many calls.
     pub(crate) fn set_cap(&self, earn: Ratio, calls: u64) {
         let cap = (u64::from(earn.bp()).saturating_mul(calls) / CAP_STEP).min(CAP_MAX) * CAP_STEP;
         if self.load().cap != cap {
@@ -81,7 +82,7 @@ impl Purse {
         }
     }
 
-    /// A first attempt succeeded. The usual case is one relaxed load: nothing was spent lately.
+    /// Credits a successful first attempt. Usually one relaxed load: nothing was spent.
     pub(crate) fn earn(&self, terms: Terms) {
         let held = self.load();
         if held.credit < terms.cap || held.owed > 0 {
@@ -89,7 +90,7 @@ impl Purse {
         }
     }
 
-    /// An attempt failed.
+    /// Records a failed attempt.
     pub(crate) fn fail(&self) {
         let held = self.load();
         if held.row > 0 || held.owed > 0 {
@@ -106,17 +107,17 @@ impl Purse {
         })
     }
 
-    /// True if there is a token.
+    /// Returns true if there is a token.
     pub(crate) fn has_token(&self, terms: Terms) -> bool {
         self.load().credit.min(terms.cap) >= TOKEN
     }
 
-    /// A reserved token comes back: its retry succeeded, or was not sent.
+    /// Returns a reserved token: its retry succeeded, or was not sent.
     pub(crate) fn give_back(&self, terms: Terms) {
         self.change(|held| Some(Held { credit: (held.credit + TOKEN).min(terms.cap), ..held }));
     }
 
-    /// Observe mode: a retry was paid for that is not sent. It ends as the next first attempt does.
+    /// Observe mode: records a paid retry that is not sent. It ends as the next first attempt does.
     pub(crate) fn owe(&self) {
         self.change(|held| Some(Held { owed: (held.owed + 1).min(OWED_MAX), ..held }));
     }
@@ -135,9 +136,9 @@ impl Purse {
 struct Held {
     credit: u64,
     cap: u64,
-    /// Successes one after the other.
+    /// Successes in a row.
     row: u64,
-    /// Retries that observe mode has paid for, whose end is not known yet.
+    /// Retries paid for in observe mode whose end is not known yet.
     owed: u64,
 }
 

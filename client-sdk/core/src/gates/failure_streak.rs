@@ -1,7 +1,7 @@
-//! A run of failures: how many came one after the other without a success between.
+//! Failure streak: the number of failures in a row without a success.
 //!
-//! One atomic word holds the number and the time of the last one, so that a run nobody has added to for a
-//! while is over by time alone. A success ends it; where there is none to end, that is one relaxed read.
+//! One atomic word holds the number and the time of the last failure, so that a streak expires by time alone.
+//! A success ends it; if there is none, that is one relaxed read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::time::{Time, micros};
 const LENGTH_BITS: u32 = 20;
 const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
 
-/// A run of failures.
+/// A streak of failures.
 #[derive(Debug, Default)]
 pub(crate) struct FailureStreak(AtomicU64);
 
 impl FailureStreak {
-    /// One more failure. Says how long the run is with it; one whose last failure is older than `memory` is over.
+    /// Adds a failure and returns the length of the streak. A streak whose last failure is older than
+    /// `memory` has ended.
     pub(crate) fn extend(&self, now: Time, memory: Duration) -> u64 {
         let mut old = self.0.load(Ordering::Relaxed);
         loop {
@@ -29,7 +30,7 @@ impl FailureStreak {
         }
     }
 
-    /// A success.
+    /// Ends the streak after a success.
     pub(crate) fn end(&self) {
         if self.0.load(Ordering::Relaxed) != 0 {
             self.0.store(0, Ordering::Relaxed);
@@ -37,7 +38,7 @@ impl FailureStreak {
     }
 }
 
-/// Milliseconds are kept; 44 bits of them last for five hundred years.
+/// Stores milliseconds; 44 bits last for five hundred years.
 fn pack(last: Time, length: u64) -> u64 {
     ((last.as_micros() / 1_000) << LENGTH_BITS) | length
 }
@@ -59,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_grows_until_a_success_ends_it() {
+    fn streak_grows_until_a_success_ends_it() {
         let run = FailureStreak::default();
         assert_eq!((1..=3).map(|ms| run.extend(at(ms), MEMORY)).collect::<Vec<_>>(), [1, 2, 3]);
         run.end();
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_nobody_adds_to_is_over_by_time_alone() {
+    fn streak_ends_by_time_alone() {
         let run = FailureStreak::default();
         run.extend(at(5_000), MEMORY);
         assert_eq!(run.extend(at(15_000), MEMORY), 2);
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_many_threads_are_one_run() {
+    fn failures_of_many_threads_form_one_streak() {
         let run = FailureStreak::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

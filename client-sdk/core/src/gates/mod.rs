@@ -1,4 +1,4 @@
-//! The gates an extra attempt must pass at the caller, and the retry limit of the callee.
+//! Gates of extra attempts at the caller, the circuit breaker, and the retry limit of the callee.
 
 pub mod breaker;
 pub mod budget;

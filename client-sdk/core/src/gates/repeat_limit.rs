@@ -1,19 +1,20 @@
-//! The repeat limit: how many repeats a callee serves, whoever sends them.
+//! Retry limit of the callee: bounds the retries that a method serves, from all callers together.
 //!
-//! Retries arrive marked, so a callee can bound those of all its callers together without coordination: per
-//! method and window of 10 x 1 s
+//! Retries arrive marked, so a callee can bound those of all callers without coordination. Per method and
+//! window of 10 x 1 s
 //!
 //! ```text
-//! repeats <= max(ratio x first sends, min)
+//! retries served <= max(ratio x first attempts, min)
 //! ```
 //!
-//! A repeat counts itself first, then asks, and is taken back if it is refused; so the bound holds under any
-//! interleaving, as the retry breaker's does. A refused one is answered UNAVAILABLE with the flag up and costs
-//! no handler. What a limit in observe mode would refuse is served, so those it would have served are counted
-//! apart: it tells how many would be refused if it were enforced, not how many come after the first of those.
+//! A retry counts itself first, is then checked, and is taken back if rejected. So the bound holds under any
+//! interleaving, as for the retry breaker. A rejected retry gets UNAVAILABLE with the flag up and runs no
+//! handler. An observed limit serves what it would reject; it counts the retries it would have served
+//! separately, so it reports how many would be rejected if it were enforced.
 //!
-//! A repeat is a request whose **sender** repeated it, see [`RepeatMarks::repeated_by`](crate::chain::RepeatMarks::repeated_by). One
-//! that merely passes on the flag of a repeat above is a first send of this hop.
+//! A retry is a request that its **sender** marked, see
+//! [`RepeatMarks::repeated_by`](crate::chain::RepeatMarks::repeated_by). A request that only passes on the
+//! flag of a retry above is a first attempt on this hop.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,14 +29,14 @@ pub const RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::O
 /// `repeat_limit.min`
 pub const MIN: Bounds<u32> = Bounds { min: 0, max: 1000 };
 
-/// The settings.
+/// Settings of the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RepeatLimit {
-    /// `observe` counts what would be refused, `enforce` refuses.
+    /// `observe` counts retries it would reject, `enforce` rejects them.
     pub mode: Mode,
-    /// So many repeats per first send in the window.
+    /// Retries served per first attempt in the window.
     pub ratio: Ratio,
-    /// So many are always served.
+    /// Retries that are always served.
     pub min: u32,
 }
 
@@ -45,7 +46,7 @@ impl RepeatLimit {
         MIN.check(&format!("{path}.min"), self.min, faults);
     }
 
-    /// The same limit doing no more than `mode`: for a local override, which can only reduce.
+    /// Returns the limit with at most this mode, for a local override, which can only reduce.
     #[must_use]
     pub fn at_most(self, mode: Mode) -> Self {
         Self { mode: self.mode.min(mode), ..self }
@@ -58,8 +59,8 @@ impl Default for RepeatLimit {
     }
 }
 
-/// What all limits for one served method come to. Those enforced and those observed are combined apart, each
-/// to its least ratio and least minimum, so that one that is only observed never refuses.
+/// All limits of one served method. Enforced and observed limits are combined separately, each to the lowest
+/// ratio and minimum, so that an observed limit never rejects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     enforced: Option<LimitBounds>,
@@ -100,23 +101,23 @@ impl FromIterator<RepeatLimit> for Limits {
     }
 }
 
-/// What becomes of a request.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitDecision {
     /// The handler runs.
     Served,
-    /// The handler runs; a limit that is only observed would have refused it.
+    /// The handler runs; an observed limit would have rejected the request.
     WouldBeShed,
-    /// It is refused.
+    /// The request is rejected.
     Shed,
 }
 
-/// One method that this process serves: what came lately, and what has come since the driver started.
+/// Counts of one method that this process serves: recent, and since the driver started.
 #[derive(Debug)]
 pub struct Served {
-    /// First sends as its successes, repeats that were served as its failures.
+    /// Successes count first attempts, failures served retries.
     window: Window,
-    /// The repeats that an observed limit would have served.
+    /// Retries that an observed limit would have served.
     observed: Window,
     first_sends: AtomicU64,
     repeats: [AtomicU64; Repeater::ALL.len()],
@@ -125,7 +126,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Counts a request that has arrived and says what becomes of it.
+    /// Counts a request and returns the decision about it.
     pub fn arrived(&self, repeated_by: Option<Repeater>, limits: Limits, now: Time) -> LimitDecision {
         let Some(repeater) = repeated_by else {
             add(&self.first_sends);
@@ -146,7 +147,7 @@ impl Served {
         LimitDecision::Served
     }
 
-    /// Counts a repeat; if that is one too many it is taken back.
+    /// Counts a retry, and takes it back if it exceeds the limit.
     fn reserve(&self, repeats: &Window, most: Option<LimitBounds>, now: Time) -> bool {
         repeats.count_failure(now);
         let Some(most) = most else { return true };
@@ -157,25 +158,25 @@ impl Served {
         admitted
     }
 
-    /// Requests that their sender did not repeat.
+    /// Returns the number of first attempts.
     #[must_use]
     pub fn first_sends(&self) -> u64 {
         self.first_sends.load(Ordering::Relaxed)
     }
 
-    /// Requests that were repeated so, whatever became of them.
+    /// Returns the number of retries by this repeater, served or not.
     #[must_use]
     pub fn repeats(&self, by: Repeater) -> u64 {
         self.repeats.get(by as usize).map_or(0, |repeats| repeats.load(Ordering::Relaxed))
     }
 
-    /// Repeats that were refused.
+    /// Returns the number of rejected retries.
     #[must_use]
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
 
-    /// Repeats that were served although a limit that is only observed would have refused them.
+    /// Returns the number of served retries that an observed limit would have rejected.
     #[must_use]
     pub fn would_be_shed(&self) -> u64 {
         self.would_be_shed.load(Ordering::Relaxed)
@@ -183,7 +184,7 @@ impl Served {
 }
 
 impl Default for Served {
-    /// A method that nothing is known of yet.
+    /// Returns the counts of a new method.
     fn default() -> Self {
         Self {
             window: Window::new(WindowShape::default()),

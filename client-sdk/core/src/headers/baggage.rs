@@ -1,29 +1,28 @@
-//! The flag down as a member of W3C baggage, for hops that only speak OpenTelemetry and pass baggage on.
+//! The retry flag as a member of W3C baggage, for hops that only pass on OpenTelemetry's baggage.
 //!
 //! ```text
 //! baggage: tenant=7, damper.retry=1;until=1767225600000
 //! ```
 //!
-//! Baggage may travel further than the request it was written for: into a queue, a later job. So the member
-//! says until when it holds, the deadline of the repeated call, and is ignored [`GRACE_MS`] after that, which
-//! is for clocks that differ. All other members, their order and their properties are left as they are; what
-//! is malformed says nothing.
+//! Baggage may travel further than its request, for example into a queue or a later job. So the member has an
+//! expiry, the deadline of the retried call, and is ignored [`GRACE_MS`] later, which allows for different
+//! clocks. All other members, their order and their properties are unchanged. Malformed members are ignored.
 //!
-//! Source: W3C Baggage (members parted by commas, properties by semicolons, blanks around either). No value of
-//! ours needs percent-encoding, so none is decoded.
+//! Source: W3C Baggage (members separated by commas, properties by semicolons, with optional blanks).
+//! Damper's values need no percent-encoding, so none is decoded.
 
 use super::number;
 
 /// The header; a request may have several.
 pub const BAGGAGE: &str = "baggage";
-/// Our member's key.
+/// Key of the member.
 const KEY: &[u8] = b"damper.retry";
-/// The property of our member that says until when it holds, in milliseconds since 1970.
+/// Property with the expiry of the member, in milliseconds since 1970.
 const UNTIL: &[u8] = b"until";
-/// A member is heeded for so long after its end.
+/// Time for which an expired member is still valid.
 pub const GRACE_MS: u64 = 60_000;
 
-/// Our member, as it arrived.
+/// The member, as received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Baggage {
     retry: u32,
@@ -31,34 +30,34 @@ pub struct Baggage {
 }
 
 impl Baggage {
-    /// Our member of a request's baggage headers; of several the one that holds longest. None if there is
-    /// none, or none that is well formed.
+    /// Reads the member from the baggage headers; of several the one that expires last. `None` if there is no
+    /// well-formed one.
     #[must_use]
     pub fn read<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let members = values.into_iter().flat_map(members).filter(|member| is_ours(member));
         members.filter_map(parse).max_by_key(|ours| ours.until_unix_ms)
     }
 
-    /// True if a request's baggage headers have our member, well formed or not.
+    /// Returns true if the baggage headers contain the member, well formed or not.
     #[must_use]
     pub fn is_in<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> bool {
         values.into_iter().flat_map(members).any(is_ours)
     }
 
-    /// The member, if it still holds at this time (milliseconds since 1970).
+    /// Returns the member if it is valid at this time (milliseconds since 1970).
     #[must_use]
     pub fn holding_at(self, unix_ms: u64) -> Option<Self> {
         Some(self).filter(|ours| unix_ms <= ours.until_unix_ms.saturating_add(GRACE_MS))
     }
 
-    /// How many sends came before the request.
+    /// Returns the number of attempts before the request.
     #[must_use]
     pub(super) fn retry(self) -> u32 {
         self.retry
     }
 }
 
-/// A baggage value with our member, which replaces those that are there, before all others.
+/// Returns a baggage value that begins with the member and has no other copy of it.
 #[must_use]
 pub fn baggage_with(existing: &[u8], retry: u32, until_unix_ms: u64) -> Vec<u8> {
     let ours = format!("damper.retry={retry};until={until_unix_ms}");
@@ -72,7 +71,7 @@ pub fn baggage_with(existing: &[u8], retry: u32, until_unix_ms: u64) -> Vec<u8> 
     value
 }
 
-/// A baggage value without our members, empty if there are no others; none if it has none of ours.
+/// Returns a baggage value without the member, empty if nothing is left; `None` if there was no member.
 #[must_use]
 pub fn baggage_without(existing: &[u8]) -> Option<Vec<u8>> {
     if !members(existing).any(is_ours) {
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn our_member_is_found_among_others_and_in_any_of_several_headers() {
+    fn own_member_is_found_among_others_in_any_header() {
         let check = |values: &[&str], expected| assert_eq!(read(values), expected, "{values:?}");
         check(&["damper.retry=2;until=99"], Some((2, 99)));
         check(&["a=1, damper.retry=2 ; until=99 ; x, b=2;p=3"], Some((2, 99)));
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_says_nothing() {
+    fn malformed_members_are_ignored() {
         for value in [
             "",
             ",,,",
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_heeded_until_a_minute_after_its_end() {
+    fn member_is_valid_until_a_minute_after_its_end() {
         let check = |until, now, expected| {
             let ours = Baggage { retry: 1, until_unix_ms: until };
             assert_eq!(ours.holding_at(now).is_some(), expected, "{until} {now}");
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_put_first_and_replaces_what_was_there() {
+    fn own_member_is_put_first_and_replaces_earlier_ones() {
         let check = |existing: &str, expected: &str| {
             let value = baggage_with(existing.as_bytes(), 2, 99);
             assert_eq!(String::from_utf8(value).unwrap(), expected);
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_taken_out_and_nothing_else() {
+    fn only_the_own_member_is_removed() {
         let check = |existing: &str, expected: Option<&str>| {
             let rest = baggage_without(existing.as_bytes());
             assert_eq!(rest.map(|rest| String::from_utf8(rest).unwrap()).as_deref(), expected);
@@ -195,7 +194,7 @@ mod tests {
         check("a=1 ,damper.retry=x,b=2,damper.retry=3", Some("a=1 ,b=2"));
     }
 
-    /// Pieces that a hostile header might be put together from.
+    /// Pieces of hostile headers.
     fn value() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             Just(b"damper.retry".to_vec()),
@@ -212,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_in_is_read_and_can_be_taken_out_again(existing in value(), retry in 1_u32.., until: u64) {
+        fn written_member_is_read_and_removed(existing in value(), retry in 1_u32.., until: u64) {
             let with = baggage_with(&existing, retry, until);
             prop_assert_eq!(Baggage::read([&*with]), Some(Baggage { retry, until_unix_ms: until }));
             let rest = baggage_without(&with).expect("ours is there");

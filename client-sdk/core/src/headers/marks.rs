@@ -1,13 +1,13 @@
-//! The marks by which a request is known as a repeat, and who repeated it.
+//! Marks of retried requests, and which client retried.
 
 use super::{Baggage, number};
 
-/// The headers of a request that may mark it as a repeat, as they arrived.
+/// Headers that may mark a request as a retry, as received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RepeatMarks<'a> {
     /// [`RETRY`](super::RETRY)
     pub retry: Option<&'a [u8]>,
-    /// The same in [`BAGGAGE`](super::BAGGAGE), if it still holds.
+    /// The flag in [`BAGGAGE`](super::BAGGAGE), if it has not expired.
     pub baggage: Option<Baggage>,
     /// [`PREVIOUS_ATTEMPTS`](super::PREVIOUS_ATTEMPTS)
     pub previous_attempts: Option<&'a [u8]>,
@@ -15,26 +15,26 @@ pub struct RepeatMarks<'a> {
     pub envoy_attempt_count: Option<&'a [u8]>,
 }
 
-/// Who sent a request again.
+/// The client that retried a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Repeater {
-    /// A client layer of Damper's.
+    /// A client layer of Damper.
     Damper,
-    /// A gRPC client by itself.
+    /// The gRPC client itself.
     Grpc,
-    /// An Envoy between.
+    /// An Envoy proxy.
     Envoy,
 }
 
 impl Repeater {
-    /// All of them.
+    /// All repeaters.
     pub const ALL: [Self; 3] = [Self::Damper, Self::Grpc, Self::Envoy];
 }
 
 impl RepeatMarks<'_> {
-    /// The flag this request carries, if it is a repeat: how many sends came before.
+    /// Returns the flag of a retry: the number of attempts before it.
     ///
-    /// A `damper-retry` that is no number still says that the request is a repeat.
+    /// A `damper-retry` that is not a number marks a retry too.
     #[must_use]
     pub fn flag(&self) -> Option<u32> {
         if let Some(value) = self.retry {
@@ -44,10 +44,10 @@ impl RepeatMarks<'_> {
         baggage.or(self.previous()).or(self.envoy())
     }
 
-    /// Who sent this request again, on the hop that it arrived by; none if that is its first send there.
+    /// Returns the client that retried this request on this hop; `None` for a first attempt.
     ///
-    /// Our client layer marks its repeats both as ours and as gRPC does. `damper-retry` alone was merely
-    /// passed on: the repeat was made further up.
+    /// Damper's client layer marks its retries also as gRPC does. `damper-retry` alone was only passed on:
+    /// the retry was made further up.
     #[must_use]
     pub fn repeated_by(&self) -> Option<Repeater> {
         match (self.previous(), self.envoy()) {
@@ -58,12 +58,12 @@ impl RepeatMarks<'_> {
         }
     }
 
-    /// Attempts on this hop before this one, if there were any.
+    /// Returns the earlier attempts on this hop, if any.
     fn previous(&self) -> Option<u32> {
         self.previous_attempts.and_then(number).filter(|previous| *previous >= 1)
     }
 
-    /// Sends by an Envoy before this one, if there were any.
+    /// Returns the earlier attempts by Envoy, if any.
     fn envoy(&self) -> Option<u32> {
         let count = self.envoy_attempt_count.and_then(number::<u32>).filter(|count| *count > 1);
         count.map(|count| count - 1)
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn any_of_the_three_marks_makes_a_request_a_repeat() {
+    fn any_of_the_three_marks_makes_a_request_a_retry() {
         let check = |retry: Option<&str>, previous: Option<&str>, envoy: Option<&str>, expected| {
             assert_eq!(marks(retry, previous, envoy).flag(), expected, "{retry:?} {previous:?} {envoy:?}");
         };
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn baggage_marks_a_request_as_the_header_does_but_the_header_goes_first() {
+    fn header_takes_precedence_over_baggage() {
         let baggage = Baggage::read([&b"damper.retry=4;until=9"[..]]);
         assert_eq!(RepeatMarks { baggage, ..RepeatMarks::default() }.flag(), Some(4));
         assert_eq!(RepeatMarks { baggage, ..marks(Some("2"), None, None) }.flag(), Some(2));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_told_from_a_flag_that_was_merely_passed_on() {
+    fn retry_differs_from_a_flag_that_was_passed_on() {
         let check = |retry: Option<&str>, previous: Option<&str>, envoy: Option<&str>, expected| {
             let marks = marks(retry, previous, envoy);
             assert_eq!(marks.repeated_by(), expected, "{retry:?} {previous:?} {envoy:?}");

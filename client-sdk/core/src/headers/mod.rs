@@ -1,4 +1,4 @@
-//! The headers of the chain's flags, and the marks of repeats that requests carry.
+//! Headers of the chain, and the marks of retried requests.
 
 mod baggage;
 mod marks;
@@ -8,33 +8,33 @@ pub use self::marks::{RepeatMarks, Repeater};
 
 use std::str::FromStr;
 
-/// Down: how many sends came before this one, on this hop or one above.
+/// Down: number of attempts before this one, on this hop or one above.
 pub const RETRY: &str = "damper-retry";
-/// Up: do not repeat this call.
+/// Up: do not retry this call.
 pub const NO_MORE_RETRY: &str = "damper-no-more-retry";
 /// The value of [`NO_MORE_RETRY`].
 pub const NO_MORE_RETRY_VALUE: &str = "1";
-/// gRPC's own: how many attempts came before this one, on this hop.
+/// gRPC's own: number of attempts before this one, on this hop.
 pub const PREVIOUS_ATTEMPTS: &str = "grpc-previous-rpc-attempts";
-/// gRPC's own: when to retry, in milliseconds; negative = not.
+/// gRPC's own: when to retry, in milliseconds; negative: never.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// The value of [`PUSHBACK`] that goes with [`NO_MORE_RETRY`].
+/// The value of [`PUSHBACK`] sent with [`NO_MORE_RETRY`].
 pub const PUSHBACK_STOP_VALUE: &str = "-1";
-/// Envoy's count of sends, the first included.
+/// Envoy's number of attempts, including the first.
 pub const ENVOY_ATTEMPT_COUNT: &str = "x-envoy-attempt-count";
-/// Envoy does not retry an answer with this header.
+/// Envoy does not retry a response with this header.
 pub const ENVOY_RATE_LIMITED: &str = "x-envoy-ratelimited";
-/// Requests with a header of this prefix came through Envoy.
+/// Prefix of the headers of requests through Envoy.
 pub const ENVOY_PREFIX: &str = "x-envoy-";
 
-/// Equal on all attempts of a call: a key by which handlers can tell repeats.
+/// Equal on all attempts of a call, so that handlers can recognise retries.
 pub const CALL_ID: &str = "damper-call";
 
-/// Headers of an answer that speak to this hop only: the client layer takes them off before the application
-/// sees the answer, because a handler that passes a status on would otherwise speak for the hop below.
+/// Response headers for this hop only. The client layer removes them before the application sees the
+/// response, because a handler that passes a status on would otherwise repeat them.
 pub const HOP_BY_HOP: [&str; 3] = [NO_MORE_RETRY, PUSHBACK, ENVOY_RATE_LIMITED];
 
-/// The number that a header consists of; none unless it is digits and nothing else.
+/// Parses a header that consists of digits only.
 pub(crate) fn number<N: FromStr>(value: &[u8]) -> Option<N> {
     let text = std::str::from_utf8(value).ok()?;
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?

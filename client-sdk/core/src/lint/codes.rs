@@ -1,8 +1,8 @@
 //! All finding codes with severity, meaning and remedy.
 //!
-//! Findings of the control plane about guards, chains, clients and owners are in the same list, because operators
-//! and automation see one set of codes. docs/findings.md explains each; a test compares the two. Codes are only
-//! ever added, because scripts depend on them.
+//! Findings of the control plane about guards, chains, clients and owners are in the same list, because
+//! operators and automation see one set of codes. docs/findings.md explains each; a test compares the two.
+//! Codes are only ever added, because scripts depend on them.
 
 use super::Severity;
 use super::Severity::{Danger, Hint, Warning};

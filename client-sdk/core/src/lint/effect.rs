@@ -1,4 +1,4 @@
-//! Settings that have no effect, or not the one they seem to have.
+//! Settings without effect, or with another effect than they seem to have.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn backoff(retry: &Retry, notes: &mut Notes<'_>) {
     }
 }
 
-/// A kind that varies, whose settings leave it no room to. One retry has but one wait.
+/// Returns true if the waits of a varying kind are all equal. A single retry has only one wait.
 fn is_constant(waits: &Waits, retries: u32) -> bool {
     let grows = |from: Duration, growth: &Growth| retries < 2 || from < growth.max;
     match waits {
@@ -127,7 +127,7 @@ fn is_random_by_itself(waits: &Waits) -> bool {
     }
 }
 
-/// The sequences of a backoff with their paths. Of a sum one random part is enough for all.
+/// Returns the sequences of a backoff with their paths. One random part is enough for a sum.
 fn sequences(backoff: &Backoff) -> Vec<(String, &Waits)> {
     let path = "retry.backoff";
     match backoff {

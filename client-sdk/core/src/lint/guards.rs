@@ -1,11 +1,11 @@
-//! Ceilings that do nothing, or next to nothing.
+//! Ceilings with little or no effect.
 
 use super::{Finding, codes};
 use crate::fault::{Millis, Ratio};
 use crate::policy::{MAX_ATTEMPTS, Mode, TIMEOUT};
 use crate::rules::guard::Guard;
 
-/// From this ratio on the callee serves half as many repeats as first sends.
+/// Ratio at which the callee serves one retry per two first attempts.
 const MUCH: Ratio = Ratio::from_bp(5_000);
 
 pub(super) fn check(guard: &Guard) -> Vec<Finding> {

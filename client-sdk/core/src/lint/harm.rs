@@ -1,13 +1,13 @@
-//! What repeating a call can do to the callee's data, guessed from the method's name.
+//! Risk of extra attempts for the callee's data, estimated from the method's name.
 
-use super::methods::{changes_something, only_reads};
+use super::methods::{adds_data, only_reads};
 use super::{Finding, Notes, codes, names};
 use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Mode, Policy};
 use crate::rules::pattern::MethodPart;
 use crate::rules::table::Rule;
 
-/// Codes that a call can end with although it was carried out.
+/// Codes that can follow a call that was executed.
 const AMBIGUOUS: CodeSet =
     CodeSet::of(&[Code::Cancelled, Code::Unknown, Code::DeadlineExceeded, Code::Aborted, Code::Internal]);
 
@@ -20,7 +20,7 @@ pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
     let ambiguous = policy.retryable().intersection(AMBIGUOUS);
     let retried = policy.retry.is_some() && !ambiguous.is_empty();
     match &rule.pattern().callee_method {
-        MethodPart::Exact(method) if changes_something(method) => {
+        MethodPart::Exact(method) if adds_data(method) => {
             named(policy, method, retried.then_some(ambiguous), &mut notes);
         }
         MethodPart::Exact(method) if retried && !only_reads(method) => {
@@ -38,7 +38,8 @@ pub(super) fn check(rule: &Rule, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A method whose name says that it changes something; `ambiguous` are the codes that it is repeated after.
+/// Checks a method whose name suggests that it changes data; `ambiguous` are the codes after which it is
+/// retried.
 fn named(policy: &Policy, method: &str, ambiguous: Option<CodeSet>, notes: &mut Notes<'_>) {
     let name = method.rsplit('/').next().unwrap_or(method);
     if let Some(ambiguous) = ambiguous {

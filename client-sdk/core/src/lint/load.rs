@@ -1,4 +1,4 @@
-//! What a rule can add to the load: everything that bounds repeats, and whether it does.
+//! Load by extra attempts: the limits of a rule, and whether they work.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::policy::{BreakerMode, HedgeDelay, Mode, Policy, RetryBreaker};
 use crate::rules::pattern::Part;
 use crate::rules::table::Rule;
 
-/// From this ratio on a fault of the callee adds half of its traffic to it.
+/// Ratio at which a failing callee gets half of its traffic in addition.
 const MUCH: Ratio = Ratio::from_bp(5_000);
-/// So many extra attempts per second and process are more than a minimum needs to be.
+/// Extra attempts per second and process that are too many for a minimum.
 const MANY_PER_SECOND: u32 = 100;
-/// So many failures in a window, or in a second where the window is shorter, are not yet many.
+/// Failures per window, or per second if the window is shorter, that are still few.
 const FEW_FAILURES: u32 = 20;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ pub(super) fn check(rule: &Rule, context: &LintContext, findings: &mut Vec<Findi
     budget_minimum(policy, &mut notes);
     minimum(policy, context, &mut notes);
     flags(policy, &mut notes);
-    everybody(rule, &mut notes);
+    for_all(rule, &mut notes);
     hedge(policy, &mut notes);
 }
 
@@ -42,14 +42,14 @@ fn breaker_off(policy: &Policy, notes: &mut Notes<'_>) {
     }
 }
 
-/// With credit the ratio and its minima are for hedges alone.
-fn goes_by_ratio(policy: &Policy, breaker: &RetryBreaker) -> bool {
+/// With credit only hedges use the ratio and its minima.
+fn uses_ratio(policy: &Policy, breaker: &RetryBreaker) -> bool {
     breaker.mode == BreakerMode::Ratio || policy.hedge.is_some()
 }
 
-/// The least of what bounds repeats by a share decides.
+/// The lowest limit by a share decides.
 fn ratio(policy: &Policy, notes: &mut Notes<'_>) {
-    let breaker = policy.retry_breaker.filter(|breaker| goes_by_ratio(policy, breaker));
+    let breaker = policy.retry_breaker.filter(|breaker| uses_ratio(policy, breaker));
     let by_breaker = breaker.map(|breaker| (breaker.ratio, "retry_breaker.ratio"));
     let by_budget = policy.budget.map(|budget| (budget.ratio, "budget.ratio"));
     let Some((ratio, field)) = by_breaker.into_iter().chain(by_budget).min() else { return };
@@ -71,7 +71,7 @@ fn max_ratio(policy: &Policy, notes: &mut Notes<'_>) {
     notes.add(codes::MAX_RATIO_STOPS_CREDIT, "retry_breaker.max_ratio", message);
 }
 
-/// The share of attempts that may fail by a ratio of failures to successes.
+/// Returns the share of attempts that may fail at a ratio of failures to successes.
 fn share_of(ratio: Ratio) -> Percent {
     Percent::from_hundredths(10_000 * ratio.bp() / (10_000 + ratio.bp()))
 }
@@ -90,7 +90,8 @@ fn budget_minimum(policy: &Policy, notes: &mut Notes<'_>) {
     );
 }
 
-/// The higher of the retry breaker's minima and its setting. Below `min_samples` only hedges are free.
+/// Returns the higher of the retry breaker's minima, and its setting. Below `min_samples` only hedges are
+/// free.
 fn free_failures(policy: &Policy, breaker: &RetryBreaker) -> (u32, &'static str) {
     let by_samples = if policy.hedge.is_some() { breaker.min_samples.saturating_sub(1) } else { 0 };
     if by_samples > breaker.min_failures {
@@ -100,10 +101,10 @@ fn free_failures(policy: &Policy, breaker: &RetryBreaker) -> (u32, &'static str)
     }
 }
 
-/// Whether a minimum is above the default, which is for quiet routes, and no budget bounds what it lets through.
+/// Returns true if a minimum is above the default, which suits quiet routes, and no budget limits it.
 pub(super) fn has_high_minimum(policy: &Policy) -> bool {
     let most = RetryBreaker::default().min_failures;
-    let breaker = policy.retry_breaker.filter(|breaker| goes_by_ratio(policy, breaker));
+    let breaker = policy.retry_breaker.filter(|breaker| uses_ratio(policy, breaker));
     policy.budget.is_none() && breaker.is_some_and(|breaker| free_failures(policy, &breaker).0 > most)
 }
 
@@ -153,10 +154,10 @@ fn flags(policy: &Policy, notes: &mut Notes<'_>) {
     }
 }
 
-fn everybody(rule: &Rule, notes: &mut Notes<'_>) {
+fn for_all(rule: &Rule, notes: &mut Notes<'_>) {
     let pattern = rule.pattern();
     let is_for_all = pattern.caller_service == Part::Any && pattern.callee_service == Part::Any;
-    // To observe everybody is the way to begin.
+    // Observing all calls is the recommended start.
     if is_for_all && rule.policy().mode == Mode::Enforce {
         let field = if rule.policy().retry.is_some() { "retry.max_attempts" } else { "hedge.max_hedges" };
         let attempts = rule.policy().max_attempts();
@@ -188,7 +189,7 @@ fn hedge(policy: &Policy, notes: &mut Notes<'_>) {
     }
 }
 
-/// Each attempt that a hedge overtakes counts as a failure.
+/// Each attempt overtaken by a hedge counts as a failure.
 fn hedges_near(at: Percent, ratio: Ratio, notes: &mut Notes<'_>) {
     let hedged = 10_000_u32.saturating_sub(at.hundredths());
     let borne = share_of(ratio);

@@ -1,12 +1,11 @@
-//! What the name of a method says: that calling it twice is not calling it once, or that it only reads.
+//! Guesses from method names: methods that add data on each call, and methods that only read.
 //!
-//! Both are guesses, and neither is the opposite of the other: a name that says nothing is of neither kind. For a
-//! finding the first word must be one that adds something each time, because a false alarm teaches people to ignore
-//! findings; words that replace a state (`Set`, `Put`, `Update`) or take it away for good (`Delete`, `Cancel`) are
-//! left out, since a repeat of those leaves what the first call left. For a proposal to repeat after any failure
-//! the name must say that it reads, because whoever takes the proposal may not think of what else it could do.
+//! A name can be of neither kind. Findings need a first word that adds something each time, because false
+//! alarms teach operators to ignore findings. Words that replace a state (`Set`, `Put`, `Update`) or remove
+//! it (`Delete`, `Cancel`) are left out: a second call leaves the same state. Proposals to retry after any
+//! failure need a name of a read, because the operator who accepts one may not consider other effects.
 
-/// First words of methods that add something each time they are called.
+/// First words of methods that add data on each call.
 const VERBS: [&str; 43] = [
     "add",
     "allocate",
@@ -52,55 +51,56 @@ const VERBS: [&str; 43] = [
     "upload",
     "withdraw",
 ];
-/// Those that are names of things, too: `BookRoom`, but `BookDetails`.
-const VERBS_OR_NOUNS: [&str; 10] =
+/// Verbs that are nouns too: `BookRoom`, but `BookDetails`.
+const VERBS_AND_NOUNS: [&str; 10] =
     ["book", "copy", "credit", "import", "issue", "order", "print", "record", "schedule", "start"];
-/// Words of reads about such a thing.
-const OF_READS: [&str; 12] = [
+/// Words of reads with such a noun.
+const READ_WORDS: [&str; 12] = [
     "by", "count", "details", "history", "info", "list", "price", "report", "state", "status", "summary",
     "total",
 ];
-/// What stands before the verb where it is done to several.
-const SEVERAL: [&str; 3] = ["batch", "bulk", "multi"];
-/// First words of methods that only read and answer at once. `Watch`, `Listen` and the like open streams.
+/// Prefixes of batch methods.
+const BATCH_PREFIXES: [&str; 3] = ["batch", "bulk", "multi"];
+/// First words of methods that only read and return at once. `Watch`, `Listen` and similar words open
+/// streams.
 const READERS: [&str; 20] = [
     "check", "compare", "count", "describe", "download", "exists", "fetch", "find", "get", "has", "head",
     "is", "list", "lookup", "query", "read", "resolve", "search", "show", "view",
 ];
-/// Words that make something else of a read: `GetOrCreate`, `FindAndModify`, `CheckIn`.
-const NO_READS: [&str; 8] = ["and", "in", "next", "or", "out", "then", "until", "watch"];
+/// Words that turn a read into something else: `GetOrCreate`, `FindAndModify`, `CheckIn`.
+const NOT_READS: [&str; 8] = ["and", "in", "next", "or", "out", "then", "until", "watch"];
 
-/// True if the name of `package.Service/Method` says that each call adds something.
-pub(super) fn changes_something(method: &str) -> bool {
+/// Returns true if the name of `package.Service/Method` suggests that each call adds data.
+pub(super) fn adds_data(method: &str) -> bool {
     let name = verb_on(method);
-    let reads = || words(name).any(|word| is_one_of(&OF_READS, word));
+    let reads = || words(name).any(|word| is_one_of(&READ_WORDS, word));
     VERBS.iter().any(|verb| begins_with(name, verb))
-        || VERBS_OR_NOUNS.iter().any(|verb| begins_with(name, verb)) && !reads()
+        || VERBS_AND_NOUNS.iter().any(|verb| begins_with(name, verb)) && !reads()
 }
 
-/// True if the name of `package.Service/Method` says that it only reads.
+/// Returns true if the name of `package.Service/Method` suggests that it only reads.
 #[must_use]
 pub fn only_reads(method: &str) -> bool {
     let name = verb_on(method);
     READERS.iter().any(|verb| begins_with(name, verb))
-        && !words(name).any(|word| is_one_of(&NO_READS, word) || is_one_of(&VERBS, word))
+        && !words(name).any(|word| is_one_of(&NOT_READS, word) || is_one_of(&VERBS, word))
 }
 
-/// The method's name from its verb on.
+/// Returns the method's name from its verb on.
 fn verb_on(method: &str) -> &str {
     let name = method.rsplit('/').next().unwrap_or_default();
-    let several = SEVERAL.into_iter().find(|several| begins_with(name, several));
+    let several = BATCH_PREFIXES.into_iter().find(|several| begins_with(name, several));
     let rest = several.and_then(|several| name.get(several.len()..)).unwrap_or(name).trim_start_matches('_');
     if rest.is_empty() { name } else { rest }
 }
 
-/// True if this is the first word of a name, and not only the beginning of one.
+/// Returns true if this is the whole first word of the name.
 fn begins_with(name: &str, word: &str) -> bool {
     let (Some(head), Some(rest)) = (name.get(..word.len()), name.get(word.len()..)) else { return false };
     head.eq_ignore_ascii_case(word) && !rest.starts_with(|next: char| next.is_ascii_lowercase())
 }
 
-/// The words of `oneTwo`, `OneTwo` and `one_two`.
+/// Returns the words of `oneTwo`, `OneTwo` and `one_two`.
 fn words(name: &str) -> impl Iterator<Item = &str> {
     let mut rest = name;
     std::iter::from_fn(move || {
@@ -145,7 +145,7 @@ mod tests {
             "a.B/ImportUsers",
             "a.B/StartJob",
         ] {
-            assert!(changes_something(method), "{method}");
+            assert!(adds_data(method), "{method}");
         }
         for method in [
             "a.B/Get",
@@ -169,12 +169,12 @@ mod tests {
             "a.B/Batch",
             "a.B/\u{e4}dd",
         ] {
-            assert!(!changes_something(method), "{method}");
+            assert!(!adds_data(method), "{method}");
         }
     }
 
     #[test]
-    fn only_a_name_that_says_so_reads() {
+    fn only_names_of_reads_are_reads() {
         for method in [
             "a.B/Get",
             "a.B/GetOrder",

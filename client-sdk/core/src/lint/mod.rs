@@ -1,13 +1,15 @@
-//! What is accepted but deserves a look: settings that can make a fault worse, or that do not do what their author
-//! most likely wants.
+//! Lint: findings about valid rules and guards that make a fault worse or have no effect.
 //!
-//! A rule is within its ranges before it comes here, so nothing is refused. Checks go by the rule alone, as the
-//! guards leave it where they are known, and by the little that [`Context`] says. A rule that is off does nothing
-//! and has no finding; one that is observed is read as if it were enforced, because that is what comes next. Each
-//! check is narrow on purpose: a false alarm teaches people to ignore findings.
+//! Rules are within their ranges here, so nothing is rejected. Checks use the rule alone, tightened by guards
+//! if these are known, and the [`LintContext`]. A rule that is off has no findings; an observed rule is
+//! checked as if it were enforced. Each check is narrow: false alarms teach operators to ignore findings.
 //!
-//! - [`codes`]: every code there is. - `load`: what a rule adds to the load. - `harm`: what repeating can do to data.
-//! - `effect`: settings without effect. - `timing`: waits and times. - `guards`: ceilings.
+//! - [`codes`]: all codes
+//! - `load`: load by extra attempts
+//! - `harm`: effects on data
+//! - `effect`: settings without effect
+//! - `timing`: waits and timeouts
+//! - `guards`: ceilings
 
 pub mod codes;
 mod effect;
@@ -27,19 +29,19 @@ use crate::policy::{Mode, Policy};
 use crate::rules::guard::{CeilingExcess, Guard};
 use crate::rules::table::Rule;
 
-/// How grave a finding is; each is graver than the one before.
+/// Severity of a finding, ascending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Could be better, or is good to know.
+    /// Could be better, or is useful to know.
     Hint,
-    /// Does most likely not do what its author wants.
+    /// Probably not what its author wants.
     Warning,
     /// Can make a fault worse.
     Danger,
 }
 
 impl Severity {
-    /// Its name: `hint`, `warning`, `danger`.
+    /// Returns the name: `hint`, `warning`, `danger`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,23 +58,23 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something that deserves a look.
+/// A finding about a rule or guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// One of [`codes::ALL`].
     pub code: &'static str,
-    /// How grave it is.
+    /// Severity.
     pub severity: Severity,
-    /// The setting, by its path from the rule or guard: `policy.retry.max_attempts`.
+    /// Path of the setting from the rule or guard: `policy.retry.max_attempts`.
     pub field: String,
-    /// What is so, with the values.
+    /// Problem, with the values.
     pub message: String,
-    /// What to do about it, in one sentence.
+    /// Remedy, one sentence.
     pub remedy: &'static str,
 }
 
 impl Finding {
-    /// A finding of this code.
+    /// Creates a finding of this code.
     #[must_use]
     pub fn new(known: FindingCode, field: impl Into<String>, message: impl Into<String>) -> Self {
         let FindingCode { code, severity, remedy, .. } = known;
@@ -80,10 +82,10 @@ impl Finding {
     }
 }
 
-/// What is known of a rule's routes beside the rule.
+/// Facts about a rule's routes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LintContext {
-    /// Calls per second that one process makes on the busiest of the routes, rounded up. None: not known.
+    /// Calls per second of one process on the busiest route, rounded up. `None`: unknown.
     pub calls_per_s: Option<u32>,
 }
 
@@ -107,23 +109,23 @@ pub fn findings(rule: &Rule, context: &LintContext) -> Vec<Finding> {
     } else {
         effect::never_repeats(policy, &mut findings);
     }
-    gravest_first(findings)
+    by_severity(findings)
 }
 
-/// True if findings of the rule depend on [`Context::calls_per_s`].
+/// Returns true if findings about the rule depend on [`LintContext::calls_per_s`].
 #[must_use]
-pub fn goes_by_traffic(rule: &Rule) -> bool {
+pub fn depends_on_traffic(rule: &Rule) -> bool {
     load::has_high_minimum(rule.policy())
 }
 
 /// Returns the findings about a guard, most severe first.
 #[must_use]
 pub fn guard_findings(guard: &Guard) -> Vec<Finding> {
-    gravest_first(guards::check(guard))
+    by_severity(guards::check(guard))
 }
 
-/// Every setting of a rule that a guard cuts where both match, whether the rule wins there or not. A rule that is off
-/// exceeds nothing.
+/// Returns the settings of a rule that a guard cuts where both match, whether or not the rule wins there. A
+/// rule that is off exceeds nothing.
 #[must_use]
 pub fn cuts(guard: &Guard, rule: &Rule) -> Vec<Finding> {
     if rule.policy().mode == Mode::Off || !guard.pattern().overlaps(rule.pattern()) {
@@ -133,47 +135,47 @@ pub fn cuts(guard: &Guard, rule: &Rule) -> Vec<Finding> {
     excesses.iter().map(|excess| cut(guard, excess, rule)).collect()
 }
 
-/// One setting of a rule that a guard cuts.
+/// Returns the finding of one setting that a guard cuts.
 #[must_use]
 pub fn cut(guard: &Guard, excess: &CeilingExcess, rule: &Rule) -> Finding {
     let place = if guard.pattern().covers(rule.pattern()) { "everywhere" } else { "where both match" };
     let CeilingExcess { field, problem } = excess;
-    let message = format!("{problem}, the ceiling of {}; cut {place}", guard_in_words(guard));
+    let message = format!("{problem}, the ceiling of {}; cut {place}", describe_guard(guard));
     Finding::new(codes::GUARD_CUTS, format!("policy.{field}"), message)
 }
 
-/// A guard and whom to ask about it: `guard "* * stock *" (owner team-stock)`.
+/// Returns the guard with its owner: `guard "* * stock *" (owner team-stock)`.
 #[must_use]
-pub fn guard_in_words(guard: &Guard) -> String {
+pub fn describe_guard(guard: &Guard) -> String {
     match guard.owner() {
         "" => format!("guard \"{}\"", guard.pattern()),
         owner => format!("guard \"{}\" (owner {owner})", guard.pattern()),
     }
 }
 
-fn gravest_first(mut findings: Vec<Finding>) -> Vec<Finding> {
+fn by_severity(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
-/// What checks of one policy write into.
+/// The findings of one policy, filled by the checks.
 struct Notes<'a> {
     findings: &'a mut Vec<Finding>,
 }
 
 impl Notes<'_> {
-    /// Notes a finding about the setting at this path below the policy.
+    /// Adds a finding about the setting at this path below the policy.
     fn add(&mut self, known: FindingCode, field: &str, message: impl Into<String>) {
         self.findings.push(Finding::new(known, format!("policy.{field}"), message));
     }
 }
 
-/// The codes by name, for a message.
+/// Returns the names of codes, for a message.
 fn names(codes: CodeSet) -> String {
     codes.iter().map(crate::outcome::code::Code::name).collect::<Vec<_>>().join(", ")
 }
 
-/// Retries per call at most.
+/// Returns the maximum number of retries per call.
 fn retries(policy: &Policy) -> u32 {
     policy.retry.as_ref().map_or(0, |retry| retry.max_attempts.saturating_sub(1))
 }

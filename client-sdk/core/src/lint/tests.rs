@@ -1,4 +1,5 @@
-//! Each code fires on what it is for, and not on the nearest thing that is fine; every code is documented.
+//! Tests that each code fires on its case and not on the nearest valid one, and that all codes are
+//! documented.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -50,7 +51,7 @@ fn found_at(words: [&str; 4], policy: Policy) -> Vec<Finding> {
     findings(&rule(words, policy), &LintContext::default())
 }
 
-/// The codes and fields that a policy for one method has.
+/// Returns the codes and fields of the findings for one method.
 fn found(method: &str, policy: Policy) -> Vec<(&'static str, String)> {
     let found = found_at(["shop", "*", "stock", method], policy);
     found.into_iter().map(|finding| (finding.code, finding.field)).collect()
@@ -94,7 +95,7 @@ fn rule_that_is_off_has_no_finding() {
 }
 
 #[test]
-fn without_breaker_and_budget_nothing_bounds() {
+fn breaker_off_without_budget_is_found() {
     let off = Policy { retry_breaker: None, ..retried() };
     fires(codes::BREAKER_OFF, "retry_breaker.enabled", READ, off.clone());
     silent(READ, Policy { budget: Some(Budget::default()), ..off.clone() });
@@ -106,7 +107,7 @@ fn ratio_mode() -> RetryBreaker {
 }
 
 #[test]
-fn ratio_counts_from_a_half_on_and_the_least_decides() {
+fn ratio_of_a_half_is_found_and_the_lowest_decides() {
     let breaker = |bp| RetryBreaker { ratio: Ratio::from_bp(bp), ..ratio_mode() };
     let with = |bp| Policy { retry_breaker: Some(breaker(bp)), ..retried() };
     fires(codes::RATIO_BOUNDS_LITTLE, "retry_breaker.ratio", READ, with(5_000));
@@ -121,7 +122,7 @@ fn ratio_counts_from_a_half_on_and_the_least_decides() {
 }
 
 #[test]
-fn a_guard_s_ratio_says_from_where_on_credit_mends_nothing() {
+fn guard_ratio_that_stops_credit_is_found() {
     let breaker = RetryBreaker { max_ratio: Some(Ratio::from_bp(1_000)), ..RetryBreaker::default() };
     let with = |breaker| Policy { retry_breaker: Some(breaker), ..retried() };
     fires(codes::MAX_RATIO_STOPS_CREDIT, "retry_breaker.max_ratio", READ, with(breaker));
@@ -131,7 +132,7 @@ fn a_guard_s_ratio_says_from_where_on_credit_mends_nothing() {
 }
 
 #[test]
-fn minimum_of_a_budget_is_high_from_100_on() {
+fn budget_minimum_is_high_from_100_on() {
     let with = |min_per_second| {
         let budget = Some(Budget { min_per_second, ..Budget::default() });
         Policy { budget, ..retried() }
@@ -141,7 +142,7 @@ fn minimum_of_a_budget_is_high_from_100_on() {
 }
 
 #[test]
-fn minimum_of_failures_is_high_where_the_traffic_never_reaches_it() {
+fn minimum_above_the_traffic_is_found() {
     let with = |min_failures, min_samples| {
         let breaker = RetryBreaker { min_failures, min_samples, ..ratio_mode() };
         Policy { retry_breaker: Some(breaker), ..retried() }
@@ -169,7 +170,7 @@ fn minimum_of_failures_is_high_where_the_traffic_never_reaches_it() {
 }
 
 #[test]
-fn flags_that_are_ignored_are_told() {
+fn ignored_flags_are_found() {
     let with = |chain| Policy { chain, ..retried() };
     let retry = Chain { ignore_retry_flag: true, ..Chain::default() };
     fires(codes::IGNORES_RETRY_FLAG, "chain.ignore_retry_flag", READ, with(retry));
@@ -180,12 +181,12 @@ fn flags_that_are_ignored_are_told() {
 }
 
 #[test]
-fn rule_of_everybody_is_told_and_one_of_a_service_is_not() {
+fn rule_for_all_services_is_found_and_for_one_is_not() {
     let codes = |words, policy| found_at(words, policy).iter().map(|found| found.code).collect::<Vec<_>>();
     assert_eq!(codes(["*", "*", "*", "*"], retried()), [codes::RULE_FOR_ALL.code]);
     assert_eq!(codes(["*", "online", "*", READ], hedged()), [codes::RULE_FOR_ALL.code]);
     let observed = Policy { mode: Mode::Observe, ..retried() };
-    assert!(codes(["*", "*", "*", "*"], observed).is_empty(), "nothing is repeated yet");
+    assert!(codes(["*", "*", "*", "*"], observed).is_empty(), "nothing is retried yet");
     assert!(codes(["*", "*", "stock", "*"], retried()).is_empty());
     assert!(codes(["shop", "*", "*", "*"], retried()).is_empty());
 }
@@ -212,7 +213,7 @@ fn hedges_leave_the_retry_breaker_room_for_failures() {
 }
 
 #[test]
-fn a_backoff_that_varies_has_room_to() {
+fn backoff_that_varies_has_room_to() {
     let with = |backoff: Waits| with_retry(|retry| retry.backoff = Backoff::Always(backoff));
     let growth = |max| Growth { max: ms(max), over_max: OverMax::Cap, jitter: Jitter::Full };
     let exponential = |bp, max| {
@@ -242,7 +243,7 @@ fn a_backoff_that_varies_has_room_to() {
 }
 
 #[test]
-fn methods_without_a_name_bear_only_repeats_after_unavailable() {
+fn unnamed_methods_are_retried_only_after_unavailable() {
     let with = |code| with_retry(|retry| retry.codes = CodeSet::of(&[Code::Unavailable, code]));
     for code in [Code::DeadlineExceeded, Code::Internal, Code::Unknown, Code::Aborted, Code::Cancelled] {
         for methods in ["*", "bank.v1.L/*"] {
@@ -270,7 +271,7 @@ fn minimum_of_a_short_window_counts_by_the_second() {
 }
 
 #[test]
-fn method_that_changes_something_bears_only_repeats_it_can_recognise() {
+fn changing_method_needs_call_id_or_unavailable() {
     let with = |codes: &[Code]| with_retry(|retry| retry.codes = CodeSet::of(codes));
     use Code::{Aborted, Cancelled, DeadlineExceeded, Internal, ResourceExhausted, Unavailable, Unknown};
     for code in [DeadlineExceeded, Unknown, Internal, Aborted, Cancelled] {
@@ -290,15 +291,15 @@ fn method_that_changes_something_bears_only_repeats_it_can_recognise() {
 }
 
 #[test]
-fn block_that_never_repeats_is_told_alone() {
+fn block_without_extra_attempts_is_the_only_finding() {
     let once = with_retry(|retry| {
         retry.max_attempts = 1;
         retry.per_attempt_timeout = Some(ms(5));
     });
-    let told = |policy| found(READ, policy);
+    let listed = |policy| found(READ, policy);
     let expected = (codes::NEVER_REPEATS.code, "policy.retry.max_attempts".to_owned());
-    assert_eq!(told(Policy { retry_breaker: None, ..once.clone() }), std::slice::from_ref(&expected));
-    assert_eq!(told(Policy { hedge: hedged().hedge, ..once }), [expected]);
+    assert_eq!(listed(Policy { retry_breaker: None, ..once.clone() }), std::slice::from_ref(&expected));
+    assert_eq!(listed(Policy { hedge: hedged().hedge, ..once }), [expected]);
     silent(READ, with_retry(|retry| retry.max_attempts = 2));
 }
 
@@ -308,15 +309,15 @@ fn codes_that_never_help_are_named() {
     let with = |codes| with_retry(|retry| retry.codes = codes);
     fires(codes::CODE_NEVER_HELPS, "retry.codes", READ, with(CodeSet::of(&[Unavailable, NotFound])));
     let deny = with(CodeSet::all_but(CodeSet::of(&[InvalidArgument, NotFound])));
-    let told = found_at(["shop", "*", "stock", READ], deny);
-    assert!(told[0].message.contains("ALREADY_EXISTS, PERMISSION_DENIED"), "{told:?}");
-    assert!(!told[0].message.contains("NOT_FOUND"), "{told:?}");
+    let listed = found_at(["shop", "*", "stock", READ], deny);
+    assert!(listed[0].message.contains("ALREADY_EXISTS, PERMISSION_DENIED"), "{listed:?}");
+    assert!(!listed[0].message.contains("NOT_FOUND"), "{listed:?}");
     fires(codes::CODE_NEVER_HELPS, "retry.codes", READ, with(CodeSet::of(&[Unauthenticated])));
     silent(READ, with(CodeSet::of(&[Unavailable, DataLoss, Code::ResourceExhausted])));
 }
 
 #[test]
-fn time_of_an_attempt_must_lead_to_another_one() {
+fn attempt_timeout_must_allow_another_attempt() {
     let with = |codes: &[Code], attempt, timeout, max_duration: Option<Duration>| Policy {
         timeout,
         ..with_retry(|retry| {
@@ -351,8 +352,11 @@ fn waits_must_fit_the_time_of_the_call() {
     fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), None, Some(ms(999))));
     fires(codes::WAITS_DO_NOT_FIT, field, READ, with(ms(1000), None, Some(ms(1000))));
     silent(READ, with(ms(1000), None, Some(ms(1001))));
-    let told = found_at(["shop", "*", "stock", READ], with(ms(1000), Some(ms(600)), None));
-    assert!(told[0].message.starts_with("attempt 3 starts 1s after the first at the earliest"), "{told:?}");
+    let listed = found_at(["shop", "*", "stock", READ], with(ms(1000), Some(ms(600)), None));
+    assert!(
+        listed[0].message.starts_with("attempt 3 starts 1s after the first at the earliest"),
+        "{listed:?}"
+    );
 }
 
 #[test]
@@ -391,7 +395,7 @@ fn hedges_count_as_attempts() {
 }
 
 #[test]
-fn each_entry_of_by_code_must_be_reached() {
+fn unreachable_by_code_entries_are_found() {
     let with = |codes: Vec<CodeSet>| {
         with_retry(|retry| {
             retry.codes = CodeSet::of(&[Code::Unavailable, Code::ResourceExhausted]);
@@ -407,13 +411,13 @@ fn each_entry_of_by_code_must_be_reached() {
 }
 
 #[test]
-fn request_that_is_not_kept_is_not_repeated() {
+fn replay_limit_zero_is_found() {
     fires(codes::REPLAY_LIMIT_ZERO, "replay_limit_bytes", READ, Policy { replay_limit: 0, ..retried() });
     silent(READ, Policy { replay_limit: 1, ..retried() });
 }
 
 #[test]
-fn answer_that_is_held_goes_ill_with_hedges() {
+fn held_response_with_hedges_is_found() {
     fires(codes::HOLD_WITH_HEDGE, "hold_unary", READ, Policy { hold_unary: true, ..hedged() });
     silent(READ, Policy { hold_unary: true, ..retried() });
 }
@@ -455,7 +459,7 @@ fn one_retry_at_once_is_fine_and_several_are_not() {
 }
 
 #[test]
-fn times_end_streams_of_methods_that_are_not_named() {
+fn timeouts_on_unnamed_methods_are_found() {
     let timed = Policy { timeout: Some(ms(2_000)), ..Policy::new(Mode::Enforce) };
     fires(codes::TIMEOUT_ON_STREAMS, "timeout", "*", timed.clone());
     fires(codes::TIMEOUT_ON_STREAMS, "timeout", "stock.v1.Stock/*", timed.clone());
@@ -476,26 +480,26 @@ fn long_waits_need_an_end() {
 }
 
 #[test]
-fn ceilings_that_limit_nothing_are_told() {
+fn ceilings_without_effect_are_found() {
     let found = |ceiling| {
         let pattern = Pattern::parse("*", "*", "stock", "*").unwrap();
         let guard = Guard::new(pattern, ceiling, String::new(), 1).unwrap();
         guard_findings(&guard).into_iter().map(|found| (found.code, found.field)).collect::<Vec<_>>()
     };
-    let told = |known: FindingCode, field: &str| vec![(known.code, format!("ceiling.{field}"))];
+    let listed = |known: FindingCode, field: &str| vec![(known.code, format!("ceiling.{field}"))];
     let ceiling = Ceiling::default();
     let attempts = |most| Ceiling { max_attempts: Some(most), ..ceiling };
-    assert_eq!(found(attempts(10)), told(codes::CEILING_LIMITS_NOTHING, "max_attempts"));
+    assert_eq!(found(attempts(10)), listed(codes::CEILING_LIMITS_NOTHING, "max_attempts"));
     assert_eq!(found(attempts(9)), []);
     let least = |least| Ceiling { min_per_attempt_timeout: Some(least), ..ceiling };
-    assert_eq!(found(least(ms(1))), told(codes::CEILING_LIMITS_NOTHING, "min_per_attempt_timeout"));
+    assert_eq!(found(least(ms(1))), listed(codes::CEILING_LIMITS_NOTHING, "min_per_attempt_timeout"));
     assert_eq!(found(least(ms(2))), []);
     let limit = |mode, bp| {
         let limit = RepeatLimit { mode, ratio: Ratio::from_bp(bp), min: 3 };
         Ceiling { repeat_limit: Some(limit), ..ceiling }
     };
-    assert_eq!(found(limit(Mode::Off, 1_000)), told(codes::REPEAT_LIMIT_OFF, "repeat_limit.mode"));
-    assert_eq!(found(limit(Mode::Enforce, 5_000)), told(codes::REPEAT_LIMIT_HIGH, "repeat_limit.ratio"));
+    assert_eq!(found(limit(Mode::Off, 1_000)), listed(codes::REPEAT_LIMIT_OFF, "repeat_limit.mode"));
+    assert_eq!(found(limit(Mode::Enforce, 5_000)), listed(codes::REPEAT_LIMIT_HIGH, "repeat_limit.ratio"));
     assert_eq!(found(limit(Mode::Observe, 4_999)), []);
 }
 
@@ -509,21 +513,21 @@ fn guard_cuts_what_exceeds_it_where_both_match() {
         let cuts = cuts(guard, &rule(words, policy));
         cuts.into_iter().map(|found| (found.code, found.field, found.message)).collect::<Vec<_>>()
     };
-    let told = |message: &str| {
+    let listed = |message: &str| {
         vec![(codes::GUARD_CUTS.code, "policy.retry.max_attempts".to_owned(), message.to_owned())]
     };
     let inside = ["shop", "*", "stock", READ];
     let ceiling = "3 is more than 2, the ceiling of guard \"* * stock *\"";
-    assert_eq!(cut(&guard("stock", ""), inside, retried()), told(&format!("{ceiling}; cut everywhere")));
+    assert_eq!(cut(&guard("stock", ""), inside, retried()), listed(&format!("{ceiling}; cut everywhere")));
     let owned = format!("{ceiling} (owner team); cut where both match");
-    assert_eq!(cut(&guard("stock", "team"), ["shop", "*", "*", "*"], retried()), told(&owned));
+    assert_eq!(cut(&guard("stock", "team"), ["shop", "*", "*", "*"], retried()), listed(&owned));
     assert_eq!(cut(&guard("till", ""), inside, retried()), []);
     assert_eq!(cut(&guard("stock", ""), inside, Policy { mode: Mode::Off, ..retried() }), []);
     assert_eq!(cut(&guard("stock", ""), inside, with_retry(|retry| retry.max_attempts = 2)), []);
 }
 
 #[test]
-fn gravest_comes_first() {
+fn most_severe_comes_first() {
     let all = found_at(
         ["shop", "*", "stock", "*"],
         Policy { retry_breaker: None, timeout: Some(ms(50)), replay_limit: 0, ..retried() },
@@ -533,10 +537,10 @@ fn gravest_comes_first() {
 }
 
 #[test]
-fn every_code_is_documented_with_its_severity_and_no_other_is() {
+fn docs_list_exactly_the_codes_with_severity() {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/findings.md")).unwrap();
-    // What is found in the fleet is no finding about a rule; its codes are the control plane's.
+    // Findings of the fleet are not findings about a rule; their codes are in the control plane.
     let (page, _) = page.split_once("\n## What `damper doctor` finds").unwrap();
     let headings: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();

@@ -1,4 +1,4 @@
-//! Waits and times that do not go together.
+//! Waits and timeouts that do not fit together.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::policy::{HedgeDelay, Policy, Retry};
 use crate::rules::pattern::MethodPart;
 use crate::rules::table::Rule;
 
-/// A call that waits longer than this in all should have an end of its own.
+/// Total wait above which a call needs a limit of its own.
 const LONG: Duration = Duration::from_secs(1);
 
-/// Times of methods that are not named.
+/// Checks timeouts of methods that the rule does not name.
 pub(super) fn streams(rule: &Rule, findings: &mut Vec<Finding>) {
     if matches!(rule.pattern().callee_method, MethodPart::Exact(_)) {
         return;
@@ -41,7 +41,7 @@ pub(super) fn check(policy: &Policy, findings: &mut Vec<Finding>) {
     no_deadline(policy, &mut notes);
 }
 
-/// The times that end a call as a whole.
+/// Returns the limits of a call as a whole.
 fn ends(policy: &Policy) -> impl Iterator<Item = (&'static str, Duration)> {
     let max_duration = policy.retry.as_ref().and_then(|retry| retry.max_duration);
     let ends = [("timeout", policy.timeout), ("retry.max_duration", max_duration)];
@@ -76,7 +76,7 @@ fn attempt_timeout(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
     }
 }
 
-/// Attempts take no time here: it is the waits alone that do not fit.
+/// Attempts count as instant here: the waits alone do not fit.
 fn waits_fit(policy: &Policy, retry: &Retry, notes: &mut Notes<'_>) {
     let all = waits(&retry.backoff, retry.codes, retries(policy), End::Shortest);
     for (name, end) in ends(policy) {

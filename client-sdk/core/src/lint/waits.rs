@@ -1,6 +1,6 @@
-//! The shortest and the longest that a backoff can wait, from the engine's own sequence.
+//! Shortest and longest waits of a backoff, from the engine's own sequence.
 //!
-//! The sequence is asked without its random part; then comes what the random part can take off or add.
+//! The sequence runs without its random part; then the effect of the random part is added.
 
 use std::time::Duration;
 
@@ -8,15 +8,15 @@ use crate::call::backoff::Sequence;
 use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{Backoff, Growth, Jitter, Waits};
 
-/// Which end of what a wait is drawn from.
+/// End of the interval of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Shortest,
     Longest,
 }
 
-/// The waits before the retries 1, 2, ... `count`, each as short or as long as it can be; fewer where the sequence
-/// ends sooner.
+/// Returns the waits before the retries 1, 2, ... `count`, each as short or as long as possible; fewer if the
+/// sequence ends earlier.
 pub(super) fn waits(backoff: &Backoff, retried: CodeSet, count: u32, end: End) -> Vec<Duration> {
     (1..=count).map_while(|n| of_backoff(backoff, retried, n, end)).collect()
 }
@@ -84,7 +84,7 @@ fn jittered(wait: Duration, waits: &Waits, end: End) -> Duration {
     }
 }
 
-/// What a decorrelated wait is never shorter than.
+/// Returns the lower limit of a decorrelated wait.
 fn first(waits: &Waits) -> Duration {
     match waits {
         Waits::None => Duration::ZERO,
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_that_is_drawn_is_shorter_than_the_shortest_or_longer_than_the_longest(
+        fn drawn_waits_are_between_shortest_and_longest(
             waits_of in any_waits(), draws in prop::collection::vec(any::<u64>(), 9),
         ) {
             let backoff = Backoff::Always(waits_of);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_sequences_only_those_of_codes_that_are_retried_count() {
+    fn only_sequences_of_retried_codes_count() {
         let fixed = |ms| Waits::Fixed { delay: Duration::from_millis(ms), jitter: Jitter::None };
         let backoff = Backoff::ByCode {
             default: fixed(50),

@@ -1,14 +1,15 @@
-//! What the answer to one attempt means.
+//! Classification of the response to one attempt.
 //!
-//! A verdict is taken from the response's headers and trailers or from the transport's error, as they came,
-//! never from a status that somebody flattened before. No decision depends on the timing of packets.
+//! A verdict is derived from the response's headers and trailers or from the transport's error, as received,
+//! never from a flattened status. No decision depends on the timing of packets.
 //!
 //! - `grpc-status` in the first headers is final and does not commit, whether or not the stream ends there.
-//!   Headers without it commit: the answer has begun, the attempt can not be repeated any more.
-//! - A server that provably has not seen the request (a refused stream, a GOAWAY that leaves it out) makes the
-//!   attempt [`Verdict::Unprocessed`], a connection that failed before the request was written [`Verdict::Unsent`].
+//!   Headers without it commit: the response has begun, and the attempt cannot be retried any more.
+//! - If the server provably has not processed the request (a refused stream, a GOAWAY that excludes it), the
+//!   attempt is [`Verdict::Unprocessed`]. If the connection failed before the request was written, it is
+//!   [`Verdict::Unsent`].
 //!
-//! Sources: the gRPC HTTP/2 protocol and its "HTTP to gRPC status mapping" and "Errors" sections (RST codes),
+//! Sources: the gRPC HTTP/2 protocol and its sections "HTTP to gRPC status mapping" and "Errors" (RST codes),
 //! gRFC A6 (pushback, transparent retries).
 
 use std::time::Duration;
@@ -16,25 +17,25 @@ use std::time::Duration;
 use crate::headers;
 use crate::outcome::code::Code;
 
-/// What one attempt's result means.
+/// Result of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Answered with OK.
+    /// Status OK.
     Success,
-    /// Answered with an error, or not answered.
+    /// Error status, or no response.
     Failure(Failure),
-    /// A timer on this side ended it before there was an answer.
+    /// A local timer ended the attempt before a response.
     TimedOut,
-    /// The server's application provably has not seen it.
+    /// The server's application provably has not processed the request.
     Unprocessed,
-    /// It provably never left this process.
+    /// The request provably never left this process.
     Unsent,
-    /// Something else in this process refused it: the callee has no part in that.
+    /// Another part of this process rejected the request; the callee was not involved.
     Local,
 }
 
 impl Verdict {
-    /// The code that the attempt is counted with.
+    /// Returns the code that counts for the attempt.
     #[must_use]
     pub const fn code(&self) -> Code {
         match self {
@@ -46,7 +47,7 @@ impl Verdict {
         }
     }
 
-    /// The same of an answer that had begun: a server that answers has seen the request.
+    /// Returns the verdict of a response that had begun: then the server has processed the request.
     #[must_use]
     pub const fn of_begun(self) -> Self {
         match self {
@@ -56,49 +57,50 @@ impl Verdict {
     }
 }
 
-/// An attempt that failed, and what the answer said about repeating it.
+/// A failed attempt, with its retry hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The error.
+    /// Status code.
     pub code: Code,
-    /// The flag up: a hop below has given up.
+    /// `damper-no-more-retry` was set: a hop below gave up.
     pub no_more_retry: bool,
-    /// The server's word on when to retry.
+    /// When the server allows a retry.
     pub pushback: Option<Pushback>,
 }
 
-/// The server's word on when to retry.
+/// When the server allows a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushback {
-    /// After exactly this long.
+    /// After exactly this time.
     After(Duration),
-    /// Not: the value was negative, malformed or repeated.
+    /// Never: the value was negative, malformed or present twice.
     Stop,
 }
 
 impl Failure {
-    /// A failure about which nothing else was said.
+    /// Returns a failure without retry hints.
     #[must_use]
     pub const fn new(code: Code) -> Self {
         Self { code, no_more_retry: false, pushback: None }
     }
 }
 
-/// The fields of headers or trailers that carry a status.
+/// Fields of headers or trailers that carry a status.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatusFields<'a> {
     /// `grpc-status`
     pub grpc_status: Option<&'a [u8]>,
-    /// [`headers::NO_MORE_RETRY`] is there.
+    /// [`headers::NO_MORE_RETRY`] is present.
     pub no_more_retry: bool,
     /// The first [`headers::PUSHBACK`].
     pub pushback: Option<&'a [u8]>,
-    /// There is more than one [`headers::PUSHBACK`].
+    /// [`headers::PUSHBACK`] is present more than once.
     pub pushback_repeated: bool,
 }
 
 impl StatusFields<'_> {
-    /// The verdict of response headers; none if they only begin the answer (and so commit the attempt).
+    /// Returns the verdict of response headers; `None` if they only begin the response and so commit the
+    /// attempt.
     #[must_use]
     pub fn verdict_of_headers(&self, http_status: u16) -> Option<Verdict> {
         match (self.grpc_status, http_status) {
@@ -108,9 +110,9 @@ impl StatusFields<'_> {
         }
     }
 
-    /// The verdict of trailers, or of an answer that ended without any.
+    /// Returns the verdict of trailers, or of a response without any.
     ///
-    /// A missing status is UNKNOWN, as gRPC clients report it.
+    /// A missing status is UNKNOWN, as in gRPC clients.
     #[must_use]
     pub fn verdict_of_trailers(&self) -> Verdict {
         self.verdict()
@@ -131,27 +133,27 @@ impl StatusFields<'_> {
     }
 }
 
-/// What became of an attempt that got no answer.
+/// Error of an attempt without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportFault {
-    /// No connection could be made. An ordinary failure: it is worth waiting before the next attempt.
+    /// No connection. An ordinary failure: the next attempt waits for its backoff.
     NotConnected,
-    /// The peer said by GOAWAY or REFUSED_STREAM that it will not process it.
+    /// The peer sent GOAWAY or REFUSED_STREAM: it does not process the request.
     Unprocessed,
     /// The request was not written.
     Unsent,
-    /// The process itself refused it, to protect itself.
+    /// This process rejected the request, to protect itself.
     Local,
     /// The peer reset the stream with this HTTP/2 error code.
     Reset(u32),
     /// A timer of the transport ended it.
     TimedOut,
-    /// The connection was lost while the attempt was under way, or something else went wrong.
+    /// The connection was lost while the attempt was in flight, or another error.
     Lost,
 }
 
 impl TransportFault {
-    /// What the fault means.
+    /// Returns the verdict of the fault.
     #[must_use]
     pub fn verdict(self) -> Verdict {
         const REFUSED_STREAM: u32 = 7;
@@ -166,18 +168,18 @@ impl TransportFault {
     }
 }
 
-/// The code that a `grpc-status` names; UNKNOWN for one that does not follow the protocol.
+/// Returns the code of a `grpc-status` value; UNKNOWN if it does not follow the protocol.
 #[must_use]
 pub fn code_of_status(value: &[u8]) -> Code {
     match value {
-        // Almost every answer's.
+        // The most frequent value.
         b"0" => Code::Ok,
         _ if has_leading_zero(value) => Code::Unknown,
         _ => headers::number(value).and_then(Code::from_number).unwrap_or(Code::Unknown),
     }
 }
 
-/// Numbers of gRPC have none.
+/// gRPC writes numbers without leading zeros.
 fn has_leading_zero(value: &[u8]) -> bool {
     value.len() > 1 && value.starts_with(b"0")
 }
@@ -207,7 +209,7 @@ fn parse_pushback(value: &[u8]) -> Pushback {
     let text = std::str::from_utf8(value).ok();
     let digits = text.filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
     match digits {
-        // More milliseconds than a number holds are more than any limit.
+        // Values that overflow exceed any limit.
         Some(text) if !has_leading_zero(value) => {
             Pushback::After(text.parse().map_or(Duration::MAX, Duration::from_millis))
         }
@@ -215,7 +217,7 @@ fn parse_pushback(value: &[u8]) -> Pushback {
     }
 }
 
-/// True if this response header speaks about retries to this hop only.
+/// Returns true if this response header carries retry hints for this hop only.
 #[must_use]
 pub fn is_hop_by_hop(name: &str) -> bool {
     headers::HOP_BY_HOP.contains(&name)
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_in_the_first_headers_is_final_and_none_commits() {
+    fn status_in_first_headers_is_final_and_its_absence_commits() {
         assert_eq!(fields("14").verdict_of_headers(200), Some(failed(Code::Unavailable)));
         assert_eq!(fields("0").verdict_of_headers(200), Some(Verdict::Success));
         assert_eq!(fields("5").verdict_of_headers(503), Some(failed(Code::NotFound)));
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_that_is_missing_or_not_a_number_is_unknown() {
+    fn status_that_is_missing_or_not_a_number_is_unknown() {
         assert_eq!(StatusFields::default().verdict_of_trailers(), failed(Code::Unknown));
         for bad in ["", "x", "-1", "17", "99999999999", "0x0", " 0", "+0", "014", "00"] {
             assert_eq!(fields(bad).verdict_of_trailers(), failed(Code::Unknown), "{bad:?}");

@@ -1,6 +1,6 @@
 //! gRPC status codes and sets of them.
 //!
-//! Source: the gRPC status code table. A set is one machine word, so that asking costs a mask.
+//! Source: the status code table of gRPC. A set is one machine word, so a look-up is one mask.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// Every code, in the order of their numbers.
+    /// All codes, in the order of their numbers.
     pub const ALL: [Self; 17] = [
         Self::Ok,
         Self::Cancelled,
@@ -50,19 +50,19 @@ impl Code {
         Self::Unauthenticated,
     ];
 
-    /// The code of this number, if there is one.
+    /// Returns the code with this number, if there is one.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         usize::try_from(number).ok().and_then(|index| Self::ALL.get(index)).copied()
     }
 
-    /// Its number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn number(self) -> u32 {
         self as u32
     }
 
-    /// Its name as the gRPC documents write it: `DEADLINE_EXCEEDED`.
+    /// Returns the name as in the gRPC documents: `DEADLINE_EXCEEDED`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -101,12 +101,12 @@ impl CodeSet {
     /// No code.
     pub const EMPTY: Self = Self(0);
 
-    /// As a number with a bit for each code.
+    /// Returns a number with one bit per code.
     pub(crate) const fn bits(self) -> u32 {
         self.0
     }
 
-    /// These codes.
+    /// Returns the set of these codes.
     #[must_use]
     pub const fn of(codes: &[Code]) -> Self {
         let mut bits = 0;
@@ -118,43 +118,43 @@ impl CodeSet {
         Self(bits)
     }
 
-    /// Every code but OK and those of `denied`.
+    /// Returns all codes except OK and those of `denied`.
     #[must_use]
     pub const fn all_but(denied: Self) -> Self {
         Self(((1 << Code::ALL.len()) - 1) & !(denied.0 | Self::of(&[Code::Ok]).0))
     }
 
-    /// True if the code is in the set.
+    /// Returns true if the code is in the set.
     #[must_use]
     pub const fn contains(self, code: Code) -> bool {
         self.0 & (1 << code.number()) != 0
     }
 
-    /// The codes of both sets.
+    /// Returns the codes in either set.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The codes of both.
+    /// Returns the codes in both sets.
     #[must_use]
     pub const fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    /// The codes that are not in `other`.
+    /// Returns the codes that are not in `other`.
     #[must_use]
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// True if no code is in the set.
+    /// Returns true if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The codes, in the order of their numbers.
+    /// Returns the codes in the order of their numbers.
     pub fn iter(self) -> impl Iterator<Item = Code> {
         Code::ALL.into_iter().filter(move |code| self.contains(*code))
     }

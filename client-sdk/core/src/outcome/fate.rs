@@ -1,7 +1,7 @@
-//! How calls end: exactly one fate per call.
+//! Fates: exactly one per call.
 //!
-//! Fates are counted per route, are the metric's label and what operators read, so their names are fixed.
-//! In observe mode a failed call has the fate it would have had, marked `would_`.
+//! Fates are counted per route. They are a metric label and shown to operators, so their names are fixed. In
+//! observe mode a failed call has the fate it would have had, prefixed `would_`.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Fate {
-    /// The first attempt was answered.
+    /// The first attempt succeeded.
     Ok,
-    /// A later attempt was answered.
+    /// A retry succeeded.
     OkAfterRetry,
-    /// A hedge was answered first.
+    /// A hedge succeeded first.
     OkByHedge,
-    /// The code may not be retried.
+    /// The rule does not retry the code.
     NotRetryable,
-    /// Every attempt the rule allows was made.
+    /// All attempts that the rule allows were made.
     AttemptsExhausted,
     /// The retry breaker was open.
     RetryBreaker,
@@ -25,34 +25,34 @@ pub enum Fate {
     Budget,
     /// No time was left, or too little for a retry to finish.
     Deadline,
-    /// `retry.max_duration` was over, or would have been after the wait.
+    /// `retry.max_duration` had expired, or would have after the wait.
     MaxDuration,
     /// The server asked not to retry, or to wait too long.
     Pushback,
-    /// The request served is itself a repeat: the layer above is the one retrying.
+    /// The request being served is itself a retry: the layer above retries.
     ChainRetryFlag,
-    /// A hop below has retried and given up.
+    /// A hop below retried and gave up.
     ChainNoMoreRetry,
-    /// `stop_when`: the call had taken too long, or too few calls succeed.
+    /// `stop_when`: the call had taken too long, or too few calls succeeded.
     StopWhen,
-    /// The circuit breaker was open: nothing was sent.
+    /// The circuit breaker was open, so nothing was sent.
     CircuitOpen,
-    /// The request was too long or not complete when it was sent.
+    /// The request was too long to keep, or not complete when it was sent.
     NotReplayable,
-    /// The answer had begun when the failure came.
+    /// The response had begun before the failure.
     Committed,
-    /// No rule, or one that sends calls once.
+    /// No rule, or a rule that allows one attempt.
     PolicyOff,
     /// The application dropped the call.
     Cancelled,
     /// Observe mode only: a retry would have been sent.
     Retry,
-    /// A kill switch stops what is repeated, or refused the call: then nothing was sent.
+    /// A kill switch blocked the retry, or rejected the call before anything was sent.
     Killed,
 }
 
 impl Fate {
-    /// Every fate.
+    /// All fates.
     pub const ALL: [Self; 20] = [
         Self::Ok,
         Self::OkAfterRetry,
@@ -76,7 +76,7 @@ impl Fate {
         Self::Killed,
     ];
 
-    /// Its name in metrics, on the command line and in the documents.
+    /// Returns the name in metrics, on the command line and in the documents.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -103,20 +103,20 @@ impl Fate {
         }
     }
 
-    /// True if the application got an answer.
+    /// Returns true if the call succeeded.
     #[must_use]
     pub const fn is_ok(self) -> bool {
         matches!(self, Self::Ok | Self::OkAfterRetry | Self::OkByHedge)
     }
 
-    /// True if the application was left with an error, of its own making or not, and did not give up itself.
+    /// Returns true if the call failed and the application did not cancel it.
     #[must_use]
     pub const fn is_final_failure(self) -> bool {
         !self.is_ok() && !matches!(self, Self::Cancelled)
     }
 
-    /// True if a request in whose service a call ended so must not be repeated by the layers above: the
-    /// retries that could help have been made here, or were held back for a reason that holds above too.
+    /// Returns true if layers above must not retry a request that made a call with this fate: the useful
+    /// retries were made here, or were blocked for a reason that applies above too.
     #[must_use]
     pub const fn stops_layers_above(self) -> bool {
         matches!(
@@ -134,23 +134,23 @@ impl Fate {
     }
 }
 
-/// A call's fate, and whether it is real or what would have been (observe mode).
+/// A call's fate, real or in observe mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ending {
     /// How the call ended.
     pub fate: Fate,
-    /// Observe mode: what would have been.
+    /// True in observe mode: the fate the call would have had.
     pub would: bool,
 }
 
 impl Ending {
-    /// A fate that a call really had.
+    /// Returns the real ending with this fate.
     #[must_use]
     pub const fn real(fate: Fate) -> Self {
         Self { fate, would: false }
     }
 
-    /// Every ending there is.
+    /// Returns all endings.
     pub fn all() -> impl Iterator<Item = Self> {
         [false, true].into_iter().flat_map(|would| Fate::ALL.map(|fate| Self { fate, would }))
     }

@@ -1,4 +1,4 @@
-//! The settings of the waits before retries; [`backoff`](crate::call::backoff) has the formulas.
+//! Settings of the waits before retries; [`backoff`](crate::backoff) has the formulas.
 
 use std::time::Duration;
 
@@ -6,29 +6,29 @@ use super::check_order;
 use crate::fault::{Bounds, Faults, Millis, Ratio};
 use crate::outcome::code::{Code, CodeSet};
 
-/// Every wait of a backoff.
+/// Each wait of a backoff.
 pub const WAIT: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(24 * 3600) };
-/// `incrementing.step`, in either direction.
+/// `incrementing.step`, up or down.
 pub const STEP: Bounds<Duration> = WAIT;
 /// `exponential.multiplier`
 pub const MULTIPLIER: Bounds<Ratio> = Bounds { min: Ratio::ONE, max: Ratio::from_bp(100_000) };
 /// `jitter_share`
 pub const JITTER_SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
-/// `custom.delays`, `sum.parts`, `by_code.codes`: how many entries.
+/// `custom.delays`, `sum.parts`, `by_code.codes`: number of entries.
 pub const LIST_LENGTH: Bounds<u32> = Bounds { min: 1, max: 32 };
 
-/// The wait before each retry.
+/// Wait before each retry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Backoff {
-    /// The same sequence whatever the attempt failed with.
+    /// One sequence for all codes.
     Always(Waits),
-    /// Waits added up.
+    /// The sum of several sequences.
     Sum(Vec<Waits>),
-    /// Another sequence for given codes.
+    /// One sequence per code.
     ByCode {
-        /// For every other code.
+        /// For all other codes.
         default: Waits,
-        /// The first entry that has the code applies.
+        /// The first entry with the code applies.
         codes: Vec<(CodeSet, Waits)>,
     },
 }
@@ -36,38 +36,38 @@ pub enum Backoff {
 /// A sequence of waits: wait n for n = 1, 2, ...
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Waits {
-    /// At once.
+    /// No wait.
     None,
     /// The same wait each time.
     Fixed {
         /// The wait.
         delay: Duration,
-        /// Its random part.
+        /// Random part.
         jitter: Jitter,
     },
     /// Uniform in [min, max).
     Random {
         /// The shortest wait.
         min: Duration,
-        /// No wait is as long as this, unless it equals `min`.
+        /// Waits are shorter than this, unless it equals `min`.
         max: Duration,
-        /// A random part of what was drawn.
+        /// Random part of the drawn wait.
         jitter: Jitter,
     },
     /// initial + step x (n-1), between 0 and max.
     Incrementing {
         /// The first wait.
         initial: Duration,
-        /// From wait to wait.
+        /// Difference between two waits.
         step: Increment,
-        /// How it ends.
+        /// Maximum and random part.
         growth: Growth,
     },
     /// min(base x multiplier^(n-1), max).
     Exponential {
         /// The first wait.
         base: Duration,
-        /// The growth from wait to wait.
+        /// Factor between two waits.
         multiplier: Ratio,
         /// How it ends.
         growth: Growth,
@@ -79,30 +79,30 @@ pub enum Waits {
         /// How it ends.
         growth: Growth,
     },
-    /// These waits; the call ends when they are used up.
+    /// These waits; the call ends after the last one.
     Custom {
-        /// Wait n is the n-th.
+        /// The n-th entry is wait n.
         delays: Vec<Duration>,
-        /// Their random part.
+        /// Random part.
         jitter: Jitter,
     },
 }
 
-/// How a growing sequence ends, and its random part.
+/// Maximum and random part of a growing sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Growth {
     /// The longest wait.
     pub max: Duration,
-    /// What happens where a wait would be longer.
+    /// Behaviour if a wait exceeds `max`.
     pub over_max: OverMax,
     /// The random part.
     pub jitter: Jitter,
 }
 
-/// What happens where a wait, before its random part, would be longer than `max`.
+/// Behaviour if a wait, before its random part, exceeds `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverMax {
-    /// It is `max`.
+    /// The wait is `max`.
     #[default]
     Cap,
     /// The call ends.
@@ -121,7 +121,7 @@ pub enum Increment {
 /// The random part of a wait of length d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Jitter {
-    /// d as it is.
+    /// d unchanged.
     None,
     /// Uniform in [0, d].
     Full,
@@ -179,7 +179,7 @@ impl Waits {
     /// The default growth of an exponential backoff.
     pub const DEFAULT_MULTIPLIER: Ratio = Ratio::from_bp(20_000);
 
-    /// The random part of the waits.
+    /// Returns the random part of the waits.
     #[must_use]
     pub fn jitter(&self) -> Jitter {
         match self {
@@ -191,7 +191,7 @@ impl Waits {
         }
     }
 
-    /// The kind's name, as it is written.
+    /// Returns the name of the kind as in manifests.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

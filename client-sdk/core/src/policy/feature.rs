@@ -1,11 +1,13 @@
-//! What an SDK must be able to carry out before it is sent a rule.
+//! Features: capabilities that an SDK needs for a rule.
 //!
-//! An SDK lists the features it has when it connects; the control plane derives from each rule those it
-//! needs and withholds the rule from a client without them, naming the feature. Names are only ever added.
+//! An SDK lists its features when it connects. The control plane derives from each rule the features it
+//! needs, and withholds the rule from clients without them, with the name of the feature. Names are only ever
+//! added.
 
 use crate::policy::{Backoff, BreakerMode, Growth, Jitter, OverMax, Policy, RetryBreaker, Waits};
 
-/// Everything `damper.v1` began with: mode, timeout, retry with its first four backoffs, breaker, chain flags.
+/// All of the first release of `damper.v1`: mode, timeout, retry with its first four backoffs, breaker, chain
+/// flags.
 pub const BASE: &str = "base";
 /// `hedge`
 pub const HEDGE: &str = "hedge";
@@ -15,7 +17,7 @@ pub const BUDGET: &str = "budget";
 pub const STOP_WHEN: &str = "stop_when";
 /// `circuit_breaker`
 pub const CIRCUIT_BREAKER: &str = "circuit_breaker";
-/// `retry_breaker.mode: credit`. A client without it is sent the rule in the mode ratio.
+/// `retry_breaker.mode: credit`. A client without it receives the rule in mode ratio.
 pub const CREDIT: &str = "credit";
 /// `retry.backoff` of the kinds incrementing, fibonacci, custom, sum and by_code; `over_max: stop`; jitter of
 /// a random backoff.
@@ -26,12 +28,13 @@ pub const HOLD_UNARY: &str = "hold_unary";
 pub const CALL_ID: &str = "call_id";
 /// `chain.propagate_baggage`
 pub const BAGGAGE: &str = "baggage";
-/// Guards: a rule that one would tighten is withheld from a client without it.
+/// Guards. A rule that a guard would tighten is withheld from clients without it.
 pub const GUARDS: &str = "guards";
-/// The kill switch: a client without it does not obey one, and setting one says how many such clients there are.
+/// The kill switch. Clients without it do not apply kills; setting a kill reports how many such clients there
+/// are.
 pub const KILL_SWITCH: &str = "kill_switch";
 
-/// The features this engine has.
+/// The features of this engine.
 pub const ALL: &[&str] = &[
     BASE,
     HEDGE,
@@ -47,13 +50,13 @@ pub const ALL: &[&str] = &[
     KILL_SWITCH,
 ];
 
-/// The first feature that carrying out the policy needs and `has` does not list.
+/// Returns the first feature that the policy needs and `has` does not list.
 #[must_use]
 pub fn lacking<'a>(policy: &Policy, has: impl Fn(&str) -> bool + 'a) -> Option<&'static str> {
     needed(policy).find(|feature| !has(feature))
 }
 
-/// The policy as a client carries it out that has no credit.
+/// Returns the policy for a client without credit.
 #[must_use]
 pub fn without_credit(policy: &Policy) -> Policy {
     let retry_breaker =
@@ -61,7 +64,7 @@ pub fn without_credit(policy: &Policy) -> Policy {
     Policy { retry_breaker, ..policy.clone() }
 }
 
-/// The features that carrying out the policy needs. Credit is none: see [`without_credit`].
+/// Returns the features that the policy needs. Credit is not one: see [`without_credit`].
 pub fn needed(policy: &Policy) -> impl Iterator<Item = &'static str> + use<> {
     let later_backoff = policy.retry.as_ref().is_some_and(|retry| !began_with(&retry.backoff));
     let uses = [
@@ -78,7 +81,7 @@ pub fn needed(policy: &Policy) -> impl Iterator<Item = &'static str> + use<> {
     uses.into_iter().filter(|(used, _)| *used).map(|(_, feature)| feature)
 }
 
-/// True for the backoffs that `damper.v1` began with.
+/// Returns true for the backoffs of the first release of `damper.v1`.
 fn began_with(backoff: &Backoff) -> bool {
     let Backoff::Always(waits) = backoff else {
         return false;

@@ -1,4 +1,4 @@
-//! The settings of what holds attempts back: retry breaker, budget, `stop_when`, circuit breaker.
+//! Settings of the gates: retry breaker, budget, `stop_when`, circuit breaker.
 
 use std::time::Duration;
 
@@ -41,32 +41,33 @@ pub const CIRCUIT_OPEN_FOR: Bounds<Duration> =
 /// `circuit_breaker.probes`
 pub const CIRCUIT_PROBES: Bounds<u32> = Bounds { min: 1, max: 100 };
 
-/// Gates retries by what succeeds; see [`breaker`](crate::gates::breaker).
+/// Gates retries by successes; see [`breaker`](crate::breaker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RetryBreaker {
-    /// What admits a retry.
+    /// Rule by which retries are admitted.
     pub mode: BreakerMode,
-    /// Mode credit: so much of a retry each first attempt that succeeds pays for.
+    /// Mode credit: the share of a retry that each successful first attempt earns.
     pub earn: Ratio,
-    /// Mode ratio: retries are free up to this many failures per success. In either mode hedges stop above it.
+    /// Mode ratio: retries are free up to this many failures per success. In both modes hedges stop above it.
     pub ratio: Ratio,
-    /// In either mode retries and hedges stop above this many failures per success. None: no such limit.
+    /// In both modes retries and hedges stop above this many failures per success. `None`: no such limit.
     pub max_ratio: Option<Ratio>,
-    /// The window.
+    /// Shape of the window.
     pub window: WindowShape,
-    /// Mode ratio: so many retries are saved for what the ratio does not admit. In either mode so many failures
-    /// in the window never stop hedges. 0: the bare ratio.
+    /// Mode ratio: retries that can be saved for failures above the ratio. In both modes this many failures
+    /// per window never stop hedges. 0: the ratio alone.
     pub min_failures: u32,
-    /// With fewer attempts in the window the ratio says nothing: retries take what is saved, hedges are sent.
+    /// With fewer attempts in the window the ratio is not used: retries take saved tokens, hedges are sent.
     pub min_samples: u32,
-    /// What counts as a failure besides what the rule retries. None: [`breaker::FAILURES`](crate::gates::breaker::FAILURES).
+    /// Failure codes, in addition to the codes that the rule retries. `None`:
+    /// [`breaker::FAILURES`](crate::breaker::FAILURES).
     pub failure_codes: Option<CodeSet>,
 }
 
-/// What the retry breaker goes by.
+/// Rule by which the retry breaker admits retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BreakerMode {
-    /// Every retry is paid for by first attempts that succeed; one that succeeds is free.
+    /// Successful first attempts pay for retries; a retry that succeeds is free.
     #[default]
     Credit,
     /// Failures against successes in the window.
@@ -76,37 +77,37 @@ pub enum BreakerMode {
 /// A cap on retries and hedges together, against the calls started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// So many extra attempts per call started in the window.
+    /// Extra attempts per call started in the window.
     pub ratio: Ratio,
-    /// And so many per second whatever the traffic.
+    /// Extra attempts per second in addition, whatever the traffic.
     pub min_per_second: u32,
 }
 
-/// What else stops retries, by what the window knows.
+/// Conditions that stop retries, from the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StopWhen {
-    /// No retry of a call that has taken longer than this share of the window's successful attempts.
+    /// Stops retries of calls that have taken longer than this percentile of successful attempts.
     pub latency_above_percentile: Option<Percent>,
-    /// No retry while a smaller share of the window's attempts succeeded.
+    /// Stops retries while a smaller share of attempts succeeds.
     pub success_rate_below: Option<Percent>,
-    /// Both need so many in the window.
+    /// Attempts in the window that both conditions need.
     pub min_samples: u32,
 }
 
 /// Gates whole calls, first attempts too; see [`circuit`](crate::gates::circuit).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CircuitBreaker {
-    /// Opens after so many failed calls in a row.
+    /// Failed calls in a row that open it.
     pub consecutive_failures: u32,
-    /// Opens when this share of the window's calls failed.
+    /// Share of failed calls in the window that opens it.
     pub failure_ratio: Ratio,
-    /// The share needs so many calls in the window.
+    /// Calls in the window that the share needs.
     pub min_calls: u32,
-    /// How long calls are refused.
+    /// Time for which calls are rejected.
     pub open_for: Duration,
-    /// So many calls are let through then; if all succeed it closes.
+    /// Calls admitted afterwards as probes; it closes if all succeed.
     pub probes: u32,
-    /// A call that took longer counts as failed. None: slowness does not matter.
+    /// Calls that take longer count as failed. `None`: no limit.
     pub slow_call: Option<Duration>,
 }
 

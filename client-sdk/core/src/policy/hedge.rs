@@ -1,4 +1,4 @@
-//! The settings of hedging: a call that takes long is sent once more beside, and the first success wins.
+//! Settings of hedging: a slow call gets another attempt in parallel, and the first success wins.
 
 use std::time::Duration;
 
@@ -14,33 +14,34 @@ pub const HEDGE_PERCENTILE: Bounds<Percent> =
 /// `hedge.max_hedges`
 pub const MAX_HEDGES: Bounds<u32> = Bounds { min: 1, max: 4 };
 
-/// How calls that take long are sent once more beside.
+/// Hedges of slow calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hedge {
-    /// How long an answer is waited for before the next hedge.
+    /// Wait for a response before the next hedge.
     pub delay: HedgeDelay,
-    /// Hedges per call at most. They count towards `retry.max_attempts` where that is set.
+    /// Maximum hedges per call. They count towards `retry.max_attempts` if that is set.
     pub max_hedges: u32,
 }
 
-/// How long an answer is waited for before the next hedge.
+/// Wait for a response before the next hedge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HedgeDelay {
-    /// So long.
+    /// A fixed time.
     Fixed(Duration),
-    /// As long as this share of attempts took in the last complete window; no hedge while too few are known.
+    /// The time within which this share of attempts ended in the last complete window; no hedge while there
+    /// are too few samples.
     Percentile {
         /// The share.
         at: Percent,
-        /// Never sooner.
+        /// Lower limit.
         min: Duration,
-        /// Never later.
+        /// Upper limit.
         max: Duration,
     },
 }
 
 impl Hedge {
-    /// Hedges per call unless said otherwise.
+    /// Default hedges per call.
     pub const DEFAULT_MAX_HEDGES: u32 = 1;
 
     pub(super) fn check(&self, faults: &mut Faults) {

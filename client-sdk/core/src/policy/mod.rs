@@ -1,8 +1,8 @@
-//! The settings of a rule, with every range and default, once.
+//! Settings of a rule, with all ranges and defaults.
 //!
-//! A `Policy` is plain data. It enters the engine only inside a [`Rule`](crate::Rule), which checks it, so a
-//! policy that decides anything is within the ranges given here. A value out of range is refused with its
-//! field path, the value and the bound; it is never clamped or replaced.
+//! A `Policy` is plain data. It enters the engine only in a [`Rule`](crate::Rule), which checks it, so the
+//! engine only sees settings within the ranges given here. A value out of range is rejected with its path and
+//! range, never clamped or replaced.
 
 use std::time::Duration;
 
@@ -33,80 +33,81 @@ pub const MAX_ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
 /// `replay_limit_bytes`
 pub const REPLAY_LIMIT: Bounds<u32> = Bounds { min: 0, max: 4 << 20 };
 
-/// The codes that are retried unless said otherwise.
+/// Codes that are retried by default.
 pub const RETRYABLE: CodeSet = CodeSet::of(&[Code::Unavailable]);
-/// Request bytes kept per call unless said otherwise: 64 KiB.
+/// Request bytes kept per call by default: 64 KiB.
 pub const DEFAULT_REPLAY_LIMIT: u32 = 64 << 10;
 
-/// What a rule says.
+/// Settings of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// Whether anything is done at all. Required.
+    /// Off, observe or enforce. Required.
     pub mode: Mode,
-    /// The whole call with its answer, its retries and waits; cuts a running attempt. None: no limit.
+    /// Limit of the whole call with its response, retries and waits; ends a running attempt. `None`: no
+    /// limit.
     pub timeout: Option<Duration>,
-    /// How failed calls are repeated. None: they are not.
+    /// Retries of failed calls. `None`: no retries.
     pub retry: Option<Retry>,
-    /// How calls that take long are sent once more beside. None: they are not.
+    /// Hedges of slow calls. `None`: no hedges.
     pub hedge: Option<Hedge>,
-    /// None: switched off. On by default.
+    /// Gates retries and hedges. `None`: off. On by default.
     pub retry_breaker: Option<RetryBreaker>,
-    /// None: extra attempts are not capped.
+    /// Caps extra attempts. `None`: no cap.
     pub budget: Option<Budget>,
-    /// None: neither latency nor success rate stops retries.
+    /// Stops retries by latency or success rate. `None`: off.
     pub stop_when: Option<StopWhen>,
-    /// Gates whole calls. None: switched off.
+    /// Gates whole calls. `None`: off.
     pub circuit_breaker: Option<CircuitBreaker>,
-    /// The two flags of the chain, honoured by default.
+    /// The flags of the chain, honoured by default.
     pub chain: Chain,
-    /// Request bytes kept per call so that it can be sent again; a longer request is sent once.
+    /// Request bytes kept per call for retries; a longer request has one attempt.
     pub replay_limit: u32,
-    /// An answer of one message is held back until its status is known, so that a call that fails after its
-    /// message can still be repeated. Needs an exact method.
+    /// Holds a response of one message until its status is known, so that a call that fails after its message
+    /// can still be retried. Needs an exact method.
     pub hold_unary: bool,
-    /// Every attempt of a call carries the same random `damper-call`: a key for handlers to tell repeats by.
+    /// All attempts of a call carry the same random `damper-call`, so that handlers can recognise retries.
     pub call_id: bool,
 }
 
-/// Whether a rule acts; each does more than the one before.
+/// Mode of a rule; each does more than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Calls pass untouched.
+    /// Calls pass unchanged.
     Off,
-    /// Every decision is made on real traffic and counted; nothing is repeated or cut.
+    /// All decisions are made on real traffic and counted; nothing is retried or cut.
     Observe,
-    /// Decisions are carried out.
+    /// Decisions take effect.
     Enforce,
 }
 
-/// How failed calls are repeated.
+/// Retries of failed calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Retry {
-    /// Attempts per call, the first send included. 1 sends once.
+    /// Attempts per call, including the first. 1: no retry.
     pub max_attempts: u32,
-    /// From the first send; only stops further attempts. None: no limit.
+    /// Time from the first attempt after which no retry starts. `None`: no limit.
     pub max_duration: Option<Duration>,
-    /// One attempt with its whole answer; then it ends as DEADLINE_EXCEEDED. None: no limit.
+    /// Limit of one attempt with its whole response; then it fails with DEADLINE_EXCEEDED. `None`: no limit.
     pub per_attempt_timeout: Option<Duration>,
-    /// The codes that may be retried.
+    /// Codes that are retried.
     pub codes: CodeSet,
-    /// The wait before each retry.
+    /// Wait before each retry.
     pub backoff: Backoff,
 }
 
-/// The two flags of the chain; see [`chain`](crate::chain).
+/// The flags of the chain; see [`chain`](crate::chain).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Chain {
-    /// Repeat even where the request served is itself a repeat.
+    /// Retries even if the request being served is itself a retry.
     pub ignore_retry_flag: bool,
-    /// Repeat even where the answer says that a hop below has given up.
+    /// Retries even if the response carries `damper-no-more-retry`.
     pub ignore_no_more_retry: bool,
-    /// Send the flag down as W3C baggage too, so that hops which only speak OpenTelemetry pass it on.
+    /// Also sends the retry flag as W3C baggage, so that hops with only OpenTelemetry pass it on.
     pub propagate_baggage: bool,
 }
 
 impl Policy {
-    /// The policy that says no more than its mode.
+    /// Returns the policy with this mode and defaults.
     #[must_use]
     pub fn new(mode: Mode) -> Self {
         Self {
@@ -125,13 +126,13 @@ impl Policy {
         }
     }
 
-    /// True if calls under this policy are watched by the engine at all.
+    /// Returns true if the engine handles calls under this policy.
     #[must_use]
     pub fn governs(&self) -> bool {
         self.mode != Mode::Off
     }
 
-    /// Attempts per call at most, the first send included; hedges count too.
+    /// Returns the maximum number of attempts per call, including the first and hedges.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
         match (&self.retry, &self.hedge) {
@@ -141,14 +142,13 @@ impl Policy {
         }
     }
 
-    /// True if a call may be sent more than once.
+    /// Returns true if the policy allows extra attempts.
     #[must_use]
     pub fn repeats(&self) -> bool {
         self.max_attempts() > 1
     }
 
-    /// The codes after which a call may be sent again. A policy that only hedges goes on after those that are
-    /// retried unless said otherwise.
+    /// Returns the codes after which the call goes on. A policy that only hedges uses the default codes.
     #[must_use]
     pub fn retryable(&self) -> CodeSet {
         match (&self.retry, &self.hedge) {
@@ -158,13 +158,13 @@ impl Policy {
         }
     }
 
-    /// The shape of the window that calls under this policy are counted in.
+    /// Returns the shape of the window for calls under this policy.
     #[must_use]
     pub fn window_shape(&self) -> WindowShape {
         self.retry_breaker.map_or_else(WindowShape::default, |breaker| breaker.window)
     }
 
-    /// Notes every setting that is out of range, by its path below the policy.
+    /// Adds a fault for each setting out of range, with its path below the policy.
     pub fn check(&self, faults: &mut Faults) {
         check_timeout("timeout", self.timeout, faults);
         if let Some(retry) = &self.retry {

@@ -19,7 +19,7 @@ fn defaults_are_within_every_range() {
 }
 
 #[test]
-fn the_ends_of_a_range_are_accepted_and_what_lies_beyond_is_named_with_its_bound() {
+fn range_ends_are_accepted_and_values_beyond_are_faults() {
     let check = |attempts: u32, expected: &[&str]| {
         assert_eq!(faults(|policy| retry(policy).max_attempts = attempts), expected);
     };

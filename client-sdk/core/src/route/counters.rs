@@ -1,4 +1,4 @@
-//! What has happened on a route since the driver started.
+//! Counters of a route since the driver started.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use super::latency::Histogram;
 use crate::outcome::code::Code;
 use crate::outcome::fate::{Ending, Fate};
 
-/// What has happened on a route since the driver started. Every call that ended has exactly one ending.
+/// Counters of a route since the driver started. Every ended call has one ending.
 pub struct Counters {
     calls: AtomicU64,
     unsent: AtomicU64,
@@ -24,85 +24,86 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Calls begun.
+    /// Returns the number of calls begun.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Sends: every call's first (unless nothing was sent at all), retries, hedges and transparent resends.
+    /// Returns the number of attempts: first attempts (except of calls that sent nothing), retries, hedges
+    /// and transparent resends.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         let sent = self.calls().saturating_sub(self.unsent.load(Ordering::Relaxed));
         sent + self.retries() + self.hedges() + self.transparent_resends()
     }
 
-    /// Sends after a failure.
+    /// Returns the number of retries.
     #[must_use]
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }
 
-    /// Sends beside an attempt that took long.
+    /// Returns the number of hedges.
     #[must_use]
     pub fn hedges(&self) -> u64 {
         self.hedges.load(Ordering::Relaxed)
     }
 
-    /// Observe mode: attempts that a hedge would have been sent beside.
+    /// Returns the number of attempts that would have been hedged in observe mode.
     #[must_use]
     pub fn would_hedges(&self) -> u64 {
         self.would_hedges.load(Ordering::Relaxed)
     }
 
-    /// Sends repeated because the server had provably not seen the first.
+    /// Returns the number of resends of requests that the server provably had not processed.
     #[must_use]
     pub fn transparent_resends(&self) -> u64 {
         self.transparent_resends.load(Ordering::Relaxed)
     }
 
-    /// Calls made outside any request's context in a process that serves requests.
+    /// Returns the number of calls outside any request's context in a process that serves requests.
     #[must_use]
     pub fn without_context(&self) -> u64 {
         self.without_context.load(Ordering::Relaxed)
     }
 
-    /// Calls made in serving a request in which one of the route had already failed for good: somebody's loop
-    /// around it.
+    /// Returns the number of calls made for a request in which a call of the route had already failed: a loop
+    /// around the retries.
     #[must_use]
     pub fn outer_loop_calls(&self) -> u64 {
         self.outer_loop.load(Ordering::Relaxed)
     }
 
-    /// Calls that ended so.
+    /// Returns the number of calls with this ending.
     #[must_use]
     pub fn ended(&self, ending: Ending) -> u64 {
         self.of(ending).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// How calls ended, and how many did so; what never happened is left out.
+    /// Returns the endings with their counts, without zeros.
     pub fn endings(&self) -> impl Iterator<Item = (Ending, u64)> {
         Ending::all().map(|ending| (ending, self.ended(ending))).filter(|(_, count)| *count > 0)
     }
 
-    /// Attempts that ended with this code.
+    /// Returns the number of attempts with this code.
     #[must_use]
     pub fn code(&self, code: Code) -> u64 {
         self.codes.get(code as usize).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// How long calls took, from their beginning to their end.
+    /// Returns the latencies of calls.
     #[must_use]
     pub fn latency(&self) -> &Histogram {
         &self.latency
     }
 
-    /// Counts a call that the driver made outside any request's context although it serves requests.
+    /// Counts a call outside any request's context in a process that serves requests.
     pub fn count_without_context(&self) {
         add(&self.without_context);
     }
 
-    /// Counts a call that the driver made in a request in which one of the route had already failed for good.
+    /// Counts a call for a request in which a call of the route had already failed.
     pub fn count_outer_loop(&self) {
         add(&self.outer_loop);
     }
@@ -149,7 +150,7 @@ impl Counters {
     }
 }
 
-/// What has happened, by name; what never did is left out.
+/// Writes the counters by name, without zeros.
 impl fmt::Debug for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let codes = || Code::ALL.into_iter().map(|code| (code.name(), self.code(code)));

@@ -1,31 +1,31 @@
-//! Where the gates of a route stand: what they would say to a call now, read without taking anything.
+//! Status of a route's gates: whether they would block a call now, read without side effects.
 //!
-//! It is what operators are shown. A call that fails counts itself before it asks, so the question here is the
-//! one that the next failing call would ask; nothing is reserved, booked or admitted for it.
+//! It is shown to operators. A failing call counts itself before it is checked, so the status is that of the
+//! next failing call. Nothing is reserved, counted or admitted.
 
 use crate::gates::circuit::Phase;
 use crate::route::Route;
 use crate::time::Time;
 use crate::time::window::Counts;
 
-/// Where the gates of a route stand.
+/// Status of a route's gates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GateStatus {
-    /// Of the retry breaker's window.
+    /// Counts of the retry breaker's window.
     pub window: Counts,
-    /// Attempts have failed in the window, and a call that fails now is not retried, because of the retry breaker.
-    /// Credit starts empty: without a failure that is nothing to be shown.
+    /// The retry breaker blocks the next retry, and attempts have failed in the window. Credit starts empty:
+    /// without a failure that is not shown.
     pub breaker_refuses: bool,
-    /// A call that fails or takes long now is neither retried nor hedged: the budget is used up.
+    /// The budget blocks the next retry or hedge.
     pub budget_refuses: bool,
-    /// Of the circuit breaker; none if there is none.
+    /// Phase of the circuit breaker; `None` without one.
     pub circuit: Option<Phase>,
-    /// A kill stops what is repeated.
+    /// A kill stops retries and hedges.
     pub killed: bool,
 }
 
 impl Route {
-    /// Where its gates stand; none if there is neither a rule nor a kill.
+    /// Returns the status of the gates; `None` without a rule and a kill.
     #[must_use]
     pub fn standing(&self, now: Time) -> Option<GateStatus> {
         let killed = self.switch().stops_repeats(now);
@@ -37,10 +37,11 @@ impl Route {
         };
         let settings = policy.circuit_breaker.as_ref();
         let window = self.window().counts(now);
-        let holds_back = policy.retry_breaker.is_some_and(|breaker| self.holds_back(&breaker, now));
+        let blocks_next_retry =
+            policy.retry_breaker.is_some_and(|breaker| self.blocks_next_retry(&breaker, now));
         Some(GateStatus {
             window,
-            breaker_refuses: holds_back && window.failures > 0,
+            breaker_refuses: blocks_next_retry && window.failures > 0,
             budget_refuses: policy.budget.is_some_and(|cap| !self.spending().has_room(&cap, now)),
             circuit: settings.map(|settings| self.state().circuit.phase(settings, now)),
             killed,
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_without_a_rule_stands_nowhere_unless_a_kill_stops_it() {
+    fn route_without_a_rule_has_a_status_only_under_a_kill() {
         let route = Route::new(None);
         assert_eq!(route.standing(NOW), None);
         let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_breaker_refuses_when_the_next_failure_would_be_one_too_many() {
+    fn breaker_blocks_when_the_next_failure_would_exceed_it() {
         let route = route(|policy| {
             let breaker = policy.retry_breaker.as_mut().unwrap();
             (breaker.mode, breaker.min_failures) = (BreakerMode::Ratio, 0);
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_breaker_refuses_while_there_is_no_credit() {
+    fn breaker_blocks_without_credit() {
         let route = route(|_| {});
         let breaker = RetryBreaker::default();
         assert!(!stands(&route, NOW).breaker_refuses, "no credit yet, and nothing fails");
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_refuses_when_there_is_no_room_for_one_more() {
+    fn budget_blocks_without_room_for_one_more() {
         let budget = Budget { ratio: Ratio::from_bp(1_000), min_per_second: 0 };
         let route = route(|policy| policy.budget = Some(budget));
         assert!(stands(&route, NOW).budget_refuses, "no calls, so no room");
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_circuit_whose_time_is_over_is_half_open_before_anybody_asks() {
+    fn expired_open_circuit_is_half_open_before_the_next_call() {
         let settings = CircuitBreaker::default();
         let route = route(|policy| policy.circuit_breaker = Some(settings));
         assert_eq!(stands(&route, NOW).circuit, Some(Phase::Closed));

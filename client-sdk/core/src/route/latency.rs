@@ -1,12 +1,12 @@
-//! How long attempts and calls take, in buckets of atomics.
+//! Latencies of attempts and calls, in buckets of atomics.
 //!
 //! Buckets are log-linear: below 8 µs one per microsecond, above eight per power of two, so that a bucket is
-//! never wider than an eighth of its value; the last one takes everything from about an hour up. A quantile
-//! is answered with the middle of its bucket: within 6.25 % of the truth.
+//! at most an eighth of its value wide. The last one takes all values from about an hour up. A quantile is
+//! the middle of its bucket: within 6.25 % of the true value.
 //!
-//! [`Recent`] keeps the present window and the one before, so that what it says is at most two windows old
-//! and time alone makes it forget. Turning the window over while others record can lose a few recordings;
-//! that does not matter for a quantile.
+//! [`Recent`] keeps the current window and the one before, so its values are at most two windows old and
+//! expire by time alone. Rotating the window while other threads record can lose a few values; that does not
+//! matter for a quantile.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,18 +14,18 @@ use std::time::Duration;
 use crate::fault::Percent;
 use crate::time::{Time, micros};
 
-/// How many buckets a histogram has.
+/// Number of buckets.
 pub const BUCKETS: usize = 256;
 const SUB_BITS: u32 = 3;
 const SUBS: u64 = 1 << SUB_BITS;
-/// How long one window of [`Recent`] is.
+/// Length of one window of [`Recent`].
 const WINDOW: Duration = Duration::from_secs(10);
-/// So many of what was counted lately are within the usual time.
+/// Percentile of the usual latency.
 const USUAL: Percent = Percent::from_hundredths(9_900);
-/// So many must be known to say what is usual.
+/// Samples needed for the usual latency.
 const USUAL_MIN_SAMPLES: u32 = 20;
 
-/// The bucket that a duration falls into.
+/// Returns the bucket of a duration.
 #[must_use]
 pub fn bucket_of(duration: Duration) -> usize {
     let us = micros(duration);
@@ -37,7 +37,7 @@ pub fn bucket_of(duration: Duration) -> usize {
     usize::try_from(index).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 
-/// The middle of a bucket.
+/// Returns the middle of a bucket.
 #[must_use]
 pub fn middle_of(bucket: usize) -> Duration {
     let bucket = bucket.min(BUCKETS - 1) as u64;
@@ -49,7 +49,7 @@ pub fn middle_of(bucket: usize) -> Duration {
     Duration::from_micros(low + ((1 << octave) >> 1))
 }
 
-/// The longest duration of a bucket: what a share of the counted ones certainly did not exceed.
+/// Returns the longest duration of a bucket: an upper limit for the values in it.
 #[must_use]
 pub fn end_of(bucket: usize) -> Duration {
     let bucket = bucket.min(BUCKETS - 1) as u64;
@@ -60,11 +60,11 @@ pub fn end_of(bucket: usize) -> Duration {
     Duration::from_micros(((bucket - octave * SUBS + 1) << octave) - 1)
 }
 
-/// The duration below which this share of the counted ones lie, in ten-thousandths; none if nothing was
-/// counted. `counts` are pairs of bucket and count in ascending order of buckets.
+/// Returns the quantile at this share, in ten-thousandths; `None` if nothing was counted. `counts` are pairs
+/// of bucket and count in ascending order of buckets.
 #[must_use]
 pub fn quantile(counts: impl Iterator<Item = (usize, u64)> + Clone, share_bp: u32) -> Option<Duration> {
-    // Counts are what peers report, and there are at most as many as buckets: wide enough for any of them.
+    // Peers report the counts; a u128 holds the sum of any of them.
     let total: u128 = counts.clone().map(|(_, count)| u128::from(count)).sum();
     let rank = (total * u128::from(share_bp)).div_ceil(10_000).max(1);
     let mut seen = 0_u128;
@@ -89,7 +89,7 @@ impl Histogram {
         }
     }
 
-    /// The buckets that are not empty, with their counts, in ascending order.
+    /// Returns the non-empty buckets with their counts, in ascending order.
     pub fn counts(&self) -> impl Iterator<Item = (usize, u64)> + Clone {
         self.0.iter().map(|count| count.load(Ordering::Relaxed)).enumerate().filter(|(_, count)| *count > 0)
     }
@@ -101,16 +101,16 @@ impl Default for Histogram {
     }
 }
 
-/// What was counted lately.
+/// Recent latencies.
 #[derive(Debug)]
 pub struct Recent {
-    /// The number of the present window; the other half holds the one before.
+    /// Number of the current window; the other half holds the one before.
     window: AtomicU64,
     halves: [HalfWindow; 2],
     usual: PerWindow,
 }
 
-/// A duration that is found once in a window of [`Recent`].
+/// A duration that is computed once per window of [`Recent`].
 #[derive(Debug, Default)]
 pub(crate) struct PerWindow(AtomicU64);
 
@@ -118,7 +118,7 @@ impl PerWindow {
     const BITS: u32 = 40;
     const UNKNOWN: u64 = (1 << Self::BITS) - 1;
 
-    /// What was put last, if it was put in the window of `now`; and what it is.
+    /// Returns true if the last value was set in the window of `now`, and that value.
     pub(crate) fn get(&self, now: Time) -> (bool, Option<Duration>) {
         let word = self.0.load(Ordering::Relaxed);
         let us = word & Self::UNKNOWN;
@@ -131,7 +131,7 @@ impl PerWindow {
         self.0.store((Self::window(now) << Self::BITS) | us, Ordering::Relaxed);
     }
 
-    /// Never 0 within five years: that is a word in which nothing was put.
+    /// Never 0 within five years: 0 marks an unset word.
     fn window(now: Time) -> u64 {
         (Recent::window_of(now) + 1) & (u64::MAX >> Self::BITS)
     }
@@ -154,7 +154,7 @@ impl Recent {
         }
     }
 
-    /// The median of what was counted lately, if that is at least `min_samples`.
+    /// Returns the median of recent values, if there are at least `min_samples`.
     #[must_use]
     pub fn median(&self, now: Time, min_samples: u32) -> Option<Duration> {
         self.turn_over(now);
@@ -162,7 +162,7 @@ impl Recent {
         rank([a, b], Percent::from_hundredths(5_000), min_samples).map(middle_of)
     }
 
-    /// What this share of what was counted lately did not exceed, if that is at least `min_samples`.
+    /// Returns the percentile of recent values, if there are at least `min_samples`.
     #[must_use]
     pub fn percentile(&self, now: Time, at: Percent, min_samples: u32) -> Option<Duration> {
         self.turn_over(now);
@@ -170,7 +170,7 @@ impl Recent {
         rank([a, b], at, min_samples).map(end_of)
     }
 
-    /// The same of the last complete window and of what `others` counted in it.
+    /// Returns the percentile of the last complete window, together with the values of `others` in it.
     #[must_use]
     pub fn complete_percentile(
         &self,
@@ -194,7 +194,7 @@ impl Recent {
         .map(end_of)
     }
 
-    /// What 99 of 100 counted lately did not exceed, as it was known last; and whether it still is.
+    /// Returns the last known 99th percentile, and true if it is current.
     pub(crate) fn usual(&self, now: Time) -> (Option<Duration>, bool) {
         let (is_present, known) = self.usual.get(now);
         if is_present {
@@ -205,12 +205,12 @@ impl Recent {
         (Some(found), true)
     }
 
-    /// The number of the window that a time lies in.
+    /// Returns the number of the window of a time.
     pub(crate) fn window_of(now: Time) -> u64 {
         now.as_micros() / micros(WINDOW)
     }
 
-    /// Makes the window of `now` the present one; whoever gets there first clears what is too old.
+    /// Makes the window of `now` the current one; the first thread clears the old values.
     fn turn_over(&self, now: Time) {
         let present = Self::window_of(now);
         let old = self.window.load(Ordering::Relaxed);
@@ -231,7 +231,7 @@ impl Recent {
     }
 }
 
-/// The bucket in which this share of the counted ones is reached, if they are at least `min_samples`.
+/// Returns the bucket of this percentile, if there are at least `min_samples`.
 fn rank<const N: usize>(halves: [&HalfWindow; N], at: Percent, min_samples: u32) -> Option<usize> {
     let total: u64 = halves.iter().map(|half| u64::from(half.total.load(Ordering::Relaxed))).sum();
     if total < u64::from(min_samples.max(1)) {
@@ -275,7 +275,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_middle_of_a_bucket_is_within_a_sixteenth_of_what_fell_into_it(us in 0_u64..3_600_000_000) {
+        fn bucket_middle_is_within_a_sixteenth_of_its_values(us in 0_u64..3_600_000_000) {
             let bucket = bucket_of(Duration::from_micros(us));
             let middle = u64::try_from(middle_of(bucket).as_micros()).unwrap();
             prop_assert_eq!(bucket_of(Duration::from_micros(middle)), bucket);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_ends_where_the_next_begins() {
+    fn bucket_ends_where_the_next_begins() {
         for bucket in 0..BUCKETS - 1 {
             assert_eq!(bucket_of(end_of(bucket)), bucket);
             assert_eq!(bucket_of(end_of(bucket) + Duration::from_micros(1)), bucket + 1);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_of_the_complete_window_leaves_out_the_present_one() {
+    fn complete_percentile_excludes_the_current_window() {
         let (recent, others) = (Recent::default(), Recent::default());
         let at = |s: u64| Time::from_micros(s * 1_000_000);
         let p = |now, share| {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_median_needs_its_samples_and_is_forgotten_with_time_alone() {
+    fn median_needs_samples_and_expires_by_time_alone() {
         let recent = Recent::default();
         let at = |s: u64| Time::from_micros(s * 1_000_000);
         for i in 0..20 {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_of_the_largest_counts_is_still_their_rank() {
+    fn quantile_of_the_largest_counts_is_still_their_rank() {
         let counts = [(10, u64::MAX), (20, u64::MAX), (30, u64::MAX)];
         for (share, bucket) in [(0, 10), (3_333, 10), (3_334, 20), (6_667, 30), (10_000, 30)] {
             assert_eq!(quantile(counts.into_iter(), share), Some(middle_of(bucket)), "{share} bp");

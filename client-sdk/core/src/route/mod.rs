@@ -1,8 +1,8 @@
-//! What all calls of one route share, without a lock.
+//! Routes: the state that all calls of one route share, without a lock.
 //!
-//! A [`Route`] binds the rule in force to the route's state. When the table changes the driver makes a new
-//! `Route` from the old one: the state is carried over, so a policy change keeps every count; only a window
-//! of another shape starts empty. A call in flight keeps the `Route` it began with.
+//! A [`Route`] binds the rule in force to the route's state. When the table changes, the driver makes a new
+//! `Route` from the old one. The state is carried over, so a policy change keeps all counts; only a window of
+//! another shape starts empty. A call in flight keeps the `Route` it began with.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,20 +21,20 @@ use crate::time::window::{Window, WindowShape};
 mod counters;
 mod gate_status;
 pub mod latency;
-mod paying;
+mod payment;
 
 pub use self::counters::Counters;
 pub use self::gate_status::GateStatus;
-pub(crate) use self::paying::Paid;
+pub(crate) use self::payment::Paid;
 
-/// While it is not known how long attempts usually take, so long is long enough.
+/// A sufficient time for an attempt while typical latencies are unknown.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// So many routes of one process are told apart; the calls of further methods are counted together.
+/// Maximum number of routes per process; calls of further methods are counted together.
 pub const MAX_ROUTES: usize = 1_000;
-/// The method under which calls are counted that no route of their own exists for: those beyond
-/// [`MAX_ROUTES`], and those whose path names no method. No method has this name, so only rules for every method
-/// apply to it. Callees beyond that number share this name likewise.
+/// Method of calls without a route of their own: those beyond [`MAX_ROUTES`], and those whose path names no
+/// method. No method has this name, so only rules for all methods apply. Callees beyond the limit share this
+/// name too.
 pub const OTHER_METHOD: &str = "_OTHER";
 
 /// A route with the rule that applies to it.
@@ -42,70 +42,70 @@ pub const OTHER_METHOD: &str = "_OTHER";
 pub struct Route {
     rule: Option<Arc<Rule>>,
     windows: Arc<Windows>,
-    /// The hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
+    /// Hedge delay of this rule, which changes once per window: see [`Route::hedge_delay`].
     hedge_delay: Arc<PerWindow>,
     state: Arc<RouteState>,
-    /// The credit that all routes to the callee share.
+    /// Credit that all routes to the callee share.
     callee: Arc<Purse>,
-    /// The same for all calls, whatever rule they began with.
+    /// Kills in force, for all calls of the route.
     switch: Arc<KillState>,
 }
 
-/// What is counted over the sliding window, whose shape is the rule's.
+/// Sliding windows in the shape of the rule.
 #[derive(Debug)]
 struct Windows {
     attempts: Window,
-    /// Those attempts that were retries or hedges.
+    /// Retries and hedges.
     repeats: Window,
     /// Whole calls, for the circuit breaker.
     calls: Window,
     spending: BudgetWindow,
 }
 
-/// What outlives every rule of the route.
+/// State of the route that outlives its rules.
 #[derive(Debug, Default)]
 pub struct RouteState {
-    /// How long successful attempts took lately, those of hedges left out: they are sent to beat one that is
-    /// slow, so the slow ones among them are never seen. Made with the first rule that does anything.
+    /// Latencies of recent successful attempts, without hedges: hedges race slow attempts, so their own slow
+    /// ones are never seen. Created with the first active rule.
     recent: OnceLock<Box<Recent>>,
-    /// How long attempts took at least that a hedge overtook, or that were cut; made with the first rule that
+    /// Minimum latencies of attempts that were overtaken by a hedge, or cut. Created with the first rule that
     /// hedges by a percentile.
     overtaken: OnceLock<Box<Recent>>,
-    /// What pays for retries.
+    /// Credit for retries.
     purse: Purse,
-    /// The circuit breaker's state.
+    /// State of the circuit breaker.
     pub circuit: Circuit,
-    /// What has happened since the driver started.
+    /// Counts since the driver started.
     pub counters: Counters,
 }
 
 impl RouteState {
-    /// How long successful attempts took lately, where that is noted.
+    /// Returns the latencies of recent successful attempts, if recorded.
     pub(crate) fn recent(&self) -> Option<&Recent> {
         self.recent.get().map(AsRef::as_ref)
     }
 
-    /// An attempt, no hedge, that took so long to succeed.
+    /// Records the latency of a successful attempt that is not a hedge.
     pub(crate) fn record(&self, now: Time, duration: Duration) {
         if let Some(recent) = self.recent.get() {
             recent.record(now, duration);
         }
     }
 
-    /// True if the callee should have answered an attempt that had so much time: as long as 99 of 100 successful
-    /// ones took lately, or when that was known last.
+    /// Returns true if the callee had enough time to respond: the recent 99th percentile, or the last one
+    /// known.
     pub(crate) fn is_long_enough(&self, given: Duration, now: Time) -> bool {
         let usual = self.recent().and_then(|recent| recent.usual(now).0);
         usual.map_or(given >= LONG_ENOUGH, |usual| bucket_of(given) >= bucket_of(usual))
     }
 
-    /// True if an attempt had less time than they take now.
+    /// Returns true if an attempt had less time than attempts need now.
     pub(crate) fn is_hurried(&self, given: Duration, now: Time) -> bool {
         let is_less = |usual| bucket_of(given) < bucket_of(usual);
         matches!(self.recent().map(|recent| recent.usual(now)), Some((Some(usual), true)) if is_less(usual))
     }
 
-    /// An attempt that took at least so long when it was given up.
+    /// Records the minimum latency of an attempt that was given up.
     pub(crate) fn record_at_least(&self, now: Time, duration: Duration) {
         if let Some(overtaken) = self.overtaken.get() {
             overtaken.record(now, duration);
@@ -121,15 +121,15 @@ impl Windows {
 }
 
 impl Route {
-    /// A route that nothing is known of yet, the first to its callee.
+    /// Returns a new route, the first to its callee.
     #[must_use]
     pub fn new(rule: Option<Arc<Rule>>) -> Self {
         Self::to(Arc::default(), rule)
     }
 
-    /// Another route to the same callee that nothing is known of yet.
+    /// Returns a new route to the same callee.
     #[must_use]
-    pub fn beside(&self, rule: Option<Arc<Rule>>) -> Self {
+    pub fn sibling(&self, rule: Option<Arc<Rule>>) -> Self {
         Self::to(Arc::clone(&self.callee), rule)
     }
 
@@ -139,7 +139,7 @@ impl Route {
         Self { rule, windows, hedge_delay: Arc::default(), state, callee, switch }.prepared()
     }
 
-    /// The same route under another rule.
+    /// Returns the same route with another rule.
     #[must_use]
     pub fn under(&self, rule: Option<Arc<Rule>>) -> Self {
         let shape = shape_for(rule.as_deref());
@@ -150,13 +150,13 @@ impl Route {
         Self { rule, windows, hedge_delay: Arc::default(), state, callee, switch }.prepared()
     }
 
-    /// The same route under a switch of its own: for one method of several that are counted together.
+    /// Returns the same route with its own kill state, for one of several methods that are counted together.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self { switch: Arc::default(), ..self.clone() }
     }
 
-    /// Makes here what would cost a call a lock and memory.
+    /// Allocates lazily created state, so that no call does.
     fn prepared(self) -> Self {
         let Some(policy) = self.policy() else { return self };
         self.state.recent.get_or_init(Box::default);
@@ -166,49 +166,49 @@ impl Route {
         self
     }
 
-    /// The rule that applies; none where no pattern matches.
+    /// Returns the rule; `None` if no pattern matches.
     #[must_use]
     pub fn rule(&self) -> Option<&Arc<Rule>> {
         self.rule.as_ref()
     }
 
-    /// The policy, where a rule applies that does anything at all.
+    /// Returns the policy of an active rule.
     #[must_use]
     pub fn policy(&self) -> Option<&Policy> {
         self.rule.as_deref().map(Rule::policy).filter(|policy| policy.governs())
     }
 
-    /// Failures and successes lately.
+    /// Returns recent failures and successes of attempts.
     #[must_use]
     pub fn window(&self) -> &Window {
         &self.windows.attempts
     }
 
-    /// Retries and hedges that failed and succeeded lately.
+    /// Returns recent failures and successes of retries and hedges.
     #[must_use]
     pub fn repeats(&self) -> &Window {
         &self.windows.repeats
     }
 
-    /// Calls that failed and succeeded lately, where there is a circuit breaker.
+    /// Returns recent failures and successes of calls, for the circuit breaker.
     #[must_use]
     pub fn calls(&self) -> &Window {
         &self.windows.calls
     }
 
-    /// Calls started and extra attempts lately, where extra attempts are capped.
+    /// Returns recent calls and extra attempts, for the budget.
     #[must_use]
     pub fn spending(&self) -> &BudgetWindow {
         &self.windows.spending
     }
 
-    /// How long to wait for an answer before a hedge; none while too little is known to say.
+    /// Returns the wait for a response before a hedge; `None` while there are too few samples.
     pub(crate) fn hedge_delay(&self, delay: HedgeDelay, now: Time) -> Option<Duration> {
         let (at, min, max) = match delay {
             HedgeDelay::Fixed(delay) => return Some(delay),
             HedgeDelay::Percentile { at, min, max } => (at, min, max),
         };
-        // A window's percentile is the same for all calls of the next: it is found once.
+        // A window's percentile is the same for all calls of the next window, so it is computed once.
         let delay = match self.hedge_delay.get(now) {
             (true, known) => known,
             (false, _) => {
@@ -222,26 +222,26 @@ impl Route {
         delay.map(|delay| delay.clamp(min, max.max(min)))
     }
 
-    /// What kills say of it.
+    /// Returns the kill state.
     #[must_use]
     pub fn switch(&self) -> &KillState {
         &self.switch
     }
 
-    /// Tells the route from every other one of the process, for as long as it is known.
+    /// Returns an id that is unique in the process as long as the route exists.
     #[must_use]
     pub fn id(&self) -> u64 {
         Arc::as_ptr(&self.state).addr() as u64
     }
 
-    /// What outlives the rule.
+    /// Returns the state that outlives the rule.
     #[must_use]
     pub fn state(&self) -> &RouteState {
         &self.state
     }
 }
 
-/// So many samples that one is expected above the percentile, and at least 20.
+/// Returns the samples needed: one is expected above the percentile, and at least 20.
 fn samples_for(at: Percent) -> u32 {
     10_000_u32.div_ceil(10_000_u32.saturating_sub(at.hundredths()).max(1)).max(20)
 }
@@ -257,7 +257,7 @@ mod tests {
     use crate::rules::pattern::Pattern;
 
     #[test]
-    fn latencies_are_noted_from_the_first_rule_that_does_anything_and_kept_when_it_goes() {
+    fn latencies_are_kept_from_the_first_active_rule_on() {
         let ruled = |mode| {
             let pattern = Pattern::parse("*", "*", "*", "*").unwrap();
             Some(Arc::new(Rule::new(pattern, Policy::new(mode), 1).unwrap()))
@@ -266,7 +266,7 @@ mod tests {
         let median = |route: &Route| route.state().recent().and_then(|recent| recent.median(now, 1));
         let route = Route::new(None).under(ruled(Mode::Off));
         route.state().record(now, took);
-        assert!(route.state().recent().is_none(), "nobody asks for them");
+        assert!(route.state().recent().is_none(), "no active rule needs them");
         let route = route.under(ruled(Mode::Observe));
         assert_eq!(median(&route), None, "what was before is not known");
         route.state().record(now, took);

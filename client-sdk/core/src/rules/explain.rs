@@ -1,5 +1,5 @@
-//! Why this rule: the winner of a route, what guards cut from it, every rule that lost and what made it lose,
-//! and what the winner can add to the load at most.
+//! Explanation of a route: the winning rule, the cuts of guards, the rules that lost and why, and the
+//! winner's bound on load.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use crate::rules::key::RouteKey;
 use crate::rules::pattern::Pattern;
 use crate::rules::table::{Rule, Table, Tightened};
 
-/// Which rule applies to a route, and why.
+/// The rule of a route, and why.
 #[derive(Clone, Debug, Default)]
 pub struct Explanation {
-    /// The rule that applies, as it was written; none where no pattern matches.
+    /// The rule that applies, before guards; `None` if no pattern matches.
     pub winner: Option<Arc<Rule>>,
-    /// The same as the guards leave it.
+    /// The rule tightened by guards.
     pub in_force: Option<Rule>,
-    /// What the guards cut from it.
+    /// Cuts of guards.
     pub cuts: Vec<Tightened>,
-    /// The other rules that match, the nearest first.
+    /// Other rules that match, most exact first.
     pub losers: Vec<ShadowedRule>,
 }
 
@@ -29,7 +29,7 @@ pub struct Explanation {
 pub struct ShadowedRule {
     /// The rule.
     pub rule: Arc<Rule>,
-    /// The part in which it is less exact than the winner.
+    /// Part in which it is less exact than the winner.
     pub reason: String,
 }
 
@@ -56,7 +56,7 @@ impl ShadowedRule {
     }
 }
 
-/// The first part, in the order in which parts are compared, that differs.
+/// Returns the first part that differs, in the order of comparison.
 fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
     let parts: [(&str, &dyn fmt::Display, &dyn fmt::Display); 4] = [
         ("callee_service", &winner.callee_service, &loser.callee_service),
@@ -73,23 +73,22 @@ fn first_difference(winner: &Pattern, loser: &Pattern) -> String {
         })
 }
 
-/// What repeating can add on one hop.
+/// Upper limit of attempts on one hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Attempts per call at most.
+    /// Maximum attempts per call.
     pub max_attempts: u32,
-    /// Attempts per call in the long run while repeats are in vain: 1 + what the retry breaker or the budget lets
-    /// through per call, whichever is less, and beyond that `free_retries` per window. None: no better bound than
-    /// `max_attempts`.
+    /// Attempts per call in the long run while all retries fail: 1 + the lower of the retry breaker's and the
+    /// budget's share. `free_retries` per window come on top. `None`: only `max_attempts` limits.
     pub steady: Option<Ratio>,
-    /// Extra attempts per window and process beside that, whatever the traffic.
+    /// Extra attempts per window and process in addition, whatever the traffic.
     pub free_retries: u32,
-    /// The window; zero where nothing bounds by one.
+    /// Length of the window; zero if no gate uses one.
     pub window: Duration,
 }
 
 impl Bound {
-    /// The bound of calls under a policy; of one attempt where nothing is repeated.
+    /// Returns the bound of calls under a policy; one attempt without a policy or in observe mode.
     #[must_use]
     pub fn of(policy: Option<&Policy>) -> Self {
         let repeats = policy.filter(|policy| policy.mode == Mode::Enforce && policy.repeats());
@@ -114,7 +113,7 @@ impl Bound {
     }
 }
 
-/// What a breaker lets through per call, and per window beside that.
+/// Returns the share per call that a breaker admits, and the number per window in addition.
 fn by_breaker(policy: &Policy, breaker: &RetryBreaker) -> (Ratio, u32) {
     let by_ratio = (breaker.ratio, breaker.min_failures);
     let by_hedge = (breaker.ratio, breaker.min_failures.max(breaker.min_samples.saturating_sub(1)));
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_callee_decides_before_the_caller() {
+    fn callee_decides_before_the_caller() {
         let table: Table = [
             "shop online * *",
             "* * orders *",
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_winner_that_is_off_does_not_fall_through() {
+    fn winner_that_is_off_does_not_fall_through() {
         let wide = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
         let table: Table = [rule("* * * *", wide), rule("* * orders *", off())].into_iter().collect();
         let route = RouteKey::new("shop", "online", "orders", "a.Orders/Place").unwrap();
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_the_attempts_at_once_and_the_breakers_ratio_in_the_long_run() {
+    fn bound_is_max_attempts_at_once_and_a_ratio_in_the_long_run() {
         let mut policy = Policy { retry: Some(Retry::default()), ..Policy::new(Mode::Enforce) };
         let bound = |policy: &Policy| Bound::of(Some(policy));
         let once =

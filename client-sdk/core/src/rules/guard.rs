@@ -1,16 +1,16 @@
-//! Guards: the callee owner's ceilings on whatever rules callers write.
+//! Guards: ceilings that a callee's owner sets on the rules of callers.
 //!
-//! The rule that wins a route is tightened by every guard that matches the route. A guard never loosens: each
-//! ceiling is a minimum, a maximum or an intersection, so the order of guards does not matter and tightening
-//! twice changes nothing. What is cut, and by which guard, is told as [`Excess`].
+//! Every guard that matches a route tightens the winning rule. A guard never loosens: each ceiling is a
+//! minimum, a maximum or an intersection, so the order of guards does not matter and tightening twice changes
+//! nothing. Each cut is listed as a [`CeilingExcess`].
 //!
-//! A ceiling on the retry breaker's ratio also switches a breaker on that was off. It holds in either mode of the
-//! breaker: what credit would pay for must be within the ratio too. Where no code is left to retry, calls are sent once;
-//! a policy that only hedges then does not hedge either, because its hedges repeat failed attempts too. The limit
-//! of an attempt stays: a guard takes no time limit away.
+//! A ceiling on the retry breaker's ratio also switches the breaker on. It applies in both modes of the
+//! breaker: retries paid for by credit must be within the ratio too. If no code is left to retry, calls have
+//! one attempt; a policy that only hedges then does not hedge, because its hedges follow failed attempts too.
+//! The limit of an attempt stays: a guard removes no timeout.
 //!
-//! The repeat limit is no ceiling on rules: it is for the server layer of the callee, see
-//! [`repeat_limit`](crate::gates::repeat_limit).
+//! The repeat limit is not a ceiling on rules but a setting of the callee's server layer, see
+//! [`repeat_limit`](crate::repeat_limit).
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::outcome::code::{Code, CodeSet};
 use crate::policy::{BREAKER_RATIO, BreakerMode, MAX_ATTEMPTS, Policy, RetryBreaker, TIMEOUT};
 use crate::rules::pattern::{Part, Pattern};
 
-/// The length of `owner`.
+/// Length of `owner` in bytes.
 pub const OWNER_BYTES: Bounds<u32> = Bounds { min: 0, max: 255 };
 
-/// What rules for the routes of a pattern may not exceed.
+/// Ceilings for the rules of a pattern's routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
     pattern: Pattern,
@@ -32,33 +32,33 @@ pub struct Guard {
     revision: u64,
 }
 
-/// The ceilings of a guard; what is not said is not limited.
+/// Ceilings of a guard. `None`: not limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ceiling {
-    /// Attempts per call, hedges included.
+    /// Maximum attempts per call, hedges included.
     pub max_attempts: Option<u32>,
-    /// No hedging.
+    /// Forbids hedging.
     pub forbid_hedge: bool,
-    /// Only these codes may be retried.
+    /// Codes that may be retried.
     pub codes: Option<CodeSet>,
-    /// The retry breaker's ratio.
+    /// Maximum ratio of the retry breaker.
     pub max_retry_breaker_ratio: Option<Ratio>,
-    /// Attempts may not be given up sooner.
+    /// Minimum timeout of an attempt.
     pub min_per_attempt_timeout: Option<Duration>,
-    /// How many repeats the callee serves, whoever sends them.
+    /// Retry limit of the callee, for all callers together.
     pub repeat_limit: Option<RepeatLimit>,
 }
 
-/// A setting of a policy that is beyond a ceiling.
+/// A setting that exceeds a ceiling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CeilingExcess {
-    /// The setting, by its path below the policy.
+    /// Path of the setting below the policy.
     pub field: &'static str,
-    /// The setting and the ceiling, in words: `5 is more than 3`.
+    /// Setting and ceiling as text: `5 is more than 3`.
     pub problem: String,
 }
 
-/// Checks whom a rule or guard belongs to.
+/// Checks the owner of a rule or guard.
 pub fn check_owner(owner: &str, faults: &mut Faults) {
     let length = u32::try_from(owner.len()).unwrap_or(u32::MAX);
     if length > OWNER_BYTES.max {
@@ -67,10 +67,10 @@ pub fn check_owner(owner: &str, faults: &mut Faults) {
 }
 
 impl Guard {
-    /// Binds ceilings to a pattern; `owner` is whom to ask, `revision` that of the last change.
+    /// Binds ceilings to a pattern. `owner` is the contact, `revision` that of the last change.
     ///
     /// # Errors
-    /// Everything that is wrong with it, by its path: the ceilings below `ceiling`, and `owner`.
+    /// All faults with their paths: the ceilings below `ceiling`, and `owner`.
     pub fn new(pattern: Pattern, ceiling: Ceiling, owner: String, revision: u64) -> Result<Self, Faults> {
         let mut inner = Faults::none();
         ceiling.check(&pattern, &mut inner);
@@ -80,25 +80,25 @@ impl Guard {
         faults.or(Self { pattern, ceiling, owner, revision })
     }
 
-    /// The routes it is for.
+    /// Returns the pattern of its routes.
     #[must_use]
     pub fn pattern(&self) -> &Pattern {
         &self.pattern
     }
 
-    /// What it limits.
+    /// Returns the ceilings.
     #[must_use]
     pub fn ceiling(&self) -> &Ceiling {
         &self.ceiling
     }
 
-    /// Whom to ask about it; empty if nobody is named.
+    /// Returns the owner; empty if there is none.
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.owner
     }
 
-    /// The revision of its last change.
+    /// Returns the revision of the last change.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -106,7 +106,7 @@ impl Guard {
 }
 
 impl Ceiling {
-    /// Notes every ceiling that is out of range, by its path, and what is not possible for the pattern.
+    /// Adds a fault for each ceiling that is out of range or impossible for the pattern.
     pub fn check(&self, pattern: &Pattern, faults: &mut Faults) {
         if *self == Self::default() {
             faults.add("", "requires at least one limit");
@@ -134,7 +134,7 @@ impl Ceiling {
         }
     }
 
-    /// The policy within this ceiling, and what had to be cut for it.
+    /// Returns the policy tightened by this ceiling, and the cuts.
     #[must_use]
     pub fn tighten(&self, policy: &Policy) -> (Policy, Vec<CeilingExcess>) {
         let mut cut = CeilingCut { policy: policy.clone(), excesses: Vec::new() };
@@ -149,7 +149,7 @@ impl Ceiling {
     }
 }
 
-/// A policy under the knife.
+/// A policy with the cuts so far.
 struct CeilingCut {
     policy: Policy,
     excesses: Vec<CeilingExcess>,
@@ -192,7 +192,7 @@ impl CeilingCut {
             Some(retry) => {
                 let left = retry.codes.intersection(allowed);
                 if left.is_empty() {
-                    // The rest of the block stays: the limit of an attempt holds for one that is not repeated too.
+                    // The rest of the block stays: the attempt limit applies without retries too.
                     retry.max_attempts = 1;
                     self.policy.hedge = None;
                 } else {
@@ -230,7 +230,7 @@ impl CeilingCut {
             return;
         };
         let had = breaker.ratio;
-        // With credit the ratio is for hedges alone.
+        // With credit only hedges use the ratio.
         let is_used = breaker.mode == BreakerMode::Ratio || self.policy.hedge.is_some();
         breaker.ratio = had.min(most);
         breaker.max_ratio = Some(breaker.max_ratio.map_or(most, |max| max.min(most)));

@@ -1,17 +1,16 @@
-//! Who calls what: one exact route, and the rules for names.
+//! Route keys: caller and method of one route, and the syntax of names.
 //!
-//! Names end up in store keys, metric labels and headers, so they are restricted to what all of those can
-//! carry: 1 to 255 bytes of visible ASCII without `*`; `/` only in methods, where it stands once, between
-//! service and method.
+//! Names end up in store keys, metric labels and headers, so they are limited to what all of those can carry:
+//! 1 to 255 bytes of visible ASCII without `*`; `/` only in methods, once, between service and method.
 
 use std::fmt;
 
 use crate::fault::Faults;
 
-/// The longest accepted name, in bytes.
+/// Maximum length of a name, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// One exact route: a caller's call of one method.
+/// Key of one route: a caller and a method of a callee.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RouteKey {
     caller_service: String,
@@ -24,7 +23,7 @@ impl RouteKey {
     /// Checks the four names.
     ///
     /// # Errors
-    /// One fault per name that is not acceptable.
+    /// One fault per invalid name.
     pub fn new(
         caller_service: &str,
         caller_cluster: &str,
@@ -44,25 +43,25 @@ impl RouteKey {
         })
     }
 
-    /// Who calls.
+    /// Returns the calling service.
     #[must_use]
     pub fn caller_service(&self) -> &str {
         &self.caller_service
     }
 
-    /// The caller's deployment group.
+    /// Returns the caller's deployment group.
     #[must_use]
     pub fn caller_cluster(&self) -> &str {
         &self.caller_cluster
     }
 
-    /// Who is called.
+    /// Returns the called service.
     #[must_use]
     pub fn callee_service(&self) -> &str {
         &self.callee_service
     }
 
-    /// `package.Service/Method`.
+    /// Returns the method, `package.Service/Method`.
     #[must_use]
     pub fn callee_method(&self) -> &str {
         &self.callee_method
@@ -76,7 +75,7 @@ impl fmt::Display for RouteKey {
     }
 }
 
-/// Notes what is wrong with the name of a service or cluster.
+/// Adds a fault if the name of a service or cluster is invalid.
 pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
     if let Some(problem) = problem_of_name(name) {
         faults.add(path, problem.to_string());
@@ -85,20 +84,20 @@ pub fn check_name(path: &str, name: &str, faults: &mut Faults) {
     }
 }
 
-/// Notes what is wrong with an exact method name.
+/// Adds a fault if the method name is invalid.
 pub fn check_method(path: &str, method: &str, faults: &mut Faults) {
     if let Some(problem) = problem_of_method(method) {
         faults.add(path, problem.to_string());
     }
 }
 
-/// True for an exact method name, told without an allocation: drivers ask this of paths on every call.
+/// Returns true for a valid method name. Does not allocate: drivers check paths on every call.
 #[must_use]
 pub fn is_method(method: &str) -> bool {
     problem_of_method(method).is_none()
 }
 
-/// What is wrong with a name; put into words only where somebody reads them.
+/// An invalid name; formatted only when it is displayed.
 enum NameError<'a> {
     Empty,
     TooLong(&'a str),

@@ -1,6 +1,6 @@
-//! Which routes a rule is for, and which of two patterns is the more exact.
+//! Route patterns, and their order by exactness.
 //!
-//! Compared in this order, the first difference decides:
+//! The parts are compared in this order; the first difference decides:
 //!
 //! | part           | more exact ... less exact                  |
 //! |----------------|--------------------------------------------|
@@ -9,7 +9,7 @@
 //! | caller service | exact, `*`                                 |
 //! | caller cluster | exact, `*`                                 |
 //!
-//! Patterns are unique in a table, so for any route exactly one of those that match is the most exact.
+//! Patterns are unique in a table, so one of the patterns that match a route is the most exact.
 
 use std::fmt;
 
@@ -30,30 +30,30 @@ pub enum Part {
 pub enum MethodPart {
     /// `*`
     Any,
-    /// Every method of this `package.Service`.
+    /// All methods of this `package.Service`.
     Service(String),
     /// This `package.Service/Method`.
     Exact(String),
 }
 
-/// The routes a rule is for.
+/// A set of routes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
-    /// Who calls.
+    /// Calling service.
     pub caller_service: Part,
     /// The caller's deployment group.
     pub caller_cluster: Part,
-    /// Who is called.
+    /// Called service.
     pub callee_service: Part,
-    /// What is called.
+    /// Called method.
     pub callee_method: MethodPart,
 }
 
 impl Pattern {
-    /// Reads the four parts as they are written.
+    /// Parses the four parts.
     ///
     /// # Errors
-    /// One fault per part that is not acceptable.
+    /// One fault per invalid part.
     pub fn parse(
         caller_service: &str,
         caller_cluster: &str,
@@ -70,14 +70,14 @@ impl Pattern {
         faults.or(pattern)
     }
 
-    /// True if the route is one of the pattern's.
+    /// Returns true if the pattern matches the route.
     #[must_use]
     pub fn matches(&self, route: &RouteKey) -> bool {
         self.matches_caller(route.caller_service(), route.caller_cluster())
             && self.matches_callee(route.callee_service(), route.callee_method())
     }
 
-    /// True if every route of `other` is one of this pattern's.
+    /// Returns true if the pattern matches all routes of `other`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         self.caller_service.covers(&other.caller_service)
@@ -86,7 +86,7 @@ impl Pattern {
             && self.callee_method.covers(&other.callee_method)
     }
 
-    /// True if some route is both patterns'.
+    /// Returns true if a route matches both patterns.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         let parts = |a: &Part, b: &Part| a.covers(b) || b.covers(a);
@@ -97,19 +97,19 @@ impl Pattern {
                 || other.callee_method.covers(&self.callee_method))
     }
 
-    /// True if the caller part matches: such a rule concerns this process.
+    /// Returns true if the caller part matches: then the rule concerns this process.
     #[must_use]
     pub fn matches_caller(&self, service: &str, cluster: &str) -> bool {
         self.caller_service.matches(service) && self.caller_cluster.matches(cluster)
     }
 
-    /// True if the callee part matches.
+    /// Returns true if the callee part matches.
     #[must_use]
     pub fn matches_callee(&self, service: &str, method: &str) -> bool {
         self.callee_service.matches(service) && self.callee_method.matches(method)
     }
 
-    /// How exact the pattern is: of two that match a route, the one with the greater number wins.
+    /// Returns the exactness: of two patterns that match a route, the one with the greater number wins.
     #[must_use]
     pub fn exactness(&self) -> u8 {
         let bit = |part: &Part| u8::from(*part != Part::Any);
@@ -119,7 +119,7 @@ impl Pattern {
             | bit(&self.caller_cluster)
     }
 
-    /// The patterns that match a route, the most exact first.
+    /// Returns the patterns that match a route, most exact first.
     pub fn candidates(route: &RouteKey) -> impl Iterator<Item = Self> {
         let exact = |name: &str| Part::Exact(name.to_owned());
         let route = Self {
@@ -131,7 +131,7 @@ impl Pattern {
         route.covering()
     }
 
-    /// This pattern and those that cover it, the most exact first.
+    /// Returns this pattern and those that cover it, most exact first.
     pub fn covering(&self) -> impl Iterator<Item = Self> + use<> {
         let methods = self.callee_method.covering();
         let (callers, clusters) = (self.caller_service.covering(), self.caller_cluster.covering());
@@ -155,7 +155,7 @@ impl Pattern {
 }
 
 impl fmt::Display for Pattern {
-    /// The four words of the command line: `checkout * inventory inventory.v1.Inventory/Reserve`.
+    /// Writes the four words of the command line: `checkout * inventory inventory.v1.Inventory/Reserve`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { caller_service, caller_cluster, callee_service, callee_method } = self;
         write!(f, "{caller_service} {caller_cluster} {callee_service} {callee_method}")
@@ -259,7 +259,7 @@ impl fmt::Display for MethodPart {
     }
 }
 
-/// The `package.Service` of a method.
+/// Returns the `package.Service` of a method.
 fn service_of(method: &str) -> Option<&str> {
     method.split_once('/').map(|(service, _)| service)
 }
@@ -275,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_reads_back_as_it_was_written() {
+    fn pattern_reads_back_as_it_was_written() {
         for words in ["* * * *", "shop online orders a.b.Orders/Place", "shop * orders a.b.Orders/*"] {
             assert_eq!(pattern(words).to_string(), words);
         }
     }
 
     #[test]
-    fn every_bad_part_is_named_at_once() {
+    fn all_invalid_parts_are_reported_together() {
         let check = |caller: &str, method: &str, expected: &[&str]| {
             let faults = Pattern::parse(caller, "*", "*", method).unwrap_err();
             let paths: Vec<_> = faults.iter().map(|fault| fault.path.as_str()).collect();
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_a_mebibyte_is_refused_in_a_short_sentence() {
+    fn huge_name_is_rejected_with_a_short_message() {
         let faults = Pattern::parse(&"x".repeat(1 << 20), "*", "*", "*").unwrap_err();
         let text = faults.to_string();
         assert!(text.contains("1048576 bytes, at most 255") && text.len() < 200, "{text}");
     }
 
     #[test]
-    fn a_service_pattern_covers_that_service_and_no_other() {
+    fn service_pattern_covers_that_service_and_no_other() {
         let route = |method| RouteKey::new("c", "d", "s", method).unwrap();
         let pattern = pattern("* * * a.B/*");
         assert!(pattern.matches(&route("a.B/M")));
@@ -327,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn candidates_are_just_the_matching_patterns_the_most_exact_first(
+        fn candidates_are_the_matching_patterns_most_exact_first(
             pattern in any_pattern(),
         ) {
             let route = RouteKey::new("c", "d", "s", "a.B/M").unwrap();
@@ -337,7 +337,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pattern_is_the_first_of_those_that_cover_it(
+        fn pattern_is_the_first_of_those_that_cover_it(
             one in any_pattern(), other in any_pattern(),
         ) {
             let covering: Vec<_> = one.covering().collect();

@@ -1,8 +1,8 @@
-//! All rules at one revision, and the look-up of the one that applies.
+//! The table of rules and guards at one revision, and its look-ups.
 //!
-//! A route has at most 24 patterns that can match it (2 x 3 x 2 x 2), so the winner is found by asking for
-//! each, the most exact first: the cost does not grow with the number of rules. Drivers look a route up when
-//! they first see it and when the table changes, never per call.
+//! At most 24 patterns match a route (2 x 3 x 2 x 2), so a look-up tries each, most exact first: the cost
+//! does not grow with the number of rules. Drivers look a route up when they first see it and when the table
+//! changes, never per call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Binds a policy to a pattern; `revision` is that of the rule's last change, 0 for one made in code.
+    /// Binds a policy to a pattern. `revision` is that of the rule's last change, 0 for a rule made in code.
     ///
     /// # Errors
-    /// Every setting of the policy that is out of range, by its path below `policy`.
+    /// One fault per setting out of range, with its path below `policy`.
     pub fn new(pattern: Pattern, policy: Policy, revision: u64) -> Result<Self, Faults> {
         let mut inner = Faults::none();
         policy.check(&mut inner);
@@ -38,26 +38,26 @@ impl Rule {
         faults.or(Self { pattern, policy, revision })
     }
 
-    /// The same rule doing no more than `mode`: for a local override, which can only reduce.
+    /// Returns the rule with at most this mode, for a local override, which can only reduce.
     #[must_use]
     pub fn at_most(&self, mode: Mode) -> Self {
         let policy = Policy { mode: self.policy.mode.min(mode), ..self.policy.clone() };
         Self { policy, ..self.clone() }
     }
 
-    /// The routes it is for.
+    /// Returns the pattern of its routes.
     #[must_use]
     pub fn pattern(&self) -> &Pattern {
         &self.pattern
     }
 
-    /// What it says.
+    /// Returns the policy.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The revision of its last change.
+    /// Returns the revision of the last change.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -71,39 +71,39 @@ pub struct Table {
     guards: HashMap<Pattern, Arc<Guard>>,
 }
 
-/// A setting of the rule that wins a route which a guard cut there.
+/// A setting of the winning rule that a guard cut on a route.
 #[derive(Clone, Debug)]
 pub struct Tightened {
     /// The guard.
     pub guard: Arc<Guard>,
-    /// What was cut.
+    /// The cut.
     pub excess: CeilingExcess,
 }
 
 impl Table {
-    /// Adds the rule; an older one with the same pattern is replaced and returned.
+    /// Adds the rule. Returns the rule that it replaces.
     pub fn insert(&mut self, rule: Arc<Rule>) -> Option<Arc<Rule>> {
         self.rules.insert(rule.pattern().clone(), rule)
     }
 
-    /// Takes out the rule with this very pattern.
+    /// Removes the rule with exactly this pattern.
     pub fn remove(&mut self, pattern: &Pattern) -> Option<Arc<Rule>> {
         self.rules.remove(pattern)
     }
 
-    /// The rule with this very pattern.
+    /// Returns the rule with exactly this pattern.
     #[must_use]
     pub fn exactly(&self, pattern: &Pattern) -> Option<&Arc<Rule>> {
         self.rules.get(pattern)
     }
 
-    /// The rule that applies to a route, whole: nothing is merged.
+    /// Returns the rule that applies to a route. Rules are not merged.
     #[must_use]
     pub fn winner(&self, route: &RouteKey) -> Option<&Arc<Rule>> {
         self.matching(route).next()
     }
 
-    /// The rule in force on a route: the winner, tightened by every guard that matches the route.
+    /// Returns the rule in force on a route: the winner, tightened by all guards that match.
     #[must_use]
     pub fn in_force(&self, route: &RouteKey) -> Option<Arc<Rule>> {
         let winner = self.winner(route)?;
@@ -114,7 +114,7 @@ impl Table {
         Some(if cuts.is_empty() { Arc::clone(winner) } else { Arc::new(rule) })
     }
 
-    /// The rule as the guards leave it on a route, and what each of them cut.
+    /// Returns the rule tightened by the guards of a route, and the cuts.
     #[must_use]
     pub fn tighten(&self, rule: &Rule, route: &RouteKey) -> (Rule, Vec<Tightened>) {
         let mut rule = rule.clone();
@@ -127,45 +127,45 @@ impl Table {
         (rule, cuts)
     }
 
-    /// Adds the guard; an older one with the same pattern is replaced and returned.
+    /// Adds the guard. Returns the guard that it replaces.
     pub fn insert_guard(&mut self, guard: Arc<Guard>) -> Option<Arc<Guard>> {
         self.guards.insert(guard.pattern().clone(), guard)
     }
 
-    /// Takes out the guard with this very pattern.
+    /// Removes the guard with exactly this pattern.
     pub fn remove_guard(&mut self, pattern: &Pattern) -> Option<Arc<Guard>> {
         self.guards.remove(pattern)
     }
 
-    /// The guards that match a route, the most exact first.
+    /// Returns the guards that match a route, most exact first.
     pub fn guards_of(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Guard>> {
-        // The candidates of a route cost allocations; most tables have no guard.
+        // Candidates allocate, and most tables have no guard.
         let candidates = (!self.guards.is_empty()).then(|| Pattern::candidates(route));
         candidates.into_iter().flatten().filter_map(|pattern| self.guards.get(&pattern))
     }
 
-    /// All guards, in no particular order.
+    /// Returns all guards, in no particular order.
     pub fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
         self.guards.values()
     }
 
-    /// Every rule that matches a route, the winner first.
+    /// Returns the rules that match a route, the winner first.
     pub fn matching(&self, route: &RouteKey) -> impl Iterator<Item = &Arc<Rule>> {
         Pattern::candidates(route).filter_map(|pattern| self.rules.get(&pattern))
     }
 
-    /// All rules, in no particular order.
+    /// Returns all rules, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.rules.values()
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// True if there is no rule.
+    /// Returns true if there is no rule.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()

@@ -1,8 +1,8 @@
-//! The time a call has, and how it is told to the next hop.
+//! Deadlines of calls and the `grpc-timeout` header.
 //!
-//! A call's deadline is the earliest of: the one inherited from the request being served, the call's own
-//! `grpc-timeout`, and the rule's `timeout`. Every attempt carries what is left of it (or its own limit, if
-//! shorter) as `grpc-timeout`, so that each hop knows what the one above will still wait for.
+//! A call's deadline is the earliest of: the deadline inherited from the request being served, the call's own
+//! `grpc-timeout`, and the rule's `timeout`. Every attempt carries the remaining time (or its own limit, if
+//! shorter) as `grpc-timeout`, so that each hop knows how long the one above waits.
 //!
 //! Source: the gRPC HTTP/2 protocol, "Timeout": at most eight digits and a unit. Microseconds are used up to
 //! 99.99 s, because a hop must not lose most of a short budget to rounding.
@@ -12,32 +12,32 @@ use std::time::Duration;
 
 use crate::time::{Time, micros};
 
-/// The header that carries it.
+/// The header of the remaining time.
 pub const HEADER: &str = "grpc-timeout";
 
-/// A peer that ends an attempt this little before its limit ended it because of the limit: its timer started
-/// from the same number and runs on another clock. Of a short time it is at most a quarter.
+/// Tolerance for a peer's timer: it started from the same number but runs on another clock. A quarter of the
+/// limit, if that is shorter.
 pub const GRACE: Duration = Duration::from_millis(5);
 
-/// The longest value of the header: the digits and the unit.
+/// Longest value of the header in bytes: digits and unit.
 pub const MAX_VALUE_BYTES: usize = MAX_DIGITS + 1;
 
 const MAX_DIGITS: usize = 8;
 const MAX_NUMBER: u64 = 99_999_999;
 
-/// The earliest of the deadlines there are.
+/// Returns the earliest deadline; `None` if there is none.
 #[must_use]
 pub fn earliest(deadlines: impl IntoIterator<Item = Option<Time>>) -> Option<Time> {
     deadlines.into_iter().flatten().min()
 }
 
-/// True if something that began at `began` and ended at `now` ended because of this limit.
+/// Returns true if an event between `began` and `now` ended because of this limit.
 #[must_use]
 pub fn ended_by(limit: Option<Time>, began: Time, now: Time) -> bool {
     limit.is_some_and(|limit| now + GRACE.min(limit.since(began) / 4) >= limit)
 }
 
-/// The value of a `grpc-timeout` header; `None` for one that does not follow the protocol.
+/// Parses a `grpc-timeout` header; `None` if it does not follow the protocol.
 #[must_use]
 pub fn parse(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
@@ -56,12 +56,12 @@ pub fn parse(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A limit as the value of `grpc-timeout`, never zero, never longer than the limit but for that.
+/// A limit as the value of `grpc-timeout`: at least 1 us, otherwise never longer than the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderValue(Duration);
 
 impl HeaderValue {
-    /// The value for an attempt that may take this long.
+    /// Returns the value for an attempt with this limit.
     #[must_use]
     pub fn new(limit: Duration) -> Self {
         Self(limit)
@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_not_longer_and_hardly_shorter(us in 1_u64..3_600_000_000_000) {
+        fn written_timeout_reads_back_no_longer_and_hardly_shorter(us in 1_u64..3_600_000_000_000) {
             let limit = Duration::from_micros(us);
             let text = HeaderValue::new(limit).to_string();
             prop_assert!(text.len() <= MAX_VALUE_BYTES, "{}", text);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_within_the_grace_ended_by_the_limit() {
+    fn end_within_the_grace_is_due_to_the_limit() {
         let limit = Some(Time::from_micros(100_000));
         let ended = |began, now| ended_by(limit, Time::from_micros(began), Time::from_micros(now));
         assert!(!ended(0, 94_999) && ended(0, 95_000));

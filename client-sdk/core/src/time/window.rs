@@ -1,17 +1,16 @@
 //! Failures and successes over a sliding window, counted without a lock.
 //!
-//! The window is a ring of buckets. A bucket is **one** atomic word: the lap of the ring it belongs to and
-//! both counts. So moving a bucket on to the next lap and counting in it are one change, and a count can
-//! neither be lost to a clearing nor survive one. A bucket of an older lap reads as empty: time alone
-//! empties the window, nothing has to run for it.
+//! The window is a ring of buckets. A bucket is **one** atomic word: the lap of the ring that it belongs to,
+//! and both counts. So moving a bucket to the next lap and counting in it is one change, and no count is lost
+//! or survives its lap. A bucket of an older lap reads as empty: time alone empties the window.
 //!
 //! Counting and summing are sequentially consistent: of two threads that each count and then sum, at least
-//! one sees the other's count, also when they count in different buckets. The retry breaker's bound rests on
-//! this.
+//! one sees the other's count, also if they count in different buckets. The bound of the retry breaker
+//! depends on this.
 //!
-//! Limits: 1,048,575 of each kind per bucket, then the count stays there. Laps are told apart modulo 2^24:
-//! a window left alone for just that many laps (5 years for 10 x 1 s), less at most `LATE_LAPS`, would read
-//! its old counts once more.
+//! Limits: 1,048,575 of each kind per bucket, then the count saturates. Laps are compared modulo 2^24: a
+//! window unused for that many laps (5 years for 10 x 1 s), less at most `LATE_LAPS`, would read its old
+//! counts again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,20 +20,20 @@ use crate::time::{Time, micros};
 const COUNT_BITS: u32 = 20;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 const LAP_MASK: u64 = (1 << (64 - 2 * COUNT_BITS)) - 1;
-/// How many laps a thread's present may be behind another's without disturbing the counts.
+/// Laps by which a thread's time may be behind another's without disturbing the counts.
 const LATE_LAPS: u64 = 64;
 
-/// How many buckets of which length.
+/// Number and length of the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WindowShape {
-    /// How many buckets.
+    /// Number of buckets.
     pub buckets: u32,
-    /// How long each is.
+    /// Length of one bucket.
     pub bucket_length: Duration,
 }
 
 impl WindowShape {
-    /// How long the window is.
+    /// Returns the length of the window.
     #[must_use]
     pub fn length(self) -> Duration {
         self.bucket_length.saturating_mul(self.buckets)
@@ -48,24 +47,24 @@ impl Default for WindowShape {
     }
 }
 
-/// What a window holds.
+/// Counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Attempts that failed.
     pub failures: u64,
-    /// Attempts that did not.
+    /// Attempts that succeeded.
     pub successes: u64,
 }
 
 impl Counts {
-    /// Both together.
+    /// Returns failures plus successes.
     #[must_use]
     pub fn total(self) -> u64 {
         self.failures.saturating_add(self.successes)
     }
 }
 
-/// The window itself.
+/// A sliding window.
 #[derive(Debug)]
 pub struct Window {
     shape: WindowShape,
@@ -73,14 +72,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// An empty window; a shape without buckets or length counts as having one of the shortest.
+    /// Returns an empty window. A count or length of zero is taken as the smallest possible.
     #[must_use]
     pub fn new(shape: WindowShape) -> Self {
         let count = usize::try_from(shape.buckets.max(1)).unwrap_or(1);
         Self { shape, buckets: (0..count).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Its shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> WindowShape {
         self.shape
@@ -96,7 +95,7 @@ impl Window {
         self.count(false, now);
     }
 
-    /// Counts an attempt that ended at `now`. True if it is the first of its bucket.
+    /// Counts an attempt that ended at `now`. Returns true if it is the first of its bucket.
     pub(crate) fn count(&self, is_failure: bool, now: Time) -> bool {
         if is_failure {
             self.add(now, |bucket| Bucket { failures: (bucket.failures + 1).min(COUNT_MAX), ..bucket })
@@ -125,13 +124,14 @@ impl Window {
         }
     }
 
-    /// What was counted in the window that ends at `now`; also what another thread counted a moment later.
+    /// Returns the counts of the window that ends at `now`, including counts that other threads add a moment
+    /// later.
     #[must_use]
     pub fn counts(&self, now: Time) -> Counts {
         self.counts_from(Time::ZERO, now)
     }
 
-    /// The same without the buckets that ended before `from`.
+    /// Returns the counts of the window without the buckets that ended before `from`.
     #[must_use]
     pub fn counts_from(&self, from: Time, now: Time) -> Counts {
         let slot = self.slot(now);
@@ -142,7 +142,7 @@ impl Window {
         let mut sum = Counts::default();
         for (index, word) in self.buckets.iter().enumerate() {
             let bucket = Bucket::unpack(word.load(Ordering::SeqCst));
-            // Buckets behind the present one are of this lap, those ahead of it of the one before.
+            // Buckets up to the current one are of this lap, later ones of the lap before.
             let is_behind = index <= slot.index;
             let oldest = if is_behind { slot.lap } else { slot.lap.wrapping_sub(1) };
             let distance = (slot.index as u64).wrapping_sub(index as u64);
@@ -163,7 +163,7 @@ impl Window {
         let mut old = word.load(Ordering::SeqCst);
         loop {
             let bucket = Bucket::unpack(old);
-            // A bucket that is already on a later lap takes a late count too: it happened, and must be seen.
+            // A bucket on a later lap takes a late count too: the event happened and must be visible.
             let is_new = !not_before(bucket.lap, slot.lap);
             let current = if is_new { Bucket::empty(slot.lap) } else { bucket };
             match word.compare_exchange_weak(old, add(current).pack(), Ordering::SeqCst, Ordering::SeqCst) {
@@ -173,7 +173,7 @@ impl Window {
         }
     }
 
-    /// Which bucket since the origin.
+    /// Returns the number of the bucket since the origin.
     fn number(&self, now: Time) -> u64 {
         now.as_micros() / micros(self.shape.bucket_length).max(1)
     }
@@ -183,7 +183,7 @@ impl Window {
         let buckets = self.buckets.len() as u64;
         Slot {
             index: usize::try_from(number % buckets).unwrap_or(0),
-            // Lap 0 is that of a bucket nobody has counted in.
+            // Lap 0 marks an unused bucket.
             lap: (number / buckets).wrapping_add(1) & LAP_MASK,
         }
     }
@@ -219,7 +219,7 @@ impl Bucket {
     }
 }
 
-/// True if a lap is `oldest` or one of those shortly after it.
+/// Returns true if a lap is `oldest` or shortly after it.
 fn not_before(lap: u64, oldest: u64) -> bool {
     (lap.wrapping_sub(oldest) & LAP_MASK) <= LATE_LAPS
 }

@@ -42,7 +42,7 @@ fn growth(max: u64, over_max: OverMax) -> Growth {
     Growth { max: ms(max), over_max, jitter: Jitter::None }
 }
 
-/// The waits in milliseconds until the sequence is over, ten at most.
+/// Returns the waits in milliseconds until the sequence ends, at most ten.
 fn all(backoff: &Backoff) -> Vec<u64> {
     let mut sequence = Sequence::default();
     let waits = std::iter::from_fn(|| sequence.next(backoff, Code::Unavailable, 0));
@@ -79,7 +79,7 @@ fn exponential_may_stop_instead_of_waiting_at_its_ceiling() {
 }
 
 #[test]
-fn the_ceiling_itself_is_not_over_it_and_a_part_of_a_microsecond_more_is() {
+fn wait_at_the_ceiling_goes_on_and_one_above_it_stops() {
     let count = |waits: Waits| all(&Backoff::Always(waits)).len();
     let us = Duration::from_micros;
     let stop = |max| Growth { max, over_max: OverMax::Stop, jitter: Jitter::None };
@@ -94,7 +94,7 @@ fn the_ceiling_itself_is_not_over_it_and_a_part_of_a_microsecond_more_is() {
 }
 
 #[test]
-fn a_list_ends_when_it_is_used_up_also_as_a_part_of_a_sum() {
+fn list_ends_when_used_up_also_within_a_sum() {
     let list = Waits::Custom { delays: vec![ms(5), ms(50)], jitter: Jitter::None };
     assert_eq!(all(&Backoff::Always(list.clone())), [5, 50]);
     let fixed = Waits::Fixed { delay: ms(100), jitter: Jitter::None };
@@ -104,12 +104,12 @@ fn a_list_ends_when_it_is_used_up_also_as_a_part_of_a_sum() {
 #[test]
 fn further_draws_are_those_of_splitmix64() {
     let mut draws = Draws::new(0);
-    // Its published outputs for the seed 0 begin so.
+    // Published outputs for the seed 0.
     assert_eq!([draws.next(), draws.next()], [0, 0xE220_A839_7B1D_CDAF]);
 }
 
 #[test]
-fn the_parts_of_a_sum_are_drawn_independently() {
+fn parts_of_a_sum_are_drawn_independently() {
     let part = || Waits::Fixed { delay: ms(100), jitter: Jitter::Full };
     let sum = Backoff::Sum(vec![part(), part()]);
     let drawn = waits(&sum, u64::MAX, 1)[0];
@@ -117,7 +117,7 @@ fn the_parts_of_a_sum_are_drawn_independently() {
 }
 
 #[test]
-fn a_code_can_have_a_sequence_of_its_own_and_the_count_goes_on() {
+fn code_has_its_own_sequence_and_the_count_continues() {
     let fixed = |delay| Waits::Fixed { delay: ms(delay), jitter: Jitter::None };
     let list = Waits::Custom { delays: vec![ms(1), ms(2), ms(3)], jitter: Jitter::None };
     let exhausted = CodeSet::of(&[Code::ResourceExhausted]);
@@ -163,7 +163,7 @@ fn jitter_covers_its_interval_and_nothing_else() {
 }
 
 #[test]
-fn jitter_still_exists_at_the_ceiling_and_never_exceeds_it() {
+fn jitter_at_the_ceiling_never_exceeds_it() {
     let spread = |jitter| {
         let backoff = exponential(100, 20_000, 200, jitter);
         (waits(&backoff, 0, 5)[4], waits(&backoff, u64::MAX, 5)[4])
@@ -182,7 +182,7 @@ fn random_stays_below_its_upper_end() {
 }
 
 #[test]
-fn a_restarted_sequence_begins_with_its_first_wait() {
+fn restarted_sequence_begins_with_its_first_wait() {
     let backoff = exponential(25, 20_000, 250, Jitter::None);
     let mut sequence = Sequence::default();
     sequence.next(&backoff, Code::Unavailable, 0);
@@ -239,7 +239,7 @@ fn ceiling(waits: &Waits) -> Duration {
 
 proptest! {
     #[test]
-    fn no_setting_and_no_number_of_retries_overflows_or_exceeds_the_ceiling(
+    fn no_sequence_overflows_or_exceeds_its_ceiling(
         parts in prop::collection::vec(any_waits(), 1..4),
         random in prop_oneof![Just(0), Just(u64::MAX), any::<u64>()],
         number in prop_oneof![Just(0_u32), Just(u32::MAX - 1), Just(u32::MAX), 0_u32..100],

@@ -1,4 +1,4 @@
-//! What is the callee's failure, and what is not.
+//! Tests of which failures count against the callee.
 
 use super::timeline::{Goes, play};
 use super::*;
@@ -18,14 +18,15 @@ fn hedged(max_hedges: u32) -> Policy {
     Policy { retry: None, hedge: Some(hedge), retry_breaker: Some(RetryBreaker::default()), ..policy() }
 }
 
-/// A call whose deadline comes from outside, whose attempt is answered after `takes` ms unless it is cut before.
+/// Runs a call with a deadline from outside, whose attempt is answered after `takes` ms unless it is cut
+/// before.
 fn limited(route: &Route, now: Time, deadline: Duration, takes: u64) -> Finish {
     let start = CallStart { now, deadline: Some(now + deadline), ..start() };
     play(route, start, &[Ends(takes, Verdict::Success)]).finish.unwrap()
 }
 
 #[test]
-fn an_attempt_that_a_timer_ended_is_a_failure() {
+fn attempt_that_a_timer_ended_is_a_failure() {
     let route = route(with_circuit());
     for _ in 0..40 {
         drive(&route, start(), &[TransportFault::TimedOut.verdict()]);
@@ -35,14 +36,14 @@ fn an_attempt_that_a_timer_ended_is_a_failure() {
 }
 
 #[test]
-fn a_cancellation_by_the_callee_is_a_failure() {
+fn cancellation_by_the_callee_is_a_failure() {
     let route = route(policy());
     drive(&route, start(), &[failed(Code::Cancelled)]);
     assert_eq!(route.window().counts(at(10)), Counts { failures: 1, successes: 0 });
 }
 
 #[test]
-fn a_timer_that_ends_one_attempt_leaves_the_hedge_running() {
+fn timer_that_ends_one_attempt_leaves_the_hedge_running() {
     let script = [Ends(60, TransportFault::TimedOut.verdict()), Ends(30, Verdict::Success)];
     let timeline = play(&route(hedged(1)), start(), &script);
     assert_eq!((timeline.ended, timeline.fate()), (80, "ok_by_hedge"));
@@ -53,7 +54,7 @@ fn a_timer_that_ends_one_attempt_leaves_the_hedge_running() {
 }
 
 #[test]
-fn a_timer_retries_as_deadline_exceeded_and_keeps_its_answer() {
+fn timer_retries_as_deadline_exceeded_and_keeps_its_answer() {
     let timed_out = TransportFault::TimedOut.verdict();
     let policy = with_retry(|retry| retry.codes = CodeSet::of(&[Code::DeadlineExceeded]));
     check(policy, start(), &[timed_out, Verdict::Success], Fate::OkAfterRetry, 2);
@@ -65,7 +66,7 @@ fn a_timer_retries_as_deadline_exceeded_and_keeps_its_answer() {
 }
 
 #[test]
-fn what_never_left_the_process_is_sent_until_it_does_and_counts_nowhere() {
+fn unsent_request_is_resent_and_not_counted() {
     let sent_after = |unsent: usize| {
         let route = route(with_circuit());
         let mut verdicts = vec![Verdict::Unsent; unsent];
@@ -89,7 +90,7 @@ fn what_never_left_the_process_is_sent_until_it_does_and_counts_nowhere() {
 }
 
 #[test]
-fn what_the_process_itself_refuses_counts_nowhere() {
+fn locally_rejected_attempt_is_not_counted() {
     let route = route(with_circuit());
     for _ in 0..40 {
         assert_eq!(drive(&route, start(), &[Verdict::Local]).finish.ending.fate, Fate::NotRetryable);
@@ -112,7 +113,7 @@ fn short_deadlines_from_outside_open_no_circuit() {
 }
 
 #[test]
-fn the_rule_s_own_short_limits_count_as_failures() {
+fn rule_s_own_short_limits_count_as_failures() {
     let route = route(Policy { timeout: Some(ms(2)), ..with_circuit() });
     for _ in 0..5 {
         drive(&route, CallStart { deadline: Some(at(900)), ..start() }, &[]);
@@ -121,7 +122,7 @@ fn the_rule_s_own_short_limits_count_as_failures() {
 }
 
 #[test]
-fn a_deadline_from_outside_counts_once_it_is_usual() {
+fn deadline_from_outside_counts_once_it_is_usual() {
     let route = route(with_circuit());
     (0..100).for_each(|_| _ = limited(&route, CALLS_BEGIN, ms(500), 100));
     let failures = |deadline| {
@@ -133,10 +134,10 @@ fn a_deadline_from_outside_counts_once_it_is_usual() {
 }
 
 #[test]
-fn an_outage_is_seen_by_deadlines_that_were_usual_before() {
+fn outage_is_seen_by_deadlines_that_were_usual_before() {
     let route = route(with_circuit());
     (0..100).for_each(|_| _ = limited(&route, CALLS_BEGIN, ms(200), 100));
-    // Long after the latencies are forgotten the callee still does not answer.
+    // Long after the latencies have expired, the callee still does not respond.
     for second in 1..60 {
         limited(&route, at(second * 1_000), ms(200), 10_000);
     }
@@ -153,10 +154,10 @@ fn without_known_latencies_a_second_is_long_enough() {
     assert_eq!((failures(990), failures(1_000)), (0, 1));
 }
 
-/// A quarter of the callee's answers take 100 ms, the others 1 ms. A stranger gives its calls 2 to 30 ms, a hundred
-/// times as often as the others call, for a minute.
+/// A quarter of the responses take 100 ms, the others 1 ms. Another caller sets deadlines of 2 to 30 ms and
+/// calls a hundred times as often, for a minute.
 #[test]
-fn a_flood_of_short_deadlines_harms_nobody_else() {
+fn flood_of_short_deadlines_does_not_affect_other_calls() {
     let route = route(Policy { retry_breaker: Some(RetryBreaker::default()), ..with_circuit() });
     let mut dice = Dice::new(11);
     let takes = |dice: &mut Dice| if dice.one_in(4) { 100 } else { 1 };
@@ -184,7 +185,7 @@ fn hedge_delays_do_not_follow_short_deadlines() {
 }
 
 #[test]
-fn a_call_that_is_dropped_at_once_was_not_ended_by_its_deadline() {
+fn call_that_is_dropped_at_once_was_not_ended_by_its_deadline() {
     let route = route(policy());
     let mut call = Call::begin(&route, CallStart { deadline: Some(at(5)), ..start() });
     call.next_step(&route, at(0));
@@ -192,7 +193,7 @@ fn a_call_that_is_dropped_at_once_was_not_ended_by_its_deadline() {
 }
 
 #[test]
-fn hedges_that_are_asked_for_again_keep_to_the_bound() {
+fn rechecked_hedges_stay_within_the_bound() {
     let route = route(hedged(2));
     (0..10_000).for_each(|_| route.window().count_success(at(50)));
     let mut calls: Vec<_> = (0..1_000).map(|_| Call::begin(&route, start())).collect();
@@ -202,14 +203,14 @@ fn hedges_that_are_asked_for_again_keep_to_the_bound() {
         route.state().counters.hedges() - before
     };
     assert_eq!((hedges(&mut calls, at(0)), hedges(&mut calls, at(50))), (0, 1_000));
-    // The first hedges fail, which is too much for a second one. The first attempts hang.
+    // The first hedges fail, which is too much for a second. The first attempts hang.
     calls.iter_mut().for_each(|call| call.attempt_ended(&route, 2, UNAVAILABLE, at(60), 0));
     assert_eq!(hedges(&mut calls, at(60)), 0);
     assert_eq!(hedges(&mut calls, at(11_060)), 1, "the window has forgotten all that failed before");
 }
 
 #[test]
-fn a_retry_after_an_overtaken_attempt_keeps_to_the_bound() {
+fn retry_after_an_overtaken_attempt_stays_within_the_bound() {
     let breaker = RetryBreaker { mode: BreakerMode::Ratio, ..RetryBreaker::default() };
     let policy = Policy { retry_breaker: Some(breaker), ..hedged(1) };
     let route = route(Policy { retry: with_retry(|retry| retry.max_attempts = 3).retry, ..policy });

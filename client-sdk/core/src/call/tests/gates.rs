@@ -1,4 +1,4 @@
-//! What holds attempts back, over time: a fleet of calls in virtual time over the real engine.
+//! Tests of the gates over time: a fleet of calls in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,9 +22,9 @@ impl Dice {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// True once in so many.
-    pub(super) fn one_in(&mut self, so_many: u64) -> bool {
-        self.roll().is_multiple_of(so_many)
+    /// Returns true once in `among` on average.
+    pub(super) fn one_in(&mut self, among: u64) -> bool {
+        self.roll().is_multiple_of(among)
     }
 
     fn percent(&mut self, percent: u64) -> bool {
@@ -32,13 +32,13 @@ impl Dice {
     }
 }
 
-/// Open-loop traffic: so many calls per second for so long; attempts take 10 ms.
+/// Open-loop traffic with a rate and a duration; attempts take 10 ms.
 struct Traffic {
     per_second: u64,
     seconds: u64,
 }
 
-/// What came of it.
+/// Results of the traffic.
 #[derive(Debug)]
 struct Seen {
     calls: u64,
@@ -57,7 +57,7 @@ impl Seen {
 }
 
 impl Traffic {
-    /// `fails` says of each attempt, by its number and the time in ms, whether it does.
+    /// `fails` decides for each attempt, by its number and time in ms, if it fails.
     fn over(&self, route: &Route, from: Time, mut fails: impl FnMut(u32, u64, &mut Dice) -> bool) -> Seen {
         let mut dice = Dice::new(self.per_second);
         let counters = &route.state().counters;
@@ -70,7 +70,7 @@ impl Traffic {
             calls.push(Call::begin(route, CallStart { now, ..start() }));
             events.push(Reverse((now, n, 0_u32)));
         }
-        // An event is a call to ask, and the attempt that ends then (0 = none).
+        // An event is a call and its attempt that ends then (0: none).
         while let Some(Reverse((now, n, ended))) = events.pop() {
             let call = &mut calls[n as usize];
             if ended > 0 {
@@ -105,7 +105,7 @@ fn credit() -> Route {
 const LATER: Time = Time::from_micros(1_000_000_000);
 
 #[test]
-fn credit_mends_what_fails_at_random_up_to_its_share_and_the_ratio_gives_up() {
+fn credit_retries_random_failures_where_the_ratio_stops() {
     let traffic = Traffic { per_second: 300, seconds: 120 };
     for (percent, mended) in [(5, 99), (10, 99), (15, 93)] {
         let seen = traffic.over(&credit(), LATER, |_, _, dice| dice.percent(percent));
@@ -117,7 +117,7 @@ fn credit_mends_what_fails_at_random_up_to_its_share_and_the_ratio_gives_up() {
 }
 
 #[test]
-fn an_outage_costs_one_cap_and_then_nothing() {
+fn outage_costs_one_cap_and_then_nothing() {
     let route = credit();
     Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
     let outage = LATER + ms(20_000);
@@ -131,7 +131,7 @@ fn an_outage_costs_one_cap_and_then_nothing() {
 }
 
 #[test]
-fn a_small_caller_has_one_retry_after_ten_successes() {
+fn small_caller_has_one_retry_after_ten_successes() {
     let route = credit();
     let from = |second: u64| LATER + ms(second * 1_000);
     let retries = |second: u64, failing: bool| {
@@ -146,7 +146,7 @@ fn a_small_caller_has_one_retry_after_ten_successes() {
 #[test]
 fn all_routes_to_a_callee_share_one_token_while_they_are_small() {
     let first = credit();
-    let routes = [(); 50].map(|()| first.beside(first.rule().cloned()));
+    let routes = [(); 50].map(|()| first.sibling(first.rule().cloned()));
     for route in &routes {
         drive(route, start(), &[Verdict::Success]);
     }
@@ -158,7 +158,7 @@ fn all_routes_to_a_callee_share_one_token_while_they_are_small() {
 }
 
 #[test]
-fn the_ratio_lets_hundreds_into_the_beginning_of_an_outage_and_none_later() {
+fn ratio_admits_retries_only_when_an_outage_begins() {
     let route = route(breaking(BreakerMode::Ratio));
     Traffic { per_second: 1_000, seconds: 20 }.over(&route, LATER, |_, _, _| false);
     let outage = LATER + ms(20_000);
@@ -169,7 +169,7 @@ fn the_ratio_lets_hundreds_into_the_beginning_of_an_outage_and_none_later() {
 }
 
 #[test]
-fn below_the_ratio_s_minima_a_small_caller_repeats_what_it_has_saved() {
+fn small_caller_retries_with_saved_tokens_below_the_minima() {
     let route = route(breaking(BreakerMode::Ratio));
     let fate = |verdicts: &[Verdict]| drive(&route, start(), verdicts).finish.ending.fate;
     assert_eq!(fate(&[UNAVAILABLE]), Fate::RetryBreaker, "nothing is saved at the start");
@@ -183,7 +183,7 @@ fn below_the_ratio_s_minima_a_small_caller_repeats_what_it_has_saved() {
     assert_eq!(fate(&[UNAVAILABLE]), Fate::RetryBreaker);
 }
 
-/// A route that has one token.
+/// Returns a route with one token.
 fn with_a_token() -> Route {
     let route = credit();
     (0..10).for_each(|_| _ = drive(&route, start(), &[Verdict::Success]));
@@ -191,11 +191,11 @@ fn with_a_token() -> Route {
 }
 
 fn has_a_token(route: &Route) -> bool {
-    !route.holds_back(&RetryBreaker::default(), at(0))
+    !route.blocks_next_retry(&RetryBreaker::default(), at(0))
 }
 
 #[test]
-fn what_pays_for_a_retry_comes_back_unless_the_retry_fails() {
+fn retry_token_is_refunded_unless_the_retry_fails() {
     let after = |verdicts: &[Verdict]| {
         let route = with_a_token();
         drive(&route, start(), verdicts);
@@ -209,7 +209,7 @@ fn what_pays_for_a_retry_comes_back_unless_the_retry_fails() {
 }
 
 #[test]
-fn what_pays_for_a_retry_comes_back_when_the_call_is_dropped_or_killed() {
+fn retry_token_is_refunded_when_the_call_is_dropped_or_killed() {
     let waiting = |route: &Route| {
         let mut call = Call::begin(route, start());
         call.next_step(route, at(0));
@@ -229,11 +229,11 @@ fn what_pays_for_a_retry_comes_back_when_the_call_is_dropped_or_killed() {
     let mut call = waiting(&route);
     route.switch().obey(&[super::kills::held(false, 3_600_000)]);
     assert!(matches!(call.next_step(&route, at(20)), Step::Finish(_)));
-    assert!(route.pay(&RetryBreaker::default(), at(20)).is_some(), "when repeats were stopped");
+    assert!(route.pay(&RetryBreaker::default(), at(20)).is_some(), "when retries were stopped");
 }
 
 #[test]
-fn a_call_whose_time_is_over_has_spent_what_its_retry_cost() {
+fn expired_call_has_spent_its_retry_token() {
     let route = with_a_token();
     let mut call = Call::begin(&route, CallStart { deadline: Some(at(5_000)), ..start() });
     call.next_step(&route, at(0));
@@ -253,7 +253,7 @@ fn no_budget_for_a_retry_costs_no_credit() {
 }
 
 #[test]
-fn in_observe_mode_a_retry_ends_as_the_next_first_attempt_does() {
+fn observed_retry_ends_as_the_next_first_attempt() {
     let observed = Policy { mode: Mode::Observe, ..breaking(BreakerMode::Credit) };
     let route = route(observed);
     let ending = |verdict| drive(&route, start(), &[verdict]).finish.ending.to_string();
@@ -284,7 +284,7 @@ fn hedges_neither_take_nor_give_credit() {
 }
 
 #[test]
-fn the_budget_names_the_fate_and_is_refunded_for_what_was_not_sent() {
+fn budget_sets_the_fate_and_is_refunded_for_unsent_attempts() {
     let budget = Budget { ratio: Ratio::from_bp(10_000), min_per_second: 0 };
     let route = route(Policy { budget: Some(budget), ..policy() });
     let mut call = Call::begin(&route, start());
@@ -300,7 +300,7 @@ fn the_budget_names_the_fate_and_is_refunded_for_what_was_not_sent() {
 }
 
 #[test]
-fn the_breaker_is_asked_before_the_budget_and_a_refusal_spends_nothing() {
+fn breaker_is_checked_before_the_budget_and_spends_nothing() {
     let closed = RetryBreaker { mode: BreakerMode::Ratio, min_failures: 0, ..RetryBreaker::default() };
     let budget = Budget { ratio: Ratio::ONE, min_per_second: 0 };
     let route = route(Policy { budget: Some(budget), retry_breaker: Some(closed), ..policy() });
@@ -309,7 +309,7 @@ fn the_breaker_is_asked_before_the_budget_and_a_refusal_spends_nothing() {
 }
 
 #[test]
-fn a_call_slower_than_the_percentile_is_not_repeated() {
+fn call_slower_than_the_percentile_is_not_repeated() {
     let stop_when =
         StopWhen { latency_above_percentile: Some(Percent::from_hundredths(9_000)), ..StopWhen::default() };
     let slow = |samples: u64, usual_ms: u64| {
@@ -339,7 +339,7 @@ fn no_retry_while_too_few_attempts_succeed() {
 }
 
 #[test]
-fn an_open_circuit_fails_calls_at_once_and_probes_close_it() {
+fn open_circuit_fails_calls_at_once_and_probes_close_it() {
     let circuit = CircuitBreaker { probes: 1, ..CircuitBreaker::default() };
     let route = route(Policy { circuit_breaker: Some(circuit), retry: None, ..policy() });
     for _ in 0..5 {
@@ -356,7 +356,7 @@ fn an_open_circuit_fails_calls_at_once_and_probes_close_it() {
 }
 
 #[test]
-fn a_callee_that_answers_with_an_error_of_the_caller_is_no_reason_to_open() {
+fn errors_of_the_caller_do_not_open_the_circuit() {
     let circuit = CircuitBreaker::default();
     let route = route(Policy { circuit_breaker: Some(circuit), ..policy() });
     for _ in 0..40 {
@@ -394,7 +394,7 @@ fn slow_calls_may_open_the_circuit() {
 }
 
 #[test]
-fn observing_an_open_circuit_lets_calls_pass_and_says_what_would_have_been() {
+fn observed_open_circuit_passes_calls_and_counts_would_fates() {
     let circuit = CircuitBreaker::default();
     let route = route(Policy { circuit_breaker: Some(circuit), mode: Mode::Observe, ..policy() });
     (0..5).for_each(|_| _ = drive(&route, start(), &[UNAVAILABLE]));
@@ -403,7 +403,7 @@ fn observing_an_open_circuit_lets_calls_pass_and_says_what_would_have_been() {
     assert_eq!(ending(Verdict::Success), "ok", "an answered call is ok under any rule");
 }
 
-/// Calls of which every attempt fails at once, from many threads; how many extra attempts were sent.
+/// Runs calls whose attempts all fail at once, from many threads; returns the number of extra attempts.
 fn storm(route: &Route, threads: u64, calls: u64) -> u64 {
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -418,7 +418,7 @@ fn storm(route: &Route, threads: u64, calls: u64) -> u64 {
 }
 
 #[test]
-fn the_breaker_s_bound_holds_for_calls_of_many_threads() {
+fn breaker_bound_holds_for_calls_of_many_threads() {
     for (successes, expected) in [(0, 0), (500, 50), (2_000, 200)] {
         let breaker = RetryBreaker { min_failures: 0, mode: BreakerMode::Ratio, ..RetryBreaker::default() };
         let route = route(Policy {
@@ -433,7 +433,7 @@ fn the_breaker_s_bound_holds_for_calls_of_many_threads() {
 }
 
 #[test]
-fn the_budget_s_bound_holds_for_calls_and_hedges_of_many_threads() {
+fn budget_bound_holds_for_retries_and_hedges_of_many_threads() {
     let budget = Budget { ratio: Ratio::from_bp(1_500), min_per_second: 1 };
     for retry_breaker in [None, Some(RetryBreaker::default())] {
         let route = route(Policy { budget: Some(budget), retry_breaker, ..policy() });
@@ -443,7 +443,7 @@ fn the_budget_s_bound_holds_for_calls_and_hedges_of_many_threads() {
 }
 
 #[test]
-fn fates_sum_to_calls_under_calls_of_many_threads() {
+fn fates_sum_to_calls_with_many_threads() {
     let circuit_breaker = Some(CircuitBreaker { open_for: ms(100), ..CircuitBreaker::default() });
     let route = route(Policy { circuit_breaker, budget: Some(Budget::default()), ..policy() });
     storm(&route, 8, 300);
@@ -454,7 +454,7 @@ fn fates_sum_to_calls_under_calls_of_many_threads() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever has happened: two windows later a call is sent and its failure may be repeated.
+    /// After any events, two windows later a call is sent and its failure may be retried.
     #[test]
     fn every_state_is_left_by_time_alone(
         course in prop::collection::vec((0_u64..4, 0_u64..3_000), 1..200),
@@ -489,7 +489,7 @@ proptest! {
                 }
             }
         }
-        // Successes close the circuit where it is half open, raise the success rate, and earn a retry.
+        // Successes close the half-open circuit, raise the success rate, and earn a retry.
         for n in 0..10 {
             let start = CallStart { now: now + ms(25_000 + n), ..start() };
             prop_assert_eq!(drive(&route, start, &[Verdict::Success]).finish.ending.fate, Fate::Ok);

@@ -1,4 +1,4 @@
-//! Hedges and retries together, by the millisecond.
+//! Tests of hedges together with retries, by the millisecond.
 
 use super::timeline::{Goes, Timeline, play};
 use super::*;
@@ -46,12 +46,12 @@ fn check(
 }
 
 #[test]
-fn an_answer_within_the_delay_needs_no_hedge() {
+fn answer_within_the_delay_needs_no_hedge() {
     check(hedged(1), &[Ends(50, OK)], &[(0, First)], &[], (50, "ok"));
 }
 
 #[test]
-fn a_call_that_may_not_be_hedged_waits_for_nothing_but_its_answer() {
+fn call_that_may_not_be_hedged_waits_only_for_its_response() {
     let waits = |start: CallStart| {
         let route = route(hedged(1));
         let mut call = Call::begin(&route, start);
@@ -64,7 +64,7 @@ fn a_call_that_may_not_be_hedged_waits_for_nothing_but_its_answer() {
 }
 
 #[test]
-fn the_first_success_wins_and_the_others_are_cancelled_at_once() {
+fn first_success_wins_and_the_others_are_cancelled_at_once() {
     let sends = [(0, First), (50, Hedged)];
     check(hedged(1), &[Ends(200, OK), Ends(20, OK)], &sends, &[(70, 1)], (70, "ok_by_hedge"));
     check(hedged(1), &[Ends(60, OK), Ends(20, OK)], &sends, &[(60, 2)], (60, "ok"));
@@ -79,7 +79,7 @@ fn hedges_follow_at_the_same_delay_until_they_are_used_up() {
 }
 
 #[test]
-fn a_failure_does_not_end_a_call_that_another_attempt_can_still_win() {
+fn failure_does_not_end_a_call_with_another_attempt_in_flight() {
     let sends = [(0, First), (50, Hedged)];
     let failing = Ends(10, UNAVAILABLE);
     check(hedged(1), &[Ends(100, OK), failing], &sends, &[], (100, "ok"));
@@ -94,20 +94,20 @@ fn a_failure_does_not_end_a_call_that_another_attempt_can_still_win() {
 }
 
 #[test]
-fn a_code_that_may_not_be_retried_ends_the_call_although_another_attempt_is_in_flight() {
+fn non_retryable_code_ends_a_call_despite_attempts_in_flight() {
     let fatal = Ends(10, failed(Code::PermissionDenied));
     check(hedged(1), &[Never, fatal], &[(0, First), (50, Hedged)], &[(60, 1)], (60, "not_retryable"));
 }
 
 #[test]
-fn a_retryable_failure_brings_the_next_hedge_forward() {
+fn retryable_failure_brings_the_next_hedge_forward() {
     let sends = [(0, First), (50, Hedged), (60, Hedged)];
     let script = [Never, Ends(10, UNAVAILABLE), Ends(10, OK)];
     check(hedged(2), &script, &sends, &[(70, 1)], (70, "ok_by_hedge"));
 }
 
 #[test]
-fn where_nothing_but_hedging_is_set_a_failure_is_followed_by_a_hedge_at_once() {
+fn failure_sends_a_hedge_at_once_if_only_hedging_is_set() {
     let script = [Ends(10, UNAVAILABLE), Ends(5, UNAVAILABLE), Ends(5, OK)];
     let sends = [(0, First), (10, Hedged), (15, Hedged)];
     check(hedged(2), &script, &sends, &[], (20, "ok_by_hedge"));
@@ -116,15 +116,15 @@ fn where_nothing_but_hedging_is_set_a_failure_is_followed_by_a_hedge_at_once() {
 }
 
 #[test]
-fn mixed_retries_fast_failures_with_backoff_and_hedges_slow_ones() {
+fn fast_failures_are_retried_and_slow_attempts_hedged() {
     let sends = [(0, First), (110, Retried), (160, Hedged)];
     let script = [Ends(10, UNAVAILABLE), Never, Ends(20, OK)];
     check(mixed(3, 1), &script, &sends, &[(180, 2)], (180, "ok_by_hedge"));
-    // The hedge is used up: a call whose attempts have all failed goes on with a retry.
+    // The hedge is used up: after all attempts failed, the call retries.
     let sends = [(0, First), (50, Hedged), (170, Retried)];
     let script = [Ends(70, UNAVAILABLE), Ends(20, UNAVAILABLE), Ends(5, OK)];
     check(mixed(3, 1), &script, &sends, &[], (175, "ok_after_retry"));
-    // Also where they do not fail at once.
+    // The same if they do not fail at once.
     let script = [Ends(60, UNAVAILABLE), Ends(20, UNAVAILABLE), Ends(5, OK)];
     check(mixed(3, 1), &script, &sends, &[], (175, "ok_after_retry"));
 }
@@ -137,13 +137,13 @@ fn hedges_count_towards_the_attempts_where_both_are_set() {
 }
 
 #[test]
-fn an_answer_that_begins_wins_and_the_others_are_cancelled() {
+fn answer_that_begins_wins_and_the_others_are_cancelled() {
     let sends = [(0, First), (50, Hedged)];
     check(hedged(1), &[Never, Begins(10)], &sends, &[(60, 1)], (70, "ok_by_hedge"));
 }
 
 #[test]
-fn a_pushback_is_waited_before_the_next_hedge_and_a_stop_stops_them() {
+fn pushback_delays_the_next_hedge_and_stop_ends_hedging() {
     let pushed =
         |pushback| Verdict::Failure(Failure { pushback: Some(pushback), ..Failure::new(Code::Unavailable) });
     let sends = [(0, First), (50, Hedged), (90, Hedged)];
@@ -156,7 +156,7 @@ fn a_pushback_is_waited_before_the_next_hedge_and_a_stop_stops_them() {
 }
 
 #[test]
-fn a_code_that_may_not_be_retried_ends_the_call_also_when_nothing_more_would_be_sent() {
+fn non_retryable_code_ends_a_call_without_attempts_left() {
     let fatal = Ends(40, failed(Code::PermissionDenied));
     let sends = [(0, First), (50, Hedged), (100, Hedged)];
     // The first failure exhausts the attempts; the second is fatal.
@@ -166,7 +166,7 @@ fn a_code_that_may_not_be_retried_ends_the_call_also_when_nothing_more_would_be_
 }
 
 #[test]
-fn a_repeat_that_the_callee_refuses_to_serve_does_not_end_the_call_whatever_its_code() {
+fn retry_rejected_by_the_callee_does_not_end_the_call() {
     let mut policy = mixed(4, 2);
     policy.retry.as_mut().unwrap().codes = CodeSet::of(&[Code::Aborted]);
     let shed =
@@ -189,7 +189,7 @@ fn nothing_is_sent_before_the_time_that_a_server_asked_for() {
 }
 
 #[test]
-fn a_time_that_a_server_asked_for_and_that_has_passed_does_not_take_the_place_of_the_backoff() {
+fn expired_pushback_does_not_replace_the_backoff() {
     let pushed = Failure { pushback: Some(Pushback::After(ms(20))), ..Failure::new(Code::Unavailable) };
     let script = [Ends(300, UNAVAILABLE), Ends(10, Verdict::Failure(pushed)), Ends(5, OK)];
     let sends = [(0, First), (50, Hedged), (400, Retried)];
@@ -197,7 +197,7 @@ fn a_time_that_a_server_asked_for_and_that_has_passed_does_not_take_the_place_of
 }
 
 #[test]
-fn a_hedge_that_was_refused_is_asked_for_again_after_the_same_delay() {
+fn blocked_hedge_is_checked_again_after_the_same_delay() {
     let breaker = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
     let route = route(Policy { retry_breaker: Some(breaker), ..hedged(1) });
     let mut call = Call::begin(&route, start());
@@ -208,7 +208,7 @@ fn a_hedge_that_was_refused_is_asked_for_again_after_the_same_delay() {
 }
 
 #[test]
-fn an_answer_that_comes_late_but_before_it_is_cut_is_what_it_says() {
+fn late_response_before_the_cut_counts_as_received() {
     let mut policy = policy();
     policy.retry.as_mut().unwrap().per_attempt_timeout = Some(ms(80));
     let route = route(policy);
@@ -219,7 +219,7 @@ fn an_answer_that_comes_late_but_before_it_is_cut_is_what_it_says() {
 }
 
 #[test]
-fn the_first_remembered_reason_names_the_fate() {
+fn first_reason_to_stop_sets_the_fate() {
     let flagged = Failure { no_more_retry: true, ..Failure::new(Code::Unavailable) };
     let script = [Ends(300, UNAVAILABLE), Ends(10, Verdict::Failure(flagged))];
     let timeline = check(hedged(3), &script, &[(0, First), (50, Hedged)], &[], (300, "chain_no_more_retry"));
@@ -227,14 +227,14 @@ fn the_first_remembered_reason_names_the_fate() {
 }
 
 #[test]
-fn the_deadline_ends_all_attempts() {
+fn deadline_ends_all_attempts() {
     let policy = Policy { timeout: Some(ms(120)), ..hedged(1) };
     let cancelled = [(120, 1), (120, 2)];
     check(policy, &[Never, Never], &[(0, First), (50, Hedged)], &cancelled, (120, "deadline"));
 }
 
 #[test]
-fn an_attempt_that_runs_out_of_time_leaves_the_others_running() {
+fn attempt_that_runs_out_of_time_leaves_the_others_running() {
     let mut policy = mixed(3, 1);
     let retry = policy.retry.as_mut().unwrap();
     retry.per_attempt_timeout = Some(ms(80));
@@ -244,7 +244,7 @@ fn an_attempt_that_runs_out_of_time_leaves_the_others_running() {
 }
 
 #[test]
-fn a_hedge_is_not_sent_where_a_question_says_no_and_the_call_goes_on() {
+fn blocked_hedge_is_not_sent_and_the_call_continues() {
     let sends = [(0, First)];
     let refused = |change: fn(&mut Policy)| {
         let mut policy = hedged(1);
@@ -258,7 +258,7 @@ fn a_hedge_is_not_sent_where_a_question_says_no_and_the_call_goes_on() {
 }
 
 #[test]
-fn inside_a_repeat_and_without_a_kept_request_nothing_is_hedged() {
+fn retried_or_not_replayable_requests_are_not_hedged() {
     for start in [CallStart { flag: Some(1), ..start() }, CallStart { replayable: false, ..start() }] {
         let timeline = play(&route(hedged(2)), start, &[Ends(300, OK)]);
         assert_eq!((timeline.sends.len(), timeline.fate()), (1, "ok"));
@@ -266,7 +266,7 @@ fn inside_a_repeat_and_without_a_kept_request_nothing_is_hedged() {
 }
 
 #[test]
-fn a_hedge_books_the_failure_of_the_attempt_it_overtakes_and_its_own_end_is_not_counted_again() {
+fn overtaken_attempt_counts_once_as_a_failure() {
     let breaker = RetryBreaker { min_failures: 1, ..RetryBreaker::default() };
     let counts = |script: &[Goes]| {
         let route = route(Policy { retry_breaker: Some(breaker), ..hedged(1) });
@@ -279,7 +279,7 @@ fn a_hedge_books_the_failure_of_the_attempt_it_overtakes_and_its_own_end_is_not_
 }
 
 #[test]
-fn a_hedge_that_the_breaker_refuses_is_unbooked_and_the_attempt_counts_by_its_end() {
+fn blocked_hedge_leaves_the_attempt_to_count_by_its_end() {
     let breaker = RetryBreaker { min_failures: 0, ..RetryBreaker::default() };
     let route = route(Policy { retry_breaker: Some(breaker), ..hedged(1) });
     play(&route, start(), &[Ends(60, OK)]);
@@ -287,7 +287,7 @@ fn a_hedge_that_the_breaker_refuses_is_unbooked_and_the_attempt_counts_by_its_en
 }
 
 #[test]
-fn what_the_server_has_not_seen_is_resent_beside_the_others() {
+fn unprocessed_request_is_resent_while_others_are_in_flight() {
     let sends = [(0, First), (50, Hedged), (60, Resend)];
     let script = [Never, Ends(10, Verdict::Unprocessed), Ends(10, OK)];
     check(hedged(1), &script, &sends, &[(70, 1)], (70, "ok_by_hedge"));
@@ -303,10 +303,10 @@ fn observing_counts_the_hedges_that_would_have_been_sent() {
     }
 }
 
-/// Ten minutes at 100 calls per second, 30 % of whose attempts take 500 ms and the others 10 to 50 ms. Each slow one
-/// loses against a hedge. Without them the 60th percentile would be 34 ms, with them it is 44 ms.
+/// Ten minutes at 100 calls per second. 30 % of the attempts take 500 ms, the others 10 to 50 ms. Each slow
+/// one loses against a hedge. Without them the 60th percentile would be 34 ms, with them it is 44 ms.
 #[test]
-fn the_percentile_delay_does_not_drift() {
+fn percentile_delay_does_not_drift() {
     let at = Percent::from_hundredths(6_000);
     let delay = HedgeDelay::Percentile { at, min: ms(1), max: ms(60_000) };
     let route = route(Policy { hedge: Some(Hedge { delay, max_hedges: 1 }), ..hedged(1) });
@@ -349,7 +349,7 @@ fn hedges_by_a_percentile_stay_within_the_budget() {
     assert!(counters.hedges() <= 60_000 / 10, "{} hedges", counters.hedges());
 }
 
-/// A route that hedges by the 95th percentile, never sooner than after 50 ms, whose attempts took 10 ms in the
+/// Returns a route that hedges by the 95th percentile, not before 50 ms, whose attempts took 10 ms in the
 /// window before `at(10_000)`.
 fn by_percentile() -> (Route, HedgeDelay) {
     let delay = HedgeDelay::Percentile { at: Percent::from_hundredths(9_500), min: ms(50), max: ms(60_000) };
@@ -361,7 +361,7 @@ fn by_percentile() -> (Route, HedgeDelay) {
     (route, delay)
 }
 
-/// The delay after a window in which 90 attempts took 10 ms and ten calls went so.
+/// Returns the delay after a window with 90 attempts of 10 ms and ten calls that play `script`.
 fn delay_after(script: &[Goes], expected: &str) -> Duration {
     let (route, delay) = by_percentile();
     let now = at(10_000);
@@ -374,22 +374,22 @@ fn delay_after(script: &[Goes], expected: &str) -> Duration {
 }
 
 #[test]
-fn an_attempt_that_was_overtaken_took_at_least_as_long_as_it_was_waited_for() {
+fn overtaken_attempt_is_recorded_with_its_wait_at_least() {
     let near = |delay: Duration, took: u64| {
         assert!(delay >= ms(took) && delay <= ms(took + took / 8 + 1), "{delay:?}, not {took} ms");
     };
     near(delay_after(&[Ends(10, OK)], "ok"), 50);
-    // It lost, it failed, its time was over.
+    // Lost, failed, expired.
     near(delay_after(&[Never, Ends(20, OK)], "ok_by_hedge"), 70);
     near(delay_after(&[Ends(80, UNAVAILABLE), Ends(35, OK)], "ok_by_hedge"), 80);
     near(delay_after(&[Never, Ends(60, failed(Code::NotFound))], "not_retryable"), 90);
-    // A hedge that loses says nothing, and neither does one that wins or fails.
+    // Hedges are not recorded, whether they lose, win or fail.
     near(delay_after(&[Ends(75, OK), Never], "ok"), 75);
     near(delay_after(&[Ends(55, OK), Ends(2, UNAVAILABLE)], "ok"), 55);
 }
 
 #[test]
-fn a_hedge_waits_for_an_answer_to_begin_so_streams_are_measured_until_then() {
+fn streams_are_measured_until_the_response_begins() {
     let (route, delay) = by_percentile();
     for _ in 0..100 {
         let mut call = Call::begin(&route, CallStart { now: at(10_000), ..start() });
@@ -418,7 +418,7 @@ fn too_few_samples_mean_no_hedge() {
     assert_eq!(route.hedge_delay(delay, later), None, "one above the 99th needs a hundred");
     let route = route.under(route.rule().cloned());
     route.state().record(CALLS_BEGIN, ms(10));
-    assert_eq!(route.hedge_delay(delay, later), None, "what came late to a window that is over is not seen");
+    assert_eq!(route.hedge_delay(delay, later), None, "late values of an ended window are not counted");
     for _ in 0..100 {
         route.state().record(later, ms(10));
     }
@@ -428,7 +428,7 @@ fn too_few_samples_mean_no_hedge() {
 
 proptest! {
     #[test]
-    fn any_course_of_hedges_ends_every_call_with_one_fate_and_counts_each_send(
+    fn hedged_calls_end_with_one_fate_and_count_each_attempt(
         script in proptest::collection::vec((0_u32..20, 1_u64..300, any::<bool>(), any::<bool>()), 0..14),
         max_attempts in 1_u32..=10,
         max_hedges in 1_u32..=4,

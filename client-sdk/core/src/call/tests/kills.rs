@@ -1,4 +1,4 @@
-//! The kill switch, by the millisecond: what it stops, what goes on, and what was taken and is given back.
+//! Tests of kill switches, by the millisecond: stopped attempts, continued attempts and refunds.
 
 use super::gates::Dice;
 use super::timeline::{Goes, Thrown, Timeline, play_while};
@@ -21,12 +21,12 @@ pub(super) fn held(calls: bool, until: u64) -> TimedKill {
     }
 }
 
-/// Stops repeats from one millisecond to another.
+/// Stops retries from one millisecond to another.
 fn repeats(from: u64, until: u64) -> Thrown {
     Thrown { at: from, kills: vec![held(false, until)] }
 }
 
-/// Stops all sends from one millisecond to another.
+/// Stops all attempts from one millisecond to another.
 fn calls(from: u64, until: u64) -> Thrown {
     Thrown { at: from, kills: vec![held(true, until)] }
 }
@@ -35,7 +35,8 @@ fn lifted(at: u64) -> Thrown {
     Thrown { at, kills: Vec::new() }
 }
 
-/// A route of its own per case: what came of it, by when, and how many ms each send came after the first.
+/// Runs each case on its own route; returns the fate, its time, and the times of the attempts after the
+/// first.
 #[track_caller]
 fn check(
     policy: Policy,
@@ -67,19 +68,19 @@ fn mixed(max_hedges: u32) -> Policy {
 }
 
 #[test]
-fn nothing_is_retried_and_the_layers_above_are_told() {
+fn kill_stops_retries_and_sets_the_flag_up() {
     let timeline = check(policy(), &[FAILS], &[repeats(0, 1000)], &[(0, First)], (10, "killed"));
     let finish = timeline.finish.unwrap();
     assert_eq!((finish.answer, finish.marks_context), (Answer::Attempt(1), true));
 }
 
 #[test]
-fn an_answer_is_an_answer_under_a_kill() {
+fn response_counts_as_usual_under_a_kill() {
     check(policy(), &[Ends(10, OK)], &[repeats(0, 1000)], &[(0, First)], (10, "ok"));
 }
 
 #[test]
-fn observe_says_what_would_have_been_and_off_has_nothing_to_stop() {
+fn observe_mode_counts_would_be_killed_and_off_nothing() {
     let timeline =
         check(observing(policy()), &[FAILS], &[repeats(0, 1000)], &[(0, First)], (10, "would_killed"));
     assert!(!timeline.finish.unwrap().marks_context, "nothing was carried out");
@@ -100,7 +101,7 @@ fn observe_counts_no_hedge_that_a_kill_would_have_stopped() {
 }
 
 #[test]
-fn the_kill_switch_is_asked_after_pushback_and_before_the_flag_of_the_request_served() {
+fn kill_switch_is_checked_after_pushback_and_before_the_flag() {
     let kill = [repeats(0, 1000)];
     let ends = |failure| Ends(10, Verdict::Failure(failure));
     let unavailable = Failure::new(Code::Unavailable);
@@ -122,7 +123,7 @@ fn the_kill_switch_is_asked_after_pushback_and_before_the_flag_of_the_request_se
 }
 
 #[test]
-fn a_call_that_waits_ends_at_once_with_its_own_last_error() {
+fn waiting_call_ends_at_once_with_its_last_error() {
     let long = with_retry(|retry| {
         retry.backoff = Backoff::Always(Waits::Fixed { delay: ms(30_000), jitter: Jitter::None });
     });
@@ -133,7 +134,7 @@ fn a_call_that_waits_ends_at_once_with_its_own_last_error() {
 }
 
 #[test]
-fn a_call_whose_attempt_was_cut_and_waits_ends_with_that() {
+fn waiting_call_after_a_cut_attempt_ends_with_timeout() {
     let cut = with_retry(|retry| {
         retry.per_attempt_timeout = Some(ms(50));
         retry.codes = CodeSet::of(&[Code::DeadlineExceeded]);
@@ -143,7 +144,7 @@ fn a_call_whose_attempt_was_cut_and_waits_ends_with_that() {
 }
 
 #[test]
-fn a_call_with_an_attempt_in_flight_is_ended_by_that_alone() {
+fn call_in_flight_ends_only_with_its_attempt() {
     check(policy(), &[Ends(500, OK)], &[repeats(100, 1000)], &[(0, First)], (500, "ok"));
     check(policy(), &[Begins(500)], &[calls(100, 1000)], &[(0, First)], (510, "ok"));
     check(policy(), &[Ends(500, UNAVAILABLE)], &[repeats(100, 1000)], &[(0, First)], (500, "killed"));
@@ -152,13 +153,13 @@ fn a_call_with_an_attempt_in_flight_is_ended_by_that_alone() {
 }
 
 #[test]
-fn no_hedge_is_sent_any_more_and_what_is_in_flight_may_still_win() {
+fn kill_stops_hedges_and_attempts_in_flight_may_win() {
     let kill = [repeats(60, 10_000)];
     let sends = [(0, First), (50, Hedged)];
     check(mixed(3), &[Ends(300, OK), Never], &kill, &sends, (300, "ok"));
     check(mixed(3), &[Never, Ends(300, OK)], &kill, &sends, (350, "ok_by_hedge"));
     check(mixed(3), &[FAILS], &[repeats(5, 10_000)], &[(0, First)], (10, "killed"));
-    // The first failure is remembered, and names the fate of a call that nothing wins.
+    // The first failure sets the fate if no attempt succeeds.
     let both = [Ends(100, UNAVAILABLE), Ends(100, UNAVAILABLE)];
     let timeline = check(mixed(3), &both, &kill, &sends, (150, "killed"));
     assert_eq!(timeline.finish.unwrap().answer, Answer::Attempt(2));
@@ -166,7 +167,7 @@ fn no_hedge_is_sent_any_more_and_what_is_in_flight_may_still_win() {
 }
 
 #[test]
-fn a_call_that_a_kill_keeps_from_hedging_is_not_woken_at_every_delay() {
+fn killed_hedges_do_not_wake_the_call_at_every_delay() {
     let route = route(mixed(3));
     route.switch().obey(&[held(false, 3_600_000)]);
     let mut call = Call::begin(&route, start());
@@ -176,13 +177,13 @@ fn a_call_that_a_kill_keeps_from_hedging_is_not_woken_at_every_delay() {
 }
 
 #[test]
-fn hedges_are_sent_again_when_the_kill_is_over() {
+fn hedges_resume_when_the_kill_expires() {
     let sends = [(0, First), (400, Hedged)];
     check(mixed(1), &[Never, Ends(10, OK)], &[repeats(0, 400)], &sends, (410, "ok_by_hedge"));
 }
 
 #[test]
-fn what_is_reserved_for_a_retry_is_given_back() {
+fn killed_retry_refunds_its_reservation() {
     let budget = Budget { ratio: Ratio::from_bp(10_000), min_per_second: 0 };
     let route = route(Policy { budget: Some(budget), ..policy() });
     let may_spend_once = |route: &Route| {
@@ -198,7 +199,7 @@ fn what_is_reserved_for_a_retry_is_given_back() {
 }
 
 #[test]
-fn a_hedge_that_is_stopped_books_nothing() {
+fn killed_hedge_counts_nothing() {
     let breaking = Policy { retry_breaker: Some(RetryBreaker::default()), ..mixed(1) };
     let route = route(breaking);
     let timeline = play_while(&route, start(), &[Ends(200, OK)], &[repeats(0, 100), lifted(300)]);
@@ -209,7 +210,7 @@ fn a_hedge_that_is_stopped_books_nothing() {
 }
 
 #[test]
-fn first_sends_are_refused_whatever_the_rule() {
+fn kill_of_calls_rejects_first_attempts_under_any_rule() {
     let modes = [Mode::Off, Mode::Observe, Mode::Enforce];
     let routes = modes.map(|mode| route(Policy { mode, ..policy() }));
     for route in routes.iter().chain([&Route::new(None)]) {
@@ -226,7 +227,7 @@ fn first_sends_are_refused_whatever_the_rule() {
 }
 
 #[test]
-fn a_refused_call_takes_no_probe_and_no_share_of_the_budget() {
+fn rejected_call_takes_no_probe_and_no_budget() {
     let settings = CircuitBreaker { probes: 1, ..CircuitBreaker::default() };
     let budget = Budget { ratio: Ratio::from_bp(10_000), min_per_second: 0 };
     let both = Policy { circuit_breaker: Some(settings), budget: Some(budget), ..policy() };
@@ -250,7 +251,7 @@ fn a_refused_call_takes_no_probe_and_no_share_of_the_budget() {
 }
 
 #[test]
-fn a_probe_that_waits_for_its_retry_when_a_kill_comes_has_failed() {
+fn probe_waiting_for_its_retry_fails_when_killed() {
     let settings = CircuitBreaker { probes: 1, consecutive_failures: 1, ..CircuitBreaker::default() };
     let route = route(Policy { circuit_breaker: Some(settings), ..policy() });
     route.state().circuit.ended(
@@ -268,7 +269,7 @@ fn a_probe_that_waits_for_its_retry_when_a_kill_comes_has_failed() {
 }
 
 #[test]
-fn what_the_server_has_not_seen_is_resent_unless_calls_are_refused() {
+fn unprocessed_request_is_resent_unless_calls_are_rejected() {
     let unseen = Ends(10, Verdict::Unprocessed);
     let resent = [(0, First), (10, Resend)];
     check(policy(), &[unseen, Ends(10, OK)], &[repeats(5, 1000)], &resent, (20, "ok"));
@@ -277,7 +278,7 @@ fn what_the_server_has_not_seen_is_resent_unless_calls_are_refused() {
 }
 
 #[test]
-fn calls_behave_as_before_once_a_kill_is_over_or_lifted() {
+fn calls_behave_as_before_after_a_kill() {
     let script = [FAILS, Ends(10, OK)];
     let retried = [(0, First), (110, Retried)];
     check(policy(), &script, &[repeats(0, 10)], &retried, (120, "ok_after_retry"));
@@ -288,17 +289,17 @@ fn calls_behave_as_before_once_a_kill_is_over_or_lifted() {
 }
 
 #[test]
-fn any_kill_that_refuses_calls_does_so_beside_others() {
+fn kill_of_calls_applies_among_other_kills() {
     let both = |until_calls, until_repeats| {
         [Thrown { at: 0, kills: vec![held(false, until_repeats), held(true, until_calls)] }]
     };
     check(policy(), &[], &both(1000, 1), &[], (0, "killed"));
-    // The one that refuses calls is over, the other is not.
+    // The kill of calls has expired, the other has not.
     check(policy(), &[FAILS], &both(0, 1000), &[(0, First)], (10, "killed"));
 }
 
 #[test]
-fn a_rule_that_changes_takes_the_switch_along() {
+fn rule_change_keeps_the_kill_state() {
     let before = route(policy());
     let after = before.under(None).under(Some(Arc::clone(route(mixed(1)).rule().unwrap())));
     before.switch().obey(&[held(false, 1000)]);
@@ -309,7 +310,7 @@ fn a_rule_that_changes_takes_the_switch_along() {
     assert_eq!(apart.id(), after.id(), "and counts as the same route");
 }
 
-/// Calls of any kind while kills of any kind come and go.
+/// Runs calls of any kind while kills of any kind start and end.
 fn storm(seed: u64) {
     let mut dice = Dice::new(seed);
     let budget = Budget { ratio: Ratio::from_bp(5_000), min_per_second: 10 };
@@ -339,7 +340,7 @@ fn storm(seed: u64) {
             .collect();
         route.switch().obey(&[]);
         let timeline = play_while(&route, start(), &script, &thrown);
-        // A resend is no repeat; every other send after the first came at a time when nothing was stopped.
+        // A resend is not a retry; all other attempts after the first were sent while nothing was stopped.
         for (sent, kind) in &timeline.sends {
             let last = thrown.iter().rev().find(|thrown| thrown.at <= *sent);
             let stopped = |calls: bool| {
@@ -350,7 +351,7 @@ fn storm(seed: u64) {
             };
             let is_repeat = matches!(kind, Retried | Hedged);
             extra += u64::from(is_repeat);
-            // What is thrown in the same millisecond may come before or after the send.
+            // A kill set in the same millisecond may come before or after the attempt.
             let is_moot = thrown.iter().any(|thrown| thrown.at == *sent && *sent > 0);
             assert!(is_moot || !(is_repeat && stopped(false)), "{kind:?} at {sent} of seed {seed}");
             assert!(is_moot || !stopped(true), "{kind:?} at {sent} of seed {seed}");
@@ -365,7 +366,7 @@ fn storm(seed: u64) {
 
 proptest! {
     #[test]
-    fn whatever_kills_come_and_go_every_call_has_one_fate_and_nothing_is_sent_against_them(seed: u64) {
+    fn no_attempt_is_sent_against_a_kill_and_fates_sum_to_calls(seed: u64) {
         storm(seed);
     }
 }

@@ -1,18 +1,18 @@
-//! One call in virtual time, each of whose attempts takes as long and ends as a script says.
+//! One call in virtual time; a script sets how long each attempt takes and how it ends.
 
 use super::*;
 use crate::rules::kill::TimedKill;
 
-/// How an attempt goes: after so many milliseconds, so.
+/// How an attempt ends: milliseconds and event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Goes {
     Ends(u64, Verdict),
-    /// Its answer begins then, and never ends.
+    /// Its response begins then and never ends.
     Begins(u64),
     Never,
 }
 
-/// What happened, by milliseconds since the call began.
+/// Events, by milliseconds since the call began.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) sends: Vec<(u64, AttemptKind)>,
@@ -28,7 +28,7 @@ impl Timeline {
     }
 }
 
-/// From this millisecond on these kills match the route, and no others.
+/// From this millisecond on, exactly these kills match the route.
 #[derive(Clone, Debug)]
 pub(super) struct Thrown {
     pub(super) at: u64,
@@ -39,8 +39,8 @@ pub(super) fn play(route: &Route, start: CallStart, script: &[Goes]) -> Timeline
     play_while(route, start, script, &[])
 }
 
-/// The same with kills that come and go meanwhile. As a driver does, it asks a call for its next step when one
-/// comes only if nothing is in flight.
+/// Plays a script with kills that start and end. As a driver does, it requests the next step after a kill
+/// only if nothing is in flight.
 pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], thrown: &[Thrown]) -> Timeline {
     let mut thrown = thrown.iter().peekable();
     while let Some(now) = thrown.next_if(|thrown| thrown.at == 0) {
@@ -49,7 +49,7 @@ pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], throw
     let mut call = Call::begin(route, start);
     let mut now = start.now;
     let mut timeline = Timeline::default();
-    // Attempts under way, and when what happens to them.
+    // Attempts in flight, with the times of their events.
     let mut pending: Vec<(Time, u32, Goes)> = Vec::new();
     for _ in 0..5_000 {
         let ms_now = now.since(start.now).as_millis() as u64;
@@ -98,7 +98,7 @@ pub(super) fn play_while(route: &Route, start: CallStart, script: &[Goes], throw
     panic!("the call does not end: {timeline:?}");
 }
 
-/// What is due happens, one thing.
+/// Applies one due event.
 fn happen(
     call: &mut Call,
     route: &Route,

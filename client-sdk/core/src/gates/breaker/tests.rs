@@ -14,7 +14,7 @@ fn bare(ratio_bp: u32) -> RetryBreaker {
 }
 
 #[test]
-fn ninety_failures_in_a_thousand_may_be_retried_and_ninety_one_may_not() {
+fn ratio_admits_90_failures_in_1000_and_not_91() {
     let check = |failures, successes, expected| {
         assert_eq!(is_free(&bare(1000), Counts { failures, successes }), expected, "{failures}/{successes}");
     };
@@ -48,14 +48,14 @@ fn below_the_minima_hedges_are_sent_and_no_retry_is_free() {
 }
 
 #[test]
-fn with_credit_no_retry_is_free_and_hedges_go_by_the_ratio() {
+fn credit_makes_no_retry_free_and_hedges_use_the_ratio() {
     let breaker = RetryBreaker { mode: BreakerMode::Credit, ..bare(1000) };
     let (few, many) = (Counts { failures: 1, successes: 99 }, Counts { failures: 11, successes: 99 });
     assert!(!is_free(&breaker, few) && admits_hedge(&breaker, few) && !admits_hedge(&breaker, many));
 }
 
 #[test]
-fn a_guards_ratio_must_admit_too() {
+fn guards_ratio_must_admit_too() {
     let guarded = RetryBreaker { max_ratio: Some(Ratio::from_bp(100)), min_failures: 9, ..bare(1000) };
     for (successes, expected) in [(99, false), (100, true)] {
         let counts = Counts { failures: 1, successes };
@@ -67,7 +67,7 @@ fn a_guards_ratio_must_admit_too() {
 }
 
 #[test]
-fn failures_are_wider_than_what_is_retried_and_can_be_replaced() {
+fn failure_codes_include_retried_codes_and_can_be_replaced() {
     let mut policy = Policy::new(crate::Mode::Enforce);
     let failed = |code| Failure::new(code);
     assert!(is_failure(Some(&policy), &failed(Code::Internal)));
@@ -85,7 +85,7 @@ fn failures_are_wider_than_what_is_retried_and_can_be_replaced() {
 }
 
 #[test]
-fn idle_time_leaves_no_stale_counts_and_nothing_latches() {
+fn idle_time_clears_counts() {
     let window = Window::new(WindowShape::default());
     let at = |ms: u64| Time::from_micros(ms * 1000);
     for _ in 0..1000 {
@@ -132,7 +132,7 @@ fn breaker_admits_no_more_than_its_bound_under_any_interleaving() {
 
 proptest! {
     #[test]
-    fn a_window_agrees_with_a_plain_list_of_events(
+    fn window_agrees_with_a_plain_list_of_events(
         events in proptest::collection::vec((0_u64..3_000, any::<bool>()), 0..200),
         buckets in 2_u32..8,
     ) {
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn the_decision_never_overflows(f in any::<u64>(), s in any::<u64>(), bp in 10_u32..=10_000) {
+    fn decision_never_overflows(f in any::<u64>(), s in any::<u64>(), bp in 10_u32..=10_000) {
         let _ = is_free(&bare(bp), Counts { failures: f, successes: s });
     }
 }

@@ -32,7 +32,7 @@ impl Subject {
         self.circuit.ended(&self.settings, admission, outcome, &self.calls, at(ms));
     }
 
-    /// One call that ends at once; false if it was refused.
+    /// Runs a call that ends at once; false if it was rejected.
     fn call(&self, outcome: Outcome, ms: u64) -> bool {
         let admission = self.admit(ms);
         self.end(admission, outcome, ms);
@@ -67,7 +67,7 @@ fn half_of_twenty_calls_failing_opens_it() {
 }
 
 #[test]
-fn the_share_is_judged_after_a_call_that_went_well_too() {
+fn share_is_checked_after_successes_too() {
     let subject = subject(|settings| settings.min_calls = 5);
     for outcome in [Outcome::Failed, Outcome::Failed, Outcome::Failed, Outcome::Good] {
         assert!(subject.call(outcome, 0));
@@ -77,7 +77,7 @@ fn the_share_is_judged_after_a_call_that_went_well_too() {
 }
 
 #[test]
-fn calls_admitted_before_it_opened_say_nothing_after_it_closed() {
+fn calls_admitted_before_opening_do_not_count_after_closing() {
     let subject = subject(|_| {});
     let early = [0; 6].map(|_| subject.admit(0));
     subject.open(1_000);
@@ -98,7 +98,7 @@ fn fewer_than_half_of_the_calls_failing_leaves_it_closed() {
 }
 
 #[test]
-fn three_good_probes_close_it_and_the_old_failures_are_forgotten() {
+fn three_good_probes_close_it_and_clear_failures() {
     let subject = subject(|_| {});
     subject.open(0);
     assert_eq!(subject.admit(4_999), CircuitDecision::Refused);
@@ -129,7 +129,7 @@ fn one_failed_probe_opens_it_again() {
 }
 
 #[test]
-fn probes_that_never_end_and_probes_that_were_cancelled_do_not_keep_it_half_open() {
+fn unfinished_probes_do_not_keep_it_half_open() {
     let subject = subject(|settings| settings.probes = 1);
     subject.open(0);
     assert!(matches!(subject.admit(5_000), CircuitDecision::Probe { .. }), "this one never ends");
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn a_state_reads_back_as_it_was_written(since_ms in 0_u64..1 << 46, started in 0_u64..=100, good in 0_u64..=100) {
+    fn state_reads_back_as_it_was_written(since_ms in 0_u64..1 << 46, started in 0_u64..=100, good in 0_u64..=100) {
         for state in [
             State::Closed { since_ms }, State::Open { since_ms }, State::HalfOpen { since_ms, started, good },
         ] {

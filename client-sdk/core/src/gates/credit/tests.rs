@@ -14,7 +14,7 @@ fn held(purse: &Purse) -> u64 {
     purse.load().credit
 }
 
-/// Room for so many tokens.
+/// Returns terms for this many tokens.
 fn purse(tokens: u64) -> Purse {
     let purse = Purse::default();
     purse.set_cap(EARN, tokens * 50);
@@ -33,7 +33,7 @@ fn fifty_first_successes_pay_for_one_retry_that_fails() {
 }
 
 #[test]
-fn a_retry_that_succeeds_is_free() {
+fn retry_that_succeeds_is_free() {
     let purse = purse(10);
     (0..50).for_each(|_| purse.earn(terms(&purse)));
     for _ in 0..100 {
@@ -43,7 +43,7 @@ fn a_retry_that_succeeds_is_free() {
 }
 
 #[test]
-fn nobody_saves_more_than_the_cap_and_a_lower_cap_holds_at_once() {
+fn credit_stays_below_the_cap_and_a_lower_cap_applies_at_once() {
     let purse = purse(2);
     (0..1_000).for_each(|_| purse.earn(terms(&purse)));
     assert_eq!(held(&purse), 2 * TOKEN);
@@ -57,7 +57,7 @@ fn nobody_saves_more_than_the_cap_and_a_lower_cap_holds_at_once() {
 }
 
 #[test]
-fn a_row_of_successes_fills_a_purse_of_a_fixed_size() {
+fn success_streak_fills_a_purse_of_fixed_size() {
     let (purse, floor) = (Purse::default(), Terms::floor(EARN));
     (0..9).for_each(|_| purse.earn(floor));
     purse.fail();
@@ -71,14 +71,14 @@ fn a_row_of_successes_fills_a_purse_of_a_fixed_size() {
 }
 
 #[test]
-fn traffic_earns_no_row() {
+fn traffic_terms_earn_nothing_for_streaks() {
     let purse = purse(10);
     (0..40).for_each(|_| purse.earn(terms(&purse)));
     assert!(!purse.pay(terms(&purse)));
 }
 
 #[test]
-fn what_is_owed_ends_as_the_next_first_attempt() {
+fn owed_retry_ends_as_the_next_first_attempt() {
     let purse = purse(10);
     (0..150).for_each(|_| purse.earn(terms(&purse)));
     for _ in 0..3 {
@@ -110,7 +110,7 @@ fn all_fields_of_the_word_are_kept_apart() {
     }
 }
 
-/// What happens to a purse, in any order.
+/// Events of a purse, in any order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Earn,
@@ -132,7 +132,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Plays events on a purse that others use as well; says by how much tokens are up against what was earned.
+/// Plays events on a shared purse; returns the tokens in excess of what was earned.
 fn play(purse: &Purse, terms: impl Fn(&Purse) -> Terms, events: &[Event], up: &AtomicI64) {
     let mut in_flight = 0;
     for event in events {
@@ -164,7 +164,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     /// Failed and unfinished retries cost no more than what first successes earned.
     #[test]
-    fn the_bound_holds_under_any_interleaving(
+    fn bound_holds_under_any_interleaving(
         threads in proptest::collection::vec(proptest::collection::vec(event(), 1..400), 1..5),
         cap in 0_u64..5_000,
     ) {
@@ -180,9 +180,9 @@ proptest! {
         prop_assert!(spent <= 0, "{spent}");
     }
 
-    /// The same with a purse of one token, which a row of ten fills too.
+    /// The same with a purse of one token, which ten successes in a row fill too.
     #[test]
-    fn the_floor_is_one_token_per_ten_successes_at_most(events in proptest::collection::vec(event(), 1..2_000)) {
+    fn floor_is_one_token_per_ten_successes_at_most(events in proptest::collection::vec(event(), 1..2_000)) {
         let (purse, up) = (Purse::default(), AtomicI64::new(0));
         play(&purse, |_| Terms::floor(EARN), &events, &up);
         let rows = events.iter().filter(|event| matches!(event, Event::Earn)).count() as i64 / 10;

@@ -18,14 +18,14 @@ fn at(ms: u64) -> Time {
     Time::from_micros(ms * 1000)
 }
 
-/// So many requests at once; how many were served.
+/// Sends requests at once; returns the number served.
 fn arrive(served: &Served, count: u32, repeated_by: Option<Repeater>, limits: Limits, now: Time) -> u32 {
     let admissions = (0..count).map(|_| served.arrived(repeated_by, limits, now));
     u32::try_from(admissions.filter(|admission| *admission != LimitDecision::Shed).count()).unwrap()
 }
 
 #[test]
-fn repeats_are_served_up_to_the_ratio_of_first_sends_or_the_minimum() {
+fn retries_are_served_up_to_the_ratio_or_the_minimum() {
     let check = |first_sends, bp, min, expected| {
         let (served, limits) = (Served::default(), limits(&[limit(Mode::Enforce, bp, min)]));
         assert_eq!(arrive(&served, first_sends, None, limits, at(500)), first_sends);
@@ -44,14 +44,14 @@ fn repeats_are_served_up_to_the_ratio_of_first_sends_or_the_minimum() {
 }
 
 #[test]
-fn first_sends_are_never_refused() {
+fn first_attempts_are_never_rejected() {
     let (served, limits) = (Served::default(), limits(&[limit(Mode::Enforce, 10, 0)]));
     assert_eq!(arrive(&served, 100, DAMPER, limits, at(0)), 0);
     assert_eq!(arrive(&served, 100, None, limits, at(0)), 100);
 }
 
 #[test]
-fn refused_repeats_do_not_count_against_those_that_come_later() {
+fn rejected_retries_do_not_count_against_later_ones() {
     let (served, limits) = (Served::default(), limits(&[limit(Mode::Enforce, 1000, 0)]));
     arrive(&served, 100, None, limits, at(0));
     assert_eq!(arrive(&served, 500, DAMPER, limits, at(0)), 10);
@@ -63,11 +63,11 @@ fn refused_repeats_do_not_count_against_those_that_come_later() {
 }
 
 #[test]
-fn an_observed_limit_refuses_nothing_and_counts_what_it_would_have() {
+fn observed_limit_rejects_nothing_and_counts_would_be_rejected() {
     let (served, limits) = (Served::default(), limits(&[limit(Mode::Observe, 1000, 0)]));
     arrive(&served, 100, None, limits, at(0));
     for second in 0..3 {
-        // Were it enforced, 10 in the first second and 2 more for each 20 first sends would be served.
+        // If enforced, 10 in the first second and 2 more per 20 first attempts would be served.
         assert_eq!(arrive(&served, 50, DAMPER, limits, at(second * 1000)), 50);
         arrive(&served, 20, None, limits, at(second * 1000));
     }
@@ -75,27 +75,27 @@ fn an_observed_limit_refuses_nothing_and_counts_what_it_would_have() {
 }
 
 #[test]
-fn a_guard_that_is_only_observed_never_refuses_beside_one_that_is_enforced() {
+fn observed_limit_never_rejects_next_to_an_enforced_one() {
     let strict = limit(Mode::Observe, 100, 0);
     let lax = limit(Mode::Enforce, 5000, 10);
     for both in [[strict, lax], [lax, strict]] {
         let (served, limits) = (Served::default(), limits(&both));
         arrive(&served, 100, None, limits, at(0));
         assert_eq!(arrive(&served, 100, DAMPER, limits, at(0)), 50);
-        // Of those served the observed one would have served one.
+        // The observed limit would have served one of those served.
         assert_eq!((served.shed(), served.would_be_shed()), (50, 49));
     }
 }
 
 #[test]
-fn limits_of_one_mode_come_to_the_least_ratio_and_the_least_minimum() {
+fn limits_of_one_mode_combine_to_the_lowest_values() {
     let all = [limit(Mode::Enforce, 1000, 50), limit(Mode::Enforce, 5000, 2), limit(Mode::Off, 10, 0)];
     assert_eq!(limits(&all), limits(&[limit(Mode::Enforce, 1000, 2)]));
     assert_eq!(limits(&[limit(Mode::Off, 10, 0)]), Limits::default());
 }
 
 #[test]
-fn a_local_override_only_reduces() {
+fn local_override_only_reduces() {
     let modes = [Mode::Off, Mode::Observe, Mode::Enforce];
     for (said, most) in modes.into_iter().flat_map(|said| modes.map(|most| (said, most))) {
         assert_eq!(limit(said, 1000, 3).at_most(most), limit(said.min(most), 1000, 3));
@@ -103,7 +103,7 @@ fn a_local_override_only_reduces() {
 }
 
 #[test]
-fn requests_are_counted_by_who_repeated_them_without_any_limit() {
+fn requests_are_counted_by_repeater_without_a_limit() {
     let served = Served::default();
     let none = Limits::default();
     for (count, by) in [(7, None), (3, DAMPER), (2, Some(Repeater::Grpc)), (5, Some(Repeater::Envoy))] {
@@ -115,7 +115,7 @@ fn requests_are_counted_by_who_repeated_them_without_any_limit() {
 }
 
 #[test]
-fn repeats_served_stay_within_the_bound_under_any_interleaving() {
+fn served_retries_stay_within_the_bound_under_any_interleaving() {
     for (bp, min, first_sends_every) in [(1000, 0, 3), (1000, 3, 0), (5000, 40, 7), (10_000, 1, 2)] {
         let limits = limits(&[limit(Mode::Enforce, bp, min)]);
         let served = Served::default();
@@ -139,14 +139,14 @@ fn repeats_served_stay_within_the_bound_under_any_interleaving() {
         assert!(repeats <= bound, "{repeats} > {bound}");
         let counts = served.window.counts(at(108_900));
         assert_eq!(counts.failures, repeats, "each that was refused is taken back, no other");
-        // Threads that reserve at once may refuse each other, but not for long.
+        // Threads that reserve at the same time may reject each other, but not for long.
         assert!(repeats + 8 >= bound, "{repeats} of {bound}");
     }
 }
 
 proptest! {
     #[test]
-    fn one_after_another_just_those_within_the_bound_are_served(
+    fn sequential_retries_are_served_exactly_up_to_the_bound(
         arrivals in proptest::collection::vec((0_u64..700, any::<bool>()), 0..400),
         bp in prop_oneof![Just(10_u32), Just(10_000), 10_u32..=10_000],
         min in prop_oneof![Just(0_u32), 0_u32..8],
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn the_decision_never_overflows(repeats: u64, first_sends: u64, bp in 10_u32..=10_000, min: u32) {
+    fn decision_never_overflows(repeats: u64, first_sends: u64, bp in 10_u32..=10_000, min: u32) {
         let _ = LimitBounds { ratio: Ratio::from_bp(bp), min }.admits(repeats, first_sends);
     }
 }

@@ -21,7 +21,7 @@ fn hedging(max_hedges: u32) -> Policy {
     Policy { hedge: Some(Hedge { delay, max_hedges }), ..Policy::new(Mode::Enforce) }
 }
 
-/// What is cut, as `field: problem`.
+/// Returns the cuts as `field: problem`.
 fn cut(ceiling: Ceiling, policy: &Policy) -> (Policy, Vec<String>) {
     let (tightened, excesses) = ceiling.tighten(policy);
     let excesses = excesses.iter().map(|excess| format!("{}: {}", excess.field, excess.problem)).collect();
@@ -29,7 +29,7 @@ fn cut(ceiling: Ceiling, policy: &Policy) -> (Policy, Vec<String>) {
 }
 
 #[test]
-fn a_policy_within_the_ceiling_is_left_as_it_is() {
+fn policy_within_the_ceiling_is_left_as_it_is() {
     let ceiling = Ceiling {
         max_attempts: Some(3),
         codes: Some(CodeSet::of(&[Code::Unavailable])),
@@ -41,7 +41,11 @@ fn a_policy_within_the_ceiling_is_left_as_it_is() {
     let (policy, cuts) = cut(ceiling, &retrying());
     assert_eq!((written(&policy), cuts), (retrying(), vec![]));
     let single = Policy { retry_breaker: None, ..Policy::new(Mode::Enforce) };
-    assert_eq!(cut(ceiling, &single), (single.clone(), vec![]), "what repeats nothing exceeds nothing");
+    assert_eq!(
+        cut(ceiling, &single),
+        (single.clone(), vec![]),
+        "a policy without extra attempts exceeds nothing"
+    );
 }
 
 #[test]
@@ -63,7 +67,7 @@ fn hedging_is_forbidden_and_retries_stay() {
 }
 
 #[test]
-fn codes_are_intersected_and_none_left_means_no_repeats() {
+fn codes_are_intersected_and_none_left_means_no_retries() {
     let allowed = |codes: &[Code]| Ceiling { codes: Some(CodeSet::of(codes)), ..Ceiling::default() };
     let mut policy = retrying();
     policy.retry.as_mut().unwrap().codes = CodeSet::of(&[Code::Unavailable, Code::Internal]);
@@ -79,7 +83,7 @@ fn codes_are_intersected_and_none_left_means_no_repeats() {
 }
 
 #[test]
-fn a_breaker_is_tightened_and_switched_on_and_keeps_its_mode() {
+fn breaker_is_tightened_and_switched_on_and_keeps_its_mode() {
     let ceiling = Ceiling { max_retry_breaker_ratio: Some(Ratio::from_bp(500)), ..Ceiling::default() };
     let under = |retry_breaker: Option<RetryBreaker>| {
         let (policy, cuts) = cut(ceiling, &Policy { retry_breaker, ..retrying() });
@@ -92,14 +96,14 @@ fn a_breaker_is_tightened_and_switched_on_and_keeps_its_mode() {
     assert_eq!(under(Some(ratio)), (BreakerMode::Ratio, cuts));
     let cuts = vec!["retry_breaker.enabled: false: the retry breaker must be on".to_owned()];
     assert_eq!(under(None), (BreakerMode::Credit, cuts));
-    // Credit is held to the ratio too; its own ratio is for hedges, and there are none.
+    // The ratio bounds credit too; its own ratio is for hedges, and there are none.
     assert_eq!(under(Some(RetryBreaker::default())), (BreakerMode::Credit, vec![]));
     let both = Policy { retry: Some(Retry::default()), ..hedging(1) };
     assert_eq!(cut(ceiling, &both).1, ["retry_breaker.ratio: 0.1 is more than 0.05"]);
 }
 
 #[test]
-fn attempts_may_not_be_given_up_sooner() {
+fn per_attempt_timeout_is_raised_to_the_minimum() {
     let ceiling = Ceiling { min_per_attempt_timeout: Some(Duration::from_secs(1)), ..Ceiling::default() };
     let mut policy = retrying();
     policy.retry.as_mut().unwrap().per_attempt_timeout = Some(Duration::from_millis(200));
@@ -110,7 +114,7 @@ fn attempts_may_not_be_given_up_sooner() {
 }
 
 #[test]
-fn a_guard_that_forbids_retries_leaves_the_limit_of_an_attempt() {
+fn guard_that_forbids_retries_leaves_the_limit_of_an_attempt() {
     let limit = |policy: &Policy| policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
     let mut policy = retrying();
     policy.retry.as_mut().unwrap().per_attempt_timeout = Some(Duration::from_millis(200));
@@ -128,7 +132,7 @@ fn a_guard_that_forbids_retries_leaves_the_limit_of_an_attempt() {
 }
 
 #[test]
-fn a_guard_is_checked_field_by_field() {
+fn guard_is_checked_field_by_field() {
     let faults = |words: &str, ceiling: Ceiling| {
         Guard::new(pattern(words), ceiling, String::new(), 0).unwrap_err().to_string()
     };
@@ -162,7 +166,7 @@ fn a_guard_is_checked_field_by_field() {
 }
 
 #[test]
-fn the_rule_in_force_is_the_winner_within_every_guard_that_matches() {
+fn rule_in_force_is_the_winner_within_all_matching_guards() {
     let mut table: Table =
         [Arc::new(Rule::new(pattern("* * orders *"), retrying(), 1).unwrap())].into_iter().collect();
     let route = RouteKey::new("shop", "online", "orders", "a.B/M").unwrap();
@@ -231,7 +235,7 @@ prop_compose! {
     }
 }
 
-/// What was written on purpose: a guard's ratio is one more condition for retries that credit pays for.
+/// The policy as written, without the condition that a guard's ratio adds for retries paid by credit.
 fn written(policy: &Policy) -> Policy {
     let mut policy = policy.clone();
     let hedges = policy.hedge.is_some();
@@ -244,7 +248,7 @@ fn written(policy: &Policy) -> Policy {
     policy
 }
 
-/// True if `tight` allows nothing that `loose` does not.
+/// Returns true if `tight` allows nothing that `loose` does not.
 fn is_within(tight: &Policy, loose: &Policy) -> bool {
     let ratio = |policy: &Policy| policy.retry_breaker.map_or(u32::MAX, |breaker| breaker.ratio.bp());
     let timeout = |policy: &Policy| policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
@@ -258,7 +262,7 @@ fn is_within(tight: &Policy, loose: &Policy) -> bool {
 
 proptest! {
     #[test]
-    fn a_guard_never_loosens_and_says_so_just_where_it_cuts(policy in any_policy(), ceiling in any_ceiling()) {
+    fn guard_never_loosens_and_lists_exactly_its_cuts(policy in any_policy(), ceiling in any_ceiling()) {
         let (tightened, excesses) = ceiling.tighten(&policy);
         prop_assert!(is_within(&tightened, &policy), "{tightened:?}");
         prop_assert_eq!(excesses.is_empty(), written(&tightened) == written(&policy));
@@ -267,7 +271,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_left_keeps_to_the_ceiling(policy in any_policy(), ceiling in any_ceiling()) {
+    fn tightened_policy_is_within_the_ceiling(policy in any_policy(), ceiling in any_ceiling()) {
         let (policy, _) = ceiling.tighten(&policy);
         if policy.repeats() {
             prop_assert!(ceiling.max_attempts.is_none_or(|most| policy.max_attempts() <= most));
@@ -279,10 +283,11 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_guards_does_not_matter(policy in any_policy(), a in any_ceiling(), b in any_ceiling()) {
+    fn order_of_guards_does_not_matter(policy in any_policy(), a in any_ceiling(), b in any_ceiling()) {
         let both = |first: Ceiling, second: Ceiling| second.tighten(&first.tighten(&policy).0).0;
         let (ab, ba) = (both(a, b), both(b, a));
-        // What repeats nothing may differ in settings that then have no meaning. The limit of an attempt has one.
+        // Policies without extra attempts may differ in settings without effect. The limit of an attempt has
+        // one.
         prop_assert_eq!(ab.repeats(), ba.repeats());
         let limit = |policy: &Policy| policy.retry.as_ref().and_then(|retry| retry.per_attempt_timeout);
         prop_assert_eq!(limit(&ab), limit(&ba));

@@ -1,4 +1,4 @@
-//! What pays for a route's retries: its own purse, or, where its traffic is too little for a token, the one token
+//! Payment of retries: by the route's own purse, or, if its traffic earns less than a token, by the one token
 //! that all routes to the callee share.
 
 use super::Route;
@@ -8,10 +8,10 @@ use crate::policy::{BreakerMode, RetryBreaker};
 use crate::time::Time;
 use crate::time::window::Counts;
 
-/// What a retry was paid with.
+/// Payment of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paid {
-    /// Nothing: the ratio admits it.
+    /// Free: the ratio admits it.
     Nothing,
     /// A token of the route.
     Route,
@@ -20,7 +20,7 @@ pub(crate) enum Paid {
 }
 
 impl Route {
-    /// Counts an attempt that ended; the credit's cap follows the traffic, once per bucket.
+    /// Counts an ended attempt. The credit's cap follows the traffic, once per bucket.
     pub(crate) fn count(&self, is_failure: bool, now: Time) {
         let attempts = self.window();
         if attempts.count(is_failure, now)
@@ -32,18 +32,18 @@ impl Route {
         }
     }
 
-    /// A first attempt succeeded.
+    /// Credits a successful first attempt.
     pub(crate) fn earn(&self, breaker: &RetryBreaker) {
         let (_, purse, terms) = self.account(breaker);
         purse.earn(terms);
     }
 
-    /// An attempt failed.
+    /// Records a failed attempt.
     pub(crate) fn spoil(&self, breaker: &RetryBreaker) {
         self.account(breaker).1.fail();
     }
 
-    /// Admits a retry of an attempt that failed and was counted, and takes what it costs.
+    /// Admits a retry of a failed and counted attempt, and takes its cost.
     pub(crate) fn pay(&self, breaker: &RetryBreaker, now: Time) -> Option<Paid> {
         let counts = self.window().counts(now);
         if breaker::is_free(breaker, counts) {
@@ -53,8 +53,8 @@ impl Route {
         (breaker::is_within_guards(breaker, counts) && purse.pay(terms)).then_some(paid)
     }
 
-    /// True if the next attempt that fails would not be retried.
-    pub(crate) fn holds_back(&self, breaker: &RetryBreaker, now: Time) -> bool {
+    /// Returns true if the next failing attempt would not be retried.
+    pub(crate) fn blocks_next_retry(&self, breaker: &RetryBreaker, now: Time) -> bool {
         let Counts { failures, successes } = self.window().counts(now);
         let counts = Counts { failures: failures.saturating_add(1), successes };
         let (_, purse, terms) = self.account(breaker);
@@ -62,7 +62,7 @@ impl Route {
         !breaker::is_free(breaker, counts) && !pays
     }
 
-    /// What a retry was paid with comes back: it succeeded, or was not sent.
+    /// Refunds the payment of a retry that succeeded or was not sent.
     pub(crate) fn give_back(&self, paid: Option<Paid>) {
         let Some((paid, breaker)) = paid.zip(self.breaker()) else { return };
         match paid {
@@ -72,7 +72,7 @@ impl Route {
         }
     }
 
-    /// Observe mode: what was paid for is not sent, and ends as the next first attempt does.
+    /// Observe mode: records a paid retry that is not sent and ends as the next first attempt does.
     pub(crate) fn owe(&self, paid: Option<Paid>) {
         match paid {
             None | Some(Paid::Nothing) => {}
@@ -85,7 +85,7 @@ impl Route {
         self.policy()?.retry_breaker.as_ref()
     }
 
-    /// Where a retry's token comes from.
+    /// Returns the purse that pays for a retry.
     fn account(&self, breaker: &RetryBreaker) -> (Paid, &Purse, Terms) {
         let terms = self.own_terms(breaker);
         if breaker.mode == BreakerMode::Ratio || terms.hold_a_token() {

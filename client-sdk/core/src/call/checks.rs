@@ -1,12 +1,12 @@
-//! The questions after a failed attempt, in their fixed order. The first "no" is the call's fate.
+//! Checks after a failed attempt, in a fixed order. The first that fails is the call's fate.
 //!
-//! in time? -> may the rule repeat? -> retryable code? -> flag from below, pushback -> kill switch ->
-//! flag from above -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
+//! in time? -> may the rule retry? -> retryable code? -> flag from below, pushback -> kill switch -> flag
+//! from above -> committed or not replayable? -> attempts left? -> `stop_when` -> `max_duration`, deadline
 //! with the wait -> retry breaker -> budget
 //!
-//! Nothing is taken before every question has been answered. Before a hedge the same questions are asked from
-//! the kill switch on. While another attempt is in flight a "no" does not end the call, unless the code
-//! may not be retried or the call's own time is over: it is remembered, and nothing more is sent.
+//! Nothing is reserved before all checks pass. Before a hedge the same checks run from the kill switch on.
+//! While another attempt is in flight, a failed check does not end the call, unless the code may not be
+//! retried or the call's own time has expired: it is remembered, and nothing more is sent.
 
 use std::time::Duration;
 
@@ -23,24 +23,24 @@ use crate::route::{Paid, Route};
 use crate::time::Time;
 use crate::time::deadline;
 
-/// A server that asks to wait longer than this means "not".
+/// Longest accepted pushback; a longer one means "do not retry".
 const MAX_PUSHBACK: Duration = Duration::from_secs(60);
-/// So many successful attempts must be known before their median says how long a retry will take.
+/// Samples needed before the median predicts the time of a retry.
 const MEDIAN_MIN_SAMPLES: u32 = 20;
 
-/// What follows a failed attempt.
+/// Decision after a failed attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RetryDecision {
-    /// This, or what is in flight.
+    /// Continue with this, or with the attempts in flight.
     Next(Next),
-    /// Nothing more is sent; if no attempt in flight wins, this is the call's fate.
+    /// Send nothing more; the call's fate if no attempt in flight wins.
     Remember(Fate),
-    /// The call ends.
+    /// End the call.
     End(Fate),
 }
 
 impl Call {
-    /// What follows this failed attempt?
+    /// Decides what follows a failed attempt.
     pub(super) fn decide(
         &mut self,
         route: &Route,
@@ -51,19 +51,19 @@ impl Call {
         random: u64,
     ) -> RetryDecision {
         let failure = failed.failure;
-        // Where nothing is cut an attempt can outlive the time that the rule gives it.
+        // In observe mode an attempt can outlive its limit.
         let overdue = policy.mode != Mode::Enforce && pending.limit.is_some_and(|limit| limit <= now);
         let failure = if overdue { Failure { code: Code::DeadlineExceeded, ..failure } } else { failure };
         if failure.code == Code::DeadlineExceeded
-            && deadline::ended_by(self.judged_deadline, self.start.now, now)
+            && deadline::ended_by(self.rule_deadline, self.start.now, now)
         {
             return RetryDecision::End(Fate::Deadline);
         }
         let is_alone = self.in_flight.is_empty();
-        // An attempt that comes back with the flag may have been refused for being a repeat, and one that a timer
-        // ended was not answered: whatever the code, that says nothing of the others.
+        // An attempt with the flag may have been rejected for being a retry, and one ended by a timer had no
+        // response: neither is evidence about the others, whatever the code.
         let ends_all = !failure.no_more_retry && !failed.timed_out;
-        match self.refused {
+        match self.stopped {
             Some(fate) if is_alone => return RetryDecision::End(fate),
             Some(_) if ends_all && !policy.retryable().contains(failure.code) => {
                 return RetryDecision::End(Fate::NotRetryable);
@@ -71,8 +71,8 @@ impl Call {
             Some(_) => return RetryDecision::Next(Next::Nothing),
             None => {}
         }
-        let decided = self.may_go_on(route, policy, pending, failure, now).and_then(|pushback| {
-            // What a server asked for holds until something is sent, whatever fails meanwhile.
+        let decided = self.may_retry(route, policy, pending, failure, now).and_then(|pushback| {
+            // A pushback applies until the next attempt, whatever fails in the meantime.
             self.not_before = self.not_before.max(pushback.map(|wait| now + wait));
             if is_alone {
                 self.repeat(route, policy, failure.code, now, random)
@@ -87,8 +87,8 @@ impl Call {
         }
     }
 
-    /// Does this failure allow another attempt at all, and when did the server ask for it?
-    fn may_go_on(
+    /// Checks if this failure allows another attempt, and returns the pushback.
+    fn may_retry(
         &self,
         route: &Route,
         policy: &Policy,
@@ -96,25 +96,25 @@ impl Call {
         failure: Failure,
         now: Time,
     ) -> Result<Option<Duration>, Fate> {
-        refuse(!policy.repeats(), Fate::PolicyOff)?;
-        refuse(!policy.retryable().contains(failure.code), Fate::NotRetryable)?;
+        deny(!policy.repeats(), Fate::PolicyOff)?;
+        deny(!policy.retryable().contains(failure.code), Fate::NotRetryable)?;
         let heeded = failure.no_more_retry && !policy.chain.ignore_no_more_retry;
-        refuse(heeded, Fate::ChainNoMoreRetry)?;
+        deny(heeded, Fate::ChainNoMoreRetry)?;
         let pushback = self.pushback(&failure, now)?;
-        refuse(route.switch().stops_repeats(now), Fate::Killed)?;
+        deny(route.switch().stops_repeats(now), Fate::Killed)?;
         self.may_send_more(policy, pending.committed)?;
         Ok(pushback)
     }
 
-    /// Request flag, committed and replayable, attempts.
+    /// Checks request flag, committed and replayable, and attempts.
     pub(super) fn may_send_more(&self, policy: &Policy, committed: bool) -> Result<(), Fate> {
-        refuse(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
-        refuse(committed, Fate::Committed)?;
-        refuse(!self.start.replayable, Fate::NotReplayable)?;
-        refuse(self.attempts >= policy.max_attempts(), Fate::AttemptsExhausted)
+        deny(self.start.flag.is_some() && !policy.chain.ignore_retry_flag, Fate::ChainRetryFlag)?;
+        deny(committed, Fate::Committed)?;
+        deny(!self.start.replayable, Fate::NotReplayable)?;
+        deny(self.attempts >= policy.max_attempts(), Fate::AttemptsExhausted)
     }
 
-    /// The next attempt where no other is in flight. A policy that only hedges sends it at once.
+    /// Plans the next attempt if no other is in flight. A policy that only hedges sends it at once.
     fn repeat(
         &mut self,
         route: &Route,
@@ -125,7 +125,7 @@ impl Call {
     ) -> Result<Next, Fate> {
         let mut waits = self.waits;
         let kind = if policy.retry.is_some() { AttemptKind::Retry } else { AttemptKind::Hedge };
-        // A time that has passed says nothing of the next wait.
+        // An expired pushback does not affect the next wait.
         let not_before = self.not_before.filter(|not_before| *not_before >= now);
         let wait = match (not_before, &policy.retry) {
             (Some(not_before), _) => {
@@ -141,7 +141,7 @@ impl Call {
         Ok(Next::Repeat { at: now + wait, kind, taken })
     }
 
-    /// A failure while others are in flight brings the next hedge forward. Its questions are asked then.
+    /// Brings the next hedge forward after a failure while others are in flight. Its checks run then.
     fn hedge_early(&self, now: Time) -> Next {
         match self.hedges_left {
             0 => Next::Nothing,
@@ -149,9 +149,9 @@ impl Call {
         }
     }
 
-    /// May a hedge be sent beside what is in flight? If so it is booked and reserved.
+    /// Checks if a hedge may be sent; if so, counts and reserves it.
     pub(super) fn may_hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> bool {
-        let asked = refuse(route.switch().stops_repeats(now), Fate::Killed)
+        let asked = deny(route.switch().stops_repeats(now), Fate::Killed)
             .and_then(|()| self.may_send_more(policy, false))
             .and_then(|()| self.may_send_after(route, policy, Duration::ZERO, now));
         if asked.is_err() {
@@ -159,10 +159,10 @@ impl Call {
         }
         let is_counted = self.is_counted(now);
         let Some(newest) = self.in_flight.newest_mut() else {
-            // In observe mode, where the attempt has ended and was counted.
+            // In observe mode, after the attempt has ended and was counted.
             return admit(route, policy, AttemptKind::Hedge, true, now).is_ok();
         };
-        // The attempt that is overtaken counts as failed before the breaker is asked.
+        // The overtaken attempt counts as failed before the breaker is checked.
         let is_counted = is_counted && newest.overtaken;
         let admitted = admit(route, policy, AttemptKind::Hedge, is_counted, now).is_ok();
         if admitted && !is_counted {
@@ -171,21 +171,20 @@ impl Call {
         admitted
     }
 
-    /// True if a failure of this call has just been counted, for which it asks. One that was counted earlier may
-    /// have left the window.
+    /// Returns true if a failure of this call was just counted. One counted earlier may have left the window.
     fn is_counted(&self, now: Time) -> bool {
         self.counted_at == Some(now)
     }
 
-    /// `stop_when`, `max_duration` and deadline with the wait.
+    /// Checks `stop_when`, `max_duration` and the deadline, with the wait.
     fn may_send_after(&self, route: &Route, policy: &Policy, wait: Duration, now: Time) -> Result<(), Fate> {
         let stops = policy.stop_when.is_some_and(|stop_when| self.stops(&stop_when, route, now));
-        refuse(stops, Fate::StopWhen)?;
+        deny(stops, Fate::StopWhen)?;
         let max_duration = policy.retry.as_ref().and_then(|retry| retry.max_duration);
         let next_send = now + wait;
         let too_late = max_duration.is_some_and(|max| next_send.since(self.start.now) >= max);
-        refuse(too_late, Fate::MaxDuration)?;
-        refuse(self.could_not_finish(route, wait, now), Fate::Deadline)
+        deny(too_late, Fate::MaxDuration)?;
+        deny(self.could_not_finish(route, wait, now), Fate::Deadline)
     }
 
     fn stops(&self, stop_when: &StopWhen, route: &Route, now: Time) -> bool {
@@ -203,23 +202,24 @@ impl Call {
             })
     }
 
-    /// The wait that the server asked for, if it asked for one that there is time for.
+    /// Returns the wait that the server asked for. Errors if the server forbids retries or the wait is too
+    /// long.
     fn pushback(&self, failure: &Failure, now: Time) -> Result<Option<Duration>, Fate> {
         match failure.pushback {
             None => Ok(None),
-            // The flag came with its translation for stock clients, and the rule ignores the flag.
+            // The flag came with its translation for plain gRPC clients, and the rule ignores the flag.
             Some(Pushback::Stop) if failure.no_more_retry => Ok(None),
             Some(Pushback::Stop) => Err(Fate::Pushback),
             Some(Pushback::After(wait)) => {
-                let beyond = self.judged_deadline.is_some_and(|deadline| now + wait >= deadline);
-                refuse(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
+                let beyond = self.rule_deadline.is_some_and(|deadline| now + wait >= deadline);
+                deny(wait > MAX_PUSHBACK || beyond, Fate::Pushback)?;
                 Ok(Some(wait))
             }
         }
     }
 
     fn could_not_finish(&self, route: &Route, wait: Duration, now: Time) -> bool {
-        let Some(deadline) = self.judged_deadline else {
+        let Some(deadline) = self.rule_deadline else {
             return false;
         };
         let typical = route.state().recent().and_then(|recent| recent.median(now, MEDIAN_MIN_SAMPLES));
@@ -228,7 +228,7 @@ impl Call {
     }
 }
 
-/// What was taken for an attempt to come: it is sent, or given back.
+/// Reservations of a planned attempt: used when it is sent, or returned.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Taken {
     pub(super) paid: Option<Paid>,
@@ -244,8 +244,8 @@ impl Taken {
     }
 }
 
-/// Retry breaker, then budget. The bound of a ratio rests on that each one that asks is counted as a failure at that
-/// time, be it because it has failed or because it takes long.
+/// Checks retry breaker, then budget. The bound of a ratio requires that each attempt counts as a failure
+/// when it is checked, because it has failed or because it is slow.
 fn admit(
     route: &Route,
     policy: &Policy,
@@ -264,7 +264,7 @@ fn take(route: &Route, policy: &Policy, kind: AttemptKind, now: Time) -> Result<
     let paid = match (&policy.retry_breaker, kind) {
         (None, _) => None,
         (Some(breaker), AttemptKind::Hedge) => {
-            refuse(!breaker::admits_hedge(breaker, route.window().counts(now)), Fate::RetryBreaker)?;
+            deny(!breaker::admits_hedge(breaker, route.window().counts(now)), Fate::RetryBreaker)?;
             None
         }
         (Some(breaker), _) => Some(route.pay(breaker, now).ok_or(Fate::RetryBreaker)?),
@@ -277,6 +277,6 @@ fn take(route: &Route, policy: &Policy, kind: AttemptKind, now: Time) -> Result<
     Ok(Taken { paid, budget: Some(reserved.ok_or(Fate::Budget)?) })
 }
 
-fn refuse(refused: bool, fate: Fate) -> Result<(), Fate> {
+fn deny(refused: bool, fate: Fate) -> Result<(), Fate> {
     if refused { Err(fate) } else { Ok(()) }
 }
