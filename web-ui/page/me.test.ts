@@ -10,7 +10,7 @@ import { Role, WhoAmIResponseSchema } from "$wire/tokens_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { Me } from "./me.svelte";
 import { elsewhere } from "./shell/elsewhere";
-import { shownAt } from "./standin";
+import { shownAt } from "./test_app";
 import { rule } from "./testing";
 import { ReplicaSchema } from "$wire/fleet_pb";
 

@@ -8,7 +8,7 @@ import { KillSwitchSchema } from "$wire/kills_pb";
 import type { KillSwitch } from "$wire/kills_pb";
 import { Jitter, Mode } from "$wire/policy_pb";
 import type { Event } from "./feed/link";
-import { told } from "./feed/told";
+import { compact } from "./feed/compact";
 
 export function message(fields: object): WatchResponse {
   return create(WatchResponseSchema, fields as MessageInitShape<typeof WatchResponseSchema>);
@@ -16,7 +16,7 @@ export function message(fields: object): WatchResponse {
 
 // Such a message as a page is told it.
 export function heard(fields: object): Event {
-  return { kind: "message", message: told(message(fields)) };
+  return { kind: "message", message: compact(message(fields)) };
 }
 
 export function route(caller: string, fields: object = {}): RouteStats {

@@ -6,11 +6,11 @@ import { Code, ConnectError, createClient } from "@connectrpc/connect";
 import type { Transport } from "@connectrpc/connect";
 import { ErrorInfoSchema } from "$gen/google/rpc/error_details_pb";
 import { Fleet as FleetService } from "$wire/fleet_pb";
-import { told } from "./told";
-import type { Told } from "./told";
+import { compact } from "./compact";
+import type { CompactMessage } from "./compact";
 
 export type Event =
-  | { readonly kind: "message"; readonly message: Told }
+  | { readonly kind: "message"; readonly message: CompactMessage }
   // The stream has ended; a new one is opened after the wait.
   | { readonly kind: "down"; readonly reason: string; readonly waitMs: number }
   // The server asks for a token. `why` = the reason of its refusal, as ErrorInfo has it.
@@ -104,7 +104,7 @@ async function readStream(
       clearTimeout(watchdog);
       watchdog = setTimeout(giveUp, SILENCE_LIMIT_MS);
       heard.any = true;
-      listener({ kind: "message", message: told(message) });
+      listener({ kind: "message", message: compact(message) });
     }
     return broken("the server ended the stream");
   } catch (error) {

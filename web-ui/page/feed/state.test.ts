@@ -1,9 +1,9 @@
 import { expect, test } from "vitest";
 import { asReset, fold, keyText, totals } from "./state";
-import { told } from "./told";
+import { compact } from "./compact";
 import { kill, message as wire, route, rule } from "../testing";
 
-const message = (fields: object) => told(wire(fields));
+const message = (fields: object) => compact(wire(fields));
 
 const start = message({ reset: true, revision: 7n, routes: [route("gateway"), route("orders")], rules: [rule("orders", 7n)] });
 

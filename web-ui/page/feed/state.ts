@@ -8,7 +8,7 @@ import type { Past, RouteStats, WatchResponse } from "$wire/fleet_pb";
 import type { KillSwitch } from "$wire/kills_pb";
 import type { Names } from "../address.svelte";
 import { withSpan } from "./past";
-import type { RuleRow, Told } from "./told";
+import type { CompactMessage, RuleRow } from "./compact";
 
 export interface Fleet {
   readonly epoch: string;
@@ -42,7 +42,7 @@ export function keyText(key: Names | undefined): string {
 }
 
 // The first message of a stream says reset; what comes before one belongs to nothing.
-export function fold(before: Fleet | undefined, message: Told): Fleet | undefined {
+export function fold(before: Fleet | undefined, message: CompactMessage): Fleet | undefined {
   if (before === undefined && !message.reset) return undefined;
   const base = message.reset ? undefined : before;
   const first = message.reset || (message.continued && base?.first === true);
@@ -81,7 +81,7 @@ function changed<Row>(
 }
 
 // The message that brings a newcomer to the same state.
-export function asReset(fleet: Fleet): Told {
+export function asReset(fleet: Fleet): CompactMessage {
   const message = create(WatchResponseSchema, {
     reset: true,
     epoch: fleet.epoch,

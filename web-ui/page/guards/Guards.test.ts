@@ -11,7 +11,7 @@ import type { Guard, PutGuardRequest } from "$wire/guards_pb";
 import { Rules } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { heard } from "../testing";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 afterEach(cleanup);

@@ -12,7 +12,7 @@ import { RuleResult_Change as Outcome, RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { heard } from "../testing";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 afterEach(cleanup);

@@ -6,7 +6,7 @@ import { Kills } from "$wire/kills_pb";
 import type { KillRequest } from "$wire/kills_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { heard, kill, route } from "../testing";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 import { killHref } from "./reach";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));

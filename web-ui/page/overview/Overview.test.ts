@@ -1,7 +1,7 @@
 // The answer at the top against an in-memory server: what storms, what is stopped, where failures start.
 import { cleanup, screen } from "@testing-library/svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 import { kill, route } from "../testing";
 import { verdict } from "./verdict";
 

@@ -9,7 +9,7 @@ import { Prediction_Callee as Callee, Rules, RuleSchema } from "$wire/rules_pb";
 import type { DeleteRuleRequest, WhatIfRequest, WhatIfResponseSchema } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { rule } from "../testing";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 afterEach(() => {

@@ -2,7 +2,7 @@
 import { cleanup } from "@testing-library/svelte";
 import { tick } from "svelte";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 import { heard, rule } from "../testing";
 
 // A canvas is not there; the browser test sees the chart.

@@ -7,7 +7,7 @@ import { Rules } from "$wire/rules_pb";
 import type { ProposeRuleRequest } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
 import { route } from "../testing";
-import { shownAt } from "../standin";
+import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 afterEach(cleanup);

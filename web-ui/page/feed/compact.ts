@@ -24,9 +24,9 @@ export interface RuleRow extends Names {
   readonly lackingFeatures: number;
 }
 
-export type Told = Omit<WatchResponse, "rules"> & { readonly rules: readonly RuleRow[] };
+export type CompactMessage = Omit<WatchResponse, "rules"> & { readonly rules: readonly RuleRow[] };
 
-export function told(message: WatchResponse): Told {
+export function compact(message: WatchResponse): CompactMessage {
   return { ...message, rules: message.rules.map(rowOf) };
 }
 
