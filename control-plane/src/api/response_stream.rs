@@ -20,7 +20,6 @@ use tonic::{Request, Status};
 use damper_net::connection::ConnectionInfo;
 
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use damper_net::limits::Limiter;
 use damper_net::limits::Line;
 
@@ -45,14 +44,23 @@ pub(crate) struct Out<T> {
 #[derive(Debug)]
 pub(crate) struct Gone;
 
+/// The limits of response streams.
+#[derive(Clone)]
+pub(crate) struct StreamLimits {
+    pub(crate) slow_consumer_after: Duration,
+    pub(crate) slow_consumers: Counter,
+    pub(crate) limiter: Limiter,
+    pub(crate) stopping: CancellationToken,
+}
+
 impl Reader {
-    pub(crate) fn of<T>(request: &Request<T>, shared: &Shared) -> Self {
+    pub(crate) fn of<T>(request: &Request<T>, limits: &StreamLimits) -> Self {
         Self {
             peer: request.extensions().get::<ConnectionInfo>().cloned(),
-            within: shared.settings.slow_consumer_after,
-            slow: shared.metrics.slow_consumers.clone(),
-            limiter: shared.limiter.clone(),
-            stopping: shared.stopping.clone(),
+            within: limits.slow_consumer_after,
+            slow: limits.slow_consumers.clone(),
+            limiter: limits.limiter.clone(),
+            stopping: limits.stopping.clone(),
         }
     }
 }

@@ -18,9 +18,9 @@ use http_body::Frame;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use crate::auth::AuthContext;
 use crate::auth::caller::Caller;
 use crate::state::error::denied::AccessDenied;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::secret::TokenId;
 use damper_net::connection::ConnectionInfo;
@@ -119,11 +119,11 @@ impl CredentialExpiry {
 }
 
 /// Ends what must end, for ever.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut table = shared.table.clone();
+pub(crate) async fn run(auth: Arc<AuthContext>) {
+    let mut table = auth.state.table.clone();
     loop {
         let view = table.borrow_and_update().clone();
-        shared.access.lives.look(&view, SystemTime::now());
+        auth.access.lives.look(&view, SystemTime::now());
         let next_look = Instant::now() + LOOK_EVERY;
         if let Ok(Err(_)) = timeout_at(next_look, table.changed()).await {
             // The server is ending, and this task with it.

@@ -11,6 +11,7 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use http::Response;
 
+use crate::auth::AuthContext;
 use crate::auth::caller::Caller;
 use crate::auth::expiry::{BodyDirection, until_over};
 use crate::auth::identify;
@@ -18,7 +19,6 @@ use crate::auth::limits;
 use crate::auth::methods;
 use crate::auth::methods::{AccessLevel, MethodPolicy};
 use crate::state::error::denied::AccessDenied;
-use crate::state::shared::Shared;
 use crate::state::tokens::role::Role;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Line, shortened};
@@ -30,24 +30,28 @@ const FOLLOW: &str = "/damper.v1.Replicas/Follow";
 const KEYS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Around the API.
-pub(crate) async fn api(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn api(
+    State(auth): State<Arc<AuthContext>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     let method = methods::of_path(request.uri().path());
     let peer = request.extensions().get::<ConnectionInfo>().cloned();
-    match admitted(&shared, request, method.need) {
-        Ok((request, caller)) => carried_out(&shared, request, &caller, method, next).await,
+    match admitted(&auth, request, method.need) {
+        Ok((request, caller)) => carried_out(&auth, request, &caller, method, next).await,
         // Who is denied does not come to the limits behind this layer, and is held to them here.
-        Err((denied, caller)) => limits::admit(&shared.limiter, peer.as_ref(), &caller, method)
-            .map_or_else(|over| limits::refused(&shared.limiter, over), |()| denied.grpc()),
+        Err((denied, caller)) => limits::admit(&auth.limiter, peer.as_ref(), &caller, method)
+            .map_or_else(|over| limits::refused(&auth.limiter, over), |()| denied.grpc()),
     }
 }
 
 /// Around the metrics where they are on the API's port.
 pub(crate) async fn metrics(
-    State(shared): State<Arc<Shared>>,
+    State(auth): State<Arc<AuthContext>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    match admitted(&shared, request, AccessLevel::Role(Role::Viewer)) {
+    match admitted(&auth, request, AccessLevel::Role(Role::Viewer)) {
         Ok((request, _)) => next.run(request).await,
         Err((denied, _)) => denied.plain(),
     }
@@ -55,7 +59,7 @@ pub(crate) async fn metrics(
 
 /// The request with who asks, where they may; else why not, and who asked as far as that is known.
 fn admitted(
-    shared: &Shared,
+    auth: &AuthContext,
     request: Request,
     need: AccessLevel,
 ) -> Result<(Request, Caller), (AccessDenied, Caller)> {
@@ -63,26 +67,26 @@ fn admitted(
     let found = match need {
         // Health answers whatever is shown with it.
         AccessLevel::Nothing => Ok(Caller::Nobody),
-        _ => identify::caller(&shared.access, &parts, &shared.table(), SystemTime::now()),
+        _ => identify::caller(&auth.access, &parts, &auth.state.table(), SystemTime::now()),
     };
     let permitted = match found {
         Ok(caller) => caller.permit(need).map(|()| caller.clone()).map_err(|denied| (denied, caller)),
         Err(denied) => Err((denied, Caller::Nobody)),
     };
     let caller = permitted.inspect_err(|(denied, caller)| {
-        shared.metrics.denied(denied.reason());
+        auth.metrics.denied(denied.reason());
         let peer = parts.extensions.get::<ConnectionInfo>();
         if parts.uri.path() == SUBSCRIBE {
-            shared.access.turned_away.note(&shared.limiter, peer, caller, "", denied);
+            auth.access.turned_away.note(&auth.limiter, peer, caller, "", denied);
             return;
         }
         let peer = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
-        let is_early = shared.replicas.started_at().elapsed().is_ok_and(|since| since < KEYS_WITHIN);
+        let is_early = auth.started_at.elapsed().is_ok_and(|since| since < KEYS_WITHIN);
         if is_early && parts.uri.path() == FOLLOW {
             tracing::debug!(peer, %denied, "another replica has no key yet; it tries again");
             return;
         }
-        if let Some(left_out) = shared.limiter.line(Line::Denied) {
+        if let Some(left_out) = auth.limiter.line(Line::Denied) {
             let path = shortened(parts.uri.path());
             tracing::info!(peer, path, reason = denied.reason(), %denied, left_out, "a request was denied");
         }
@@ -92,7 +96,7 @@ fn admitted(
 }
 
 async fn carried_out(
-    shared: &Shared,
+    auth: &AuthContext,
     request: Request,
     caller: &Caller,
     method: MethodPolicy,
@@ -100,7 +104,7 @@ async fn carried_out(
 ) -> Response<Body> {
     let peer = request.extensions().get::<ConnectionInfo>().cloned();
     let until_over =
-        |body: Body, way: BodyDirection| until_over(body, way, &shared.access.lives, caller, peer.as_ref());
+        |body: Body, way: BodyDirection| until_over(body, way, &auth.access.lives, caller, peer.as_ref());
     let request = match method.long_request {
         true => request.map(|body| until_over(body, BodyDirection::Request)),
         false => request,

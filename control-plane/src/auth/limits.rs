@@ -18,11 +18,11 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::timeout;
 use tonic::Status;
 
+use crate::auth::AuthContext;
 use crate::auth::caller::Caller;
 use crate::auth::methods;
 use crate::auth::methods::MethodPolicy;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Limit, LimitExceeded, subscriber};
 use damper_net::limits::{Limiter, Opened};
@@ -32,11 +32,11 @@ pub(crate) const TRAILER: &str = "damper-limit";
 
 /// Answers within the limits.
 pub(crate) async fn answer(
-    State(shared): State<Arc<Shared>>,
+    State(auth): State<Arc<AuthContext>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let limiter = &shared.limiter;
+    let limiter = &auth.limiter;
     let method = methods::of_path(request.uri().path());
     let peer = request.extensions().get::<ConnectionInfo>();
     let caller = Caller::found(request.extensions());
@@ -56,22 +56,26 @@ pub(crate) async fn answer(
     if !method.is_unary() {
         return counted(limiter, next.run(request).await, opened);
     }
-    let deadline = shared.settings.unary_deadline;
+    let deadline = auth.state.unary_deadline;
     let answer = timeout(deadline, next.run(request)).await;
     counted(limiter, answer.unwrap_or_else(|_| Status::from(ApiError::TooLate(deadline)).into_http()), opened)
 }
 
 /// Answers requests for what is not the API: its files, health, signing in. Who asks is not known yet.
-pub(crate) async fn visit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response<Body> {
+pub(crate) async fn visit(
+    State(auth): State<Arc<AuthContext>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
     let Some(peer) = request.extensions().get::<ConnectionInfo>() else { return next.run(request).await };
-    match shared.limiter.open(&identity(&Caller::Nobody, peer), false) {
+    match auth.limiter.open(&identity(&Caller::Nobody, peer), false) {
         Ok(opened) => {
-            let limiter = shared.limiter.clone();
+            let limiter = auth.limiter.clone();
             let counted = |body| Body::new(LimitCountingBody { body, limiter, _opened: Some(opened) });
             next.run(request).await.map(counted)
         }
         Err(over) => {
-            shared.limiter.hit(over.limit);
+            auth.limiter.hit(over.limit);
             (StatusCode::TOO_MANY_REQUESTS, format!("{over}\n")).into_response()
         }
     }

@@ -22,8 +22,23 @@ pub(crate) use crate::auth::certificate::ClientIdentity;
 pub(crate) use crate::auth::origin::PageOrigin;
 pub(crate) use crate::auth::origin::own_site_only;
 use crate::auth::rejected::RejectedClients;
-use crate::config::ServerConfig;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use damper_net::limits::Limiter;
+
+use crate::metrics::Metrics;
+use crate::state::State;
 use crate::state::snapshot::Snapshot;
+
+/// What the layers around the services use.
+pub(crate) struct AuthContext {
+    pub(crate) state: Arc<State>,
+    pub(crate) access: Arc<Authenticator>,
+    pub(crate) limiter: Limiter,
+    pub(crate) metrics: Metrics,
+    pub(crate) started_at: SystemTime,
+}
 
 /// Whom a server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,11 +63,11 @@ pub(crate) struct Authenticator {
 }
 
 impl Authenticator {
-    pub(crate) fn new(settings: &ServerConfig) -> Self {
+    pub(crate) fn new(auth: Auth, page_origins: Vec<PageOrigin>, identities: Vec<ClientIdentity>) -> Self {
         Self {
-            required: settings.auth == Auth::Tokens,
-            page_origins: settings.page_origins.clone(),
-            identities: settings.client_identities.clone(),
+            required: auth == Auth::Tokens,
+            page_origins,
+            identities,
             lives: crate::auth::expiry::OpenCredentials::default(),
             turned_away: RejectedClients::default(),
         }

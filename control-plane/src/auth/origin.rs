@@ -20,8 +20,8 @@ use axum::middleware::Next;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 
+use crate::auth::AuthContext;
 use crate::auth::Authenticator;
-use crate::state::shared::Shared;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::{Line, shortened};
 
@@ -111,20 +111,20 @@ impl CrossOrigin {
 
 /// The layer around everything on the port.
 pub(crate) async fn own_site_only(
-    State(shared): State<Arc<Shared>>,
+    State(auth): State<Arc<AuthContext>>,
     mut request: Request,
     next: Next,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    match of(&parts, &shared.access) {
+    match of(&parts, &auth.access) {
         Ok(site) => {
             request = Request::from_parts(parts, body);
             request.extensions_mut().insert(site);
             next.run(request).await
         }
         Err(foreign) => {
-            shared.metrics.denied(foreign.reason());
-            if let Some(left_out) = shared.limiter.line(Line::ForeignSite) {
+            auth.metrics.denied(foreign.reason());
+            if let Some(left_out) = auth.limiter.line(Line::ForeignSite) {
                 let (reason, path) = (foreign.reason(), shortened(parts.uri.path()));
                 tracing::warn!(reason, path, left_out, "a browser's request was refused");
             }

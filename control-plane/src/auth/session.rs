@@ -16,10 +16,10 @@ use axum::routing::post;
 use cookie::{Cookie, CookieJar, SameSite};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
+use crate::auth::AuthContext;
 use crate::auth::identify;
 use crate::auth::origin::RequestOrigin;
 use crate::state::error::denied::AccessDenied;
-use crate::state::shared::Shared;
 use crate::state::tokens::role::Role;
 use crate::state::tokens::secret::{ClusterKey, TokenId};
 
@@ -41,15 +41,15 @@ pub(crate) struct BrowserSession {
 }
 
 /// What the page signs in and out with.
-pub(crate) fn routes(shared: Arc<Shared>) -> Router {
-    Router::new().route(PATH, post(sign_in).delete(sign_out)).with_state(shared)
+pub(crate) fn routes(auth: Arc<AuthContext>) -> Router {
+    Router::new().route(PATH, post(sign_in).delete(sign_out)).with_state(auth)
 }
 
-async fn sign_in(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
-    match begun(&shared, &request) {
+async fn sign_in(State(auth): State<Arc<AuthContext>>, request: Request) -> Response<Body> {
+    match begun(&auth, &request) {
         Ok(cookie) => answered(StatusCode::NO_CONTENT, "", Some(&cookie)),
         Err(SignInError::Denied(denied)) => {
-            shared.metrics.denied(denied.reason());
+            auth.metrics.denied(denied.reason());
             denied.plain()
         }
         Err(SignInError::NobodyIsAsked) => {
@@ -74,11 +74,11 @@ enum SignInError {
     NoKey,
 }
 
-fn begun(shared: &Shared, request: &Request) -> Result<Cookie<'static>, SignInError> {
-    if !shared.access.required {
+fn begun(auth: &AuthContext, request: &Request) -> Result<Cookie<'static>, SignInError> {
+    if !auth.access.required {
         return Err(SignInError::NobodyIsAsked);
     }
-    let (table, now) = (shared.table(), SystemTime::now());
+    let (table, now) = (auth.state.table(), SystemTime::now());
     let bearer = identify::bearer(request.headers()).map_err(SignInError::Denied)?;
     let bearer = bearer.ok_or(SignInError::Denied(AccessDenied::CredentialMissing))?;
     let token = identify::token(bearer, &table, now).map_err(SignInError::Denied)?;

@@ -14,11 +14,11 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::{Status, Streaming};
 
+use crate::cluster::Cluster;
 use crate::push::outbox::{Outbox, Waiting};
+use crate::push::watching::WatchingElsewhere;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
-use crate::stats::report_interval::WatchingElsewhere;
 
 /// How long what changes is gathered.
 const TELL_EVERY: Duration = Duration::from_millis(30);
@@ -34,7 +34,7 @@ type Out = mpsc::Sender<Result<v1::FollowResponse, Status>>;
 
 /// One follower.
 struct Teller {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     /// The store's identity when the stream began.
     epoch: Arc<str>,
     outbox: Arc<Outbox>,
@@ -42,9 +42,9 @@ struct Teller {
 }
 
 /// Serves one follower until one of the two leaves.
-pub(crate) async fn serve(shared: Arc<Shared>, mut inbound: Streaming<v1::FollowRequest>, out: Out) {
+pub(crate) async fn serve(cluster: Arc<Cluster>, mut inbound: Streaming<v1::FollowRequest>, out: Out) {
     let ended = match timeout(FIRST_WITHIN, inbound.message()).await {
-        Ok(Ok(Some(first))) => tell(shared, first, inbound, &out).await,
+        Ok(Ok(Some(first))) => tell(cluster, first, inbound, &out).await,
         Ok(Ok(None)) => return,
         Ok(Err(status)) => Err(status),
         Err(_) => Err(ApiError::TooLate(FIRST_WITHIN).into()),
@@ -58,19 +58,22 @@ pub(crate) async fn serve(shared: Arc<Shared>, mut inbound: Streaming<v1::Follow
 
 /// Tells until the follower leaves or this replica does, which ends well.
 async fn tell(
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     first: v1::FollowRequest,
     mut inbound: Streaming<v1::FollowRequest>,
     out: &Out,
 ) -> Result<(), Status> {
-    let table = shared.table();
-    check(&shared, &table, &first)?;
+    let table = cluster.fleet.table();
+    check(&cluster, &table, &first)?;
     let following = format!("{}/{:016x}", first.replica, fastrand::u64(..));
-    let elsewhere = WatchingElsewhere::nothing(&shared, following.into());
+    let elsewhere = WatchingElsewhere::nothing(&cluster.fleet, following.into());
     elsewhere.is(first.watched.unwrap_or_default());
-    let outbox =
-        shared.hub.followed().ok_or_else(|| Status::resource_exhausted("too many follow this replica"))?;
-    let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), shared: shared.clone() };
+    let outbox = cluster
+        .fleet
+        .hub
+        .followed()
+        .ok_or_else(|| Status::resource_exhausted("too many follow this replica"))?;
+    let teller = Teller { epoch: table.epoch().clone(), outbox, out: out.clone(), cluster: cluster.clone() };
     let telling = teller.tell();
     tokio::pin!(telling);
     loop {
@@ -80,16 +83,16 @@ async fn tell(
                 Some(said) => elsewhere.is(said.watched.unwrap_or_default()),
                 None => return Ok(()),
             },
-            () = shared.ended.cancelled() => return Ok(()),
+            () = cluster.ended.cancelled() => return Ok(()),
         }
     }
 }
 
-fn check(shared: &Shared, table: &Snapshot, first: &v1::FollowRequest) -> Result<(), Status> {
+fn check(cluster: &Cluster, table: &Snapshot, first: &v1::FollowRequest) -> Result<(), Status> {
     let mut faults = Faults::none();
     key::check_name("replica", &first.replica, &mut faults);
     faults.or(()).map_err(ApiError::Faults)?;
-    if *first.replica == **shared.replicas.id() {
+    if *first.replica == **cluster.peers.id() {
         return Err(Status::failed_precondition("this is the same replica"));
     }
     if *first.epoch != **table.epoch() {
@@ -103,7 +106,7 @@ fn check(shared: &Shared, table: &Snapshot, first: &v1::FollowRequest) -> Result
 
 impl Teller {
     async fn tell(&self) -> Result<(), Status> {
-        let own = self.shared.replicas.own();
+        let own = self.cluster.peers.own();
         self.send(v1::FollowResponse {
             replica: own.id.clone(),
             version: own.version.clone(),
@@ -118,7 +121,7 @@ impl Teller {
         let mut alive = interval(ALIVE_EVERY);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next = Instant::now();
-        let mut tables = self.shared.table.clone();
+        let mut tables = self.cluster.fleet.state.table.clone();
         let mut told = tables.borrow_and_update().held().clone();
         loop {
             tokio::select! {
@@ -149,11 +152,11 @@ impl Teller {
         let mut next = Instant::now() + TELL_EVERY;
         // Told after all totals, so that those of whoever leaves meanwhile are still somebody's.
         let mut gone = Vec::new();
-        for session in self.shared.hub.own() {
+        for session in self.cluster.fleet.hub.own() {
             if !self.outbox.wants_totals(session.id()) {
                 continue;
             }
-            let (reports, age) = self.shared.stats.totals(&session);
+            let (reports, age) = self.cluster.fleet.stats.totals(&session);
             for report in reports {
                 packer.report(session.id(), report, age).await?;
             }
@@ -175,7 +178,7 @@ impl Teller {
         if waiting.overflown {
             return Err(Status::resource_exhausted("more happens than is read; begin anew"));
         }
-        let table = self.shared.table();
+        let table = self.cluster.fleet.table();
         let mut packer = Packer::new(self);
         for (session, is_new) in waiting.clients.into_values() {
             packer.client(session.told(&table, is_new)).await?;
@@ -191,7 +194,7 @@ impl Teller {
 
     /// What is told at least every second: also by which clock, and kills that the store could not take.
     fn head_with_kills(&self) -> v1::FollowResponse {
-        let table = self.shared.table();
+        let table = self.cluster.fleet.table();
         v1::FollowResponse {
             held_kills: table.held().iter().map(|held| held.wire.clone()).collect(),
             sent_at: Some(SystemTime::now().into()),
@@ -202,14 +205,14 @@ impl Teller {
 
     fn head(&self) -> v1::FollowResponse {
         v1::FollowResponse {
-            revision: self.shared.table().revision(),
-            last_export_at: self.shared.replicas.last_export().map(Into::into),
+            revision: self.cluster.fleet.table().revision(),
+            last_export_at: self.cluster.peers.last_export().map(Into::into),
             ..v1::FollowResponse::default()
         }
     }
 
     async fn send(&self, message: v1::FollowResponse) -> Result<(), Status> {
-        if *self.shared.table().epoch() != self.epoch {
+        if *self.cluster.fleet.table().epoch() != self.epoch {
             return Err(Status::unavailable("the store was replaced; begin anew"));
         }
         match timeout(READ_WITHIN, self.out.send(Ok(message))).await {

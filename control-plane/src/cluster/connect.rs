@@ -9,15 +9,15 @@ use damper_proto::v1::replicas_client::ReplicasClient;
 use tokio::task::spawn_blocking;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
+use crate::cluster::Cluster;
 use crate::cluster::MAX_MESSAGE_BYTES;
-use crate::state::shared::Shared;
 
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 const PROBE_EVERY: Duration = Duration::from_secs(5);
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connects to a replica; what is wrong is told in words.
-pub(crate) async fn connect(shared: &Shared, address: &str) -> Result<ReplicasClient<Channel>, String> {
+pub(crate) async fn connect(cluster: &Cluster, address: &str) -> Result<ReplicasClient<Channel>, String> {
     let wrong = |error: tonic::transport::Error| format!("{address}: {}", in_words(&error));
     let mut endpoint = Endpoint::from_shared(address.to_owned())
         .map_err(wrong)?
@@ -26,33 +26,33 @@ pub(crate) async fn connect(shared: &Shared, address: &str) -> Result<ReplicasCl
         .keep_alive_timeout(PROBE_WITHIN)
         .keep_alive_while_idle(true);
     if address.starts_with("https://") {
-        endpoint = endpoint.tls_config(tls(shared).await?).map_err(wrong)?;
+        endpoint = endpoint.tls_config(tls(cluster).await?).map_err(wrong)?;
     }
     let channel = endpoint.connect().await.map_err(wrong)?;
     Ok(ReplicasClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES))
 }
 
 /// Whom this replica believes, and what it shows.
-async fn tls(shared: &Shared) -> Result<ClientTlsConfig, String> {
+async fn tls(cluster: &Cluster) -> Result<ClientTlsConfig, String> {
     let mut tls = ClientTlsConfig::new();
-    let authorities = match &shared.settings.peer_ca {
+    let authorities = match &cluster.config.peer_ca {
         Some(path) => {
             let reading = path.clone();
             let read = spawn_blocking(move || std::fs::read(reading)).await;
             let read = read.map_err(std::io::Error::other).flatten();
             Some(read.map_err(|error| format!("{}: {error}", path.display()))?)
         }
-        None => shared.tls.as_ref().and_then(|keychain| keychain.client_ca_pem()),
+        None => cluster.tls.as_ref().and_then(|keychain| keychain.client_ca_pem()),
     };
     tls = match authorities {
         Some(pem) => tls.ca_certificate(Certificate::from_pem(pem)),
         None => tls.with_native_roots(),
     };
-    if let Some(keychain) = &shared.tls {
+    if let Some(keychain) = &cluster.tls {
         let (certificate, key) = keychain.own_pem();
         tls = tls.identity(Identity::from_pem(certificate, key));
     }
-    if let Some(name) = &shared.settings.peer_name {
+    if let Some(name) = &cluster.config.peer_name {
         tls = tls.domain_name(name.clone());
     }
     Ok(tls)

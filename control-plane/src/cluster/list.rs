@@ -2,21 +2,21 @@
 
 use damper_proto::v1;
 
-use crate::state::shared::Shared;
+use crate::cluster::Cluster;
 
 /// All of them, by id.
-pub(crate) fn list(shared: &Shared) -> v1::ListReplicasResponse {
+pub(crate) fn list(cluster: &Cluster) -> v1::ListReplicasResponse {
     let count = |streams: usize| u32::try_from(streams).unwrap_or(u32::MAX);
-    let table = shared.table();
+    let table = cluster.fleet.table();
     let own = v1::Replica {
-        clients: count(shared.hub.own_streams()),
+        clients: count(cluster.fleet.hub.own_streams()),
         revision: table.revision(),
         epoch: table.epoch().to_string(),
         unaccepted_store: table.unaccepted.as_ref().map(|found| found.reported(&table)),
-        ..shared.replicas.own().clone()
+        ..cluster.peers.own().clone()
     };
-    let others = shared.replicas.all_others().into_iter().map(|other| {
-        let clients = count(shared.hub.streams_of(&other.id));
+    let others = cluster.peers.all_others().into_iter().map(|other| {
+        let clients = count(cluster.fleet.hub.streams_of(&other.id));
         v1::Replica { clients, ..other }
     });
     let mut replicas: Vec<v1::Replica> = others.chain([own]).collect();

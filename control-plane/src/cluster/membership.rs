@@ -7,12 +7,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cluster::Cluster;
 use crate::cluster::peer_set::PeerSet;
-use crate::config::ServerConfig;
-use crate::server::tasks::Tasks;
-use crate::state::shared::Shared;
 use damper_store::Membership;
-use damper_store::StoreUrl;
+use tokio::task::JoinSet;
 
 /// How long a start waits for the store to tell who else is there.
 const SETTLED_WITHIN: Duration = Duration::from_secs(10);
@@ -23,35 +21,35 @@ const SETTLED_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct MembershipTimeout;
 
 /// Where others reach this replica; none where they must be told and the settings do not say it.
-pub(crate) fn address(settings: &ServerConfig, local: SocketAddr) -> Option<String> {
-    if let Some(address) = &settings.advertise {
-        return Some(address.clone());
+pub(crate) fn address(
+    advertise: Option<&str>,
+    is_encrypted: bool,
+    is_shared: bool,
+    local: SocketAddr,
+) -> Option<String> {
+    if let Some(address) = advertise {
+        return Some(address.to_owned());
     }
-    let scheme = if settings.tls.is_some() { "https" } else { "http" };
-    let is_shared = matches!(settings.store, StoreUrl::Etcd(_));
+    let scheme = if is_encrypted { "https" } else { "http" };
     (!is_shared || !local.ip().is_unspecified()).then(|| format!("{scheme}://{local}"))
 }
 
 /// Makes this replica known where its store is shared, and begins to follow the others. It knows of each before anybody
 /// can ask it, so that it never takes its own clients for the whole fleet.
 pub(crate) async fn join(
-    shared: &Arc<Shared>,
-    tasks: &mut Tasks,
+    cluster: &Arc<Cluster>,
+    tasks: &mut JoinSet<&'static str>,
 ) -> Result<Option<Membership>, MembershipTimeout> {
-    let id = shared.replicas.id();
-    let Some(mut presence) = shared.store.join(id, shared.replicas.announcement().into()) else {
+    let id = cluster.peers.id();
+    let Some(mut presence) = cluster.fleet.state.store.join(id, cluster.peers.announcement().into()) else {
         return Ok(None);
     };
     if !presence.settled(id, SETTLED_WITHIN).await {
         presence.leave().await;
         return Err(MembershipTimeout);
     }
-    tracing::info!(
-        replica = &**id,
-        address = shared.replicas.own().address,
-        "this replica is known to others"
-    );
-    let mut everybody = PeerSet::of(shared.clone(), presence.known());
+    tracing::info!(replica = &**id, address = cluster.peers.own().address, "this replica is known to others");
+    let mut everybody = PeerSet::of(cluster.clone(), presence.known());
     everybody.look();
     tasks.spawn(async move {
         everybody.run().await;
@@ -61,11 +59,11 @@ pub(crate) async fn join(
 }
 
 /// Waits until the clients are gone, then takes this replica out.
-pub(crate) async fn leave(shared: &Shared, presence: Option<Membership>) {
-    let mut moves = shared.hub.moves();
-    while shared.hub.own_streams() > 0 && moves.changed().await.is_ok() {}
+pub(crate) async fn leave(cluster: &Cluster, presence: Option<Membership>) {
+    let mut moves = cluster.fleet.hub.moves();
+    while cluster.fleet.hub.own_streams() > 0 && moves.changed().await.is_ok() {}
     if let Some(presence) = presence {
         presence.leave().await;
     }
-    shared.ended.cancel();
+    cluster.ended.cancel();
 }

@@ -11,15 +11,15 @@ use damper_proto::convert::length;
 use damper_proto::v1;
 
 use crate::clients::group::ClientGroup;
+use crate::cluster::Cluster;
 use crate::push::sessions::SessionGuard;
-use crate::state::shared::Shared;
 
 /// The most clients of one replica.
 const MAX_CLIENTS: usize = 100_000;
 
 /// What another replica has told.
 pub(crate) struct Mirror {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     replica: Arc<str>,
     /// The store's identity that the present stream was opened under: what it tells is of that one.
     epoch: Arc<str>,
@@ -28,9 +28,9 @@ pub(crate) struct Mirror {
 }
 
 impl Mirror {
-    pub(crate) fn of(shared: Arc<Shared>, replica: Arc<str>) -> Self {
-        let epoch = shared.table().epoch().clone();
-        Self { shared, replica, epoch, clients: HashMap::new() }
+    pub(crate) fn of(cluster: Arc<Cluster>, replica: Arc<str>) -> Self {
+        let epoch = cluster.fleet.table().epoch().clone();
+        Self { cluster, replica, epoch, clients: HashMap::new() }
     }
 
     /// A new stream begins, of this epoch.
@@ -61,7 +61,7 @@ impl Mirror {
             self.clients.retain(|_, (_, is_told)| *is_told);
         }
         if is_news {
-            self.shared.hub.changed();
+            self.cluster.fleet.hub.changed();
         }
         left_out
     }
@@ -76,7 +76,8 @@ impl Mirror {
         let class = told.hello.as_ref().and_then(|hello| ClientGroup::read(hello).ok());
         let Some(class) = class.filter(|_| self.clients.len() < MAX_CLIENTS) else { return false };
         let number = told.number;
-        let admitted = SessionGuard::mirrored(&self.shared, told, class, self.replica.clone(), &self.epoch);
+        let admitted =
+            SessionGuard::mirrored(&self.cluster.fleet, told, class, self.replica.clone(), &self.epoch);
         self.clients.insert(number, (admitted, true));
         true
     }
@@ -86,6 +87,6 @@ impl Mirror {
         let Some(report) = told.report else { return 1 };
         let age = told.age.and_then(length).unwrap_or_default();
         admitted.session.reported(&report);
-        self.shared.stats.report_of(&admitted.session, &report, age)
+        self.cluster.fleet.stats.report_of(&admitted.session, &report, age)
     }
 }

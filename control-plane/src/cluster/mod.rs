@@ -25,19 +25,59 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::state::shared::Shared;
+use std::path::PathBuf;
+
+use damper_net::tls::TlsReloader;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::Authenticator;
+use crate::cluster::peers::Peers;
+use crate::push::fleet_state::FleetState;
+use crate::state::error::ApiError;
 
 /// The largest message between replicas: a client's report of the largest size, and what goes with it.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
+/// This replica and its peers.
+pub(crate) struct Cluster {
+    pub(crate) fleet: Arc<FleetState>,
+    pub(crate) peers: Peers,
+    pub(crate) access: Arc<Authenticator>,
+    /// `None` without TLS.
+    pub(crate) tls: Option<Arc<TlsReloader>>,
+    pub(crate) config: PeerConfig,
+    /// Cancelled when streams must end.
+    pub(crate) stopping: CancellationToken,
+    /// Cancelled after the drain; ends the streams to peers.
+    pub(crate) ended: CancellationToken,
+}
+
+/// How peers are reached.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerConfig {
+    pub(crate) peer_ca: Option<PathBuf>,
+    pub(crate) peer_name: Option<String>,
+}
+
+impl Cluster {
+    /// Runs work that visits all rules, routes or clients: off the threads that serve streams, one at a time.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let cluster = self.clone();
+        self.fleet.state.worker.take(move |_| work(&cluster)).await
+    }
+}
+
 /// The service.
 pub(crate) struct Replicas {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
 }
 
 impl Replicas {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
+        Self { cluster }
     }
 }
 
@@ -50,7 +90,7 @@ impl v1::replicas_server::Replicas for Replicas {
         request: Request<Streaming<v1::FollowRequest>>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let (out, responses) = mpsc::channel(1);
-        tokio::spawn(crate::cluster::answer::serve(self.shared.clone(), request.into_inner(), out));
+        tokio::spawn(crate::cluster::answer::serve(self.cluster.clone(), request.into_inner(), out));
         Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
     }
 }

@@ -17,8 +17,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::cluster::Cluster;
 use crate::cluster::query::PeerLink;
-use crate::state::shared::Shared;
 use damper_store::Members;
 
 /// The most replicas that are followed.
@@ -29,7 +29,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Those who are in the store.
 pub(crate) struct PeerSet {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     known: watch::Receiver<Members>,
     followed: BTreeSet<String>,
     /// In the store, and not followed.
@@ -40,9 +40,9 @@ pub(crate) struct PeerSet {
 
 impl PeerSet {
     /// Nobody yet; `known` tells of each.
-    pub(crate) fn of(shared: Arc<Shared>, known: watch::Receiver<Members>) -> Self {
+    pub(crate) fn of(cluster: Arc<Cluster>, known: watch::Receiver<Members>) -> Self {
         let (followed, unfollowed) = (BTreeSet::new(), BTreeSet::new());
-        Self { shared, known, followed, unfollowed, tasks: JoinSet::new() }
+        Self { cluster, known, followed, unfollowed, tasks: JoinSet::new() }
     }
 
     /// Takes up those who came, and forgets of those that are not followed who left.
@@ -51,12 +51,12 @@ impl PeerSet {
         self.unfollowed.retain(|id| {
             let is_there = all.contains_key(id);
             if !is_there {
-                self.shared.replicas.forget(id);
+                self.cluster.peers.forget(id);
             }
             is_there
         });
         for (id, value) in all.iter() {
-            if **id == **self.shared.replicas.id() || self.followed.contains(id) || !is_id(id) {
+            if **id == **self.cluster.peers.id() || self.followed.contains(id) || !is_id(id) {
                 continue;
             }
             match read(id, value) {
@@ -68,7 +68,7 @@ impl PeerSet {
                 }
             }
         }
-        self.shared.hub.changed();
+        self.cluster.fleet.hub.changed();
     }
 
     /// Follows everybody until this replica leaves the store.
@@ -79,7 +79,7 @@ impl PeerSet {
                     break;
                 },
                 Some(ended) = self.tasks.join_next() => if let Ok(id) = ended {
-                    self.shared.replicas.forget(&id);
+                    self.cluster.peers.forget(&id);
                     self.followed.remove(&id);
                 }
             }
@@ -87,7 +87,7 @@ impl PeerSet {
         }
         // Nobody tells any more who is there, so that no connection that ends now is opened again.
         self.tasks.shutdown().await;
-        if self.shared.stopping.is_cancelled() {
+        if self.cluster.stopping.is_cancelled() {
             std::future::pending::<()>().await;
         }
     }
@@ -95,26 +95,26 @@ impl PeerSet {
     fn follow(&mut self, told: v1::Replica) {
         self.unfollowed.remove(&told.id);
         self.followed.insert(told.id.clone());
-        self.shared.replicas.found(told.clone());
-        self.tasks.spawn(follow(self.shared.clone(), told, self.known.clone()));
+        self.cluster.peers.found(told.clone());
+        self.tasks.spawn(follow(self.cluster.clone(), told, self.known.clone()));
     }
 
     fn leave_out(&mut self, id: &str, problem: &'static str) {
         if self.unfollowed.insert(id.to_owned()) {
-            self.shared.replicas.found(v1::Replica { id: id.to_owned(), ..v1::Replica::default() });
-            self.shared.replicas.unheard(id, problem.to_owned());
+            self.cluster.peers.found(v1::Replica { id: id.to_owned(), ..v1::Replica::default() });
+            self.cluster.peers.unheard(id, problem.to_owned());
             tracing::error!(replica = id, problem, "a replica can not be followed");
         }
     }
 }
 
 /// Follows one until it is gone, whatever goes wrong here; answers with its id.
-async fn follow(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Members>) -> String {
-    let following = || PeerLink::of(shared.clone(), told.clone(), known.clone()).run();
+async fn follow(cluster: Arc<Cluster>, told: v1::Replica, known: watch::Receiver<Members>) -> String {
+    let following = || PeerLink::of(cluster.clone(), told.clone(), known.clone()).run();
     while AssertUnwindSafe(following()).catch_unwind().await.is_err() {
         tracing::error!(replica = told.id, "following a replica failed");
-        shared.replicas.unheard(&told.id, "this replica failed in following it; its log says how".to_owned());
-        shared.hub.changed();
+        cluster.peers.unheard(&told.id, "this replica failed in following it; its log says how".to_owned());
+        cluster.fleet.hub.changed();
         sleep(AGAIN_AFTER).await;
     }
     told.id

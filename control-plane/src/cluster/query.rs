@@ -17,9 +17,9 @@ use tokio_stream::wrappers::WatchStream;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Streaming};
 
+use crate::cluster::Cluster;
 use crate::cluster::connect::connect;
 use crate::cluster::mirror::Mirror;
-use crate::state::shared::Shared;
 use crate::state::watcher::Hold;
 use crate::stats::report_interval::ReportSchedule;
 use damper_store::Members;
@@ -37,7 +37,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(1);
 
 /// One replica that is followed.
 pub(crate) struct PeerLink {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     told: v1::Replica,
     known: watch::Receiver<Members>,
     mirror: Mirror,
@@ -60,9 +60,9 @@ enum Ended {
 }
 
 impl PeerLink {
-    pub(crate) fn of(shared: Arc<Shared>, told: v1::Replica, known: watch::Receiver<Members>) -> Self {
-        let mirror = Mirror::of(shared.clone(), told.id.as_str().into());
-        Self { shared, told, known, mirror }
+    pub(crate) fn of(cluster: Arc<Cluster>, told: v1::Replica, known: watch::Receiver<Members>) -> Self {
+        let mirror = Mirror::of(cluster.clone(), told.id.as_str().into());
+        Self { cluster, told, known, mirror }
     }
 
     /// Follows until the replica is gone.
@@ -83,10 +83,10 @@ impl PeerLink {
                 }
                 Err(problem) => problem,
             };
-            if self.shared.replicas.unheard(&self.told.id, problem.clone()) && self.is_known() {
+            if self.cluster.peers.unheard(&self.told.id, problem.clone()) && self.is_known() {
                 tracing::warn!(replica = self.told.id, problem, "another replica is not heard");
             }
-            self.shared.hub.changed();
+            self.cluster.fleet.hub.changed();
             self.rest(pause.mul_f64(fastrand::f64()), kept_until).await;
             pause = (pause * 2).min(PAUSE.1);
         }
@@ -124,8 +124,8 @@ impl PeerLink {
 
     /// Opens a stream and hears who answers.
     async fn open(&mut self, kept_until: Instant) -> Result<Opened, String> {
-        let (shared, told) = (self.shared.clone(), self.told.clone());
-        let mut opening = pin!(timeout(OPEN_WITHIN, open(shared, told)));
+        let (cluster, told) = (self.cluster.clone(), self.told.clone());
+        let mut opening = pin!(timeout(OPEN_WITHIN, open(cluster, told)));
         let mut is_kept = true;
         loop {
             tokio::select! {
@@ -164,7 +164,7 @@ impl PeerLink {
             };
             silent_at = Instant::now() + SILENT_FOR;
             match message {
-                Ok(Ok(Some(_))) if *self.shared.table().epoch() != opened.epoch => {
+                Ok(Ok(Some(_))) if *self.cluster.fleet.table().epoch() != opened.epoch => {
                     return Ended::Lost("the store was replaced".to_owned());
                 }
                 Ok(Ok(Some(message))) => self.take(message),
@@ -180,39 +180,39 @@ impl PeerLink {
     fn take(&mut self, mut message: v1::FollowResponse) {
         for kill in std::mem::take(&mut message.held_kills).into_iter().take(MAX_KILLS) {
             // No room: it is told again within a second.
-            let _ = self.shared.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
+            let _ = self.cluster.fleet.state.hold.try_send(Hold::Take { kills: vec![kill], answer: None });
         }
         if message.sent_at.is_some() {
-            self.shared.replicas.told(&self.told.id, message.sent_at, message.unaccepted_store.take());
+            self.cluster.peers.told(&self.told.id, message.sent_at, message.unaccepted_store.take());
         }
         let (revision, complete) = (message.revision, message.complete);
         if let Some(at) = message.last_export_at.and_then(|at| SystemTime::try_from(at).ok()) {
             // Another clock may be ahead of this one.
-            self.shared.replicas.exported(at.min(SystemTime::now()));
+            self.cluster.peers.exported(at.min(SystemTime::now()));
         }
         let left_out = self.mirror.take(message);
-        self.shared.metrics.follow_faults.increment(left_out);
+        self.cluster.fleet.metrics.follow_faults.increment(left_out);
         if complete {
-            self.shared.replicas.heard(&self.told.id);
-            self.shared.hub.changed();
+            self.cluster.peers.heard(&self.told.id);
+            self.cluster.fleet.hub.changed();
             tracing::info!(replica = self.told.id, "another replica is heard");
         }
-        self.shared.replicas.is_at(&self.told.id, revision, self.shared.table().revision());
+        self.cluster.peers.is_at(&self.told.id, revision, self.cluster.fleet.table().revision());
     }
 }
 
-async fn open(shared: Arc<Shared>, told: v1::Replica) -> Result<Opened, String> {
-    let epoch = shared.table().epoch().clone();
-    let mut paces = shared.hub.pace();
+async fn open(cluster: Arc<Cluster>, told: v1::Replica) -> Result<Opened, String> {
+    let epoch = cluster.fleet.table().epoch().clone();
+    let mut paces = cluster.fleet.hub.pace();
     let request = v1::FollowRequest {
-        replica: shared.replicas.id().to_string(),
+        replica: cluster.peers.id().to_string(),
         epoch: epoch.to_string(),
         watched: Some(paces.borrow_and_update().told()),
     };
     let (say, requests) = watch::channel(request);
-    let mut client = connect(&shared, &told.address).await?;
+    let mut client = connect(&cluster, &told.address).await?;
     let mut request = Request::new(WatchStream::new(requests));
-    let credential = shared.access.peer_credential(&shared.table());
+    let credential = cluster.access.peer_credential(&cluster.fleet.table());
     let credential = credential.and_then(|value| MetadataValue::try_from(value.as_bytes()).ok());
     if let Some(mut credential) = credential {
         credential.set_sensitive(true);

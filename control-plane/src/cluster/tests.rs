@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The inside of a server, without ports.
 struct Inside {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     _tasks: Tasks,
     _folder: TempDir,
 }
@@ -29,8 +29,8 @@ struct Inside {
 async fn inside() -> Inside {
     let folder = tempfile::tempdir().unwrap();
     let store = SledStore::open(folder.path()).await.unwrap();
-    let (shared, tasks) = start(OpenedServer::over(Arc::new(store)).await);
-    Inside { shared, _tasks: tasks, _folder: folder }
+    let (parts, tasks) = start(OpenedServer::over(Arc::new(store)).await);
+    Inside { cluster: parts.cluster, _tasks: tasks, _folder: folder }
 }
 
 /// What a replica says of itself in the store.
@@ -57,9 +57,9 @@ async fn others_are_missing_from_the_first_look_and_nobody_is_connected_to_after
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let known = known([entry("b", &address), ("c".to_owned(), Bytes::from_static(b"?"))]);
-    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
     everybody.look();
-    assert_eq!(inside.shared.replicas.missing(), ["b", "c"]);
+    assert_eq!(inside.cluster.peers.missing(), ["b", "c"]);
     let following = tokio::spawn(everybody.run());
     drop(timeout(PATIENCE, listener.accept()).await.expect("b is connected to").unwrap());
     drop(known);
@@ -76,17 +76,17 @@ async fn a_replica_for_which_there_was_no_room_is_followed_when_another_one_goes
     // Port 1 refuses at once.
     let all = || (0..65).map(|n| entry(&format!("r{n:02}"), "http://127.0.0.1:1"));
     let known = known(all());
-    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
     everybody.look();
     let problem = || {
-        let last = inside.shared.replicas.all_others().into_iter().find(|other| other.id == "r64");
+        let last = inside.cluster.peers.all_others().into_iter().find(|other| other.id == "r64");
         last.expect("it is known").problem
     };
     assert!(problem().contains("too many"), "{}", problem());
     let following = tokio::spawn(everybody.run());
     known.send_replace(Arc::new(all().skip(1).collect()));
     until("the last one is followed", || !problem().contains("too many")).await;
-    assert_eq!(inside.shared.replicas.missing().len(), 64);
+    assert_eq!(inside.cluster.peers.missing().len(), 64);
     following.abort();
 }
 
@@ -120,19 +120,19 @@ async fn a_silent_replica_is_not_heard_however_often_it_is_told_something() {
     let inside = inside().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let mute = ReplicasServer::new(Mute { epoch: inside.shared.table().epoch().to_string() });
+    let mute = ReplicasServer::new(Mute { epoch: inside.cluster.fleet.table().epoch().to_string() });
     let serving = tonic::transport::Server::builder().add_service(mute);
     let serving = tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
     let known = known([entry("b", &address)]);
-    let mut everybody = PeerSet::of(inside.shared.clone(), known.subscribe());
+    let mut everybody = PeerSet::of(inside.cluster.clone(), known.subscribe());
     everybody.look();
     let following = tokio::spawn(everybody.run());
-    until("it is heard", || inside.shared.replicas.missing().is_empty()).await;
+    until("it is heard", || inside.cluster.peers.missing().is_empty()).await;
     let begun = Instant::now();
     until("it is not heard any more", || {
         // Told to it, over and over.
-        inside.shared.hub.change_pace(|_| {});
-        !inside.shared.replicas.missing().is_empty()
+        inside.cluster.fleet.hub.change_pace(|_| {});
+        !inside.cluster.peers.missing().is_empty()
     })
     .await;
     assert!(begun.elapsed() >= Duration::from_secs(4), "its silence was long: {:?}", begun.elapsed());

@@ -25,9 +25,9 @@ use damper_core::{Faults, key};
 use damper_proto::v1;
 
 use crate::auth::rejected::RejectedClient;
+use crate::cluster::Cluster;
 use crate::cluster::peers::OutOfSyncPeer;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::text::many;
 use crate::stats::rate_window::RateWindow;
@@ -90,8 +90,17 @@ pub(crate) struct Check {
     find: fn(&DoctorInput) -> Vec<v1::Finding>,
 }
 
+/// What a diagnosis reads.
+pub(crate) struct Doctor {
+    pub(crate) cluster: Arc<Cluster>,
+    /// The expected number of replicas, if configured.
+    pub(crate) replicas_wanted: Option<u32>,
+    /// How long a client may take to acknowledge before it counts as behind.
+    pub(crate) lags_after: Duration,
+}
+
 pub(crate) async fn diagnose(
-    shared: &Arc<Shared>,
+    doctor: &Arc<Doctor>,
     request: v1::DiagnoseRequest,
 ) -> Result<v1::DiagnoseResponse, ApiError> {
     if !request.service.is_empty() {
@@ -101,35 +110,37 @@ pub(crate) async fn diagnose(
     }
     let over =
         request.window.map_or(Ok(RateWindow::Minute), |window| RateWindow::read("window", Some(window)))?;
-    shared.aside(move |shared| Ok(picture(shared, request.service, over).diagnosis())).await
+    let cluster = doctor.cluster.clone();
+    let doctor = doctor.clone();
+    cluster.aside(move |_| Ok(picture(&doctor, request.service, over).diagnosis())).await
 }
 
-fn picture(shared: &Shared, service: String, over: RateWindow) -> DoctorInput {
-    let table = shared.table();
+fn picture(doctor: &Doctor, service: String, over: RateWindow) -> DoctorInput {
+    let table = doctor.cluster.fleet.table();
     let now = SystemTime::now();
-    let sessions = shared.hub.clients("", "");
+    let sessions = doctor.cluster.fleet.hub.clients("", "");
     let sessions = sessions.iter().map(|(_, session)| session);
-    let certificate = shared.tls.as_ref().map(|tls| crate::doctor::listeners::ListenerCertificate {
+    let certificate = doctor.cluster.tls.as_ref().map(|tls| crate::doctor::listeners::ListenerCertificate {
         warning: tls.validity().warning(now),
         refused: tls.refused(),
     });
     DoctorInput {
         now,
         over,
-        started: shared.replicas.started_at(),
-        replicas_wanted: shared.settings.replicas,
-        last_export: shared.replicas.last_export(),
-        turned_away: shared.access.turned_away.of_late(now),
-        store_is_full: shared.store.is_full(),
+        started: doctor.cluster.peers.started_at(),
+        replicas_wanted: doctor.replicas_wanted,
+        last_export: doctor.cluster.peers.last_export(),
+        turned_away: doctor.cluster.access.turned_away.of_late(now),
+        store_is_full: doctor.cluster.fleet.state.store.is_full(),
         certificate,
-        clients: shared.hub.described(sessions, &table, LISTED).collect(),
-        rows: shared.stats.rows_over(over, &table),
-        served: shared.stats.served_rates(over),
-        endpoints: shared.stats.endpoints(""),
-        shared_ids: shared.stats.shared_ids(),
-        lags_after: shared.settings.lags_after,
-        replicas: crate::cluster::list::list(shared).replicas,
-        apart: shared.replicas.apart(),
+        clients: doctor.cluster.fleet.hub.described(sessions, &table, LISTED).collect(),
+        rows: doctor.cluster.fleet.stats.rows_over(over, &table),
+        served: doctor.cluster.fleet.stats.served_rates(over),
+        endpoints: doctor.cluster.fleet.stats.endpoints(""),
+        shared_ids: doctor.cluster.fleet.stats.shared_ids(),
+        lags_after: doctor.lags_after,
+        replicas: crate::cluster::list::list(&doctor.cluster).replicas,
+        apart: doctor.cluster.peers.apart(),
         service,
         table,
     }

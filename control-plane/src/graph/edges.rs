@@ -7,7 +7,7 @@ use damper_core::chain::bound::{DownstreamGain, Flag, Hop, Sends};
 use damper_core::{OTHER_METHOD, Pattern, RouteKey};
 use damper_proto::{convert, v1};
 
-use crate::state::shared::Shared;
+use crate::push::fleet_state::FleetState;
 use crate::state::snapshot::Snapshot;
 use crate::stats::Route;
 use crate::stats::rate_window::RateWindow;
@@ -61,8 +61,8 @@ pub(crate) struct GraphInput {
 }
 
 impl GraphInput {
-    pub(crate) fn of(shared: &Shared, over: RateWindow, table: &Arc<Snapshot>) -> Self {
-        Self { rows: shared.stats.rows_over(over, table), connected: Connected::of(shared) }
+    pub(crate) fn of(fleet: &FleetState, over: RateWindow, table: &Arc<Snapshot>) -> Self {
+        Self { rows: fleet.stats.rows_over(over, table), connected: Connected::of(fleet) }
     }
 
     /// The routes that a rule applies to, and which.
@@ -86,13 +86,13 @@ struct Connected {
 impl Graph {
     /// The graph of all routes seen, with the rules of a table; `also` is a route that may not have been seen.
     pub(crate) fn of(
-        shared: &Shared,
+        fleet: &FleetState,
         over: RateWindow,
         seen: &Arc<Snapshot>,
         rules: &Snapshot,
         also: Option<&RouteKey>,
     ) -> Self {
-        let GraphInput { rows, connected } = GraphInput::of(shared, over, seen);
+        let GraphInput { rows, connected } = GraphInput::of(fleet, over, seen);
         Self::made(&rows, &connected, rules, also)
     }
 
@@ -183,9 +183,9 @@ fn hop(rules: &Snapshot, route: &Route, in_context: bool) -> Hop {
 }
 
 impl Connected {
-    fn of(shared: &Shared) -> Self {
+    fn of(fleet: &FleetState) -> Self {
         let mut connected = Self { all: HashSet::new(), serving: HashSet::new() };
-        for session in shared.hub.all() {
+        for session in fleet.hub.all() {
             let service = &session.class.service;
             if session.serves() && !connected.serving.contains(service) {
                 connected.serving.insert(service.clone());

@@ -14,11 +14,11 @@ use tokio::time::Instant;
 
 use crate::clients::group::ClientGroup;
 use crate::clients::session::ClientSession;
+use crate::push::fleet_state::FleetState;
 use crate::push::sessions::Sessions;
 use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::StoredRule;
 
@@ -181,10 +181,10 @@ impl Default for Deliveries {
 
 impl Deliveries {
     /// All rules as they are; as they were a moment ago if to look at all of them takes long.
-    pub(crate) async fn now(&self, shared: &Arc<Shared>) -> Result<Arc<AllReached>, ApiError> {
+    pub(crate) async fn now(&self, fleet: &Arc<FleetState>) -> Result<Arc<AllReached>, ApiError> {
         let mut made = self.0.lock().await;
-        let moves = *shared.hub.moves().borrow();
-        let table = shared.table();
+        let moves = *fleet.hub.moves().borrow();
+        let table = fleet.table();
         if let Some(made) = &*made {
             let is_now = made.moves == moves && made.all.table.same_rules(&table);
             let same_store = *made.all.table.epoch() == *table.epoch();
@@ -192,12 +192,12 @@ impl Deliveries {
                 return Ok(made.all.clone());
             }
         }
-        let work = |shared: &Arc<Shared>| {
+        let work = |fleet: &Arc<FleetState>| {
             let begun = Instant::now();
-            let all = Arc::new(AllReached::of(&shared.hub, table));
+            let all = Arc::new(AllReached::of(&fleet.hub, table));
             Ok((all, begun.elapsed()))
         };
-        let (all, took) = shared.aside_in_any_case(work).await?;
+        let (all, took) = fleet.aside_in_any_case(work).await?;
         *made = Some(Made { all: all.clone(), moves, at: Instant::now(), took });
         Ok(all)
     }
@@ -237,19 +237,20 @@ mod tests {
     async fn a_watcher_waits_its_turn_however_much_waits_before_it() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(SledStore::open(folder.path()).await.unwrap());
-        let (shared, _tasks) = start(OpenedServer::over(store).await);
+        let (parts, _tasks) = start(OpenedServer::over(store).await);
+        let fleet = parts.cluster.fleet.clone();
         let (release, released) = mpsc::channel::<()>();
-        let mut first = Box::pin(shared.aside(move |_| Ok(released.recv().is_ok())));
+        let mut first = Box::pin(fleet.aside(move |_| Ok(released.recv().is_ok())));
         assert!(futures_util::poll!(&mut first).is_pending());
         let mut waiting = Vec::new();
         loop {
-            let mut next = Box::pin(shared.aside(|_| Ok(())));
+            let mut next = Box::pin(fleet.aside(|_| Ok(())));
             if futures_util::poll!(&mut next).is_ready() {
                 break;
             }
             waiting.push(next);
         }
-        let mut now = Box::pin(shared.deliveries.now(&shared));
+        let mut now = Box::pin(fleet.deliveries.now(&fleet));
         assert!(futures_util::poll!(&mut now).is_pending(), "it was refused");
         release.send(()).unwrap();
         assert!(first.await.unwrap());

@@ -10,7 +10,6 @@ use damper_proto::v1;
 use tokio::time::timeout;
 
 use crate::push::PushContext;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use damper_store::Position;
 
@@ -62,15 +61,15 @@ impl Claim {
 
     /// Asks the store for the commit of a revision that the table does not remember, one client at a time. Without
     /// an answer the claim is taken as it is.
-    pub(crate) async fn look_up(&mut self, shared: &Shared, desk: &PushContext, view: &Snapshot) {
+    pub(crate) async fn look_up(&mut self, context: &PushContext, view: &Snapshot) {
         let Position { epoch, revision, commit } = &self.at;
         let is_old = **epoch == **view.epoch() && *revision < view.revision();
         if !is_old || *commit == 0 || view.commit_of(*revision).is_some() {
             return;
         }
         let asked = async {
-            let _one = desk.looks.acquire().await.ok()?;
-            shared.store.identity(*revision).await.ok()?.commit
+            let _one = context.looks.acquire().await.ok()?;
+            context.fleet.state.store.identity(*revision).await.ok()?.commit
         };
         self.stored = timeout(LOOK_WITHIN, asked).await.ok().flatten();
     }

@@ -7,6 +7,7 @@
 pub(crate) mod convergence;
 pub(crate) mod debounce;
 pub(crate) mod delivery;
+pub(crate) mod fleet_state;
 pub(crate) mod group_quota;
 pub(crate) mod held_revisions;
 pub(crate) mod outbox;
@@ -15,6 +16,7 @@ pub(crate) mod responses;
 pub(crate) mod sent_kills;
 pub(crate) mod sessions;
 pub(crate) mod stream;
+pub(crate) mod watching;
 pub(crate) mod wire;
 
 use std::convert::Infallible;
@@ -30,12 +32,16 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower::Service;
 
+use crate::auth::Authenticator;
 use crate::auth::caller::Caller;
+use crate::push::fleet_state::FleetState;
 use crate::push::group_quota::GroupQuota;
 use crate::push::responses::ResponseCache;
 use crate::push::wire::{Inbound, Outbound};
-use crate::state::shared::Shared;
 use damper_net::connection::ConnectionInfo;
+use damper_net::limits::Limiter;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
 /// How many streams at once may be making their first response.
 const ADMISSIONS: usize = 32;
@@ -43,13 +49,27 @@ const ADMISSIONS: usize = 32;
 /// The service.
 #[derive(Clone)]
 pub(crate) struct Distribution {
-    shared: Arc<Shared>,
-    desk: Arc<PushContext>,
+    context: Arc<PushContext>,
     max_message_bytes: usize,
 }
 
-/// What streams share among themselves.
+/// The times of streams.
+#[derive(Clone, Debug)]
+pub(crate) struct PushConfig {
+    pub(crate) watched_report_interval: Duration,
+    pub(crate) bookmark_interval: Duration,
+    pub(crate) slow_consumer_after: Duration,
+    pub(crate) stream_age: Duration,
+    pub(crate) drain: Duration,
+}
+
+/// What all streams use.
 pub(crate) struct PushContext {
+    pub(crate) fleet: Arc<FleetState>,
+    pub(crate) access: Arc<Authenticator>,
+    pub(crate) limiter: Limiter,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) config: PushConfig,
     groups: GroupQuota,
     responses: ResponseCache,
     admissions: Semaphore,
@@ -57,15 +77,31 @@ pub(crate) struct PushContext {
     looks: Semaphore,
 }
 
-impl Distribution {
-    pub(crate) fn new(shared: Arc<Shared>, max_message_bytes: usize) -> Self {
-        let desk = PushContext {
+impl PushContext {
+    pub(crate) fn new(
+        fleet: Arc<FleetState>,
+        access: Arc<Authenticator>,
+        limiter: Limiter,
+        stopping: CancellationToken,
+        config: PushConfig,
+    ) -> Self {
+        Self {
+            fleet,
+            access,
+            limiter,
+            stopping,
+            config,
             groups: GroupQuota::default(),
             responses: ResponseCache::default(),
             admissions: Semaphore::new(ADMISSIONS),
             looks: Semaphore::new(1),
-        };
-        Self { shared, desk: Arc::new(desk), max_message_bytes }
+        }
+    }
+}
+
+impl Distribution {
+    pub(crate) fn new(context: PushContext, max_message_bytes: usize) -> Self {
+        Self { context: Arc::new(context), max_message_bytes }
     }
 }
 
@@ -91,7 +127,7 @@ impl Service<Request<Body>> for Distribution {
         let caller = Caller::found(request.extensions());
         let inbound = Inbound::new(request.into_body(), self.max_message_bytes);
         let (out, messages) = mpsc::channel(1);
-        tokio::spawn(stream::serve(self.shared.clone(), self.desk.clone(), (peer, caller), inbound, out));
+        tokio::spawn(stream::serve(self.context.clone(), (peer, caller), inbound, out));
         let mut answer = Response::new(Body::new(Outbound::new(messages)));
         answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         ready(Ok(answer))

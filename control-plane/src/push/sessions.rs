@@ -18,9 +18,9 @@ use tokio::sync::watch;
 
 use crate::clients::group::{ClientGroup, Withheld};
 use crate::clients::session::ClientSession;
+use crate::push::fleet_state::FleetState;
 use crate::push::outbox::Outbox;
 use crate::push::outbox::Outboxes;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::stats::report_interval::ReportSchedule;
 
@@ -51,7 +51,7 @@ pub(crate) type Ordered = ([String; 3], u64);
 /// A session in the register; dropping it takes it out.
 pub(crate) struct SessionGuard {
     pub(crate) session: Arc<ClientSession>,
-    shared: Arc<Shared>,
+    fleet: Arc<FleetState>,
 }
 
 impl Sessions {
@@ -209,29 +209,29 @@ fn settle(streams: &[Arc<ClientSession>]) {
 
 impl SessionGuard {
     /// Enters a client of this replica into the register.
-    pub(crate) fn new(shared: &Arc<Shared>, session: ClientSession) -> Self {
-        let admitted = Self::enter(shared, session);
-        shared.metrics.streams.increment(1.0);
-        shared.hub.changed();
+    pub(crate) fn new(fleet: &Arc<FleetState>, session: ClientSession) -> Self {
+        let admitted = Self::enter(fleet, session);
+        fleet.metrics.streams.increment(1.0);
+        fleet.hub.changed();
         admitted
     }
 
     /// Enters a client of another replica, as that tells of it.
     pub(crate) fn mirrored(
-        shared: &Arc<Shared>,
+        fleet: &Arc<FleetState>,
         told: v1::FollowedClient,
         class: ClientGroup,
         replica: Arc<str>,
         epoch: &Arc<str>,
     ) -> Self {
-        Self::enter(shared, ClientSession::mirrored(told, class, replica, epoch, &shared.table()))
+        Self::enter(fleet, ClientSession::mirrored(told, class, replica, epoch, &fleet.table()))
     }
 
-    fn enter(shared: &Arc<Shared>, session: ClientSession) -> Self {
-        let hub = &shared.hub;
+    fn enter(fleet: &Arc<FleetState>, session: ClientSession) -> Self {
+        let hub = &fleet.hub;
         let session = Arc::new(session.with_id(hub.next.fetch_add(1, Ordering::Relaxed)));
         // Before the register tells others of it, so that its reports find their place.
-        shared.stats.connected(&session);
+        fleet.stats.connected(&session);
         let mut register = hub.register();
         register.enter(&session);
         if session.is_own() {
@@ -239,22 +239,22 @@ impl SessionGuard {
             hub.outboxes.came(&session);
         }
         drop(register);
-        Self { session, shared: shared.clone() }
+        Self { session, fleet: fleet.clone() }
     }
 }
 
 impl Drop for SessionGuard {
     fn drop(&mut self) {
-        let hub = &self.shared.hub;
+        let hub = &self.fleet.hub;
         let mut register = hub.register();
         register.leave(&self.session);
         if self.session.is_own() {
             hub.own.fetch_sub(1, Ordering::Relaxed);
             hub.outboxes.left(&self.session);
-            self.shared.metrics.streams.decrement(1.0);
+            self.fleet.metrics.streams.decrement(1.0);
         }
         drop(register);
-        self.shared.stats.disconnected(&self.session);
+        self.fleet.stats.disconnected(&self.session);
         hub.changed();
     }
 }

@@ -27,7 +27,6 @@ use crate::push::sessions::SessionGuard;
 use crate::push::wire;
 use crate::push::wire::{Inbound, Sent};
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::stats::report_interval::ReportSchedule;
 use damper_net::connection::ConnectionInfo;
@@ -59,8 +58,7 @@ enum StreamEnd {
 
 /// One stream's position and what it has to say.
 struct ClientStream {
-    shared: Arc<Shared>,
-    desk: Arc<PushContext>,
+    context: Arc<PushContext>,
     admitted: SessionGuard,
     tables: watch::Receiver<Arc<Snapshot>>,
     paces: watch::Receiver<ReportSchedule>,
@@ -94,22 +92,21 @@ struct PendingResponse {
 
 /// Serves one stream to its end.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
-    desk: Arc<PushContext>,
+    context: Arc<PushContext>,
     (peer, caller): (Option<ConnectionInfo>, Caller),
     mut inbound: Inbound,
     out: Out,
 ) {
-    let end = match open(&shared, &desk, (peer.as_ref(), &caller), &mut inbound, &out).await {
+    let end = match open(&context, (peer.as_ref(), &caller), &mut inbound, &out).await {
         Ok(mut stream) => stream.converse(&mut inbound).await,
         Err(end) => end,
     };
     let last_word = match end {
         StreamEnd::ClientLeft => return,
         StreamEnd::Slow => {
-            shared.metrics.slow_consumers.increment(1);
+            context.fleet.metrics.slow_consumers.increment(1);
             if let Some(peer) = peer {
-                if let Some(left_out) = shared.limiter.line(Line::SlowReader) {
+                if let Some(left_out) = context.limiter.line(Line::SlowReader) {
                     tracing::warn!(%peer.address, left_out, "a stream did not read in time and was closed");
                 }
                 peer.cut_off();
@@ -119,7 +116,7 @@ pub(crate) async fn serve(
         StreamEnd::Refused(status) => Err(status),
         StreamEnd::Goodbye(reason) => {
             let goodbye = server_message::Kind::Goodbye(v1::Goodbye { reason: reason.to_owned() });
-            Ok(wire::framed(&message(&shared.table(), Some(goodbye)), &[]))
+            Ok(wire::framed(&message(&context.fleet.table(), Some(goodbye)), &[]))
         }
     };
     // A client that does not even take the last word is told nothing.
@@ -128,18 +125,19 @@ pub(crate) async fn serve(
 
 /// Takes the hello and makes the first response.
 async fn open(
-    shared: &Arc<Shared>,
-    desk: &Arc<PushContext>,
+    context: &Arc<PushContext>,
     (peer, caller): (Option<&ConnectionInfo>, &Caller),
     inbound: &mut Inbound,
     out: &Out,
 ) -> Result<ClientStream, StreamEnd> {
     let who = peer.map(|peer| identity(caller, peer)).unwrap_or_default();
-    let room =
-        peer.map(|_| shared.limiter.stream(&who)).transpose().map_err(|exceeded| refused(exceeded.into()))?;
+    let room = peer
+        .map(|_| context.limiter.stream(&who))
+        .transpose()
+        .map_err(|exceeded| refused(exceeded.into()))?;
     let hello = tokio::select! {
         hello = timeout(HELLO_WITHIN, inbound.message()) => hello,
-        () = shared.stopping.cancelled() => return Err(StreamEnd::Goodbye("the server is stopping")),
+        () = context.stopping.cancelled() => return Err(StreamEnd::Goodbye("the server is stopping")),
     };
     let hello = match hello {
         Ok(Ok(Some(v1::ClientMessage { kind: Some(client_message::Kind::Hello(hello)) }))) => hello,
@@ -150,27 +148,26 @@ async fn open(
     };
     let class = ClientGroup::read(&hello).map_err(|faults| refused(ApiError::at("hello", faults)))?;
     caller.permit_client(&class.service).map_err(|denied| {
-        shared.metrics.denied(denied.reason());
-        shared.access.turned_away.note(&shared.limiter, peer, caller, &class.service, &denied);
+        context.fleet.metrics.denied(denied.reason());
+        context.access.turned_away.note(&context.limiter, peer, caller, &class.service, &denied);
         refused(denied.into())
     })?;
-    let classed = desk.groups.admit(&who, class).map_err(|exceeded| refused(exceeded.into()))?;
+    let classed = context.groups.admit(&who, class).map_err(|exceeded| refused(exceeded.into()))?;
     let class = classed.class.clone();
-    let mut tables = shared.distributed.clone();
+    let mut tables = context.fleet.state.distributed.clone();
     check_epoch(&hello).map_err(refused)?;
     let mut claim = Claim::of(&hello);
-    claim.look_up(shared, desk, &shared.table()).await;
-    let pass = desk.admissions.acquire().await.expect("the semaphore is never closed");
+    claim.look_up(context, &context.fleet.table()).await;
+    let pass = context.admissions.acquire().await.expect("the semaphore is never closed");
     let at = tables.borrow_and_update().clone();
     let holding = claim.against(&at);
     let told_kills = SentKills::none(&hello);
     let is_held = holding == Holding::More;
     let session = ClientSession::new(hello, peer.map(|peer| peer.address), class, &at, is_held);
-    let paces = shared.hub.pace();
+    let paces = context.fleet.hub.pace();
     let mut stream = ClientStream {
-        admitted: SessionGuard::new(shared, session),
-        shared: shared.clone(),
-        desk: desk.clone(),
+        admitted: SessionGuard::new(&context.fleet, session),
+        context: context.clone(),
         tables,
         paces,
         interval: None,
@@ -181,7 +178,7 @@ async fn open(
         held: None,
         bookmark_due: false,
         waiting_since: None,
-        unasked: ReportQuota::new(shared.settings.watched_report_interval),
+        unasked: ReportQuota::new(context.config.watched_report_interval),
         _place: (room, classed),
         token_ends: caller.ends_soon(SystemTime::now()),
     };
@@ -226,20 +223,20 @@ fn message(view: &Snapshot, kind: Option<server_message::Kind>) -> v1::ServerMes
 
 impl ClientStream {
     async fn converse(&mut self, inbound: &mut Inbound) -> StreamEnd {
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         let out = self.out.clone();
         let spread = 0.9 + 0.2 * fastrand::f64();
-        let age = sleep(shared.settings.stream_age.mul_f64(spread));
+        let age = sleep(context.config.stream_age.mul_f64(spread));
         let leaving = async {
-            shared.stopping.cancelled().await;
-            sleep(goodbye_after(&shared)).await;
+            context.stopping.cancelled().await;
+            sleep(goodbye_after(&context)).await;
         };
         tokio::pin!(age, leaving);
-        let mut bookmark = Box::pin(sleep(shared.settings.bookmark_interval));
+        let mut bookmark = Box::pin(sleep(context.config.bookmark_interval));
         loop {
             let waiting = self.is_waiting();
             let patience =
-                self.waiting_since.unwrap_or_else(Instant::now) + shared.settings.slow_consumer_after;
+                self.waiting_since.unwrap_or_else(Instant::now) + context.config.slow_consumer_after;
             tokio::select! {
                 () = &mut leaving => return StreamEnd::Goodbye("the server is stopping"),
                 () = &mut age => return StreamEnd::Goodbye("streams are renewed from time to time"),
@@ -252,7 +249,7 @@ impl ClientStream {
                     let Ok(room) = room else { return StreamEnd::ClientLeft };
                     self.waiting_since = None;
                     if let Some(message) = self.next_message() {
-                        bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
+                        bookmark.as_mut().reset(Instant::now() + context.config.bookmark_interval);
                         room.send(Ok(message));
                     }
                 }
@@ -260,7 +257,7 @@ impl ClientStream {
                 () = out.closed(), if !waiting => return StreamEnd::ClientLeft,
                 () = &mut bookmark, if !self.bookmark_due => {
                     self.bookmark_due = true;
-                    bookmark.as_mut().reset(Instant::now() + shared.settings.bookmark_interval);
+                    bookmark.as_mut().reset(Instant::now() + context.config.bookmark_interval);
                 }
                 changed = self.tables.changed() => if changed.is_err() {
                     return StreamEnd::Goodbye("the server is stopping");
@@ -299,10 +296,10 @@ impl ClientStream {
                 if !session.awaits(ack.nonce) && !self.unasked.take() {
                     return Err(too_often());
                 }
-                if session.acknowledge(ack, &self.shared.table()) {
-                    self.shared.metrics.refusals.increment(1);
+                if session.acknowledge(ack, &self.context.fleet.table()) {
+                    self.context.fleet.metrics.refusals.increment(1);
                 }
-                self.shared.hub.moved(session);
+                self.context.fleet.hub.moved(session);
                 Ok(())
             }
             Some(client_message::Kind::Report(report)) => {
@@ -310,13 +307,13 @@ impl ClientStream {
                     return Err(too_often());
                 }
                 session.reported(&report);
-                self.shared.metrics.reports.increment(1);
-                let left_out = self.shared.stats.report(session, &report);
-                self.shared.metrics.report_faults.increment(left_out);
+                self.context.fleet.metrics.reports.increment(1);
+                let left_out = self.context.fleet.stats.report(session, &report);
+                self.context.fleet.metrics.report_faults.increment(left_out);
                 // What is not taken here is none of the other replicas' business.
                 let parts = (report.routes.len() + report.served.len()) as u64;
                 if parts == 0 || left_out < parts {
-                    self.shared.hub.reported(session, report);
+                    self.context.fleet.hub.reported(session, report);
                 }
                 Ok(())
             }
@@ -349,7 +346,7 @@ impl ClientStream {
         if let Some(interval) = self.interval_due() {
             self.interval = Some(interval);
             let interval = prost_types::Duration::try_from(interval).ok();
-            self.shared.metrics.sent("report_settings");
+            self.context.fleet.metrics.sent("report_settings");
             let token_ends_at = self.token_ends.map(Into::into);
             let settings = v1::ReportSettings { interval, token_ends_at };
             let kind = server_message::Kind::ReportSettings(settings);
@@ -357,7 +354,7 @@ impl ClientStream {
         }
         self.bookmark_due.then(|| {
             self.bookmark_due = false;
-            self.shared.metrics.sent("bookmark");
+            self.context.fleet.metrics.sent("bookmark");
             let bookmark = message(&self.at, Some(server_message::Kind::Bookmark(v1::Bookmark {})));
             let kills = self.told_kills.tell_first(&self.at, &self.admitted.session.class);
             wire::framed(&v1::ServerMessage { kills, ..bookmark }, &[])
@@ -396,7 +393,7 @@ impl ClientStream {
     /// Takes nothing from the client from now on, because it holds more than this server knows.
     fn hold(&mut self, claim: Claim) {
         // Full: the store is being asked already.
-        let _ = self.shared.look.try_send(());
+        let _ = self.context.fleet.state.look.try_send(());
         tracing::debug!(
             service = self.admitted.session.class.service,
             instance = self.admitted.session.instance,
@@ -427,7 +424,7 @@ impl ClientStream {
             return None;
         }
         self.bookmark_due = false;
-        self.shared.metrics.sent("bookmark");
+        self.context.fleet.metrics.sent("bookmark");
         let Position { epoch, revision, commit } = claim.at.clone();
         let kind = Some(server_message::Kind::Bookmark(v1::Bookmark {}));
         let message = v1::ServerMessage { epoch, revision, commit, nonce: 0, kind, kills };
@@ -443,7 +440,7 @@ impl ClientStream {
         };
         let (base, changed) = changed.unzip();
         let session = &self.admitted.session;
-        let mut response = self.desk.responses.response(&to, &session.class, base, || changed);
+        let mut response = self.context.responses.response(&to, &session.class, base, || changed);
         let missed = base != Some(to.revision());
         if matches!(response, PushResponse::Nothing)
             && self.told_kills.want_response(&to, &session.class, missed)
@@ -456,7 +453,7 @@ impl ClientStream {
         } else {
             progress.settle();
         }
-        self.shared.metrics.sent(match response {
+        self.context.fleet.metrics.sent(match response {
             PushResponse::Nothing => "nothing",
             PushResponse::Delta(_) => "delta",
             PushResponse::Snapshot(_) => "snapshot",
@@ -467,16 +464,16 @@ impl ClientStream {
         }
         progress.sent_revision = to.revision();
         drop(progress);
-        self.shared.hub.moved(session);
+        self.context.fleet.hub.moved(session);
         self.at = to;
     }
 }
 
 /// How long a stream waits with its goodbye when the server stops, so that many clients do not all turn to the other
 /// replicas in the same moment.
-fn goodbye_after(shared: &Shared) -> Duration {
-    match shared.hub.own_streams() {
+fn goodbye_after(context: &PushContext) -> Duration {
+    match context.fleet.hub.own_streams() {
         0..=FEW_STREAMS => Duration::ZERO,
-        _ => shared.settings.drain.mul_f64(GOODBYES_OF_DRAIN * fastrand::f64()),
+        _ => context.config.drain.mul_f64(GOODBYES_OF_DRAIN * fastrand::f64()),
     }
 }

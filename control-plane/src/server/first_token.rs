@@ -14,12 +14,13 @@ use std::time::SystemTime;
 use damper_proto::v1;
 use tokio::task::spawn_blocking;
 
+use crate::server::tasks::Parts;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::role::Role;
 use crate::state::tokens::secret::{BearerToken, ClusterKey};
 use crate::state::tokens::{CLUSTER_KEY, StoredToken, token_key, token_of};
+use crate::write::Writes;
 use crate::write::request::{WriteRequest, commit, write};
 use damper_store::writer::{EditPlanner, EntriesView};
 use damper_store::writer::{Proposal, ProposedEdit};
@@ -54,43 +55,43 @@ pub enum BootstrapError {
 }
 
 /// Sees to it that there are a key and an admin token.
-pub(crate) async fn ensure(shared: &Shared) -> Result<(), BootstrapError> {
-    if let Some(how) = shared.settings.store.readable_by_others() {
+pub(crate) async fn ensure(parts: &Parts) -> Result<(), BootstrapError> {
+    if let Some(how) = parts.settings.store.readable_by_others() {
         tracing::warn!(
             "the store can be read by others on this machine: {how}. The key that sessions are signed with and the \
              hashes of tokens lie in it: chmod 700 it, unless a volume has to be shared with a group"
         );
     }
-    ensure_key(shared).await?;
-    if has_admin(&shared.table()) {
+    ensure_key(&parts.writes).await?;
+    if has_admin(&parts.writes.fleet.table()) {
         return Ok(());
     }
-    let file = shared.settings.bootstrap_token_file.clone().ok_or(BootstrapError::NoAdmin)?;
+    let file = parts.settings.bootstrap_token_file.clone().ok_or(BootstrapError::NoAdmin)?;
     let place = file.clone();
     let first = spawn_blocking(move || First::at(&place)).await;
     let first = first.map_err(|error| BootstrapError::Store(error.to_string()))??;
-    match store(shared, &first.bearer).await {
+    match store(&parts.writes, &first.bearer).await {
         Ok(()) => tracing::warn!(
             file = %file.display(), id = %first.bearer.id,
             "the first admin token is in this file: make others with it and revoke it"
         ),
         Err(ApiError::Judged(_)) => {
             tracing::info!("another replica has made the first admin token");
-            first.take_back(&shared.table(), &file);
+            first.take_back(&parts.writes.fleet.table(), &file);
         }
         Err(error) => return Err(BootstrapError::Store(error.to_string())),
     }
     Ok(())
 }
 
-async fn ensure_key(shared: &Shared) -> Result<(), BootstrapError> {
-    if shared.table().tokens().cluster_key().is_some() {
+async fn ensure_key(writes: &Writes) -> Result<(), BootstrapError> {
+    if writes.fleet.table().tokens().cluster_key().is_some() {
         return Ok(());
     }
     let value = Some(bytes::Bytes::copy_from_slice(ClusterKey::draw().bytes()));
     let edit = ProposedEdit { key: CLUSTER_KEY.to_owned(), value, expected: Some(0) };
     let asked = asked("key of the control plane");
-    match write(shared, &asked, &shared.table(), SystemTime::now(), vec![edit]).await {
+    match write(writes, &asked, &writes.fleet.table(), SystemTime::now(), vec![edit]).await {
         // Another replica was faster.
         Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(BootstrapError::Store(error.to_string())),
@@ -107,7 +108,7 @@ fn has_admin(table: &Snapshot) -> bool {
     table.tokens().all().any(|token| token.role == Role::Admin && !token.is_over(now))
 }
 
-async fn store(shared: &Shared, bearer: &BearerToken) -> Result<(), ApiError> {
+async fn store(writes: &Writes, bearer: &BearerToken) -> Result<(), ApiError> {
     let at = SystemTime::now();
     let token = v1::Token {
         name: NAME.to_owned(),
@@ -121,7 +122,7 @@ async fn store(shared: &Shared, bearer: &BearerToken) -> Result<(), ApiError> {
     let asked = asked("the first token");
     let first = FirstAdmin { edit: edit.clone(), at };
     let proposal = Proposal { judge: Some(Arc::new(first)), ..asked.proposal(at, vec![edit]) };
-    commit(shared, &asked, &shared.table(), proposal).await.map(|_| ())
+    commit(writes, &asked, &writes.fleet.table(), proposal).await.map(|_| ())
 }
 
 /// Writes the first admin token where there is none.

@@ -15,9 +15,12 @@ use axum::routing::get;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
-use crate::auth;
-use crate::state::shared::Shared;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::AuthContext;
+use crate::auth::layer;
 use crate::telemetry;
+use crate::telemetry::Telemetry;
 use damper_net::limits::Limit;
 use damper_net::limits::TRAILER;
 
@@ -26,36 +29,32 @@ const POLICY: &str = "default-src 'self'; base-uri 'none'; frame-ancestors 'none
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 const INDEX: &str = "index.html";
 
-/// Who may read the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readers {
-    Everybody,
-    Viewers,
-}
-
-/// Health and metrics.
-pub(crate) fn operations(shared: Arc<Shared>, readers: Readers) -> Router {
-    let metrics = get(metrics);
-    let metrics = match readers {
-        Readers::Everybody => metrics,
-        Readers::Viewers => metrics.layer(from_fn_with_state(shared.clone(), auth::layer::metrics)),
+/// Health and metrics. With `viewers` only they may read the metrics.
+pub(crate) fn operations(
+    telemetry: Arc<Telemetry>,
+    stopping: CancellationToken,
+    viewers: Option<Arc<AuthContext>>,
+) -> Router {
+    let metrics = get(metrics).with_state(telemetry);
+    let metrics = match viewers {
+        None => metrics,
+        Some(auth) => metrics.layer(from_fn_with_state(auth, layer::metrics)),
     };
     Router::new()
         .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(readiness))
+        .route("/readyz", get(readiness).with_state(stopping))
         .route("/metrics", metrics)
-        .with_state(shared)
 }
 
-async fn readiness(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
-    match shared.stopping.is_cancelled() {
+async fn readiness(State(stopping): State<CancellationToken>) -> (StatusCode, &'static str) {
+    match stopping.is_cancelled() {
         false => (StatusCode::OK, "ok\n"),
         true => (StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
     }
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Result<impl IntoResponse, StatusCode> {
-    let text = telemetry::text(&shared).await.ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
+async fn metrics(State(telemetry): State<Arc<Telemetry>>) -> Result<impl IntoResponse, StatusCode> {
+    let text = telemetry::text(&telemetry).await.ok_or(StatusCode::INTERNAL_SERVER_ERROR)?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
 

@@ -28,13 +28,15 @@ use crate::metrics::Metrics;
 pub(crate) use crate::server::error::{ServeError, StartError};
 use crate::server::open::{keychain, listen, open, read};
 use crate::server::routes::{report_health, routes};
+use crate::server::tasks::Parts;
 use crate::server::tasks::{OpenedServer, Tasks, start};
-use crate::state::shared::Shared;
+use crate::telemetry::{ScrapeCache, Telemetry};
 use damper_net::connection::Listener;
 use damper_net::connection::RequestTimeouts;
 use damper_net::limits::Limiter;
 use damper_store::Membership;
 use damper_store::Store;
+use damper_store::StoreUrl;
 
 /// How long health may be watched by one request: whoever watches need not say who asks.
 const WATCHED_WITHIN: Duration = Duration::from_secs(300);
@@ -42,7 +44,7 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(2);
 
 /// A server that holds its ports and has read its store.
 pub struct Server {
-    shared: Arc<Shared>,
+    parts: Parts,
     listener: TcpListener,
     local: SocketAddr,
     metrics: Option<(TcpListener, SocketAddr)>,
@@ -68,7 +70,7 @@ impl Server {
         if let Some(problem) = tls.as_ref().and_then(|tls| tls.validity().problem(SystemTime::now())) {
             return Err(StartError::Tls(vec![format!("tls_cert: {problem}")]));
         }
-        let address = membership::address(settings, settings.listen);
+        let address = address(settings, settings.listen);
         address.map(|_| drop(tls)).ok_or(StartError::NoAddress { listen: settings.listen })
     }
 
@@ -87,16 +89,16 @@ impl Server {
         };
         let store = open(&settings).await?;
         let view = read(&*store, &settings.store).await?;
-        let address = membership::address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
-        let (shared, mut tasks) = start(OpenedServer { settings, tls, metrics: own, address, store, view });
-        if shared.access.required {
-            first_token::ensure(&shared).await?;
+        let address = address(&settings, local).ok_or(StartError::NoAddress { listen: local })?;
+        let (parts, mut tasks) = start(OpenedServer { settings, tls, metrics: own, address, store, view });
+        if parts.auth.access.required {
+            first_token::ensure(&parts).await?;
         }
-        let presence = membership::join(&shared, &mut tasks).await.map_err(|untold| {
-            let store = shared.settings.store.to_string();
+        let presence = membership::join(&parts.cluster, &mut tasks).await.map_err(|untold| {
+            let store = parts.settings.store.to_string();
             StartError::StoreUnreachable { store, reason: untold.to_string() }
         })?;
-        Ok(Self { shared, listener, local, metrics, tasks, presence })
+        Ok(Self { parts, listener, local, metrics, tasks, presence })
     }
 
     /// Where gRPC, gRPC-Web and the page are served.
@@ -116,13 +118,18 @@ impl Server {
     /// # Errors
     /// The port failed, or a task behind it.
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let Self { shared, listener, metrics, mut tasks, presence, .. } = self;
+        let Self { parts, listener, metrics, mut tasks, presence, .. } = self;
         let (reporter, health) = tonic_health::server::health_reporter();
         report_health(&reporter, ServingStatus::Serving).await;
         let cut = CancellationToken::new();
-        let routes = routes(&shared, health);
-        let stopping = shared.stopping.clone();
-        let settings = &shared.settings;
+        let telemetry = Arc::new(Telemetry {
+            cluster: parts.cluster.clone(),
+            lags_after: parts.settings.lags_after,
+            cache: ScrapeCache::default(),
+        });
+        let routes = routes(&parts, &telemetry, health);
+        let stopping = parts.cluster.stopping.clone();
+        let settings = &parts.settings;
         let patience = RequestTimeouts {
             // To be answered, and to take the answer.
             answered_within: settings.unary_deadline * 2,
@@ -134,16 +141,17 @@ impl Server {
             tls,
             limiter,
             patience,
-            counters: shared.metrics.net.clone(),
+            counters: parts.auth.metrics.net.clone(),
             stopping: stopping.clone(),
             cut: cut.clone(),
         };
-        let mut serving = Box::pin(port(routes, shared.tls.clone(), shared.limiter.clone()).serve(listener));
+        let mut serving =
+            Box::pin(port(routes, parts.cluster.tls.clone(), parts.auth.limiter.clone()).serve(listener));
         if let Some((listener, _)) = metrics {
-            let tls = shared.tls.clone().filter(|_| !shared.settings.metrics_plaintext);
-            let routes = http::operations(shared.clone(), http::Readers::Everybody);
+            let tls = parts.cluster.tls.clone().filter(|_| !parts.settings.metrics_plaintext);
+            let routes = http::operations(telemetry.clone(), stopping.clone(), None);
             // Its own places: a full house at the other port does not keep the probes out.
-            let limiter = Limiter::new(settings.limits.of_metrics(), shared.metrics.net.clone());
+            let limiter = Limiter::new(settings.limits.of_metrics(), parts.auth.metrics.net.clone());
             let serving = port(routes, tls, limiter).serve(listener);
             tasks.spawn(async move {
                 serving.await;
@@ -158,18 +166,18 @@ impl Server {
         report_health(&reporter, ServingStatus::NotServing).await;
         stopping.cancel();
         if outcome.is_ok() {
-            tracing::info!(drain = ?shared.settings.drain, "shutting down: connections are told to go elsewhere");
-            let leaving = async { tokio::join!(membership::leave(&shared, presence), &mut serving) };
-            if timeout(shared.settings.drain, leaving).await.is_err() {
+            tracing::info!(drain = ?parts.settings.drain, "shutting down: connections are told to go elsewhere");
+            let leaving = async { tokio::join!(membership::leave(&parts.cluster, presence), &mut serving) };
+            if timeout(parts.settings.drain, leaving).await.is_err() {
                 tracing::warn!("connections that did not end in time are cut");
             }
         }
-        shared.ended.cancel();
+        parts.cluster.ended.cancel();
         cut.cancel();
         drop(serving);
         tasks.shutdown().await;
-        let store = Arc::downgrade(&shared.found);
-        drop(shared);
+        let store = Arc::downgrade(&parts.writes.fleet.state.found);
+        drop((parts, telemetry));
         released(store).await;
         outcome
     }
@@ -186,4 +194,10 @@ async fn released(store: Weak<dyn Store>) {
     if timeout(RELEASED_WITHIN, gone).await.is_err() {
         tracing::warn!("the store is still in use");
     }
+}
+
+/// Returns where peers reach this replica; `None` if the configuration must say it.
+fn address(settings: &ServerConfig, local: SocketAddr) -> Option<String> {
+    let is_shared = matches!(settings.store, StoreUrl::Etcd(_));
+    membership::address(settings.advertise.as_deref(), settings.tls.is_some(), is_shared, local)
 }

@@ -22,15 +22,19 @@ use crate::api::fleet::Fleet;
 use crate::api::guards::Guards;
 use crate::api::history::History;
 use crate::api::kills::Kills;
+use crate::api::response_stream::StreamLimits;
 use crate::api::rules::Rules;
 use crate::api::tokens::Tokens;
 use crate::auth;
 use crate::auth::limits;
 use crate::auth::session;
 use crate::cluster::Replicas;
+use crate::doctor::Doctor;
 use crate::push::Distribution;
+use crate::push::{PushConfig, PushContext};
 use crate::server::http;
-use crate::state::shared::Shared;
+use crate::server::tasks::Parts;
+use crate::telemetry::Telemetry;
 
 /// What a message may have above the limit, so that a name of that length is still answered by its field.
 const MESSAGE_SPARE_BYTES: usize = 64 << 10;
@@ -39,18 +43,40 @@ const MAX_HEALTH_BYTES: usize = 4 << 10;
 
 /// Everything on the port: the API, for gRPC and gRPC-Web, then the rest.
 pub(super) fn routes(
-    shared: &Arc<Shared>,
+    parts: &Parts,
+    telemetry: &Arc<Telemetry>,
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
 ) -> Router {
-    let most = shared.settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
-    let rules = RulesServer::new(Rules::new(shared.clone())).max_decoding_message_size(most);
-    let guards = GuardsServer::new(Guards::new(shared.clone())).max_decoding_message_size(most);
-    let distribution = Distribution::new(shared.clone(), most);
-    let fleet = FleetServer::new(Fleet::new(shared.clone())).max_decoding_message_size(most);
-    let history = HistoryServer::new(History::new(shared.clone())).max_decoding_message_size(most);
-    let kills = KillsServer::new(Kills::new(shared.clone())).max_decoding_message_size(most);
-    let tokens = TokensServer::new(Tokens::new(shared.clone())).max_decoding_message_size(most);
-    let replicas = ReplicasServer::new(Replicas::new(shared.clone())).max_decoding_message_size(most);
+    let Parts { settings, auth, cluster, writes } = parts;
+    let streams = StreamLimits {
+        slow_consumer_after: settings.slow_consumer_after,
+        slow_consumers: cluster.fleet.metrics.slow_consumers.clone(),
+        limiter: writes.limiter.clone(),
+        stopping: cluster.stopping.clone(),
+    };
+    let doctor = Arc::new(Doctor {
+        cluster: cluster.clone(),
+        replicas_wanted: settings.replicas,
+        lags_after: settings.lags_after,
+    });
+    let most = settings.limits.max_message_bytes.saturating_add(MESSAGE_SPARE_BYTES);
+    let rules = RulesServer::new(Rules::new(writes.clone(), cluster.stopping.clone()))
+        .max_decoding_message_size(most);
+    let guards = GuardsServer::new(Guards::new(writes.clone())).max_decoding_message_size(most);
+    let distribution = Distribution::new(push(parts), most);
+    let fleet = FleetServer::new(Fleet::new(
+        cluster.clone(),
+        doctor,
+        streams.clone(),
+        writes.limits.max_amplification,
+    ))
+    .max_decoding_message_size(most);
+    let history = HistoryServer::new(History::new(writes.clone(), cluster.clone(), streams))
+        .max_decoding_message_size(most);
+    let kills = KillsServer::new(Kills::new(writes.clone())).max_decoding_message_size(most);
+    let tokens = TokensServer::new(Tokens::new(writes.clone(), cluster.access.clone()))
+        .max_decoding_message_size(most);
+    let replicas = ReplicasServer::new(Replicas::new(cluster.clone())).max_decoding_message_size(most);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(damper_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -70,15 +96,15 @@ pub(super) fn routes(
         .add_service(reflection)
         .into_axum_router()
         .layer(tower::util::MapResponseLayer::new(http::correct_code))
-        .layer(from_fn_with_state(shared.clone(), limits::answer))
-        .layer(from_fn_with_state(shared.clone(), auth::layer::api))
+        .layer(from_fn_with_state(auth.clone(), limits::answer))
+        .layer(from_fn_with_state(auth.clone(), auth::layer::api))
         .layer(tonic_web::GrpcWebLayer::new());
-    let operations = http::operations(shared.clone(), http::Readers::Viewers);
-    let visits = || from_fn_with_state(shared.clone(), limits::visit);
+    let operations = http::operations(telemetry.clone(), cluster.stopping.clone(), Some(auth.clone()));
+    let visits = || from_fn_with_state(auth.clone(), limits::visit);
     let page = any(http::page).layer(visits());
-    api.merge(operations.merge(session::routes(shared.clone())).layer(visits()))
+    api.merge(operations.merge(session::routes(auth.clone())).layer(visits()))
         .fallback_service(page.with_state(()))
-        .layer(from_fn_with_state(shared.clone(), auth::own_site_only))
+        .layer(from_fn_with_state(auth.clone(), auth::own_site_only))
 }
 
 /// Tells health of the server and of each service.
@@ -99,4 +125,18 @@ pub(super) async fn report_health(reporter: &HealthReporter, status: ServingStat
     ] {
         reporter.set_service_status(service, status).await;
     }
+}
+
+/// What the streams to clients use.
+fn push(parts: &Parts) -> PushContext {
+    let Parts { settings, cluster, writes, .. } = parts;
+    let config = PushConfig {
+        watched_report_interval: settings.watched_report_interval,
+        bookmark_interval: settings.bookmark_interval,
+        slow_consumer_after: settings.slow_consumer_after,
+        stream_age: settings.stream_age,
+        drain: settings.drain,
+    };
+    let (access, limiter) = (cluster.access.clone(), writes.limiter.clone());
+    PushContext::new(cluster.fleet.clone(), access, limiter, cluster.stopping.clone(), config)
 }

@@ -8,23 +8,25 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::{Authenticator, expiry};
+use crate::auth::{AuthContext, Authenticator, expiry};
 use crate::cluster::peers::Peers;
+use crate::cluster::{Cluster, PeerConfig};
 use crate::config::ServerConfig;
 use crate::metrics::Metrics;
 use crate::push::debounce;
 use crate::push::delivery::Deliveries;
+use crate::push::fleet_state::FleetState;
 use crate::push::sessions::Sessions;
+use crate::state::State;
 use crate::state::exclusive::ExclusiveWorker;
 use crate::state::known_store::KnownStore;
 use crate::state::resource_key::{GUARDS, KILLS, RULES};
 use crate::state::retention;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use crate::state::watcher::StoreWatcher;
 use crate::stats::Stats;
-use crate::telemetry::ScrapeCache;
+use crate::write::{WriteLimits, Writes};
 use crate::write::{held_kills, kill_expiry, token_expiry};
 use damper_net::limits::Limiter;
 use damper_net::tls::TlsReloader;
@@ -62,7 +64,7 @@ impl OpenedServer {
 }
 
 /// Starts the tasks behind the services.
-pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
+pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
     let OpenedServer { settings, tls, metrics, address, store, view } = opened;
     let mut tasks = Tasks::new();
     view.publish_to(&metrics);
@@ -86,34 +88,65 @@ pub(crate) fn start(opened: OpenedServer) -> (Arc<Shared>, Tasks) {
     let replicas = Peers::new(address, table.borrow().epoch());
     let hub =
         Sessions::new(replicas.id().clone(), settings.report_interval, settings.watched_report_interval);
-    let shared = Arc::new(Shared {
-        access: Authenticator::new(&settings),
-        stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
-        limiter: Limiter::new(settings.limits.clone(), metrics.net.clone()),
-        settings,
+    let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
+    let state = Arc::new(State {
         store,
+        found,
         writer,
         table,
         distributed,
-        found,
         look,
         hold,
+        worker: ExclusiveWorker::new(),
+        unary_deadline: settings.unary_deadline,
+    });
+    let access = Arc::new(Authenticator::new(
+        settings.auth,
+        settings.page_origins.clone(),
+        settings.client_identities.clone(),
+    ));
+    let limiter = Limiter::new(settings.limits.clone(), metrics.net.clone());
+    let auth = Arc::new(AuthContext {
+        state: state.clone(),
+        access: access.clone(),
+        limiter: limiter.clone(),
+        metrics: metrics.clone(),
+        started_at: replicas.started_at(),
+    });
+    let fleet = Arc::new(FleetState {
+        state,
+        stats: Stats::new(settings.max_routes, settings.max_figures_bytes, hub.pace()),
         hub,
         metrics,
-        tls,
-        exposition: ScrapeCache::default(),
-        turn: ExclusiveWorker::new(),
-        counting: ExclusiveWorker::new(),
         deliveries: Deliveries::default(),
-        replicas,
-        stopping: CancellationToken::new(),
-        ended: CancellationToken::new(),
+        counting: ExclusiveWorker::new(),
     });
-    spawn(&mut tasks, "kills", kill_expiry::run(shared.clone()));
-    spawn(&mut tasks, "held kills", held_kills::run(shared.clone()));
-    spawn(&mut tasks, "tokens", token_expiry::run(shared.clone()));
-    spawn(&mut tasks, "access", expiry::run(shared.clone()));
-    (shared, tasks)
+    let config = PeerConfig { peer_ca: settings.peer_ca.clone(), peer_name: settings.peer_name.clone() };
+    let cluster = Arc::new(Cluster { fleet, peers: replicas, access, tls, config, stopping, ended });
+    let writes = Arc::new(Writes { fleet: cluster.fleet.clone(), limiter, limits: write_limits(&settings) });
+    spawn(&mut tasks, "kills", kill_expiry::run(writes.clone()));
+    spawn(&mut tasks, "held kills", held_kills::run(writes.clone()));
+    spawn(&mut tasks, "tokens", token_expiry::run(writes.clone()));
+    spawn(&mut tasks, "access", expiry::run(auth.clone()));
+    (Parts { settings, auth, cluster, writes }, tasks)
+}
+
+/// What the services of a server are made of, from the bottom up.
+pub(crate) struct Parts {
+    pub(crate) settings: ServerConfig,
+    pub(crate) auth: Arc<AuthContext>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) writes: Arc<Writes>,
+}
+
+fn write_limits(settings: &ServerConfig) -> WriteLimits {
+    WriteLimits {
+        max_rules: settings.max_rules,
+        max_guards: settings.max_guards,
+        max_tokens: settings.max_tokens,
+        max_apply_bytes: settings.max_apply_bytes,
+        max_amplification: settings.max_amplification.sends(),
+    }
 }
 
 /// How many entries of each kind are written at most.

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::sync::Arc;
 
+use crate::state::State;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use damper_store;
 use damper_store::{Change, Entry, Store};
@@ -33,18 +33,18 @@ pub(crate) async fn oldest(store: &dyn Store) -> Result<u64, damper_store::Store
 }
 
 /// The revision of the store, whether this replica has reached it or not.
-pub(crate) async fn newest(shared: &Shared) -> Result<u64, ApiError> {
-    let mut newest = shared.table().revision();
-    while let Some(newer) = shared.store.changes(newest, u64::MAX).await?.last() {
+pub(crate) async fn newest(state: &State) -> Result<u64, ApiError> {
+    let mut newest = state.table().revision();
+    while let Some(newer) = state.store.changes(newest, u64::MAX).await?.last() {
         newest = newer.revision;
     }
     Ok(newest)
 }
 
 /// The table once it has reached a revision, which must be there; `path` is where it was asked for.
-pub(crate) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Result<Arc<Snapshot>, ApiError> {
-    if revision > shared.table().revision() {
-        let newest = newest(shared).await?;
+pub(crate) async fn table_at(state: &State, path: &str, revision: u64) -> Result<Arc<Snapshot>, ApiError> {
+    if revision > state.table().revision() {
+        let newest = newest(state).await?;
         if revision > newest {
             return Err(ApiError::fault(
                 path,
@@ -52,16 +52,16 @@ pub(crate) async fn table_at(shared: &Shared, path: &str, revision: u64) -> Resu
             ));
         }
     }
-    shared.table_at(revision, shared.settings.unary_deadline / 2).await
+    state.at_least(revision).await
 }
 
 /// A table as it was at an earlier revision; where the history no longer reaches that far, as it is.
 pub(crate) async fn as_it_was(
-    shared: &Shared,
+    state: &State,
     table: &Arc<Snapshot>,
     revision: u64,
 ) -> Result<Arc<Snapshot>, ApiError> {
-    match touched(&*shared.store, revision, table.revision(), |_| true).await {
+    match touched(&*state.store, revision, table.revision(), |_| true).await {
         Ok(touched) => {
             let before = touched.into_iter().map(|(subject, KeyHistory { before, .. })| (subject, before));
             Ok(Arc::new(table.rewound(revision, before)))

@@ -12,13 +12,12 @@ use damper_proto::v1;
 use tokio::time::Instant;
 
 use crate::clients::group::ClientGroup;
-use crate::state::shared::Shared;
 
 /// Of so many callers it is known at most that they are watched elsewhere; where there are more, everybody is.
-const MAX_CALLERS: usize = 1000;
+pub(crate) const MAX_CALLERS: usize = 1000;
 
 /// A service and its cluster.
-type CallerService = (Arc<str>, Arc<str>);
+pub(crate) type CallerService = (Arc<str>, Arc<str>);
 
 /// How often clients report: at their leisure, or more often while somebody watches.
 #[derive(Clone, Debug)]
@@ -28,30 +27,18 @@ pub(crate) struct ReportSchedule {
     /// Since when anybody watches everything, wherever.
     all_since: Instant,
     /// How many watch everything here.
-    all: usize,
+    pub(crate) all: usize,
     /// How many watch a route of a caller here.
-    callers: HashMap<CallerService, usize>,
+    pub(crate) callers: HashMap<CallerService, usize>,
     /// What is watched at other replicas.
-    elsewhere: HashMap<Arc<str>, Elsewhere>,
+    pub(crate) elsewhere: HashMap<Arc<str>, Elsewhere>,
 }
 
 /// What is watched at another replica.
 #[derive(Clone, Debug)]
-struct Elsewhere {
-    all: bool,
-    callers: HashSet<CallerService>,
-}
-
-/// Somebody watches the figures: all of them, or those of one route.
-pub(crate) struct WatchGuard {
-    shared: Arc<Shared>,
-    caller: Option<CallerService>,
-}
-
-/// Another replica says what is watched there.
-pub(crate) struct WatchingElsewhere {
-    shared: Arc<Shared>,
-    following: Arc<str>,
+pub(crate) struct Elsewhere {
+    pub(crate) all: bool,
+    pub(crate) callers: HashSet<CallerService>,
 }
 
 impl ReportSchedule {
@@ -114,7 +101,7 @@ impl ReportSchedule {
     }
 
     /// Changes who watches, and notes when the first began to watch everything.
-    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Self)) {
         let was_watched = self.is_all_watched();
         change(self);
         if !was_watched && self.is_all_watched() {
@@ -122,61 +109,10 @@ impl ReportSchedule {
         }
     }
 
-    fn watchers(&mut self, caller: Option<&CallerService>) -> &mut usize {
+    pub(crate) fn watchers(&mut self, caller: Option<&CallerService>) -> &mut usize {
         match caller {
             None => &mut self.all,
             Some(caller) => self.callers.entry(caller.clone()).or_default(),
         }
-    }
-}
-
-impl WatchGuard {
-    /// All figures.
-    pub(crate) fn everything(shared: &Arc<Shared>) -> Self {
-        Self::new(shared, None)
-    }
-
-    /// Those of a route of this caller: its service and its cluster.
-    pub(crate) fn caller(shared: &Arc<Shared>, service: &Arc<str>, cluster: &Arc<str>) -> Self {
-        Self::new(shared, Some((service.clone(), cluster.clone())))
-    }
-
-    fn new(shared: &Arc<Shared>, caller: Option<CallerService>) -> Self {
-        shared.hub.change_pace(|pace| pace.change(|pace| *pace.watchers(caller.as_ref()) += 1));
-        Self { shared: shared.clone(), caller }
-    }
-}
-
-impl Drop for WatchGuard {
-    fn drop(&mut self) {
-        self.shared.hub.change_pace(|pace| {
-            let watchers = pace.watchers(self.caller.as_ref());
-            *watchers = watchers.saturating_sub(1);
-            pace.callers.retain(|_, watchers| *watchers > 0);
-        });
-    }
-}
-
-impl WatchingElsewhere {
-    /// Nothing is watched there yet; `following` tells it from all others.
-    pub(crate) fn nothing(shared: &Arc<Shared>, following: Arc<str>) -> Self {
-        Self { shared: shared.clone(), following }
-    }
-
-    /// Takes all of what is watched there now.
-    pub(crate) fn is(&self, told: v1::Watched) {
-        let all = told.all || told.callers.len() > MAX_CALLERS;
-        let named = told.callers.into_iter().take(MAX_CALLERS);
-        let callers = named.map(|caller| (caller.service.into(), caller.cluster.into())).collect();
-        let watched = Elsewhere { all, callers };
-        self.shared.hub.change_pace(|pace| {
-            pace.change(|pace| drop(pace.elsewhere.insert(self.following.clone(), watched)));
-        });
-    }
-}
-
-impl Drop for WatchingElsewhere {
-    fn drop(&mut self) {
-        self.shared.hub.change_pace(|pace| drop(pace.elsewhere.remove(&self.following)));
     }
 }

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::time::SystemTime;
 
 use crate::push::delivery::Delivery;
-use crate::state::shared::Shared;
+use crate::push::fleet_state::FleetState;
 
 /// Writes the gauges; what is in force depends on the clock, so they are made when they are asked for.
-pub(crate) fn write_figures(text: &mut String, shared: &Shared) {
-    let table = shared.table();
+pub(crate) fn write_figures(text: &mut String, fleet: &FleetState) {
+    let table = fleet.table();
     let patterns: Vec<_> =
         table.kills().in_force(SystemTime::now()).map(|stored| stored.kill.pattern().clone()).collect();
-    let concerned = Delivery::here(&shared.hub, &table).killed(&patterns);
+    let concerned = Delivery::here(&fleet.hub, &table).killed(&patterns);
     for (name, help, value) in [
         ("damper_kills", "Kills in force.", patterns.len()),
         (

@@ -19,7 +19,7 @@ use damper_proto::{convert, v1};
 use tokio::time::Instant;
 
 use crate::clients::group::ClientGroup;
-use crate::state::shared::Shared;
+use crate::cluster::Cluster;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::served::{Method, ServedCounters};
 use crate::stats::summary::RouteSummary;
@@ -32,6 +32,14 @@ const MAX_TOLD: usize = 1000;
 /// One text is for all who ask within this time.
 const FRESH_FOR: Duration = Duration::from_secs(1);
 
+/// What `/metrics` shows.
+pub(crate) struct Telemetry {
+    pub(crate) cluster: Arc<Cluster>,
+    /// How long a client may take to acknowledge before it counts as behind.
+    pub(crate) lags_after: Duration,
+    pub(crate) cache: ScrapeCache,
+}
+
 /// The text made last, and what the next one goes on from.
 #[derive(Default)]
 pub(crate) struct ScrapeCache {
@@ -41,32 +49,39 @@ pub(crate) struct ScrapeCache {
 }
 
 /// Everything there is to scrape; none where making it failed.
-pub(crate) async fn text(shared: &Arc<Shared>) -> Option<Bytes> {
-    let mut last = shared.exposition.last.lock().await;
+pub(crate) async fn text(telemetry: &Arc<Telemetry>) -> Option<Bytes> {
+    let mut last = telemetry.cache.last.lock().await;
     if let Some((at, text)) = &*last
         && at.elapsed() < FRESH_FOR
     {
         return Some(text.clone());
     }
-    let making = shared.clone();
+    let making = telemetry.clone();
     let made = tokio::task::spawn_blocking(move || make(&making)).await;
     let text = made.inspect_err(|error| tracing::error!(%error, "/metrics could not be made")).ok()?;
     *last = Some((Instant::now(), text.clone()));
     Some(text)
 }
 
-fn make(shared: &Shared) -> Bytes {
-    let mut text = shared.metrics.render();
+fn make(telemetry: &Telemetry) -> Bytes {
+    let mut text = telemetry.cluster.fleet.metrics.render();
     let (routes, served) = {
-        let mut busiest = shared.exposition.busiest.lock().expect("no holder of the lock panics");
-        (busiest.routes(&shared.stats, MAX_TOLD), busiest.served(&shared.stats, MAX_TOLD))
+        let mut busiest = telemetry.cache.busiest.lock().expect("no holder of the lock panics");
+        (
+            busiest.routes(&telemetry.cluster.fleet.stats, MAX_TOLD),
+            busiest.served(&telemetry.cluster.fleet.stats, MAX_TOLD),
+        )
     };
     write_counters(&mut text, &routes);
-    write_gauges(&mut text, &shared.stats.rows_over(RateWindow::Minute, &shared.table()), &routes);
+    write_gauges(
+        &mut text,
+        &telemetry.cluster.fleet.stats.rows_over(RateWindow::Minute, &telemetry.cluster.fleet.table()),
+        &routes,
+    );
     write_served(&mut text, &served);
-    write_clients(&mut text, shared);
-    write_replicas(&mut text, shared);
-    crate::telemetry::kills::write_figures(&mut text, shared);
+    write_clients(&mut text, telemetry);
+    write_replicas(&mut text, telemetry);
+    crate::telemetry::kills::write_figures(&mut text, &telemetry.cluster.fleet);
     text.into()
 }
 
@@ -202,8 +217,9 @@ fn write_served(text: &mut String, told: &TopWithRest<(Method, ServedCounters), 
 }
 
 /// What the connected clients run on, and what is amiss with how many.
-fn write_clients(text: &mut String, shared: &Shared) {
-    let ClientFigures { by_source, behind, refusing, lacking, overridden, held } = ClientFigures::of(shared);
+fn write_clients(text: &mut String, telemetry: &Telemetry) {
+    let ClientFigures { by_source, behind, refusing, lacking, overridden, held } =
+        ClientFigures::of(telemetry);
     let mut clients =
         Family::gauge(("damper_clients", "Clients connected to this replica, by what they run on."));
     for (source, count) in ["unknown", "built_in", "last_known_good", "live"].into_iter().zip(by_source) {
@@ -239,7 +255,7 @@ fn write_clients(text: &mut String, shared: &Shared) {
         (
             "damper_store_full",
             "1 while the store's disk has no room: only kills and removals are written.",
-            usize::from(shared.store.is_full()),
+            usize::from(telemetry.cluster.fleet.state.store.is_full()),
         ),
     ] {
         text.push_str(&format!("# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"));
@@ -259,12 +275,11 @@ struct ClientFigures {
 }
 
 impl ClientFigures {
-    fn of(shared: &Shared) -> Self {
-        let table = shared.table();
+    fn of(telemetry: &Telemetry) -> Self {
+        let table = telemetry.cluster.fleet.table();
         let now = SystemTime::now();
-        let lags =
-            |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= shared.settings.lags_after);
-        let sessions = shared.hub.own();
+        let lags = |since: SystemTime| now.duration_since(since).is_ok_and(|lag| lag >= telemetry.lags_after);
+        let sessions = telemetry.cluster.fleet.hub.own();
         // Once per class: it is a look at every rule.
         let mut lacking: HashMap<&ClientGroup, bool> = HashMap::new();
         let mut figures = Self::default();
@@ -288,8 +303,8 @@ impl ClientFigures {
 }
 
 /// The replicas that this one knows of, itself included, and which of them it does not hear.
-fn write_replicas(text: &mut String, shared: &Shared) {
-    let (others, missing) = (shared.replicas.all_others().len(), shared.replicas.missing());
+fn write_replicas(text: &mut String, telemetry: &Telemetry) {
+    let (others, missing) = (telemetry.cluster.peers.all_others().len(), telemetry.cluster.peers.missing());
     for (name, help, value) in [
         (
             "damper_replicas",

@@ -47,7 +47,7 @@ pub(crate) fn amplified_on(write: &ChainComparison<'_>, route: &RouteKey) -> Amp
 
 /// The edges of the known routes that go by the rule of a pattern.
 fn ends_of(write: &ChainComparison<'_>, table: &Snapshot, pattern: &Pattern) -> HashSet<Ends> {
-    let known = write.shared.stats.keys();
+    let known = write.writes.fleet.stats.keys();
     let by_it = known.iter().filter(|route| {
         pattern.matches(route) && table.winner(route).is_some_and(|rule| rule.pattern() == pattern)
     });

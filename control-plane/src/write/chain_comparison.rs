@@ -6,14 +6,14 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 use crate::graph::edges::{Graph, GraphInput};
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::stats::rate_window::RateWindow;
+use crate::write::Writes;
 use damper_store::writer::ProposedEdit;
 
 /// A write that is judged.
 pub(crate) struct ChainComparison<'a> {
-    pub(crate) shared: &'a Shared,
+    pub(crate) writes: &'a Writes,
     pub(crate) edits: &'a [ProposedEdit],
     pub(crate) before: &'a Arc<Snapshot>,
     pub(crate) after: Snapshot,
@@ -23,9 +23,9 @@ pub(crate) struct ChainComparison<'a> {
 }
 
 impl<'a> ChainComparison<'a> {
-    pub(crate) fn of(shared: &'a Shared, before: &'a Arc<Snapshot>, edits: &'a [ProposedEdit]) -> Self {
+    pub(crate) fn of(writes: &'a Writes, before: &'a Arc<Snapshot>, edits: &'a [ProposedEdit]) -> Self {
         Self {
-            shared,
+            writes,
             edits,
             before,
             after: before.tried(edits),
@@ -37,7 +37,7 @@ impl<'a> ChainComparison<'a> {
 
     /// The same routes make the same edges in the same order, whatever the rules are: an edge has one number in both.
     fn seen(&self) -> &GraphInput {
-        self.seen.get_or_init(|| GraphInput::of(self.shared, RateWindow::default(), self.before))
+        self.seen.get_or_init(|| GraphInput::of(&self.writes.fleet, RateWindow::default(), self.before))
     }
 
     /// With the rules as they are.

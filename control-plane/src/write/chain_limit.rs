@@ -22,8 +22,8 @@ use crate::graph::wire;
 use crate::graph::worst_path::worst;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::amplification::{AmplificationChange, amplified};
 use crate::write::chain_comparison::ChainComparison;
 use crate::write::findings;
@@ -70,43 +70,43 @@ impl ChainCheck {
 
 /// Judges edits by the table that they would make.
 pub(crate) async fn judge(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     before: &Arc<Snapshot>,
     edits: &[ProposedEdit],
 ) -> Result<ChainCheck, ApiError> {
-    if !may_raise(shared, edits) {
+    if !may_raise(writes, edits) {
         return Ok(ChainCheck::default());
     }
-    aside(shared, before, edits, judged).await
+    aside(writes, before, edits, judged).await
 }
 
 /// Judges one edit, and tells what it does to what repeating can add, where it is a rule's.
 pub(crate) async fn judge_one(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     before: &Arc<Snapshot>,
     edit: &ProposedEdit,
 ) -> Result<(ChainCheck, Option<AmplificationChange>), ApiError> {
     let both = |write: &ChainComparison<'_>| {
-        let judged = if may_raise(write.shared, write.edits) { judged(write) } else { ChainCheck::default() };
+        let judged = if may_raise(write.writes, write.edits) { judged(write) } else { ChainCheck::default() };
         (judged, amplified(write))
     };
-    aside(shared, before, std::slice::from_ref(edit), both).await
+    aside(writes, before, std::slice::from_ref(edit), both).await
 }
 
 /// Thousands of routes are looked up; that is no work for the threads that serve streams.
 async fn aside<T: Send + 'static>(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     before: &Arc<Snapshot>,
     edits: &[ProposedEdit],
     look: impl FnOnce(&ChainComparison<'_>) -> T + Send + 'static,
 ) -> Result<T, ApiError> {
-    let (shared, before, edits) = (shared.clone(), before.clone(), edits.to_vec());
-    let looked = tokio::task::spawn_blocking(move || look(&ChainComparison::of(&shared, &before, &edits)));
+    let (writes, before, edits) = (writes.clone(), before.clone(), edits.to_vec());
+    let looked = tokio::task::spawn_blocking(move || look(&ChainComparison::of(&writes, &before, &edits)));
     looked.await.map_err(|_| ApiError::unavailable("the server is stopping"))
 }
 
-fn may_raise(shared: &Shared, edits: &[ProposedEdit]) -> bool {
-    !shared.stats.is_empty() && !edits.iter().all(raises_nothing)
+fn may_raise(writes: &Writes, edits: &[ProposedEdit]) -> bool {
+    !writes.fleet.stats.is_empty() && !edits.iter().all(raises_nothing)
 }
 
 /// True where it is plain without a look at any route: what is stored repeats nothing, or is no rule or guard.
@@ -122,11 +122,11 @@ fn judged(write: &ChainComparison<'_>) -> ChainCheck {
     let changed = write.edits.iter().filter_map(|edit| ResourceKey::of_key(&edit.key));
     let changed: Vec<ResourceKey> =
         changed.filter(|subject| !matches!(subject, ResourceKey::Kill(_))).collect();
-    let touched = AffectedEdges::of(write.shared, &changed);
+    let touched = AffectedEdges::of(write.writes, &changed);
     if touched.0.is_empty() {
         return ChainCheck::default();
     }
-    let limit = u64::from(write.shared.settings.max_amplification.sends());
+    let limit = u64::from(write.writes.limits.max_amplification);
     let now = write.graph_after();
     let after = through(now);
     if after.iter().all(|sends| *sends <= limit) {
@@ -171,14 +171,14 @@ fn chains_of(graph: &Graph, edges: Vec<usize>) -> Vec<v1::ChainBound> {
 struct AffectedEdges(HashMap<Ends, ResourceKey>);
 
 impl AffectedEdges {
-    fn of(shared: &Shared, changed: &[ResourceKey]) -> Self {
+    fn of(writes: &Writes, changed: &[ResourceKey]) -> Self {
         let mut touched = Self(HashMap::new());
         let many: HashMap<&Pattern, &ResourceKey> = if changed.len() > FEW {
             changed.iter().map(|subject| (subject.pattern(), subject)).collect()
         } else {
             HashMap::new()
         };
-        for route in shared.stats.keys() {
+        for route in writes.fleet.stats.keys() {
             let by = if many.is_empty() {
                 let matching = changed.iter().filter(|subject| subject.pattern().matches(&route));
                 matching.max_by_key(|subject| subject.pattern().exactness())

@@ -13,8 +13,8 @@ use damper_proto::v1::{self, rule_result};
 use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::findings;
 use crate::write::findings::{FindingList, Traffic};
@@ -111,7 +111,7 @@ impl ChangeSet {
     /// Refuses a set that the server would refuse for what is there: revisions that do not hold, and limits.
     pub(crate) fn try_out(
         &self,
-        shared: &Shared,
+        writes: &Writes,
         table: &Snapshot,
         outcome: &[rule_result::Change],
         pruned: &[ResourceKey],
@@ -137,8 +137,8 @@ impl ChangeSet {
             check_expected(table, &change.subject, change.expected)?;
         }
         let limits = [
-            (Limit::Rules, before.0, rules, shared.settings.max_rules),
-            (Limit::Guards, before.1, guards, shared.settings.max_guards),
+            (Limit::Rules, before.0, rules, writes.limits.max_rules),
+            (Limit::Guards, before.1, guards, writes.limits.max_guards),
         ];
         match limits.into_iter().find(|(_, before, after, most)| after > most && after > before) {
             Some((limit, _, after, most)) => Err(too_many(limit, after, most)),
@@ -189,18 +189,18 @@ impl ChangeSet {
     /// is made off the runtime; it is made in any case, because the set may be written.
     pub(crate) async fn response(
         self: Arc<Self>,
-        shared: &Arc<Shared>,
+        writes: &Arc<Writes>,
         before: &Arc<Snapshot>,
         came_to: ChangeSetResult,
     ) -> Result<v1::ApplyRulesResponse, ApiError> {
-        let (shared, before) = (shared.clone(), before.clone());
-        let turn = shared.turn.clone();
-        turn.take_in_any_case(move |_| Ok(self.answer(&shared, &before, &came_to))).await
+        let (writes, before) = (writes.clone(), before.clone());
+        let turn = writes.fleet.state.worker.clone();
+        turn.take_in_any_case(move |_| Ok(self.answer(&writes, &before, &came_to))).await
     }
 
     fn answer(
         &self,
-        shared: &Shared,
+        writes: &Writes,
         before: &Snapshot,
         came_to: &ChangeSetResult,
     ) -> v1::ApplyRulesResponse {
@@ -209,7 +209,7 @@ impl ChangeSet {
         let mut response = v1::ApplyRulesResponse { revision, ..Default::default() };
         // What goes without having been named always has its place.
         let room = MAX_RESULTS - pruned.len().min(MAX_RESULTS);
-        let (survey, traffic) = (ReachSurvey::of(shared), Traffic::of(shared));
+        let (survey, traffic) = (ReachSurvey::of(&writes.fleet), Traffic::of(&writes.fleet));
         let mut findings = FindingList::default();
         let mut cut_by = self.cut_by_its_guards(before, pruned);
         let mut unlisted = 0;

@@ -17,8 +17,8 @@ use damper_core::lint::{self, Severity};
 use damper_core::{Faults, Guard, Pattern, Rule};
 use damper_proto::v1;
 
+use crate::push::fleet_state::FleetState;
 use crate::state::guards::{CeilingExceeded, GuardTable};
-use crate::state::shared::Shared;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::RouteSummary;
 
@@ -49,17 +49,17 @@ fn told(subject: &str, found: lint::Finding) -> v1::Finding {
 
 /// How much is called at present, for findings that go by it: looked at only if there is one.
 pub(crate) struct Traffic<'a> {
-    shared: &'a Shared,
+    fleet: &'a FleetState,
     rows: OnceCell<Arc<[Arc<RouteSummary>]>>,
 }
 
 impl<'a> Traffic<'a> {
-    pub(crate) fn of(shared: &'a Shared) -> Self {
-        Self { shared, rows: OnceCell::new() }
+    pub(crate) fn of(fleet: &'a FleetState) -> Self {
+        Self { fleet, rows: OnceCell::new() }
     }
 
     fn rows(&self) -> &[Arc<RouteSummary>] {
-        self.rows.get_or_init(|| self.shared.stats.rows_over(RateWindow::default(), &self.shared.table()))
+        self.rows.get_or_init(|| self.fleet.stats.rows_over(RateWindow::default(), &self.fleet.table()))
     }
 
     /// Calls per second and process on the busiest route of a pattern, rounded up; none where none is known.

@@ -16,9 +16,9 @@ use tokio::time::{sleep, timeout};
 use crate::state::error::ApiError;
 use crate::state::held_kills::{HeldKill, NotHeld};
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::watcher::Hold;
+use crate::write::Writes;
 use crate::write::request::{WriteRequest, too_many};
 use damper_net::limits::Limit;
 use damper_store::writer::{Committed, Proposal, ProposedEdit};
@@ -37,16 +37,16 @@ pub(crate) fn is_needed(table: &Snapshot) -> bool {
 
 /// Sets kills in memory, or ends those with these keys: all or none. Returns the table that has it so.
 pub(crate) async fn hold(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     decisions: Vec<(&Pattern, Option<v1::KillSwitch>)>,
 ) -> Result<Arc<Snapshot>, ApiError> {
-    let table = shared.table();
+    let table = writes.fleet.table();
     let held = decisions.into_iter().map(|(pattern, kill)| decision(&table, asked, pattern, kill));
     let (answer, answered) = oneshot::channel();
     let hold = Hold::Take { kills: held.collect(), answer: Some(answer) };
     let holding = async {
-        shared.hold.send(hold).await.ok()?;
+        writes.fleet.state.hold.send(hold).await.ok()?;
         answered.await.ok()
     };
     match timeout(SHOWN_WITHIN, holding).await.ok().flatten() {
@@ -79,8 +79,8 @@ fn decision(
 
 /// Writes what is held, as soon as the store takes it. Every replica does it, each with the same request id: what
 /// another one has written is not written again, even if it was ended since.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut tables = shared.table.clone();
+pub(crate) async fn run(writes: Arc<Writes>) {
+    let mut tables = writes.fleet.state.table.clone();
     loop {
         let ready = |view: &Arc<Snapshot>| !is_needed(view) && !view.held().is_empty();
         let Ok(view) = tables.wait_for(ready).await.map(|view| view.clone()) else {
@@ -88,11 +88,11 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             return std::future::pending().await;
         };
         for held in view.held().iter() {
-            match shared.writer.propose(proposal(held)).await {
+            match writes.fleet.state.writer.propose(proposal(held)).await {
                 Ok(Committed { revision, .. }) => {
                     let (key, pattern, at) = (held.key(), held.pattern(), held.at());
                     tracing::info!(key, revision, "a kill that was held is stored");
-                    let _ = shared.hold.send(Hold::Stored { pattern, at, revision }).await;
+                    let _ = writes.fleet.state.hold.send(Hold::Stored { pattern, at, revision }).await;
                 }
                 Err(error) => tracing::warn!(%error, "a kill that is held cannot be stored yet"),
             }

@@ -16,7 +16,7 @@ use tokio::time::{sleep, timeout};
 use crate::state::error::ApiError;
 use crate::state::kills::{KillTable, StoredKill};
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::request::{CompletedWrite, WriteRequest, write};
 use damper_store::writer::ProposedEdit;
 
@@ -33,8 +33,8 @@ const AUTHOR: &str = "damper";
 const REASON: &str = "expired";
 
 /// Clears away for ever.
-pub(crate) async fn run(shared: Arc<Shared>) {
-    let mut table = shared.table.clone();
+pub(crate) async fn run(writes: Arc<Writes>) {
+    let mut table = writes.fleet.state.table.clone();
     loop {
         let view = table.borrow_and_update().clone();
         let due = due(view.kills(), ClockPair::read()).map(|due| due + SPREAD.mul_f64(fastrand::f64()));
@@ -44,7 +44,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
             Ok(Err(_)) => std::future::pending().await,
             Err(_) => {}
         }
-        if let Err(error) = clear(&shared, |stored, now| until_cleared(stored, now).is_zero()).await {
+        if let Err(error) = clear(&writes, |stored, now| until_cleared(stored, now).is_zero()).await {
             tracing::warn!(%error, "kills that are over could not be cleared away; trying again later");
             sleep(AGAIN_AFTER).await;
         }
@@ -77,14 +77,14 @@ fn until_cleared(stored: &StoredKill, now: ClockPair) -> Duration {
 }
 
 /// Makes room where there is none: removes all kills that are over by this replica's clock.
-pub(crate) async fn make_room(shared: &Shared) -> Result<(), ApiError> {
-    clear(shared, |stored, now| stored.remaining(now.wall).is_none()).await
+pub(crate) async fn make_room(writes: &Writes) -> Result<(), ApiError> {
+    clear(writes, |stored, now| stored.remaining(now.wall).is_none()).await
 }
 
 /// Removes kills from the store.
-async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, ClockPair) -> bool) -> Result<(), ApiError> {
+async fn clear(writes: &Writes, is_over: impl Fn(&StoredKill, ClockPair) -> bool) -> Result<(), ApiError> {
     let now = ClockPair::read();
-    let table = shared.table();
+    let table = writes.fleet.table();
     let over: Vec<&Arc<StoredKill>> = table.kills().all().filter(|stored| is_over(stored, now)).collect();
     if over.is_empty() {
         return Ok(());
@@ -96,7 +96,7 @@ async fn clear(shared: &Shared, is_over: impl Fn(&StoredKill, ClockPair) -> bool
     });
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(shared, &WriteRequest::by_itself(options), &table, now.wall, edits.collect()).await {
+    match write(writes, &WriteRequest::by_itself(options), &table, now.wall, edits.collect()).await {
         Ok(CompletedWrite { committed, .. }) => {
             for stored in over {
                 let kill = stored.kill.pattern();

@@ -7,7 +7,7 @@ use damper_core::{Pattern, RouteKey, Rule};
 use damper_proto::v1;
 
 use crate::push::delivery::{Delivery, DeliveryCounts};
-use crate::state::shared::Shared;
+use crate::push::fleet_state::FleetState;
 
 /// How many near names are told.
 const NEAREST: usize = 3;
@@ -23,10 +23,10 @@ pub(crate) struct ReachSurvey {
 }
 
 impl ReachSurvey {
-    pub(crate) fn of(shared: &Shared) -> Self {
+    pub(crate) fn of(fleet: &FleetState) -> Self {
         Self {
-            routes: shared.stats.keys(),
-            delivery: Delivery::of(&shared.hub, &shared.table()),
+            routes: fleet.stats.keys(),
+            delivery: Delivery::of(&fleet.hub, &fleet.table()),
             known: OnceLock::new(),
         }
     }

@@ -8,8 +8,8 @@ use damper_proto::v1;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
 use crate::write::request::{
     CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, read_key, write,
@@ -27,7 +27,7 @@ pub(crate) struct DeletionResult {
 
 /// Removes what has this key; `kind` says what that is.
 pub(crate) async fn remove(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     asked: &WriteRequest,
     key: Option<&v1::Pattern>,
     expected: Option<u64>,
@@ -37,15 +37,15 @@ pub(crate) async fn remove(
     check_options("options", &asked.options, &mut faults);
     let subject = kind(all_or(read_key("key", key).map_err(ApiError::Faults), faults)?);
     asked.permit([&subject])?;
-    let removal = Deletion { shared, asked, subject, expected };
-    if let Some(first) = first_answer(shared, asked).await? {
+    let removal = Deletion { writes, asked, subject, expected };
+    if let Some(first) = first_answer(writes, asked).await? {
         return removal.again(&first).await;
     }
     removal.carry_out().await
 }
 
 struct Deletion<'a> {
-    shared: &'a Arc<Shared>,
+    writes: &'a Arc<Writes>,
     asked: &'a WriteRequest,
     subject: ResourceKey,
     expected: Option<u64>,
@@ -53,8 +53,8 @@ struct Deletion<'a> {
 
 impl Deletion<'_> {
     async fn carry_out(&self) -> Result<DeletionResult, ApiError> {
-        let Self { shared, asked, subject, expected } = self;
-        let table = shared.table();
+        let Self { writes, asked, subject, expected } = self;
+        let table = writes.fleet.table();
         let beside = self.judge(&table).await?;
         beside.chain.permit(&asked.options, |_| "key".to_owned()).map_err(ApiError::Faults)?;
         if asked.options.validate_only {
@@ -62,7 +62,7 @@ impl Deletion<'_> {
             table.revision_of(subject).ok_or_else(|| self.missing())?;
             return Ok(self.removed(table.revision(), beside));
         }
-        let done = write(shared, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
+        let done = write(writes, asked, &table, SystemTime::now(), vec![self.edit()]).await?;
         if done.committed.repeated {
             return self.again(&done).await;
         }
@@ -92,7 +92,7 @@ impl Deletion<'_> {
     }
 
     async fn judge(&self, table: &Arc<Snapshot>) -> Result<Effects, ApiError> {
-        Effects::of(self.shared, self.asked, table, (&self.subject, true), &self.edit()).await
+        Effects::of(self.writes, self.asked, table, (&self.subject, true), &self.edit()).await
     }
 
     fn edit(&self) -> ProposedEdit {

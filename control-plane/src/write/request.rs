@@ -16,9 +16,9 @@ use crate::auth::limits::identity;
 use crate::state::error::denied::AccessDenied;
 use crate::state::error::{ApiError, Current};
 use crate::state::resource_key::{KILLS, ResourceKey};
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::role::Role;
+use crate::write::Writes;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Limit;
 use damper_store;
@@ -255,29 +255,29 @@ pub(crate) struct CompletedWrite {
 
 /// Has edits written that were decided over a table, and waits until the table of this replica shows them.
 pub(crate) async fn write(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     before: &Arc<Snapshot>,
     at: SystemTime,
     edits: Vec<ProposedEdit>,
 ) -> Result<CompletedWrite, ApiError> {
-    commit(shared, asked, before, asked.proposal(at, edits)).await
+    commit(writes, asked, before, asked.proposal(at, edits)).await
 }
 
 /// The same for any proposal.
 pub(crate) async fn commit(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     before: &Arc<Snapshot>,
     mut proposal: Proposal,
 ) -> Result<CompletedWrite, ApiError> {
-    asked.by.caller.check_in_force(&shared.table(), SystemTime::now())?;
+    asked.by.caller.check_in_force(&writes.fleet.table(), SystemTime::now())?;
     asked.permit_keys(proposal.edits.iter().map(|edit| edit.key.as_str()))?;
     if !asked.by.identity.is_empty() {
         // Kills and removals are never held up.
         let counted = proposal.edits.iter().filter(|edit| !edit.key.starts_with(KILLS));
         let bytes = counted.filter_map(|edit| Some(edit.key.len() + edit.value.as_ref()?.len())).sum();
-        shared.limiter.admit_bytes(&asked.by.identity, bytes)?;
+        writes.limiter.admit_bytes(&asked.by.identity, bytes)?;
     }
     if let Some(judge) = proposal.judge.take() {
         proposal.judge = Some(Arc::new(AuthorizedEdits { judge, asked: asked.clone() }));
@@ -287,7 +287,7 @@ pub(crate) async fn commit(
         (!matches!(subject, ResourceKey::Kill(_))).then_some((subject, edit.value.is_none()))
     });
     let (first, others) = (rules_and_guards.next(), rules_and_guards.count());
-    let committed = match shared.writer.propose_within(asked.taken_within, proposal).await {
+    let committed = match writes.fleet.state.writer.propose_within(asked.taken_within, proposal).await {
         Err(ProposeError::Judged { entries }) => {
             asked.permit_keys(entries.iter().map(|(key, _)| key.as_str()))?;
             return Err(ApiError::Judged(entries));
@@ -297,33 +297,33 @@ pub(crate) async fn commit(
     if !committed.repeated && !committed.unchanged {
         asked.log(first, others, committed.revision);
     }
-    let after = match shared.table_at(committed.revision, REACHED_WITHIN).await {
+    let after = match writes.fleet.state.table_at(committed.revision, REACHED_WITHIN).await {
         Ok(table) => table,
         Err(error) => {
             // It is durable: to say anything else than yes would be wrong.
             let revision = committed.revision;
             tracing::warn!(%error, revision, "answering a write before the table shows it");
-            shared.table()
+            writes.fleet.table()
         }
     };
     if !committed.repeated {
         return Ok(CompletedWrite { committed, before: before.clone(), after });
     }
-    let committed = with_keys(shared, committed).await?;
+    let committed = with_keys(writes, committed).await?;
     let found = if committed.unchanged { committed.revision } else { committed.revision - 1 };
-    let before = crate::state::history::as_it_was(shared, &after, found).await?;
-    let after = crate::state::history::as_it_was(shared, &after, committed.revision).await?;
+    let before = crate::state::history::as_it_was(&writes.fleet.state, &after, found).await?;
+    let after = crate::state::history::as_it_was(&writes.fleet.state, &after, committed.revision).await?;
     Ok(CompletedWrite { committed, before, after })
 }
 
 /// The first answer to a request of many keys, of which the writer does not remember the keys: the history has them, as
 /// far as it reaches.
-async fn with_keys(shared: &Shared, mut committed: Committed) -> Result<Committed, ApiError> {
+async fn with_keys(writes: &Writes, mut committed: Committed) -> Result<Committed, ApiError> {
     if committed.unchanged || !committed.keys.is_empty() {
         return Ok(committed);
     }
     let revision = committed.revision;
-    let changes = match shared.store.changes(revision - 1, revision).await {
+    let changes = match writes.fleet.state.store.changes(revision - 1, revision).await {
         Err(damper_store::StoreError::Compacted { .. }) => Vec::new(),
         changes => changes?,
     };
@@ -352,7 +352,7 @@ impl EditPlanner for AuthorizedEdits {
 /// What a request that is repeated came to first; none where it is new, and then nothing is written. Asked for before
 /// the request is judged: it may have been acceptable then and be so no longer.
 pub(crate) async fn first_answer(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
 ) -> Result<Option<CompletedWrite>, ApiError> {
     if asked.options.request_id.is_empty() || asked.options.validate_only {
@@ -361,7 +361,7 @@ pub(crate) async fn first_answer(
     // The store is never at this revision: only what was written before can be answered.
     let never = Some(u64::MAX);
     let proposal = Proposal { expected_head: never, ..asked.proposal(SystemTime::now(), Vec::new()) };
-    match commit(shared, asked, &shared.table(), proposal).await {
+    match commit(writes, asked, &writes.fleet.table(), proposal).await {
         Ok(done) => Ok(Some(done)),
         Err(ApiError::Moved { .. }) => Ok(None),
         Err(error) => Err(error),

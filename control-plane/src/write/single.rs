@@ -10,8 +10,8 @@ use damper_proto::v1;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::amplification::AmplificationChange;
 use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
@@ -54,14 +54,14 @@ pub(crate) struct Effects {
 impl Effects {
     /// What an edit makes of a table; only one that `changes` something is told to belong to another.
     pub(crate) async fn of(
-        shared: &Arc<Shared>,
+        writes: &Arc<Writes>,
         asked: &WriteRequest,
         before: &Arc<Snapshot>,
         (subject, changes): (&ResourceKey, bool),
         edit: &ProposedEdit,
     ) -> Result<Self, ApiError> {
         let of_another = changes.then(|| ownership::finding(before, subject, &asked.options.owner)).flatten();
-        let (chain, amplified) = chain_limit::judge_one(shared, before, edit).await?;
+        let (chain, amplified) = chain_limit::judge_one(writes, before, edit).await?;
         Ok(Self { of_another, chain, amplified })
     }
 
@@ -72,19 +72,19 @@ impl Effects {
 }
 
 /// What is found in it, for those who may not put it too.
-pub(crate) async fn judge(shared: &Arc<Shared>, wanted: &impl SingleWrite) -> Result<Effects, ApiError> {
+pub(crate) async fn judge(writes: &Arc<Writes>, wanted: &impl SingleWrite) -> Result<Effects, ApiError> {
     let (asked, before, subject) =
-        (WriteRequest::by_itself(v1::WriteOptions::default()), shared.table(), wanted.subject());
+        (WriteRequest::by_itself(v1::WriteOptions::default()), writes.fleet.table(), wanted.subject());
     let value = Some(wanted.value(&before, "", SystemTime::now()));
     let edit = ProposedEdit { key: subject.key(), value, expected: None };
-    let beside = Effects::of(shared, &asked, &before, (&subject, false), &edit).await?;
+    let beside = Effects::of(writes, &asked, &before, (&subject, false), &edit).await?;
     wanted.permit(&before, &beside.chain, &asked.options)?;
     Ok(beside)
 }
 
 /// Puts it, or tries to.
 pub(crate) async fn put(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     asked: &WriteRequest,
     wanted: &impl SingleWrite,
     expected: Option<u64>,
@@ -97,19 +97,19 @@ pub(crate) async fn put(
     };
     let judge = async |before: &Arc<Snapshot>| {
         let changes = wanted.changes(before);
-        Effects::of(shared, asked, before, (&subject, changes), &edit(before)).await
+        Effects::of(writes, asked, before, (&subject, changes), &edit(before)).await
     };
-    if let Some(first) = first_answer(shared, asked).await? {
+    if let Some(first) = first_answer(writes, asked).await? {
         let beside = judge(&first.before).await?;
         return Ok(SingleWriteResult::Written(first, beside));
     }
-    let before = shared.table();
+    let before = writes.fleet.table();
     let beside = judge(&before).await?;
     wanted.permit(&before, &beside.chain, &asked.options)?;
     if asked.options.validate_only {
         return Ok(SingleWriteResult::Tried(before, beside));
     }
-    let done = write(shared, asked, &before, at, vec![edit(&before)]).await?;
+    let done = write(writes, asked, &before, at, vec![edit(&before)]).await?;
     let beside = if done.committed.repeated { judge(&done.before).await? } else { beside };
     Ok(SingleWriteResult::Written(done, beside))
 }

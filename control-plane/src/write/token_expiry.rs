@@ -15,8 +15,8 @@ use damper_proto::v1;
 use tokio::time::sleep;
 
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::tokens::{StoredToken, token_key};
+use crate::write::Writes;
 use crate::write::request::{WriteRequest, write};
 use damper_store::writer::ProposedEdit;
 
@@ -28,12 +28,12 @@ const AUTHOR: &str = "damper";
 const REASON: &str = "expired";
 
 /// Clears away for ever.
-pub(crate) async fn run(shared: Arc<Shared>) {
+pub(crate) async fn run(writes: Arc<Writes>) {
     let mut over = Over::default();
     loop {
         // Not all replicas at once.
         sleep(LOOK_EVERY.mul_f64(0.5 + fastrand::f64())).await;
-        if let Err(error) = clear(&shared, &mut over, SystemTime::now(), Instant::now()).await {
+        if let Err(error) = clear(&writes, &mut over, SystemTime::now(), Instant::now()).await {
             tracing::warn!(%error, "tokens that are over could not be cleared away; trying again later");
         }
     }
@@ -68,8 +68,8 @@ impl Over {
     }
 }
 
-async fn clear(shared: &Shared, over: &mut Over, now: SystemTime, steady: Instant) -> Result<(), ApiError> {
-    let table = shared.table();
+async fn clear(writes: &Writes, over: &mut Over, now: SystemTime, steady: Instant) -> Result<(), ApiError> {
+    let table = writes.fleet.table();
     let over = over.due(table.tokens().all(), now, steady);
     let removal = |token: &Arc<StoredToken>| {
         let expected = Some(token.wire.revision);
@@ -81,7 +81,7 @@ async fn clear(shared: &Shared, over: &mut Over, now: SystemTime, steady: Instan
     }
     let options =
         v1::WriteOptions { author: AUTHOR.to_owned(), reason: REASON.to_owned(), ..Default::default() };
-    match write(shared, &WriteRequest::by_itself(options), &table, now, edits).await {
+    match write(writes, &WriteRequest::by_itself(options), &table, now, edits).await {
         // Another replica was faster: the table will show it.
         Ok(_) | Err(ApiError::Conflict { .. }) => Ok(()),
         Err(error) => Err(error),

@@ -7,9 +7,9 @@ use prost::Message as _;
 
 use crate::api::page;
 use crate::api::page::{Digest, PAGE_BYTES};
+use crate::cluster::Cluster;
 use crate::push::sessions::Ordered;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 
 /// Of the entries that a client refuses, and of those that are off there, so many are listed; the others are counted.
 const LISTED: usize = 20;
@@ -17,36 +17,36 @@ const LISTED: usize = 20;
 const DEFAULT_SIZE: u32 = 1000;
 
 pub(crate) async fn list(
-    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
     request: v1::ListClientsRequest,
 ) -> Result<v1::ListClientsResponse, ApiError> {
     let size = page::size(if request.page_size == 0 { DEFAULT_SIZE } else { request.page_size })?;
     let question = question(&request);
     let start = start(question, &request.page_token)?;
-    shared.aside(move |shared| Ok(page(shared, &request, question, start, size))).await
+    cluster.aside(move |cluster| Ok(page(cluster, &request, question, start, size))).await
 }
 
 fn page(
-    shared: &Shared,
+    cluster: &Cluster,
     request: &v1::ListClientsRequest,
     question: u64,
     start: Option<Ordered>,
     size: usize,
 ) -> v1::ListClientsResponse {
-    let table = shared.table();
-    let sessions = shared.hub.clients(&request.service, &request.cluster);
+    let table = cluster.fleet.table();
+    let sessions = cluster.fleet.hub.clients(&request.service, &request.cluster);
     let first = start.map_or(0, |start| sessions.partition_point(|(place, _)| *place <= start));
     let mut response = v1::ListClientsResponse {
         clients: Vec::new(),
         revision: table.revision(),
         epoch: table.epoch().to_string(),
-        missing_replicas: shared.replicas.missing(),
+        missing_replicas: cluster.peers.missing(),
         next_page_token: String::new(),
         total: sessions.len() as u64,
     };
     let mut bytes = 0;
     let rest = sessions.iter().skip(first).map(|(_, session)| session);
-    for client in shared.hub.described(rest, &table, LISTED).take(size) {
+    for client in cluster.fleet.hub.described(rest, &table, LISTED).take(size) {
         bytes += client.encoded_len();
         response.clients.push(client);
         if bytes > PAGE_BYTES {

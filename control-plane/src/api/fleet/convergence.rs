@@ -14,12 +14,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::api::response_stream::{Out, Reader, ResponseStream};
+use crate::cluster::Cluster;
 use crate::push::convergence::ConvergenceTracker;
 use crate::push::convergence::{CONVERGENCE_SHARE, CONVERGENCE_WITHIN};
 use crate::state::error::ApiError;
 use crate::state::exclusive::CancelCheck;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use damper_store;
 
@@ -62,21 +62,21 @@ impl ConvergenceOptions {
 
 /// Opens the stream. A revision whose change is no longer kept is refused before.
 pub(crate) async fn open(
-    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
     plan: ConvergenceOptions,
     reader: Reader,
 ) -> Result<ResponseStream<v1::Convergence>, ApiError> {
     let begun = Instant::now();
-    let table = shared.table();
+    let table = cluster.fleet.table();
     let subjects = match table.revision() >= plan.revision {
         // A store that does not answer is waited for as the change itself is.
-        true => timeout(plan.within, subjects(shared, &table, plan.revision)).await.ok().transpose()?,
+        true => timeout(plan.within, subjects(cluster, &table, plan.revision)).await.ok().transpose()?,
         false => None,
     };
     let watcher = ConvergenceWatcher {
-        shared: shared.clone(),
-        tables: shared.table.clone(),
-        moves: shared.hub.moves(),
+        cluster: cluster.clone(),
+        tables: cluster.fleet.state.table.clone(),
+        moves: cluster.fleet.hub.moves(),
         epoch: table.epoch().clone(),
         census: subjects.map(|subjects| ConvergenceTracker::new(plan.revision, subjects)),
         begun,
@@ -87,12 +87,12 @@ pub(crate) async fn open(
 }
 
 /// What the change of a revision was about, from memory or from the store.
-async fn subjects(shared: &Shared, table: &Snapshot, revision: u64) -> Result<Vec<ResourceKey>, ApiError> {
+async fn subjects(cluster: &Cluster, table: &Snapshot, revision: u64) -> Result<Vec<ResourceKey>, ApiError> {
     if let Some(subjects) = table.changed_at(revision) {
         return Ok(subjects.to_vec());
     }
     let asked = revision;
-    match shared.store.changes(revision - 1, revision).await {
+    match cluster.fleet.state.store.changes(revision - 1, revision).await {
         Ok(changes) => {
             let change = changes.iter().find(|change| change.revision == revision);
             let change =
@@ -106,7 +106,7 @@ async fn subjects(shared: &Shared, table: &Snapshot, revision: u64) -> Result<Ve
 
 /// One who waits.
 struct ConvergenceWatcher {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     tables: watch::Receiver<Arc<Snapshot>>,
     moves: watch::Receiver<u64>,
     epoch: Arc<str>,
@@ -176,18 +176,18 @@ impl ConvergenceWatcher {
             return Err(ApiError::unavailable("the store was replaced; its revisions are others now"));
         }
         if self.census.is_none() && table.revision() >= self.plan.revision {
-            let subjects = subjects(&self.shared, &table, self.plan.revision).await?;
+            let subjects = subjects(&self.cluster, &table, self.plan.revision).await?;
             self.census = Some(ConvergenceTracker::new(self.plan.revision, subjects));
         }
         let unknown = self.unknown();
         let Some(mut census) = self.census.take() else { return Ok((unknown, None)) };
         let begun = Instant::now();
-        let shared = self.shared.clone();
+        let cluster = self.cluster.clone();
         let counting = move |_: &CancelCheck| {
-            let counted = census.take(&shared.hub, &table, Instant::now());
+            let counted = census.take(&cluster.fleet.hub, &table, Instant::now());
             Ok((census, counted))
         };
-        let (census, counted) = self.shared.counting.take(counting).await?;
+        let (census, counted) = self.cluster.fleet.counting.take(counting).await?;
         self.census = Some(census);
         self.took = begun.elapsed();
         let share = self.plan.share;
@@ -210,7 +210,7 @@ impl ConvergenceWatcher {
     /// What is known before it is known whom the change concerns.
     fn unknown(&self) -> v1::Convergence {
         let elapsed = prost_types::Duration::try_from(self.begun.elapsed()).ok();
-        let missing_replicas = self.shared.replicas.missing();
+        let missing_replicas = self.cluster.peers.missing();
         v1::Convergence { revision: self.plan.revision, elapsed, missing_replicas, ..Default::default() }
     }
 }

@@ -7,11 +7,11 @@ use damper_proto::v1;
 
 use crate::api::page;
 use crate::api::page::Digest;
+use crate::cluster::Cluster;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 
 pub(crate) async fn list(
-    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
     request: v1::ListEndpointsRequest,
 ) -> Result<v1::ListEndpointsResponse, ApiError> {
     let v1::ListEndpointsRequest { callee_service, page_size, page_token } = request;
@@ -23,16 +23,16 @@ pub(crate) async fn list(
     let size = page::size(page_size)?;
     let question = Digest::of(callee_service.as_bytes());
     let start = page::start(question, &page_token)?;
-    shared.aside(move |shared| Ok(page(shared, &callee_service, (question, start), size))).await
+    cluster.aside(move |cluster| Ok(page(cluster, &callee_service, (question, start), size))).await
 }
 
 fn page(
-    shared: &Shared,
+    cluster: &Cluster,
     callee: &str,
     (question, start): (u64, Option<[String; 1]>),
     size: usize,
 ) -> v1::ListEndpointsResponse {
-    let all = shared.stats.endpoints(callee);
+    let all = cluster.fleet.stats.endpoints(callee);
     let first = start.map_or(0, |[start]| all.partition_point(|callee| callee.callee_service <= start));
     let (page, more) = page::page(all.iter().skip(first), size);
     let last = page.last().filter(|_| more).map(|callee| callee.callee_service.as_str());
@@ -40,6 +40,6 @@ fn page(
         next_page_token: last.map(|name| page::token(question, [name])).unwrap_or_default(),
         callees: page,
         total: all.len() as u64,
-        missing_replicas: shared.replicas.missing(),
+        missing_replicas: cluster.peers.missing(),
     }
 }

@@ -13,19 +13,27 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::api::response_stream::{Reader, ResponseStream};
+use crate::api::response_stream::{Reader, ResponseStream, StreamLimits};
 use crate::cluster;
-use crate::state::error::within;
-use crate::state::shared::Shared;
+use crate::cluster::Cluster;
+use crate::doctor::Doctor;
 
 /// The service.
 pub(crate) struct Fleet {
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
+    doctor: Arc<Doctor>,
+    streams: StreamLimits,
+    max_amplification: u32,
 }
 
 impl Fleet {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(
+        cluster: Arc<Cluster>,
+        doctor: Arc<Doctor>,
+        streams: StreamLimits,
+        max_amplification: u32,
+    ) -> Self {
+        Self { cluster, doctor, streams, max_amplification }
     }
 }
 
@@ -38,65 +46,65 @@ impl v1::fleet_server::Fleet for Fleet {
         &self,
         request: Request<v1::ListRoutesRequest>,
     ) -> Result<Response<v1::ListRoutesResponse>, Status> {
-        within(self.shared.settings.unary_deadline, routes::list(&self.shared, request.into_inner())).await
+        self.cluster.fleet.state.answer(routes::list(&self.cluster, request.into_inner())).await
     }
 
     async fn list_clients(
         &self,
         request: Request<v1::ListClientsRequest>,
     ) -> Result<Response<v1::ListClientsResponse>, Status> {
-        within(self.shared.settings.unary_deadline, clients::list(&self.shared, request.into_inner())).await
+        self.cluster.fleet.state.answer(clients::list(&self.cluster, request.into_inner())).await
     }
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let reader = Reader::of(&request, &self.shared);
+        let reader = Reader::of(&request, &self.streams);
         let plan = watch::WatchOptions::read(request.into_inner())?;
-        let shared = self.shared.clone();
-        Ok(Response::new(ResponseStream::of(reader, 1, |out| watch::serve(shared, plan, out))))
+        let cluster = self.cluster.clone();
+        Ok(Response::new(ResponseStream::of(reader, 1, |out| watch::serve(cluster, plan, out))))
     }
 
     async fn watch_convergence(
         &self,
         request: Request<v1::WatchConvergenceRequest>,
     ) -> Result<Response<Self::WatchConvergenceStream>, Status> {
-        let reader = Reader::of(&request, &self.shared);
+        let reader = Reader::of(&request, &self.streams);
         let plan = convergence::ConvergenceOptions::read(request.into_inner())?;
-        Ok(Response::new(convergence::open(&self.shared, plan, reader).await?))
+        Ok(Response::new(convergence::open(&self.cluster, plan, reader).await?))
     }
 
     async fn get_chain(
         &self,
         request: Request<v1::GetChainRequest>,
     ) -> Result<Response<v1::GetChainResponse>, Status> {
-        within(
-            self.shared.settings.unary_deadline,
-            crate::api::rules::graph::get(&self.shared, request.into_inner()),
-        )
-        .await
+        self.cluster
+            .fleet
+            .state
+            .answer(crate::api::rules::graph::get(
+                &self.cluster,
+                self.max_amplification,
+                request.into_inner(),
+            ))
+            .await
     }
 
     async fn diagnose(
         &self,
         request: Request<v1::DiagnoseRequest>,
     ) -> Result<Response<v1::DiagnoseResponse>, Status> {
-        within(
-            self.shared.settings.unary_deadline,
-            crate::doctor::diagnose(&self.shared, request.into_inner()),
-        )
-        .await
+        self.cluster.fleet.state.answer(crate::doctor::diagnose(&self.doctor, request.into_inner())).await
     }
 
     async fn list_endpoints(
         &self,
         request: Request<v1::ListEndpointsRequest>,
     ) -> Result<Response<v1::ListEndpointsResponse>, Status> {
-        within(self.shared.settings.unary_deadline, endpoints::list(&self.shared, request.into_inner())).await
+        self.cluster.fleet.state.answer(endpoints::list(&self.cluster, request.into_inner())).await
     }
 
     async fn list_replicas(
         &self,
         _request: Request<v1::ListReplicasRequest>,
     ) -> Result<Response<v1::ListReplicasResponse>, Status> {
-        Ok(Response::new(cluster::list::list(&self.shared)))
+        Ok(Response::new(cluster::list::list(&self.cluster)))
     }
 }

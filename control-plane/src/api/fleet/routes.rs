@@ -6,13 +6,13 @@ use damper_proto::v1;
 
 use crate::api::filter::ListFilter;
 use crate::api::page;
+use crate::cluster::Cluster;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::RouteSummary;
 
 pub(crate) async fn list(
-    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
     request: v1::ListRoutesRequest,
 ) -> Result<v1::ListRoutesResponse, ApiError> {
     let size = page::size(request.page_size)?;
@@ -21,21 +21,21 @@ pub(crate) async fn list(
     // A token is good for the same question only.
     let question = filter.digest() ^ u64::from(request.without_rule);
     let start = page::start(question, &request.page_token)?;
-    let work = move |shared: &Arc<Shared>| {
-        Ok(page(shared, &filter, (over, request.without_rule), (question, start), size))
+    let work = move |cluster: &Arc<Cluster>| {
+        Ok(page(cluster, &filter, (over, request.without_rule), (question, start), size))
     };
-    shared.aside(work).await
+    cluster.aside(work).await
 }
 
 fn page(
-    shared: &Shared,
+    cluster: &Cluster,
     filter: &ListFilter,
     (over, without_rule): (RateWindow, bool),
     (question, start): (u64, Option<[String; 4]>),
     size: usize,
 ) -> v1::ListRoutesResponse {
-    let table = shared.table();
-    let rows = shared.stats.rows_over(over, &table);
+    let table = cluster.fleet.table();
+    let rows = cluster.fleet.stats.rows_over(over, &table);
     let accepted: Vec<&RouteSummary> = rows
         .iter()
         .map(|row| &**row)
@@ -52,6 +52,6 @@ fn page(
         next_page_token: last.map(|row| page::token(question, row.route.names())).unwrap_or_default(),
         routes: page,
         total: accepted.len() as u64,
-        missing_replicas: shared.replicas.missing(),
+        missing_replicas: cluster.peers.missing(),
     }
 }

@@ -14,13 +14,13 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::api::filter::ListFilter;
 use crate::api::response_stream::{Gone, Out};
+use crate::cluster::Cluster;
 use crate::push::delivery::{AllReached, Reached};
+use crate::push::watching::WatchGuard;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::stats::Route;
 use crate::stats::rate_window::RateWindow;
-use crate::stats::report_interval::WatchGuard;
 use crate::stats::summary::RouteSummary;
 
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
@@ -59,11 +59,11 @@ impl WatchOptions {
     }
 
     /// What was before the watch.
-    fn past(&self, shared: &Shared) -> Vec<v1::Past> {
+    fn past(&self, cluster: &Cluster) -> Vec<v1::Past> {
         match &self.route {
             _ if !self.filter.accepts_all() => Vec::new(),
-            Some(route) => shared.stats.past_of(route),
-            None => shared.stats.past_of_all(),
+            Some(route) => cluster.fleet.stats.past_of(route),
+            None => cluster.fleet.stats.past_of_all(),
         }
     }
 }
@@ -93,13 +93,13 @@ enum News<'a> {
 
 /// Serves one watcher until it leaves.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
     plan: WatchOptions,
     out: Out<v1::WatchResponse>,
 ) -> Result<(), ApiError> {
     let _watching = match &plan.route {
-        Some(route) => WatchGuard::caller(&shared, &route.caller_service, &route.caller_cluster),
-        None => WatchGuard::everything(&shared),
+        Some(route) => WatchGuard::caller(&cluster.fleet, &route.caller_service, &route.caller_cluster),
+        None => WatchGuard::everything(&cluster.fleet),
     };
     let mut told = SentState { since: Instant::now(), last: None };
     let mut next = Instant::now();
@@ -108,7 +108,7 @@ pub(crate) async fn serve(
             () = out.closed() => return Ok(()),
             () = sleep_until(next) => {}
         }
-        if told.update(&shared, &plan, &out).await?.is_err() {
+        if told.update(&cluster, &plan, &out).await?.is_err() {
             return Ok(());
         }
         next = Instant::now() + plan.interval;
@@ -120,15 +120,16 @@ impl SentState {
     /// place.
     async fn update(
         &mut self,
-        shared: &Arc<Shared>,
+        cluster: &Arc<Cluster>,
         plan: &WatchOptions,
         out: &Out<v1::WatchResponse>,
     ) -> Result<Result<(), Gone>, ApiError> {
-        let now = self.now(shared, plan).await?;
-        let past = if self.last.is_none() { plan.past(shared) } else { Vec::new() };
+        let now = self.now(cluster, plan).await?;
+        let past = if self.last.is_none() { plan.past(cluster) } else { Vec::new() };
         let before = self.last.take().filter(|before| before.table.epoch() == now.table.epoch());
-        let failures = plan.route.as_ref().map(|route| shared.stats.failures(route)).unwrap_or_default();
-        let head = head(shared, plan, &now.table);
+        let failures =
+            plan.route.as_ref().map(|route| cluster.fleet.stats.failures(route)).unwrap_or_default();
+        let head = head(cluster, plan, &now.table);
         let continued = v1::WatchResponse { continued: true, kills: Vec::new(), ..head.clone() };
         let mut message = v1::WatchResponse { reset: before.is_none(), past, failures, ..head };
         let mut room = MESSAGE_BYTES;
@@ -147,34 +148,34 @@ impl SentState {
         Ok(out.send(message).await)
     }
 
-    async fn now(&self, shared: &Arc<Shared>, plan: &WatchOptions) -> Result<Now, ApiError> {
-        let rules = if plan.rules { Some(shared.deliveries.now(shared).await?) } else { None };
-        let table = rules.as_ref().map_or_else(|| shared.table(), |rules| rules.table.clone());
+    async fn now(&self, cluster: &Arc<Cluster>, plan: &WatchOptions) -> Result<Now, ApiError> {
+        let rules = if plan.rules { Some(cluster.fleet.deliveries.now(&cluster.fleet).await?) } else { None };
+        let table = rules.as_ref().map_or_else(|| cluster.fleet.table(), |rules| rules.table.clone());
         let rows = match &plan.route {
             Some(route) => {
-                let row = shared.stats.row(route, plan.over, self.since.elapsed(), &table);
+                let row = cluster.fleet.stats.row(route, plan.over, self.since.elapsed(), &table);
                 row.into_iter().map(Arc::new).collect()
             }
-            None => shared.stats.rows_over(plan.over, &table),
+            None => cluster.fleet.stats.rows_over(plan.over, &table),
         };
         Ok(Now { table, rows, rules })
     }
 }
 
 /// What each first message of an interval has.
-fn head(shared: &Shared, plan: &WatchOptions, table: &Snapshot) -> v1::WatchResponse {
-    let newest = shared.table();
+fn head(cluster: &Cluster, plan: &WatchOptions, table: &Snapshot) -> v1::WatchResponse {
+    let newest = cluster.fleet.table();
     v1::WatchResponse {
         epoch: table.epoch().to_string(),
         revision: table.revision(),
         as_of: Some(SystemTime::now().into()),
-        connected_clients: u32::try_from(shared.hub.connected()).unwrap_or(u32::MAX),
+        connected_clients: u32::try_from(cluster.fleet.hub.connected()).unwrap_or(u32::MAX),
         stale_since: newest.stale_since.map(Into::into),
         unaccepted_store: newest.unaccepted.as_ref().map(|found| found.reported(&newest)),
-        held_clients: u32::try_from(shared.hub.held()).unwrap_or(u32::MAX),
+        held_clients: u32::try_from(cluster.fleet.hub.held()).unwrap_or(u32::MAX),
         kills: newest.shown_kills(SystemTime::now()),
         window: plan.over.wire(),
-        missing_replicas: shared.replicas.missing(),
+        missing_replicas: cluster.peers.missing(),
         ..Default::default()
     }
 }

@@ -5,16 +5,16 @@ use damper_proto::v1;
 use crate::api::filter::{ListFilter, names};
 use crate::api::page;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 pub(crate) async fn list(
-    shared: &Shared,
+    writes: &Writes,
     request: v1::ListGuardsRequest,
 ) -> Result<v1::ListGuardsResponse, ApiError> {
     let size = page::size(request.page_size)?;
     let filter = ListFilter::without_mode("filter", request.filter, "guards")?;
     let start = page::start_pattern(filter.digest(), &request.page_token)?;
-    let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
+    let table = writes.fleet.state.at_least(request.min_revision).await?;
     let accepted = |guard: &&v1::Guard| {
         let named = guard.key.as_ref().is_some_and(|key| filter.accepts(names(key), 0));
         named && filter.accepts_owner(&guard.owner)

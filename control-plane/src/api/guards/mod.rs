@@ -13,55 +13,54 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::state::error::within;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 /// The service.
 pub(crate) struct Guards {
-    shared: Arc<Shared>,
+    writes: Arc<Writes>,
 }
 
 impl Guards {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(writes: Arc<Writes>) -> Self {
+        Self { writes }
     }
 }
 
 #[tonic::async_trait]
 impl v1::guards_server::Guards for Guards {
     async fn get_guard(&self, request: Request<v1::GetGuardRequest>) -> Result<Response<v1::Guard>, Status> {
-        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(get::get(&self.writes, request.into_inner())).await
     }
 
     async fn list_guards(
         &self,
         request: Request<v1::ListGuardsRequest>,
     ) -> Result<Response<v1::ListGuardsResponse>, Status> {
-        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(list::list(&self.writes, request.into_inner())).await
     }
 
     async fn put_guard(
         &self,
         request: Request<v1::PutGuardRequest>,
     ) -> Result<Response<v1::PutGuardResponse>, Status> {
-        let work = put::put(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("put_guard", answer)
+        let work = put::put(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("put_guard", answer)
     }
 
     async fn delete_guard(
         &self,
         request: Request<v1::DeleteGuardRequest>,
     ) -> Result<Response<v1::DeleteGuardResponse>, Status> {
-        let work = delete::delete(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("delete_guard", answer)
+        let work = delete::delete(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("delete_guard", answer)
     }
 
     async fn judge_guard(
         &self,
         request: Request<v1::JudgeGuardRequest>,
     ) -> Result<Response<v1::PutGuardResponse>, Status> {
-        within(self.shared.settings.unary_deadline, put::judge(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(put::judge(&self.writes, request.into_inner())).await
     }
 }

@@ -13,8 +13,8 @@ use tonic::Request;
 use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::findings;
 use crate::write::findings::FindingList;
@@ -26,29 +26,29 @@ use crate::write::single::{Effects, SingleWrite, SingleWriteResult};
 use damper_net::limits::Limit;
 
 pub(crate) async fn put(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: Request<v1::PutGuardRequest>,
 ) -> Result<v1::PutGuardResponse, ApiError> {
     let (asked, request) = WriteRequest::read("put guard", request, |request| request.options.take());
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let written = all_or(NewGuard::read("guard", request.guard), faults)?;
-    match single::put(shared, &asked, &written, request.expected_revision).await? {
+    match single::put(writes, &asked, &written, request.expected_revision).await? {
         SingleWriteResult::Tried(table, beside) => {
-            try_out(shared, &table, &written, request.expected_revision, beside)
+            try_out(writes, &table, &written, request.expected_revision, beside)
         }
-        SingleWriteResult::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
+        SingleWriteResult::Written(done, beside) => Ok(response(writes, &written, &done, beside)),
     }
 }
 
 /// What a put would answer, whoever asks.
 pub(crate) async fn judge(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: v1::JudgeGuardRequest,
 ) -> Result<v1::PutGuardResponse, ApiError> {
     let written = NewGuard::read("guard", request.guard)?;
-    let beside = single::judge(shared, &written).await?;
-    try_out(shared, &shared.table(), &written, None, beside)
+    let beside = single::judge(writes, &written).await?;
+    try_out(writes, &writes.fleet.table(), &written, None, beside)
 }
 
 impl SingleWrite for NewGuard {
@@ -70,7 +70,7 @@ impl SingleWrite for NewGuard {
 }
 
 fn response(
-    shared: &Shared,
+    writes: &Writes,
     written: &NewGuard,
     CompletedWrite { committed, after: table, .. }: &CompletedWrite,
     beside: Effects,
@@ -80,7 +80,7 @@ fn response(
     let stored = stored.filter(|stored| stored.wire.revision == revision);
     let guard =
         stored.map_or_else(|| v1::Guard { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
-    let reach = ReachSurvey::of(shared).reach_of_guard(written.guard.pattern());
+    let reach = ReachSurvey::of(&writes.fleet).reach_of_guard(written.guard.pattern());
     v1::PutGuardResponse {
         guard: Some(guard),
         revision: committed.revision,
@@ -92,7 +92,7 @@ fn response(
 
 /// What a put would answer.
 fn try_out(
-    shared: &Shared,
+    writes: &Writes,
     table: &Snapshot,
     written: &NewGuard,
     expected: Option<u64>,
@@ -100,12 +100,12 @@ fn try_out(
 ) -> Result<v1::PutGuardResponse, ApiError> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
-    let (count, limit) = (table.guards().len(), shared.settings.max_guards);
+    let (count, limit) = (table.guards().len(), writes.limits.max_guards);
     if table.revision_of(&subject).is_none() && count >= limit {
         return Err(too_many(Limit::Guards, count + 1, limit));
     }
     let same = written.unchanged(table);
-    let reach = ReachSurvey::of(shared).reach_of_guard(written.guard.pattern());
+    let reach = ReachSurvey::of(&writes.fleet).reach_of_guard(written.guard.pattern());
     Ok(v1::PutGuardResponse {
         guard: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),

@@ -12,8 +12,8 @@ use damper_core::Faults;
 use damper_proto::v1;
 use tonic::Request;
 
+use crate::cluster::Cluster;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::write::request::{WriteRequest, check_options};
 use damper_store;
@@ -23,7 +23,7 @@ use damper_store::{Change, Edit, StoreContents};
 const REACHED_WITHIN: Duration = Duration::from_secs(20);
 
 pub(crate) async fn accept(
-    shared: &Shared,
+    cluster: &Cluster,
     request: Request<v1::AcceptStoreRequest>,
 ) -> Result<v1::AcceptStoreResponse, ApiError> {
     let (asked, request) = WriteRequest::read("accept store", request, |request| request.options.take());
@@ -33,8 +33,8 @@ pub(crate) async fn accept(
         faults.add("options.reason", "is required");
     }
     faults.or(()).map_err(ApiError::Faults)?;
-    let table = shared.table();
-    let found = found(shared, &table)?;
+    let table = cluster.fleet.table();
+    let found = found(cluster, &table)?;
     if found != (request.found_epoch.clone(), request.found_revision) {
         return Err(ApiError::Moved { head: found.1 });
     }
@@ -43,27 +43,28 @@ pub(crate) async fn accept(
         return Ok(v1::AcceptStoreResponse { epoch, revision, entries: count(table.entries()) });
     }
     if found.0.is_empty() {
-        shared.found.create().await?;
+        cluster.fleet.state.found.create().await?;
     }
-    let state = shared.found.load().await?;
+    let state = cluster.fleet.state.found.load().await?;
     if !found.0.is_empty() && found != (state.epoch.clone(), state.revision) {
         return Err(ApiError::Moved { head: state.revision });
     }
     let edits =
         if request.refill { crate::state::values::edits_to(&table, &state.entries) } else { Vec::new() };
     let change = record(&asked, &table, &state, edits);
-    shared.found.commit(state.revision, std::slice::from_ref(&change)).await?;
-    let epoch = shared.found.renew_epoch(&state.epoch, &predecessors(shared, &table, &state)).await?;
+    cluster.fleet.state.found.commit(state.revision, std::slice::from_ref(&change)).await?;
+    let epoch =
+        cluster.fleet.state.found.renew_epoch(&state.epoch, &predecessors(cluster, &table, &state)).await?;
     tracing::warn!(epoch, change.revision, change.author, change.principal, change.reason, "accepted");
-    reached(shared, &epoch).await
+    reached(cluster, &epoch).await
 }
 
 /// What can be accepted: what was found in place of what is known, or what is known itself where clients hold more.
-fn found(shared: &Shared, table: &Snapshot) -> Result<(String, u64), ApiError> {
+fn found(cluster: &Cluster, table: &Snapshot) -> Result<(String, u64), ApiError> {
     if let Some(found) = &table.unaccepted {
         return Ok((found.epoch.clone(), found.revision));
     }
-    if shared.hub.held() == 0 {
+    if cluster.fleet.hub.held() == 0 {
         return Err(ApiError::Unmet(
             "there is nothing to accept: the store is the one that is known".to_owned(),
         ));
@@ -96,11 +97,11 @@ fn record(asked: &WriteRequest, table: &Snapshot, state: &StoreContents, edits: 
 }
 
 /// Every epoch that the store is to be the successor of, the most important first.
-fn predecessors(shared: &Shared, table: &Snapshot, state: &StoreContents) -> Vec<String> {
+fn predecessors(cluster: &Cluster, table: &Snapshot, state: &StoreContents) -> Vec<String> {
     let mut epochs = vec![table.epoch().to_string(), state.epoch.clone()];
     let mut seen: BTreeSet<String> = epochs.iter().cloned().collect();
-    let replicas = shared.replicas.all_others().into_iter().map(|replica| replica.epoch);
-    let clients = shared.hub.held_epochs();
+    let replicas = cluster.peers.all_others().into_iter().map(|replica| replica.epoch);
+    let clients = cluster.fleet.hub.held_epochs();
     for epoch in replicas.chain(clients).chain(table.lineage().iter().cloned()) {
         if seen.insert(epoch.clone()) {
             epochs.push(epoch);
@@ -110,9 +111,9 @@ fn predecessors(shared: &Shared, table: &Snapshot, state: &StoreContents) -> Vec
 }
 
 /// Waits until this replica serves what was accepted.
-async fn reached(shared: &Shared, epoch: &str) -> Result<v1::AcceptStoreResponse, ApiError> {
-    let mut tables = shared.table.clone();
-    let _ = shared.look.try_send(());
+async fn reached(cluster: &Cluster, epoch: &str) -> Result<v1::AcceptStoreResponse, ApiError> {
+    let mut tables = cluster.fleet.state.table.clone();
+    let _ = cluster.fleet.state.look.try_send(());
     let went_on = tables.wait_for(|view| **view.epoch() == *epoch && view.unaccepted.is_none());
     let Ok(Ok(view)) = tokio::time::timeout(REACHED_WITHIN, went_on).await else {
         return Err(damper_store::StoreError::Unavailable {

@@ -10,30 +10,31 @@ use tonic::Request;
 
 use crate::api::history::filter::Changes;
 use crate::api::history::{export, object};
-use crate::api::response_stream::{Out, Reader, ResponseStream};
+use crate::api::response_stream::{Out, Reader, ResponseStream, StreamLimits};
 use crate::state::error::ApiError;
 use crate::state::history::{changes, newest, oldest};
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 /// How many messages may wait for a reader.
 const AHEAD: usize = 1;
 
 pub(crate) async fn open(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
+    streams: &StreamLimits,
     request: Request<v1::ExportAuditRequest>,
 ) -> Result<ResponseStream<v1::Change>, ApiError> {
-    let reader = Reader::of(&request, shared);
-    let place = export::place(shared, &request)?;
+    let reader = Reader::of(&request, streams);
+    let place = export::place(writes, &request)?;
     let request = request.into_inner();
     let asked = request.filter.as_ref().map_or(0, |filter| filter.min_revision);
     let filter = Changes::read(request.filter)?;
-    let oldest = oldest(&*shared.store).await?;
+    let oldest = oldest(&*writes.fleet.state.store).await?;
     if (1..=oldest).contains(&asked) {
         return Err(ApiError::NoLongerKept { asked, oldest });
     }
     let after = oldest.max(filter.revisions.start() - 1);
-    let upto = newest(shared).await?.min(*filter.revisions.end());
-    let producer = shared.clone();
+    let upto = newest(&writes.fleet.state).await?.min(*filter.revisions.end());
+    let producer = writes.clone();
     Ok(ResponseStream::of(reader, AHEAD, |out| async move {
         let _place = place;
         send(&producer, &filter, after, upto, &out).await
@@ -42,7 +43,7 @@ pub(crate) async fn open(
 
 /// Sends the changes `after + 1 ..= upto`.
 async fn send(
-    shared: &Shared,
+    writes: &Writes,
     filter: &Changes,
     after: u64,
     upto: u64,
@@ -50,7 +51,7 @@ async fn send(
 ) -> Result<(), ApiError> {
     let mut reached = after;
     while reached < upto {
-        let page = changes(&*shared.store, reached, upto).await?;
+        let page = changes(&*writes.fleet.state.store, reached, upto).await?;
         let Some(last) = page.last() else {
             return Err(ApiError::unavailable(format!("the store has no revision {upto} any more")));
         };

@@ -13,10 +13,10 @@ use crate::state::error::ApiError;
 use crate::state::history;
 use crate::state::history::KeyHistory;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 pub(crate) async fn diff(
-    shared: &Shared,
+    writes: &Writes,
     request: v1::DiffRevisionsRequest,
 ) -> Result<v1::DiffRevisionsResponse, ApiError> {
     let size = page::size(request.page_size)?;
@@ -27,12 +27,12 @@ pub(crate) async fn diff(
     let filter = ListFilter::without_mode("filter", request.filter, "revisions")?;
     let to = match &start {
         Some((to, _)) => *to,
-        None => request.to_revision.unwrap_or(shared.table().revision()),
+        None => request.to_revision.unwrap_or(writes.fleet.table().revision()),
     };
-    history::table_at(shared, "from_revision", from).await?;
-    history::table_at(shared, "to_revision", to).await?;
+    history::table_at(&writes.fleet.state, "from_revision", from).await?;
+    history::table_at(&writes.fleet.state, "to_revision", to).await?;
     let wanted = |subject: &ResourceKey| filter.accepts(names(&subject.pattern().into()), 0);
-    let touched = history::touched(&*shared.store, from.min(to), from.max(to), wanted).await?;
+    let touched = history::touched(&*writes.fleet.state.store, from.min(to), from.max(to), wanted).await?;
     let differing = touched.into_iter().filter_map(|(subject, touched)| {
         let change = between(&subject, touched, from > to)?;
         let owned = object::owners(&change).any(|owner| filter.accepts_owner(owner));

@@ -12,17 +12,18 @@ use damper_proto::{convert, v1};
 use prost::Message as _;
 use tonic::Request;
 
-use crate::api::response_stream::{Out, Reader, ResponseStream};
+use crate::api::response_stream::{Out, Reader, ResponseStream, StreamLimits};
 use crate::auth::caller::Caller;
 use crate::auth::limits::identity;
+use crate::cluster::Cluster;
 use crate::cluster::peers::Peers;
 use crate::state::error::{ApiError, Current};
 use crate::state::history;
 use crate::state::history::KeyHistory;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::stored::{StoredGuard, StoredRule};
+use crate::write::Writes;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Opened;
 use damper_store::Entry;
@@ -35,37 +36,39 @@ const AHEAD: usize = 1;
 const MAX_NAMED: usize = 10;
 
 pub(crate) async fn open(
-    shared: &Arc<Shared>,
+    writes: &Writes,
+    cluster: &Arc<Cluster>,
+    streams: &StreamLimits,
     request: Request<v1::ExportRequest>,
 ) -> Result<ResponseStream<v1::ExportResponse>, ApiError> {
-    let reader = Reader::of(&request, shared);
-    let place = place(shared, &request)?;
+    let reader = Reader::of(&request, streams);
+    let place = place(writes, &request)?;
     let request = request.into_inner();
     let table = match request.revision {
-        Some(revision) => history::table_at(shared, "revision", revision).await?,
+        Some(revision) => history::table_at(&writes.fleet.state, "revision", revision).await?,
         // The store is another one: what is in memory is all there is of the known one, and worth a copy.
-        None if shared.table().unaccepted.is_some() => shared.table(),
+        None if writes.fleet.table().unaccepted.is_some() => writes.fleet.table(),
         None => {
-            let newest = history::newest(shared).await?;
-            shared.table_at(newest, shared.settings.unary_deadline / 2).await?
+            let newest = history::newest(&writes.fleet.state).await?;
+            writes.fleet.state.at_least(newest).await?
         }
     };
     let revision = request.revision.unwrap_or(table.revision());
-    let since = history::touched(&*shared.store, revision, table.revision(), is_exported).await?;
+    let since = history::touched(&*writes.fleet.state.store, revision, table.revision(), is_exported).await?;
     let objects = objects(&table, since);
     check(&objects)?;
-    let of = shared.clone();
+    let cluster = cluster.clone();
     Ok(ResponseStream::of(reader, AHEAD, |out| async move {
         let _place = place;
-        send(&of.replicas, revision, objects, out).await
+        send(&cluster.peers, revision, objects, out).await
     }))
 }
 
 /// Room for one more export or audit log of whoever asks.
-pub(crate) fn place<T>(shared: &Shared, request: &Request<T>) -> Result<Opened, ApiError> {
+pub(crate) fn place<T>(writes: &Writes, request: &Request<T>) -> Result<Opened, ApiError> {
     let peer = request.extensions().get::<ConnectionInfo>();
     let who = peer.map(|peer| identity(&Caller::of(request), peer)).unwrap_or_default();
-    Ok(shared.limiter.export(&who)?)
+    Ok(writes.limiter.export(&who)?)
 }
 
 /// A rule or guard as the table or the history has it.

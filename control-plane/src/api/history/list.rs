@@ -11,7 +11,7 @@ use crate::api::page;
 use crate::api::page::PAGE_BYTES;
 use crate::state::error::ApiError;
 use crate::state::history::oldest;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use damper_store;
 use damper_store::Change;
 
@@ -22,23 +22,23 @@ const READ: u64 = 64;
 const SEARCH: u64 = 4096;
 
 pub(crate) async fn list(
-    shared: &Shared,
+    writes: &Writes,
     request: v1::ListChangesRequest,
 ) -> Result<v1::ListChangesResponse, ApiError> {
     let size = page::size(request.page_size)?;
     let filter = Changes::read(request.filter)?;
     let start = before(page::start(filter.digest, &request.page_token)?)?;
-    let newest = shared.table().revision();
+    let newest = writes.fleet.table().revision();
     let mut page = Page { changes: Vec::new(), size, bytes: 0 };
     let first = start.unwrap_or_else(|| newest.min(*filter.revisions.end()));
-    let stopped = search(shared, &filter, first, &mut page).await?;
+    let stopped = search(writes, &filter, first, &mut page).await?;
     Ok(v1::ListChangesResponse {
         changes: page.changes,
         next_page_token: stopped
             .map(|revision| page::token(filter.digest, [&revision.to_string()]))
             .unwrap_or_default(),
         revision: newest,
-        oldest_revision: oldest(&*shared.store).await?,
+        oldest_revision: oldest(&*writes.fleet.state.store).await?,
     })
 }
 
@@ -58,7 +58,7 @@ struct Page {
 /// Fills a page with changes from a revision backwards; answers the last one that was looked at, unless it was the
 /// last of all.
 async fn search(
-    shared: &Shared,
+    writes: &Writes,
     filter: &Changes,
     first: u64,
     page: &mut Page,
@@ -69,7 +69,7 @@ async fn search(
             return Ok(Some(upto + 1));
         }
         let after = upto.saturating_sub(READ).max(filter.revisions.start() - 1);
-        let (after, read) = match damper_store::latest(&*shared.store, after, upto).await {
+        let (after, read) = match damper_store::latest(&*writes.fleet.state.store, after, upto).await {
             Err(damper_store::StoreError::Compacted { .. }) => return Ok(None),
             read => read?,
         };

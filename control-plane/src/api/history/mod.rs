@@ -18,18 +18,20 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::api::response_stream::ResponseStream;
-use crate::state::error::within;
-use crate::state::shared::Shared;
+use crate::api::response_stream::{ResponseStream, StreamLimits};
+use crate::cluster::Cluster;
+use crate::write::Writes;
 
 /// The service.
 pub(crate) struct History {
-    shared: Arc<Shared>,
+    writes: Arc<Writes>,
+    cluster: Arc<Cluster>,
+    streams: StreamLimits,
 }
 
 impl History {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(writes: Arc<Writes>, cluster: Arc<Cluster>, streams: StreamLimits) -> Self {
+        Self { writes, cluster, streams }
     }
 }
 
@@ -42,63 +44,63 @@ impl v1::history_server::History for History {
         &self,
         request: Request<v1::ListChangesRequest>,
     ) -> Result<Response<v1::ListChangesResponse>, Status> {
-        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(list::list(&self.writes, request.into_inner())).await
     }
 
     async fn get_object(
         &self,
         request: Request<v1::GetObjectRequest>,
     ) -> Result<Response<v1::Object>, Status> {
-        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(get::get(&self.writes, request.into_inner())).await
     }
 
     async fn diff_revisions(
         &self,
         request: Request<v1::DiffRevisionsRequest>,
     ) -> Result<Response<v1::DiffRevisionsResponse>, Status> {
-        within(self.shared.settings.unary_deadline, diff::diff(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(diff::diff(&self.writes, request.into_inner())).await
     }
 
     async fn rollback(
         &self,
         request: Request<v1::RollbackRequest>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = rollback::one(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("rollback", answer)
+        let work = rollback::one(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("rollback", answer)
     }
 
     async fn rollback_all(
         &self,
         request: Request<v1::RollbackAllRequest>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = rollback::all(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("rollback_all", answer)
+        let work = rollback::all(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("rollback_all", answer)
     }
 
     async fn accept_store(
         &self,
         request: Request<v1::AcceptStoreRequest>,
     ) -> Result<Response<v1::AcceptStoreResponse>, Status> {
-        let work = accept::accept(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("accept_store", answer)
+        let work = accept::accept(&self.cluster, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("accept_store", answer)
     }
 
     async fn export_audit(
         &self,
         request: Request<v1::ExportAuditRequest>,
     ) -> Result<Response<Self::ExportAuditStream>, Status> {
-        let work = audit::open(&self.shared, request);
-        within(self.shared.settings.unary_deadline, work).await
+        let work = audit::open(&self.writes, &self.streams, request);
+        self.writes.fleet.state.answer(work).await
     }
 
     async fn export(
         &self,
         request: Request<v1::ExportRequest>,
     ) -> Result<Response<Self::ExportStream>, Status> {
-        let work = export::open(&self.shared, request);
-        within(self.shared.settings.unary_deadline, work).await
+        let work = export::open(&self.writes, &self.cluster, &self.streams, request);
+        self.writes.fleet.state.answer(work).await
     }
 }

@@ -19,8 +19,8 @@ use crate::state::error::{ApiError, Current};
 use crate::state::history;
 use crate::state::history::KeyHistory;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::chain_limit;
 use crate::write::change_set::{ChangeSet, ChangeSetResult, ResourceChange, Written};
 use crate::write::request::{CompletedWrite, WriteRequest, all_or, check_options, commit, first_answer};
@@ -32,7 +32,7 @@ const TRIES: usize = 8;
 
 /// Makes one rule or guard what it was.
 pub(crate) async fn one(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: Request<v1::RollbackRequest>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let (mut asked, request) = WriteRequest::read("rollback", request, |request| request.options.take());
@@ -41,7 +41,7 @@ pub(crate) async fn one(
     let to = check(to_revision, &mut asked.options, &mut faults);
     let subject = all_or(object::named(key).and_then(rolled_back).map_err(ApiError::Faults), faults)?;
     asked.permit([&subject])?;
-    Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(shared).await
+    Rollback { of: Some(subject), to, expected: expected_revision, asked }.carry_out(writes).await
 }
 
 /// A kill is for the incident that it was set in: an earlier one is over, or was ended for a reason. A token that was
@@ -63,7 +63,7 @@ fn rolled_back(named: HistorySubject) -> Result<ResourceKey, Faults> {
 
 /// Makes all rules and guards what they were; kills are left alone.
 pub(crate) async fn all(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: Request<v1::RollbackAllRequest>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let (mut asked, request) = WriteRequest::read("rollback all", request, |request| request.options.take());
@@ -74,7 +74,7 @@ pub(crate) async fn all(
     }
     let to = check(to_revision, &mut asked.options, &mut faults);
     faults.or(()).map_err(ApiError::Faults)?;
-    Rollback { of: None, to, expected: expected_revision, asked }.carry_out(shared).await
+    Rollback { of: None, to, expected: expected_revision, asked }.carry_out(writes).await
 }
 
 /// Notes what is wrong; a rollback without a reason says itself what it is.
@@ -113,21 +113,21 @@ struct RollbackPlan {
 }
 
 impl Rollback {
-    async fn carry_out(&self, shared: &Arc<Shared>) -> Result<v1::ApplyRulesResponse, ApiError> {
-        if let Some(first) = first_answer(shared, &self.asked).await? {
-            return self.again(shared, &first).await;
+    async fn carry_out(&self, writes: &Arc<Writes>) -> Result<v1::ApplyRulesResponse, ApiError> {
+        if let Some(first) = first_answer(writes, &self.asked).await? {
+            return self.again(writes, &first).await;
         }
         let mut tries = 1;
         loop {
-            let table = history::table_at(shared, "to_revision", self.to).await?;
+            let table = history::table_at(&writes.fleet.state, "to_revision", self.to).await?;
             let table = match self.expected_head() {
-                Some(head) if head > table.revision() => at_head(shared, head).await?,
+                Some(head) if head > table.revision() => at_head(writes, head).await?,
                 _ => table,
             };
-            match self.attempt(shared, &table).await {
+            match self.attempt(writes, &table).await {
                 Err(ApiError::Moved { head }) if self.expected.is_none() && tries < TRIES => {
                     tries += 1;
-                    shared.table_at(head, shared.settings.unary_deadline / 2).await?;
+                    writes.fleet.state.at_least(head).await?;
                 }
                 done => return done,
             }
@@ -137,14 +137,14 @@ impl Rollback {
     /// Rolls back from a table, whether the store is still there or not.
     async fn attempt(
         &self,
-        shared: &Arc<Shared>,
+        writes: &Arc<Writes>,
         table: &Arc<Snapshot>,
     ) -> Result<v1::ApplyRulesResponse, ApiError> {
         let revision = table.revision();
         if self.expected_head().is_some_and(|head| head != revision) {
             return Err(ApiError::Moved { head: revision });
         }
-        let RollbackPlan { set, outcome } = self.plan(shared, table, revision).await?;
+        let RollbackPlan { set, outcome } = self.plan(writes, table, revision).await?;
         self.asked.permit(set.0.iter().map(|change| &change.subject))?;
         let guards = set.guards_after(table, &[]);
         if self.of.is_some() {
@@ -152,33 +152,33 @@ impl Rollback {
         }
         let at = SystemTime::now();
         let edits = set.edits(&outcome, table, &self.asked.author(), at);
-        let chain = chain_limit::judge(shared, table, &edits).await?;
+        let chain = chain_limit::judge(writes, table, &edits).await?;
         chain.permit(&self.asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
         if self.asked.options.validate_only {
-            set.try_out(shared, table, &outcome, &[])?;
+            set.try_out(writes, table, &outcome, &[])?;
             let by_hand = Some(self.asked.options.owner.clone());
             let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-            return Arc::new(set).response(shared, table, came_to).await;
+            return Arc::new(set).response(writes, table, came_to).await;
         }
         let expected_head = self.of.is_none().then_some(revision);
         let proposal = Proposal { expected_head, ..self.asked.proposal(at, edits) };
-        let done = commit(shared, &self.asked, table, proposal).await?;
+        let done = commit(writes, &self.asked, table, proposal).await?;
         if done.committed.repeated {
-            return self.again(shared, &done).await;
+            return self.again(writes, &done).await;
         }
         let revision = done.committed.revision;
         let by_hand = Some(self.asked.options.owner.clone());
         let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-        Arc::new(set).response(shared, table, came_to).await
+        Arc::new(set).response(writes, table, came_to).await
     }
 
     /// The answer to a request that was carried out before.
     async fn again(
         &self,
-        shared: &Arc<Shared>,
+        writes: &Arc<Writes>,
         CompletedWrite { committed, before, .. }: &CompletedWrite,
     ) -> Result<v1::ApplyRulesResponse, ApiError> {
-        let RollbackPlan { set, outcome } = match self.plan(shared, before, before.revision()).await {
+        let RollbackPlan { set, outcome } = match self.plan(writes, before, before.revision()).await {
             // It is done; only what it did can no longer be told.
             Err(ApiError::NoLongerKept { .. }) => {
                 RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() }
@@ -186,11 +186,11 @@ impl Rollback {
             plan => plan?,
         };
         let edits = set.edits(&outcome, before, &self.asked.author(), SystemTime::now());
-        let chain = chain_limit::judge(shared, before, &edits).await?;
+        let chain = chain_limit::judge(writes, before, &edits).await?;
         let by_hand = Some(self.asked.options.owner.clone());
         let revision = committed.revision;
         let came_to = ChangeSetResult { revision, changes: outcome, pruned: Vec::new(), chain, by_hand };
-        Arc::new(set).response(shared, before, came_to).await
+        Arc::new(set).response(writes, before, came_to).await
     }
 
     fn expected_head(&self) -> Option<u64> {
@@ -198,12 +198,12 @@ impl Rollback {
     }
 
     /// What leads from a revision back; the table is there or later.
-    async fn plan(&self, shared: &Shared, table: &Snapshot, upto: u64) -> Result<RollbackPlan, ApiError> {
+    async fn plan(&self, writes: &Writes, table: &Snapshot, upto: u64) -> Result<RollbackPlan, ApiError> {
         let wanted = |subject: &ResourceKey| match &self.of {
             Some(of) => of == subject,
             None => !matches!(subject, ResourceKey::Kill(_)),
         };
-        let touched = history::touched(&*shared.store, self.to, upto, wanted).await?;
+        let touched = history::touched(&*writes.fleet.state.store, self.to, upto, wanted).await?;
         let mut plan = RollbackPlan { set: ChangeSet(Vec::new()), outcome: Vec::new() };
         let mut faults = Faults::none();
         for RollbackTarget { subject, then, now } in self.versions(table, touched)? {
@@ -278,10 +278,10 @@ impl Rollback {
 }
 
 /// The table at the store's expected revision, which is later than this replica's.
-async fn at_head(shared: &Shared, head: u64) -> Result<Arc<Snapshot>, ApiError> {
-    let newest = history::newest(shared).await?;
+async fn at_head(writes: &Writes, head: u64) -> Result<Arc<Snapshot>, ApiError> {
+    let newest = history::newest(&writes.fleet.state).await?;
     if head > newest {
         return Err(ApiError::Moved { head: newest });
     }
-    shared.table_at(head, shared.settings.unary_deadline / 2).await
+    writes.fleet.state.at_least(head).await
 }

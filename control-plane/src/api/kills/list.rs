@@ -5,12 +5,12 @@ use std::time::SystemTime;
 use damper_proto::v1;
 
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 pub(crate) async fn list(
-    shared: &Shared,
+    writes: &Writes,
     request: v1::ListKillsRequest,
 ) -> Result<v1::ListKillsResponse, ApiError> {
-    let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
+    let table = writes.fleet.state.at_least(request.min_revision).await?;
     Ok(v1::ListKillsResponse { kills: table.shown_kills(SystemTime::now()), revision: table.revision() })
 }

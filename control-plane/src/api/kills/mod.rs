@@ -13,17 +13,16 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::state::error::within;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 /// The service.
 pub(crate) struct Kills {
-    shared: Arc<Shared>,
+    writes: Arc<Writes>,
 }
 
 impl Kills {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(writes: Arc<Writes>) -> Self {
+        Self { writes }
     }
 }
 
@@ -33,21 +32,21 @@ impl v1::kills_server::Kills for Kills {
         &self,
         request: Request<v1::ListKillsRequest>,
     ) -> Result<Response<v1::ListKillsResponse>, Status> {
-        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(list::list(&self.writes, request.into_inner())).await
     }
 
     async fn kill(&self, request: Request<v1::KillRequest>) -> Result<Response<v1::KillResponse>, Status> {
-        let work = set::kill(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("kill", answer)
+        let work = set::kill(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("kill", answer)
     }
 
     async fn unkill(
         &self,
         request: Request<v1::UnkillRequest>,
     ) -> Result<Response<v1::UnkillResponse>, Status> {
-        let work = crate::api::kills::unset::unkill(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("unkill", answer)
+        let work = crate::api::kills::unset::unkill(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("unkill", answer)
     }
 }

@@ -13,8 +13,8 @@ use tonic::Request;
 use crate::state::error::ApiError;
 use crate::state::kills::StoredKill;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::reach::ReachSurvey;
 use crate::write::request::{
     CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
@@ -34,7 +34,7 @@ struct NewKill {
 }
 
 pub(crate) async fn kill(
-    shared: &Shared,
+    writes: &Writes,
     request: Request<v1::KillRequest>,
 ) -> Result<v1::KillResponse, ApiError> {
     let (asked, request) = WriteRequest::read("kill", request, |request| request.options.take());
@@ -44,19 +44,19 @@ pub(crate) async fn kill(
     asked.permit(&wanted.subjects)?;
     let at = SystemTime::now();
     let wire = wanted.wire(&wanted.patterns[0], &asked.author(), at);
-    match unless_away(shared, first_answer(shared, &asked)).await? {
-        Some(Some(first)) => return Ok(carried_out(shared, &wanted, wire, &first)),
-        None if !wanted.options.validate_only => return in_memory(shared, &asked, &wanted, said, at).await,
+    match unless_away(writes, first_answer(writes, &asked)).await? {
+        Some(Some(first)) => return Ok(carried_out(writes, &wanted, wire, &first)),
+        None if !wanted.options.validate_only => return in_memory(writes, &asked, &wanted, said, at).await,
         Some(None) | None => {}
     }
-    let table = shared.table();
+    let table = writes.fleet.table();
     let expected = expected(&table, &wanted.subjects[0], said, at);
     if wanted.options.validate_only {
         check_expected(&table, &wanted.subjects[0], expected)?;
         check_count(&table, &wanted.patterns, at)?;
         let remaining = prost_types::Duration::try_from(wanted.time_to_live).ok();
         let kill = v1::KillSwitch { remaining, ..wire };
-        return Ok(response(shared, kill, table.revision(), &wanted));
+        return Ok(response(writes, kill, table.revision(), &wanted));
     }
     let edits =
         wanted.subjects.iter().zip(&wanted.patterns).enumerate().map(|(place, (subject, pattern))| {
@@ -66,12 +66,12 @@ pub(crate) async fn kill(
     let writing = async {
         if table.kills().stored_count() + wanted.patterns.len() > bounds::MAX_KILLS {
             // What is over must not keep the place of what is needed.
-            kill_expiry::make_room(shared).await?;
+            kill_expiry::make_room(writes).await?;
         }
-        write(shared, &asked, &table, at, edits.collect()).await
+        write(writes, &asked, &table, at, edits.collect()).await
     };
-    let Some(done) = unless_away(shared, writing).await? else {
-        return in_memory(shared, &asked, &wanted, said, at).await;
+    let Some(done) = unless_away(writes, writing).await? else {
+        return in_memory(writes, &asked, &wanted, said, at).await;
     };
     if !done.committed.repeated {
         let NewKill { subjects, patterns: _, calls, time_to_live, options } = &wanted;
@@ -88,15 +88,15 @@ pub(crate) async fn kill(
             "set"
         );
     }
-    Ok(carried_out(shared, &wanted, wire, &done))
+    Ok(carried_out(writes, &wanted, wire, &done))
 }
 
 /// What the store answers; `None` if it is away, or not the one that is known.
 pub(crate) async fn unless_away<T>(
-    shared: &Shared,
+    writes: &Writes,
     asking: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<Option<T>, ApiError> {
-    if held_kills::is_needed(&shared.table()) {
+    if held_kills::is_needed(&writes.fleet.table()) {
         return Ok(None);
     }
     match asking.await {
@@ -107,22 +107,22 @@ pub(crate) async fn unless_away<T>(
 
 /// Sets the kills from memory: clients get them now, the store later.
 async fn in_memory(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     wanted: &NewKill,
     said: Option<u64>,
     at: SystemTime,
 ) -> Result<v1::KillResponse, ApiError> {
-    let table = shared.table();
+    let table = writes.fleet.table();
     check_expected(&table, &wanted.subjects[0], expected(&table, &wanted.subjects[0], said, at))?;
     check_count(&table, &wanted.patterns, at)?;
     let wire = |pattern: &Pattern| wanted.wire(pattern, &asked.author(), at);
     let decisions = wanted.patterns.iter().map(|pattern| (pattern, Some(wire(pattern))));
-    let table = held_kills::hold(shared, asked, decisions.collect()).await?;
+    let table = held_kills::hold(writes, asked, decisions.collect()).await?;
     let first = &wanted.patterns[0];
     let shown = table.kills().stored(first).and_then(|stored| stored.shown(at));
     let kill = v1::KillSwitch { unstored: true, ..shown.unwrap_or_else(|| wire(first)) };
-    Ok(response(shared, kill, table.revision(), wanted))
+    Ok(response(writes, kill, table.revision(), wanted))
 }
 
 impl NewKill {
@@ -209,16 +209,16 @@ fn written(
 }
 
 fn carried_out(
-    shared: &Shared,
+    writes: &Writes,
     wanted: &NewKill,
     wire: v1::KillSwitch,
     CompletedWrite { committed, after, .. }: &CompletedWrite,
 ) -> v1::KillResponse {
     let kill = written(committed, after, wire, &wanted.patterns[0]);
-    response(shared, kill, committed.revision, wanted)
+    response(writes, kill, committed.revision, wanted)
 }
 
-fn response(shared: &Shared, kill: v1::KillSwitch, revision: u64, wanted: &NewKill) -> v1::KillResponse {
-    let reach = ReachSurvey::of(shared).reach_of_kills(&wanted.patterns);
+fn response(writes: &Writes, kill: v1::KillSwitch, revision: u64, wanted: &NewKill) -> v1::KillResponse {
+    let reach = ReachSurvey::of(&writes.fleet).reach_of_kills(&wanted.patterns);
     v1::KillResponse { kill: Some(kill), revision, reach: Some(reach) }
 }

@@ -9,7 +9,7 @@ use tonic::Request;
 use crate::api::kills::set::unless_away;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::held_kills;
 use crate::write::request::{
     CompletedWrite, WriteRequest, all_or, check_expected, check_options, first_answer, listed, read_keys,
@@ -18,7 +18,7 @@ use crate::write::request::{
 use damper_store::writer::ProposedEdit;
 
 pub(crate) async fn unkill(
-    shared: &Shared,
+    writes: &Writes,
     request: Request<v1::UnkillRequest>,
 ) -> Result<v1::UnkillResponse, ApiError> {
     let (asked, request) = WriteRequest::read("unkill", request, |request| request.options.take());
@@ -29,7 +29,7 @@ pub(crate) async fn unkill(
     let patterns = read_keys(request.key.as_ref(), &request.also).map_err(ApiError::Faults);
     let subjects: Vec<ResourceKey> = all_or(patterns, faults)?.into_iter().map(ResourceKey::Kill).collect();
     asked.permit(&subjects)?;
-    let (at, table) = (SystemTime::now(), shared.table());
+    let (at, table) = (SystemTime::now(), writes.fleet.table());
     let missing = || ApiError::NotFound(format!("there is no {}", listed(&subjects)));
     let stands = |subject: &ResourceKey| {
         let stored = table.kills().stored(subject.pattern());
@@ -42,8 +42,8 @@ pub(crate) async fn unkill(
         check_expected(&table, &subjects[0], request.expected_revision)?;
         return Ok(v1::UnkillResponse { revision: table.revision(), unstored: false });
     }
-    let Some(first) = unless_away(shared, first_answer(shared, &asked)).await? else {
-        return in_memory(shared, &asked, &subjects, request.expected_revision).await;
+    let Some(first) = unless_away(writes, first_answer(writes, &asked)).await? else {
+        return in_memory(writes, &asked, &subjects, request.expected_revision).await;
     };
     // One that this replica does not know may have been set at another one a moment ago.
     if first.is_none() && subjects.iter().all(|subject| stands(subject) == Some(false)) {
@@ -55,9 +55,9 @@ pub(crate) async fn unkill(
     });
     let CompletedWrite { committed, .. } = match first {
         Some(first) => first,
-        None => match unless_away(shared, write(shared, &asked, &table, at, edits.collect())).await? {
+        None => match unless_away(writes, write(writes, &asked, &table, at, edits.collect())).await? {
             Some(done) => done,
-            None => return in_memory(shared, &asked, &subjects, request.expected_revision).await,
+            None => return in_memory(writes, &asked, &subjects, request.expected_revision).await,
         },
     };
     if committed.unchanged {
@@ -80,12 +80,12 @@ pub(crate) async fn unkill(
 
 /// Ends the kills from memory: clients learn of it now, the store later.
 async fn in_memory(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     subjects: &[ResourceKey],
     expected: Option<u64>,
 ) -> Result<v1::UnkillResponse, ApiError> {
-    let (table, now) = (shared.table(), SystemTime::now());
+    let (table, now) = (writes.fleet.table(), SystemTime::now());
     let stands = |pattern: &&Pattern| {
         table.kills().stored(pattern).is_some_and(|stored| stored.remaining(now).is_some())
     };
@@ -95,6 +95,6 @@ async fn in_memory(
     }
     check_expected(&table, &subjects[0], expected)?;
     let decisions = standing.into_iter().map(|pattern| (pattern, None));
-    let table = held_kills::hold(shared, asked, decisions.collect()).await?;
+    let table = held_kills::hold(writes, asked, decisions.collect()).await?;
     Ok(v1::UnkillResponse { revision: table.revision(), unstored: true })
 }

@@ -7,17 +7,17 @@ use tonic::Request;
 
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::removal::{DeletionResult, remove};
 use crate::write::request::WriteRequest;
 
 pub(crate) async fn delete(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: Request<v1::DeleteRuleRequest>,
 ) -> Result<v1::DeleteRuleResponse, ApiError> {
     let (asked, request) = WriteRequest::read("delete", request, |request| request.options.take());
     let v1::DeleteRuleRequest { key, expected_revision, options: _ } = request;
-    let removed = remove(shared, &asked, key.as_ref(), expected_revision, ResourceKey::Rule).await?;
+    let removed = remove(writes, &asked, key.as_ref(), expected_revision, ResourceKey::Rule).await?;
     let DeletionResult { revision, findings, amplified } = removed;
     let (before, after) = amplified.unzip();
     Ok(v1::DeleteRuleResponse { revision, findings, before, after })

@@ -7,32 +7,32 @@ use damper_core::{Explanation, Mode, RepeatLimit, RouteKey, Tightened};
 use damper_proto::{convert, v1};
 
 use crate::graph;
+use crate::push::fleet_state::FleetState;
 use crate::state::error::ApiError;
 use crate::state::kills::StoredKill;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::{RouteExplanation, Snapshot, UNREAD};
 use crate::stats::rate_window::RateWindow;
 use crate::write::findings;
 use crate::write::findings::{FindingList, Traffic};
 
 pub(crate) async fn explain(
-    shared: &Arc<Shared>,
+    fleet: &Arc<FleetState>,
     request: v1::ExplainRequest,
 ) -> Result<v1::ExplainResponse, ApiError> {
     let Some(route) = &request.route else { return Err(ApiError::fault("route", "must be given")) };
     let route = convert::route_key(route).map_err(|faults| ApiError::at("route", faults))?;
-    shared.aside(move |shared| Ok(explained(shared, &route))).await
+    fleet.aside(move |fleet| Ok(explained(fleet, &route))).await
 }
 
-fn explained(shared: &Shared, route: &RouteKey) -> v1::ExplainResponse {
-    let table = shared.table();
+fn explained(fleet: &FleetState, route: &RouteKey) -> v1::ExplainResponse {
+    let table = fleet.table();
     let RouteExplanation { explanation, unread } = table.explain(route);
     let policy = explanation.in_force.as_ref().map(|rule| rule.policy());
     let stored = |rule: &damper_core::Rule| {
         table.stored(rule.pattern()).map_or_else(|| rule.into(), |stored| stored.wire.clone())
     };
-    let graph = graph::Graph::of(shared, RateWindow::default(), &table, &table, Some(route));
+    let graph = graph::Graph::of(fleet, RateWindow::default(), &table, &table, Some(route));
     let now = SystemTime::now();
     let kill = table.kills().of_route(route, now);
     v1::ExplainResponse {
@@ -49,25 +49,25 @@ fn explained(shared: &Shared, route: &RouteKey) -> v1::ExplainResponse {
             .map(|stored| killed(stored, now))
             .into_iter()
             .chain(notes(&explanation, unread.as_ref(), &table, route))
-            .chain(unheard_of(shared, route))
+            .chain(unheard_of(fleet, route))
             .collect(),
         cuts: explanation.cuts.iter().map(cut).collect(),
         kill: kill.and_then(|stored| stored.shown(now)),
         chain: graph::bound_through(&graph, route),
-        findings: findings(shared, &explanation),
+        findings: findings(fleet, &explanation),
     }
 }
 
 /// A slip in a name explains a route that nobody has.
-fn unheard_of(shared: &Shared, route: &RouteKey) -> Option<String> {
-    let is_known = shared.stats.keys().iter().any(|known| **known == *route);
+fn unheard_of(fleet: &FleetState, route: &RouteKey) -> Option<String> {
+    let is_known = fleet.stats.keys().iter().any(|known| **known == *route);
     (!is_known).then(|| "no process has reported a call on this route: are its names right?".to_owned())
 }
 
 /// What deserves a look in the winner, as it is in force here.
-fn findings(shared: &Shared, explanation: &Explanation) -> Vec<v1::Finding> {
+fn findings(fleet: &FleetState, explanation: &Explanation) -> Vec<v1::Finding> {
     let Some(rule) = &explanation.in_force else { return Vec::new() };
-    FindingList::all(findings::of_rule_itself(rule, &Traffic::of(shared)))
+    FindingList::all(findings::of_rule_itself(rule, &Traffic::of(fleet)))
 }
 
 fn cut(Tightened { guard, excess }: &Tightened) -> v1::Cut {

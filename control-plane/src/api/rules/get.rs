@@ -3,12 +3,12 @@
 use damper_proto::v1;
 
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::request::read_key;
 
-pub(crate) async fn get(shared: &Shared, request: v1::GetRuleRequest) -> Result<v1::Rule, ApiError> {
+pub(crate) async fn get(writes: &Writes, request: v1::GetRuleRequest) -> Result<v1::Rule, ApiError> {
     let pattern = read_key("key", request.key.as_ref()).map_err(ApiError::Faults)?;
-    let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
+    let table = writes.fleet.state.at_least(request.min_revision).await?;
     let stored =
         table.stored(&pattern).ok_or_else(|| ApiError::NotFound(format!("there is no rule {pattern}")))?;
     Ok(stored.wire.clone())

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use damper_core::Pattern;
 use damper_proto::v1;
 
+use crate::cluster::Cluster;
 use crate::graph::edge_bounds::through;
 use crate::graph::edges::{Edge, Ends, Graph, GraphInput};
 use crate::graph::wire;
 use crate::graph::worst_path::{MeasuredCost, WorstPath, worst};
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::stats::rate_window::RateWindow;
 
 /// The most edges, and the most rules, in one answer.
@@ -20,20 +20,22 @@ const MAX_EDGES: usize = 5_000;
 const MAX_RULES: usize = 10_000;
 
 pub(crate) async fn get(
-    shared: &Arc<Shared>,
+    cluster: &Arc<Cluster>,
+    max_amplification: u32,
     request: v1::GetChainRequest,
 ) -> Result<v1::GetChainResponse, ApiError> {
     let over = RateWindow::read("window", request.window)?;
-    shared.aside(move |shared| chain(shared, over, &request)).await
+    cluster.aside(move |cluster| chain(cluster, max_amplification, over, &request)).await
 }
 
 fn chain(
-    shared: &Shared,
+    cluster: &Cluster,
+    max_amplification: u32,
     over: RateWindow,
     request: &v1::GetChainRequest,
 ) -> Result<v1::GetChainResponse, ApiError> {
-    let (table, service) = (shared.table(), &request.service);
-    let seen = GraphInput::of(shared, over, &table);
+    let (table, service) = (cluster.fleet.table(), &request.service);
+    let seen = GraphInput::of(&cluster.fleet, over, &table);
     let graph = seen.graph(&table);
     let at = if service.is_empty() { None } else { Some(known(&graph, service)?) };
     let leads = at.map(|service| leads_to_or_from(&graph, service));
@@ -49,8 +51,8 @@ fn chain(
         worst_measured: worst::<MeasuredCost>(&graph, &touches).map(|found| measured(&graph, &found)),
         worst_possible: worst(&graph, &touches).map(|found| wire::bound(&graph, &found)),
         window: over.wire(),
-        missing_replicas: shared.replicas.missing(),
-        limit: shared.settings.max_amplification.sends(),
+        missing_replicas: cluster.peers.missing(),
+        limit: max_amplification,
         rules: if request.rules { rules(&seen, &graph) } else { Vec::new() },
     })
 }

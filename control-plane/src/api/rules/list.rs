@@ -8,18 +8,18 @@ use damper_proto::v1;
 use crate::api::filter::{ListFilter, names};
 use crate::api::page;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 
 pub(crate) async fn list(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: v1::ListRulesRequest,
 ) -> Result<v1::ListRulesResponse, ApiError> {
     let size = page::size(request.page_size)?;
     let filter = ListFilter::new(request.filter)?;
     let start = page::start_pattern(filter.digest(), &request.page_token)?;
-    let table = shared.table_at(request.min_revision, shared.settings.unary_deadline / 2).await?;
-    shared.aside(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
+    let table = writes.fleet.state.at_least(request.min_revision).await?;
+    writes.fleet.aside(move |_| Ok(page(&table, &filter, start.as_ref(), size))).await
 }
 
 fn page(

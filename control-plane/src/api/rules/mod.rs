@@ -16,13 +16,15 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::state::error::within;
 use crate::state::exclusive::ExclusiveWorker;
-use crate::state::shared::Shared;
+use crate::write::Writes;
+use tokio_util::sync::CancellationToken;
 
 /// The service.
 pub(crate) struct Rules {
-    shared: Arc<Shared>,
+    writes: Arc<Writes>,
+    /// Ends the reading of a set.
+    stopping: CancellationToken,
     /// For sets that are being read and written.
     rooms: apply::ApplyQuota,
     /// For predictions.
@@ -30,77 +32,75 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let rooms = apply::ApplyQuota::new(shared.settings.max_apply_bytes);
-        Self { shared, rooms, turn: ExclusiveWorker::new() }
+    pub(crate) fn new(writes: Arc<Writes>, stopping: CancellationToken) -> Self {
+        let rooms = apply::ApplyQuota::new(writes.limits.max_apply_bytes);
+        Self { writes, stopping, rooms, turn: ExclusiveWorker::new() }
     }
 }
 
 #[tonic::async_trait]
 impl v1::rules_server::Rules for Rules {
     async fn get_rule(&self, request: Request<v1::GetRuleRequest>) -> Result<Response<v1::Rule>, Status> {
-        within(self.shared.settings.unary_deadline, get::get(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(get::get(&self.writes, request.into_inner())).await
     }
 
     async fn list_rules(
         &self,
         request: Request<v1::ListRulesRequest>,
     ) -> Result<Response<v1::ListRulesResponse>, Status> {
-        within(self.shared.settings.unary_deadline, list::list(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(list::list(&self.writes, request.into_inner())).await
     }
 
     async fn put_rule(
         &self,
         request: Request<v1::PutRuleRequest>,
     ) -> Result<Response<v1::PutRuleResponse>, Status> {
-        let work = put::put(&self.shared, request);
-        self.shared.metrics.written("put", within(self.shared.settings.unary_deadline, work).await)
+        let work = put::put(&self.writes, request);
+        self.writes.fleet.metrics.written("put", self.writes.fleet.state.answer(work).await)
     }
 
     async fn delete_rule(
         &self,
         request: Request<v1::DeleteRuleRequest>,
     ) -> Result<Response<v1::DeleteRuleResponse>, Status> {
-        let work = delete::delete(&self.shared, request);
-        self.shared.metrics.written("delete", within(self.shared.settings.unary_deadline, work).await)
+        let work = delete::delete(&self.writes, request);
+        self.writes.fleet.metrics.written("delete", self.writes.fleet.state.answer(work).await)
     }
 
     async fn judge_rule(
         &self,
         request: Request<v1::JudgeRuleRequest>,
     ) -> Result<Response<v1::PutRuleResponse>, Status> {
-        within(self.shared.settings.unary_deadline, put::judge(&self.shared, request.into_inner())).await
+        self.writes.fleet.state.answer(put::judge(&self.writes, request.into_inner())).await
     }
 
     async fn apply_rules(
         &self,
         request: Request<Streaming<v1::ApplyRulesRequest>>,
     ) -> Result<Response<v1::ApplyRulesResponse>, Status> {
-        let work = apply::apply(&self.shared, &self.rooms, request);
-        self.shared.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
+        let work = apply::apply(&self.writes, &self.rooms, &self.stopping, request);
+        self.writes.fleet.metrics.written("apply", work.await.map(Response::new).map_err(Status::from))
     }
 
     async fn what_if(
         &self,
         request: Request<v1::WhatIfRequest>,
     ) -> Result<Response<v1::WhatIfResponse>, Status> {
-        let work = apply::what_if(&self.shared, &self.turn, request);
-        within(self.shared.settings.unary_deadline, work).await
+        let work = apply::what_if(&self.writes, &self.turn, request);
+        self.writes.fleet.state.answer(work).await
     }
 
     async fn explain(
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::ExplainResponse>, Status> {
-        within(self.shared.settings.unary_deadline, explain::explain(&self.shared, request.into_inner()))
-            .await
+        self.writes.fleet.state.answer(explain::explain(&self.writes.fleet, request.into_inner())).await
     }
 
     async fn propose_rule(
         &self,
         request: Request<v1::ProposeRuleRequest>,
     ) -> Result<Response<v1::ProposeRuleResponse>, Status> {
-        within(self.shared.settings.unary_deadline, propose::propose(&self.shared, request.into_inner()))
-            .await
+        self.writes.fleet.state.answer(propose::propose(&self.writes.fleet, request.into_inner())).await
     }
 }

@@ -10,8 +10,8 @@ use tonic::Request;
 use crate::state::error::ApiError;
 use crate::state::guards::GuardTable;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
+use crate::write::Writes;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::findings;
 use crate::write::findings::{FindingList, Traffic};
@@ -23,29 +23,29 @@ use crate::write::single::{Effects, SingleWrite, SingleWriteResult};
 use damper_net::limits::Limit;
 
 pub(crate) async fn put(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: Request<v1::PutRuleRequest>,
 ) -> Result<v1::PutRuleResponse, ApiError> {
     let (asked, request) = WriteRequest::read("put", request, |request| request.options.take());
     let mut faults = Faults::none();
     check_options("options", &asked.options, &mut faults);
     let written = all_or(NewRule::read("rule", request.rule), faults)?;
-    match single::put(shared, &asked, &written, request.expected_revision).await? {
+    match single::put(writes, &asked, &written, request.expected_revision).await? {
         SingleWriteResult::Tried(table, beside) => {
-            try_out(shared, &table, &written, request.expected_revision, beside)
+            try_out(writes, &table, &written, request.expected_revision, beside)
         }
-        SingleWriteResult::Written(done, beside) => Ok(response(shared, &written, &done, beside)),
+        SingleWriteResult::Written(done, beside) => Ok(response(writes, &written, &done, beside)),
     }
 }
 
 /// What a put would answer, whoever asks.
 pub(crate) async fn judge(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     request: v1::JudgeRuleRequest,
 ) -> Result<v1::PutRuleResponse, ApiError> {
     let written = NewRule::read("rule", request.rule)?;
-    let beside = single::judge(shared, &written).await?;
-    try_out(shared, &shared.table(), &written, None, beside)
+    let beside = single::judge(writes, &written).await?;
+    try_out(writes, &writes.fleet.table(), &written, None, beside)
 }
 
 impl SingleWrite for NewRule {
@@ -82,7 +82,7 @@ impl SingleWrite for NewRule {
 }
 
 fn response(
-    shared: &Shared,
+    writes: &Writes,
     written: &NewRule,
     CompletedWrite { committed, after: table, .. }: &CompletedWrite,
     mut beside: Effects,
@@ -92,7 +92,7 @@ fn response(
     let rule =
         stored.map_or_else(|| v1::Rule { revision, ..written.wire.clone() }, |stored| stored.wire.clone());
     let (was, is) = beside.amplified.take().unzip();
-    let (reach, findings) = found(shared, table.guards(), written, beside);
+    let (reach, findings) = found(writes, table.guards(), written, beside);
     v1::PutRuleResponse {
         rule: Some(rule),
         revision: committed.revision,
@@ -106,7 +106,7 @@ fn response(
 
 /// What a put would answer.
 fn try_out(
-    shared: &Shared,
+    writes: &Writes,
     table: &Snapshot,
     written: &NewRule,
     expected: Option<u64>,
@@ -114,13 +114,13 @@ fn try_out(
 ) -> Result<v1::PutRuleResponse, ApiError> {
     let subject = written.subject();
     check_expected(table, &subject, expected)?;
-    let limit = shared.settings.max_rules;
+    let limit = writes.limits.max_rules;
     if table.revision_of(&subject).is_none() && table.len() >= limit {
         return Err(too_many(Limit::Rules, table.len() + 1, limit));
     }
     let same = written.unchanged(table);
     let (was, is) = beside.amplified.take().unzip();
-    let (reach, findings) = found(shared, table.guards(), written, beside);
+    let (reach, findings) = found(writes, table.guards(), written, beside);
     Ok(v1::PutRuleResponse {
         rule: Some(same.unwrap_or(&written.wire).clone()),
         revision: table.revision(),
@@ -134,13 +134,13 @@ fn try_out(
 
 /// Whom the rule concerns, and what deserves a look.
 fn found(
-    shared: &Shared,
+    writes: &Writes,
     guards: &GuardTable,
     written: &NewRule,
     beside: Effects,
 ) -> (v1::RuleReach, Vec<v1::Finding>) {
-    let reach = ReachSurvey::of(shared).reach(&written.rule);
-    let of_rule = findings::of_rule(guards, &written.rule, &Traffic::of(shared), &reach);
+    let reach = ReachSurvey::of(&writes.fleet).reach(&written.rule);
+    let of_rule = findings::of_rule(guards, &written.rule, &Traffic::of(&writes.fleet), &reach);
     let beside = beside.findings(&written.subject());
     let findings = FindingList::all(beside.chain(of_rule));
     (reach, findings)

@@ -12,12 +12,12 @@ use tonic::Request;
 
 use crate::auth::caller::misplaced;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::role::Role;
 use crate::state::tokens::scope::Scope;
 use crate::state::tokens::secret::BearerToken;
 use crate::state::tokens::{StoredToken, description, token_key, token_of};
+use crate::write::Writes;
 use crate::write::request::{CompletedWrite, WriteRequest, check_options, first_answer, too_many, write};
 use damper_net::limits::Limit;
 use damper_store::writer::ProposedEdit;
@@ -38,18 +38,18 @@ struct NewToken {
 }
 
 pub(crate) async fn create(
-    shared: &Shared,
+    writes: &Writes,
     request: Request<v1::CreateTokenRequest>,
 ) -> Result<v1::CreateTokenResponse, ApiError> {
     let (asked, request) = WriteRequest::read("create token", request, |request| request.options.take());
     let wanted = NewToken::read(request, &asked.options)?;
-    if let Some(first) = first_answer(shared, &asked).await? {
+    if let Some(first) = first_answer(writes, &asked).await? {
         return Ok(again(&first));
     }
-    let (at, table) = (SystemTime::now(), shared.table());
+    let (at, table) = (SystemTime::now(), writes.fleet.table());
     let token = wanted.wire(at, &created_by(&asked));
     if asked.options.validate_only {
-        let (count, limit) = (table.tokens().len(), shared.settings.max_tokens);
+        let (count, limit) = (table.tokens().len(), writes.limits.max_tokens);
         if count >= limit {
             return Err(too_many(Limit::Tokens, count + 1, limit));
         }
@@ -62,7 +62,7 @@ pub(crate) async fn create(
     let bearer = BearerToken::draw();
     let value = Some(StoredToken::value(&token, &bearer.hash()));
     let edit = ProposedEdit { key: token_key(&bearer.id), value, expected: Some(0) };
-    let done = write(shared, &asked, &table, at, vec![edit]).await?;
+    let done = write(writes, &asked, &table, at, vec![edit]).await?;
     if done.committed.repeated {
         return Ok(again(&done));
     }

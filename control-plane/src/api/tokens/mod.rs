@@ -13,18 +13,19 @@ use std::sync::Arc;
 use damper_proto::v1;
 use tonic::{Request, Response, Status};
 
+use crate::auth::Authenticator;
 use crate::auth::caller::Caller;
-use crate::state::error::within;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 /// The service.
 pub(crate) struct Tokens {
-    shared: Arc<Shared>,
+    writes: Arc<Writes>,
+    access: Arc<Authenticator>,
 }
 
 impl Tokens {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(crate) fn new(writes: Arc<Writes>, access: Arc<Authenticator>) -> Self {
+        Self { writes, access }
     }
 }
 
@@ -34,31 +35,31 @@ impl v1::tokens_server::Tokens for Tokens {
         &self,
         request: Request<v1::CreateTokenRequest>,
     ) -> Result<Response<v1::CreateTokenResponse>, Status> {
-        let work = create::create(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("create_token", answer)
+        let work = create::create(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("create_token", answer)
     }
 
     async fn list_tokens(
         &self,
         _: Request<v1::ListTokensRequest>,
     ) -> Result<Response<v1::ListTokensResponse>, Status> {
-        Ok(Response::new(list::list(&self.shared.table())))
+        Ok(Response::new(list::list(&self.writes.fleet.table())))
     }
 
     async fn revoke_token(
         &self,
         request: Request<v1::RevokeTokenRequest>,
     ) -> Result<Response<v1::RevokeTokenResponse>, Status> {
-        let work = revoke::revoke(&self.shared, request);
-        let answer = within(self.shared.settings.unary_deadline, work).await;
-        self.shared.metrics.written("revoke_token", answer)
+        let work = revoke::revoke(&self.writes, request);
+        let answer = self.writes.fleet.state.answer(work).await;
+        self.writes.fleet.metrics.written("revoke_token", answer)
     }
 
     async fn who_am_i(
         &self,
         request: Request<v1::WhoAmIRequest>,
     ) -> Result<Response<v1::WhoAmIResponse>, Status> {
-        Ok(Response::new(Caller::of(&request).described(self.shared.access.required)))
+        Ok(Response::new(Caller::of(&request).described(self.access.required)))
     }
 }

@@ -12,16 +12,16 @@ use damper_proto::v1;
 use tonic::Request;
 
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::secret::TokenId;
 use crate::state::tokens::{StoredToken, token_key, token_of};
+use crate::write::Writes;
 use crate::write::request::{WriteRequest, check_options, commit, first_answer};
 use damper_store::writer::{EditPlanner, EntriesView};
 use damper_store::writer::{Proposal, ProposedEdit};
 
 pub(crate) async fn revoke(
-    shared: &Shared,
+    writes: &Writes,
     request: Request<v1::RevokeTokenRequest>,
 ) -> Result<v1::RevokeTokenResponse, ApiError> {
     let (asked, request) = WriteRequest::read("revoke token", request, |request| request.options.take());
@@ -32,17 +32,17 @@ pub(crate) async fn revoke(
         faults.add("id", "is not the id of a token: 16 digits 0-9a-f, the middle part of damper_ID_SECRET");
     }
     let Some(id) = faults.or(id).map_err(ApiError::Faults)? else { return Err(missing(&request.id)) };
-    if let Some(first) = first_answer(shared, &asked).await? {
+    if let Some(first) = first_answer(writes, &asked).await? {
         return Ok(v1::RevokeTokenResponse { revision: first.committed.revision });
     }
-    let (table, at) = (shared.table(), SystemTime::now());
+    let (table, at) = (writes.fleet.table(), SystemTime::now());
     if asked.options.validate_only {
         return tried(&table, &id);
     }
     let edit = ProposedEdit { key: token_key(&id), value: None, expected: None };
     let revocation = Revocation { id: id.clone(), edit: edit.clone() };
     let proposal = Proposal { judge: Some(Arc::new(revocation)), ..asked.proposal(at, vec![edit]) };
-    let done = commit(shared, &asked, &table, proposal).await.map_err(|error| match error {
+    let done = commit(writes, &asked, &table, proposal).await.map_err(|error| match error {
         ApiError::Judged(_) => last(),
         other => other,
     })?;

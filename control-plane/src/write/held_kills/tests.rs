@@ -66,12 +66,13 @@ async fn a_kill_does_not_wait_for_a_large_write_and_is_stored_after_it() {
     let folder = TempDir::new().unwrap();
     let inner = SledStore::open(folder.path()).await.unwrap();
     let store = Arc::new(Busy { inner, begun: Semaphore::new(0), ends: Semaphore::new(0) });
-    let (shared, _tasks) = start(OpenedServer::over(store.clone()).await);
+    let (parts, _tasks) = start(OpenedServer::over(store.clone()).await);
+    let writes = parts.writes.clone();
     let large = tokio::spawn({
-        let shared = shared.clone();
+        let writes = writes.clone();
         let edits = vec![ProposedEdit { key: "rules/a".to_owned(), value: Some("1".into()), expected: None }];
         let asked = WriteRequest::by_itself(v1::WriteOptions::default());
-        async move { shared.writer.propose(asked.proposal(SystemTime::now(), edits)).await }
+        async move { writes.fleet.state.writer.propose(asked.proposal(SystemTime::now(), edits)).await }
     });
     timeout(PATIENCE, store.begun.acquire()).await.expect("it is being written").unwrap().forget();
 
@@ -79,14 +80,14 @@ async fn a_kill_does_not_wait_for_a_large_write_and_is_stored_after_it() {
     let options = Some(v1::WriteOptions { reason: "a drill".to_owned(), ..v1::WriteOptions::default() });
     let mut request = Request::new(v1::KillRequest { key, options, ..v1::KillRequest::default() });
     request.extensions_mut().insert(Caller::Anybody);
-    let answer = timeout(PATIENCE, kill(&shared, request)).await.expect("it is answered").unwrap();
+    let answer = timeout(PATIENCE, kill(&writes, request)).await.expect("it is answered").unwrap();
     assert!(answer.kill.unwrap().unstored, "it is in force from memory");
     assert!(!large.is_finished(), "the large write holds the store still");
-    assert_eq!(shared.table().kills().in_force(SystemTime::now()).count(), 1);
+    assert_eq!(writes.fleet.table().kills().in_force(SystemTime::now()).count(), 1);
 
     store.ends.add_permits(Semaphore::MAX_PERMITS >> 1);
     large.await.unwrap().unwrap();
-    let mut tables = shared.table.clone();
+    let mut tables = writes.fleet.state.table.clone();
     let stored = tables.wait_for(|table| table.held().is_empty() && table.kills().stored_count() == 1);
     timeout(PATIENCE, stored).await.expect("it is stored").unwrap();
 }

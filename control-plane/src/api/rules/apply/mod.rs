@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use damper_proto::v1;
+use tokio_util::sync::CancellationToken;
 use tonic::Request;
 
 pub(crate) use crate::api::rules::apply::quota::ApplyQuota;
@@ -20,7 +21,7 @@ use crate::api::rules::apply::read::ApplyStream;
 pub(crate) use crate::api::rules::apply::what_if::what_if;
 use crate::state::error::{ApiError, Current};
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::chain_limit;
 use crate::write::chain_limit::ChainCheck;
 use crate::write::change_set::{ChangeSet, ChangeSetResult};
@@ -36,60 +37,61 @@ pub(crate) struct Apply {
 }
 
 pub(crate) async fn apply(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     rooms: &ApplyQuota,
+    stopping: &CancellationToken,
     request: Request<ApplyStream>,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     // The room is the set's until it is written.
     let (Apply { asked, claim, set }, _room) = tokio::select! {
-        read = read::read(shared, rooms, request) => read?,
-        () = shared.stopping.cancelled() => return Err(ApiError::unavailable("the server is stopping")),
+        read = read::read(writes, rooms, request) => read?,
+        () = stopping.cancelled() => return Err(ApiError::unavailable("the server is stopping")),
     };
-    let over = over_table(shared, &asked, claim, set);
-    if let Some(first) = first_answer(shared, &asked).await? {
-        return again(shared, over, &first).await;
+    let over = over_table(writes, &asked, claim, set);
+    if let Some(first) = first_answer(writes, &asked).await? {
+        return again(writes, over, &first).await;
     }
-    let (settled, chain) = permitted(shared, &asked, &over).await?;
+    let (settled, chain) = permitted(writes, &asked, &over).await?;
     let DeferredSet { set, table: before, .. } = &over;
     if asked.options.validate_only {
-        holds(shared, &asked, &over, &settled)?;
+        holds(writes, &asked, &over, &settled)?;
         let ResolvedSet { outcome: changes, pruned } = settled;
         let came_to = ChangeSetResult { revision: before.revision(), changes, pruned, chain, by_hand: None };
-        return set.clone().response(shared, before, came_to).await;
+        return set.clone().response(writes, before, came_to).await;
     }
-    let done = write(shared, &asked, &over, &settled).await?;
+    let done = write(writes, &asked, &over, &settled).await?;
     if done.committed.repeated {
-        return again(shared, over, &done).await;
+        return again(writes, over, &done).await;
     }
-    response(shared, set, &done, chain).await
+    response(writes, set, &done, chain).await
 }
 
 /// A set with this replica's table.
-fn over_table(shared: &Shared, asked: &WriteRequest, claim: OwnershipClaim, set: ChangeSet) -> DeferredSet {
+fn over_table(writes: &Writes, asked: &WriteRequest, claim: OwnershipClaim, set: ChangeSet) -> DeferredSet {
     let (author, at) = (asked.options.author.clone(), SystemTime::now());
-    DeferredSet { set: Arc::new(set), claim, table: shared.table(), author, at }
+    DeferredSet { set: Arc::new(set), claim, table: writes.fleet.table(), author, at }
 }
 
 /// The answer to a request that was carried out before: what the set came to over what was there then.
 async fn again(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     over: DeferredSet,
     first: &CompletedWrite,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let over = DeferredSet { table: first.before.clone(), ..over };
     let chain = match over.claim.settle(&over.set, &over.table) {
         Ok(settled) => {
-            chain_limit::judge(shared, &over.table, &over.edits_over(&over.table, &settled)).await?
+            chain_limit::judge(writes, &over.table, &over.edits_over(&over.table, &settled)).await?
         }
         // What was there then is no longer known.
         Err(_) => ChainCheck::default(),
     };
-    response(shared, &over.set, first, chain).await
+    response(writes, &over.set, first, chain).await
 }
 
 /// What would become of the set, were nothing written meanwhile; or why it is refused.
 async fn permitted(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     asked: &WriteRequest,
     at_commit: &DeferredSet,
 ) -> Result<(ResolvedSet, ChainCheck), ApiError> {
@@ -102,14 +104,14 @@ async fn permitted(
     if !claim.is_everything() {
         set.judge(&guards, &settled.outcome).map_err(ApiError::Faults)?;
     }
-    let chain = chain_limit::judge(shared, table, &at_commit.edits_over(table, &settled)).await?;
+    let chain = chain_limit::judge(writes, table, &at_commit.edits_over(table, &settled)).await?;
     chain.permit(&asked.options, |subject| set.place_of(subject)).map_err(ApiError::Faults)?;
     Ok((settled, chain))
 }
 
 /// Refuses a set that the writer would refuse for what is there now.
 fn holds(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     DeferredSet { set, table, .. }: &DeferredSet,
     ResolvedSet { outcome, pruned }: &ResolvedSet,
@@ -117,11 +119,11 @@ fn holds(
     if asked.options.expected_head.is_some_and(|head| head != table.revision()) {
         return Err(ApiError::Moved { head: table.revision() });
     }
-    set.try_out(shared, table, outcome, pruned)
+    set.try_out(writes, table, outcome, pruned)
 }
 
 async fn write(
-    shared: &Shared,
+    writes: &Writes,
     asked: &WriteRequest,
     over: &DeferredSet,
     settled: &ResolvedSet,
@@ -132,7 +134,7 @@ async fn write(
         judge: Some(Arc::new(over.clone())),
         ..asked.proposal(over.at, edits)
     };
-    match commit(shared, asked, &over.table, proposal).await {
+    match commit(writes, asked, &over.table, proposal).await {
         Err(ApiError::Judged(entries)) => {
             let there = entries.into_iter().filter_map(|(key, entry)| {
                 let subject = ResourceKey::of_key(&key)?;
@@ -146,12 +148,12 @@ async fn write(
 }
 
 async fn response(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     set: &Arc<ChangeSet>,
     CompletedWrite { committed, before, .. }: &CompletedWrite,
     chain: ChainCheck,
 ) -> Result<v1::ApplyRulesResponse, ApiError> {
     let (changes, pruned) = (set.outcome(before, committed), set.not_named(committed));
     let came_to = ChangeSetResult { revision: committed.revision, changes, pruned, chain, by_hand: None };
-    set.clone().response(shared, before, came_to).await
+    set.clone().response(writes, before, came_to).await
 }

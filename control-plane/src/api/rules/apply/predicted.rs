@@ -17,10 +17,10 @@ use crate::graph::wire::hop_bound;
 use crate::state::error::ApiError;
 use crate::state::exclusive::CancelCheck;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 use crate::stats::rate_window::RateWindow;
 use crate::stats::summary::RouteSummary;
+use crate::write::Writes;
 use crate::write::amplification::amplified_on;
 use crate::write::chain_comparison::ChainComparison;
 use damper_store::writer::ProposedEdit;
@@ -36,7 +36,7 @@ const CALLEES: [(Downstream, v1::prediction::Callee); 3] = [
 
 /// Edits, and whom they concern.
 pub(crate) struct Prediction<'a> {
-    shared: &'a Shared,
+    writes: &'a Writes,
     write: ChainComparison<'a>,
     /// Routes with calls whose policy changes, the busiest first.
     routes: Vec<Concerned>,
@@ -55,13 +55,13 @@ struct Concerned {
 impl<'a> Prediction<'a> {
     /// `changed` is what the edits change, those left out that come to what is there.
     pub(crate) fn of(
-        shared: &'a Shared,
+        writes: &'a Writes,
         before: &'a Arc<Snapshot>,
         edits: &'a [ProposedEdit],
         changed: &'a [ResourceKey],
     ) -> Self {
-        let write = ChainComparison::of(shared, before, edits);
-        let rows = shared.stats.rows_over(RateWindow::Minute, before);
+        let write = ChainComparison::of(writes, before, edits);
+        let rows = writes.fleet.stats.rows_over(RateWindow::Minute, before);
         let active = rows.iter().filter(|row| row.stats.calls_per_s > 0.0);
         let mut routes: Vec<Concerned> =
             active.filter_map(|row| Concerned::of(row, before, &write.after)).collect();
@@ -71,7 +71,7 @@ impl<'a> Prediction<'a> {
             without.remove(&pattern);
         }
         let without_traffic = changed.iter().filter(|subject| without.contains(subject.pattern()));
-        Self { shared, write, routes, without_traffic: without_traffic.collect() }
+        Self { writes, write, routes, without_traffic: without_traffic.collect() }
     }
 
     /// All of it on the wire, as long as somebody waits for it.
@@ -92,7 +92,7 @@ impl<'a> Prediction<'a> {
     fn route(&self, route: &Concerned) -> Result<v1::RoutePrediction, ApiError> {
         let Concerned { row, key, before, after } = route;
         let change =
-            Change { before: before.as_ref(), after: after.as_ref(), measured: route.measured(self.shared) };
+            Change { before: before.as_ref(), after: after.as_ref(), measured: route.measured(self.writes) };
         let calls_per_s = route.calls_per_s();
         let predict = |(downstream, callee): (Downstream, v1::prediction::Callee)| {
             let found = what_if(&change, downstream);
@@ -138,14 +138,14 @@ impl Concerned {
 
     /// What the simulation starts from. More calls than it knows are simulated as its most: shares are all that is
     /// taken from it.
-    fn measured(&self, shared: &Shared) -> Measured {
+    fn measured(&self, writes: &Writes) -> Measured {
         let stats = &self.row.stats;
         let milli = stats.calls_per_s * 1000.0;
         let latency = |wire: Option<prost_types::Duration>| {
             wire.and_then(convert::length).unwrap_or_default().min(LENGTH.max)
         };
         let p50 = latency(stats.p50);
-        let codes = Pattern::candidates(&self.key).next().map(|exact| shared.stats.measured(&exact));
+        let codes = Pattern::candidates(&self.key).next().map(|exact| writes.fleet.stats.measured(&exact));
         Measured {
             calls_milli_per_second: milli.clamp(f64::from(RATE.min), f64::from(RATE.max)) as u32,
             processes: stats.clients.max(1),

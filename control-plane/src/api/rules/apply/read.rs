@@ -17,7 +17,7 @@ use crate::api::rules::apply::quota::{ApplyQuota, ApplyReservation};
 use crate::auth::limits::identity;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 use crate::write::change_set::{ChangeSet, ResourceChange, Written};
 use crate::write::claim::OwnershipClaim;
 use crate::write::request::{Requester, WriteRequest, check_options, read_key};
@@ -37,17 +37,17 @@ pub(crate) type ApplyStream = Streaming<v1::ApplyRulesRequest>;
 
 /// Reads a whole set.
 pub(crate) async fn read<'r>(
-    shared: &Shared,
+    writes: &Writes,
     rooms: &'r ApplyQuota,
     request: Request<ApplyStream>,
 ) -> Result<(Apply, ApplyReservation<'r>), ApiError> {
-    tokio::time::timeout(WHOLE_WITHIN, whole(shared, rooms, request))
+    tokio::time::timeout(WHOLE_WITHIN, whole(writes, rooms, request))
         .await
         .unwrap_or(Err(ApiError::TooLate(WHOLE_WITHIN)))
 }
 
 async fn whole<'r>(
-    shared: &Shared,
+    writes: &Writes,
     rooms: &'r ApplyQuota,
     request: Request<ApplyStream>,
 ) -> Result<(Apply, ApplyReservation<'r>), ApiError> {
@@ -68,7 +68,7 @@ async fn whole<'r>(
         let encoded = request.encode_to_vec();
         bytes += encoded.len();
         digest.add(&encoded);
-        let limit = shared.settings.max_apply_bytes;
+        let limit = writes.limits.max_apply_bytes;
         if bytes > limit {
             return Err(ApiError::too_large(
                 Limit::ApplyBytes,
@@ -77,8 +77,8 @@ async fn whole<'r>(
         }
         room.grow(encoded.len())?;
         let (limit, count, most) = match is_of_guard(&request) {
-            true => (Limit::Guards, &mut guards, shared.settings.max_guards),
-            false => (Limit::Rules, &mut rules, shared.settings.max_rules),
+            true => (Limit::Guards, &mut guards, writes.limits.max_guards),
+            false => (Limit::Rules, &mut rules, writes.limits.max_rules),
         };
         *count += 1;
         if *count > most {

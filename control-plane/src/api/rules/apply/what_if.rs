@@ -15,23 +15,23 @@ use crate::api::rules::apply::{Apply, holds, over_table, permitted};
 use crate::state::error::ApiError;
 use crate::state::exclusive::ExclusiveWorker;
 use crate::state::resource_key::ResourceKey;
-use crate::state::shared::Shared;
+use crate::write::Writes;
 
 pub(crate) async fn what_if(
-    shared: &Arc<Shared>,
+    writes: &Arc<Writes>,
     turn: &ExclusiveWorker,
     request: Request<v1::WhatIfRequest>,
 ) -> Result<v1::WhatIfResponse, ApiError> {
     let Apply { asked, claim, set } = read_what_if(request)?;
-    let over = over_table(shared, &asked, claim, set);
-    let (settled, _) = permitted(shared, &asked, &over).await?;
-    holds(shared, &asked, &over, &settled)?;
+    let over = over_table(writes, &asked, claim, set);
+    let (settled, _) = permitted(writes, &asked, &over).await?;
+    holds(writes, &asked, &over, &settled)?;
     let edits = over.edits_over(&over.table, &settled);
     let named = over.set.0.iter().zip(&settled.outcome);
     let changed = named.filter(|(_, outcome)| **outcome != rule_result::Change::Unchanged);
     let changed: Vec<ResourceKey> =
         changed.map(|(change, _)| change.subject.clone()).chain(settled.pruned).collect();
 
-    let (shared, before) = (shared.clone(), over.table);
-    turn.take(move |awaited| Prediction::of(&shared, &before, &edits, &changed).told(awaited)).await
+    let (writes, before) = (writes.clone(), over.table);
+    turn.take(move |awaited| Prediction::of(&writes, &before, &edits, &changed).told(awaited)).await
 }

@@ -8,22 +8,22 @@ use damper_core::Pattern;
 use damper_proto::{convert, v1};
 
 use crate::api::rules::propose::values::Values;
+use crate::push::fleet_state::FleetState;
 use crate::state::error::ApiError;
-use crate::state::shared::Shared;
 use crate::state::snapshot::Snapshot;
 
 pub(crate) async fn propose(
-    shared: &Arc<Shared>,
+    fleet: &Arc<FleetState>,
     request: v1::ProposeRuleRequest,
 ) -> Result<v1::ProposeRuleResponse, ApiError> {
     let Some(key) = &request.key else { return Err(ApiError::fault("key", "must be given")) };
     let pattern = convert::pattern(key).map_err(|faults| ApiError::at("key", faults))?;
-    shared.aside(move |shared| Ok(proposed(shared, &pattern))).await
+    fleet.aside(move |fleet| Ok(proposed(fleet, &pattern))).await
 }
 
-fn proposed(shared: &Shared, pattern: &Pattern) -> v1::ProposeRuleResponse {
-    let Values { policy, mut reasons } = Values::of(pattern, &shared.stats.measured(pattern));
-    reasons.extend(beside(&shared.table(), pattern));
+fn proposed(fleet: &FleetState, pattern: &Pattern) -> v1::ProposeRuleResponse {
+    let Values { policy, mut reasons } = Values::of(pattern, &fleet.stats.measured(pattern));
+    reasons.extend(beside(&fleet.table(), pattern));
     let rule = v1::Rule { key: Some(pattern.into()), policy: Some(policy), ..Default::default() };
     v1::ProposeRuleResponse { rule: Some(rule), reasons }
 }

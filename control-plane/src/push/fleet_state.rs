@@ -1,0 +1,48 @@
+//! The connected clients and their reports, over the snapshot of this replica. Reads of the API start here.
+
+use std::sync::Arc;
+
+use crate::metrics::Metrics;
+use crate::push::delivery::Deliveries;
+use crate::push::sessions::Sessions;
+use crate::state::State;
+use crate::state::error::ApiError;
+use crate::state::exclusive::ExclusiveWorker;
+use crate::state::snapshot::Snapshot;
+use crate::stats::Stats;
+
+/// The clients of the fleet as far as this replica knows them.
+pub(crate) struct FleetState {
+    pub(crate) state: Arc<State>,
+    pub(crate) hub: Sessions,
+    pub(crate) stats: Stats,
+    pub(crate) metrics: Metrics,
+    pub(crate) deliveries: Deliveries,
+    /// For counts of the clients that have applied a change.
+    pub(crate) counting: ExclusiveWorker,
+}
+
+impl FleetState {
+    /// Returns the current snapshot.
+    pub(crate) fn table(&self) -> Arc<Snapshot> {
+        self.state.table()
+    }
+
+    /// Runs work that visits all rules, routes or clients: off the threads that serve streams, one at a time.
+    pub(crate) async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let fleet = self.clone();
+        self.state.worker.take(move |_| work(&fleet)).await
+    }
+
+    /// Runs such work even if the queue is full, because its result serves everyone who waits.
+    pub(crate) async fn aside_in_any_case<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let fleet = self.clone();
+        self.state.worker.take_in_any_case(move |_| work(&fleet)).await
+    }
+}

@@ -1,0 +1,71 @@
+//! Guards of what is watched: while one lives, the clients it concerns report more often.
+
+use std::sync::Arc;
+
+use damper_proto::v1;
+
+use crate::push::fleet_state::FleetState;
+use crate::stats::report_interval::{CallerService, Elsewhere, MAX_CALLERS};
+
+/// Somebody watches the figures: all of them, or those of one route.
+pub(crate) struct WatchGuard {
+    fleet: Arc<FleetState>,
+    caller: Option<CallerService>,
+}
+
+/// Another replica says what is watched there.
+pub(crate) struct WatchingElsewhere {
+    fleet: Arc<FleetState>,
+    following: Arc<str>,
+}
+
+impl WatchGuard {
+    /// All figures.
+    pub(crate) fn everything(fleet: &Arc<FleetState>) -> Self {
+        Self::new(fleet, None)
+    }
+
+    /// Those of a route of this caller: its service and its cluster.
+    pub(crate) fn caller(fleet: &Arc<FleetState>, service: &Arc<str>, cluster: &Arc<str>) -> Self {
+        Self::new(fleet, Some((service.clone(), cluster.clone())))
+    }
+
+    fn new(fleet: &Arc<FleetState>, caller: Option<CallerService>) -> Self {
+        fleet.hub.change_pace(|pace| pace.change(|pace| *pace.watchers(caller.as_ref()) += 1));
+        Self { fleet: fleet.clone(), caller }
+    }
+}
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.fleet.hub.change_pace(|pace| {
+            let watchers = pace.watchers(self.caller.as_ref());
+            *watchers = watchers.saturating_sub(1);
+            pace.callers.retain(|_, watchers| *watchers > 0);
+        });
+    }
+}
+
+impl WatchingElsewhere {
+    /// Nothing is watched there yet; `following` tells it from all others.
+    pub(crate) fn nothing(fleet: &Arc<FleetState>, following: Arc<str>) -> Self {
+        Self { fleet: fleet.clone(), following }
+    }
+
+    /// Takes all of what is watched there now.
+    pub(crate) fn is(&self, told: v1::Watched) {
+        let all = told.all || told.callers.len() > MAX_CALLERS;
+        let named = told.callers.into_iter().take(MAX_CALLERS);
+        let callers = named.map(|caller| (caller.service.into(), caller.cluster.into())).collect();
+        let watched = Elsewhere { all, callers };
+        self.fleet.hub.change_pace(|pace| {
+            pace.change(|pace| drop(pace.elsewhere.insert(self.following.clone(), watched)));
+        });
+    }
+}
+
+impl Drop for WatchingElsewhere {
+    fn drop(&mut self) {
+        self.fleet.hub.change_pace(|pace| drop(pace.elsewhere.remove(&self.following)));
+    }
+}
