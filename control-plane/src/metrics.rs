@@ -11,8 +11,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle, Prometheu
 use tonic::{Code, Status};
 
 use damper_net::Counters;
-use damper_net::limits::Limit;
-use damper_net::tls::HandshakeFailure;
+use damper_net::limits::{Limit, LimitCounters};
+use damper_net::tls::{HandshakeFailure, TlsCounters};
 
 /// Handles to what is counted; clones share it.
 #[derive(Clone)]
@@ -84,16 +84,18 @@ impl Metrics {
             ),
             net: Counters {
                 connections: gauge("damper_connections", "Open connections."),
-                tls_certificate_expires_at: gauge(
-                    "damper_tls_certificate_expires_at_seconds",
-                    "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
-                ),
-                tls_reload_failing: gauge(
-                    "damper_tls_reload_failing",
-                    "1 while the certificate's files can not be used; what was read before is.",
-                ),
-                limit_hits,
-                handshake_failures,
+                tls: TlsCounters {
+                    certificate_expires_at: gauge(
+                        "damper_tls_certificate_expires_at_seconds",
+                        "When the certificate that is shown is over, in seconds since 1970; 0 without TLS.",
+                    ),
+                    reload_failing: gauge(
+                        "damper_tls_reload_failing",
+                        "1 while the certificate's files can not be used; what was read before is.",
+                    ),
+                    handshake_failures,
+                },
+                limits: LimitCounters(limit_hits),
             },
             revision: gauge("damper_table_revision", "The revision this replica has reached."),
             rules: gauge("damper_rules", "Rules in the table."),

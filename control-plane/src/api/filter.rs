@@ -3,9 +3,9 @@
 use damper_proto::{convert, v1};
 use prost::Message as _;
 
-use crate::api::page::Digest;
 use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
+use crate::write::digest::Digest;
 
 /// What is listed: each said part must be equal, the text must be part of any name.
 pub(crate) struct ListFilter {

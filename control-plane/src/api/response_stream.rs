@@ -137,7 +137,7 @@ impl<T> Stream for ResponseStream<T> {
 
 #[cfg(test)]
 mod tests {
-    use damper_net::Counters;
+    use damper_net::limits::LimitCounters;
 
     use super::*;
     use damper_net::limits::Limits;
@@ -147,7 +147,7 @@ mod tests {
 
     fn reader(stopping: &CancellationToken) -> Reader {
         let (within, slow) = (Duration::from_secs(60), Counter::noop());
-        let limiter = Limiter::new(Limits::default(), Counters::noop());
+        let limiter = Limiter::new(Limits::default(), LimitCounters::noop());
         Reader { peer: None, within, slow, limiter, stopping: stopping.clone() }
     }
 

@@ -151,7 +151,7 @@ impl Server {
             let tls = parts.cluster.tls.clone().filter(|_| !parts.settings.metrics_plaintext);
             let routes = http::operations(telemetry.clone(), stopping.clone(), None);
             // Its own places: a full house at the other port does not keep the probes out.
-            let limiter = Limiter::new(settings.limits.of_metrics(), parts.auth.metrics.net.clone());
+            let limiter = Limiter::new(settings.limits.of_metrics(), parts.auth.metrics.net.limits.clone());
             let serving = port(routes, tls, limiter).serve(listener);
             tasks.spawn(async move {
                 serving.await;

@@ -32,7 +32,7 @@ pub(crate) fn keychain(
     if !settings.allow_insecure && !open_doors.is_empty() {
         return Err(StartError::Insecure(open_doors));
     }
-    let tls = settings.tls.clone().map(|tls| TlsReloader::open(tls, metrics.net.clone()).map(Arc::new));
+    let tls = settings.tls.clone().map(|tls| TlsReloader::open(tls, metrics.net.tls.clone()).map(Arc::new));
     tls.transpose().map_err(StartError::Tls)
 }
 

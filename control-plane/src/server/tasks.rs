@@ -105,7 +105,7 @@ pub(crate) fn start(opened: OpenedServer) -> (Parts, Tasks) {
         settings.page_origins.clone(),
         settings.client_identities.clone(),
     ));
-    let limiter = Limiter::new(settings.limits.clone(), metrics.net.clone());
+    let limiter = Limiter::new(settings.limits.clone(), metrics.net.limits.clone());
     let auth = Arc::new(AuthContext {
         state: state.clone(),
         access: access.clone(),

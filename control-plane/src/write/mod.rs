@@ -6,6 +6,7 @@ pub(crate) mod chain_limit;
 pub(crate) mod change_set;
 pub(crate) mod claim;
 pub(crate) mod conflict;
+pub(crate) mod digest;
 pub(crate) mod findings;
 pub(crate) mod held_kills;
 pub(crate) mod kill_expiry;

@@ -10,7 +10,6 @@ use damper_core::{Faults, Pattern};
 use damper_proto::{convert, v1};
 use tonic::Request;
 
-use crate::api::page::Digest;
 use crate::auth::caller::Caller;
 use crate::auth::limits::identity;
 use crate::state::error::denied::AccessDenied;
@@ -19,6 +18,7 @@ use crate::state::resource_key::{KILLS, ResourceKey};
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::role::Role;
 use crate::write::Writes;
+use crate::write::digest::Digest;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Limit;
 use damper_store;

@@ -16,6 +16,7 @@
 
 pub mod etcd;
 mod membership;
+mod open_error;
 mod record;
 pub mod sled;
 mod url;
@@ -30,7 +31,8 @@ use bytes::Bytes;
 use futures_core::Stream;
 
 pub use crate::membership::{LEASE, Members, Membership};
-pub use crate::url::{OpenError, StoreUrl, StoreUrlError};
+pub use crate::open_error::OpenError;
+pub use crate::url::{StoreUrl, StoreUrlError};
 
 /// The most changes one commit takes: with the head and the epoch they must fit one etcd transaction.
 pub const MAX_CHANGES_PER_COMMIT: usize = 64;

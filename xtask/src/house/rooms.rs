@@ -9,7 +9,7 @@ pub(crate) struct Level {
     pub(crate) rooms: &'static [&'static str],
 }
 
-pub(crate) const LEVELS: [Level; 10] = [
+pub(crate) const LEVELS: [Level; 12] = [
     Level {
         folder: "client-sdk/core/src",
         enforced: true,
@@ -66,11 +66,13 @@ pub(crate) const LEVELS: [Level; 10] = [
     Level { folder: "proto/src", enforced: true, most: 16, rooms: &["codec", "convert", "manifest"] },
     Level {
         folder: "control-plane/src",
-        enforced: false, // enforced when the crate has its rooms
+        enforced: true,
         most: 16,
         rooms: &[
+            "metrics",
             "state",
             "auth",
+            "clients",
             "stats",
             "push",
             "cluster",
@@ -82,6 +84,18 @@ pub(crate) const LEVELS: [Level; 10] = [
             "config",
             "server",
         ],
+    },
+    Level {
+        folder: "control-plane/store/src",
+        enforced: true,
+        most: 16,
+        rooms: &["membership", "open_error", "record", "etcd", "sled", "url", "writer"],
+    },
+    Level {
+        folder: "control-plane/net/src",
+        enforced: true,
+        most: 16,
+        rooms: &["limits", "tls", "counters", "connection"],
     },
     Level {
         folder: "control-plane/sim/src",

@@ -150,7 +150,7 @@ impl Listener {
 
     fn failed(&self, address: SocketAddr, why: HandshakeFailure) {
         tracing::debug!(%address, why = why.name(), "no TLS");
-        self.counters.handshake_failed(why);
+        self.counters.tls.handshake_failed(why);
     }
 }
 

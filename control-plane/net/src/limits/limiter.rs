@@ -14,7 +14,7 @@ use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::Counters;
+use crate::limits::LimitCounters;
 use crate::limits::partial::Partial;
 use crate::limits::queues::{Line, Lines};
 use crate::limits::quota::{InFlightQuota, QuotaPermit};
@@ -44,7 +44,7 @@ pub struct Limiter(Arc<LimiterState>);
 
 struct LimiterState {
     limits: Limits,
-    counters: Counters,
+    counters: LimitCounters,
     room: Arc<Semaphore>,
     connections: InFlightQuota,
     new_connections: InFlightQuota,
@@ -66,7 +66,7 @@ struct LimiterState {
 
 impl Limiter {
     /// A limiter without any open connection.
-    pub fn new(limits: Limits, counters: Counters) -> Self {
+    pub fn new(limits: Limits, counters: LimitCounters) -> Self {
         let bucket =
             |rate: Rate| RateLimiter::keyed(Quota::per_second(rate.per_second).allow_burst(rate.burst));
         Self(Arc::new(LimiterState {
@@ -101,7 +101,7 @@ impl Limiter {
 
     /// Counts that a limit was hit.
     pub fn hit(&self, limit: Limit) {
-        self.0.counters.limit_hit(limit);
+        self.0.counters.hit(limit);
     }
 
     /// Whether a line that a peer caused goes into the log: the number of those that were left out before it.
@@ -248,9 +248,9 @@ mod tests {
 
     /// The limiter and the number of hits of one limit.
     fn counting(connections: usize, burst: u32, limit: Limit) -> (Limiter, Arc<AtomicU64>) {
-        let mut counters = Counters::noop();
+        let mut counters = LimitCounters::noop();
         let hits = Arc::new(AtomicU64::new(0));
-        counters.limit_hits[limit as usize] = metrics::Counter::from_arc(hits.clone());
+        counters.0[limit as usize] = metrics::Counter::from_arc(hits.clone());
         let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(burst).unwrap() };
         let limits = Limits {
             max_connections: 2,
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn an_identity_writes_so_many_bytes_and_a_large_write_takes_them_all() {
         let rate = Rate { per_second: NonZeroU32::MIN, burst: NonZeroU32::new(100).unwrap() };
-        let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, Counters::noop());
+        let limiter = Limiter::new(Limits { written_kib: rate, ..Limits::default() }, LimitCounters::noop());
         limiter.admit_bytes("a", 60 << 10).unwrap();
         let refused = limiter.admit_bytes("a", 60 << 10).unwrap_err();
         assert!(matches!(refused, LimitExceeded { limit: Limit::WrittenBytes, .. }), "{refused}");

@@ -5,6 +5,7 @@
 //! answered RESOURCE_EXHAUSTED; a connection over one is closed. [`Limiter`] keeps the counts per identity,
 //! [`layer`] applies the limits of requests; what a method is stands where access says what it needs.
 
+mod counters;
 mod exceeded;
 mod limiter;
 mod partial;
@@ -15,6 +16,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub use self::counters::LimitCounters;
 pub use self::exceeded::{LimitExceeded, TRAILER, naming};
 pub use self::limiter::{Limiter, Opened};
 pub use self::queues::{Line, shortened};

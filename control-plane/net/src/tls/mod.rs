@@ -7,6 +7,7 @@
 
 mod authorities;
 pub mod certificate;
+mod counters;
 mod files;
 mod handshake;
 mod names;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::authorities::Trust;
+pub use self::counters::TlsCounters;
 pub use self::handshake::HandshakeFailure;
 pub use self::names::ClientNames;
 pub use self::reload::TlsReloader;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::Counters;
+use crate::tls::TlsCounters;
 use crate::tls::Trust;
 use crate::tls::authorities::Authorities;
 use crate::tls::certificate::CertificateValidity;
@@ -30,7 +30,7 @@ pub struct TlsReloader {
     tls: TlsConfig,
     current: RwLock<Current>,
     authorities: watch::Sender<Authorities>,
-    counters: Counters,
+    counters: TlsCounters,
 }
 
 struct Current {
@@ -49,7 +49,7 @@ impl fmt::Debug for TlsReloader {
 
 impl TlsReloader {
     /// Reads everything; all faults at once.
-    pub fn open(tls: TlsConfig, counters: Counters) -> Result<Self, Vec<String>> {
+    pub fn open(tls: TlsConfig, counters: TlsCounters) -> Result<Self, Vec<String>> {
         let material = TlsFiles::read(&tls)?;
         let loaded = material.load(&tls)?;
         tell(&loaded, &counters);
@@ -149,7 +149,7 @@ impl TlsReloader {
     }
 
     fn tell_refused(&self, why: Option<String>) {
-        self.counters.tls_reload_failing.set(if why.is_some() { 1.0 } else { 0.0 });
+        self.counters.reload_failing.set(if why.is_some() { 1.0 } else { 0.0 });
         self.current.write().unwrap_or_else(PoisonError::into_inner).refused = why;
     }
 
@@ -182,10 +182,10 @@ impl TlsReloader {
 }
 
 /// Says until when the certificate is good.
-fn tell(loaded: &LoadedTls, counters: &Counters) {
+fn tell(loaded: &LoadedTls, counters: &TlsCounters) {
     if let Some(ends_at) = loaded.validity.ends_at {
         let seconds = ends_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        counters.tls_certificate_expires_at.set(seconds as f64);
+        counters.certificate_expires_at.set(seconds as f64);
     }
     if let Some(warning) = loaded.validity.warning(SystemTime::now()) {
         tracing::warn!("{warning}");

@@ -6,10 +6,11 @@ use damper_proto::v1;
 use prost::Message as _;
 
 use crate::api::page;
-use crate::api::page::{Digest, PAGE_BYTES};
+use crate::api::page::PAGE_BYTES;
 use crate::cluster::Cluster;
 use crate::push::sessions::Ordered;
 use crate::state::error::ApiError;
+use crate::write::digest::Digest;
 
 /// Of the entries that a client refuses, and of those that are off there, so many are listed; the others are counted.
 const LISTED: usize = 20;

@@ -6,9 +6,9 @@ use damper_core::{Faults, key};
 use damper_proto::v1;
 
 use crate::api::page;
-use crate::api::page::Digest;
 use crate::cluster::Cluster;
 use crate::state::error::ApiError;
+use crate::write::digest::Digest;
 
 pub(crate) async fn list(
     cluster: &Arc<Cluster>,

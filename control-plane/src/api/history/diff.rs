@@ -8,12 +8,12 @@ use prost::Message as _;
 use crate::api::filter::{ListFilter, names};
 use crate::api::history::object;
 use crate::api::page;
-use crate::api::page::Digest;
 use crate::state::error::ApiError;
 use crate::state::history;
 use crate::state::history::KeyHistory;
 use crate::state::resource_key::ResourceKey;
 use crate::write::Writes;
+use crate::write::digest::Digest;
 
 pub(crate) async fn diff(
     writes: &Writes,

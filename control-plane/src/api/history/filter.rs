@@ -9,9 +9,9 @@ use prost::Message as _;
 
 use crate::api::filter::{ListFilter, names};
 use crate::api::history::object::HistorySubject;
-use crate::api::page::Digest;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
+use crate::write::digest::Digest;
 use crate::write::request::all_or;
 use damper_store::Change;
 

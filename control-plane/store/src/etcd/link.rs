@@ -23,7 +23,7 @@ use tonic::Code;
 
 use crate::StoreError;
 use crate::etcd::config::{EtcdConfig, EtcdTls};
-use crate::url::OpenError;
+use crate::open_error::OpenError;
 
 /// How long a request is tried; less than the 5 s in which every answer is due.
 const PATIENCE: Duration = Duration::from_secs(4);

@@ -24,9 +24,9 @@ use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp, TxnOpRes
 pub use crate::etcd::config::{EtcdConfig, EtcdTls};
 use crate::etcd::link::{EtcdConnection, EtcdFailure};
 use crate::membership::Membership;
+use crate::open_error::OpenError;
 use crate::record;
 use crate::record::{CHANGES, COMPACTED, EPOCH, HEAD, Head, LINEAGE, PARTS, Record, damaged};
-use crate::url::OpenError;
 use crate::{Change, Identity, MAX_READ_BYTES, Position, Store, StoreContents, StoreError, Watch};
 
 /// Where the keys lie unless the settings say otherwise.

@@ -24,10 +24,10 @@ use sled::{Batch, Db};
 use tokio::sync::watch;
 
 use crate::membership::Membership;
+use crate::open_error::OpenError;
 use crate::record;
 use crate::record::{COMPACTED, EPOCH, HEAD, Head, LINEAGE, damaged};
 use crate::sled::disk::Disk;
-use crate::url::OpenError;
 use crate::{Change, Identity, MAX_READ_BYTES, Position, Store, StoreContents, StoreError, Watch};
 
 /// A record above this is written in parts: sled rewrites a value together with up to 15 neighbours.

@@ -11,7 +11,6 @@ use damper_proto::v1::{self, apply_rules_request, rule_change};
 use prost::Message as _;
 use tonic::{Request, Streaming};
 
-use crate::api::page::Digest;
 use crate::api::rules::apply::Apply;
 use crate::api::rules::apply::quota::{ApplyQuota, ApplyReservation};
 use crate::auth::limits::identity;
@@ -20,6 +19,7 @@ use crate::state::resource_key::ResourceKey;
 use crate::write::Writes;
 use crate::write::change_set::{ChangeSet, ResourceChange, Written};
 use crate::write::claim::OwnershipClaim;
+use crate::write::digest::Digest;
 use crate::write::request::{Requester, WriteRequest, check_options, read_key};
 use crate::write::resource::{NewGuard, NewRule};
 use damper_net::connection::ConnectionInfo;
