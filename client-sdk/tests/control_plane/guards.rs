@@ -45,7 +45,10 @@ async fn a_guard_it_cannot_read_is_refused_as_a_guard_and_keeps_its_previous_ver
     let expected = [(true, "a".to_owned()), (true, "b".to_owned())];
     assert_eq!(ack.refused.iter().map(refused).collect::<Vec<_>>(), expected);
     let reason = &ack.refused[0].reason;
-    assert!(reason.starts_with("ceiling.max_retry_breaker_ratio: must be between 0.001 and 1, not NaN"), "{reason}");
+    assert!(
+        reason.starts_with("ceiling.max_retry_breaker_ratio: must be between 0.001 and 1, not NaN"),
+        "{reason}"
+    );
     let made = (attempts(&damper, "a").await, attempts(&damper, "b").await, attempts(&damper, "c").await);
     assert_eq!(made, (2, 3, 1));
     assert_eq!(damper.status().refused, 2);

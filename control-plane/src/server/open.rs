@@ -15,7 +15,6 @@ use crate::server::error::StartError;
 use crate::state::snapshot::Snapshot;
 use crate::state::watcher::LOAD_WITHIN;
 use damper_net::tls::TlsReloader;
-use damper_store;
 use damper_store::OpenError;
 use damper_store::Store;
 use damper_store::StoreUrl;

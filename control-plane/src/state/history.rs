@@ -12,7 +12,6 @@ use crate::state::State;
 use crate::state::error::ApiError;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use damper_store;
 use damper_store::{Change, Entry, Store};
 
 /// How many changes are read at once.

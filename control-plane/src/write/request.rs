@@ -21,7 +21,6 @@ use crate::write::Writes;
 use crate::write::digest::Digest;
 use damper_net::connection::ConnectionInfo;
 use damper_net::limits::Limit;
-use damper_store;
 use damper_store::writer::{Committed, Proposal, ProposeError, ProposedEdit};
 use damper_store::writer::{EditPlanner, EntriesView};
 

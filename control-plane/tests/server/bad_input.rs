@@ -58,7 +58,11 @@ async fn every_bad_field_is_named() {
             (ratio(f64::NAN), "rule.policy.retry_breaker.ratio", "NaN"),
             (ratio(1.5), "rule.policy.retry_breaker.ratio", "1.5"),
             (with_policy(|policy| policy.timeout = Some(negative)), "rule.policy.timeout", "-1s"),
-            (base(25 * 3600), "rule.policy.retry.backoff.exponential.base", "must be between 0ms and 24h, not 25h"),
+            (
+                base(25 * 3600),
+                "rule.policy.retry.backoff.exponential.base",
+                "must be between 0ms and 24h, not 25h",
+            ),
             (rule(key("shop", "stock", "Take"), 2), "rule.key.callee_method", "package.Service/Method"),
             (rule(key("sh\u{fc}p", "stock", "*"), 2), "rule.key.caller_service", "visible ASCII"),
             (rule(key(&"x".repeat(1 << 20), "stock", "*"), 2), "rule.key.caller_service", "1048576 bytes"),

@@ -141,11 +141,7 @@ mod tests {
             None => call.dropped(&route, now),
             Some(verdict) => {
                 let (finish, code) = call.ended(&route, &verdict, now);
-                assert_eq!(
-                    route.state().counters.code(code),
-                    1,
-                    "the returned code is the counted one"
-                );
+                assert_eq!(route.state().counters.code(code), 1, "the returned code is the counted one");
                 finish
             }
         };

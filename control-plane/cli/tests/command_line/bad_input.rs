@@ -21,7 +21,11 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("missing mode", policy("{ timeout: 1s }"), "policy.mode: is required"),
         ("unknown mode", policy("{ mode: on }"), "policy.mode"),
         ("NaN", policy("{ mode: observe, retry_breaker: { ratio: .nan } }"), "policy.retry_breaker.ratio"),
-        ("negative time", policy("{ mode: observe, timeout: -1s }"), "policy.timeout: must be between 1ms and 1h, not -1s"),
+        (
+            "negative time",
+            policy("{ mode: observe, timeout: -1s }"),
+            "policy.timeout: must be between 1ms and 1h, not -1s",
+        ),
         (
             "negative count",
             policy("{ mode: observe, retry: { max_attempts: -1 } }"),

@@ -21,7 +21,6 @@ use crate::state::error::ApiError;
 use crate::state::exclusive::CancelCheck;
 use crate::state::resource_key::ResourceKey;
 use crate::state::snapshot::Snapshot;
-use damper_store;
 
 const DEFAULT_WITHIN: Duration = Duration::from_secs(30);
 /// How often a census is taken at most, and how often it is told.

@@ -16,7 +16,6 @@ use crate::cluster::Cluster;
 use crate::state::error::ApiError;
 use crate::state::snapshot::Snapshot;
 use crate::write::request::{WriteRequest, check_options};
-use damper_store;
 use damper_store::{Change, Edit, StoreContents};
 
 /// How long the table may take to go on from the store.

@@ -12,7 +12,6 @@ use crate::api::page::PAGE_BYTES;
 use crate::state::error::ApiError;
 use crate::state::history::oldest;
 use crate::write::Writes;
-use damper_store;
 use damper_store::Change;
 
 /// The most rules and guards that are shown of one change.

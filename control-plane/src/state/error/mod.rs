@@ -21,7 +21,6 @@ use crate::state::resource_key::{GUARDS, KILLS, ResourceKey};
 use crate::state::snapshot::Snapshot;
 use crate::state::tokens::TOKENS;
 use damper_net::limits::{Limit, LimitExceeded, naming};
-use damper_store;
 use damper_store::Entry;
 use damper_store::writer::ProposeError;
 
