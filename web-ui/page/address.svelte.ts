@@ -27,8 +27,8 @@ export class Address {
       if (value === undefined || value === "") params.delete(name);
       else params.set(name, value);
     }
-    const said = params.toString();
-    return said === "" ? this.path : `${this.path}?${said}`;
+    const query = params.toString();
+    return query === "" ? this.path : `${this.path}?${query}`;
   }
 
   // To another page of this site.

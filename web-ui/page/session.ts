@@ -29,8 +29,8 @@ async function ask(method: "POST" | "DELETE", headers: Record<string, string>): 
     const signal = AbortSignal.timeout(ANSWER_WITHIN_MS);
     const answer = await fetch("/session", { method, headers, signal, credentials: "same-origin" });
     if (answer.ok) return undefined;
-    const said = (await answer.text()).trim().slice(0, 300);
-    return said === "" ? `The server returned HTTP ${answer.status}.` : said;
+    const text = (await answer.text()).trim().slice(0, 300);
+    return text === "" ? `The server returned HTTP ${answer.status}.` : text;
   } catch {
     return "The server is not responding.";
   }

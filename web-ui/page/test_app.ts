@@ -9,7 +9,7 @@ import { api } from "./api";
 import App from "./App.svelte";
 import type { Listener } from "./feed/link";
 import type { Session } from "./session";
-import { heard, withDialogs } from "./testing";
+import { messageEvent, withDialogs } from "./testing";
 
 // Signed in with a token that may do everything.
 const admin: Session = {
@@ -36,7 +36,7 @@ export function shownAt(at: string, serve: (router: ConnectRouter) => void, firs
     session: who === undefined ? admin : { ...admin, who: () => Promise.resolve(create(WhoAmIResponseSchema, who)) },
     open: (listener) => {
       tell = listener;
-      listener(heard({ reset: true, revision: 20n, ...first }));
+      listener(messageEvent({ reset: true, revision: 20n, ...first }));
       return { close: () => {}, again: () => {} };
     },
   });

@@ -15,7 +15,7 @@ export function message(fields: object): WatchResponse {
 }
 
 // Such a message as a page is told it.
-export function heard(fields: object): Event {
+export function messageEvent(fields: object): Event {
   return { kind: "message", message: compact(message(fields)) };
 }
 

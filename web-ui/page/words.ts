@@ -248,6 +248,6 @@ export function undoKill({ key }: KillSwitch): string {
     ["--callee", key?.calleeService],
     ["--method", key?.calleeMethod],
   ].filter(([, name]) => name !== undefined && name !== "*");
-  const said = parts.map(([flag, name]) => `${flag} '${name?.replaceAll("'", `'\\''`) ?? ""}'`).join(" ");
-  return `damper unkill ${said || "--all"}`;
+  const flags = parts.map(([flag, name]) => `${flag} '${name?.replaceAll("'", `'\\''`) ?? ""}'`).join(" ");
+  return `damper unkill ${flags || "--all"}`;
 }

@@ -26,7 +26,7 @@ test("in a chain of failures the bottom is named on Overview, Chain and the rout
 
   await roots.getByRole("link", { name: "gateway → orders" }).click();
   await expect(page).toHaveURL(/\/route\?caller=gateway&/);
-  await expect(page.getByTestId("says")).toContainText(/Failing: 60\.0 % of calls.*Failures start at ledger/s);
+  await expect(page.getByTestId("verdict")).toContainText(/Failing: 60\.0 % of calls.*Failures start at ledger/s);
   await roots.getByRole("link", { name: "orders → ledger" }).click();
   await expect(page).toHaveURL(/\/route\?caller=orders&.*callee=ledger/);
 

@@ -10,7 +10,7 @@ import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { api } from "../api";
 import App from "../App.svelte";
 import type { Session } from "../session";
-import { heard, route } from "../testing";
+import { messageEvent, route } from "../testing";
 import { manyServices } from "./many";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -39,7 +39,7 @@ function shown(at: string, answer: (service: string) => Answer, routes = [route(
     api: api(transport),
     session,
     open: (listener) => {
-      listener(heard({ reset: true, routes }));
+      listener(messageEvent({ reset: true, routes }));
       return { close: () => {}, again: () => {} };
     },
   });

@@ -2,7 +2,7 @@
 import { timestampMs } from "@bufbuild/protobuf/wkt";
 import type { Feed, Open } from "./open";
 import type { Event } from "./link";
-import { Lately } from "./past";
+import { Recent } from "./past";
 import type { Sample } from "./past";
 import type { Fleet } from "./state";
 import { fold, totals } from "./state";
@@ -43,8 +43,8 @@ export class Board {
     return this.ageMs > LATE_AFTER_MS ? "late" : "live";
   });
 
-  #lately = new Lately();
-  #heardAt: number | undefined;
+  #recent = new Recent();
+  #receivedAt: number | undefined;
   #sampledAt = 0;
   #feed: Feed | undefined;
 
@@ -82,14 +82,14 @@ export class Board {
     if (fleet === undefined) return;
     this.fleet = fleet;
     this.downReason = undefined;
-    this.#heardAt = performance.now();
+    this.#receivedAt = performance.now();
     // The first of a stream may be an old one, told again.
     if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
-    this.#lately.tell(event.message.past);
+    this.#recent.setPast(event.message.past);
     this.#sample(fleet, event.message.continued);
     if (fleet.changed.length > 0) {
       const marked = new Map(this.marked);
-      for (const key of fleet.changed) marked.set(key, this.#heardAt);
+      for (const key of fleet.changed) marked.set(key, this.#receivedAt);
       this.marked = marked;
     }
     this.#tick();
@@ -98,11 +98,11 @@ export class Board {
   #forget(): void {
     this.fleet = undefined;
     this.samples = [];
-    this.#lately = new Lately();
+    this.#recent = new Recent();
     this.downReason = undefined;
     this.ageMs = undefined;
     this.marked = new Map();
-    this.#heardAt = undefined;
+    this.#receivedAt = undefined;
   }
 
   // The parts of one interval are one sample, which takes the place of those that had less of it.
@@ -110,13 +110,13 @@ export class Board {
     if (!continued) this.#sampledAt = Date.now() / 1000;
     const { calls, attempts, errors } = totals(fleet.routes.values());
     const sample = { at: this.#sampledAt, callsPerS: calls, attemptsPerS: attempts, errorShare: errors };
-    this.samples = this.#lately.add(sample, this.aheadMs / 1000);
+    this.samples = this.#recent.add(sample, this.aheadMs / 1000);
   }
 
   #tick(): void {
-    if (this.#heardAt === undefined) return;
+    if (this.#receivedAt === undefined) return;
     const now = performance.now();
-    this.ageMs = now - this.#heardAt;
+    this.ageMs = now - this.#receivedAt;
     if (this.marked.size === 0) return;
     const fresh = [...this.marked].filter(([, since]) => now - since < MARK_MS);
     if (fresh.length < this.marked.size) this.marked = new Map(fresh);

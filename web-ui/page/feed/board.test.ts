@@ -1,11 +1,11 @@
 // The stream as the components see it.
 import { expect, test } from "vitest";
-import { heard, route } from "../testing";
+import { messageEvent, route } from "../testing";
 import { Board } from "./board.svelte";
 
 test("what comes in parts is one sample: half of the routes are not drawn as if they were all", () => {
   const board = new Board();
-  board.take(heard({ reset: true, routes: [route("orders")] }));
-  board.take(heard({ continued: true, routes: [route("gateway", { errorShare: 0.5 })] }));
+  board.take(messageEvent({ reset: true, routes: [route("orders")] }));
+  board.take(messageEvent({ continued: true, routes: [route("gateway", { errorShare: 0.5 })] }));
   expect(board.samples.map(({ callsPerS, errorShare }) => [callsPerS, errorShare])).toEqual([[20, 0.25]]);
 });

@@ -48,8 +48,8 @@ export async function keepOpen(
 ): Promise<void> {
   let failures = 0;
   while (!signal.aborted) {
-    const heard = { any: false };
-    const end = await readStream(transport, listener, signal, wake, heard);
+    const received = { any: false };
+    const end = await readStream(transport, listener, signal, wake, received);
     if (signal.aborted) return;
     if (end.kind === "again") continue;
     if (end.kind === "locked") {
@@ -57,7 +57,7 @@ export async function keepOpen(
       await pause(LOCKED_WAIT_MS, signal, wake);
       continue;
     }
-    failures = heard.any ? 1 : failures + 1;
+    failures = received.any ? 1 : failures + 1;
     const wait = waitMs(failures, Math.random());
     listener({ kind: "down", reason: end.reason, waitMs: wait });
     await pause(wait, signal, wake);
@@ -80,7 +80,7 @@ async function readStream(
   listener: Listener,
   signal: AbortSignal,
   wake: Wake,
-  heard: { any: boolean },
+  received: { any: boolean },
 ): Promise<End> {
   const attempt = new AbortController();
   const stop = () => { attempt.abort(); };
@@ -103,15 +103,15 @@ async function readStream(
     for await (const message of stream) {
       clearTimeout(watchdog);
       watchdog = setTimeout(giveUp, SILENCE_LIMIT_MS);
-      heard.any = true;
+      received.any = true;
       listener({ kind: "message", message: compact(message) });
     }
     return broken("the server ended the stream");
   } catch (error) {
     if (again) return { kind: "again" };
     if (silent) return broken(`no data for ${SILENCE_LIMIT_MS / 1000} s`);
-    const said = ConnectError.from(error);
-    return said.code === Code.Unauthenticated ? { kind: "locked", why: said.findDetails(ErrorInfoSchema)[0]?.reason ?? "" } : broken(inWords(said));
+    const failure = ConnectError.from(error);
+    return failure.code === Code.Unauthenticated ? { kind: "locked", why: failure.findDetails(ErrorInfoSchema)[0]?.reason ?? "" } : broken(textOf(failure));
   } finally {
     clearTimeout(watchdog);
     signal.removeEventListener("abort", stop);
@@ -120,7 +120,7 @@ async function readStream(
   }
 }
 
-function inWords(error: ConnectError): string {
+function textOf(error: ConnectError): string {
   // A browser says no more than that fetch failed.
   if (error.code === Code.Unknown && error.cause instanceof TypeError) return "server not responding";
   return `${Code[error.code]}: ${error.rawMessage}`;

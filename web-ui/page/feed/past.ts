@@ -63,20 +63,20 @@ export function withSpan(past: readonly Past[], routes: Iterable<RouteStats>, as
   return [...past.filter(({ until }) => secondsOf(until) > now - PAST_S), span];
 }
 
-export class Lately {
+export class Recent {
   #own: readonly Sample[] = [];
-  #told: readonly Past[] = [];
+  #past: readonly Past[] = [];
 
   // What the server says of the time before; `[]` = it says nothing new.
-  tell(past: readonly Past[]): void {
-    if (past.length > 0) this.#told = past;
+  setPast(past: readonly Past[]): void {
+    if (past.length > 0) this.#past = past;
   }
 
   // With what is now; the server's clock is ahead of this machine's by `aheadS`. Time never runs backwards.
   add(sample: Sample, aheadS: number): readonly Sample[] {
     this.#own = [...this.#own.filter(({ at }) => at > sample.at - PAST_S && at < sample.at), sample];
-    const told = this.#told.map((span) => sampleOfSpan(span, aheadS)).filter(({ at }) => at > sample.at - PAST_S && this.#isNews(at));
-    return withGaps([...told, ...this.#own].sort((a, b) => a.at - b.at), new Set(told));
+    const past = this.#past.map((span) => sampleOfSpan(span, aheadS)).filter(({ at }) => at > sample.at - PAST_S && this.#isNews(at));
+    return withGaps([...past, ...this.#own].sort((a, b) => a.at - b.at), new Set(past));
   }
 
   // What was heard here is finer.
@@ -97,11 +97,11 @@ function sampleOfSpan({ until, callsPerS, attemptsPerS, failedPerS, p50, p99 }: 
 }
 
 // Between two spans of the server nothing is missing unless one of them is.
-function withGaps(samples: readonly Sample[], told: ReadonlySet<Sample>): Sample[] {
+function withGaps(samples: readonly Sample[], past: ReadonlySet<Sample>): Sample[] {
   return samples.flatMap((sample, index) => {
     const next = samples[index + 1];
     if (next === undefined) return [sample];
-    const most = told.has(sample) && told.has(next) ? SPAN_S * 1.5 : APART_S;
+    const most = past.has(sample) && past.has(next) ? SPAN_S * 1.5 : APART_S;
     const gap = { at: sample.at + 1, callsPerS: undefined, attemptsPerS: undefined, errorShare: undefined };
     return next.at - sample.at > most ? [sample, gap] : [sample];
   });

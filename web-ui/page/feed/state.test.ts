@@ -71,8 +71,8 @@ test("of a rule a tab gets a row without anything nested, which is quick to copy
 });
 
 test("kills are said once an interval and hold for its further messages", () => {
-  const told = fold(undefined, message({ reset: true, kills: [kill("stock")] }));
-  const further = fold(told, message({ continued: true, routes: [route("orders")] }));
+  const first = fold(undefined, message({ reset: true, kills: [kill("stock")] }));
+  const further = fold(first, message({ continued: true, routes: [route("orders")] }));
   expect(further?.kills).toHaveLength(1);
   expect(fold(further, message({}))?.kills).toHaveLength(0);
 });

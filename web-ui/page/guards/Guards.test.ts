@@ -10,7 +10,7 @@ import { Guards, GuardSchema, HedgeCeiling } from "$wire/guards_pb";
 import type { Guard, PutGuardRequest } from "$wire/guards_pb";
 import { Rules } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { heard } from "../testing";
+import { messageEvent } from "../testing";
 import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -78,7 +78,7 @@ test("the guard says which rules it cuts as it is typed", async () => {
   expect(asked.every(({ options }) => options?.validateOnly)).toBe(true);
 });
 
-test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat limits are not predicted is said of a guard that has one: %s", async (isSaid, limit) => {
+test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat limits are not predicted is said of a guard that has one: %s", async (isShown, limit) => {
   const user = userEvent.setup();
   shown(AT, { now: () => guard({ maxAttempts: 3, ...limit }, 7n) });
   const field = await screen.findByLabelText(/Max attempts/);
@@ -86,7 +86,7 @@ test.each([[true, { repeatLimit: { ratio: 0.2 } }], [false, {}]])("that repeat l
   await user.type(field, "2");
   const section = (await reviewed(user)).getByRole("region", { name: "What would happen" });
   expect(await within(section).findByText(/No affected call was made in the last minute/)).toBeTruthy();
-  expect(section.textContent.includes("Retry limits of callees are not predicted.")).toBe(isSaid);
+  expect(section.textContent.includes("Retry limits of callees are not predicted.")).toBe(isShown);
 });
 
 test("what is written names the revision that was edited, and keeps the owner and all else", async () => {
@@ -136,7 +136,7 @@ test("a change on the stream is noticed before anything is sent", async () => {
   const { tell } = shown(AT, { now: () => now });
   await user.type(await screen.findByLabelText(/Owner/), "s");
   now = guard({ maxAttempts: 1 }, 21n);
-  tell(heard({ revision: 21n }));
+  tell(messageEvent({ revision: 21n }));
   expect(await screen.findByTestId("conflict")).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });
@@ -185,7 +185,7 @@ test("while the store does not answer nothing can be saved, and the page says wh
   const user = userEvent.setup();
   const { tell } = shown(AT);
   await user.type(await screen.findByLabelText(/Owner/), "s");
-  tell(heard({ revision: 20n, staleSince: { seconds: 1n } }));
+  tell(messageEvent({ revision: 20n, staleSince: { seconds: 1n } }));
   expect(await screen.findByText(/The store is not responding: only kill switches can be changed/)).toBeTruthy();
   expect(screen.getByRole("button", { name: "Review and save…" }).hasAttribute("disabled")).toBe(true);
 });

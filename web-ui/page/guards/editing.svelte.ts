@@ -8,13 +8,13 @@ import type { Guard } from "$wire/guards_pb";
 import type { Names } from "../address.svelte";
 import { currentGuard, problemOf } from "../api";
 import type { Api, Problem } from "../api";
-import type { Saying } from "../parts/author";
+import type { Attribution } from "../parts/author";
 import type { Kept } from "../parts/drafts";
-import { Judged } from "../parts/judged.svelte";
+import { Validated } from "../parts/validated.svelte";
 import type { Draft } from "../rules/draft";
 import { draftOf, guardOf, isSame, merged } from "./form";
 
-export class GuardEditing extends Judged<Guard> {
+export class GuardEditing extends Validated<Guard> {
   // As the server had it when the editing began; undefined = there was none.
   base = $state.raw<Guard>();
   draft = $state.raw<Draft>({});
@@ -51,7 +51,7 @@ export class GuardEditing extends Judged<Guard> {
     this.theirs = undefined;
     this.problem = undefined;
     this.faults = new Map();
-    void this.judgeBase();
+    void this.checkStored();
     this.check();
   }
 
@@ -85,17 +85,17 @@ export class GuardEditing extends Judged<Guard> {
     if (theirs !== null && this.owner.trim() === (base?.owner ?? "")) this.owner = theirs.owner;
     this.base = theirs ?? undefined;
     this.theirs = undefined;
-    void this.judgeBase();
+    void this.checkStored();
     this.check();
   }
 
-  protected override judge() {
+  protected override request() {
     const { guard } = this.read;
     if (guard === undefined) return undefined;
     return this.mayWrite ? this.#api.guards.putGuard({ guard, options: { validateOnly: true } }) : this.#api.guards.judgeGuard({ guard });
   }
 
-  protected override judgeStored() {
+  protected override requestStored() {
     return this.base && this.#api.guards.judgeGuard({ guard: this.base });
   }
 
@@ -114,7 +114,7 @@ export class GuardEditing extends Judged<Guard> {
   }
 
   // The store's revision with it; undefined = it was changed meanwhile, see `theirs`, or is faulty, see `faults`.
-  async save({ author, reason }: Saying): Promise<bigint | undefined> {
+  async save({ author, reason }: Attribution): Promise<bigint | undefined> {
     const { guard } = this.read;
     if (guard === undefined) return undefined;
     try {
@@ -127,7 +127,7 @@ export class GuardEditing extends Judged<Guard> {
     }
   }
 
-  async remove({ author, reason }: Saying): Promise<bigint | undefined> {
+  async remove({ author, reason }: Attribution): Promise<bigint | undefined> {
     if (this.base === undefined) return undefined;
     try {
       const { key = create(PatternSchema), revision } = this.base;

@@ -7,10 +7,10 @@ import type { Ceiling } from "$wire/guards_pb";
 import { unsetMeans } from "../parts/settings";
 import { modeName, NONE } from "../words";
 
-export function codes(said: Codes | undefined): string {
-  if (said?.kind.case === undefined) return NONE;
-  const names = said.kind.value.codes.map((code) => Code[code] ?? String(code)).join(", ");
-  if (said.kind.case === "deny") return names === "" ? NONE : `not ${names}`;
+export function codes(list: Codes | undefined): string {
+  if (list?.kind.case === undefined) return NONE;
+  const names = list.kind.value.codes.map((code) => Code[code] ?? String(code)).join(", ");
+  if (list.kind.case === "deny") return names === "" ? NONE : `not ${names}`;
   return names === "" ? "none" : names;
 }
 

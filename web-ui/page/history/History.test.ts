@@ -11,7 +11,7 @@ import { Mode } from "$wire/policy_pb";
 import { RuleResult_Change as Outcome, RuleSchema } from "$wire/rules_pb";
 import type { Rule } from "$wire/rules_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { heard } from "../testing";
+import { messageEvent } from "../testing";
 import { shownAt } from "../test_app";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -96,7 +96,7 @@ test("a new revision on the stream brings the new change", async () => {
   const { tell } = shown("/history", { changes: () => ({ changes: list }) });
   await screen.findByRole("link", { name: "12" });
   list = [create(ChangeSchema, { ...CHANGE, revision: 21n }), CHANGE];
-  tell(heard({ revision: 21n }));
+  tell(messageEvent({ revision: 21n }));
   expect(await screen.findByRole("link", { name: "21" })).toBeTruthy();
 });
 

@@ -9,7 +9,7 @@ import { RuleResult_Change as Outcome } from "$wire/rules_pb";
 import type { ApplyRulesResponse, RuleResult } from "$wire/rules_pb";
 import { problemOf } from "../api";
 import type { Api, Problem } from "../api";
-import type { Saying } from "../parts/author";
+import type { Attribution } from "../parts/author";
 import type { Settable } from "../parts/settings";
 import { settable } from "./objects";
 
@@ -67,9 +67,9 @@ export class Rollback {
   }
 
   // The revision that it made. What it throws is told where it was asked for.
-  async carryOut(said: Saying): Promise<bigint> {
+  async carryOut(attribution: Attribution): Promise<bigint> {
     try {
-      return (await this.#send(said, false)).revision;
+      return (await this.#send(attribution, false)).revision;
     } catch (thrown) {
       const problem = problemOf(thrown);
       if (problem.code !== Code.Aborted) throw thrown;
@@ -95,7 +95,7 @@ export class Rollback {
     }
   }
 
-  #send({ author, reason }: Saying, validateOnly: boolean): Promise<ApplyRulesResponse> {
+  #send({ author, reason }: Attribution, validateOnly: boolean): Promise<ApplyRulesResponse> {
     const { key, to } = this.wish;
     const options = {
       author,

@@ -5,7 +5,7 @@ import { Fleet } from "$wire/fleet_pb";
 import { Kills } from "$wire/kills_pb";
 import type { KillRequest } from "$wire/kills_pb";
 import { afterEach, expect, test, vi } from "vitest";
-import { heard, kill, route } from "../testing";
+import { messageEvent, kill, route } from "../testing";
 import { shownAt } from "../test_app";
 import { killHref } from "./reach";
 
@@ -60,12 +60,12 @@ test("after a stop its route and its live repeats stay beside the confirmation u
   expect(screen.getByLabelText<HTMLInputElement>(/^Reason/).value).toBe("");
 
   const kills = [kill("stock", { revision: 21n })];
-  tell(heard({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
+  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1, awaitedKill: named, attemptsPerS: 60 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Verifying…\s*20\.0 retries\/s now/); });
-  tell(heard({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
+  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { callsPerS: 40, attemptsPerS: 40, clients: 1, killed: 1 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Stopped:\s*0\.0 retries\/s now, 68\.0\/s before/); });
   expect(screen.getByTestId("still").textContent).toMatch(/✓\s*0\.0/);
-  tell(heard({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1 })] }));
+  tell(messageEvent({ revision: 21n, kills, routes: [route("orders", { ...storm, killed: 1 })] }));
   await waitFor(() => { expect(proof.textContent).toMatch(/Not stopped:\s*68\.0 retries\/s now/); });
   expect(screen.getByTestId("still").textContent).toMatch(/▲\s*68\.0/);
 });

@@ -27,6 +27,6 @@ export function stormReason(storming: readonly RouteStats[]): string {
   const [worst, ...others] = storming;
   if (worst === undefined) return "";
   const load = storming.reduce((sum, route) => sum + extra(route), 0);
-  const beside = others.length === 0 ? "" : ` and ${some(others.length, "more route")}`;
-  return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${beside}, ${rate(load)} retries/s`;
+  const more = others.length === 0 ? "" : ` and ${some(others.length, "more route")}`;
+  return `Retry storm: ${worst.key?.callerService ?? ""} → ${worst.key?.calleeService ?? ""} ${times(worst.amplification)}${more}, ${rate(load)} retries/s`;
 }

@@ -1,5 +1,5 @@
 // Who says to make a change, where the server does not know it from a token. Kept in this browser.
-export interface Saying {
+export interface Attribution {
   readonly author: string;
   readonly reason: string;
 }

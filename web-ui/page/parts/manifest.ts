@@ -10,15 +10,15 @@ export type Plain = string | number | boolean | readonly Plain[] | { readonly [n
 
 export function plain(message: ReflectMessage): Plain {
   if (isLeaf(message.desc)) return leaf(message);
-  const said: Record<string, Plain> = {};
+  const result: Record<string, Plain> = {};
   for (const field of message.sortedFields) {
     if (!message.isSet(field)) continue;
-    if (field.fieldKind === "message") said[field.name] = plain(message.get(field));
-    else if (field.fieldKind === "list") said[field.name] = [...message.get(field)].map((item) => listed(field, item));
-    else said[field.name] = scalar(field, message.get(field));
+    if (field.fieldKind === "message") result[field.name] = plain(message.get(field));
+    else if (field.fieldKind === "list") result[field.name] = [...message.get(field)].map((item) => listed(field, item));
+    else result[field.name] = scalar(field, message.get(field));
   }
   // A list of codes is written as the list that it is.
-  return isBareList(message.desc) ? (said["codes"] ?? []) : said;
+  return isBareList(message.desc) ? (result["codes"] ?? []) : result;
 }
 
 function listed(field: DescField, item: unknown): Plain {

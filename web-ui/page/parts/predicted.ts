@@ -5,7 +5,7 @@ import type { Guard } from "$wire/guards_pb";
 import { AmplificationSchema, Prediction_Callee as Callee } from "$wire/rules_pb";
 import type { Prediction, Predicted, Rule, WhatIfRequestSchema, WhatIfResponse } from "$wire/rules_pb";
 import { isHigh, rate, share } from "../words";
-import type { Amplified } from "./judged.svelte";
+import type { Amplified } from "./validated.svelte";
 import type { Settable } from "./settings";
 
 export interface Row {

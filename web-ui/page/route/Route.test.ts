@@ -17,7 +17,7 @@ import App from "../App.svelte";
 import { hrefOf } from "../address.svelte";
 import type { Listener } from "../feed/link";
 import type { Session } from "../session";
-import { heard, kill, message, route, withDialogs } from "../testing";
+import { messageEvent, kill, message, route, withDialogs } from "../testing";
 
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
 
@@ -84,11 +84,11 @@ function shown({ watch, explain, changes, oldest = 1n }: Served, at = hrefOf("/r
     session,
     open: (listener) => {
       tell = listener;
-      listener(heard({ reset: true, routes: [route("orders", { amplification: 1.25, clients: 1 })], ...first }));
+      listener(messageEvent({ reset: true, routes: [route("orders", { amplification: 1.25, clients: 1 })], ...first }));
       return { close: () => {}, again: () => {} };
     },
   });
-  return { tell: (fields: object) => { tell(heard(fields)); } };
+  return { tell: (fields: object) => { tell(messageEvent(fields)); } };
 }
 
 test("it asks for this route alone, and shows the fleet's figures until it is told", async () => {
@@ -115,7 +115,7 @@ test("what its own stream says goes before the fleet's", async () => {
     },
   });
   await waitFor(() => { expect(screen.getByTestId("amplification").textContent).toBe("×2.70"); });
-  expect(screen.getByTestId("says").textContent).toMatch(/Retry storm: ×2\.70 attempts per call/);
+  expect(screen.getByTestId("verdict").textContent).toMatch(/Retry storm: ×2\.70 attempts per call/);
   expect(screen.getByText(/Detailed updates/)).toBeTruthy();
 });
 
@@ -254,9 +254,9 @@ test("a change that matches is marked on every chart and told in words that lead
   const { tell } = shown({
     changes: (callee) => (callee === "stock" ? [change(41n, any), change(42n, { ...any, callerService: "gateway" })] : []),
   }, undefined, { asOf: timestampFromMs(Date.now()) });
-  const [told] = await screen.findAllByRole("link", { name: /rule created/ });
-  expect(told?.getAttribute("href")).toBe("/history?rev=41");
-  expect(told?.closest("li")?.textContent).toMatch(/ann.*drill/s);
+  const [link] = await screen.findAllByRole("link", { name: /rule created/ });
+  expect(link?.getAttribute("href")).toBe("/history?rev=41");
+  expect(link?.closest("li")?.textContent).toMatch(/ann.*drill/s);
   const marks = [...document.querySelectorAll("a.mark")];
   expect(marks.map((mark) => mark.getAttribute("href"))).toEqual(Array<string>(4).fill("/history?rev=41"));
   expect(screen.getAllByRole("img", { name: /1 change in this time/ }).length).toBeGreaterThan(0);
@@ -322,7 +322,7 @@ test("who else repeats is named", async () => {
 
 test("a route that nobody has reported is explained all the same", async () => {
   shown({}, "/route?caller=new&cluster=default&callee=stock&method=a.B/C");
-  expect((await screen.findByTestId("says")).textContent).toMatch(/No data/);
+  expect((await screen.findByTestId("verdict")).textContent).toMatch(/No data/);
   expect((await screen.findByTestId("winner")).textContent).toContain("applies");
 });
 

@@ -47,10 +47,10 @@ export function isAboveMaxRatio(stats: RouteStats, { maxRatio }: RetryBreaker): 
 
 // True if it blocks retries now, or did in the window of the rates: credit is spent and earned from call to call.
 export function breakerHolds(stats: RouteStats): boolean {
-  return stats.breakerRefuses > 0 || heldLately(stats);
+  return stats.breakerRefuses > 0 || blockedRecently(stats);
 }
 
-function heldLately({ fates }: RouteStats): boolean {
+function blockedRecently({ fates }: RouteStats): boolean {
   return fates.some(({ fate, perS }) => fate === Fate.RETRY_BREAKER && perS > 0);
 }
 
@@ -58,7 +58,7 @@ function heldLately({ fates }: RouteStats): boolean {
 export function breakerNow(stats: RouteStats, { mode }: RetryBreaker): string {
   const would = stats.mode === Mode.OBSERVE;
   const [holds, some, admits] = mode === RetryBreakerMode.RATIO ? RATIO_WORDS[would ? "would" : "does"] : CREDIT_WORDS[would ? "would" : "does"];
-  return atProcesses(stats.breakerRefuses, stats, holds, heldLately(stats) ? some : admits);
+  return atProcesses(stats.breakerRefuses, stats, holds, blockedRecently(stats) ? some : admits);
 }
 
 const RATIO_WORDS = {

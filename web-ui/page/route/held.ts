@@ -8,7 +8,7 @@ import { isAboveMaxRatio } from "./gates";
 import { meaning } from "./meanings";
 
 // Undefined = nothing was held back in the window. The policy as guards leave it; undefined = not known.
-export function heldBack(stats: RouteStats, policy: Policy | undefined): string | undefined {
+export function blockedRetries(stats: RouteStats, policy: Policy | undefined): string | undefined {
   const observes = stats.mode === Mode.OBSERVE;
   const reasons = new Map<string, number>();
   let [failed, held] = [0, 0];

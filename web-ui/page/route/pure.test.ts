@@ -6,9 +6,9 @@ import { Mode, PolicySchema, RetryBreakerMode } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { route } from "../testing";
 import { atProcesses, breakerHolds, breakerLine, breakerNow, breakerSettings } from "./gates";
-import { heldBack } from "./held";
+import { blockedRetries } from "./held";
 import { meaning } from "./meanings";
-import { holding, says } from "./says";
+import { holding, verdictOf } from "./verdict";
 import { marksOf, touching } from "./touching";
 
 const key = route("orders").key;
@@ -64,10 +64,10 @@ test("the breaker blocks retries by what it refuses now, or by calls that ended 
     const stats = route("orders", { clients: 1, ...fields });
     return [breakerHolds(stats), policy.retryBreaker && breakerNow(stats, policy.retryBreaker)];
   };
-  const lately = { fates: [{ fate: Fate.RETRY_BREAKER, perS: 1 }] };
+  const recent = { fates: [{ fate: Fate.RETRY_BREAKER, perS: 1 }] };
   expect(now(byCredit, {})).toEqual([false, "no retry blocked"]);
-  expect(now(byCredit, lately)).toEqual([true, "no credit for some retries"]);
-  expect(now(byCredit, { ...lately, breakerRefuses: 1 })).toEqual([true, "no credit for a retry"]);
+  expect(now(byCredit, recent)).toEqual([true, "no credit for some retries"]);
+  expect(now(byCredit, { ...recent, breakerRefuses: 1 })).toEqual([true, "no credit for a retry"]);
   expect(now(byRatio, { clients: 2, breakerRefuses: 1 })).toEqual([true, "blocks retries at 1 of 2 processes"]);
   expect(now(byRatio, { mode: Mode.OBSERVE })).toEqual([false, "would allow retries"]);
 });
@@ -95,30 +95,30 @@ test.each([
   ["deadline", Fate.DEADLINE, byCredit],
   ["stop condition", Fate.STOP_WHEN, byCredit],
 ])("retries blocked are a share of the failed calls, for the reason: %s", (reason, fate, policy) => {
-  expect(heldBack(failing([...TENTH, [fate, 2]]), policy)).toBe(`Blocked retries: 10.0 % of failed calls (${reason}).`);
+  expect(blockedRetries(failing([...TENTH, [fate, 2]]), policy)).toBe(`Blocked retries: 10.0 % of failed calls (${reason}).`);
 });
 
 test("of several reasons the greatest is said, and fates of one reason count together", () => {
   const mixed = failing([...TENTH, [Fate.RETRY_BREAKER, 3], [Fate.CHAIN_RETRY_FLAG, 2], [Fate.CHAIN_NO_MORE_RETRY, 2], [Fate.OK_AFTER_RETRY, 50]]);
-  expect(heldBack(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly chain flag).");
+  expect(blockedRetries(mixed, byCredit)).toBe("Blocked retries: 28.0 % of failed calls (mainly chain flag).");
 });
 
 test("a guard's ratio is the reason while more fails than it admits", () => {
   const limited = breaking({ maxRatio: 0.1 });
-  const at = (windowFailures: bigint) => heldBack(failing([[Fate.RETRY_BREAKER, 1]], { windowFailures, windowSuccesses: 100n }), limited);
+  const at = (windowFailures: bigint) => blockedRetries(failing([[Fate.RETRY_BREAKER, 1]], { windowFailures, windowSuccesses: 100n }), limited);
   expect([at(10n), at(11n)].map((words) => /\((.*)\)/.exec(words ?? "")?.[1])).toEqual(["no credit", "above the guard's ratio"]);
 });
 
 test("calls that a kill refuses are blocked by it, not by the circuit", () => {
-  expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1 }), byCredit)).toContain("(kill switch)");
-  expect(heldBack(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
+  expect(blockedRetries(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1 }), byCredit)).toContain("(kill switch)");
+  expect(blockedRetries(failing([[Fate.CIRCUIT_OPEN, 1]], { killed: 1, circuitOpen: 1 }), byCredit)).toContain("(circuit open)");
 });
 
 test("where a rule observes, retries would be blocked; where nothing is held back, nothing is said", () => {
   const observed = failing([[Fate.RETRY, 3, true], [Fate.RETRY_BREAKER, 1, true]], { mode: Mode.OBSERVE });
-  expect(heldBack(observed, byCredit)).toBe("Retries that would be blocked: 25.0 % of failed calls (no credit).");
-  expect(heldBack(failing(TENTH), byCredit)).toBeUndefined();
-  expect(heldBack(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
+  expect(blockedRetries(observed, byCredit)).toBe("Retries that would be blocked: 25.0 % of failed calls (no credit).");
+  expect(blockedRetries(failing(TENTH), byCredit)).toBeUndefined();
+  expect(blockedRetries(failing([[Fate.OK, 5], [Fate.RETRY_BREAKER, 0]]), byCredit)).toBeUndefined();
 });
 
 test("a gate says at how many processes it holds", () => {
@@ -135,9 +135,9 @@ test.each([
   ["calm", {}, /About one attempt per call; no call fails/],
   ["silent", { callsPerS: 0, killed: 1 }, /a kill switch stops retries/],
 ])("a route says at once that it is %s", (level, fields, words) => {
-  const said = says(route("orders", fields));
-  expect(said.level).toBe(level);
-  expect(`${said.answer} ${said.why}`).toMatch(words);
+  const verdict = verdictOf(route("orders", fields));
+  expect(verdict.level).toBe(level);
+  expect(`${verdict.answer} ${verdict.why}`).toMatch(words);
 });
 
 test("a route on an observing rule claims no effect", () => {

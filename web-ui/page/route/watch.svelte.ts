@@ -7,7 +7,7 @@
 // fails, the shared stream's figures are shown.
 import { problemOf } from "../api";
 import type { Problem } from "../api";
-import { Lately, sampleOf, secondsOf } from "../feed/past";
+import { Recent, sampleOf, secondsOf } from "../feed/past";
 import type { Sample } from "../feed/past";
 import { waitMs } from "../feed/link";
 import type { RouteFailure, RouteStats, WatchResponse } from "$wire/fleet_pb";
@@ -26,7 +26,7 @@ export class RouteWatch {
   live = $state(false);
   problem = $state.raw<Problem>();
 
-  readonly #lately = new Lately();
+  readonly #recent = new Recent();
   // The server's clock against this machine's.
   #aheadS = 0;
 
@@ -40,7 +40,7 @@ export class RouteWatch {
   // For as long as there is no stream: what the shared one says.
   instead(stats: RouteStats | undefined, at: number): void {
     if (this.live) return;
-    this.samples = this.#lately.add(sampleOf(stats, at), this.#aheadS);
+    this.samples = this.#recent.add(sampleOf(stats, at), this.#aheadS);
   }
 
   async #run(ask: Ask, signal: AbortSignal): Promise<void> {
@@ -50,10 +50,10 @@ export class RouteWatch {
         await until(signal, "visibilitychange");
         continue;
       }
-      const heard = await this.#read(ask, signal);
+      const received = await this.#read(ask, signal);
       this.live = false;
       if (signal.aborted || document.hidden) continue;
-      failures = heard ? 1 : failures + 1;
+      failures = received ? 1 : failures + 1;
       await until(signal, undefined, waitMs(failures, Math.random()));
     }
   }
@@ -68,13 +68,13 @@ export class RouteWatch {
     signal.addEventListener("abort", stop);
     document.addEventListener("visibilitychange", hidden);
     let watchdog = setTimeout(stop, SILENCE_LIMIT_MS);
-    let heard = false;
+    let received = false;
     try {
       for await (const message of ask(attempt.signal)) {
         if (attempt.signal.aborted) break;
         clearTimeout(watchdog);
         watchdog = setTimeout(stop, SILENCE_LIMIT_MS);
-        heard = true;
+        received = true;
         this.#take(message);
       }
     } catch (thrown) {
@@ -85,7 +85,7 @@ export class RouteWatch {
       document.removeEventListener("visibilitychange", hidden);
       attempt.abort();
     }
-    return heard;
+    return received;
   }
 
   #take(message: WatchResponse): void {
@@ -97,8 +97,8 @@ export class RouteWatch {
     this.problem = undefined;
     const at = Date.now() / 1000;
     this.#aheadS = secondsOf(message.asOf) - at;
-    this.#lately.tell(message.past);
-    this.samples = this.#lately.add(sampleOf(this.stats, at), this.#aheadS);
+    this.#recent.setPast(message.past);
+    this.samples = this.#recent.add(sampleOf(this.stats, at), this.#aheadS);
   }
 }
 

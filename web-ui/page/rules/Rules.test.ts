@@ -3,7 +3,7 @@ import { cleanup } from "@testing-library/svelte";
 import { tick } from "svelte";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { shownAt } from "../test_app";
-import { heard, rule } from "../testing";
+import { messageEvent, rule } from "../testing";
 
 // A canvas is not there; the browser test sees the chart.
 vi.mock("uplot", () => ({ default: class { setData() {} setSize() {} destroy() {} } }));
@@ -36,11 +36,11 @@ async function touched(act: () => void): Promise<(string | undefined)[]> {
 
 test("one changed rule touches its own row and no other", async () => {
   const { tell } = shownAt("/rules", () => {}, { rules: many(300) });
-  expect(await touched(() => { tell(heard({ rules: [rule("service-00007", 8n, { applied: 1 })] })); })).toEqual(["service-00007 * stock *"]);
+  expect(await touched(() => { tell(messageEvent({ rules: [rule("service-00007", 8n, { applied: 1 })] })); })).toEqual(["service-00007 * stock *"]);
   expect(rows()[7]?.textContent).toContain("1 of 4");
 });
 
 test("what is not about rules touches no row", async () => {
   const { tell } = shownAt("/rules", () => {}, { rules: many(300) });
-  expect(await touched(() => { tell(heard({ revision: 21n, connectedClients: 5 })); })).toEqual([]);
+  expect(await touched(() => { tell(messageEvent({ revision: 21n, connectedClients: 5 })); })).toEqual([]);
 });

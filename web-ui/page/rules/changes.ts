@@ -12,7 +12,7 @@ export interface Change {
 // In the order of the form. What is within a section that is off is not said, so it does not count.
 export function changes(before: Draft, after: Draft): Change[] {
   return paths().flatMap(({ path, label }) => {
-    const [was, is] = [said(before, path), said(after, path)];
+    const [was, is] = [valueAt(before, path), valueAt(after, path)];
     return was === is ? [] : [{ path, label, before: spoken(path, was), after: spoken(path, is) }];
   });
 }
@@ -29,7 +29,7 @@ export interface ThreeWay {
 
 export function threeWay(base: Draft, theirs: Draft, mine: Draft): ThreeWay[] {
   return paths().flatMap(({ path, label }) => {
-    const [was, other, own] = [said(base, path), said(theirs, path), said(mine, path)];
+    const [was, other, own] = [valueAt(base, path), valueAt(theirs, path), valueAt(mine, path)];
     if (was === other && was === own) return [];
     return [{ path, label, base: spoken(path, was), theirs: spoken(path, other), mine: spoken(path, own), contested: was !== other && was !== own && other !== own }];
   });
@@ -55,7 +55,7 @@ function spoken(path: string, value: string): string {
 
 const CHOICES = new Map(SECTIONS.flatMap(allFields).map(({ path, choices }) => [path, choices]));
 
-function said(draft: Draft, path: string): string {
+function valueAt(draft: Draft, path: string): string {
   const section = SECTIONS.find((one) => one.path !== "" && path.startsWith(`${one.path}.`));
   if (section !== undefined && draft[section.path] === undefined) return "";
   const variants = section?.variants;

@@ -4,7 +4,7 @@ import { PolicySchema } from "$wire/policy_pb";
 import { expect, test } from "vitest";
 import { draftOf, OTHER, policyOf, time } from "./draft";
 import type { Draft } from "./draft";
-import { allFields, SECTIONS, shownFields, unsaid } from "./form";
+import { allFields, SECTIONS, shownFields, meaningOfEmpty } from "./form";
 
 const everything: JsonObject = {
   mode: "MODE_OBSERVE",
@@ -96,8 +96,8 @@ test("every field says what it is and what it is where nothing is said", () => {
   for (const section of SECTIONS) {
     for (const field of allFields(section)) expect(field.help, field.path).not.toBe("");
   }
-  const unsaidOf = (wanted: string) => SECTIONS.flatMap(allFields).filter(({ path }) => path === wanted).map(unsaid);
-  expect(unsaidOf("retry.max_attempts")).toEqual(["default 3"]);
-  expect(unsaidOf("retry_breaker.earn")).toEqual(["default 0.02"]);
-  expect(unsaidOf("timeout")).toEqual(["no limit"]);
+  const emptyMeaning = (wanted: string) => SECTIONS.flatMap(allFields).filter(({ path }) => path === wanted).map(meaningOfEmpty);
+  expect(emptyMeaning("retry.max_attempts")).toEqual(["default 3"]);
+  expect(emptyMeaning("retry_breaker.earn")).toEqual(["default 0.02"]);
+  expect(emptyMeaning("timeout")).toEqual(["no limit"]);
 });

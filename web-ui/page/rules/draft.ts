@@ -187,11 +187,11 @@ function shownTime(value: JsonValue): string {
 
 // From "250ms" or "1min 30s" to "0.25s".
 export function time(text: string): string | undefined {
-  const said = text.trim().toLowerCase();
-  const sign = said.startsWith("-") ? -1 : 1;
-  const parts = [...said.replace(/^[-+]/, "").matchAll(/(\d+(?:\.\d+)?)\s*(h|min|m|s|ms|us|µs)(?![a-zµ])\s*/gy)];
+  const entered = text.trim().toLowerCase();
+  const sign = entered.startsWith("-") ? -1 : 1;
+  const parts = [...entered.replace(/^[-+]/, "").matchAll(/(\d+(?:\.\d+)?)\s*(h|min|m|s|ms|us|µs)(?![a-zµ])\s*/gy)];
   const length = parts.reduce((sum, [all]) => sum + all.length, 0);
-  if (parts.length === 0 || length !== said.replace(/^[-+]/, "").length) return undefined;
+  if (parts.length === 0 || length !== entered.replace(/^[-+]/, "").length) return undefined;
   let us = 0;
   for (const [, number, unit] of parts) {
     const size = UNITS.find(([name]) => name === (unit === "m" ? "min" : unit === "µs" ? "us" : unit))?.[1] ?? Number.NaN;

@@ -9,23 +9,23 @@ import type { Rule } from "$wire/rules_pb";
 import type { Names } from "../address.svelte";
 import { currentRule, problemOf } from "../api";
 import type { Api, Problem } from "../api";
-import type { Saying } from "../parts/author";
+import type { Attribution } from "../parts/author";
 import type { Kept } from "../parts/drafts";
-import { Judged } from "../parts/judged.svelte";
-import type { Judgement } from "../parts/judged.svelte";
+import { Validated } from "../parts/validated.svelte";
+import type { ValidationResult } from "../parts/validated.svelte";
 import { changes, merged } from "./changes";
 import type { Change } from "./changes";
 import { draftOf, policyOf } from "./draft";
 import type { Draft } from "./draft";
 
-export class Editing extends Judged<Rule> {
+export class Editing extends Validated<Rule> {
   // As the server had it when the editing began; undefined = there was none.
   base = $state.raw<Rule>();
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
   // What removing it would come to; undefined = not asked, or the server does not say.
-  removal = $state.raw<Judgement>();
+  removal = $state.raw<ValidationResult>();
   #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
   // Who may not write is shown what the server finds all the same.
   mayWrite = true;
@@ -55,7 +55,7 @@ export class Editing extends Judged<Rule> {
     this.theirs = undefined;
     this.problem = undefined;
     this.faults = new Map();
-    void this.judgeBase();
+    void this.checkStored();
     this.check();
   }
 
@@ -66,7 +66,7 @@ export class Editing extends Judged<Rule> {
     this.draft = draft;
     if (names) this.names = names;
     this.#begun = { draft: this.draft, names: this.names };
-    void this.judgeBase();
+    void this.checkStored();
     this.check();
   }
 
@@ -109,7 +109,7 @@ export class Editing extends Judged<Rule> {
     this.before = now;
     this.base = theirs ?? undefined;
     this.theirs = undefined;
-    void this.judgeBase();
+    void this.checkStored();
     this.check();
   }
 
@@ -117,13 +117,13 @@ export class Editing extends Judged<Rule> {
     if (this.theirs) this.begin(this.theirs);
   }
 
-  protected override judge() {
+  protected override request() {
     const rule = this.read();
     if (rule === undefined) return undefined;
     return this.mayWrite ? this.#api.rules.putRule({ rule, options: { validateOnly: true } }) : this.#api.rules.judgeRule({ rule });
   }
 
-  protected override judgeStored() {
+  protected override requestStored() {
     return this.base && this.#api.rules.judgeRule({ rule: this.base });
   }
 
@@ -132,7 +132,7 @@ export class Editing extends Judged<Rule> {
   }
 
   // Undefined = it is written at this revision; else why not is in `problem`, `faults` or `theirs`.
-  async save({ author, reason }: Saying): Promise<bigint | undefined> {
+  async save({ author, reason }: Attribution): Promise<bigint | undefined> {
     const rule = this.read();
     if (rule === undefined) return undefined;
     try {
@@ -150,12 +150,12 @@ export class Editing extends Judged<Rule> {
   }
 
   // Whether it can be removed is for the removal itself to say.
-  async judgeRemoval(): Promise<void> {
+  async checkRemoval(): Promise<void> {
     this.removal = undefined;
     this.removal = await this.#remove({ validateOnly: true }).catch(() => undefined);
   }
 
-  async remove({ author, reason }: Saying): Promise<bigint | undefined> {
+  async remove({ author, reason }: Attribution): Promise<bigint | undefined> {
     try {
       const answer = await this.#remove({ author, reason });
       return answer?.revision;

@@ -92,11 +92,11 @@ function largestOf(message: string, name: string): bigint | undefined {
 }
 
 // The names of an enum as choices; what stands for "not said" is the empty one.
-export function choices(names: Record<number, string>, prefix: string, unsaid: string): Choice[] {
-  const said = Object.values(names).filter((name): name is string => typeof name === "string");
-  return said.map((name) =>
+export function choices(names: Record<number, string>, prefix: string, unset: string): Choice[] {
+  const values = Object.values(names).filter((name): name is string => typeof name === "string");
+  return values.map((name) =>
     name === "UNSPECIFIED"
-      ? { value: "", label: unsaid }
+      ? { value: "", label: unset }
       : { value: prefix + name, label: name.toLowerCase().replaceAll("_", " ") },
   );
 }
@@ -196,9 +196,9 @@ const DELAY: Variants = {
 
 const BREAKER_MODE = "retry_breaker.mode";
 // Credit is what holds where no mode is said.
-const goesByRatio = (draft: Draft) => draft[BREAKER_MODE] === `RETRY_BREAKER_MODE_${RetryBreakerMode[RetryBreakerMode.RATIO]}`;
+const isRatioMode = (draft: Draft) => draft[BREAKER_MODE] === `RETRY_BREAKER_MODE_${RetryBreakerMode[RetryBreakerMode.RATIO]}`;
 // Hedges go by the ratio in either mode.
-const hasRatio = (draft: Draft) => goesByRatio(draft) || draft["hedge"] !== undefined;
+const hasRatio = (draft: Draft) => isRatioMode(draft) || draft["hedge"] !== undefined;
 
 export const SECTIONS: readonly Section[] = [
   {
@@ -230,7 +230,7 @@ export const SECTIONS: readonly Section[] = [
     fields: [
       field("RetryBreaker", "retry_breaker.enabled", "On", "choice", YES_NO),
       field("RetryBreaker", BREAKER_MODE, "Decides by", "choice", choices(RetryBreakerMode, "RETRY_BREAKER_MODE_", "default: credit")),
-      only((draft) => !goesByRatio(draft), field("RetryBreaker", "retry_breaker.earn", "Earned per success", "number")),
+      only((draft) => !isRatioMode(draft), field("RetryBreaker", "retry_breaker.earn", "Earned per success", "number")),
       only(hasRatio, field("RetryBreaker", "retry_breaker.ratio", "Ratio", "number")),
       field("RetryBreaker", "retry_breaker.buckets", "Buckets", "number"),
       field("RetryBreaker", "retry_breaker.bucket_length", "Bucket length", "duration"),
@@ -311,7 +311,7 @@ export function shownFields({ fields }: Section, draft: Draft, before: Draft): r
 }
 
 // What stands in an empty field: the words that the wire says about it.
-export function unsaid({ help: text }: Field): string {
+export function meaningOfEmpty({ help: text }: Field): string {
   const found = /(default [^.;,]+(?:\.\d+)?|empty: [^.;,]+)/i.exec(text);
   return found?.[0]?.replace(/^empty: /i, "") ?? "";
 }

@@ -11,7 +11,7 @@ import { api } from "../api";
 import App from "../App.svelte";
 import { manyServices } from "../chain/many";
 import type { Session } from "../session";
-import { heard } from "../testing";
+import { messageEvent } from "../testing";
 import "../style/page.css";
 
 const asked = new URLSearchParams(location.search);
@@ -53,9 +53,9 @@ mount(App, {
     api: api(transport),
     session,
     open: (listener) => {
-      const first = heard({ reset: true, revision: 60n, connectedClients: count, routes: chain.edges.flatMap(routesOf) });
+      const first = messageEvent({ reset: true, revision: 60n, connectedClients: count, routes: chain.edges.flatMap(routesOf) });
       listener(first);
-      const beat = setInterval(() => { listener(heard({ revision: 60n, connectedClients: count })); }, 1_000);
+      const beat = setInterval(() => { listener(messageEvent({ revision: 60n, connectedClients: count })); }, 1_000);
       return { close: () => { clearInterval(beat); }, again: () => {} };
     },
   },

@@ -16,12 +16,12 @@ export interface Amplified {
   readonly after?: Amplification | undefined;
 }
 
-export interface Judgement extends Amplified {
+export interface ValidationResult extends Amplified {
   readonly findings: readonly Finding[];
   readonly reach?: RuleReach | undefined;
 }
 
-export abstract class Judged<Written> {
+export abstract class Validated<Written> {
   // The server's words by the path of a setting, without what all paths begin with.
   faults = $state.raw<ReadonlyMap<string, string>>(new Map());
   findings = $state.raw<readonly Finding[]>([]);
@@ -40,20 +40,20 @@ export abstract class Judged<Written> {
   #bases = 0;
 
   // Asks the server; undefined = what is typed can not even be sent.
-  protected abstract judge(): Promise<Judgement> | undefined;
+  protected abstract request(): Promise<ValidationResult> | undefined;
   // Asks of what is stored; undefined = nothing is.
-  protected abstract judgeStored(): Promise<Judgement> | undefined;
+  protected abstract requestStored(): Promise<ValidationResult> | undefined;
   // What is there now, as a refusal brings it.
   protected abstract current(problem: Problem): Written | undefined;
   // What the paths of faults begin with, which the page leaves out.
   protected abstract readonly prefix: RegExp;
 
   // What is stored has become another: its findings are asked for.
-  protected async judgeBase(): Promise<void> {
+  protected async checkStored(): Promise<void> {
     this.#bases += 1;
     const asked = this.#bases;
     this.stored = undefined;
-    const answer = await (this.judgeStored() ?? Promise.resolve({ findings: [] })).catch(() => undefined);
+    const answer = await (this.requestStored() ?? Promise.resolve({ findings: [] })).catch(() => undefined);
     if (asked === this.#bases) this.stored = answer?.findings;
   }
 
@@ -80,14 +80,14 @@ export abstract class Judged<Written> {
   async #check(): Promise<void> {
     this.#asked += 1;
     const asked = this.#asked;
-    const judging = this.judge();
-    if (judging === undefined) {
+    const request = this.request();
+    if (request === undefined) {
       this.checking = false;
       return;
     }
     this.checking = true;
     try {
-      const answer = await judging;
+      const answer = await request;
       if (asked !== this.#asked) return;
       this.faults = new Map();
       this.findings = answer.findings;

@@ -8,13 +8,13 @@ import type { Level } from "../overview/verdict";
 import { rate, share, times } from "../words";
 import { atProcesses } from "./gates";
 
-export interface Said {
+export interface Verdict {
   readonly level: Level;
   readonly answer: string;
   readonly why: string;
 }
 
-export function says(stats: RouteStats | undefined): Said {
+export function verdictOf(stats: RouteStats | undefined): Verdict {
   if (stats === undefined) return { level: "silent", answer: "No data", why: "No connected process has reported a call of this route." };
   const held = holding(stats);
   const failed = stats.errorShare > 0 ? `${share(stats.errorShare)} of ${rate(stats.callsPerS)} calls/s fail` : "no call fails";
