@@ -227,7 +227,7 @@ fn a_guarded_server_in_a_folder_is_had_by_the_commands_of_the_guide() {
         assert_eq!(fs::metadata(&bootstrap).unwrap().permissions().mode() & 0o777, 0o600);
         first = fs::read_to_string(&bootstrap).unwrap();
     });
-    for told in ["the settings are good", "token bootstrap", "ann", "bob", "orders"] {
+    for told in ["the configuration is valid", "token bootstrap", "ann", "bob", "orders"] {
         assert!(said.contains(told), "nothing of {told:?} in\n{said}");
     }
     assert!(!bootstrap.exists());

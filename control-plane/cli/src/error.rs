@@ -1,66 +1,64 @@
-//! What can go wrong, and the exit status it ends with.
+//! Errors and their exit statuses.
 //!
-//! The numbers are those of BSD's `sysexits.h`, so that scripts can tell a typing error (64) from refused
-//! input (65), something named that does not exist (66), an unreachable server (69), a defect (70), a failing
-//! read or write (74), a conflict with somebody else's change (75), a denial (77), bad settings (78) and
-//! findings (79).
-//! `diff` has its own: 0 nothing differs, 1 something does, 2 any error; and so has a write with `--wait`: 1 it is
-//! written, but has not arrived in time.
+//! The numbers are those of BSD's `sysexits.h`, so that scripts distinguish usage (64), invalid input (65),
+//! not found (66), unavailable (69), internal errors (70), input or output (74), conflict (75), denied (77),
+//! configuration (78) and findings (79). `diff` has its own: 0 no difference, 1 differences, 2 error. So has
+//! a write with `--wait`: 1 written, but not delivered in time.
 //!
-//! Messages are complete: one line per fault, with the field, the value and the bound where there are any.
+//! Messages are complete: one line per fault, with field, value and allowed values.
 
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-/// How a command can fail.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// The command was called in a way that makes no sense.
+    /// Wrong arguments.
     #[error("{0}")]
     Usage(String),
-    /// Input was refused, here or by the server; one line per fault.
+    /// Invalid input, found here or by the server; one line per fault.
     #[error("{}", .0.join("\n"))]
     Data(Vec<String>),
-    /// Something named by the user does not exist.
+    /// A resource was not found.
     #[error("{0}")]
     Missing(String),
-    /// The server, or what the server needs, can not be reached.
+    /// The server or its store is unavailable.
     #[error("{0}")]
     Unavailable(String),
-    /// Somebody else's change came first.
+    /// A concurrent change came first.
     #[error("{0}")]
     Conflict(String),
-    /// The server does not let us.
+    /// The server denied the request.
     #[error("{0}")]
     Denied(String),
-    /// Something that deserves a look was found, and shown: `lint` and `doctor` say so by their exit status alone.
+    /// Findings, already printed: only the exit status of `lint` and `doctor`.
     #[error("")]
     Findings,
-    /// The settings of a server are bad; one line per fault.
+    /// Invalid configuration of a server; one line per fault.
     #[error("{}", .0.join("\n"))]
     Config(Vec<String>),
-    /// The server failed in a way that it should not.
+    /// Internal error of the server.
     #[error("{0}")]
     Defect(String),
-    /// A file or stream could not be read or written.
+    /// A failed read or write of a file or stream.
     #[error("{what}: {source}")]
     Io {
-        /// Which one.
+        /// Name of the file or stream.
         what: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The demo could not start or broke off.
+    /// The demo failed to start or broke off.
     #[error("{0:#}")]
     Demo(anyhow::Error),
-    /// Manifests differ from what the server has: `diff` says so by its exit status alone.
+    /// Manifests differ from the server: only the exit status of `diff`.
     #[error("")]
     Differs,
-    /// Something was written, but has not arrived in time at those whom it concerns.
+    /// Written, but not delivered in time to the affected clients.
     #[error("{0}")]
     Undelivered(String),
-    /// Any error of `diff`, which has its own exit status for all of them.
+    /// Any error of `diff`, which has one exit status for all of them.
     #[error("{0}")]
     OfDiff(Box<Self>),
 }
@@ -71,7 +69,7 @@ impl CliError {
         Self::Data(vec![fault.to_string()])
     }
 
-    /// A read or write that failed; `what` names the file or stream.
+    /// A failed read or write; `what` names the file or stream.
     pub(crate) fn io(what: impl Display) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what: what.to_string(), source }
     }
@@ -95,7 +93,7 @@ impl CliError {
         }
     }
 
-    /// True if nobody reads our output any more, as in `damper rules list | head`: not a failure.
+    /// True if the reader of the output is gone, as in `damper rules list | head`: not an error.
     fn is_closed_pipe(&self) -> bool {
         match self {
             Self::Io { source, .. } => source.kind() == io::ErrorKind::BrokenPipe,
@@ -104,7 +102,7 @@ impl CliError {
         }
     }
 
-    /// Says what went wrong on stderr, each line marked, and gives the exit status.
+    /// Prints the error on stderr, each line marked, and returns the exit status.
     pub(crate) fn report(&self) -> ExitCode {
         if self.is_closed_pipe() {
             return ExitCode::SUCCESS;
@@ -116,12 +114,12 @@ impl CliError {
     }
 }
 
-/// Says something on stderr. Where nobody can read it nothing is lost that would matter.
+/// Prints a line on stderr. Errors are ignored: there is no other place to report them.
 pub(crate) fn print_message(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Takes the path as it is; what is said with every write came from an option.
+/// Returns the path unchanged, or the option that a field of the header came from.
 pub(crate) fn as_is(field: &str) -> String {
     match field.strip_prefix("options.").or_else(|| field.strip_prefix("header.")) {
         Some(option) => format!("--{}", option.replace('_', "-")),

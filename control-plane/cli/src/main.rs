@@ -1,10 +1,7 @@
 //! The `damper` command: the server, its administration, the demo.
 //!
-//! One command, one file in `commands`; what they share is beside this file: the connection (`connection`,
-//! `client`), the manifests (`sources`), what is printed (`output`, `figures`,
-//! `difference`) and what a failure ends with (`exit`, `status`).
-//! Nothing here decides anything about rules: names and policies are checked by the engine, and by the server
-//! again.
+//! Each command is a file in `commands`. They share `remote` (connection, calls), `input` (arguments,
+//! manifests), `output` and `error`. Names and policies are checked by the engine, and again by the server.
 #![allow(
     rustdoc::bare_urls,
     rustdoc::broken_intra_doc_links,
@@ -26,14 +23,14 @@ use clap::Parser as _;
 use crate::commands::Cli;
 use crate::error::CliError;
 
-/// What a shell script sees of a wrong call: EX_USAGE of sysexits.h.
+/// Exit status of a usage error: EX_USAGE of sysexits.h.
 const USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Help, too, may be read by `head`; what can not be printed is nothing to fail about.
+            // `head` may read the help: a failed write is not an error.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }

@@ -51,7 +51,7 @@ fn demo_shows_the_storm_the_cure_and_the_return_of_retries() {
     naive_rules_make_a_storm_and_governed_ones_end_it(&report);
     retries_return_within_a_window_and_help(&report);
     fates_add_up_to_the_calls_that_arrived(&report);
-    assert!(told.contains("no retry refused"), "the last scene does not close with the return of retries");
+    assert!(told.contains("no retry blocked"), "the last scene does not close with the return of retries");
     assert!(told.contains("fault switch: stock fails all of its calls"), "no word of the fault switch");
 }
 
@@ -119,7 +119,7 @@ fn run_demo(folder: &Path) -> String {
     let mut told = String::new();
     for line in BufReader::new(demo.0.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
-        if line.contains("The demo goes on") {
+        if line.contains("The demo continues") {
             let set = Command::new(damper).args(fault_command(&told)).output().unwrap();
             assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
         }

@@ -1,14 +1,14 @@
-//! What happens next: events by time, those of one instant in the order in which they were noted.
+//! Future events by time; events of one instant in order of their scheduling.
 //!
-//! A binary heap of small values. Nothing is taken out before its time: an event that has become pointless
-//! (a timer of a call that has ended) finds that its key is no longer known.
+//! A binary heap of small values. Events are never removed early: the timer of an ended call finds that its
+//! key is unknown.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use damper_core::Time;
 
-/// Events to come.
+/// Future events.
 #[derive(Debug)]
 pub(crate) struct Agenda<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
@@ -24,34 +24,34 @@ struct Entry<E> {
 }
 
 impl<E> Agenda<E> {
-    /// Nothing is to come.
+    /// Returns an empty agenda.
     pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), now: Time::ZERO, noted: 0 }
     }
 
-    /// The time of the event that happened last.
+    /// Time of the last event.
     pub(crate) fn now(&self) -> Time {
         self.now
     }
 
-    /// How many events were noted so far.
+    /// Number of scheduled events.
     pub(crate) fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Notes an event.
+    /// Schedules an event.
     pub(crate) fn at(&mut self, at: Time, event: E) {
         assert!(at >= self.now, "an event in the past: {at:?} at {:?}", self.now);
         self.heap.push(Reverse(Entry { at, order: self.noted, event }));
         self.noted += 1;
     }
 
-    /// Notes an event so many microseconds from now.
+    /// Schedules an event in this number of microseconds.
     pub(crate) fn after(&mut self, us: u64, event: E) {
         self.at(self.now + std::time::Duration::from_micros(us), event);
     }
 
-    /// The next event up to a time, which becomes the present one.
+    /// Returns the next event up to a time and advances the clock to it.
     pub(crate) fn next(&mut self, until: Time) -> Option<E> {
         if self.heap.peek()?.0.at > until {
             return None;

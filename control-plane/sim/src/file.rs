@@ -1,9 +1,9 @@
-//! A scenario as YAML (or JSON), read strictly: unknown fields are refused, every fault is told at once, by the
-//! path of its field.
+//! Reads a scenario from YAML (or JSON) strictly: unknown fields are faults, and all faults are reported at
+//! once with their paths.
 //!
-//! This is the shape only: names, units and which fields belong together. Ranges and references are the
-//! scenario's own check, which `read` asks for what reads well. Rules and guards are manifests, as `damper
-//! apply` takes them; reading those is the caller's, since this crate knows nothing of the wire.
+//! This file checks the shape only: names, units and fields that belong together. `read` runs the scenario's
+//! own check for ranges and references. Rules and guards are manifests, as for `damper apply`; the caller
+//! reads them, since this crate does not depend on the wire format.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ use crate::spread::Spread;
 mod fields;
 mod peer;
 
-/// A seed for scenarios that name none.
+/// Default seed.
 pub const DEFAULT_SEED: u64 = 1;
-/// How long a message takes where a scenario does not say.
+/// Default time of a message.
 pub const DEFAULT_NETWORK: Duration = Duration::from_micros(500);
 
-/// What stands under `damper` of a strategy, or in its list.
+/// Content of `damper` in a strategy, or an item of its list.
 #[derive(Clone, Copy, Debug)]
 pub enum Manifests<'a> {
-    /// The name of a file of manifests.
+    /// Name of a file of manifests.
     File(&'a str),
     /// One manifest.
     Inline(&'a Value),
@@ -42,7 +42,7 @@ pub type ReadManifests<'a> = dyn Fn(Manifests<'_>) -> Result<(Vec<Rule>, Vec<Gua
 /// Reads a scenario and checks it.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path; what is not even YAML without one.
+/// All faults with their paths; a YAML error without one.
 pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, Faults> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let mut faults = Faults::none();
@@ -57,7 +57,7 @@ pub fn read(text: &str, manifests: &ReadManifests<'_>) -> Result<Scenario, Fault
     if let Some(scenario) = &scenario {
         let mut found = Faults::none();
         scenario.check(&mut found);
-        // Where a part did not read a stand-in was checked, and a list may lack an item.
+        // After a fault of the shape a stand-in would be checked, and lists may lack items.
         let below = |path: &str, parent: &str| {
             let rest = path.strip_prefix(parent);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -85,7 +85,7 @@ fn scenario(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Scenario 
         name: fields.text("name").unwrap_or_default(),
         duration: fields.duration("duration").unwrap_or_else(|| {
             fields.missing("duration");
-            // Nothing in it is too late.
+            // Any time in it is valid.
             DURATION.max
         }),
         seed: fields.number("seed").unwrap_or(DEFAULT_SEED),
@@ -131,7 +131,7 @@ fn service(name: &str, fields: &mut Fields<'_>) -> Service {
     }
 }
 
-/// `stock shop.v1.Stock/Take`, or a list of such that are called at once.
+/// `stock shop.v1.Stock/Take`, or a list of concurrent calls.
 fn stage(value: &Value, faults: &mut Faults) -> Option<Vec<Target>> {
     let Value::Array(together) = value else { return target(value, faults).map(|target| vec![target]) };
     Some(together.iter().filter_map(|value| target(value, faults)).collect())
@@ -142,7 +142,8 @@ fn target(value: &Value, faults: &mut Faults) -> Option<Target> {
     if let [service, method] = words[..] {
         return Some(Target::new(service, method));
     }
-    faults.add("", format!("{value} is not a service and a method: stock shop.v1.Stock/Take"));
+    faults
+        .add("", format!("must be a service and a method, such as `stock shop.v1.Stock/Take`, not {value}"));
     None
 }
 
@@ -151,11 +152,11 @@ fn load(fields: &mut Fields<'_>) -> Load {
     let arrivals = match kinds {
         (Some(arrivals), None) | (None, Some(arrivals)) => arrivals,
         (Some(arrivals), Some(_)) => {
-            fields.problem("closed", "there is `open` too: a load is one of them");
+            fields.problem("closed", "conflicts with `open`");
             arrivals
         }
         (None, None) => {
-            fields.problem("", "lacks `open` or `closed`");
+            fields.problem("", "requires `open` or `closed`");
             let rates = vec![RateFrom { from: Duration::ZERO, milli_per_second: 1 }];
             Arrivals::Open { even: false, rates }
         }
@@ -191,8 +192,8 @@ fn open(fields: &mut Fields<'_>) -> Arrivals {
     });
     match (rate, rates.is_empty()) {
         (Some(milli_per_second), true) => rates.push(RateFrom { from: Duration::ZERO, milli_per_second }),
-        (Some(_), false) => fields.problem("rate", "there is `rates` too: give one of them"),
-        (None, true) if !fields.has("rate") => fields.problem("", "lacks `rate` or `rates`"),
+        (Some(_), false) => fields.problem("rate", "conflicts with `rates`"),
+        (None, true) if !fields.has("rate") => fields.problem("", "requires `rate` or `rates`"),
         (None, true) => {}
         (None, false) => {}
     }
@@ -232,13 +233,13 @@ fn fault(fields: &mut Fields<'_>) -> Fault {
     let mut kinds = kinds.into_iter().flatten();
     let (kind, second) = (kinds.next(), kinds.next());
     if kind.is_none() || second.is_some() {
-        fields.problem("", "must have one of error, slow, no_answer, lost_answer, crash, workers");
+        fields.problem("", "requires one of error, slow, no_answer, lost_answer, crash, workers");
     }
     let flapping = match (fields.duration("period"), fields.duration("on")) {
         (Some(period), Some(on)) => Some(Flapping { period, on }),
         (None, None) => None,
         _ => {
-            fields.problem("", "needs both `period` and `on`, or neither");
+            fields.problem("", "requires both `period` and `on`, or neither");
             None
         }
     };
@@ -259,7 +260,7 @@ fn fault(fields: &mut Fields<'_>) -> Fault {
 fn strategy(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Strategy {
     let given = ["none", "peer", "damper"].into_iter().filter(|kind| fields.has(kind)).count();
     if given != 1 {
-        fields.problem("", "must have one of none, peer, damper");
+        fields.problem("", "requires one of none, peer, damper");
     }
     let kinds = [
         fields.fields("none", |_| Retries::Peer(Peer::naive(1))),
@@ -275,7 +276,7 @@ fn strategy(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Strategy 
     }
 }
 
-/// The name of a file, or a list of files' names and manifests.
+/// Name of a file, or a list of file names and manifests.
 fn damper(fields: &mut Fields<'_>, manifests: &ReadManifests<'_>) -> Option<Retries> {
     let read = |value: &Value, faults: &mut Faults| {
         let which = match value {
@@ -336,7 +337,7 @@ fn list(fields: &mut Fields<'_>) -> Option<Spread> {
 fn code(value: &Value, faults: &mut Faults) -> Option<Code> {
     let known = Code::ALL.into_iter().find(|code| value.as_str() == Some(code.name()));
     if known.is_none() {
-        faults.add("", format!("{value} is not a gRPC code, such as UNAVAILABLE"));
+        faults.add("", format!("must be a gRPC code, such as UNAVAILABLE, not {value}"));
     }
     known
 }
@@ -347,7 +348,7 @@ fn ratio(value: &Value, faults: &mut Faults) -> Option<Ratio> {
     match u32::try_from(parts) {
         Ok(bp) => Some(Ratio::from_bp(bp)),
         Err(_) => {
-            faults.add("", format!("{value} is more than {}", u32::MAX / 10_000));
+            faults.add("", format!("must be at most {}, not {value}", u32::MAX / 10_000));
             None
         }
     }

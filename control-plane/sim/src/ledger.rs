@@ -1,7 +1,7 @@
-//! What happened, counted while it happens.
+//! Counters of a running simulation.
 //!
-//! A request belongs to the second and the phase in which it began, an attempt to those in which it was sent, a
-//! handler's run to the phase in which it began.
+//! A request belongs to the second and the phase of its start, an attempt to those of its start, a handler
+//! run to the phase of its start.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use damper_core::{AttemptKind, Code, Ending, Fate, Time};
 use crate::plan::Plan;
 use crate::trace::Trace;
 
-/// Before, during and after what goes wrong.
+/// Before, during and after the faults.
 pub(crate) const PHASES: usize = 3;
 const SECOND: u64 = 1_000_000;
 
-/// Everything that was counted of one strategy.
+/// Counters of one strategy.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     trouble: Option<(Time, Time)>,
@@ -23,36 +23,36 @@ pub(crate) struct Ledger {
     pub(crate) hops: Vec<HopCount>,
     pub(crate) services: Vec<ServiceCount>,
     pub(crate) unfinished: u64,
-    /// How the requests ended, by code.
+    /// Ended requests by code.
     pub(crate) codes: [u64; Code::ALL.len()],
     pub(crate) events: u64,
     requests: usize,
-    /// Request by request; none where nobody asked for it.
+    /// Trace of each request, if requested.
     pub(crate) traces: Option<Vec<Trace>>,
 }
 
-/// Requests that began in a phase.
+/// Requests started in a phase.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PhaseCount {
     pub(crate) requests: u64,
-    /// How long those took that succeeded.
+    /// Latency of successful requests.
     pub(crate) succeeded_us: Vec<u64>,
 }
 
-/// A second.
+/// One second.
 #[derive(Clone, Debug)]
 pub(crate) struct SecondCount {
-    /// Requests that began in it.
+    /// Requests started in it.
     pub(crate) requests: u64,
-    /// Those of them that succeeded.
+    /// Successful requests among them.
     pub(crate) succeeded: u64,
-    /// Requests that succeeded in it, whenever they began.
+    /// Requests that succeeded in it, from any start.
     pub(crate) answered: u64,
-    /// Attempts that were sent in it, by hop.
+    /// Attempts started in it, by hop.
     pub(crate) attempts: Vec<u64>,
 }
 
-/// A hop.
+/// One hop.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HopCount {
     pub(crate) calls: u64,
@@ -65,7 +65,7 @@ pub(crate) struct HopCount {
     would: [u64; Fate::ALL.len()],
 }
 
-/// A service.
+/// One service.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServiceCount {
     pub(crate) arrived: u64,
@@ -105,13 +105,13 @@ impl Ledger {
         }
     }
 
-    /// None after the end of the load.
+    /// `None` after the end of the load.
     fn second(&mut self, at: Time) -> Option<&mut SecondCount> {
         let number = usize::try_from(at.as_micros() / SECOND).ok()?;
         self.seconds.get_mut(number)
     }
 
-    /// A request is made; how many were made before it.
+    /// Records a request and returns the number of earlier ones.
     pub(crate) fn request(&mut self, now: Time) -> usize {
         let phase = self.phase(now);
         self.phases[phase].requests += 1;
@@ -126,14 +126,14 @@ impl Ledger {
         self.requests - 1
     }
 
-    /// What was made for a request at the top has reached a handler.
+    /// Records the arrival of an attempt for a request at a handler.
     pub(crate) fn reached_handler(&mut self, request: usize, hop: usize) {
         if let Some(traces) = &mut self.traces {
             traces[request].arrivals[hop] += 1;
         }
     }
 
-    /// A handler begins with a request, or a fault answers in its place.
+    /// Records the start of a handler, or the error of a fault in its place.
     pub(crate) fn handled(&mut self, service: usize, now: Time) {
         let phase = self.phase(now);
         self.services[service].handler_runs[phase] += 1;
@@ -195,7 +195,7 @@ impl Ledger {
 }
 
 impl HopCount {
-    /// How calls ended, by name, in the order of the fates; what never happened is left out.
+    /// Ended calls by name of the fate, in order of the fates; without zeros.
     pub(crate) fn fates(&self) -> impl Iterator<Item = (String, u64)> {
         let count = |ending: Ending| {
             let counts = if ending.would { &self.would } else { &self.real };
@@ -206,18 +206,18 @@ impl HopCount {
 }
 
 impl ServiceCount {
-    /// A request found no worker free.
+    /// Records a request that found no free worker.
     pub(crate) fn queued(&mut self, queue: usize) {
         self.longest_queue = self.longest_queue.max(queue as u64);
     }
 
-    /// A worker begins with a request, after a wait.
+    /// Records the start of a worker on a request, after a wait.
     pub(crate) fn begun(&mut self, wait: Duration) {
         self.begun += 1;
         self.waited_us += crate::spread::us(wait);
     }
 
-    /// A worker is free again.
+    /// Records the end of a worker's request.
     pub(crate) fn worked(&mut self, time: Duration) {
         self.busy_us += crate::spread::us(time);
     }

@@ -1,12 +1,12 @@
-//! Damper's own retry rules in virtual time: what a policy does to services under load and faults.
+//! Damper's retry rules in virtual time: effects of a policy on services under load and faults.
 //!
-//! A [`Scenario`] goes in, an [`Outcome`] comes out: `Scenario -> Outcome`, decided by one seed and nothing else.
-//! Calls are decided by `damper-core`'s `Call` and `RouteState`, repeats are bounded by its repeat limit; this
-//! crate only keeps the time, the queues and the network, as the SDK keeps sockets. Peers for comparison (naive
-//! retries, the caps of tower, gRPC and the AWS SDKs) are in `peers`.
+//! A [`Scenario`] with its seed determines the [`Outcome`]. `damper-core`'s `Call` and `RouteState` decide
+//! about calls, and its retry limit about retries; this crate keeps time, queues and network, as the SDK
+//! keeps sockets. Peers for comparison (naive retries, the caps of tower, gRPC and the AWS SDKs) are in
+//! `peers`.
 //!
-//! [`file::read`] reads a scenario from YAML; [`what_if`] asks what a change of one route's policy will do.
-//! It has no clock, no thread and no I/O. docs/simulator.md says what is modelled and what is not.
+//! [`file::read`] reads a scenario from YAML; [`what_if`] predicts the effect of a change of one route's
+//! policy. The crate has no clock, threads or I/O. docs/simulator.md describes the model and its limits.
 
 mod agenda;
 pub mod file;
@@ -31,7 +31,7 @@ pub use what_if::{Change, Downstream, Measured, Prediction, RATE, Side, what_if}
 /// Simulates every strategy of a scenario under its seed.
 ///
 /// # Errors
-/// Everything that is wrong with the scenario, by its path in the YAML form.
+/// All faults of the scenario, by their path in the YAML form.
 pub fn run(scenario: &Scenario) -> Result<Outcome, Faults> {
     let plan = plan::Plan::new(scenario)?;
     Ok(Outcome {
@@ -43,7 +43,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, Faults> {
     })
 }
 
-/// The figures of every strategy, in their order.
+/// Results of every strategy, in order.
 fn simulate(plan: &plan::Plan<'_>) -> Vec<Figures> {
     let figures = |strategy: &scenario::Strategy| {
         let ledger = world::World::new(plan, strategy, plan.scenario.seed).run();

@@ -1,11 +1,11 @@
-//! What came of a scenario: the figures of every strategy.
+//! Results of a scenario: the statistics of every strategy.
 //!
-//! Everything is a count, a whole number of microseconds, or a quotient of two of them, so that the figures
-//! are the same to the last digit wherever they are made.
+//! All values are counts, whole microseconds, or quotients of two of them, so that results are equal to the
+//! last digit on all platforms.
 //!
-//! **Recovered**: `recovered_after_s` seconds after the last fault's end (rounded up to a whole second) begin
-//! five seconds in each of which at least 95 % as large a share of the requests succeeds as before the first
-//! fault. None: not within the scenario, or it has no fault, or none that ends.
+//! **Recovered**: `recovered_after_s` seconds after the end of the last fault (rounded up to a whole second)
+//! begin five seconds in which the share of successful requests is at least 95 % of the share before the
+//! first fault. `None`: not within the scenario, or no fault that ends.
 
 use std::collections::BTreeMap;
 
@@ -15,50 +15,50 @@ use serde::Serialize;
 use crate::ledger::{HopCount, Ledger, PHASES, SecondCount, ServiceCount};
 use crate::plan::Plan;
 
-/// So many seconds in a row must be good for a recovery.
+/// Good seconds in a row for a recovery.
 pub const RECOVERED_FOR: usize = 5;
-/// Hundredths of the share before.
+/// Required share in percent of the share before.
 const RECOVERED_PERCENT: u64 = 95;
 
-/// What came of a scenario.
+/// Results of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Its name.
+    /// Name of the scenario.
     pub scenario: String,
-    /// What every random number came from.
+    /// Random seed.
     pub seed: u64,
-    /// For how long requests were made.
+    /// Duration of the load.
     pub duration_us: u64,
-    /// When the first fault began and the last one ended, in microseconds; none without faults.
+    /// Start of the first and end of the last fault, in microseconds; `None` without faults.
     pub trouble_us: Option<[u64; 2]>,
-    /// By strategy, in their order.
+    /// Results by strategy, in order.
     pub strategies: Vec<Figures>,
 }
 
-/// What came of one strategy.
+/// Results of one strategy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figures {
-    /// Its name.
+    /// Name of the strategy.
     pub strategy: String,
     /// Requests at the top.
     pub requests: u64,
-    /// Those that were answered with OK.
+    /// Requests answered with OK.
     pub succeeded: u64,
-    /// Those that had not ended a minute after the last one began.
+    /// Requests without an end one minute after the start of the last one.
     pub unfinished: u64,
     /// Requests answered with OK per second of the load.
     pub goodput_per_second: f64,
-    /// How long those took that succeeded.
+    /// Latency of successful requests.
     pub latency: Latency,
-    /// How requests ended, by gRPC code.
+    /// Ended requests by gRPC code.
     pub codes: BTreeMap<&'static str, u64>,
-    /// Before, during and after what goes wrong; those that there were.
+    /// Phases before, during and after the faults, if present.
     pub phases: Vec<Phase>,
-    /// Whole seconds from the last fault's end until all was well again.
+    /// Whole seconds from the end of the last fault to the recovery.
     pub recovered_after_s: Option<u64>,
     /// From the top down.
     pub hops: Vec<Hop>,
-    /// In the scenario's order.
+    /// In order of the scenario.
     pub services: Vec<ServiceFigures>,
     /// Second by second, to the end of the load.
     pub timeline: Vec<Second>,
@@ -66,96 +66,96 @@ pub struct Figures {
     pub events: u64,
 }
 
-/// How long requests took that succeeded.
+/// Latency of successful requests.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// Half of them took no longer. 0 if none succeeded, as for the others.
+    /// Median. 0 without successes, as the others.
     pub p50_us: u64,
-    /// 99 of 100 took no longer.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// None took longer.
+    /// Maximum.
     pub max_us: u64,
 }
 
-/// Requests that began in a part of the scenario.
+/// Requests started in a phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct Phase {
     /// `before`, `during` or `after`; `all` without faults.
     pub name: &'static str,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Those that were answered with OK.
+    /// Requests answered with OK.
     pub succeeded: u64,
-    /// Their share; 0 without requests.
+    /// Share of OK; 0 without requests.
     pub success_rate: f64,
-    /// How long they took.
+    /// Latency.
     pub latency: Latency,
-    /// Attempts sent in this part, per request that began in it, on each hop.
+    /// Attempts in this phase per request started in it, on each hop.
     pub attempts_per_request: Vec<f64>,
-    /// Handler runs that began in this part, per request that began in it, of each service.
+    /// Handler runs started in this phase per request started in it, of each service.
     pub handler_runs_per_request: Vec<f64>,
 }
 
 /// All calls from one service to one method of another.
 #[derive(Clone, Debug, Serialize)]
 pub struct Hop {
-    /// Who calls.
+    /// Caller.
     pub caller: String,
-    /// Who is called.
+    /// Callee.
     pub callee: String,
-    /// What is called.
+    /// Method.
     pub method: String,
     /// Calls.
     pub calls: u64,
-    /// Sends: first ones, retries, hedges and transparent resends.
+    /// Attempts: first ones, retries, hedges and transparent resends.
     pub attempts: u64,
-    /// Sends after a failure.
+    /// Retries.
     pub retries: u64,
-    /// Sends beside another.
+    /// Hedges.
     pub hedges: u64,
-    /// Sends of what a server had not seen.
+    /// Transparent resends: the server had not seen the request.
     pub resends: u64,
     /// Attempts per request at the top.
     pub attempts_per_request: f64,
-    /// Calls that had not ended.
+    /// Unfinished calls.
     pub unfinished: u64,
-    /// How calls ended, by fate.
+    /// Ended calls by fate.
     pub fates: BTreeMap<String, u64>,
 }
 
 /// A service.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServiceFigures {
-    /// Its name.
+    /// Name of the service.
     pub service: String,
     /// Requests that reached an instance.
     pub arrived: u64,
-    /// Those that the repeat limit refused.
+    /// Retries rejected by the retry limit.
     pub shed_repeats: u64,
-    /// Those that found the queue full.
+    /// Requests that found the queue full.
     pub queue_full: u64,
-    /// Those that a handler began with, or answered at once with a fault's error.
+    /// Requests started by a handler, or failed at once by a fault.
     pub handler_runs: u64,
     /// Handler runs per request at the top.
     pub handler_runs_per_request: f64,
-    /// How long those waited on average that a worker began with.
+    /// Mean wait of requests that a worker started.
     pub mean_wait_us: f64,
-    /// The most that waited at one instance.
+    /// Most waiting requests at one instance.
     pub longest_queue: u64,
-    /// How long workers were taken, of all instances together.
+    /// Busy time of the workers of all instances.
     pub busy_us: u64,
 }
 
 /// One second of the scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Second {
-    /// Requests that began in it.
+    /// Requests started in it.
     pub requests: u64,
-    /// Those of them that succeeded, then or later.
+    /// Successful requests among them.
     pub succeeded: u64,
-    /// Requests that succeeded in it, whenever they began: the goodput.
+    /// Requests that succeeded in it, from any start: the goodput.
     pub answered: u64,
-    /// Attempts sent in it, on each hop.
+    /// Attempts in it, on each hop.
     pub attempts: Vec<u64>,
 }
 
@@ -282,7 +282,7 @@ fn recovered_after(plan: &Plan<'_>, seconds: &[SecondCount], first: Option<&Phas
     Some(found as u64)
 }
 
-/// A quotient; 0 where there is nothing to divide by.
+/// A quotient; 0 for a divisor of 0.
 fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -1,10 +1,9 @@
-//! Peers for comparison: what others do around a call. None of this is a retry rule of ours.
+//! Peers for comparison: retry loops of other libraries.
 //!
-//! A peer answers with the engine's own `Step`s, so that one driver serves both. It marks no repeat, heeds no
-//! flag, and knows no deadline but the application's and its own timeout of an attempt.
+//! A peer returns the engine's own `Step`s, so that one driver serves both. It sends no retry flag, ignores
+//! flags, and knows only the application's deadline and its own timeout of an attempt.
 //!
-//! What caps their retries is in files of their own: `peers::tps` (tower's), `peers::throttling` (gRPC's) and
-//! `peers::quota` (that of the AWS SDKs).
+//! Their caps are in `peers::tps` (tower), `peers::throttling` (gRPC) and `peers::quota` (AWS SDKs).
 
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ mod quota;
 mod throttling;
 mod tps;
 
-/// What all calls of one process on one route share.
+/// State shared by all calls of one process on one route.
 #[derive(Debug)]
 pub(crate) struct PeerRoute {
     peer: Peer,
@@ -36,7 +35,7 @@ pub(crate) struct PeerCall {
     attempts: u32,
     next: Next,
     in_flight: bool,
-    /// What its last retry cost; none: it made none.
+    /// Cost of the last retry; `None` without a retry.
     paid: Option<u32>,
     deadline: Option<Time>,
     limit: Option<Time>,
@@ -55,7 +54,7 @@ impl PeerRoute {
         Self { peer, cap }
     }
 
-    /// The process has come back without memory.
+    /// Restarts the process without memory.
     pub(crate) fn forget(&mut self) {
         *self = Self::new(self.peer.clone());
     }
@@ -134,7 +133,7 @@ impl PeerCall {
         }
     }
 
-    /// Pays for a retry; else says why there is none.
+    /// Pays for a retry; errors with the reason if it is blocked.
     fn retry(&mut self, route: &mut PeerRoute, code: Code, now: Time) -> Result<(), Fate> {
         let Peer { attempts, codes, .. } = &route.peer;
         if *attempts == 1 {
@@ -156,7 +155,7 @@ impl PeerCall {
         self.finish = Some(Finish { ending: Ending::real(fate), answer, marks_context: false });
     }
 
-    /// The application has given up.
+    /// The application cancels the call.
     pub(crate) fn dropped(&mut self, now: Time) -> Option<Finish> {
         if self.finish.is_some() {
             return None;

@@ -1,7 +1,7 @@
-//! A scenario with every name resolved to a number, so that the simulation looks nothing up.
+//! A scenario with numbers in place of names, so that the simulation needs no lookups.
 //!
-//! Routes are numbered process by process: those of a service's instance for what its methods call, one for
-//! each process of a load. Hops are numbered from the top down, as a breadth-first walk meets them.
+//! Routes are numbered by process: those of each service instance for the calls of its methods, one for each
+//! process of a load. Hops are numbered from the top down by a breadth-first walk.
 
 use std::collections::VecDeque;
 
@@ -15,15 +15,15 @@ pub(crate) struct Plan<'a> {
     pub(crate) scenario: &'a Scenario,
     pub(crate) hops: Vec<Hop<'a>>,
     pub(crate) services: Vec<ServicePlan>,
-    /// The first route of each load.
+    /// First route of each load.
     pub(crate) loads: Vec<usize>,
-    /// The hop of each route.
+    /// Hop of each route.
     pub(crate) routes: Vec<usize>,
-    /// The service of each instance.
+    /// Service of each instance.
     pub(crate) instances: Vec<usize>,
-    /// When requests end.
+    /// End of the load.
     pub(crate) end: Time,
-    /// When the first fault begins and the last one ends; none without faults.
+    /// Start of the first and end of the last fault; `None` without faults.
     pub(crate) trouble: Option<(Time, Time)>,
 }
 
@@ -40,12 +40,12 @@ pub(crate) struct Hop<'a> {
 pub(crate) struct ServicePlan {
     pub(crate) first_instance: usize,
     pub(crate) first_route: usize,
-    /// The hops that its methods call over, and so the routes of each instance.
+    /// Hops of its methods, which are the routes of each instance.
     pub(crate) hops: Vec<usize>,
     pub(crate) methods: Vec<MethodPlan>,
 }
 
-/// A method: its stages of calls, each call as its place in the service's `hops`.
+/// A method: its stages of calls, each call as its index in the service's `hops`.
 pub(crate) struct MethodPlan {
     pub(crate) stages: Vec<Vec<usize>>,
 }
@@ -90,7 +90,7 @@ impl<'a> Plan<'a> {
     fn place_services(&mut self) {
         for (index, service) in self.scenario.services.iter().enumerate() {
             let mut hops = Vec::new();
-            // A method that nothing calls has no hops.
+            // A method without callers has no hops.
             let place = |target: &Target, hops: &mut Vec<usize>| {
                 let hop = self.hop(&service.name, target)?;
                 Some(hops.iter().position(|known| *known == hop).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Whether a route is of callers without a retry layer.
+    /// True if the callers of a route have no retry layer.
     pub(crate) fn is_bare(&self, route: usize) -> bool {
         let mut loads = self.scenario.load.iter().zip(&self.loads);
         loads.any(|(load, first)| {

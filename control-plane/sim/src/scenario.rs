@@ -1,11 +1,11 @@
-//! What is simulated: services, who calls them, what goes wrong when, and the strategies to compare.
+//! A scenario: services, load, faults, and the strategies to compare.
 //!
-//! A scenario is plain data, made in Rust or read from YAML by [`file`](crate::file). Names are checked,
-//! ranges kept and cycles refused in one place, `scenario::check`, whichever way it came.
+//! Plain data, built in Rust or read from YAML by [`file`](crate::file). `scenario::check` checks names,
+//! ranges and cycles of both.
 //!
-//! Instances, hops and processes: a service has instances, each a process with a server layer and, where its
-//! methods call on, with client layers whose [`RouteState`](damper_core::RouteState)s are its own. Loads are
-//! made by processes that only call. A hop is all calls from one service to one method of another.
+//! A service has instances; each is a process with a server layer and, if its methods make calls, with client
+//! layers that have their own [`RouteState`](damper_core::RouteState)s. Loads are made by processes that only
+//! call. A hop is all calls from one service to one method of another.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub const DURATION: Bounds<Duration> =
 pub const INSTANCES: Bounds<u32> = Bounds { min: 1, max: 1_000 };
 /// `services.*.workers`
 pub const WORKERS: Bounds<u32> = Bounds { min: 1, max: 100_000 };
-/// `faults[].workers.count`: none may be left.
+/// `faults[].workers.count`: 0 is allowed.
 pub const WORKERS_LEFT: Bounds<u32> = Bounds { min: 0, max: 100_000 };
 /// `services.*.queue`
 pub const QUEUE: Bounds<u32> = Bounds { min: 0, max: 1_000_000 };
@@ -36,83 +36,84 @@ pub const QUEUE: Bounds<u32> = Bounds { min: 0, max: 1_000_000 };
 pub const PROCESSES: Bounds<u32> = Bounds { min: 1, max: 10_000 };
 /// `load[].closed.users`
 pub const USERS: Bounds<u32> = Bounds { min: 1, max: 100_000 };
-/// `load[].timeout`, and a peer's timeout of an attempt.
+/// `load[].timeout`, and the attempt timeout of a peer.
 pub const TIMEOUT: Bounds<Duration> =
     Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
-/// `services.*.full_cost`: at most as much as serving the request.
+/// `services.*.full_cost`: at most the cost of serving the request.
 pub const FULL_COST: Bounds<Ratio> = Bounds { min: Ratio::from_bp(0), max: Ratio::ONE };
 /// `load[].restart`
 pub const RESTART: Bounds<Duration> =
     Bounds { min: Duration::from_secs(1), max: Duration::from_secs(24 * 3600) };
-/// The share of a fault.
+/// Share of a fault.
 pub const SHARE: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
 /// `faults[].slow.factor`
 pub const FACTOR: Bounds<Ratio> = Bounds { min: Ratio::ONE, max: Ratio::from_bp(10_000_000) };
 /// `faults[].period`, `faults[].on`
 pub const PERIOD: Bounds<Duration> = Bounds { min: Duration::from_millis(1), max: Duration::from_secs(3600) };
-/// Methods of all services together.
+/// Methods of all services.
 pub const METHODS: Bounds<u32> = Bounds { min: 1, max: 1_000 };
-/// How many strategies are compared.
+/// Number of strategies.
 pub const STRATEGIES: Bounds<u32> = Bounds { min: 1, max: 16 };
 /// Calls per second of a load, in thousandths: 0.001 to 1,000,000.
 pub(crate) const RATE_MILLI: (u64, u64) = (0, 1_000_000_000);
 
-/// What is simulated.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What to call it.
+    /// Name.
     pub name: String,
-    /// For how long requests are made. What is under way then is brought to its end.
+    /// Duration of the load. Requests in flight at its end are completed.
     pub duration: Duration,
-    /// Every random number comes from it.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How long a message takes from one process to another, each way.
+    /// Latency of a message between two processes, each way.
     pub network: Spread,
-    /// Who is called.
+    /// Services.
     pub services: Vec<Service>,
-    /// Who makes requests.
+    /// Loads.
     pub load: Vec<Load>,
-    /// What goes wrong.
+    /// Faults.
     pub faults: Vec<Fault>,
-    /// Who retries how; each is simulated on its own.
+    /// Strategies; each is simulated separately.
     pub strategies: Vec<Strategy>,
 }
 
 /// A service.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its name, as rules have it.
+    /// Name, as in rules.
     pub name: String,
-    /// How many processes serve it.
+    /// Number of processes.
     pub instances: u32,
-    /// So many requests each instance works on at once. None: any number.
+    /// Requests that each instance serves at once. `None`: no limit.
     pub workers: Option<u32>,
-    /// So many more wait at each instance. None: any number; 0: none waits.
+    /// Requests that wait at each instance. `None`: no limit; 0: none waits.
     pub queue: Option<u32>,
-    /// What those are answered that find the queue full.
+    /// Code for requests that find the queue full.
     pub full: Code,
-    /// Refusing one that finds the queue full takes so much of a worker's time as this share of serving it.
+    /// Time of a worker to reject a request that finds the queue full, as a share of serving it.
     pub full_cost: Ratio,
-    /// A worker is taken until the answer is made, also while calls to other services are under way, as by a
+    /// A worker is busy until the response, including calls to other services, as with a thread per request.
+    /// False: only during the method's own work.
     /// thread per request. False: only for the method's own work.
     pub holds_worker: bool,
-    /// Work for a caller that has given up is stopped. False: it goes on to its end, unneeded.
+    /// Work is stopped when its caller gives up. False: it continues, unused.
     pub cancellable: bool,
-    /// How callers choose an instance.
+    /// Choice of an instance by callers.
     pub balance: Balance,
-    /// What can be called.
+    /// Methods.
     pub methods: Vec<Method>,
 }
 
-/// How callers choose an instance for an attempt.
+/// Choice of an instance for an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Balance {
-    /// Any, independently of the attempts before.
+    /// Random, independent of earlier attempts.
     #[default]
     Random,
-    /// One after the other, per calling process.
+    /// In turn, per calling process.
     RoundRobin,
-    /// As the SDK's balanced channel: by what is under way and what failed, see `damper_core::endpoints`.
+    /// As the SDK's balanced channel: by load and failures, see `damper_core::endpoints`.
     Balanced,
 }
 
@@ -121,9 +122,10 @@ pub enum Balance {
 pub struct Method {
     /// `package.Service/Method`.
     pub name: String,
-    /// How long its own work takes.
+    /// Duration of its own work.
     pub time: Spread,
-    /// The calls it makes after its own work: stages one after the other, the calls of a stage at once. The
+    /// Calls after its own work: stages in sequence, the calls of a stage at once. The first failure ends the
+    /// method with the same code, and cancels concurrent calls.
     /// first that fails ends the method with the same code, and the calls beside it.
     pub calls: Vec<Vec<Target>>,
 }
@@ -137,147 +139,149 @@ pub struct Target {
     pub method: String,
 }
 
-/// Who makes requests at the top.
+/// A load: requests at the top.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// Its service, as rules have it.
+    /// Service of the callers, as in rules.
     pub caller: String,
-    /// How many processes make the requests, each with its own counts.
+    /// Number of processes, each with its own state.
     pub processes: u32,
-    /// What is called.
+    /// Called method.
     pub call: Target,
-    /// The application's own deadline for each request, sent along as `grpc-timeout`. None: it waits for ever.
+    /// Deadline of each request, sent as `grpc-timeout`. `None`: no deadline.
     pub timeout: Option<Duration>,
-    /// The callers have no retry layer whatever the strategy, as browsers have none: they send once, and hang up
+    /// Callers without a retry layer in all strategies, as browsers: they send once, and disconnect at their
+    /// timeout without sending it.
     /// at their timeout without having told it to anybody.
     pub bare: bool,
-    /// Each process ends so long after it began, and another one without memory takes its place; they take turns, so
+    /// Lifetime of each process, after which another one without memory takes its place; starts are spread
+    /// evenly over this time. Calls in flight end in the old process. `None`: unlimited.
     /// that they are spread evenly over this time. Calls under way end in the old one. None: they live for ever.
     pub restart: Option<Duration>,
-    /// When requests are made.
+    /// Arrivals of requests.
     pub arrivals: Arrivals,
 }
 
-/// When requests are made.
+/// Arrivals of requests.
 #[derive(Clone, Debug)]
 pub enum Arrivals {
-    /// Whatever becomes of those before.
+    /// Open loop: independent of earlier requests.
     Open {
         /// Evenly spaced; false: Poisson.
         even: bool,
-        /// How many, and from when on. Before the first there are none.
+        /// Rates and their start. Before the first there are no requests.
         rates: Vec<RateFrom>,
     },
-    /// By users who wait for their answer, think, and make the next one.
+    /// Closed loop: users wait for a response, think, and send the next request.
     Closed {
-        /// How many.
+        /// Number of users.
         users: u32,
-        /// How long they think, also before their first.
+        /// Think time, also before the first request.
         think: Spread,
     },
 }
 
-/// How many requests there are from a time on.
+/// A rate from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateFrom {
-    /// From when on.
+    /// Start.
     pub from: Duration,
     /// Thousandths of a request per second, of all processes together.
     pub milli_per_second: u64,
 }
 
-/// Something that goes wrong for a time.
+/// A fault for a time.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Where.
+    /// Affected service.
     pub service: String,
-    /// Which method. None: all.
+    /// Affected method. `None`: all.
     pub method: Option<String>,
-    /// So many of the service's instances, the first ones. None: all.
+    /// Number of affected instances, the first ones. `None`: all.
     pub instances: Option<u32>,
-    /// From when on.
+    /// Start.
     pub from: Duration,
-    /// Until when. None: to the end.
+    /// End. `None`: the end of the scenario.
     pub until: Option<Duration>,
-    /// It comes and goes. None: it stays.
+    /// Flapping. `None`: constant.
     pub flapping: Option<Flapping>,
-    /// What goes wrong.
+    /// Kind.
     pub kind: FaultKind,
 }
 
-/// How a fault comes and goes.
+/// Periodic fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flapping {
-    /// How often it comes.
+    /// Period.
     pub period: Duration,
-    /// How long it stays each time.
+    /// Duration of each fault.
     pub on: Duration,
 }
 
-/// What goes wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Requests are answered with this code at once, without taking a worker.
+    /// Requests fail with this code at once, without a worker.
     Error {
-        /// The code.
+        /// Code.
         code: Code,
-        /// So many of them.
+        /// Share of requests.
         share: Ratio,
     },
-    /// The method's own work takes `factor` times as long, and `add`.
+    /// The method's own work takes `factor` times as long, plus `add`.
     Slow {
-        /// So much longer.
+        /// Added time.
         add: Duration,
-        /// So many times as long.
+        /// Factor.
         factor: Ratio,
-        /// So many requests.
+        /// Share of requests.
         share: Ratio,
     },
-    /// Requests arrive and are never worked on nor answered; callers wait until they give up.
+    /// Requests arrive without being served or answered; callers wait until their timeout.
     NoAnswer {
-        /// So many of them.
+        /// Share of requests.
         share: Ratio,
     },
-    /// Requests are worked on, and their answers never arrive.
+    /// Requests are served, but their responses are lost.
     LostAnswer {
-        /// So many of them.
+        /// Share of requests.
         share: Ratio,
     },
-    /// Instances are gone: what is under way there fails, and what is sent there finds no connection. They come
+    /// Instances are down: requests there fail, and new ones cannot connect. Instances return without memory.
     /// back without memory.
     Crash,
-    /// Instances have so many workers; with 0 requests only wait.
+    /// Instances have this number of workers; with 0 requests only wait.
     Workers {
-        /// How many.
+        /// Number of workers.
         count: u32,
     },
 }
 
-/// Who retries how.
+/// A strategy.
 #[derive(Clone, Debug)]
 pub struct Strategy {
-    /// What to call it.
+    /// Name.
     pub name: String,
-    /// How.
+    /// Retries.
     pub retries: Retries,
 }
 
-/// How calls are repeated.
+/// Kind of retries.
 #[derive(Clone, Debug)]
 pub enum Retries {
-    /// As Damper does under these rules and guards.
+    /// Damper with these rules and guards.
     Damper {
-        /// The rules; routes that none matches are sent once.
+        /// Rules; routes without a rule have no retries.
         rules: Vec<Rule>,
-        /// The guards, whose repeat limits hold in the services' server layers.
+        /// Guards; their retry limits apply in the server layers.
         guards: Vec<Guard>,
     },
-    /// As others do, alike on every hop.
+    /// A peer, the same on every hop.
     Peer(Peer),
 }
 
 impl Service {
-    /// A service of one instance that works on any number of requests at once.
+    /// Returns a service of one instance without a limit of concurrent requests.
     #[must_use]
     pub fn new(name: &str, methods: Vec<Method>) -> Self {
         Self {
@@ -296,7 +300,8 @@ impl Service {
 }
 
 impl Load {
-    /// Routes of each process: one that ends keeps its own until its calls have ended, while the next one has the other.
+    /// Routes of each process: one that ends keeps its own until its calls end, while the next one uses the
+    /// other.
     pub(crate) fn seats(&self) -> u32 {
         if self.restart.is_some() { 2 } else { 1 }
     }
@@ -311,7 +316,7 @@ impl Target {
 }
 
 impl Fault {
-    /// From when until when it may be there, within so long a simulation.
+    /// Bounds of the fault within a simulation of this length.
     pub(crate) fn span(&self, duration: Duration) -> (Duration, Duration) {
         (self.from, self.until.unwrap_or(duration).min(duration))
     }

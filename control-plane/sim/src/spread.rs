@@ -1,11 +1,11 @@
-//! How long something takes, as a distribution, and how one length is drawn from it.
+//! Distributions of a duration, and draws from them.
 //!
 //! A draw is a whole number of microseconds. Logarithm, exponential and cosine come from `libm` in pure Rust,
-//! not from the platform, and everything else is IEEE 754 arithmetic: the same seed draws the same lengths on
-//! every platform and in every build.
+//! all else is IEEE 754 arithmetic: the same seed draws the same durations on every platform and in every
+//! build.
 //!
 //! Log-normal: `median x e^(s x z)` with z standard normal (Box-Muller) and `s = ln(p99 / median) / 2.3263`,
-//! so that the two figures everybody has of a service are the two that are written.
+//! so that the two values commonly known of a service are the settings.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use damper_core::fault::{Bounds, Faults};
 
 use crate::random::Random;
 
-/// Any length in a scenario that a distribution is made of.
+/// Any parameter of a distribution.
 pub const LENGTH: Bounds<Duration> = Bounds { min: Duration::ZERO, max: Duration::from_secs(3600) };
 /// Entries of a list.
 pub const LIST: Bounds<u32> = Bounds { min: 1, max: 10_000 };
@@ -21,36 +21,36 @@ pub const LIST: Bounds<u32> = Bounds { min: 1, max: 10_000 };
 /// The 99th percentile of the standard normal distribution.
 const Z99: f64 = 2.326_347_874_040_841;
 
-/// How long something takes.
+/// A distribution of durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Spread {
-    /// Always the same.
+    /// Constant.
     Fixed(Duration),
-    /// Any from `min` to `max`, both included, equally likely.
+    /// Uniform from `min` to `max`, both included.
     Uniform {
-        /// The shortest.
+        /// Minimum.
         min: Duration,
-        /// The longest.
+        /// Maximum.
         max: Duration,
     },
-    /// Exponential, as between events that know nothing of each other.
+    /// Exponential, as between independent events.
     Exponential {
-        /// The mean.
+        /// Mean.
         mean: Duration,
     },
-    /// Log-normal, as most services' latencies are.
+    /// Log-normal, as latencies of most services.
     LogNormal {
-        /// Half of them are shorter.
+        /// Median.
         median: Duration,
-        /// One in a hundred is longer.
+        /// 99th percentile.
         p99: Duration,
     },
-    /// One of these, equally likely: what was measured.
+    /// One of these measured values, equally likely.
     List(Vec<Duration>),
 }
 
 impl Spread {
-    /// Notes what is out of range, by its path.
+    /// Records values out of range by path.
     pub(crate) fn check(&self, path: &str, faults: &mut Faults) {
         let mut length =
             |field: &str, value: Duration| LENGTH.check(&format!("{path}{field}"), value, faults);
@@ -67,7 +67,7 @@ impl Spread {
                 length(".lognormal.p99", *p99);
                 ordered(path, "lognormal.p99", *median, *p99, faults);
                 if median.is_zero() {
-                    faults.add(format!("{path}.lognormal.median"), "must not be 0");
+                    faults.add(format!("{path}.lognormal.median"), "must be greater than 0");
                 }
             }
             Self::List(all) => {
@@ -78,7 +78,7 @@ impl Spread {
         }
     }
 
-    /// Draws one length, in microseconds.
+    /// Draws one duration, in microseconds.
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         match self {
             Self::Fixed(always) => us(*always),
@@ -103,7 +103,7 @@ fn normal(random: &mut Random) -> f64 {
     radius * libm::cos(std::f64::consts::TAU * random.unit())
 }
 
-/// The nearest whole number; a cast of what is too large saturates.
+/// Rounds to a whole number; saturates.
 pub(crate) fn whole(value: f64) -> u64 {
     libm::round(value) as u64
 }
@@ -116,7 +116,7 @@ pub(crate) fn us(length: Duration) -> u64 {
 fn ordered(path: &str, field: &str, less: Duration, more: Duration, faults: &mut Faults) {
     if more < less {
         let (less, more) = (damper_core::fault::Millis(less), damper_core::fault::Millis(more));
-        faults.add(format!("{path}.{field}"), format!("{more} is less than {less}"));
+        faults.add(format!("{path}.{field}"), format!("must be at least {less}, not {more}"));
     }
 }
 

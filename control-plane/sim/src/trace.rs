@@ -13,21 +13,21 @@ use crate::world::World;
 /// One request at the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// When it was made, in microseconds after the beginning.
+    /// Start, in microseconds after the beginning.
     pub begun_us: u64,
-    /// When it was answered or given up. None: not a minute after the last one began.
+    /// End: response or timeout. `None`: not within a minute after the last start.
     pub ended_us: Option<u64>,
-    /// Whether it was answered with OK.
+    /// True if it was answered with OK.
     pub succeeded: bool,
-    /// How often a handler was reached on its behalf, by hop from the top down. What a fault or a full queue refuses
-    /// counts; what the repeat limit refuses does not.
+    /// Handler arrivals on its behalf, by hop from the top down. Includes requests failed by a fault or a
+    /// full queue, but not those rejected by the retry limit.
     pub arrivals: Vec<u32>,
 }
 
-/// Simulates every strategy of a scenario, and tells of each request in the order in which they were made.
+/// Simulates every strategy of a scenario and returns a trace of each request in order of their starts.
 ///
 /// # Errors
-/// Everything that is wrong with the scenario, by its path in the YAML form.
+/// All faults of the scenario, by their path in the YAML form.
 pub fn trace(scenario: &Scenario) -> Result<Vec<Vec<Trace>>, Faults> {
     let plan = Plan::new(scenario)?;
     let of = |strategy: &Strategy| {

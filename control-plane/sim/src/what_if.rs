@@ -1,12 +1,13 @@
-//! What a change of one route's policy will do, before it is published.
+//! Predicts the effect of a change of one route's policy.
 //!
-//! A small simulation of the route alone, before and after, against a callee that behaves as measured, is unavailable
-//! for at least a tenth of its requests, or for all of them. The first window of the simulation is as measured, so
-//! that the retry breaker meets the state with a full window, as it would; the figures are those of the time after it.
+//! A small simulation of the route alone, before and after, against a callee that behaves as measured, fails
+//! at least a tenth of its requests, or all. The first window of the simulation is as measured, so that the
+//! retry breaker begins with a full window; results cover the time after it.
 //!
-//! The callee has no capacity of its own: that more load also makes it slower is not predicted. A route of many
-//! processes is simulated as some of them: each has its own counts, and they do not meet. A fast process is
-//! simulated as a slower one, for shares of counts do not care; so the one token of a small caller and a budget's
+//! The callee has unlimited capacity: slower responses under more load are not predicted. A route of many
+//! processes is simulated with some of them, each with its own state. A fast process is simulated as a slower
+//! one, since shares do not depend on the rate; so the single token of a small caller and the minimum of a
+//! budget weigh a little more than in production. That keeps a response below 200 ms at any traffic.
 //! minimum weigh a little more than they will. That keeps an answer below 200 ms whatever the route carries.
 
 use std::time::Duration;
@@ -23,17 +24,17 @@ use crate::spread::Spread;
 
 /// Calls per second of a route, in thousandths.
 pub const RATE: Bounds<u32> = Bounds { min: 1, max: 1_000_000_000 };
-/// Processes that make the calls.
+/// Processes of the caller.
 const PROCESSES: Bounds<u32> = Bounds { min: 1, max: 1_000_000 };
-/// So many calls are simulated at most; the shares of these are within about 2 % of those of all.
+/// Most simulated calls; their shares are within about 2 % of those of all.
 const CALLS: u64 = 12_000;
-/// The least time of a state: the retry breaker's window and as long again.
+/// Shortest time of a state: twice the window of the retry breaker.
 const STATE: Duration = Duration::from_secs(20);
-/// The longest: that of a route with hardly any traffic.
+/// Longest time: that of a route with little traffic.
 const LONGEST_STATE: Duration = Duration::from_secs(3600);
-/// As measured, before the state begins: a window of the retry breaker at least.
+/// Time as measured before the state begins: at least a window of the retry breaker.
 const BEFORE: Duration = Duration::from_secs(10);
-/// And so many calls of each process, so that those with little traffic have saved what they can.
+/// Fewest calls of each process, so that processes with little traffic have earned their credit.
 const CALLS_BEFORE: u64 = 15;
 const SEED: u64 = 1;
 const METHOD: &str = "any.Service/Method";
@@ -41,46 +42,47 @@ const METHOD: &str = "any.Service/Method";
 /// A change of one route's policy.
 #[derive(Clone, Debug)]
 pub struct Change<'a> {
-    /// In force now, guards included. None: no rule.
+    /// Policy in force, guards included. `None`: no rule.
     pub before: Option<&'a Policy>,
-    /// What it becomes. None: the rule is removed.
+    /// New policy. `None`: the rule is deleted.
     pub after: Option<&'a Policy>,
-    /// What the route measured.
+    /// Measurements of the route.
     pub measured: Measured,
 }
 
-/// What a route measured lately.
+/// Recent measurements of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Calls per second of all processes, in thousandths. 1 to 1,000,000,000.
     pub calls_milli_per_second: u32,
-    /// The processes that make the calls. 1 to 1,000,000.
+    /// Number of calling processes. 1 to 1,000,000.
     pub processes: u32,
-    /// The shares of attempts that failed, by code. Together 0 to 1.
+    /// Shares of failed attempts by code. Together 0 to 1.
     pub failures: Vec<(Code, Ratio)>,
-    /// Half of the attempts took no longer.
+    /// Median of attempts.
     pub p50: Duration,
-    /// 99 of 100 took no longer.
+    /// 99th percentile of attempts.
     pub p99: Duration,
 }
 
-/// How the callee behaves.
+/// State of the callee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Downstream {
-    /// As measured, be that healthy or not.
+    /// As measured.
     AsMeasured,
-    /// At least a tenth of its requests are answered UNAVAILABLE: more if more was measured; the others as measured.
+    /// At least a tenth of the requests fail with UNAVAILABLE, more if more was measured; the others as
+    /// measured.
     TenthFailing,
-    /// All of its requests are answered UNAVAILABLE.
+    /// All requests fail with UNAVAILABLE.
     TotalOutage,
 }
 
-/// What a change will do.
+/// Prediction of a change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// With the policy in force now.
+    /// With the policy in force.
     pub before: Side,
-    /// With the one after the change.
+    /// With the new policy.
     pub after: Side,
 }
 
@@ -89,20 +91,20 @@ pub struct Prediction {
 pub struct Side {
     /// Attempts per call.
     pub attempts_per_call: f64,
-    /// The share of calls that succeed.
+    /// Share of successful calls.
     pub success_rate: f64,
-    /// Half of the successful calls take no longer. 0 if none succeeds, as for the other.
+    /// Median of successful calls. 0 without successes, as the other.
     pub p50_us: u64,
-    /// 99 of 100 successful calls take no longer.
+    /// 99th percentile of successful calls.
     pub p99_us: u64,
-    /// The most that one call can ever come to.
+    /// Most attempts of a call.
     pub worst_case: u32,
 }
 
-/// Predicts what a change of one route's policy will do.
+/// Predicts the effect of a change of one route's policy.
 ///
 /// # Errors
-/// What is out of range, by its path: `measured.p99`, `after.retry.max_attempts`.
+/// Values out of range, by path: `measured.p99`, `after.retry.max_attempts`.
 pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction, Faults> {
     let mut faults = Faults::none();
     change.measured.check(&mut faults);
@@ -121,7 +123,7 @@ pub fn what_if(change: &Change<'_>, downstream: Downstream) -> Result<Prediction
         .to_vec();
     let scenario = change.measured.scenario(downstream, strategies);
     let mut plan = Plan::new(&scenario)?;
-    // What was measured may have failures in it, too; the state is what follows.
+    // Measurements may contain failures as well; the state comes after.
     plan.trouble = Some((Time::after_origin(change.measured.before()), plan.end));
     let figures = crate::simulate(&plan);
     let [before, after] =
@@ -149,19 +151,19 @@ impl Measured {
         whole.check("measured.failures", Ratio::from_bp(all), faults);
         if self.p99 < self.p50 {
             let (p99, p50) = (damper_core::fault::Millis(self.p99), damper_core::fault::Millis(self.p50));
-            faults.add("measured.p99", format!("{p99} is less than p50, {p50}"));
+            faults.add("measured.p99", format!("must be at least p50, {p50}, not {p99}"));
         }
         for (path, length) in [("measured.p50", self.p50), ("measured.p99", self.p99)] {
             crate::spread::LENGTH.check(path, length, faults);
         }
     }
 
-    /// The route alone, small enough to be simulated at once.
+    /// The route alone, small enough for an immediate result.
     fn scenario(&self, downstream: Downstream, strategies: Vec<Strategy>) -> Scenario {
         let before = self.before();
         let duration = before + self.state();
         let of_one = self.of_one();
-        // How many processes there is room for.
+        // Number of simulated processes.
         let most = CALLS * 1_000 / duration.as_secs();
         let processes = (most / of_one).clamp(1, u64::from(self.processes));
         let median = self.p50.max(Duration::from_micros(1));
@@ -206,7 +208,7 @@ impl Measured {
         }
     }
 
-    /// What requests fail with: each code with its share of those that no code before it has failed.
+    /// Failures of requests: each code with its share of those that no earlier code failed.
     fn failures(&self, downstream: Downstream) -> Vec<(Code, Ratio)> {
         let measured = self.failures.iter().copied().filter(|(_, share)| share.bp() > 0);
         let (gone, others): (Vec<_>, Vec<_>) = measured.partition(|(code, _)| *code == Code::Unavailable);
@@ -226,18 +228,18 @@ impl Measured {
         failures
     }
 
-    /// What one process makes, in thousandths of a call per second.
+    /// Rate of one process, in thousandths of a call per second.
     fn of_one(&self) -> u64 {
         u64::from(self.calls_milli_per_second).div_ceil(u64::from(self.processes)).max(1)
     }
 
-    /// How long the route is as measured.
+    /// Time of the route as measured.
     fn before(&self) -> Duration {
         let wanted = Duration::from_secs((CALLS_BEFORE * 1_000).div_ceil(self.of_one()));
         wanted.clamp(BEFORE, LONGEST_STATE)
     }
 
-    /// How long the state lasts: long enough for calls to be counted, of all processes that there may be.
+    /// Time of the state: enough calls for statistics of all simulated processes.
     fn state(&self) -> Duration {
         let wanted = CALLS / 4 * 1_000 / u64::from(self.calls_milli_per_second.max(1));
         Duration::from_secs(wanted).clamp(STATE, LONGEST_STATE)

@@ -30,42 +30,42 @@ mod load;
 mod server;
 mod trouble;
 
-/// How long is waited for what is under way when the load ends. What has not ended then counts as unfinished.
+/// Time after the end of the load for requests in flight. Later ones count as unfinished.
 const DRAIN: std::time::Duration = std::time::Duration::from_secs(60);
-/// The cluster of every simulated process.
+/// Cluster of every simulated process.
 const CLUSTER: &str = "default";
 
 slotmap::new_key_type! {
-    /// A call under way.
+    /// A call in flight.
     struct CallKey;
-    /// A request that has been sent and not been answered.
+    /// An attempt in flight.
     struct RequestKey;
 }
 
-/// What can happen.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The next request of an open load.
+    /// Next request of an open load.
     Arrival(usize),
-    /// A user of a closed load has thought.
+    /// End of a user's think time in a closed load.
     User(usize),
-    /// A request reaches its server.
+    /// Arrival of a request at its server.
     Deliver(RequestKey),
-    /// A method's own work is done.
+    /// End of a method's own work.
     Worked(RequestKey),
-    /// An answer reaches its caller.
+    /// Arrival of a response at its caller.
     Answer(RequestKey),
-    /// A server learns that its caller has given up.
+    /// Arrival of a cancellation at a server.
     Hangup(RequestKey),
-    /// A call wants to be asked; pointless if it asked for another time since.
+    /// Time requested by a call; ignored if the call has requested another time since.
     Wake(CallKey),
-    /// A fault that changes instances comes or goes.
+    /// Start or end of a fault that changes instances.
     Trouble(usize),
-    /// A process of a load ends, and the next one takes its place.
+    /// End of a process of a load, replaced by the next one.
     Restart(usize),
 }
 
-/// What all calls of one process on one route share.
+/// State shared by all calls of one process on one route.
 #[allow(clippy::large_enum_variant, reason = "most routes of a simulation are of one kind")]
 enum RouteSeat {
     Damper(Route),
@@ -77,14 +77,14 @@ pub(crate) struct World<'a> {
     agenda: Agenda<Event>,
     streams: Streams,
     routes: Vec<RouteSeat>,
-    /// The rule in force on each hop.
+    /// Rule in force on each hop.
     rules: Vec<Option<Arc<Rule>>>,
-    /// The next instance of each route, where they take turns.
+    /// Next instance of each route, with round robin.
     turns: Vec<u32>,
-    /// What each route's process sees of the callee's instances, where its channel looks.
+    /// Endpoints of the callee as known to each route's process, with a balanced channel.
     endpoints: Vec<Vec<Seen>>,
     instances: Vec<Instance>,
-    /// Whether the services have a server layer of Damper's.
+    /// True if the services have Damper's server layer.
     has_layer: bool,
     /// By service and method.
     limits: Vec<Vec<Limits>>,
@@ -151,13 +151,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The same, which notes what becomes of each request.
+    /// Runs with a trace of each request.
     pub(crate) fn traced(mut self) -> Self {
         self.ledger.traces = Some(Vec::new());
         self
     }
 
-    /// Lets everything happen, and hands over what was noted.
+    /// Runs all events and returns the ledger.
     pub(crate) fn run(mut self) -> Ledger {
         self.begin_trouble();
         self.begin_loads();
@@ -186,7 +186,7 @@ impl<'a> World<'a> {
         self.agenda.now()
     }
 
-    /// What was counted on a route belongs to a process that is gone.
+    /// Removes the state of an ended process from a route.
     fn forget(&mut self, route: usize) {
         match &mut self.routes[route] {
             RouteSeat::Damper(state) => *state = Route::new(self.rules[self.plan.routes[route]].clone()),
@@ -199,8 +199,8 @@ impl<'a> World<'a> {
     }
 }
 
-/// The repeat limits of each method of each service: those of the guards that match it as a callee. A guard
-/// with one is for all callers, the service itself among them.
+/// Returns the retry limits of each method of each service: those of guards that match it as a callee. A
+/// guard with one applies to all callers, including the service itself.
 fn limits(plan: &Plan<'_>, table: &Table) -> Vec<Vec<Limits>> {
     let of = |service: &str, method: &str| {
         let key = key(service, service, method);
@@ -217,7 +217,7 @@ fn key(caller: &str, callee: &str, method: &str) -> Option<RouteKey> {
     RouteKey::new(caller, CLUSTER, callee, method).ok()
 }
 
-/// What a served method has counted; one per instance and method.
+/// Retry limit counters of a served method, per instance and method.
 fn served(plan: &Plan<'_>, service: usize) -> Vec<Served> {
     plan.scenario.services[service].methods.iter().map(|_| Served::default()).collect()
 }

@@ -1,9 +1,8 @@
 //! `damper apply -f`: a set of rules and guards, all or nothing, in one revision.
 //!
-//! A manifest that names a `revision` (one that was read with `get` or `list`) is only written where the
-//! rule or guard is still at that revision, so that a change made in between is not lost. With an owner the set
-//! stands for all that the owner wants; what of others it would change is listed setting by setting, and nothing
-//! is written.
+//! A manifest with a `revision` (from `get` or `list`) is only written if the rule or guard is still at that
+//! revision, so that a concurrent change is not lost. With an owner the set covers all resources of the
+//! owner; changes to resources of others are listed, and nothing is written.
 
 use clap::Args;
 use damper_proto::v1;
@@ -23,8 +22,8 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     set: SetArgs,
-    /// Predict what the set would do to load and success, by simulation of the routes that made calls in the last
-    /// minute; change nothing
+    /// Predict the effect on load and success by simulation of the routes with calls in the last minute;
+    /// change nothing
     #[arg(long, conflicts_with_all = ["dry_run", "wait", "request_id"])]
     what_if: bool,
     #[command(flatten)]
@@ -44,13 +43,13 @@ pub(crate) async fn run(session: &Session, args: ApplyArgs) -> Result<(), CliErr
     args.write.delivered(&client, written(&response)).await
 }
 
-/// The revision that a set of changes has made; none where it changed nothing.
+/// Returns the revision of a write; `None` if it changed nothing.
 pub(crate) fn written(response: &v1::ApplyRulesResponse) -> Option<u64> {
     let v1::ApplyRulesResponse { revision, created, updated, deleted, .. } = response;
     (created + updated + deleted > 0).then_some(*revision)
 }
 
-/// Shows what became of a set of changes.
+/// Prints the result of a set.
 pub(crate) fn report(
     session: &Session,
     response: &v1::ApplyRulesResponse,
@@ -63,7 +62,7 @@ pub(crate) fn report(
     Ok(())
 }
 
-/// What deserves a look in what became of one change.
+/// Returns the warnings of one change.
 pub(crate) fn warnings_of(result: &v1::RuleResult) -> Vec<String> {
     let kind = if result.guard { "guard " } else { "" };
     let words = format!("{kind}{}", key::words(result.key.as_ref()));
@@ -108,7 +107,7 @@ fn summary(response: &v1::ApplyRulesResponse, suffix: &str) -> String {
     let gone = if *deleted > 0 { format!(", {deleted} deleted") } else { String::new() };
     let shown = match all.checked_sub(results.len()) {
         None | Some(0) => String::new(),
-        Some(rest) => format!("; {rest} more are not listed"),
+        Some(rest) => format!("; {rest} more not listed"),
     };
     format!(
         "revision {revision}: {created} created, {updated} updated, {unchanged} unchanged{gone}{shown}{suffix}"

@@ -1,4 +1,4 @@
-//! `damper audit export`: the record of all changes as JSON lines, the oldest first.
+//! `damper audit export`: the record of all changes as JSON lines, oldest first.
 
 use clap::{Args, Subcommand};
 use damper_proto::v1;
@@ -9,10 +9,10 @@ use crate::output::data;
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// What to do with the record.
+/// Commands of the audit log.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Print a line of JSON for each rule or guard in each change, the oldest first
+    /// Print a line of JSON for each changed rule or guard, oldest first
     Export(ExportArgs),
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct ExportArgs {
     changes: ChangesArgs,
 }
 
-/// Runs it.
+/// Runs the command.
 pub(crate) async fn run(session: &Session, command: AuditCommand) -> Result<(), CliError> {
     let AuditCommand::Export(args) = command;
     let request = v1::ExportAuditRequest { filter: Some(args.changes.filter()?) };

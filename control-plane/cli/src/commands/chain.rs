@@ -1,4 +1,5 @@
-//! `damper chain`: who calls whom, how much is repeated on the way, and the worst path, as measured and at most.
+//! `damper chain`: edges of the call graph with their amplification, and the worst path, measured and
+//! possible.
 
 use std::time::Duration;
 
@@ -15,19 +16,19 @@ use crate::remote::session::Session;
 /// Arguments of `damper chain`.
 #[derive(Args, Debug)]
 pub(crate) struct ChainArgs {
-    /// Only what leads to and from this service
+    /// Only edges that lead to or from this service
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     service: String,
-    /// Over how long figures are taken: 5s, 10s or 1m [default: 10s]
+    /// Window of the statistics: 5s, 10s or 1m [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     window: Option<Duration>,
 }
 
-/// Shows the chain.
+/// Prints the graph.
 pub(crate) async fn run(session: &Session, args: ChainArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let window = args.window.map(prost_types::Duration::try_from).transpose();
-    let window = window.map_err(|_| CliError::Usage("--window: is too long".to_owned()))?;
+    let window = window.map_err(|_| CliError::Usage("--window: too long".to_owned()))?;
     let request = v1::GetChainRequest { service: args.service, window, ..Default::default() };
     let response = client.answer(client.fleet.clone().get_chain(request)).await?;
     warn_missing_replicas(&response.missing_replicas);
@@ -38,7 +39,9 @@ fn text(response: &v1::GetChainResponse) -> String {
     let mut text = edges(&response.edges).to_string();
     if let Some(v1::MeasuredPath { services, amplification }) = &response.worst_measured {
         let path = printable(&services.join(" -> "));
-        text.push_str(&format!("\nmeasured  {path}: {amplification:.2} sends on the last hop per request\n"));
+        text.push_str(&format!(
+            "\nmeasured  {path}: {amplification:.2} attempts on the last hop per request\n"
+        ));
     }
     if let Some(bound) = &response.worst_possible {
         text.push_str(&format!(
@@ -51,7 +54,7 @@ fn text(response: &v1::GetChainResponse) -> String {
     text
 }
 
-/// The server's limit beside what the rules allow; an older server does not name it.
+/// Compares the bound with the server's limit; 0 from an older server.
 fn beside(sends: u64, limit: u32) -> String {
     match limit {
         0 => String::new(),
@@ -118,6 +121,6 @@ mod tests {
             [beside(27, 16), beside(16, 16), beside(9, 0)],
             [", above the limit of 16", " (limit 16)", ""]
         );
-        assert!(text.contains("measured  a -> b: 1.25 sends on the last hop per request"), "{text}");
+        assert!(text.contains("measured  a -> b: 1.25 attempts on the last hop per request"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! `damper clients [-w]`: who is connected, what of the changes has arrived there, and what keeps the rest away.
+//! `damper clients [-w]`: connected clients, their revisions, and rejected or unsupported resources.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::output::{self, Align, Format, Table, printable, show, warn_missing_re
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// The cursor to the upper left corner, everything cleared.
+/// Moves the cursor to the upper left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Arguments of `damper clients`.
@@ -27,18 +27,18 @@ pub(crate) struct ClientsArgs {
     /// Only this cluster
     #[arg(long, value_name = "CLUSTER", default_value = "", hide_default_value = true)]
     cluster: String,
-    /// Only those that do not have everything: behind, refusing, or lacking a feature that a rule needs
+    /// Only clients that are behind, rejected a resource or lack a feature
     #[arg(long)]
     lagging: bool,
-    /// Go on until Ctrl-C
+    /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// How often, with -w
+    /// Interval of -w
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: Duration,
 }
 
-/// Shows the clients and what they do not carry out.
+/// Prints the clients and the resources that they do not apply.
 pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&session.server).await?;
     let (mut heard, mut watched) = (false, Watched::default());
@@ -78,7 +78,7 @@ pub(crate) async fn run(session: &Session, args: ClientsArgs) -> Result<(), CliE
     }
 }
 
-/// All pages as one answer; the pages may be of different moments.
+/// Returns all pages as one response; pages may differ in time.
 pub(super) async fn all(
     client: &Client,
     mut request: v1::ListClientsRequest,
@@ -94,23 +94,23 @@ pub(super) async fn all(
     }
 }
 
-/// Why nobody is listed; `is_selected`: not every client was asked for.
+/// Reason for an empty list; `is_selected`: a filter is set.
 fn nobody(connected: usize, is_selected: bool) -> &'static str {
     match (connected, is_selected) {
         (0, false) => "no client is connected",
-        (0, true) => "no such client is connected",
-        _ => "every connected client has everything",
+        (0, true) => "no matching client is connected",
+        _ => "all connected clients are up to date",
     }
 }
 
-/// What was shown before, where one goes on to look.
+/// State of a watch.
 #[derive(Debug, Default)]
 struct Watched {
     headed: bool,
     missing_replicas: Vec<String>,
 }
 
-/// Shows one answer of many.
+/// Prints one response of a watch.
 fn follow(
     format: Format,
     response: &v1::ListClientsResponse,
@@ -146,7 +146,7 @@ fn follow(
     }
 }
 
-/// The kills in force; a server without kills has none.
+/// Returns the kills in force; none from a server without kills.
 async fn kills(client: &Client) -> Vec<v1::KillSwitch> {
     let listed = client.kills.clone().list_kills(v1::ListKillsRequest::default()).await;
     listed.map(|listed| listed.into_inner().kills).unwrap_or_default()
@@ -159,7 +159,7 @@ fn lags(client: &v1::Client, kills: &[v1::KillSwitch]) -> bool {
         || disobeyed(client, kills).next().is_some()
 }
 
-/// The kills that concern a client which knows nothing of kills.
+/// Returns the kills that match a client without support for kills.
 fn disobeyed<'a>(
     client: &'a v1::Client,
     kills: &'a [v1::KillSwitch],
@@ -182,13 +182,13 @@ fn table(response: &v1::ListClientsResponse) -> Table {
         ("SENT", Right),
         ("ACKED", Right),
         ("BEHIND", Right),
-        ("REFUSED", Right),
+        ("REJECTED", Right),
         ("WITHHELD", Right),
         ("SOURCE", Left),
         ("OVERRIDE", Left),
         ("SERVES", Left),
         ("CONNECTED", Right),
-        ("HEARD", Right),
+        ("LAST MESSAGE", Right),
         ("LACKS", Left),
         ("REPLICA", Left),
     ]);
@@ -218,7 +218,7 @@ fn table(response: &v1::ListClientsResponse) -> Table {
     table
 }
 
-/// A line for each rule, guard or kill that a client does not carry out, with the reason.
+/// Returns a line for each rule, guard or kill that a client does not apply, with the reason.
 fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> String {
     let mut lines = String::new();
     for client in &response.clients {
@@ -231,15 +231,15 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
                 (false, false) => "",
             };
             let key = printable(&format!("{kind}{}", key::words(key.as_ref())));
-            lines.push_str(&format!("{who} refuses {key} of revision {revision}: {}\n", printable(reason)));
+            lines.push_str(&format!("{who} rejected {key} of revision {revision}: {}\n", printable(reason)));
         }
         for key in &client.withheld {
             let key = printable(&key::words(Some(key)));
-            lines.push_str(&format!("{who} lacks a feature that {key} needs; it is off there\n"));
+            lines.push_str(&format!("{who} lacks a feature that {key} needs; off there\n"));
         }
         for (count, listed, what) in [
-            (client.refused_count, client.refused.len(), "are refused"),
-            (client.withheld_count, client.withheld.len(), "need a feature that it lacks"),
+            (client.refused_count, client.refused.len(), "rejected"),
+            (client.withheld_count, client.withheld.len(), "need a missing feature"),
         ] {
             let more = (count as usize).saturating_sub(listed);
             if more > 0 {
@@ -248,7 +248,7 @@ fn exceptions(response: &v1::ListClientsResponse, kills: &[v1::KillSwitch]) -> S
         }
         for kill in disobeyed(client, kills) {
             let what = printable(&in_words(&kill.key.clone().unwrap_or_default()));
-            lines.push_str(&format!("{who} lacks kill_switch; it does not obey the kill {what}\n"));
+            lines.push_str(&format!("{who} lacks kill_switch; it ignores the kill {what}\n"));
         }
     }
     if lines.is_empty() { lines } else { format!("\n{lines}") }
@@ -289,7 +289,7 @@ mod tests {
         let response = v1::ListClientsResponse { clients: vec![client], ..Default::default() };
         let lines = exceptions(&response, &[]);
         assert!(lines.contains("of revision 7: policy.mode: 9 is not known"), "{lines}");
-        for kind in [" refuses guard ", " refuses kill "] {
+        for kind in [" rejected guard ", " rejected kill "] {
             assert!(lines.lines().any(|line| line.contains(kind)), "{lines}");
         }
         assert!(!lines.contains('\x1b') && !table(&response).to_string().contains('\x1b'));
@@ -298,8 +298,8 @@ mod tests {
     #[test]
     fn an_empty_list_is_told_by_what_was_asked_for() {
         assert_eq!(nobody(0, false), "no client is connected");
-        assert_eq!(nobody(0, true), "no such client is connected");
-        assert_eq!(nobody(3, true), "every connected client has everything");
+        assert_eq!(nobody(0, true), "no matching client is connected");
+        assert_eq!(nobody(3, true), "all connected clients are up to date");
     }
 
     #[test]

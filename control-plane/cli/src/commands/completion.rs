@@ -10,7 +10,7 @@ use crate::output;
 /// Arguments of `damper completion`.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionArgs {
-    /// Which shell
+    /// Shell
     shell: Shell,
 }
 

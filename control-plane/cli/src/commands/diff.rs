@@ -1,10 +1,9 @@
-//! `damper diff -f`: what `apply` would change, and nothing else.
+//! `damper diff -f`: the changes that `apply` would make.
 //!
-//! The differences are found here, setting by setting; whether the set would be taken is the server's judgement,
-//! which is asked for with everything checked and nothing written. So a diff that ends with 0 or 1 is one that
-//! `apply` carries out, were nothing written meanwhile.
+//! The differences are computed here, setting by setting; the server validates the set without writing. A
+//! diff that ends with 0 or 1 is one that `apply` would accept, without concurrent changes.
 //!
-//! Ends with 0 where nothing differs, 1 where something does, 2 with any error: also where the set would be refused.
+//! Ends with 0 without differences, 1 with differences, 2 with any error, including a rejected set.
 
 use std::collections::HashSet;
 
@@ -22,7 +21,7 @@ use crate::remote::client::Client;
 use crate::remote::session::Session;
 use crate::remote::write::warn;
 
-/// So many rules and guards are asked for at a time.
+/// Rules and guards per request.
 const AT_A_TIME: usize = 32;
 
 /// Arguments of `damper diff`.
@@ -32,7 +31,7 @@ pub(crate) struct DiffArgs {
     set: SetArgs,
 }
 
-/// Shows the differences.
+/// Prints the differences.
 pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> Result<(), CliError> {
     let of_diff = |error| CliError::OfDiff(Box::new(error));
     let set = args.read().map_err(of_diff)?;
@@ -40,7 +39,7 @@ pub(crate) async fn run(session: &Session, DiffArgs { set: args }: DiffArgs) -> 
     let options = args.options(v1::WriteOptions { validate_only: true, ..Default::default() });
     let judged = set.send(&client, options).await;
     if let Err(denied @ CliError::Denied(_)) = judged {
-        // What could not be judged is no difference that `apply` would carry out.
+        // A set that the server rejects is an error, not a difference.
         return Err(of_diff(denied));
     }
     let shown = show(session.format, differences(&client, &args, set.manifests).await);
@@ -84,14 +83,15 @@ async fn compare(
     Difference::between(there.as_ref(), Some(&item), Some(origin.to_string()))
 }
 
-/// With the owner that it would have: its own word, else the set's, but what is another's stays so.
+/// Sets the owner that the item would get: its own, else that of the set; the resources of others keep
+/// theirs.
 fn owned(item: ManifestItem, there: Option<&ManifestItem>, args: &SetArgs) -> ManifestItem {
     let ours = args.owner.as_deref().unwrap_or_default();
     let theirs = there.map(ManifestItem::owner).filter(|owner| !owner.is_empty() && !args.take_over);
     if item.owner().is_empty() { item.owned_by(theirs.unwrap_or(ours)) } else { item }
 }
 
-/// What a prune would remove.
+/// Returns the resources that a prune would delete.
 async fn deleted(
     client: &Client,
     args: &SetArgs,

@@ -1,7 +1,6 @@
-//! `damper doctor`: what is not as it should be in the fleet, and what to do about it.
+//! `damper doctor`: problems of the fleet, with remedies.
 //!
-//! Without findings it says what was looked at. It ends with 79 where anything is a warning or worse, or what else
-//! is asked for, so that a script or a pipeline can ask.
+//! Reports the number of checks. Ends with 79 from the requested severity on, for scripts and pipelines.
 
 use clap::Args;
 use damper_proto::v1;
@@ -18,17 +17,17 @@ use crate::remote::session::Session;
 #[command(after_help = "Exit status: 0 nothing at or above the severity, 79 findings.\n\
     docs/findings.md explains each code.")]
 pub(crate) struct DoctorArgs {
-    /// Only this service: its processes, its routes from and to others, its rules
+    /// Only this service: its processes, routes and rules
     #[arg(long, value_name = "SERVICE", default_value = "", hide_default_value = true)]
     service: String,
     #[command(flatten)]
     minded: SeverityFilter,
-    /// List every check, not only what was found
+    /// List all checks, not only findings
     #[arg(short, long)]
     verbose: bool,
 }
 
-/// Shows what is found.
+/// Prints the findings.
 pub(crate) async fn run(session: &Session, args: DoctorArgs) -> Result<(), CliError> {
     args.minded.check(&damper_control_plane::diagnosis_codes().collect::<Vec<_>>())?;
     let client = Client::connect(&session.server).await?;
@@ -70,7 +69,7 @@ mod tests {
             v1::DiagnoseResponse { findings: vec![found], checked: vec!["rules (1): nothing found".into()] };
         assert_eq!(
             text(&response, false),
-            "danger retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n  -> Stop it.\n"
+            "critical retry_storm shop default stock S/M\\u{1b}: 2.00 attempts per call\n  -> Stop it.\n"
         );
         assert!(text(&response, true).ends_with("checked: rules (1): nothing found\n"));
         response.findings.clear();

@@ -1,4 +1,4 @@
-//! `damper endpoints [CALLEE]`: how the endpoints of callees stand, over all clients whose channels know them.
+//! `damper endpoints [CALLEE]`: endpoints of callees over all clients with balanced channels.
 
 use clap::Args;
 use damper_proto::v1;
@@ -11,23 +11,23 @@ use crate::remote::session::Session;
 /// Arguments of `damper endpoints`.
 #[derive(Args, Debug)]
 pub(crate) struct EndpointsArgs {
-    /// Only those of this callee
+    /// Only endpoints of this callee
     #[arg(value_name = "CALLEE", default_value = "", hide_default_value = true)]
     callee: String,
 }
 
-/// Shows the endpoints, the worst of each callee first.
+/// Prints the endpoints of each callee, failing ones first.
 pub(crate) async fn run(session: &Session, args: EndpointsArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let response = client.all_endpoints(&args.callee).await?;
     warn_missing_replicas(&response.missing_replicas);
     if response.callees.is_empty() {
-        print_message("no endpoint: no connected client reports a balanced channel to such a callee");
+        print_message("no endpoint: no connected client reports a balanced channel to a matching callee");
     }
     show(session.format, &response, || screen(&response))
 }
 
-/// What is wrong below the table.
+/// Adds problems below the table.
 fn screen(response: &v1::ListEndpointsResponse) -> String {
     let problems = response.callees.iter().filter(|callee| !callee.problem.is_empty());
     let lines: String = problems.map(|callee| format!("{}\n", printable(&callee.problem))).collect();

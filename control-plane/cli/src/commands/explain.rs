@@ -1,4 +1,4 @@
-//! `damper explain KEY`: which rule applies to a route, why the others do not, and what it amounts to.
+//! `damper explain KEY`: the rule of a route, the rejected candidates, and the resulting bounds.
 
 use clap::Args;
 use damper_proto::{manifest, v1};
@@ -31,7 +31,7 @@ pub(crate) async fn run(session: &Session, args: ExplainArgs) -> Result<(), CliE
 fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
     let mut text = format!("route   {}\n", key::route_columns(Some(route)).join(" "));
     match &response.winner {
-        None => text.push_str("rule    none: calls pass and are counted\n"),
+        None => text.push_str("rule    none: calls pass, measured only\n"),
         Some(rule) => text.push_str(&format!("rule    {}\n", named(rule))),
     }
     for cut in &response.cuts {
@@ -55,8 +55,8 @@ fn text(route: &v1::RouteKey, response: &v1::ExplainResponse) -> String {
         text.push_str(&format!("found   {}\n", findings::of_server(found).replace('\n', "\n        ")));
     }
     if let Some(policy) = &response.effective {
-        let as_left = if response.cuts.is_empty() { "" } else { ", as the guards leave it" };
-        text.push_str(&format!("policy  with every default written out{as_left}:\n"));
+        let as_left = if response.cuts.is_empty() { "" } else { " after the cuts" };
+        text.push_str(&format!("policy  with all defaults{as_left}:\n"));
         for line in manifest::yaml(policy).lines() {
             text.push_str(&format!("  {line}\n"));
         }

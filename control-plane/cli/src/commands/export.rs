@@ -1,7 +1,7 @@
-//! `damper export`: every rule and guard at one revision, as manifests.
+//! `damper export`: all rules and guards at one revision, as manifests.
 //!
-//! The second line of the YAML names the revision and the time. Everything below depends on the rules and guards alone,
-//! so two exports can be compared line by line, and kept under version control.
+//! The second line of the YAML contains revision and time. The rest depends on the rules and guards alone, so
+//! that exports can be compared line by line and kept under version control.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use crate::output::{Format, data};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// Opens the YAML; JSON has no comments.
-const HEADER: &str = "# Every rule and guard of a Damper control plane. Read back by `damper import`.\n";
+/// First line of the YAML; JSON has no comments.
+const HEADER: &str = "# All rules and guards of a Damper control plane. Restore with `damper import`.\n";
 
 /// Arguments of `damper export`.
 #[derive(Args, Debug)]
 #[command(after_help = "YAML unless -o json is given. Fails on a rule that the server cannot read.")]
 pub(crate) struct ExportArgs {
-    /// As of this revision [default: the newest]
+    /// Revision of the export [default: the newest]
     #[arg(long, value_name = "REV")]
     revision: Option<u64>,
-    /// Into this file, which is replaced once all is there [default: standard output]
+    /// Output file, replaced once the export is complete [default: standard output]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -63,27 +63,27 @@ pub(crate) async fn run(session: &Session, args: ExportArgs) -> Result<(), CliEr
     Ok(())
 }
 
-/// Refuses a part, however well the stream ended. A server that does not tell how much there is says 0.
+/// Errors on an incomplete export. An older server sends no total: 0.
 fn check_whole(came: u64, total: u64) -> Result<(), CliError> {
     if total == 0 || came == total {
         return Ok(());
     }
-    let problem = format!("only {came} of {total} rules and guards came");
-    Err(CliError::Unavailable(format!("the export broke off: {problem}; nothing was written")))
+    let problem = format!("received {came} of {total} rules and guards");
+    Err(CliError::Unavailable(format!("incomplete export: {problem}; nothing was written")))
 }
 
-/// What is left out would be lost, so nothing is.
+/// Errors on unknown kinds: they would be lost.
 fn manifest_of(object: v1::Object) -> Result<Manifest, CliError> {
     match object.kind {
         Some(object::Kind::Rule(rule)) => Ok(rule.into()),
         Some(object::Kind::Guard(guard)) => Ok(guard.into()),
-        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => Err(CliError::Defect(
-            "the server exports something that is neither a rule nor a guard".to_owned(),
-        )),
+        Some(object::Kind::Kill(_) | object::Kind::Token(_)) | None => {
+            Err(CliError::Defect("the export contains an unknown kind".to_owned()))
+        }
     }
 }
 
-/// The old file or the new one, never half of it.
+/// Replaces the file at once.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut new = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;

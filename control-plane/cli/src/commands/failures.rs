@@ -1,7 +1,7 @@
-//! `damper failures ROUTE [-w]`: the latest calls of a route that did not end well, with what came of each attempt.
+//! `damper failures ROUTE [-w]`: recent failed calls of a route, with the result of each attempt.
 //!
-//! Once, the latest first; with `-w` as they come, the latest last, each once: a table's row per call, or with
-//! `-o json` one call per line. They are examples: a busy route fails more often than is told.
+//! Once, latest first; with `-w` as they arrive, latest last: a row per call, or with `-o json` one call per
+//! line. The calls are a sample: a busy route fails more often than listed.
 
 use clap::Args;
 use damper_core::{Code, Ending, Fate};
@@ -20,12 +20,12 @@ use crate::remote::session::Session;
 pub(crate) struct FailuresArgs {
     #[command(flatten)]
     route: Route,
-    /// Go on until Ctrl-C, with the calls that come
+    /// Repeat until Ctrl-C, with new calls
     #[arg(short, long)]
     watch: bool,
 }
 
-/// Shows the calls.
+/// Prints the calls.
 pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), CliError> {
     let route = args.route.key()?;
     let mut client = Client::connect(&session.server).await?;
@@ -42,7 +42,7 @@ pub(crate) async fn run(session: &Session, args: FailuresArgs) -> Result<(), Cli
     }
 }
 
-/// Shows what one connection brings.
+/// Prints the messages of one connection.
 async fn one(
     session: &Session,
     args: &FailuresArgs,
@@ -64,25 +64,23 @@ async fn one(
             view.follow(session.format, message.failures)?;
         }
     }
-    Err(CliError::Unavailable("the server has ended the stream".to_owned()))
+    Err(CliError::Unavailable("the server ended the stream".to_owned()))
 }
 
 fn once(format: Format, route: &v1::RouteKey, message: v1::WatchResponse) -> Result<(), CliError> {
     let v1::WatchResponse { as_of, routes, failures, missing_replicas, .. } = message;
     if routes.is_empty() && failures.is_empty() {
         let words = key::route_columns(Some(route)).join(" ");
-        return Err(CliError::Missing(format!("no process reports the route {words}")));
+        return Err(CliError::Missing(format!("no client reports the route {words}")));
     }
     if failures.is_empty() {
-        print_message(
-            "no call: none has failed since the server started, or whoever calls has too old an SDK",
-        );
+        print_message("no failed call since the server started, or the SDK of the caller is too old");
     }
     let told = v1::WatchResponse { as_of, failures, missing_replicas, ..Default::default() };
     show(format, &told, || table(&told.failures).to_string())
 }
 
-/// What was shown while one looks on.
+/// State of a watch.
 #[derive(Debug, Default)]
 struct View {
     known: Vec<v1::RouteFailure>,
@@ -90,7 +88,7 @@ struct View {
 }
 
 impl View {
-    /// Those of these that are new, the latest last.
+    /// Returns the new calls, latest last.
     fn news(&mut self, mut latest: Vec<v1::RouteFailure>) -> Vec<v1::RouteFailure> {
         latest.reverse();
         let new = latest.iter().filter(|failure| !self.known.contains(failure)).cloned().collect();
@@ -98,7 +96,7 @@ impl View {
         new
     }
 
-    /// Shows what is new.
+    /// Prints the new calls.
     fn follow(&mut self, format: Format, latest: Vec<v1::RouteFailure>) -> Result<(), CliError> {
         let new = self.news(latest);
         match format {
@@ -117,7 +115,7 @@ impl View {
         }
     }
 
-    /// A line for each, under headings the first time.
+    /// Returns a line for each call, with headings the first time.
     fn lines(&mut self, new: &[v1::RouteFailure]) -> String {
         let text = table(new).to_string();
         if std::mem::replace(&mut self.headed, true) {
@@ -128,14 +126,14 @@ impl View {
     }
 }
 
-/// A row for each call; what came of its attempts last, for that may be long.
+/// Returns a row for each call; attempts last, since they may be long.
 fn table(failures: &[v1::RouteFailure]) -> Table {
     let mut table = Table::new(&[
         ("ENDED", Align::Left),
         ("FATE", Align::Left),
         ("CODE", Align::Left),
         ("LATENCY", Align::Right),
-        ("SENDS", Align::Right),
+        ("COUNT", Align::Right),
         ("TRACE", Align::Left),
         ("CLIENT", Align::Left),
         ("ATTEMPTS", Align::Left),
@@ -156,14 +154,14 @@ fn table(failures: &[v1::RouteFailure]) -> Table {
     table
 }
 
-/// `0ms: 12ms UNAVAILABLE (not connected)`: when it was sent, how long it took, and what came of it.
+/// `0ms: 12ms UNAVAILABLE (not connected)`: start, duration and result of an attempt.
 fn attempt(attempt: &v1::FailedAttempt) -> String {
     let v1::FailedAttempt { sent_after, took, code: ended, hedge, detail } = attempt;
     let kind = if *hedge { "hedge " } else { "" };
     let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
     let ended = match took {
         Some(took) => format!("{} {}", figures::time(Some(took)), code(*ended)),
-        None => "no answer before the call's end".to_owned(),
+        None => "no response before the end of the call".to_owned(),
     };
     format!("{kind}at {}: {ended}{detail}", figures::time(sent_after.as_ref()))
 }
@@ -221,6 +219,6 @@ mod tests {
         };
         assert_eq!(attempt(&failed), "at 0ms: 12ms UNAVAILABLE (not connected)");
         let overtaken = v1::FailedAttempt { sent_after: ms(50), hedge: true, ..Default::default() };
-        assert_eq!(attempt(&overtaken), "hedge at 50ms: no answer before the call's end");
+        assert_eq!(attempt(&overtaken), "hedge at 50ms: no response before the end of the call");
     }
 }

@@ -1,8 +1,8 @@
-//! `damper import -f`: everything as an export has it, in one revision.
+//! `damper import -f`: restores an export in one revision.
 //!
-//! The manifests are the whole: what they do not name is removed, owners are as they say. Into a store that has
-//! something this needs `--replace`. Rules that a guard is against are taken as they are, as they were when they
-//! were exported; the guard cuts them.
+//! The manifests are complete: other resources are deleted, owners are those of the manifests. An import into
+//! a store that is not empty needs `--replace`. Rules above the ceiling of a guard are accepted, as exported;
+//! the guard cuts them.
 
 use clap::Args;
 use damper_proto::v1;
@@ -10,6 +10,7 @@ use damper_proto::v1;
 use crate::commands::apply::{report, written};
 use crate::error::CliError;
 use crate::input::manifests::{self as sources, FileArgs};
+use crate::output::figures::many;
 use crate::remote::change_set::Set;
 use crate::remote::client::Client;
 use crate::remote::session::Session;
@@ -20,10 +21,10 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct ImportArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// Also where there are rules or guards already: those that are not in the manifests are removed
+    /// Also if there are rules or guards; those that are not in the manifests are deleted
     #[arg(long)]
     replace: bool,
-    /// There may be no manifest at all
+    /// Accept an export without manifests
     #[arg(long)]
     allow_empty: bool,
     #[command(flatten)]
@@ -44,7 +45,7 @@ pub(crate) async fn run(session: &Session, args: ImportArgs) -> Result<(), CliEr
 }
 
 impl ImportArgs {
-    /// How the set is written; `empty_at` is the revision at which there was nothing, where that is needed.
+    /// Options of the write; `empty_at` is the revision at which the store was empty, if required.
     fn options(&self, empty_at: Option<u64>) -> v1::WriteOptions {
         v1::WriteOptions {
             take_over: self.replace,
@@ -55,24 +56,22 @@ impl ImportArgs {
     }
 }
 
-/// Says how to write what is refused for the amplification that it allows.
+/// Adds the remedy if the amplification limit rejects an import.
 fn with_advice(error: CliError) -> CliError {
     match error {
         CliError::Data(mut faults)
             if faults.iter().any(|fault| fault.contains("override it with force and a reason")) =>
         {
-            faults.push(
-                "an import is refused as any write is; to take these rules as they are say --force"
-                    .to_owned(),
-            );
+            faults
+                .push("the amplification limit applies to an import; add --force to override it".to_owned());
             CliError::Data(faults)
         }
         error => error,
     }
 }
 
-/// The revision at which there is no rule and no guard. The import is for that one, so that what somebody puts before
-/// it comes is a conflict and not removed.
+/// Returns the revision without rules and guards. The import is for that one, so that a concurrent write is a
+/// conflict and is not deleted.
 async fn empty_at(client: &Client) -> Result<u64, CliError> {
     let rules = v1::ListRulesRequest { page_size: 1, ..Default::default() };
     let v1::ListRulesResponse { revision, total: rules, .. } =
@@ -83,7 +82,9 @@ async fn empty_at(client: &Client) -> Result<u64, CliError> {
         return Ok(revision);
     }
     Err(CliError::Conflict(format!(
-        "there are {rules} rules and {guards} guards; an import makes the manifests all there is: say --replace"
+        "the store contains {} and {}; add --replace to replace them",
+        many(rules as usize, "rule"),
+        many(guards as usize, "guard"),
     )))
 }
 
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn a_refusal_for_its_amplification_says_how_to_write_it() {
         let limit = "policy: 27 sends; override it with force and a reason".to_owned();
-        assert!(with_advice(CliError::Data(vec![limit])).to_string().ends_with("say --force"));
+        assert!(with_advice(CliError::Data(vec![limit])).to_string().ends_with("add --force to override it"));
         let other = "policy.mode: is required".to_owned();
         assert!(!with_advice(CliError::Data(vec![other])).to_string().contains("--force"));
     }

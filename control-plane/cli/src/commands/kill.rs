@@ -1,6 +1,6 @@
-//! `damper kill`: stops retries and hedges, with `--calls` first sends too, at once and for a time.
+//! `damper kill`: stops retries and hedges, with `--calls` all calls, at once and for a limited time.
 //!
-//! It is for the middle of an incident: what it does is said in whole sentences, and so is how to undo it.
+//! An operator uses it during an incident: the output states the effect and how to end it.
 
 use std::time::Duration;
 
@@ -20,29 +20,27 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 
 /// Arguments of `damper kill`.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "In force it goes before every rule; on routes that it stops nothing is retried or hedged, and \
-    calls that wait for a retry end. It ends by itself, also in processes that have lost the control plane.\n\n  \
+#[command(after_help = "A kill switch overrides all rules: it stops retries and hedges on its routes, and \
+    ends calls that wait for a retry. It expires on its own, also in disconnected processes.\n\n  \
     damper kill --callee inventory --reason 'INC-7: overload' --wait\n  \
     damper kills\n  \
-    damper unkill --callee inventory"
-)]
+    damper unkill --callee inventory")]
 pub(crate) struct KillArgs {
     #[command(flatten)]
     selectors: Selectors,
     /// Refuse first sends too, also on routes without a rule
     #[arg(long)]
     calls: bool,
-    /// For how long, at most a day [default: 1h]
+    /// Duration, at most 24h [default: 1h]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     ttl: Option<Duration>,
-    /// Only where the kill is at this revision; 0 = only where there is none yet
+    /// Only if the kill is at this revision; 0 = only if there is none
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
-    /// Also where a kill that stops more, or longer, is in force with the same selection
+    /// Replace a kill with the same selection that stops more or lasts longer
     #[arg(long)]
     replace: bool,
-    /// Also where no known route matches but the names of others come near
+    /// Accept a selection that matches no known route although similar names exist
     #[arg(long)]
     unseen: bool,
     #[command(flatten)]
@@ -53,9 +51,7 @@ pub(crate) struct KillArgs {
 pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliError> {
     let pattern = args.selectors.pattern()?;
     if args.write.reason.trim().is_empty() {
-        return Err(CliError::Usage(
-            "--reason: must be given: whoever meets the kill must know why".to_owned(),
-        ));
+        return Err(CliError::Usage("--reason: required".to_owned()));
     }
     let time_to_live = args.ttl.unwrap_or(DEFAULT_TIME_TO_LIVE);
     let mut faults = Faults::none();
@@ -92,25 +88,23 @@ pub(crate) async fn run(session: &Session, args: KillArgs) -> Result<(), CliErro
     }
     let server =
         session.server.server.as_ref().map_or_else(String::new, |server| format!(" --server {server}"));
-    print_message(format_args!("to end it before its time: damper unkill {}{server}", options_of(&pattern)));
+    print_message(format_args!("end it early with: damper unkill {}{server}", options_of(&pattern)));
     if response.kill.as_ref().is_some_and(|kill| kill.unstored) {
         return unproven(args.write.waits());
     }
     args.write.delivered(&client, Some(response.revision)).await
 }
 
-/// The store cannot take the kill: it is in force from memory, and no revision proves who has it.
+/// The store cannot accept the kill: it is in force from memory, and has no revision to acknowledge.
 pub(super) fn unproven(waits: bool) -> Result<(), CliError> {
-    print_message(
-        "not yet stored: in force from the memory of the control plane, and stored once the store takes it",
-    );
+    print_message("not yet stored: in force from memory, stored once the store is available");
     match waits {
-        true => Err(CliError::Undelivered("delivery cannot be proven before it is stored".to_owned())),
+        true => Err(CliError::Undelivered("delivery is unknown until it is stored".to_owned())),
         false => Ok(()),
     }
 }
 
-/// Where in the command a field of the request was said.
+/// Returns the option of a field.
 fn locate(field: &str) -> String {
     match field {
         "time_to_live" => "--ttl".to_owned(),
@@ -118,7 +112,7 @@ fn locate(field: &str) -> String {
     }
 }
 
-/// Whoever stops something must not by that let go what somebody else has stopped.
+/// Rejects a kill that would weaken one of another operator.
 async fn weakens_none(
     client: &Client,
     request: &v1::KillRequest,
@@ -137,14 +131,14 @@ async fn weakens_none(
     ));
     if held.calls && !request.calls || time_to_live < left {
         return Err(CliError::Conflict(format!(
-            "a kill with this selection is in force: {what}; to stop less, or not so long: --replace"
+            "a kill with this selection is in force: {what}; add --replace to weaken or shorten it"
         )));
     }
-    print_message(format_args!("this takes the place of a kill with the same selection: {what}"));
+    print_message(format_args!("replaces a kill with the same selection: {what}"));
     Ok(())
 }
 
-/// A kill of a name that nobody has stops nothing: what was meant may be a name like it.
+/// Rejects a kill that matches no known route if similar names exist: probably a typing error.
 async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), CliError> {
     let options = v1::WriteOptions { validate_only: true, ..request.options.clone().unwrap_or_default() };
     let tried = v1::KillRequest { options: Some(options), ..request.clone() };
@@ -155,12 +149,12 @@ async fn is_no_slip(client: &Client, request: &v1::KillRequest) -> Result<(), Cl
     }
     warn_where_missing(client).await;
     Err(CliError::Missing(printable(&format!(
-        "no known route matches, nothing is stopped; nearest: {}; override with --unseen",
+        "no known route matches, nothing is stopped; nearest: {}; add --unseen to override",
         reach.nearest.join(", ")
     ))))
 }
 
-/// What is done, whom it concerns, until when.
+/// Effect, reach and end of the kill.
 fn sentences(
     response: &v1::KillResponse,
     pattern: &v1::Pattern,

@@ -1,5 +1,5 @@
-//! `damper kills`: what is stopped at present, and whether those whom it concerns have been told. Here is also what
-//! commands share that speak of kills.
+//! `damper kills`: kill switches in force and their delivery. Also texts and selectors of kills that commands
+//! share.
 
 use clap::Args;
 use damper_core::{Pattern, feature};
@@ -12,41 +12,41 @@ use crate::output::{Align, Table, printable, show, warn_missing_replicas};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// So many kills are named in a warning.
+/// Kills named in a warning.
 const MAX_NAMED: usize = 3;
 
 /// Arguments of `damper kills`.
 #[derive(Args, Debug)]
 pub(crate) struct KillsArgs {}
 
-/// Which routes to stop. What is not said is everything.
+/// Selection of routes; without any option none.
 #[derive(Args, Debug)]
 pub(crate) struct Selectors {
-    /// Towards this callee
+    /// Routes to this callee
     #[arg(long, value_name = "SERVICE")]
     callee: Option<String>,
-    /// Towards this method: package.Service/Method, or package.Service/*
+    /// Routes to this method: package.Service/Method, or package.Service/*
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// From this caller
+    /// Routes from this caller
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
-    /// From this cluster of callers
+    /// Routes from this cluster of callers
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<String>,
-    /// Everywhere
+    /// All routes of the fleet
     #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster"])]
     all: bool,
 }
 
 impl Selectors {
-    /// The pattern they come to; nothing at all must be meant expressly.
+    /// Returns the pattern; errors without a selector.
     pub(crate) fn pattern(&self) -> Result<v1::Pattern, CliError> {
         let said = [&self.caller, &self.cluster, &self.callee, &self.method];
         if !self.all && said.iter().all(|part| part.is_none()) {
             return Err(CliError::Usage(
-                "say for which routes: --callee, --method, --caller, --cluster, or several of them; --all is for \
-                 every route of every service"
+                "select routes with --callee, --method, --caller or --cluster, or all routes of all services \
+                 with --all"
                     .to_owned(),
             ));
         }
@@ -64,7 +64,7 @@ impl Selectors {
     }
 }
 
-/// The options that select a pattern, as they are typed.
+/// Returns the options that select a pattern.
 pub(crate) fn options_of(pattern: &v1::Pattern) -> String {
     let columns = key::columns(Some(pattern));
     let names = ["--caller", "--cluster", "--callee", "--method"];
@@ -81,7 +81,7 @@ pub(crate) fn options_of(pattern: &v1::Pattern) -> String {
     if said.is_empty() { "--all".to_owned() } else { said.join(" ") }
 }
 
-/// The routes of a pattern in words.
+/// Returns the routes of a pattern as text.
 pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
     let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = pattern;
     let parts = [
@@ -95,7 +95,7 @@ pub(crate) fn in_words(pattern: &v1::Pattern) -> String {
     if said.is_empty() { "everywhere".to_owned() } else { said.join(" ") }
 }
 
-/// Shows the kills.
+/// Prints the kills.
 pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = list(&client).await?;
@@ -107,7 +107,7 @@ pub(crate) async fn run(session: &Session, KillsArgs {}: KillsArgs) -> Result<()
     show(session.format, &listed, || table(&listed.kills, &clients.clients).to_string())
 }
 
-/// All kills in force.
+/// Returns all kills in force.
 pub(crate) async fn list(client: &Client) -> Result<v1::ListKillsResponse, CliError> {
     client.answer(client.kills.clone().list_kills(v1::ListKillsRequest::default())).await
 }
@@ -140,14 +140,14 @@ fn table(kills: &[v1::KillSwitch], clients: &[v1::Client]) -> Table {
     table
 }
 
-/// When it ends.
+/// Returns the end of a kill.
 pub(crate) fn until(kill: &v1::KillSwitch) -> String {
     kill.expires_at.map_or_else(String::new, |at| prost_types::Timestamp { nanos: 0, ..at }.to_string())
 }
 
-/// What the kill stops, in a word.
+/// Returns the kind of calls that the kill stops.
 pub(crate) fn stops(kill: &v1::KillSwitch) -> &'static str {
-    if kill.calls { "calls" } else { "repeats" }
+    if kill.calls { "calls" } else { "retries" }
 }
 
 /// True if the kill stops calls of the client.
@@ -157,13 +157,13 @@ pub(crate) fn concerns(kill: &v1::KillSwitch, client: &v1::Client) -> bool {
     pattern.zip(who).is_some_and(|(pattern, who)| pattern.matches_caller(&who.service, &who.cluster))
 }
 
-/// True if the client knows what a kill is.
+/// True if the client supports kills.
 pub(crate) fn obeys(client: &v1::Client) -> bool {
     client.features.iter().any(|feature| feature == feature::KILL_SWITCH)
 }
 
-/// How many of the connected clients that a kill concerns have acknowledged it. One that is not stored has no revision
-/// of its own that a client could acknowledge.
+/// Returns the share of the affected clients that acknowledged the kill. A kill that is not stored has no
+/// revision to acknowledge.
 fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
     if kill.unstored {
         return "unknown".to_owned();
@@ -177,15 +177,14 @@ fn delivered(kill: &v1::KillSwitch, clients: &[v1::Client]) -> String {
     format!("{}/{}", concerned.iter().filter(|client| has_it(client)).count(), concerned.len())
 }
 
-/// Warns on stderr where kills are in force, beside tables that look otherwise while they are.
+/// Warns about kills in force, which change the meaning of a table.
 pub(crate) fn warn(kills: &[v1::KillSwitch]) {
     if let Some(line) = warning(kills) {
         print_message(line);
     }
 }
 
-/// The same for commands whose answer does not tell of kills. Nobody who asks for something else is to fail for it: a
-/// server without kills has none.
+/// The same for commands whose response has no kills. Errors are ignored: an older server has no kills.
 pub(crate) async fn warn_kills_in_force(client: &Client) {
     if let Ok(listed) = client.kills.clone().list_kills(v1::ListKillsRequest::default()).await {
         warn(&listed.get_ref().kills);

@@ -1,7 +1,7 @@
-//! `damper lint -f`: what deserves a look in rules and guards, before anybody has a server to ask.
+//! `damper lint -f`: findings in rules and guards, without a server.
 //!
-//! The engine's findings, as a server adds them to every write; of what a server knows beside (traffic, clients, the
-//! chain) nothing. Manifests given together are read as one set: its guards are held against its rules.
+//! The engine finds what a server adds to every write, except findings that need traffic, clients or the
+//! chain. Manifests given together are one set: its guards are checked against its rules.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -31,10 +31,10 @@ pub(crate) struct LintArgs {
     minded: SeverityFilter,
 }
 
-/// A finding and where it is.
+/// A finding and its place.
 #[derive(Debug, Serialize)]
 struct Found {
-    /// The file and the line of the setting.
+    /// File and line of the setting.
     origin: String,
     #[serde(serialize_with = "name")]
     severity: Severity,
@@ -46,7 +46,7 @@ struct Found {
     remedy: &'static str,
 }
 
-/// The manifests as the engine reads them, in their order; rule or guard.
+/// The manifests as core types, in order; rule or guard.
 struct ManifestSet {
     items: Vec<Result<Rule, Guard>>,
 }
@@ -97,9 +97,8 @@ impl ManifestSet {
         let cuts = self.guards().flat_map(|guard| {
             let mut cuts = lint::cuts(guard, rule);
             if guard.pattern().covers(rule.pattern()) {
-                // What is in the set already may be applied again; nothing is known of that here.
-                cuts.iter_mut()
-                    .for_each(|cut| cut.message.push_str(", so a server refuses it where it is new"));
+                // A set may already be applied; that is unknown here.
+                cuts.iter_mut().for_each(|cut| cut.message.push_str("; a server rejects it if it is new"));
             }
             cuts
         });
@@ -136,7 +135,7 @@ fn summary(all: &[Found], manifests: usize) -> String {
     format!("{}: {}", rules_and_guards(manifests), findings::count(all.iter().map(|found| found.severity)))
 }
 
-/// What can be found without a server.
+/// Returns the findings that need no server.
 fn lint_codes() -> impl Iterator<Item = &'static str> {
     codes::ALL.iter().map(|known| known.code)
 }

@@ -1,4 +1,4 @@
-//! One command, one file. Each reads its arguments, asks the server and shows the answer.
+//! One file per command: reads arguments, calls the server, prints the response.
 
 mod apply;
 mod audit;
@@ -36,13 +36,13 @@ use crate::error::CliError;
 use crate::remote::session::Session;
 use crate::{config, demo};
 
-const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 bad data, 66 not found, 69 unavailable, \
-    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 bad settings, 79 findings; \
+const EXIT_CODES: &str = "Exit status: 0 done, 64 usage, 65 invalid data, 66 not found, 69 unavailable, \
+    70 internal error, 74 input or output, 75 conflict, 77 denied, 78 invalid configuration, 79 findings; \
     diff: 0 no difference, 1 differences, 2 error; \
-    --wait: 1 written, but not delivered in time.\n\n\
+    --wait: 1 written, not delivered in time.\n\n\
     A key is four words, CALLER CLUSTER CALLEE METHOD; quote '*' in a shell.";
 
-/// Keeps retries from becoming storms: the control plane and its command line
+/// Control plane for retries, and its command line
 #[derive(Debug, Parser)]
 #[command(name = "damper", version, after_help = EXIT_CODES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -58,28 +58,28 @@ enum Command {
     Serve(config::ServeArgs),
     /// Run a demo: four services under load, and the effect of retries on them
     Demo(demo::Args),
-    /// Show every route that services report, with its figures and its rule
+    /// List routes with statistics and rule
     Routes(routes::RoutesArgs),
     /// Show and change single rules
     #[command(subcommand)]
     Rules(rules::RulesCommand),
-    /// The same as `rules promote`
+    /// Alias of `rules promote`
     #[command(hide = true)]
     Promote(rules::PromoteArgs),
-    /// Show and change the ceilings that owners of callees set for all rules
+    /// Show and change guards: ceilings that callee owners set for all rules
     #[command(subcommand)]
     Guards(guards::GuardsCommand),
     /// Write the rules and guards of manifests, all or nothing
     Apply(apply::ApplyArgs),
-    /// Show what apply would change, remove, and be refused for
+    /// Show what apply would change, delete and reject
     Diff(diff::DiffArgs),
     /// Export all rules and guards at one revision, as manifests
     Export(export::ExportArgs),
     /// Restore rules and guards from an export
     Import(import::ImportArgs),
-    /// Show who changed which rules and guards, when and why
+    /// List changes of rules, guards, kill switches and tokens
     History(history::HistoryArgs),
-    /// Restore a rule, a guard or everything as it was at a revision
+    /// Restore a rule, a guard or everything to an earlier revision
     Rollback(rollback::RollbackArgs),
     /// Export the audit log
     #[command(subcommand)]
@@ -90,7 +90,7 @@ enum Command {
     Unkill(unkill::UnkillArgs),
     /// List the kill switches in force
     Kills(kills::KillsArgs),
-    /// Show which rule applies to a route, what guards leave of it, and why
+    /// Show the rule of a route, the cuts by guards, and the reasons
     Explain(explain::ExplainArgs),
     /// Show the call graph with its amplification, and the worst path
     Chain(chain::ChainArgs),
@@ -100,17 +100,17 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// List connected processes and the rules they run
     Clients(clients::ClientsArgs),
-    /// List the replicas of the control plane and whether they hear each other
+    /// List replicas of the control plane and their reachability
     Replicas(replicas::ReplicasArgs),
     /// Show call statistics
     Stats(stats::StatsArgs),
     /// Show recent failed calls of a route
     Failures(failures::FailuresArgs),
-    /// Show callees' endpoints and which of them fail
+    /// Show endpoints of callees and their failures
     Endpoints(endpoints::EndpointsArgs),
     /// Diagnose problems and suggest fixes
     Doctor(doctor::DoctorArgs),
-    /// Decide about a store that was emptied, replaced or set back
+    /// Show and resolve the state of an emptied, replaced or rewound store
     #[command(subcommand)]
     Store(store::StoreCommand),
     /// Create, list and revoke tokens
@@ -118,7 +118,7 @@ enum Command {
     Token(token::TokenCommand),
     /// Show the authenticated identity and its permissions
     Whoami(whoami::WhoAmIArgs),
-    /// Print a shell's completion script
+    /// Print a completion script for a shell
     Completion(completion::CompletionArgs),
     /// Print the reference of all commands as Markdown
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! `damper replicas`: the servers of the control plane, as the one that answers knows them.
+//! `damper replicas`: the servers of the control plane as seen by one of them.
 
 use clap::Args;
 use damper_proto::v1;
@@ -13,7 +13,7 @@ use crate::remote::session::Session;
 #[derive(Args, Debug)]
 pub(crate) struct ReplicasArgs {}
 
-/// Shows the replicas, and says which of them are not heard and why.
+/// Prints the replicas, with a warning about unreachable ones.
 pub(crate) async fn run(session: &Session, ReplicasArgs {}: ReplicasArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
@@ -26,7 +26,7 @@ fn missing(listed: &v1::ListReplicasResponse) -> Vec<String> {
     listed.replicas.iter().filter(|one| !one.problem.is_empty()).map(|one| one.id.clone()).collect()
 }
 
-/// The same for commands whose answer does not tell of replicas. Nobody who asks for something else is to fail for it.
+/// The same for commands whose response has no replicas. Errors are ignored: they concern another request.
 pub(crate) async fn warn_where_missing(client: &Client) {
     if let Ok(listed) = client.fleet.clone().list_replicas(v1::ListReplicasRequest {}).await {
         warn_missing_replicas(&missing(listed.get_ref()));
@@ -43,8 +43,8 @@ fn table(replicas: &[v1::Replica]) -> Table {
         ("CLIENTS", Right),
         ("REVISION", Right),
         ("CLOCK", Right),
-        ("HEARD", Left),
-        ("UNHEARD", Right),
+        ("REACHABLE", Left),
+        ("UNREACHABLE", Right),
         ("PROBLEM", Left),
     ]);
     let now = now();
@@ -70,7 +70,7 @@ fn table(replicas: &[v1::Replica]) -> Table {
     table
 }
 
-/// By how much its clock is ahead of the one that answers, in seconds.
+/// Clock offset to the server that answers, in seconds.
 fn clock(offset: Option<&prost_types::Duration>) -> String {
     let seconds = |offset: &prost_types::Duration| offset.seconds as f64 + f64::from(offset.nanos) / 1e9;
     offset.map_or_else(String::new, |offset| format!("{:+.1}s", seconds(offset)))

@@ -1,6 +1,6 @@
-//! `damper rollback`: a rule, a guard or everything as it was at a revision, in a new revision.
+//! `damper rollback`: restores a rule, a guard or everything to an earlier revision, in a new revision.
 //!
-//! Nothing is asked back: what a rollback would do is shown by `--dry-run`, and it is undone by another one.
+//! There is no confirmation: `--dry-run` shows the effect, and another rollback undoes it.
 
 use clap::Args;
 use damper_proto::v1::{self, object_key};
@@ -15,20 +15,20 @@ use crate::remote::write::WriteArgs;
 /// Arguments of `damper rollback`.
 #[derive(Args, Debug)]
 pub(crate) struct RollbackArgs {
-    /// The rule with exactly this key
+    /// Rule with exactly this key
     #[arg(num_args = 4, value_names = ["CALLER", "CLUSTER", "CALLEE", "METHOD"],
           required_unless_present = "all", conflicts_with = "all")]
     key: Vec<String>,
-    /// The guard with this key, not the rule
+    /// The guard with this key instead of the rule
     #[arg(long, conflicts_with = "all")]
     guard: bool,
     /// All rules and guards; with a --reason
     #[arg(long)]
     all: bool,
-    /// To its state at this revision; 0 is before the first change
+    /// Restored revision; 0 is before the first change
     #[arg(long, value_name = "REV")]
     to: u64,
-    /// Only where the rule or guard, or with --all the server, is at this revision
+    /// Only if the rule or guard, or with --all the server, is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]

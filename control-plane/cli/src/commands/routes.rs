@@ -1,4 +1,4 @@
-//! `damper routes`: every route that clients report, with its figures, its rule or none, and who else repeats.
+//! `damper routes`: reported routes with statistics, rule, and retries by others.
 
 use clap::Args;
 use damper_proto::v1;
@@ -14,7 +14,7 @@ use crate::remote::session::Session;
 /// Arguments of `damper routes`.
 #[derive(Args, Debug)]
 pub(crate) struct RoutesArgs {
-    /// Only routes that no rule applies to
+    /// Only routes without a rule
     #[arg(long)]
     without_rule: bool,
     #[command(flatten)]
@@ -23,7 +23,7 @@ pub(crate) struct RoutesArgs {
     filter: FilterArgs,
 }
 
-/// Shows the routes.
+/// Prints the routes.
 pub(crate) async fn run(session: &Session, args: RoutesArgs) -> Result<(), CliError> {
     let asked = v1::ListRoutesRequest {
         filter: Some(args.filter.filter()),

@@ -1,7 +1,7 @@
-//! `damper serve`: the control plane itself, until SIGTERM or Ctrl-C.
+//! `damper serve`: the control plane, until SIGTERM or Ctrl-C.
 //!
-//! One line on stderr says where it listens once it does; scripts wait for it. A second signal while it shuts
-//! down ends it at once.
+//! One line on stderr contains the address once the server listens; scripts wait for it. A second signal
+//! during shutdown ends the process at once.
 
 use damper_control_plane::{Auth, BootstrapError, Server, ServerConfig, StartError};
 use damper_store::OpenError;
@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::fmt;
 use crate::config::{self, Config, Log, ServeArgs};
 use crate::error::{CliError, print_message};
 
-/// What a shell reports of a process that a second Ctrl-C ended.
+/// Exit status of a process that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
 /// Serves.
@@ -20,7 +20,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), CliError> {
     let Config { server: settings, log, log_level } = config::settle(args, &|name| std::env::var(name).ok())?;
     if only_check {
         Server::check(&settings).map_err(|error| not_started(&error))?;
-        print_message("the settings are good");
+        print_message("the configuration is valid");
         return Ok(());
     }
     start_logging(log, log_level);
@@ -52,24 +52,23 @@ fn start_logging(log: Log, filter: EnvFilter) {
     }
 }
 
-/// Every connection is a descriptor, and the soft limit that processes begin with, often 1,024, is for programs that
-/// use select(2): takes what the hard limit allows.
+/// Raises the soft limit of open files, often 1,024: each connection needs a descriptor.
 #[cfg(unix)]
 fn take_descriptors() {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(limit) => tracing::debug!(limit, "open files"),
-        Err(error) => tracing::warn!(%error, "the limit of open files stays as it is"),
+        Err(error) => tracing::warn!(%error, "the limit of open files is unchanged"),
     }
 }
 
-/// What was allowed expressly is still said loudly.
+/// Repeats each allowed risk in the log.
 fn warn_of_open_doors(settings: &ServerConfig) {
     for problem in settings.open_doors().iter().filter(|_| settings.allow_insecure) {
-        tracing::warn!("insecure, as was allowed: {problem}");
+        tracing::warn!("insecure, allowed by --insecure-allow-plaintext: {problem}");
     }
 }
 
-/// What guards the port: ` (https, tokens)`; scripts take the address up to the first space or comma.
+/// Protection of the port: ` (https, tokens)`; scripts read the address up to the first space or comma.
 fn in_words(settings: &ServerConfig) -> String {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     match (settings.tls.is_some(), settings.auth) {
@@ -79,7 +78,7 @@ fn in_words(settings: &ServerConfig) -> String {
     }
 }
 
-/// Says where the server listens, whatever the log level.
+/// Prints the address at any log level.
 fn announce(server: &Server, log: Log, how: String) {
     let mut line = format!("listening on {}{how}", server.local_addr());
     if let Some(metrics) = server.metrics_addr() {
@@ -91,7 +90,7 @@ fn announce(server: &Server, log: Log, how: String) {
     }
 }
 
-/// Settings that can never work are told from a store or address that can not be had now.
+/// Distinguishes invalid configuration from an unavailable store or address.
 fn not_started(error: &StartError) -> CliError {
     let text = with_causes(error);
     match error {
@@ -121,7 +120,7 @@ fn is_wrong_place(error: &std::io::Error) -> bool {
     matches!(error.kind(), NotFound | PermissionDenied | NotADirectory | IsADirectory | InvalidFilename)
 }
 
-/// The error and what caused it, in one line.
+/// Returns an error and its sources in one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -135,7 +134,7 @@ fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The signals that end a server.
+/// Signals that end a server.
 struct Signals {
     #[cfg(unix)]
     terminate: tokio::signal::unix::Signal,

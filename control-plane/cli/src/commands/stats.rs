@@ -1,7 +1,7 @@
-//! `damper stats [-w]`: how the calls of each route go, or all of one route, once or for as long as one looks.
+//! `damper stats [-w]`: statistics of all routes or of one, once or continuously.
 //!
 //! With `-w` a terminal is redrawn; a file or pipe gets a line per route and interval, or with `-o json` one
-//! message per line as the server sent it.
+//! message of the server per line.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
@@ -21,20 +21,20 @@ use crate::output::{self, Format, show, warn_missing_replicas};
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// The cursor to the upper left corner, everything cleared.
+/// Moves the cursor to the upper left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Arguments of `damper stats`.
 #[derive(Args, Debug)]
 pub(crate) struct StatsArgs {
-    /// Go on until Ctrl-C
+    /// Repeat until Ctrl-C
     #[arg(short, long)]
     watch: bool,
-    /// How often, with -w
+    /// Interval of -w
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = humantime::parse_duration)]
     interval: std::time::Duration,
-    /// Every figure of this one route, whose processes report every second meanwhile; with -w over the last
-    /// second unless --window says another
+    /// All statistics of this route; its processes then report every second; with -w over the last second
+    /// unless --window is set
     #[arg(long, value_name = "'CALLER CLUSTER CALLEE METHOD'")]
     route: Option<String>,
     #[command(flatten)]
@@ -43,17 +43,17 @@ pub(crate) struct StatsArgs {
     filter: FilterArgs,
 }
 
-/// Over how long the figures of a route are taken that one looks at.
+/// Default window of a watched route.
 const LAST_SECOND: prost_types::Duration = prost_types::Duration { seconds: 1, nanos: 0 };
 
-/// Shows the figures.
+/// Prints the statistics.
 pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), CliError> {
     let route = args.route.as_deref().map(key::route_of).transpose()?;
     let last_second = (args.watch && route.is_some()).then_some(LAST_SECOND);
     let window = args.window.wire()?.or(last_second);
     let mut client = Client::connect(&session.server).await?;
     let interval = prost_types::Duration::try_from(args.interval)
-        .map_err(|_| CliError::Usage("--interval: is too long".to_owned()))?;
+        .map_err(|_| CliError::Usage("--interval: too long".to_owned()))?;
     let request = v1::WatchRequest {
         interval: Some(interval),
         filter: Some(args.filter.filter()),
@@ -74,7 +74,7 @@ pub(crate) async fn run(session: &Session, args: StatsArgs) -> Result<(), CliErr
     }
 }
 
-/// Shows what one connection brings.
+/// Prints the messages of one connection.
 async fn one(
     session: &Session,
     args: &StatsArgs,
@@ -90,7 +90,7 @@ async fn one(
         view.take(&message);
         if !args.watch && view.of_one && view.routes.is_empty() {
             let words = key::route_columns(request.route.as_ref()).join(" ");
-            return Err(CliError::Missing(format!("no process reports the route {words}")));
+            return Err(CliError::Missing(format!("no client reports the route {words}")));
         }
         if !args.watch {
             if session.format == Format::Table {
@@ -104,10 +104,10 @@ async fn one(
         }
         follow(session.format, &message, view)?;
     }
-    Err(CliError::Unavailable("the server has ended the stream".to_owned()))
+    Err(CliError::Unavailable("the server ended the stream".to_owned()))
 }
 
-/// Shows what one message of many brought.
+/// Prints one message of a watch.
 fn follow(format: Format, message: &v1::WatchResponse, view: &mut View) -> Result<(), CliError> {
     let missing = std::mem::replace(&mut view.missing_replicas, message.missing_replicas.clone());
     let redrawn = format == Format::Table && io::stdout().is_terminal();
@@ -146,11 +146,11 @@ struct View {
     routes: BTreeMap<[String; 4], v1::RouteStats>,
     head: String,
     headed: bool,
-    /// Only one route is asked for, and all of it.
+    /// True if a single route is requested.
     of_one: bool,
-    /// Those that were warned about last.
+    /// Replicas of the last warning.
     missing_replicas: Vec<String>,
-    /// The revisions of the kills that were warned about.
+    /// Revisions of the kills of the last warning.
     kills: Vec<u64>,
 }
 
@@ -167,37 +167,37 @@ impl View {
         }
         let window = message.window.and_then(|window| window.try_into().ok());
         let window = window.map_or_else(String::new, |window| format!(", rates over {}", Millis(window)));
-        let stale =
-            message.stale_since.map_or_else(String::new, |since| format!(", STORE SILENT SINCE {since}"));
+        let stale = message
+            .stale_since
+            .map_or_else(String::new, |since| format!(", NO ANSWER FROM THE STORE SINCE {since}"));
         self.head = format!(
-            "{}  revision {}, {} clients{window}{stale}",
+            "{}  revision {}, {}{window}{stale}",
             time(message),
             message.revision,
-            message.connected_clients
+            figures::many(message.connected_clients as usize, "client")
         );
     }
 
-    /// True where other kills are in force than the last time.
+    /// True if the kills in force changed.
     fn kills_changed(&mut self, message: &v1::WatchResponse) -> bool {
         let kills: Vec<u64> = message.kills.iter().map(|kill| kill.revision).collect();
         std::mem::replace(&mut self.kills, kills) != self.kills
     }
 
-    /// Everything there is.
+    /// Returns the whole screen.
     fn screen(&self) -> String {
         if self.of_one {
             let portrait = self.routes.values().next().map(portrait);
-            let portrait = portrait.unwrap_or_else(|| "No process reports the route yet.\n".to_owned());
+            let portrait = portrait.unwrap_or_else(|| "No client reports the route yet.\n".to_owned());
             return format!("{}\n\n{portrait}", self.head);
         }
-        // The worst first; routes that differ little keep their places, so that the screen is calm.
+        // Worst first; routes with similar values keep their places, for a stable screen.
         let mut routes: Vec<&v1::RouteStats> = self.routes.values().collect();
         routes.sort_by_key(|route| std::cmp::Reverse((route.amplification * 10.0).round() as u64));
         format!("{}\n\n{}", self.head, figures::stats(routes, None))
     }
 
-    /// A line for every route at this time, also for those that have not changed; under headings the first
-    /// time.
+    /// Returns a line for every route at this time, with headings the first time.
     fn lines(&mut self, time: &str) -> String {
         let table = figures::stats(self.routes.values(), Some(time)).to_string();
         if std::mem::replace(&mut self.headed, true) {

@@ -1,4 +1,4 @@
-//! `damper store`: what the store holds against what the server knows, and the operator's decision about it.
+//! `damper store`: a store that differs from the state of the server, and the decision of the operator.
 
 use clap::{Args, Subcommand};
 use damper_proto::v1;
@@ -10,14 +10,14 @@ use crate::remote::client::Client;
 use crate::remote::session::Session;
 use crate::remote::write::user_at_host;
 
-/// Commands about the store as a whole.
+/// Commands of the store.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Show whether the store is the one that the server knows
+    /// Show whether the store matches the state of the server
     Status(StatusArgs),
-    /// Take what the store holds now as the truth: all replicas and clients go on from it
+    /// Accept the contents of the store; all replicas and clients continue with them
     Accept(DecisionArgs),
-    /// Write into the store what the server serves from memory, then accept it
+    /// Write the state of the server into the store, then accept it
     Refill(DecisionArgs),
 }
 
@@ -28,18 +28,18 @@ pub(crate) struct StatusArgs {}
 /// Arguments of `damper store accept` and `damper store refill`.
 #[derive(Args, Debug)]
 pub(crate) struct DecisionArgs {
-    /// Why; kept with the change
+    /// Reason, recorded in the history
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Check everything on the server, change nothing
+    /// Validate on the server, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Who decides [default: the system's user@host]
+    /// Author of the decision [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
 }
 
-/// Shows the store's state or decides about it.
+/// Prints the state of the store or changes it.
 pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let own = own(&client).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
     };
     let (found_epoch, found_revision) = match &own.unaccepted_store {
         Some(found) => (found.epoch.clone(), found.revision),
-        // Clients may hold more than a store that the server knows.
+        // Clients may be ahead of a store that the server accepts.
         None => (own.epoch.clone(), own.revision),
     };
     let options = v1::WriteOptions {
@@ -72,7 +72,7 @@ pub(crate) async fn run(session: &Session, command: StoreCommand) -> Result<(), 
     Ok(())
 }
 
-/// The server that answers.
+/// Returns the server that answers.
 async fn own(client: &Client) -> Result<v1::Replica, CliError> {
     let listed = client.answer(client.fleet.clone().list_replicas(v1::ListReplicasRequest {})).await?;
     let own = listed.replicas.into_iter().find(|replica| replica.self_);
@@ -82,7 +82,7 @@ async fn own(client: &Client) -> Result<v1::Replica, CliError> {
 fn in_words(own: &v1::Replica) -> String {
     let Some(found) = &own.unaccepted_store else {
         let (epoch, revision) = (printable(&own.epoch), own.revision);
-        return format!("the store is the one that is known: epoch {epoch} at revision {revision}\n");
+        return format!("accepted: epoch {epoch} at revision {revision}\n");
     };
     let what = match found.epoch.is_empty() {
         true => "nothing".to_owned(),

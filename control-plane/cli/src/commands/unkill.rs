@@ -1,4 +1,4 @@
-//! `damper unkill`: ends a kill before its time.
+//! `damper unkill`: ends a kill early.
 
 use clap::Args;
 use damper_proto::v1;
@@ -16,21 +16,21 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct UnkillArgs {
     #[command(flatten)]
     selectors: Selectors,
-    /// End every kill in force, whatever its selection
+    /// End all kills in force
     #[arg(long, conflicts_with_all = ["callee", "method", "caller", "cluster", "all", "expected_revision"])]
     every: bool,
-    /// Accepted, so that the options of `kill` can be repeated: a kill ends whether or not it refuses calls
+    /// Accepted so that the options of `kill` work here: a kill ends with or without it
     #[arg(long, hide = true)]
     #[allow(dead_code, reason = "see its help")]
     calls: bool,
-    /// Only where the kill is at this revision
+    /// Only if the kill is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]
     write: WriteArgs,
 }
 
-/// Ends the kill with just these selectors, or all.
+/// Ends the kill with exactly these selectors, or all.
 pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), CliError> {
     if !args.every {
         let pattern = args.selectors.pattern()?;
@@ -48,7 +48,7 @@ pub(crate) async fn run(session: &Session, args: UnkillArgs) -> Result<(), CliEr
     Ok(())
 }
 
-/// Ends one kill; what is still stopped then is told.
+/// Ends one kill and lists kills that are still in force.
 async fn end(
     session: &Session,
     client: &Client,
@@ -77,15 +77,15 @@ async fn end(
     Ok(())
 }
 
-/// There is no such kill; those that there are may be what was meant.
+/// Error for an unknown kill, with those in force.
 async fn missing(client: &Client, pattern: &v1::Pattern) -> CliError {
     let kills = match list(client).await {
         Ok(listed) => listed.kills,
         Err(error) => return error,
     };
-    let mut lines = vec![format!("there is no kill with {}", options_of(pattern))];
+    let mut lines = vec![format!("no kill with {}", options_of(pattern))];
     lines.extend(kills.iter().filter_map(|kill| {
-        Some(format!("in force is: damper unkill {} ({})", options_of(kill.key.as_ref()?), kill.reason))
+        Some(format!("in force: damper unkill {} ({})", options_of(kill.key.as_ref()?), kill.reason))
     }));
     if kills.is_empty() {
         lines.push("no kill is in force".to_owned());

@@ -1,4 +1,4 @@
-//! `damper whoami`: whom the server takes us for, and what that allows.
+//! `damper whoami`: the authenticated identity and its permissions.
 
 use clap::Args;
 use damper_proto::v1;
@@ -13,7 +13,7 @@ use crate::remote::session::Session;
 #[derive(Args, Debug)]
 pub(crate) struct WhoAmIArgs {}
 
-/// Asks and shows.
+/// Prints the identity.
 pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await?;
@@ -22,7 +22,7 @@ pub(crate) async fn run(session: &Session, WhoAmIArgs {}: WhoAmIArgs) -> Result<
 
 fn in_words(who: &v1::WhoAmIResponse) -> String {
     if !who.tokens_required {
-        return "anybody: this server asks for no tokens, everybody may do everything\n".to_owned();
+        return "unauthenticated: this server requires no tokens, all permissions\n".to_owned();
     }
     let scope = who.scope.clone().unwrap_or_default();
     let limits = [("callers", &scope.callers), ("callees", &scope.callees)];
@@ -55,6 +55,6 @@ mod tests {
             in_words(&who),
             "token ci\\u{1b} (0123456789abcdef)\nrole: editor\nscope: callers shop; callees stock*\nuntil: never\n"
         );
-        assert!(in_words(&v1::WhoAmIResponse::default()).starts_with("anybody"));
+        assert!(in_words(&v1::WhoAmIResponse::default()).starts_with("unauthenticated"));
     }
 }

@@ -1,6 +1,6 @@
-//! The settings of who may do what: whether anybody is asked, the first token, and which names mean whom.
+//! Settings of access: authentication, first token, names of clients.
 //!
-//! The first token is never given by flag, only the file that it is in.
+//! The first token has no flag, only its file has.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,33 +10,33 @@ use damper_control_plane::{Auth, ClientIdentity, PageOrigin, ServerConfig};
 
 use super::{File, Layers};
 
-/// What can be said of access on the command line.
+/// Flags of access.
 #[derive(Args, Debug, Default)]
 pub(super) struct AccessArgs {
-    /// Whom the server answers [env: DAMPER_AUTH] [default: none]
-    #[arg(long, value_name = "WHOM")]
+    /// Authentication of clients [env: DAMPER_AUTH] [default: none]
+    #[arg(long, value_name = "METHOD")]
     auth: Option<Authentication>,
-    /// Where the first admin token is, or is written with mode 0600 where the store has none; with --auth tokens
+    /// File of the first admin token, created with mode 0600 if the store has no token; with --auth tokens
     /// [env: DAMPER_BOOTSTRAP_TOKEN_FILE]
     #[arg(long, value_name = "FILE")]
     bootstrap_token_file: Option<PathBuf>,
-    /// Where the page is, if it is behind a proxy: https://damper.example.com; can be repeated
-    /// [env: DAMPER_PAGE_ORIGIN, with commas] [default: where requests say they are sent to]
+    /// Origin of the web UI behind a proxy, such as https://damper.example.com; repeatable
+    /// [env: DAMPER_PAGE_ORIGIN, with commas] [default: the host of the request]
     #[arg(long, value_name = "URL")]
     page_origin: Vec<PageOrigin>,
-    /// Where a service's name is in the SPIFFE id or DNS name of its client certificate:
-    /// 'spiffe://example.org/ns/*/sa/{service}'; can be repeated [env: DAMPER_CLIENT_IDENTITY, with commas]
+    /// Template of the service name in the SPIFFE id or DNS name of a client certificate, such as
+    /// 'spiffe://example.org/ns/*/sa/{service}'; repeatable [env: DAMPER_CLIENT_IDENTITY, with commas]
     /// [default: the last part of a SPIFFE id, or a whole DNS name]
     #[arg(long, value_name = "TEMPLATE")]
     client_identity: Vec<ClientIdentity>,
 }
 
-/// Whom the server answers.
+/// Authentication of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Authentication {
-    /// Everybody
+    /// All clients have all permissions
     None,
-    /// Whoever shows a token, a session of the page or a client certificate
+    /// Clients need a token, a session of the web UI or a client certificate
     Tokens,
 }
 
@@ -44,11 +44,11 @@ impl FromStr for Authentication {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither none nor tokens".to_owned())
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "must be none or tokens".to_owned())
     }
 }
 
-/// What the layers say of access.
+/// Settings of access, merged.
 #[derive(Debug)]
 pub(super) struct Access {
     auth: Option<Authentication>,
@@ -64,7 +64,7 @@ impl Access {
         let bootstrap_token_file =
             layers.pick(first, args.bootstrap_token_file, file.bootstrap_token_file.take());
         if bootstrap_token_file.is_some() && auth != Some(Authentication::Tokens) {
-            layers.faults.push(format!("{first}: no tokens are asked for without auth: tokens"));
+            layers.faults.push(format!("{first}: conflicts with auth: none; set auth: tokens"));
         }
         let page_origins = layers.all("page_origin", args.page_origin, file.page_origin.take());
         let client_identities =
@@ -85,7 +85,7 @@ impl Access {
 }
 
 impl Layers<'_> {
-    /// All values of a setting that can be repeated, from the first place that says any.
+    /// Returns all values of a repeatable setting, from the first layer that sets any.
     fn all<T: FromStr<Err: std::fmt::Display>>(
         &mut self,
         name: &str,
@@ -141,8 +141,8 @@ mod tests {
         ]);
         let told = told.unwrap_err();
         for part in [
-            "DAMPER_AUTH: \"some\": is neither none nor tokens",
-            "bootstrap_token_file: no tokens are asked for",
+            "DAMPER_AUTH: \"some\": must be none or tokens",
+            "bootstrap_token_file: conflicts with auth: none",
             "DAMPER_PAGE_ORIGIN: \"a.example\": is not an origin",
             "DAMPER_CLIENT_IDENTITY: \"spiffe://x/sa/name\": must have {service} once",
         ] {

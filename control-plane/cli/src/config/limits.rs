@@ -1,7 +1,7 @@
-//! The server's limits as settings: `limits` in the file, `DAMPER_LIMITS_*` in the environment.
+//! Limits of the server: `limits` in the file, `DAMPER_LIMITS_*` in the environment.
 //!
-//! They have no flags: nobody turns them by hand, and a list of twenty would hide those that are. One table has each
-//! by its name; a name that is not in it is a fault that tells them all.
+//! They have no flags: they are seldom changed, and twenty flags would hide the others. One table lists them;
+//! an unknown name is a fault that lists the known ones.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Layers;
 
-/// A value in the file: text such as `10s`, or a number.
+/// Value in the file: text such as `10s`, or a number.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Value {
@@ -20,7 +20,7 @@ pub(super) enum Value {
     Text(String),
 }
 
-/// The part `limits` of the file.
+/// The section `limits` of the file.
 pub(super) type Limits = BTreeMap<String, Value>;
 
 type Set = fn(&mut ServerConfig, &str) -> Result<(), String>;
@@ -60,7 +60,7 @@ const ALL: [(&str, Set); 24] = [
     ("slow_consumer_after", |to, text| put(&mut to.slow_consumer_after, time(text))),
 ];
 
-/// Puts what the environment and the file say into the settings.
+/// Sets the limits from the environment and the file.
 pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &mut ServerConfig) {
     for (name, set) in ALL {
         let variable = format!("DAMPER_LIMITS_{}", name.to_uppercase());
@@ -79,7 +79,7 @@ pub(super) fn put_all(layers: &mut Layers<'_>, mut in_file: Limits, settings: &m
     }
     for unknown in in_file.keys() {
         let known = ALL.map(|(name, _)| name).join(", ");
-        layers.faults.push(format!("{}: limits.{unknown}: is not one of {known}", layers.file));
+        layers.faults.push(format!("{}: limits.{unknown}: unknown (known: {known})", layers.file));
     }
 }
 
@@ -92,13 +92,13 @@ fn time(text: &str) -> Result<Duration, String> {
     let bounds = Duration::from_millis(100)..=Duration::from_secs(24 * 3600);
     match humantime::parse_duration(text) {
         Ok(time) if bounds.contains(&time) => Ok(time),
-        Ok(_) => Err("is not in 100ms to 24h".to_owned()),
-        Err(_) => Err("is not a time such as 10s or 5m".to_owned()),
+        Ok(_) => Err("must be between 100ms and 24h".to_owned()),
+        Err(_) => Err("must be a duration such as 10s or 5m".to_owned()),
     }
 }
 
 fn number(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| format!("is not in 1 to {}", u32::MAX))
+    text.parse().map_err(|_| format!("must be between 1 and {}", u32::MAX))
 }
 
 fn count(text: &str) -> Result<usize, String> {
@@ -113,11 +113,11 @@ fn bytes(text: &str) -> Result<usize, String> {
         "KiB" => 10,
         "MiB" => 20,
         "GiB" => 30,
-        _ => return Err("is not a size such as 64KiB or 1MiB".to_owned()),
+        _ => return Err("must be a size such as 64KiB or 1MiB".to_owned()),
     };
     let size = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(1 << shift));
     let bounds = 64 << 10..=1 << 30;
-    size.filter(|size| bounds.contains(size)).ok_or_else(|| "is not in 64KiB to 1GiB".to_owned())
+    size.filter(|size| bounds.contains(size)).ok_or_else(|| "must be between 64KiB and 1GiB".to_owned())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! The settings of the ports: the certificate they show, whose they take, and how long they stay open at the end.
+//! Settings of the listeners: certificate, client certificates, drain.
 //!
-//! The key is never given by flag, only where it is; who has no files gives the texts in the environment
+//! The key has no flag, only its file has. Without files the texts come from the environment
 //! (`DAMPER_TLS_CERT_PEM` and the like).
 
 use std::fmt::Display;
@@ -13,37 +13,38 @@ use damper_control_plane::{ClientCertificates, Pem, ServerConfig, TlsConfig};
 
 use super::{File, Layers};
 
-/// What can be said of the ports on the command line.
+/// Flags of the listeners.
 #[derive(Args, Debug, Default)]
 pub(super) struct DoorArgs {
-    /// The certificate that the ports show, with those between it and its authority, as PEM; read again when it changes
+    /// PEM file with the server certificate chain; reloaded when it changes
     /// [env: DAMPER_TLS_CERT, or the text itself in DAMPER_TLS_CERT_PEM] [default: no TLS]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// Its private key, as PEM [env: DAMPER_TLS_KEY, or DAMPER_TLS_KEY_PEM]
+    /// PEM file with the private key [env: DAMPER_TLS_KEY, or the text itself in DAMPER_TLS_KEY_PEM]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// The authorities whose client certificates are taken, as PEM
-    /// [env: DAMPER_TLS_CLIENT_CA, or DAMPER_TLS_CLIENT_CA_PEM] [default: none are asked for]
+    /// PEM file with the CA certificates that verify clients
+    /// [env: DAMPER_TLS_CLIENT_CA, or the text itself in DAMPER_TLS_CLIENT_CA_PEM] [default: no client
+    /// certificates]
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Whether clients must show a certificate [env: DAMPER_TLS_CLIENT_CERTS] [default: optional]
+    /// Whether clients must present a certificate [env: DAMPER_TLS_CLIENT_CERTS] [default: optional]
     #[arg(long, value_name = "WHETHER")]
     tls_client_certs: Option<Shown>,
-    /// Serve metrics on --metrics-listen without TLS, to whoever can reach it [env: DAMPER_METRICS_PLAINTEXT]
+    /// Serve metrics on --metrics-listen without TLS [env: DAMPER_METRICS_PLAINTEXT]
     #[arg(long)]
     metrics_plaintext: bool,
-    /// How long connections may take to end on shutdown, at most 1h [env: DAMPER_DRAIN] [default: 3s]
+    /// Time for open connections to end on shutdown, at most 1h [env: DAMPER_DRAIN] [default: 3s]
     #[arg(long, value_name = "TIME")]
     drain: Option<Drain>,
 }
 
-/// Whether clients must show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Shown {
-    /// One that is shown must be valid
+    /// A certificate, if presented, must be valid
     Optional,
-    /// A connection without one is refused
+    /// Connections without a certificate are rejected
     Required,
 }
 
@@ -51,11 +52,11 @@ impl FromStr for Shown {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither optional nor required".to_owned())
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "must be optional or required".to_owned())
     }
 }
 
-/// How long connections may take to end.
+/// Time for open connections to end.
 #[derive(Clone, Copy, Debug)]
 struct Drain(Duration);
 
@@ -66,13 +67,13 @@ impl FromStr for Drain {
         let most = Duration::from_secs(3600);
         match humantime::parse_duration(text) {
             Ok(time) if time <= most => Ok(Self(time)),
-            Ok(_) => Err("is longer than 1h".to_owned()),
-            Err(_) => Err("is not a time such as 3s or 1m".to_owned()),
+            Ok(_) => Err("must be at most 1h".to_owned()),
+            Err(_) => Err("must be a duration such as 3s or 1m".to_owned()),
         }
     }
 }
 
-/// What the layers say of the ports.
+/// Settings of the listeners, merged.
 #[derive(Debug)]
 pub(super) struct ListenerConfig {
     tls: Option<TlsConfig>,
@@ -91,17 +92,16 @@ impl ListenerConfig {
             (None, None) => {
                 let needless = client_ca.is_some() || shown == Some(Shown::Required);
                 if needless {
-                    layers
-                        .fault("tls_client_ca: client certificates need TLS: give tls_cert and tls_key too");
+                    layers.fault("tls_client_ca: client certificates need TLS; set tls_cert and tls_key");
                 }
                 None
             }
             (Some(_), None) => {
-                layers.fault("tls_key: must be given with tls_cert");
+                layers.fault("tls_key: required with tls_cert");
                 None
             }
             (None, Some(_)) => {
-                layers.fault("tls_cert: must be given with tls_key");
+                layers.fault("tls_cert: required with tls_key");
                 None
             }
         };
@@ -110,7 +110,7 @@ impl ListenerConfig {
             Some(Shown::Optional) | None => ClientCertificates::Optional,
         };
         if client_certificates == ClientCertificates::Required && client_ca.is_none() && tls.is_some() {
-            layers.fault("tls_client_certs: none can be required without tls_client_ca");
+            layers.fault("tls_client_certs: `required` needs tls_client_ca");
         }
         let tls = tls.map(|tls| TlsConfig { client_ca, client_certificates, ..tls });
         let said = args.metrics_plaintext.then_some(true);
@@ -128,13 +128,13 @@ impl ListenerConfig {
 }
 
 impl Layers<'_> {
-    /// A PEM text: a file from any layer, or the text itself from the environment. Both is one too many.
+    /// Returns a PEM text: a file from any layer, or the text itself from the environment. Both are a fault.
     fn pem(&mut self, name: &str, flag: Option<PathBuf>, in_file: Option<String>) -> Option<Pem> {
         let variable = format!("DAMPER_{}_PEM", name.to_uppercase());
         let text = (self.env)(&variable).map(Pem::Text);
         let path = self.pick::<PathBuf>(name, flag, in_file).map(Pem::File);
         if text.is_some() && path.is_some() {
-            self.fault(format!("{variable}: a file is named by {name} as well; give one of them"));
+            self.fault(format!("{variable}: conflicts with {name}; set one of them"));
         }
         path.or(text)
     }
@@ -181,16 +181,16 @@ mod tests {
     #[test]
     fn what_of_a_certificate_is_missing_is_told() {
         for (env, problem) in [
-            (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: must be given with tls_cert"),
-            (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: must be given with tls_key"),
+            (&[("DAMPER_TLS_CERT", "/c.pem")][..], "tls_key: required with tls_cert"),
+            (&[("DAMPER_TLS_KEY_PEM", "k")], "tls_cert: required with tls_key"),
             (&[("DAMPER_TLS_CLIENT_CA", "/ca.pem")], "client certificates need TLS"),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_KEY", "k"), ("DAMPER_TLS_CLIENT_CERTS", "required")],
-                "none can be required without tls_client_ca",
+                "`required` needs tls_client_ca",
             ),
             (
                 &[("DAMPER_TLS_CERT", "c"), ("DAMPER_TLS_CERT_PEM", "c"), ("DAMPER_TLS_KEY", "k")],
-                "DAMPER_TLS_CERT_PEM: a file is named by tls_cert as well",
+                "DAMPER_TLS_CERT_PEM: conflicts with tls_cert",
             ),
         ] {
             let error = settled(env, "").unwrap_err();
@@ -213,10 +213,10 @@ mod tests {
         let file = "limits: { max_conections: 7, handshake_within: 0s, writes_burst: 0 }\ndrain: 2h\n";
         let text = settled(&[], file).unwrap_err().to_string();
         for part in [
-            "damper.yaml: limits.max_conections: is not one of first_byte_within, ",
-            "damper.yaml: limits.handshake_within: \"0s\": is not in 100ms to 24h",
-            "damper.yaml: limits.writes_burst: \"0\": is not in 1 to 4294967295",
-            "damper.yaml: drain: \"2h\": is longer than 1h",
+            "damper.yaml: limits.max_conections: unknown (known: first_byte_within, ",
+            "damper.yaml: limits.handshake_within: \"0s\": must be between 100ms and 24h",
+            "damper.yaml: limits.writes_burst: \"0\": must be between 1 and 4294967295",
+            "damper.yaml: drain: \"2h\": must be at most 1h",
         ] {
             assert!(text.contains(part), "{text}");
         }

@@ -1,9 +1,8 @@
-//! The settings of `damper serve`: flag, else environment (`DAMPER_*`), else file, else default.
+//! Settings of `damper serve`: flag, else environment (`DAMPER_*`), else file, else default.
 //!
-//! Defaults are the server's own, apart from where rules are kept and how logs are written. The file is YAML;
-//! a key it does not know is an error, not a typing mistake that goes unnoticed. All faults are told at once,
-//! each with the flag, variable or file and key that it stands in. Secrets come from a file or the environment
-//! and never from a flag, which everybody on the machine can read.
+//! The server sets the defaults, except those of the store and the log. The file is YAML; unknown keys are
+//! faults. All faults are reported at once, each with its flag, variable, or file and key. Secrets come from
+//! a file or the environment, never from a flag: flags are visible in the process list.
 
 mod access;
 mod limits;
@@ -27,73 +26,74 @@ use crate::error::CliError;
 
 const DEFAULT_STORE: &str = "sled:./damper-data";
 const DEFAULT_LOG_LEVEL: &str = "info";
-/// Levels unless others are set for these targets. The HTTP/2 library warns of each odd frame of a peer, without a bound.
+/// Log levels unless set. The HTTP/2 library warns of each odd frame of a peer, without a limit.
 const QUIET: &str = "h2=error";
 
-/// What can be said on the command line. Each is also a `DAMPER_*` variable and a key of the file.
+/// Flags of `serve`. Each is also a `DAMPER_*` variable and a key of the file.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServeArgs {
-    /// Where gRPC, gRPC-Web and the page are served [env: DAMPER_LISTEN] [default: 127.0.0.1:7600]
+    /// Address of gRPC, gRPC-Web and the web UI [env: DAMPER_LISTEN] [default: 127.0.0.1:7600]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     listen: Option<SocketAddr>,
-    /// Where rules are kept: sled:PATH or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
+    /// Store of the rules: sled:PATH or etcd://HOST:PORT[,HOST:PORT...][/PREFIX]
     /// [env: DAMPER_STORE] [default: sled:./damper-data]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
     /// Separate address for /metrics, /livez and /readyz [env: DAMPER_METRICS_LISTEN] [default: only on --listen]
     #[arg(long, value_name = "ADDR", value_parser = read::<SocketAddr>)]
     metrics_listen: Option<SocketAddr>,
-    /// How long changes are kept, at least 24h; the last 1,000 stay longer. Beyond 128 MiB the oldest go sooner
-    /// [env: DAMPER_HISTORY_RETENTION] [default: 30d]
+    /// Age up to which changes are kept, at least 24h; the last 1,000 are always kept, beyond 128 MiB the
+    /// oldest are removed earlier [env: DAMPER_HISTORY_RETENTION] [default: 30d]
     #[arg(long, value_name = "TIME")]
     history_retention: Option<Retention>,
-    /// How often the last service of a chain may be sent what its first was asked for once, 1 to 1000; a write that
-    /// raises it above is refused unless forced [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
+    /// Limit of attempts at the last service of a chain per request at its first, 1 to 1000; a write that
+    /// exceeds it needs --force [env: DAMPER_MAX_AMPLIFICATION] [default: 16]
     #[arg(long, value_name = "N")]
     max_amplification: Option<Amplification>,
-    /// How logs are written, to stderr [env: DAMPER_LOG] [default: text]
+    /// Log format on stderr [env: DAMPER_LOG] [default: text]
     #[arg(long, value_name = "FORMAT")]
     log: Option<Log>,
-    /// What is logged: a level, or levels per module [env: DAMPER_LOG_LEVEL] [default: info]
+    /// Log level, or levels per module [env: DAMPER_LOG_LEVEL] [default: info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// A file with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
+    /// File with the password of the etcd user [env: DAMPER_ETCD_PASSWORD_FILE, or DAMPER_ETCD_PASSWORD]
     #[arg(long, value_name = "FILE")]
     etcd_password_file: Option<PathBuf>,
     #[command(flatten)]
     access: AccessArgs,
     #[command(flatten)]
     doors: DoorArgs,
-    /// Listen beyond loopback although nothing guards the port [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
+    /// Allow a non-loopback address without authentication and TLS [env: DAMPER_INSECURE_ALLOW_PLAINTEXT]
     #[arg(long)]
     insecure_allow_plaintext: bool,
-    /// Where other replicas over the same etcd reach this one: http://HOST:PORT or https://HOST:PORT
-    /// [env: DAMPER_ADVERTISE] [default: from --listen, which must be one address then]
+    /// Address of this replica for other replicas on the same etcd: http://HOST:PORT or https://HOST:PORT
+    /// [env: DAMPER_ADVERTISE] [default: --listen, which must be a single address]
     #[arg(long, value_name = "URL")]
     advertise: Option<Advertised>,
-    /// The authorities of the other replicas' certificates [env: DAMPER_PEER_CA] [default: --tls-client-ca, else the
-    /// system's]
+    /// PEM file with the CA certificates that verify other replicas [env: DAMPER_PEER_CA] [default:
+    /// --tls-client-ca, else the system's]
     #[arg(long, value_name = "FILE")]
     peer_ca: Option<PathBuf>,
-    /// The name in the other replicas' certificates [env: DAMPER_PEER_NAME] [default: the host each is reached at]
+    /// Expected name in the certificates of other replicas [env: DAMPER_PEER_NAME] [default: the host of each
+    /// address]
     #[arg(long, value_name = "NAME")]
     peer_name: Option<String>,
-    /// How many replicas there should be; `damper doctor` warns where there are fewer
-    /// [env: DAMPER_REPLICAS] [default: not known]
+    /// Expected number of replicas; `damper doctor` warns about fewer
+    /// [env: DAMPER_REPLICAS] [default: unknown]
     #[arg(long, value_name = "N", value_parser = ReplicaCount::from_str)]
     replicas: Option<ReplicaCount>,
-    /// A YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
+    /// YAML file with these settings (listen, store, metrics_listen, ...) [env: DAMPER_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Only judge the settings and the files that they name: 0 or 78; opens neither the store nor a port
+    /// Validate configuration and files, then exit (0 valid, 78 invalid)
     #[arg(long)]
     pub(crate) check: bool,
 }
 
-/// How logs are written.
+/// Log format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Log {
-    /// For people
+    /// Text
     Text,
     /// One object per line
     Json,
@@ -103,11 +103,11 @@ impl FromStr for Log {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        <Self as ValueEnum>::from_str(text, false).map_err(|_| "is neither text nor json".to_owned())
+        <Self as ValueEnum>::from_str(text, false).map_err(|_| "must be text or json".to_owned())
     }
 }
 
-/// What the file can say.
+/// Keys of the file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -137,7 +137,7 @@ struct File {
     replicas: Option<u64>,
 }
 
-/// What the command line, the environment and the file come to.
+/// Settings of the command line, the environment and the file, merged.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) server: ServerConfig,
@@ -145,7 +145,7 @@ pub(crate) struct Config {
     pub(crate) log_level: EnvFilter,
 }
 
-/// Puts the settings together; `env` answers with a variable's value.
+/// Merges the settings; `env` returns the value of a variable.
 pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<Config, CliError> {
     let env = |name: &str| env(name).filter(|value| !value.is_empty());
     let path = args.config.or_else(|| env("DAMPER_CONFIG").map(PathBuf::from));
@@ -205,7 +205,7 @@ pub(crate) fn settle(args: ServeArgs, env: &dyn Fn(&str) -> Option<String>) -> R
     Ok(Config { server, log: log.unwrap_or(Log::Text), log_level })
 }
 
-/// How many replicas there should be.
+/// Expected number of replicas.
 #[derive(Clone, Copy, Debug)]
 struct ReplicaCount(u32);
 
@@ -214,13 +214,11 @@ impl FromStr for ReplicaCount {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let count = text.parse().ok().filter(|count| REPLICAS.contains(count));
-        count
-            .map(Self)
-            .ok_or_else(|| format!("is not a number in {} to {}", REPLICAS.start(), REPLICAS.end()))
+        count.map(Self).ok_or_else(|| format!("must be between {} and {}", REPLICAS.start(), REPLICAS.end()))
     }
 }
 
-/// A replica's address.
+/// Address of a replica.
 #[derive(Clone, Debug)]
 struct Advertised(String);
 
@@ -234,7 +232,7 @@ impl FromStr for Advertised {
                 !host.is_empty() && !host.contains(['/', '@', ' ']) && port.parse::<u16>().is_ok()
             });
         if !is_good {
-            return Err("is neither http://HOST:PORT nor https://HOST:PORT".to_owned());
+            return Err("must be http://HOST:PORT or https://HOST:PORT".to_owned());
         }
         Ok(Self(text.trim_end_matches('/').to_owned()))
     }
@@ -244,7 +242,7 @@ impl File {
     fn read(path: &Path) -> Result<Self, CliError> {
         let fault = |problem: &dyn Display| CliError::Config(vec![format!("{}: {problem}", path.display())]);
         let bytes = std::fs::read(path).map_err(|error| fault(&error))?;
-        let text = String::from_utf8(bytes).map_err(|_| fault(&"is not UTF-8 text"))?;
+        let text = String::from_utf8(bytes).map_err(|_| fault(&"not UTF-8 text"))?;
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(Self::default());
         }
@@ -253,7 +251,7 @@ impl File {
     }
 }
 
-/// Where settings are looked up after the flags, and what was wrong there.
+/// Layers below the flags, and their faults.
 struct Layers<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
     file: &'a str,
@@ -261,7 +259,7 @@ struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// The setting of this name from the first place that says it.
+    /// Returns the setting from the first layer that sets it.
     fn pick<T: FromStr<Err: Display>>(
         &mut self,
         name: &str,
@@ -298,7 +296,7 @@ impl Layers<'_> {
     }
 }
 
-/// A socket address whose fault says what one looks like.
+/// A socket address.
 #[derive(Debug)]
 struct Address(SocketAddr);
 
@@ -310,7 +308,7 @@ impl FromStr for Address {
     }
 }
 
-/// How long changes are kept, as people write times.
+/// A retention as text.
 #[derive(Clone, Copy, Debug)]
 struct Retention(HistoryRetention);
 
@@ -318,13 +316,13 @@ impl FromStr for Retention {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let length =
-            humantime::parse_duration(text).map_err(|_| "is not a time such as 30d or 36h".to_owned())?;
+        let length = humantime::parse_duration(text)
+            .map_err(|_| "must be a duration such as 30d or 36h".to_owned())?;
         HistoryRetention::try_from(length).map(Self).map_err(|error| error.to_string())
     }
 }
 
-/// How much repeating may amplify a request along the chain.
+/// Limit of the amplification.
 #[derive(Clone, Copy, Debug)]
 struct Amplification(MaxAmplification);
 
@@ -338,7 +336,7 @@ impl FromStr for Amplification {
 }
 
 fn read<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "is not an IP address with a port, such as 127.0.0.1:7600".to_owned())
+    text.parse().map_err(|_| "must be an IP address with a port, such as 127.0.0.1:7600".to_owned())
 }
 
 #[cfg(test)]
@@ -418,7 +416,7 @@ mod tests {
             "DAMPER_LOG: \"xml\"",
             "DAMPER_HISTORY_RETENTION: \"23h\": is shorter than 24 h",
             "DAMPER_MAX_AMPLIFICATION: \"1001\": is not in 1 to 1000",
-            "DAMPER_REPLICAS: \"0\": is not a number in 1 to 65",
+            "DAMPER_REPLICAS: \"0\": must be between 1 and 65",
             "damper.yaml: store: \"postgres://x\"",
         ] {
             assert!(text.contains(part), "{text}");

@@ -1,8 +1,8 @@
-//! gateway -> orders -> inventory -> stock: four servers on loopback, each as if it were a process of its own.
+//! gateway -> orders -> inventory -> stock: four servers on loopback, each like a process of its own.
 //!
-//! Every service has its own thread with its own tokio runtime, its own identity and its own connection to
-//! the control plane; they share nothing but the demo's measuring instruments. What a service does to adopt
-//! Damper is all in [`serve`] and [`next`]: connect, one server layer, one client layer.
+//! Every service has its own thread, tokio runtime, identity and connection to the control plane; they share
+//! only the measurements of the demo. [`serve`] and [`next`] show the whole adoption: connect, one server
+//! layer, one client layer.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use super::shop::orders_server::OrdersServer;
 use super::shop::stock_client::StockClient;
 use super::shop::stock_server::StockServer;
 
-/// The way to the next service: a channel with Damper's client layer around it.
+/// Channel to the next service, with Damper's client layer.
 pub(super) type Next = damper_sdk::ClientService<Channel>;
 
-/// Who repeats calls, and to whom, from the top of the chain to its bottom.
+/// Hops with retries, from the top of the chain to the bottom.
 pub(super) const HOPS: [Hop; LAYERS.len() - 1] = [
     Hop { caller: "gateway", callee: "orders", method: "shop.v1.Orders/Place" },
     Hop { caller: "orders", callee: "inventory", method: "shop.v1.Inventory/Reserve" },
@@ -46,7 +46,7 @@ pub(super) struct Hop {
     pub(super) method: &'static str,
 }
 
-/// How long a service may take to get its first rules.
+/// Longest wait of a service for its first rules.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 
 /// The running services.
@@ -64,7 +64,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    /// How the calls of each hop have ended since the start, by each SDK's own count.
+    /// Returns how the calls of each hop ended since the start, counted by the SDKs.
     pub(super) fn fates(&self) -> Vec<Fates> {
         self.dampers.iter().map(fates_of).collect()
     }
@@ -83,7 +83,7 @@ fn fates_of(damper: &Damper) -> Fates {
     fates
 }
 
-/// What every service of the demo is given.
+/// Handles of every service.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) control_plane: SocketAddr,
@@ -100,7 +100,7 @@ struct Service {
 }
 
 impl Chain {
-    /// Starts all four, from the bottom up, and waits until each has its rules.
+    /// Starts all four services, bottom first, and waits for their rules.
     pub(super) async fn start(surroundings: &Surroundings) -> anyhow::Result<Self> {
         let stop = watch::Sender::new(false);
         let mut services: Vec<Service> = Vec::new();
@@ -113,18 +113,18 @@ impl Chain {
         Ok(Self { services, stop })
     }
 
-    /// Where customers send their requests.
+    /// Address for requests of customers.
     pub(super) fn gateway(&self) -> SocketAddr {
         self.services[0].address
     }
 
-    /// The SDKs of the services that call another one.
+    /// Returns the SDKs of the services that call another one.
     pub(super) fn callers(&self) -> Callers {
         let callers = self.services.iter().take(HOPS.len());
         Callers { dampers: callers.map(|service| service.damper.clone()).collect() }
     }
 
-    /// Ends every service and waits for its thread.
+    /// Stops every service and waits for its thread.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.stop.send_replace(true);
         for service in self.services {
@@ -160,16 +160,16 @@ impl Service {
             let ended = tokio::task::spawn_blocking(|| thread.join()).await?;
             let error = match ended {
                 Ok(Err(error)) => error,
-                Ok(Ok(())) => anyhow!("it ended at once"),
+                Ok(Ok(())) => anyhow!("it ended immediately"),
                 Err(_) => anyhow!("it panicked"),
             };
-            return Err(error.context(format!("can not start service {name}")));
+            return Err(error.context(format!("cannot start service {name}")));
         };
         Ok(Self { name, address, damper, thread })
     }
 }
 
-/// One service, from its start to its end.
+/// Runs one service.
 async fn serve(
     layer: usize,
     below: Option<SocketAddr>,
@@ -178,7 +178,7 @@ async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let control_plane = format!("http://{}", surroundings.control_plane);
-    // What the terminal's environment says of Damper is meant for other services.
+    // Damper variables of the terminal are for other services.
     let options = Options::new([control_plane]).service(LAYERS[layer]).environment(|_| None);
     let damper = Damper::connect(options)?;
     let incoming = TcpIncoming::bind((Ipv4Addr::LOCALHOST, 0).into())?.with_nodelay(Some(true));
@@ -202,10 +202,10 @@ async fn serve(
         _ => server.add_service(StockServer::new(Stock { desk, fault: surroundings.fault })),
     };
     damper.ready(READY_WITHIN).await?;
-    // A demo that has given up waiting ends through `stop`.
+    // A demo that timed out stops its services through `stop`.
     let _ = started.send((address, damper.clone()));
     let stopped = async move {
-        // An error means that the demo itself is gone.
+        // An error: the demo ended.
         let _ = stop.wait_for(|stop| *stop).await;
     };
     router.serve_with_incoming_shutdown(incoming, stopped).await?;

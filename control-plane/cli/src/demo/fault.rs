@@ -1,7 +1,7 @@
-//! The fault switch: which share of its calls the bottom fails, and how to set it from another terminal.
+//! The fault switch: share of calls that stock fails, and its client for another terminal.
 //!
-//! The running demo serves `shop.v1.Faults` on loopback; `damper demo fault 5%` is its client. Which calls
-//! fail is drawn from the demo's seed, so two runs with one seed draw alike.
+//! The running demo serves `shop.v1.Faults` on loopback; `damper demo fault 5%` is its client. The seed of
+//! the demo decides which calls fail, so two runs with one seed are equal.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ pub(super) struct Switch {
     draws: Mutex<fastrand::Rng>,
 }
 
-/// The switch as the demo serves it.
+/// The switch as a service of the demo.
 #[derive(Debug)]
 pub(super) struct Service {
     switch: Arc<Switch>,
@@ -61,8 +61,7 @@ impl FromStr for Share {
 
     /// `5%`, `5`, `0.25%`: at most two decimals.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refused =
-            || format!("`{text}` is not a percentage between 0% and 100% with at most two decimals");
+        let refused = || format!("`{text}`: must be between 0% and 100% with at most two decimals");
         let number = text.strip_suffix('%').unwrap_or(text).trim_end();
         let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
         let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -89,12 +88,12 @@ impl Switch {
         Self { share_bp: AtomicU32::new(Share::NONE.bp), draws: Mutex::new(fastrand::Rng::with_seed(seed)) }
     }
 
-    /// Sets the share and returns the former one.
+    /// Sets the share and returns the previous one.
     pub(super) fn set(&self, share: Share) -> Share {
         Share { bp: self.share_bp.swap(share.bp, Ordering::Relaxed) }
     }
 
-    /// Draws whether the next call fails.
+    /// True if the next call fails.
     pub(super) fn fails(&self) -> bool {
         let mut draws = self.draws.lock().unwrap_or_else(PoisonError::into_inner);
         draws.u32(0..Share::MAX_BP) < self.share_bp.load(Ordering::Relaxed)
@@ -114,15 +113,16 @@ impl Faults for Service {
         request: Request<SetFaultRequest>,
     ) -> Result<Response<SetFaultResponse>, Status> {
         let bp = request.into_inner().share_bp;
-        let share = Share::of_bp(bp)
-            .ok_or_else(|| Status::invalid_argument(format!("share_bp: {bp} is above {}", Share::MAX_BP)))?;
+        let share = Share::of_bp(bp).ok_or_else(|| {
+            Status::invalid_argument(format!("share_bp: must be at most {}, not {bp}", Share::MAX_BP))
+        })?;
         let previous_bp = self.switch.set(share).bp;
         self.teller.fault(share);
         Ok(Response::new(SetFaultResponse { previous_bp }))
     }
 }
 
-/// Sets the fault of a demo that runs in another terminal.
+/// Sets the fault of a demo in another terminal.
 pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> anyhow::Result<()> {
     let channel = Endpoint::from_shared(format!("http://{control}"))?
         .connect_timeout(ANSWER_WITHIN)
@@ -136,9 +136,9 @@ pub(super) async fn set_in_running_demo(control: SocketAddr, share: Share) -> an
     let answer = FaultsClient::new(channel)
         .set_fault(request)
         .await
-        .with_context(|| format!("what answers on {control} is not a demo"))?;
+        .with_context(|| format!("the server on {control} is not a demo"))?;
     let previous = Share { bp: answer.into_inner().previous_bp };
-    println!("stock fails {share} of its calls now, {previous} before");
+    println!("stock now fails {share} of its calls, before {previous}");
     Ok(())
 }
 

@@ -1,10 +1,10 @@
-//! What really happened to each request: the demo's measuring instrument, apart from everything it measures.
+//! Measurements of the demo, independent of the components that it measures.
 //!
-//! Every request carries its id through all layers. Each service notes each arrival here, so attempts are
-//! counted where they arrive and not where somebody claims to have sent them. Everything is booked to the
-//! phase and the second in which the request **started**, whenever the attempt came.
+//! Every request carries its id through all layers. Each service records each arrival, so attempts are
+//! counted where they arrive, not where they are sent. All counts belong to the phase and the second in which
+//! the request **started**.
 //!
-//! The records of single requests are kept for the last [`KEPT`] only; the sums per second stay.
+//! Records of single requests are kept for the last [`KEPT`] only; sums per second stay.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 /// The services from the top of the chain to its bottom.
 pub(super) const LAYERS: [&str; 4] = ["gateway", "orders", "inventory", "stock"];
 
-/// Single requests kept, far more than can be under way at once; later arrivals of older ones are not counted.
+/// Single requests kept, far more than can be in flight at once; later arrivals of older ones are not
+/// counted.
 const KEPT: usize = 1 << 16;
 
 /// Counts requests and their attempts by the second in which they started.
@@ -35,13 +36,13 @@ pub(super) struct Second {
     pub(super) arrivals: [u64; LAYERS.len()],
 }
 
-/// What the ledger holds of one stretch of time.
+/// Sums of one stretch of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
     pub(super) seconds: Vec<Second>,
-    /// When, after the stretch began, the first request started whose failure at the bottom was repeated.
+    /// Start, within the stretch, of the first request that was retried after a failure at the bottom.
     pub(super) first_repeated: Option<Duration>,
-    /// When the last request started whose failure at the bottom was not.
+    /// Start of the last request that failed at the bottom without a retry.
     pub(super) last_not_repeated: Option<Duration>,
 }
 
@@ -68,14 +69,14 @@ struct Request {
 }
 
 impl Ledger {
-    /// Books the requests that start from now on to a new stretch, and returns its number.
+    /// Begins a new stretch for requests from now on, and returns its number.
     pub(super) fn begin(&self, now: Instant) -> usize {
         let mut state = self.lock();
         state.stretches.push(Stretch { began: now, sums: Sums::default() });
         state.stretches.len() - 1
     }
 
-    /// A request starts; none before the first stretch has begun.
+    /// Records the start of a request; a stretch must have begun.
     pub(super) fn started(&self, now: Instant) -> u64 {
         let mut state = self.lock();
         let stretch = state.stretches.len().checked_sub(1).expect("a stretch begins before the load");
@@ -90,7 +91,7 @@ impl Ledger {
         state.first_id + state.requests.len() as u64 - 1
     }
 
-    /// An attempt of the request has arrived at a layer.
+    /// Records the arrival of an attempt at a layer.
     pub(super) fn arrived(&self, layer: usize, id: u64) {
         self.with(id, |request, sums| {
             sums.second(request.after).arrivals[layer] += 1;
@@ -98,12 +99,12 @@ impl Ledger {
         });
     }
 
-    /// The bottom has failed an attempt of the request.
+    /// Records a failed attempt at the bottom.
     pub(super) fn failed_at_bottom(&self, id: u64) {
         self.with(id, |request, _| request.failed_at_bottom += 1);
     }
 
-    /// The customer has an answer, or has given up.
+    /// Records the end of a request: answered or timed out.
     pub(super) fn ended(&self, id: u64, success: bool) {
         self.with(id, |request, sums| {
             sums.note_repetition(request);
@@ -114,7 +115,7 @@ impl Ledger {
         self.ended.notify_waiters();
     }
 
-    /// The sums of a stretch as they are now.
+    /// Returns the current sums of a stretch.
     pub(super) fn sums(&self, stretch: usize) -> Sums {
         self.lock().stretches.get(stretch).map(|stretch| stretch.sums.clone()).unwrap_or_default()
     }
@@ -161,7 +162,7 @@ impl Sums {
         &mut self.seconds[index]
     }
 
-    /// Notes whether a request that has ended was repeated where it failed at the bottom.
+    /// Records whether an ended request was retried after its failure at the bottom.
     fn note_repetition(&mut self, request: &Request) {
         if request.failed_at_bottom == 0 {
             return;

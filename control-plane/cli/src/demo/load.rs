@@ -1,8 +1,8 @@
-//! The customers: an open-loop load on the gateway.
+//! Customers: an open-loop load on the gateway.
 //!
-//! Requests start on a fixed schedule whether or not earlier ones have been answered, as real customers do;
-//! a generator that waits for answers would slow down just when it gets interesting. Each is sent once by a
-//! plain tonic client and given up after [`GIVE_UP_AFTER`], which also bounds how many can be under way.
+//! Requests start on a fixed schedule, independent of earlier responses, as those of real customers do; a
+//! closed loop would slow down during the outage. A plain tonic client sends each once, with the timeout
+//! [`GIVE_UP_AFTER`], which also limits the number in flight.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use super::services::TRACE_PARENT;
 use super::shop::Order;
 use super::shop::gateway_client::GatewayClient;
 
-/// Far longer than any request of the demo takes on a machine that keeps up.
+/// Far longer than any request of the demo on a machine that keeps up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
-/// The customers at work, on a thread of their own.
+/// The customers, on their own thread.
 #[derive(Debug)]
 pub(super) struct Load {
     stop: watch::Sender<bool>,
@@ -33,7 +33,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Starts to send requests; the ledger must have begun a stretch.
+    /// Starts to send requests; a stretch of the ledger must have begun.
     pub(super) fn start(gateway: SocketAddr, per_second: u32, ledger: Arc<Ledger>) -> anyhow::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let thread = thread::Builder::new().name("customers".to_owned()).spawn(move || {
@@ -45,7 +45,7 @@ impl Load {
         Ok(Self { stop, thread })
     }
 
-    /// Sends no more; waits for those under way.
+    /// Stops sending and waits for requests in flight.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.stop.send_replace(true);
         tokio::task::spawn_blocking(|| self.thread.join())
@@ -85,7 +85,7 @@ async fn check_out(mut client: GatewayClient<Channel>, ledger: Arc<Ledger>) {
     ledger.ended(request_id, matches!(answer, Ok(Ok(_))));
 }
 
-/// The beginning of a trace of its own, as an ingress would make it.
+/// Starts a trace, as an ingress does.
 fn trace() -> MetadataValue<Ascii> {
     let (id, parent) = (fastrand::u128(1..), fastrand::u64(1..));
     let trace = MetadataValue::try_from(format!("00-{id:032x}-{parent:016x}-01"));

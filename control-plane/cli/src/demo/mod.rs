@@ -1,9 +1,9 @@
-//! `damper demo`: the whole product in one process, real in every part, telling its own story.
+//! `damper demo`: the whole product in one process, with a story.
 //!
-//! A control plane on an embedded store, four services with the SDK in them ([`chain`]), customers ([`load`]),
-//! an operator who changes rules through the admin API ([`operator`]) and the [`story`] that makes stock fail
-//! and heal. Everything talks over loopback TCP as separate processes would; only the measuring instruments
-//! ([`ledger`], [`report`], [`terminal`]) look at it from outside.
+//! A control plane on an embedded store, four services with the SDK ([`chain`]), customers ([`load`]), an
+//! operator who changes rules through the admin API ([`operator`]), and the [`story`] that makes stock fail
+//! and recover. All parts talk over loopback TCP as separate processes would; only the measurements
+//! ([`ledger`], [`report`], [`terminal`]) are shared.
 
 mod chain;
 mod fault;
@@ -40,16 +40,16 @@ use self::server::Running;
 use self::story::{Stage, Story};
 use self::terminal::{Announcer, Terminal};
 
-/// The messages and services of the demo's shop.
+/// Messages and services of the demo's shop.
 mod shop {
     #![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated; documented in demo/shop.proto")]
     tonic::include_proto!("shop.v1");
 }
 
-/// How long the last lines may take to be printed once everything has ended.
+/// Longest wait for the last lines.
 const PRINT_WITHIN: Duration = Duration::from_secs(2);
 
-/// What `damper demo` can be told.
+/// Arguments of `damper demo`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
@@ -61,14 +61,14 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
-    /// Set the share of its calls that stock fails, in a demo that is running
+    /// Set the share of failed calls of stock in a running demo
     ///
     /// Until the story is complete, its next phase sets the share again.
     Fault {
-        /// The share: 5%, 0.25%, 100%
+        /// Share of failed calls: 5%, 0.25%, 100%
         #[arg(value_name = "PERCENT")]
         share: Share,
-        /// Where that demo's fault switch listens
+        /// Address of the demo's fault switch
         #[arg(long, value_name = "ADDR", default_value_t = server::CONTROL)]
         control: SocketAddr,
     },
@@ -76,36 +76,36 @@ enum Command {
 
 #[derive(clap::Args, Clone, Debug)]
 struct RunArgs {
-    /// Stop after this time, but not before the story is complete [default: only on Ctrl-C]
+    /// Stop after this time, but not before the end of the story [default: only on Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// Write the measurements to this file as JSON when the story is complete
+    /// Write the measurements to this file as JSON at the end of the story
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Requests per second; an outage costs 27 times as many calls at the bottom
+    /// Requests per second; an outage costs 27 times as many calls at stock
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
     load: u32,
-    /// Decides which calls fail where only some do
+    /// Random seed of the failed calls
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Tell no story: governed rules and healthy services, to try things out on
+    /// No story: governed rules and healthy services, for experiments
     #[arg(long, conflicts_with_all = ["report", "observe", "phase_seconds"])]
     playground: bool,
-    /// Let the naive rules only observe the outage first, and predict what they will do
+    /// Let the naive rules observe the outage first, and predict their effect
     #[arg(long)]
     observe: bool,
-    /// How long a phase lasts at least; those that must outlast the breaker's window are longer
+    /// Minimum length of a phase; phases that must outlast the breaker's window are longer
     #[arg(long, value_name = "SECONDS", default_value_t = 12, value_parser = value_parser!(u64).range(1..=3600))]
     phase_seconds: u64,
-    /// Where the control plane and its page listen [default: 127.0.0.1:7600, or any free port]
+    /// Address of the control plane and its web UI [default: 127.0.0.1:7600, or any free port]
     #[arg(long, value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Where the fault switch listens [default: 127.0.0.1:7601, or any free port]
+    /// Address of the fault switch [default: 127.0.0.1:7601, or any free port]
     #[arg(long, value_name = "ADDR")]
     control: Option<SocketAddr>,
 }
 
-/// Runs the demo, or sets the fault of one that runs already.
+/// Runs the demo, or sets the fault of a running one.
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Some(Command::Fault { share, control }) => fault::set_in_running_demo(control, share).await,
@@ -115,8 +115,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn demo(args: RunArgs) -> anyhow::Result<()> {
     if let Some(path) = &args.report {
-        // A minute later would be late to say that it can not be written.
-        File::create(path).with_context(|| format!("can not write {}", path.display()))?;
+        // Fails now rather than at the end of the story.
+        File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let ledger = Arc::<Ledger>::default();
     let fault = Arc::new(Switch::new(args.seed));
@@ -141,14 +141,14 @@ async fn demo(args: RunArgs) -> anyhow::Result<()> {
     stop.send_replace(true);
     tasks.join_all().await.into_iter().collect::<anyhow::Result<()>>()?;
     control_plane.stop().await?;
-    // Each one that writes lines is gone by now. Those left are of little interest.
+    // All writers have ended; lines that remain are not important.
     if !printing.is_finished() {
         let _ = timeout(PRINT_WITHIN, printing).await;
     }
     told
 }
 
-/// Builds the chain, tells the story and goes on until somebody ends it; then ends everything in order.
+/// Builds the chain, plays the story and continues until the end of the demo; then stops everything in order.
 async fn tell(
     args: &RunArgs,
     surroundings: Surroundings,
@@ -173,7 +173,7 @@ async fn tell(
     let told = tokio::select! {
         told = play(&mut story, args) => told,
         interrupted = interrupted() => {
-            ending.text("Told to end: the last requests are awaited, then every service stops.");
+            ending.text("Stopping: waiting for the last requests, then all services stop.");
             interrupted.map_err(Into::into)
         }
         printed = printing => return printed?.or_else(unless_closed),
@@ -201,17 +201,17 @@ async fn play(story: &mut Story, args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what is known so far, where a report is asked for.
+/// Writes the report so far, if requested.
 fn write_report(story: &Story, args: &RunArgs) -> anyhow::Result<Report> {
     let report = story.report(args.load, args.seed)?;
     if let Some(path) = &args.report {
         let json = serde_json::to_string_pretty(&report)?;
-        fs::write(path, json + "\n").with_context(|| format!("can not write {}", path.display()))?;
+        fs::write(path, json + "\n").with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(report)
 }
 
-/// Waits for Ctrl-C or a request to terminate.
+/// Waits for Ctrl-C or SIGTERM.
 async fn interrupted() -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -226,7 +226,7 @@ async fn interrupted() -> io::Result<()> {
     tokio::signal::ctrl_c().await
 }
 
-/// Nobody reads any more, as in `damper demo | head`: an end, not a failure.
+/// A closed pipe, as in `damper demo | head`, is an end, not an error.
 fn unless_closed(error: io::Error) -> anyhow::Result<()> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(()),
@@ -241,11 +241,11 @@ fn introduce(teller: &Announcer, args: &RunArgs, control_plane: SocketAddr, cont
     teller.headline(format!("Damper demo: {}", LAYERS.join(" -> ")));
     teller.text(format!(
         "Four services on loopback, each with the SDK and its own runtime; {} requests per second.\n\n  \
-         The page         http://{control_plane}/\n  \
-         To try in        {damper} stats -w{server}\n  \
+         Web UI           http://{control_plane}/\n  \
+         Commands for     {damper} stats -w{server}\n  \
          another          {damper} clients{server}\n  \
          terminal         {damper} demo fault 5%{switch}\n\n\
-         Ctrl-C ends it.",
+         Ctrl-C stops the demo.",
         args.load,
     ));
     for (what, asked, usual, used) in [
@@ -253,12 +253,12 @@ fn introduce(teller: &Announcer, args: &RunArgs, control_plane: SocketAddr, cont
         ("the fault switch", args.control, server::CONTROL, control),
     ] {
         if asked.is_none() && used != usual {
-            teller.text(format!("Note: {usual} is taken; {what} listens on {used}."));
+            teller.text(format!("Note: {usual} is in use; {what} listens on {used}."));
         }
     }
 }
 
-/// An option that other terminals must be given where the demo is not at its usual address.
+/// Returns an option that other terminals need if the address is not the default.
 fn option(name: &str, value: String, is_usual: bool) -> String {
     if is_usual { String::new() } else { format!(" {name} {value}") }
 }

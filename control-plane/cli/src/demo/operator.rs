@@ -1,7 +1,8 @@
-//! The demo's operator: applies manifests through the admin API and watches the services acknowledge them.
+//! The demo's operator: applies manifests through the admin API and waits until the services acknowledge
+//! them.
 //!
-//! It does what `damper apply -f` and `damper clients` do, over the same port. The time from the apply to an
-//! acknowledgement is taken by asking again and again who has acknowledged what, so it includes the question.
+//! It does what `damper apply -f` and `damper clients` do, over the same port. It polls the acknowledgements,
+//! so their times include the time of the poll.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -30,11 +31,11 @@ pub(super) struct Operator {
     fleet: FleetClient<Channel>,
 }
 
-/// A change and how it arrived.
+/// A change and its acknowledgements.
 #[derive(Clone, Debug)]
 pub(super) struct Applied {
     pub(super) revision: u64,
-    /// Service and time since the change was sent, in the order in which they acknowledged.
+    /// Service and time since the change was sent, in the order of the acknowledgements.
     pub(super) acknowledged: Vec<(String, Duration)>,
 }
 
@@ -50,23 +51,23 @@ impl Operator {
         let channel = Endpoint::from_shared(format!("http://{control_plane}"))?
             .connect()
             .await
-            .context("the demo's control plane does not answer")?;
+            .context("no response from the demo's control plane")?;
         Ok(Self { rules: RulesClient::new(channel.clone()), fleet: FleetClient::new(channel) })
     }
 
-    /// Applies a manifest, all or nothing, and answers with the store's revision.
+    /// Applies a manifest, all or nothing, and returns the revision.
     pub(super) async fn apply(&mut self, text: &str, reason: &str) -> anyhow::Result<u64> {
         let header = WriteOptions {
             reason: reason.to_owned(),
             author: "demo".to_owned(),
-            // The naive rules multiply along the chain, which is what the story is about.
+            // The naive rules exceed the limit of amplification: the story shows that.
             force: true,
             ..WriteOptions::default()
         };
         let mut messages = vec![apply_rules_request::Kind::Header(header)];
         for document in manifest::parse(text)? {
             let Manifest::Rule(rule) = document.manifest else {
-                bail!("document {} is no rule", document.number);
+                bail!("document {} is not a rule", document.number);
             };
             messages.push(apply_rules_request::Kind::Change(RuleChange {
                 kind: Some(rule_change::Kind::Put(rule)),
@@ -78,7 +79,7 @@ impl Operator {
         Ok(answer.into_inner().revision)
     }
 
-    /// Applies a manifest and waits until every service of the chain runs on it.
+    /// Applies a manifest and waits until every service of the chain acknowledged it.
     pub(super) async fn apply_everywhere(&mut self, text: &str, reason: &str) -> anyhow::Result<Applied> {
         let sent = Instant::now();
         let revision = self.apply(text, reason).await?;
@@ -95,7 +96,7 @@ impl Operator {
             }
             ensure!(
                 sent.elapsed() < GIVE_UP_AFTER,
-                "after {GIVE_UP_AFTER:?} only {acknowledged:?} have acknowledged revision {revision}"
+                "only {acknowledged:?} acknowledged revision {revision} within {GIVE_UP_AFTER:?}"
             );
             sleep(ASK_EVERY).await;
         }
@@ -108,17 +109,17 @@ impl Operator {
     }
 }
 
-/// The client's service, if it runs on the revision or a later one.
+/// Returns the service of a client at this revision or a later one.
 fn accepted_by(client: &Client, revision: u64) -> anyhow::Result<Option<String>> {
     let service = client.identity.as_ref().map(|identity| identity.service.clone()).unwrap_or_default();
     if let Some(refusal) = client.refused.first() {
-        bail!("service {service} refused a rule: {}", refusal.reason);
+        bail!("service {service} rejected a rule: {}", refusal.reason);
     }
     let runs_on_it = client.acknowledged_revision >= revision;
     Ok((runs_on_it && LAYERS.contains(&service.as_str())).then_some(service))
 }
 
-/// The attempts per call that a manifest allows on a hop.
+/// Returns the attempts per call that a manifest allows on a hop.
 pub(super) fn max_attempts(text: &str, hop: &Hop) -> anyhow::Result<u32> {
     let route = RouteKey::new(hop.caller, "default", hop.callee, hop.method)?;
     let manifest::Checked { rules, .. } = manifest::check(&manifest::parse(text)?)?;

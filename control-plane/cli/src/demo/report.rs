@@ -1,8 +1,8 @@
-//! What a run of the demo came to, as JSON for tests, the README's picture and whoever doubts.
+//! Results of a run of the demo as JSON, for tests and the picture in the README.
 //!
-//! Calls and attempts are the ledger's: arrivals counted at each layer, booked to the second in which their
-//! request started. Fates are the SDKs' own counters, taken where a phase ends; calls under way just then are
-//! booked to the next phase, so they can differ from the ledger's calls by a few.
+//! Calls and attempts come from the ledger: arrivals at each layer, in the second in which their request
+//! started. Fates are counters of the SDKs, read at the end of a phase; calls then in flight belong to the
+//! next phase, so fates can differ from the calls of the ledger by a few.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::operator::Applied;
 
 const BOTTOM: usize = LAYERS.len() - 1;
 
-/// How calls of one hop ended: the fate's name and how many.
+/// Number of calls of one hop by fate.
 pub(super) type Fates = BTreeMap<String, u64>;
 
 /// The whole run.
@@ -26,7 +26,7 @@ pub(super) struct Report {
     pub(super) seed: u64,
     /// The retry breaker's window.
     pub(super) window_s: f64,
-    /// From sending the governed rules to the last service's acknowledgement.
+    /// Time from sending the governed rules to the last acknowledgement.
     pub(super) apply_to_last_ack_ms: Option<f64>,
     pub(super) apply: Option<Apply>,
     pub(super) phases: Vec<Phase>,
@@ -35,12 +35,12 @@ pub(super) struct Report {
     pub(super) prediction: Option<Prediction>,
 }
 
-/// The governed rules on their way.
+/// Delivery of the governed rules.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Apply {
     pub(super) revision: u64,
     pub(super) acknowledged: Vec<Acknowledged>,
-    /// Requests that started between the apply and the last acknowledgement; they belong to no phase.
+    /// Requests started between the apply and the last acknowledgement; they belong to no phase.
     pub(super) requests_meanwhile: u64,
     pub(super) bottom_attempts_meanwhile: u64,
 }
@@ -57,7 +57,7 @@ pub(super) struct Acknowledged {
 pub(super) struct Phase {
     pub(super) name: &'static str,
     pub(super) seconds: u64,
-    /// Share of its calls that the bottom failed, in percent.
+    /// Share of calls that stock failed, in percent.
     pub(super) fault_percent: f64,
     pub(super) requests: u64,
     pub(super) succeeded: u64,
@@ -70,7 +70,7 @@ pub(super) struct Phase {
     pub(super) layers: Vec<Layer>,
 }
 
-/// One hop: a layer that repeats and the one it calls.
+/// One hop: a layer that retries, and its callee.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Layer {
     pub(super) caller: &'static str,
@@ -84,33 +84,33 @@ pub(super) struct Layer {
 /// The outage under governed rules.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Governed {
-    /// Of requests that started in the first second after the last acknowledgement.
+    /// Requests started in the first second after the last acknowledgement.
     pub(super) first_second_amplification: Option<f64>,
-    /// Of those that started once a window had passed.
+    /// Requests started after a window.
     pub(super) after_window_amplification: Option<f64>,
 }
 
 /// The time after the outage.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Healed {
-    /// When the last request started whose failure at the bottom was not repeated; none: all were.
+    /// Start of the last request with a failure at the bottom that was not retried; `None`: all were.
     pub(super) last_not_retried_after_s: Option<f64>,
-    /// When the first request started whose failure at the bottom was repeated.
+    /// Start of the first request with a failure at the bottom that was retried.
     pub(super) first_retry_after_s: Option<f64>,
-    /// Of requests that started once a window had passed.
+    /// Requests started after a window.
     pub(super) after_window_success_percent: Option<f64>,
 }
 
-/// What the naive rules were predicted to do while they only observed, and what they then did.
+/// Predicted and measured effect of the naive rules.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Prediction {
     pub(super) hops: Vec<PredictedHop>,
-    /// The product over the hops, as the flags are off.
+    /// Product over the hops, since the flags are off.
     pub(super) bottom_amplification: f64,
     pub(super) measured: Option<f64>,
 }
 
-/// One hop's part of the prediction.
+/// Prediction for one hop.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PredictedHop {
     pub(super) caller: &'static str,
@@ -118,12 +118,12 @@ pub(super) struct PredictedHop {
     pub(super) calls: u64,
     pub(super) would_retry: u64,
     pub(super) max_attempts: u32,
-    /// The sum of p^k for k < `max_attempts`, p the share of calls that would have been retried.
+    /// Sum of p^k for k < `max_attempts`, with p the share of calls that would have been retried.
     pub(super) attempts_per_call: f64,
 }
 
 impl Phase {
-    /// Sums up a phase that lasted so many seconds.
+    /// Sums up a phase of this length.
     pub(super) fn of(
         name: &'static str,
         seconds: u64,
@@ -186,7 +186,7 @@ impl Healed {
 }
 
 impl Prediction {
-    /// From what the SDKs counted in observe, given each hop's attempts per call.
+    /// Predicts from the fates in observe mode and the attempts per call of each hop.
     pub(super) fn of(observed: &[Fates], max_attempts: &[u32]) -> Self {
         let hops: Vec<_> = HOPS
             .iter()
@@ -214,12 +214,12 @@ impl Prediction {
     }
 }
 
-/// The sum of p^k for k < r.
+/// Sum of p^k for k < r.
 fn attempts_per_call(p: f64, r: u32) -> f64 {
     (0..r).map(|k| p.powf(f64::from(k))).sum()
 }
 
-/// What has been counted since.
+/// Returns the difference of two counts.
 pub(super) fn since(earlier: &[Fates], now: &[Fates]) -> Vec<Fates> {
     let difference = |(earlier, now): (&Fates, &Fates)| -> Fates {
         let counts = now.iter().map(|(fate, count)| {
@@ -246,17 +246,17 @@ fn layers(whole: &Second, fates: &[Fates]) -> Vec<Layer> {
     HOPS.iter().enumerate().map(layer).collect()
 }
 
-/// Attempts that carry a request's id at the bottom / requests; none where there were no requests.
+/// Attempts at the bottom per request; `None` without requests.
 pub(super) fn bottom_amplification(second: &Second) -> Option<f64> {
     ratio(second.arrivals[BOTTOM], second.started)
 }
 
-/// Requests answered with success / requests, in percent.
+/// Successful requests in percent.
 pub(super) fn success_percent(second: &Second) -> Option<f64> {
     ratio(second.succeeded, second.started).map(|share| share * 100.0)
 }
 
-/// The seconds that began once `after` had passed.
+/// Returns the seconds after `after`.
 fn from(seconds: &[Second], after: Duration) -> &[Second] {
     let skipped = usize::try_from(after.as_millis().div_ceil(1000)).unwrap_or(usize::MAX);
     seconds.get(skipped..).unwrap_or_default()

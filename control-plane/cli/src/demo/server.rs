@@ -1,7 +1,7 @@
-//! The demo's own servers: its control plane, on a store in a temporary folder, and the fault switch.
+//! Servers of the demo: its control plane, with a store in a temporary folder, and the fault switch.
 //!
-//! Both have usual addresses, so that other terminals need not be told; where one is taken by somebody else
-//! and was not asked for, any free port does and the demo says so.
+//! Both have default addresses, so that other terminals find them. If a default is in use, any free port
+//! serves, and the demo reports it.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -17,12 +17,12 @@ use tonic::transport::server::TcpIncoming;
 use super::fault;
 use super::shop::faults_server::FaultsServer;
 
-/// Where the control plane listens unless told otherwise: where the command line looks for it.
+/// Default address of the control plane, as in the command line.
 pub(super) const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7600);
-/// Where the fault switch listens unless told otherwise.
+/// Default address of the fault switch.
 pub(super) const CONTROL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7601);
 
-/// A server on a thread of its own.
+/// A server on its own thread.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) address: SocketAddr,
@@ -30,7 +30,7 @@ pub(super) struct Running {
     thread: JoinHandle<anyhow::Result<()>>,
 }
 
-/// The address asked for or else the usual one; where that is taken, any free port of loopback.
+/// Returns the requested address, else the default, else any free port of loopback.
 pub(super) fn address(asked: Option<SocketAddr>, usual: SocketAddr) -> SocketAddr {
     let taken =
         |address| TcpListener::bind(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
@@ -42,7 +42,7 @@ pub(super) fn address(asked: Option<SocketAddr>, usual: SocketAddr) -> SocketAdd
 }
 
 impl Running {
-    /// Starts the control plane with an empty store that is gone when it ends.
+    /// Starts the control plane with an empty store, which is removed at the end.
     pub(super) async fn control_plane(listen: SocketAddr) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("damper-demo-").tempdir()?;
         let (stop, stopped) = watch::channel(false);
@@ -57,12 +57,12 @@ impl Running {
         })?;
         match starting.await {
             Ok(address) => Ok(Self { address, stop, thread }),
-            Err(_) => Err(joined(thread).await.err().unwrap_or_else(|| anyhow!("it ended at once")))
-                .context("the control plane does not start"),
+            Err(_) => Err(joined(thread).await.err().unwrap_or_else(|| anyhow!("it ended immediately")))
+                .context("cannot start the control plane"),
         }
     }
 
-    /// Ends the server and waits for it.
+    /// Stops the server and waits for it.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
         self.stop.send_replace(true);
         joined(self.thread).await.context("the control plane")
@@ -80,17 +80,17 @@ async fn serve(
     stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let store = StoreUrl::Sled(folder.path().join("store"));
-    // The demo's services are gone by then; a browser's connection must not hold the port.
+    // The services have ended; a connection of a browser must not hold the port.
     let drain = Duration::from_millis(100);
     let settings = ServerConfig { listen, drain, ..ServerConfig::new(store) };
     let server = Server::bind(settings).await?;
-    // A demo that has given up waiting ends through `stop`.
+    // A demo that timed out stops its servers through `stop`.
     let _ = started.send(server.local_addr());
     server.run(stopped(stop)).await?;
     Ok(())
 }
 
-/// Serves the fault switch until told to stop.
+/// Serves the fault switch until `stopped`.
 pub(super) async fn serve_faults(
     incoming: TcpIncoming,
     service: fault::Service,
@@ -104,7 +104,7 @@ pub(super) async fn serve_faults(
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the demo itself is gone.
+    // An error: the demo ended.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

@@ -1,7 +1,8 @@
-//! The four services of the shop: ordinary tonic handlers that call the next one and know nothing of Damper.
+//! The four services of the shop: ordinary tonic handlers that call the next one, without any code for
+//! Damper.
 //!
-//! A failure from below is passed on with `?`, as most code does, and so is the trace that a request belongs to. All
-//! they add for the demo is a note in the ledger for each attempt that arrives.
+//! A failure of the callee is returned with `?`, as in most code, and the trace is passed on. For the demo
+//! they only record each arriving attempt in the ledger.
 
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ use super::shop::orders_client::OrdersClient;
 use super::shop::stock_client::StockClient;
 use super::shop::{Order, Receipt, gateway_server, inventory_server, orders_server, stock_server};
 
-/// W3C Trace Context: the trace that a request belongs to, and its place there.
+/// W3C Trace Context of a request.
 pub(super) const TRACE_PARENT: &str = "traceparent";
 
-/// Where a service notes the attempts that arrive at it.
+/// Records the attempts that arrive at a service.
 #[derive(Clone, Debug)]
 pub(super) struct ServiceContext {
     pub(super) ledger: Arc<Ledger>,
@@ -50,7 +51,7 @@ pub(super) struct Stock {
 }
 
 impl ServiceContext {
-    /// Notes the request; the one to send on belongs to the same trace.
+    /// Records the request; the next one belongs to the same trace.
     fn arrived(&self, request: Request<Order>) -> Request<Order> {
         let trace = request.metadata().get(TRACE_PARENT).cloned();
         let order = request.into_inner();

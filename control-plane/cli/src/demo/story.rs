@@ -1,8 +1,8 @@
-//! The story: all is well; an outage with naive retries; the same outage governed; the outage ends.
+//! The story: healthy; an outage with naive retries; the same outage with governed rules; recovery.
 //!
-//! The scenes run on a fixed schedule against the running chain and are only told, never simulated: rules
-//! change through the admin API, faults through the switch. With `--observe` the naive rules first only
-//! observe the outage, and what they would do is predicted before they do it.
+//! The scenes run on a fixed schedule against the running chain, without simulation: rules change through the
+//! admin API, faults through the switch. With `--observe` the naive rules observe the outage first, which
+//! predicts their effect.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,17 +21,17 @@ const NAIVE: &str = include_str!("../../demo/naive.yaml");
 const OBSERVE: &str = include_str!("../../demo/observe.yaml");
 const GOVERNED: &str = include_str!("../../demo/governed.yaml");
 
-/// What the bottom still fails once it has healed: 2 %.
+/// Failures of stock after its recovery: 2 %.
 const REMAINING_FAULT: Share = Share::of_bp(200).expect("not above 100 %");
-/// Shown of the governed outage once the window has passed.
+/// Time of the governed outage after the window.
 const GOVERNED_AFTER_WINDOW: Duration = Duration::from_secs(4);
-/// Shown of the time after the outage once the window has passed: some of the rare faults must fall into it.
+/// Time of the recovery after the window: some of the rare faults must fall into it.
 const HEALED_AFTER_WINDOW: Duration = Duration::from_secs(8);
 
-/// In the endless part the heads of the columns come again after so many lines.
+/// Lines between two headings in the endless part.
 const LINES_PER_HEAD: u64 = 30;
 
-/// What the story plays with.
+/// Handles of the story.
 #[derive(Debug)]
 pub(super) struct Stage {
     pub(super) callers: Callers,
@@ -41,7 +41,7 @@ pub(super) struct Stage {
     pub(super) teller: Announcer,
 }
 
-/// The scenes, and what has been seen of them so far.
+/// The scenes and their results so far.
 #[derive(Debug)]
 pub(super) struct Story {
     stage: Stage,
@@ -56,15 +56,15 @@ struct Scene {
     name: &'static str,
     headline: &'static str,
     text: &'static str,
-    /// Rules that arrive as the scene begins.
+    /// Rules applied at the start of the scene.
     rules: Option<&'static str>,
     fault: Share,
     seconds: u64,
-    /// What to say of it when it is over.
+    /// Closing line of the scene.
     closing: fn(&Sums) -> String,
 }
 
-/// A scene that is over, with the stretch of the ledger that it took.
+/// An ended scene and its stretch of the ledger.
 #[derive(Debug)]
 struct Played {
     scene: Scene,
@@ -72,18 +72,18 @@ struct Played {
     fates: Vec<Fates>,
 }
 
-/// The window of a retry breaker that says nothing of its own, as the demo's rules do.
+/// Default window of a retry breaker, as in the demo's rules.
 pub(super) fn window() -> Duration {
     RetryBreaker::default().window.length()
 }
 
 impl Story {
-    /// A story whose scenes last at least so long.
+    /// Returns a story with scenes of at least this length.
     pub(super) fn new(stage: Stage, scene_seconds: u64, observe: bool) -> Self {
         Self::of(stage, scenes(scene_seconds, observe))
     }
 
-    /// No story: governed rules, healthy services, and whatever somebody makes of them.
+    /// Returns a story without scenes: governed rules and healthy services.
     pub(super) fn none(stage: Stage) -> Self {
         Self::of(stage, Vec::new())
     }
@@ -92,7 +92,7 @@ impl Story {
         Self { stage, scenes, played: Vec::new(), governed: None, origin: Instant::now() }
     }
 
-    /// Puts the first rules in force and begins the first stretch; the load may start then.
+    /// Applies the first rules and begins the first stretch; the load may start then.
     pub(super) async fn prepare(&mut self) -> anyhow::Result<()> {
         let observes = self.scenes.iter().any(|scene| scene.name == "observe");
         let first = match (self.scenes.is_empty(), observes) {
@@ -117,10 +117,10 @@ impl Story {
         Ok(())
     }
 
-    /// Says what became of every scene.
+    /// Prints the results of all scenes.
     pub(super) fn sum_up(&self, report: &Report) {
         let teller = &self.stage.teller;
-        teller.headline("What happened");
+        teller.headline("Results");
         teller.text("  phase        success   attempts at stock per request");
         for phase in &report.phases {
             let success = phase.success_percent.unwrap_or(0.0);
@@ -129,14 +129,14 @@ impl Story {
         }
         if let Some(prediction) = &report.prediction {
             let predicted = prediction.bottom_amplification;
-            teller.text(format!("  The naive rules, while they only observed, predicted {predicted:.2}."));
+            teller.text(format!("  Prediction for the naive rules from observe mode: {predicted:.2}."));
         }
     }
 
-    /// After the last scene: one line per second until somebody ends the demo.
+    /// After the last scene: prints one line per second until the end of the demo.
     pub(super) async fn watch(&self) {
         let teller = &self.stage.teller;
-        teller.headline("The demo goes on: look at the page, change rules, set faults. Ctrl-C ends it.");
+        teller.headline("The demo continues: open the web UI, change rules, set faults. Ctrl-C stops it.");
         let began = Instant::now();
         let stretch = self.stage.ledger.begin(began);
         for second in 0.. {
@@ -166,8 +166,8 @@ impl Story {
         Ok(())
     }
 
-    /// Waits until every request of a stretch has ended, so that the next scene's rules and faults meet none
-    /// of them. The requests that start meanwhile belong to no scene.
+    /// Waits until every request of a stretch has ended, so that the rules and faults of the next scene do
+    /// not affect them. Requests started meanwhile belong to no scene.
     async fn leave(&self, stretch: usize) {
         self.stage.ledger.begin(Instant::now());
         for second in 0..self.stage.ledger.sums(stretch).seconds.len() {
@@ -197,7 +197,7 @@ impl Story {
         self.stage.teller.second(stretch, index, clock);
     }
 
-    /// What the scenes that are over came to.
+    /// Returns the results of the ended scenes.
     pub(super) fn report(&self, load_per_s: u32, seed: u64) -> anyhow::Result<Report> {
         let ledger = &self.stage.ledger;
         let sums_of = |name| self.named(name).map(|played| ledger.sums(played.stretch));
@@ -242,8 +242,8 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     let beyond_window = |more: Duration| seconds.max((window() + more).as_secs());
     let healthy = Scene {
         name: "healthy",
-        headline: "All is well",
-        text: "Each request passes all four services. Nothing fails, nothing is repeated.",
+        headline: "healthy",
+        text: "Each request passes all four services. No failures, no retries.",
         rules: None,
         fault: Share::NONE,
         seconds,
@@ -251,16 +251,16 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     };
     let observed = Scene {
         name: "observe",
-        headline: "stock fails every call; the naive rules only observe",
-        text: "They decide on real traffic and count what they would do, but repeat nothing.",
+        headline: "stock fails every call; the naive rules observe",
+        text: "They count the retries that they would make on real traffic, but make none.",
         fault: Share::ALL,
         ..healthy
     };
     let naive = Scene {
         name: "naive",
-        headline: "stock fails every call; each layer repeats on its own",
-        text: "Three hops of 3 attempts that know nothing of each other: 3 x 3 x 3 = 27 attempts\n\
-               per request hit the service that is down already.",
+        headline: "stock fails every call; each layer retries on its own",
+        text: "Three independent hops with 3 attempts each: 3 x 3 x 3 = 27 attempts per request\n\
+               at a service that is already down.",
         rules: observe.then_some(NAIVE),
         fault: Share::ALL,
         ..healthy
@@ -268,8 +268,8 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     let governed = Scene {
         name: "governed",
         headline: "stock still fails every call; governed rules arrive",
-        text: "The same 3 attempts, but each hop has a retry breaker, and flags travel up and down\n\
-               the chain, so that only one hop repeats and none repeats into an outage.",
+        text: "The same 3 attempts, but each hop has a retry breaker, and headers along the chain\n\
+               let only one hop retry, and none during an outage.",
         rules: Some(GOVERNED),
         fault: Share::ALL,
         seconds: beyond_window(GOVERNED_AFTER_WINDOW),
@@ -277,9 +277,9 @@ fn scenes(seconds: u64, observe: bool) -> Vec<Scene> {
     };
     let healed = Scene {
         name: "healed",
-        headline: "stock heals, but for 2 % of its calls",
-        text: "Once the retry breaker's window of 10 s has forgotten the outage, retries return\n\
-               and hide what still fails.",
+        headline: "stock recovers, except for 2 % of its calls",
+        text: "Once the outage has left the retry breaker's window of 10 s, retries resume\n\
+               and mask the remaining failures.",
         fault: REMAINING_FAULT,
         seconds: beyond_window(HEALED_AFTER_WINDOW),
         closing: healed_closing,
@@ -310,11 +310,11 @@ fn healed_closing(sums: &Sums) -> String {
         return amplification(sums);
     };
     let refused = match healed.last_not_retried_after_s {
-        Some(last) => format!("no retry refused after {last:.1} s"),
-        None => "no retry refused".to_owned(),
+        Some(last) => format!("no retry blocked after {last:.1} s"),
+        None => "no retry blocked".to_owned(),
     };
     let window = window().as_secs();
-    format!("  => {refused}; the first one sent at {retry:.1} s; {success:.1} % success from {window} s on")
+    format!("  => {refused}; first retry at {retry:.1} s; {success:.1} % success from {window} s on")
 }
 
 #[cfg(test)]
@@ -368,11 +368,11 @@ mod tests {
             last_not_repeated: Some(Duration::from_millis(9_300)),
             first_repeated: Some(Duration::from_millis(9_900)),
         };
-        let refused = "no retry refused after 9.3 s; the first one sent at 9.9 s";
+        let refused = "no retry blocked after 9.3 s; first retry at 9.9 s";
         let rest = "100.0 % success from 10 s on";
         assert_eq!(healed_closing(&healed), format!("  => {refused}; {rest}"));
         let never = Sums { last_not_repeated: None, ..healed };
-        assert!(healed_closing(&never).contains("=> no retry refused; the first one"));
+        assert!(healed_closing(&never).contains("=> no retry blocked; first retry"));
     }
 
     #[test]

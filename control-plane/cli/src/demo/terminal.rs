@@ -1,7 +1,7 @@
-//! The demo's voice: headlines and one line per second, on stdout, in the order in which things began.
+//! Output of the demo: headlines and one line per second, on stdout, in order of their start.
 //!
-//! A second's line waits until every request that started in it has ended, so its figures are final. Colour
-//! only on a terminal and not where `NO_COLOR` is set. Nothing here measures or decides.
+//! The line of a second waits until every request of that second has ended, so its numbers are final. Colour
+//! only on a terminal without `NO_COLOR`.
 
 use std::env;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -13,16 +13,16 @@ use super::fault::Share;
 use super::ledger::{LAYERS, Ledger, Second, Sums};
 use super::report;
 
-/// Cells of the longest bar; a longer one is cut and marked.
+/// Longest bar; a longer one is cut and marked.
 const BAR: usize = 40;
 
-/// Tells the terminal what to print; any part of the demo may hold one.
+/// Sends lines to the terminal; any part of the demo may hold one.
 #[derive(Clone, Debug)]
 pub(super) struct Announcer {
     lines: mpsc::UnboundedSender<Line>,
 }
 
-/// Prints what the tellers say.
+/// Prints the lines of the announcers.
 #[derive(Debug)]
 pub(super) struct Terminal {
     lines: mpsc::UnboundedReceiver<Line>,
@@ -48,27 +48,27 @@ impl Announcer {
         self.tell(Line::Headline(text.into()));
     }
 
-    /// The heads of the columns of the lines that follow.
+    /// Headings of the columns.
     pub(super) fn columns(&self) {
         self.tell(Line::Columns);
     }
 
-    /// The figures of a second, `clock` seconds after the demo's start.
+    /// Numbers of a second, `clock` seconds after the start of the demo.
     pub(super) fn second(&self, stretch: usize, second: usize, clock: u64) {
         self.tell(Line::Second { stretch, second, clock });
     }
 
-    /// What a stretch came to, said after the line of its last second.
+    /// Result of a stretch, after the line of its last second.
     pub(super) fn closing(&self, stretch: usize, words: fn(&Sums) -> String) {
         self.tell(Line::Closing { stretch, words });
     }
 
     pub(super) fn fault(&self, share: Share) {
-        self.text(format!("  fault switch: stock fails {share} of its calls from now on"));
+        self.text(format!("  fault switch: stock now fails {share} of its calls"));
     }
 
     fn tell(&self, line: Line) {
-        // Nobody listens any more once the demo is ending.
+        // The terminal is gone at the end of the demo.
         let _ = self.lines.send(line);
     }
 }
@@ -82,7 +82,7 @@ impl Terminal {
         (Announcer { lines: sender }, terminal)
     }
 
-    /// Prints until every teller is gone.
+    /// Prints until every announcer is dropped.
     pub(super) async fn run(mut self) -> io::Result<()> {
         while let Some(line) = self.lines.recv().await {
             let text = match line {

@@ -1,11 +1,11 @@
-//! Which rules, guards or routes to show.
+//! Filters for rules, guards and routes.
 
 use clap::{Args, ValueEnum};
 use damper_proto::v1;
 
 use crate::error::CliError;
 
-/// Each option narrows the list; names are compared as they are written.
+/// Filter of a list; names must match exactly.
 #[derive(Args, Debug)]
 pub(crate) struct FilterArgs {
     #[command(flatten)]
@@ -15,10 +15,10 @@ pub(crate) struct FilterArgs {
     mode: Option<Mode>,
 }
 
-/// The part of a filter that is about the key.
+/// The part of a filter that concerns the key.
 #[derive(Args, Debug)]
 pub(crate) struct NameArgs {
-    /// Only this caller ('*' finds those that say '*')
+    /// Only this caller ('*' matches patterns with '*')
     #[arg(long, value_name = "SERVICE")]
     caller: Option<String>,
     /// Only this cluster of callers
@@ -30,7 +30,7 @@ pub(crate) struct NameArgs {
     /// Only this method
     #[arg(long, value_name = "METHOD")]
     method: Option<String>,
-    /// Only where one of the four names contains this
+    /// Only if one of the four names contains this text
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
     /// Only of this owner ('' = without an owner)
@@ -39,14 +39,14 @@ pub(crate) struct NameArgs {
 }
 
 impl FilterArgs {
-    /// The wire's form.
+    /// Returns the wire form.
     pub(crate) fn filter(&self) -> v1::RuleFilter {
         v1::RuleFilter { mode: self.mode.map(|mode| v1::Mode::from(mode).into()), ..self.names.filter() }
     }
 }
 
 impl NameArgs {
-    /// The wire's form.
+    /// Returns the wire form.
     pub(crate) fn filter(&self) -> v1::RuleFilter {
         v1::RuleFilter {
             caller_service: self.caller.clone(),
@@ -60,28 +60,28 @@ impl NameArgs {
     }
 }
 
-/// Over how long rates are taken.
+/// Window of rates.
 #[derive(Args, Debug)]
 pub(crate) struct WindowArgs {
-    /// Over how long rates are taken: 5s, 10s or 1m [default: 10s]
+    /// Window of the rates: 5s, 10s or 1m [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     window: Option<std::time::Duration>,
 }
 
 impl WindowArgs {
-    /// The wire's form; none where the server's default is wanted.
+    /// Returns the wire form; `None` for the server's default.
     pub(crate) fn wire(&self) -> Result<Option<prost_types::Duration>, CliError> {
         let wire = self.window.map(prost_types::Duration::try_from).transpose();
-        wire.map_err(|_| CliError::Usage("--window: is too long".to_owned()))
+        wire.map_err(|_| CliError::Usage("--window: too long".to_owned()))
     }
 }
 
-/// How far a rule goes.
+/// Mode of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mode {
-    /// Calls pass untouched
+    /// Calls pass unchanged
     Off,
-    /// Decisions are made and counted, nothing is done
+    /// Decisions are counted, not carried out
     Observe,
     /// Decisions are carried out
     Enforce,
@@ -97,7 +97,7 @@ impl From<Mode> for v1::Mode {
     }
 }
 
-/// A mode's name; `-` where there is none.
+/// Returns the name of a mode; `-` if unset.
 pub(crate) fn mode_name(number: i32) -> &'static str {
     match v1::Mode::try_from(number) {
         Ok(v1::Mode::Off) => "off",

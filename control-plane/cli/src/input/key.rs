@@ -1,7 +1,7 @@
 //! The four words that name a rule or a route: CALLER CLUSTER CALLEE METHOD.
 //!
-//! They are checked by the engine's own rules before anything is sent, so a bad name gets the same message
-//! here as anywhere. In a shell the star has to be quoted.
+//! They are checked by the engine before a request is sent, so all errors are equal. Quote the star in a
+//! shell.
 
 use clap::Args;
 use damper_core::{Faults, Pattern, RouteKey};
@@ -9,21 +9,21 @@ use damper_proto::v1;
 
 use crate::error::CliError;
 
-/// Names a rule or a guard by its pattern.
+/// Key of a rule or a guard.
 #[derive(Args, Debug)]
 pub(crate) struct Key {
-    /// Who calls: a service, or '*'
+    /// Calling service, or '*'
     pub(crate) caller: String,
-    /// The caller's deployment group, or '*'
+    /// Cluster of the caller, or '*'
     pub(crate) cluster: String,
-    /// Who is called: a service, or '*'
+    /// Called service, or '*'
     pub(crate) callee: String,
     /// package.Service/Method, 'package.Service/*' or '*'
     pub(crate) method: String,
 }
 
 impl Key {
-    /// As the pattern of a rule.
+    /// Returns the pattern of a rule.
     pub(crate) fn pattern(&self) -> Result<v1::Pattern, CliError> {
         Pattern::parse(&self.caller, &self.cluster, &self.callee, &self.method)
             .map(|pattern| (&pattern).into())
@@ -31,21 +31,21 @@ impl Key {
     }
 }
 
-/// Names one exact route.
+/// One exact route.
 #[derive(Args, Debug)]
 pub(crate) struct Route {
-    /// Who calls: one service
+    /// Calling service
     caller: String,
-    /// The caller's deployment group; `default` unless the caller says another
+    /// Cluster of the caller; `default` unless the caller sets another
     cluster: String,
-    /// Who is called: one service
+    /// Called service
     callee: String,
     /// package.Service/Method
     method: String,
 }
 
 impl Route {
-    /// The route as it is asked for.
+    /// Returns the wire form.
     pub(crate) fn key(&self) -> Result<v1::RouteKey, CliError> {
         RouteKey::new(&self.caller, &self.cluster, &self.callee, &self.method)
             .map(|route| (&route).into())
@@ -53,7 +53,7 @@ impl Route {
     }
 }
 
-/// The four words where they can be left out, as one pattern.
+/// Parses an optional key of four words.
 pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, CliError> {
     match words {
         [] => Ok(None),
@@ -65,7 +65,7 @@ pub(crate) fn pattern_of(words: &[String]) -> Result<Option<v1::Pattern>, CliErr
     }
 }
 
-/// One exact route as one argument of four words.
+/// Parses a route in one argument of four words.
 pub(crate) fn route_of(words: &str) -> Result<v1::RouteKey, CliError> {
     let words: Vec<&str> = words.split_whitespace().collect();
     let [caller, cluster, callee, method] = words.as_slice() else {
@@ -80,19 +80,19 @@ fn refused(faults: &Faults) -> CliError {
     CliError::Data(faults.iter().map(ToString::to_string).collect())
 }
 
-/// The four words of a pattern, in the order in which they are typed.
+/// Returns the four words of a pattern, in the order of the arguments.
 pub(crate) fn columns(pattern: Option<&v1::Pattern>) -> [String; 4] {
     let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } =
         pattern.cloned().unwrap_or_default();
     [caller_service, caller_cluster, callee_service, callee_method]
 }
 
-/// The same in one line.
+/// Returns the four words in one line.
 pub(crate) fn words(pattern: Option<&v1::Pattern>) -> String {
     columns(pattern).join(" ")
 }
 
-/// The four words of a route.
+/// Returns the four words of a route.
 pub(crate) fn route_columns(route: Option<&v1::RouteKey>) -> [String; 4] {
     let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } =
         route.cloned().unwrap_or_default();

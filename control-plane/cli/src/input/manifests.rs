@@ -1,8 +1,8 @@
-//! Manifests from files, folders and standard input, each with where it came from.
+//! Manifests from files, folders and standard input, each with its origin.
 //!
-//! Everything is read and checked before anything is sent. What is wrong is told all at once, one line per
-//! fault, as `file.yaml:12 (document 2): policy.retry.max_attempts: must be between 1 and 10, not 11`; what the server
-//! finds wrong with a request is put in the same words.
+//! All are read and checked before a request is sent. All faults are reported at once, one line each, as
+//! `file.yaml:12 (document 2): policy.retry.max_attempts: must be between 1 and 10, not 11`. Faults found by the server
+//! get the same form.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,29 +19,29 @@ use serde::de::IgnoredAny;
 use crate::error::{CliError, as_is};
 use crate::input::key;
 
-/// The files that a folder given with `-f` is read for.
+/// Extensions of the files that are read from a folder.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Folders lie no deeper in each other; a link that leads back up ends there.
+/// Deepest folder; a link to a parent ends there.
 const MAX_DEPTH: usize = 32;
 
-/// Where manifests are.
+/// Paths of manifests.
 #[derive(Args, Debug)]
 pub(crate) struct FileArgs {
-    /// A file of manifests, a folder of them (*.yaml, *.yml, *.json, also in folders below) or - for standard
+    /// File of manifests, folder of them (*.yaml, *.yml, *.json, including subfolders) or - for standard
     /// input; repeatable
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR|-", required = true)]
     pub(crate) files: Vec<PathBuf>,
 }
 
-/// A rule or guard as somebody wrote it.
+/// A rule or guard with its origin.
 #[derive(Debug)]
 pub(crate) struct Manifest {
     pub(crate) origin: Origin,
     pub(crate) item: ManifestItem,
 }
 
-/// What a manifest says.
+/// Content of a manifest.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "nearly all are rules, the larger")]
 pub(crate) enum ManifestItem {
@@ -50,17 +50,17 @@ pub(crate) enum ManifestItem {
 }
 
 impl ManifestItem {
-    /// The rule, where it is one.
+    /// Returns the rule, if it is one.
     pub(crate) fn rule(&self) -> Option<&v1::Rule> {
         if let Self::Rule(rule) = self { Some(rule) } else { None }
     }
 
-    /// The guard, where it is one.
+    /// Returns the guard, if it is one.
     pub(crate) fn guard(&self) -> Option<&v1::Guard> {
         if let Self::Guard(guard) = self { Some(guard) } else { None }
     }
 
-    /// What it is, in a word.
+    /// Returns the kind.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Rule(_) => "rule",
@@ -68,7 +68,7 @@ impl ManifestItem {
         }
     }
 
-    /// Whose it says it is.
+    /// Returns the owner.
     pub(crate) fn owner(&self) -> &str {
         match self {
             Self::Rule(rule) => &rule.owner,
@@ -76,7 +76,7 @@ impl ManifestItem {
         }
     }
 
-    /// The same, belonging to this owner.
+    /// Returns the item with this owner.
     pub(crate) fn owned_by(&self, owner: &str) -> Self {
         let owner = owner.to_owned();
         match self.clone() {
@@ -92,7 +92,7 @@ impl ManifestItem {
         }
     }
 
-    /// The revision that it was read at; 0 = not said.
+    /// Returns the revision at which it was read; 0 = not set.
     pub(crate) fn revision(&self) -> u64 {
         match self {
             Self::Rule(rule) => rule.revision,
@@ -100,7 +100,7 @@ impl ManifestItem {
         }
     }
 
-    /// The four words of its key, with the kind where it is not a rule.
+    /// Returns the four words of the key, with the kind unless it is a rule.
     pub(crate) fn words(&self) -> String {
         let words = key::words(self.key());
         match self {
@@ -110,7 +110,7 @@ impl ManifestItem {
     }
 }
 
-/// Where a manifest stands.
+/// Place of a manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     file: String,
@@ -119,7 +119,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// The file, and a line of it.
+    /// File and line.
     pub(crate) fn at(&self, line: u64) -> String {
         format!("{}:{line}", self.file)
     }
@@ -138,7 +138,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The one rule, or the one guard, of sources that must have no more; `of` tells one from another.
+/// Returns the only rule or guard of sources; `of` selects the kind.
 pub(crate) fn only<'a, T>(
     manifests: &'a [Manifest],
     noun: &str,
@@ -154,24 +154,24 @@ pub(crate) fn only<'a, T>(
     of(item).ok_or_else(|| CliError::data(format_args!("{origin}: is a {kind}; use damper {kind}s put")))
 }
 
-/// Reads all manifests, in the order given and a folder's in the order of its names. There must be some in each.
+/// Reads all manifests in the given order, folders by name. Errors on a source without any.
 pub(crate) fn read(args: &FileArgs) -> Result<Vec<Manifest>, CliError> {
     read_set(args, false)
 }
 
-/// The same, where there may be none.
+/// Like `read_files`, but accepts sources without manifests.
 pub(crate) fn read_set(args: &FileArgs, may_be_empty: bool) -> Result<Vec<Manifest>, CliError> {
     read_all(args, may_be_empty, &mut |_| {})
 }
 
-/// All manifests, and where the fields of each stand.
+/// All manifests and the places of their fields.
 pub(crate) fn read_with_lines(args: &FileArgs) -> Result<(Vec<Manifest>, Vec<FieldLines>), CliError> {
     let mut lines = Vec::new();
     let manifests = read_all(args, false, &mut |bytes| lines.extend(manifest::field_lines(bytes)))?;
     Ok((manifests, lines))
 }
 
-/// All manifests; `seen` is told every text that has any.
+/// Reads all manifests; calls `seen` with every text that contains any.
 fn read_all(
     args: &FileArgs,
     may_be_empty: bool,
@@ -195,10 +195,7 @@ fn read_all(
         }
         let files = files_at(path)?;
         if files.is_empty() && !may_be_empty {
-            return Err(CliError::data(format_args!(
-                "{}: has no *.yaml, *.yml or *.json file",
-                path.display()
-            )));
+            return Err(CliError::data(format_args!("{}: no *.yaml, *.yml or *.json file", path.display())));
         }
         for file in files {
             let bytes = std::fs::read(&file).map_err(|error| unreadable(&file, error))?;
@@ -215,7 +212,7 @@ fn read_all(
     if faults.is_empty() { Ok(manifests) } else { Err(CliError::Data(faults)) }
 }
 
-/// The file, or the manifests of a folder and those below it.
+/// Returns the file, or the manifests of a folder and its subfolders.
 fn files_at(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !std::fs::metadata(path).map_err(|error| unreadable(path, error))?.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -226,12 +223,12 @@ fn files_at(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-/// Takes up a folder's manifests. What begins with a dot is left out: it is kept by tools, not written by people.
+/// Collects the manifests of a folder. Skips names that start with a dot: they belong to tools.
 fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), CliError> {
     let failed = |error| unreadable(folder, error);
     if depth > MAX_DEPTH {
         let folder = folder.display();
-        return Err(CliError::data(format_args!("{folder}: is more than {MAX_DEPTH} folders deep")));
+        return Err(CliError::data(format_args!("{folder}: more than {MAX_DEPTH} folders deep")));
     }
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let entry = entry.map_err(failed)?;
@@ -249,7 +246,7 @@ fn files_below(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<
     Ok(())
 }
 
-/// What became of a file that could not be read.
+/// Returns the error of a file that cannot be read.
 pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
     match error.kind() {
         io::ErrorKind::NotFound => CliError::Missing(format!("{}: no such file or folder", path.display())),
@@ -257,8 +254,8 @@ pub(crate) fn unreadable(path: &Path, error: io::Error) -> CliError {
     }
 }
 
-/// Adds a file's documents to those counted before it, and refuses what no server would take before minutes
-/// go into reading it.
+/// Adds the number of documents of a file, and rejects more than a server accepts before parsing takes
+/// minutes.
 fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> {
     let before = *counted;
     *counted += documents(bytes);
@@ -266,14 +263,14 @@ fn count(file: &str, bytes: &[u8], counted: &mut usize) -> Result<(), CliError> 
     if *counted <= limit {
         return Ok(());
     }
-    let together = if before == 0 { "" } else { ", together with what was read before it" };
+    let together = if before == 0 { "" } else { " with those before it" };
     Err(CliError::data(format_args!(
-        "{file}: has {counted} documents{together}; at most {limit} rules and guards are allowed"
+        "{file}: {counted} documents{together}, at most {limit} rules and guards"
     )))
 }
 
-/// How many documents a text holds, by its outer marks alone: never more than there are, and all of them in the
-/// usual forms (documents behind `---`, the items of a list, a JSON array, JSON objects).
+/// Counts the documents of a text by their outer marks: never more than there are, and all in the usual forms
+/// (documents after `---`, items of a list, a JSON array, JSON objects).
 fn documents(bytes: &[u8]) -> usize {
     if bytes.trim_ascii_start().starts_with(b"[")
         && let Ok(items) = serde_json::from_slice::<Vec<IgnoredAny>>(bytes)
@@ -327,7 +324,7 @@ fn read_one(file: &str, Document { number, line, manifest }: Document) -> Option
     let item = match manifest {
         manifest::Manifest::Rule(rule) => ManifestItem::Rule(rule),
         manifest::Manifest::Guard(guard) => ManifestItem::Guard(guard),
-        // Parsing refuses the kinds that it does not know; there are no others.
+        // Parsing rejects unknown kinds.
         _ => return None,
     };
     Some(Manifest { origin, item })
@@ -341,7 +338,7 @@ fn fault(file: &str, Problem { document, line, path, problem }: Problem) -> Stri
     }
 }
 
-/// A fault for each key that was said before.
+/// Returns a fault for each repeated key.
 fn repetitions(manifests: &[Manifest]) -> Vec<String> {
     let mut first = HashMap::new();
     let mut faults = Vec::new();
@@ -358,8 +355,8 @@ fn repetitions(manifests: &[Manifest]) -> Vec<String> {
     faults
 }
 
-/// The path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `guard.owner`) as the field of the
-/// manifest that it came from.
+/// Maps the path of a field in a request (`changes[17].put.policy.mode`, `rule.policy.mode`, `guard.owner`)
+/// to the field of its manifest.
 pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
     let Some((index, rest)) = split(field) else { return as_is(field) };
     let Some(manifest) = manifests.get(index) else { return as_is(field) };
@@ -369,7 +366,7 @@ pub(crate) fn locate(manifests: &[Manifest], field: &str) -> String {
     }
 }
 
-/// The number of the change that a field belongs to, and the field's path in the manifest.
+/// Returns the number of the change and the path in its manifest.
 fn split(field: &str) -> Option<(usize, &str)> {
     if let Some(rest) = field.strip_prefix("rule").or_else(|| field.strip_prefix("guard")) {
         return below(rest).map(|rest| (0, rest));
@@ -381,7 +378,7 @@ fn split(field: &str) -> Option<(usize, &str)> {
     Some((index.parse().ok()?, rest))
 }
 
-/// What stands below a part of a path that ended here.
+/// Returns the path below a prefix.
 fn below(rest: &str) -> Option<&str> {
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('.') }
 }

@@ -1,18 +1,18 @@
-//! What a write of a rule does to what repeating can add, in words; nothing of what stays as it is.
+//! Texts of bounds on attempts, and of their change by a write.
 
 use damper_proto::{convert, v1};
 
 use crate::error::print_message;
 use crate::output::printable;
 
-/// Tells what a write raises or lowers.
+/// Prints the change of the bounds by a write.
 pub(crate) fn tell(before: Option<&v1::Amplification>, after: Option<&v1::Amplification>) {
     if let (Some(before), Some(after)) = (before, after) {
         lines(before, after).into_iter().for_each(print_message);
     }
 }
 
-/// One line for the hop and one for the chain.
+/// Returns one line for the hop and one for the chain.
 pub(crate) fn lines(before: &v1::Amplification, after: &v1::Amplification) -> Vec<String> {
     let hop = before.bound.as_ref().zip(after.bound.as_ref()).filter(|(was, is)| was != is);
     let hop = hop.map(|(was, is)| {
@@ -32,11 +32,11 @@ fn direction(is_up: bool) -> &'static str {
     if is_up { "more" } else { "less" }
 }
 
-/// Which of two bounds lets more through: attempts, then the long run, then what is free.
+/// Order of two bounds: attempts, then the sustained rate, then the free retries.
 fn order(bound: &v1::Bound) -> (u32, f64, u32) {
     let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window: free, .. } =
         *bound;
-    // 0 = not bounded below the attempts of a call.
+    // 0 = no sustained bound below the attempts of a call.
     (max_attempts, if steady > 0.0 { steady } else { max_attempts.into() }, free)
 }
 
@@ -44,19 +44,16 @@ fn path(bound: &v1::ChainBound) -> Vec<(&str, &str)> {
     bound.hops.iter().map(|hop| (&*hop.caller_service, &*hop.callee_service)).collect()
 }
 
-/// The whole chain in one line.
+/// Returns the whole chain in one line.
 pub(crate) fn chain_text(bound: &v1::ChainBound) -> String {
     let first = bound.hops.first().map_or("", |hop| &hop.caller_service);
     let services: String = bound.hops.iter().map(|hop| format!(" -> {}", hop.callee_service)).collect();
-    let circle =
-        if bound.has_circle { " (services call each other in a circle; each is followed once)" } else { "" };
+    let circle = if bound.has_circle { " (the calls form a cycle; each edge is followed once)" } else { "" };
     let sends = attempts_text(bound.sends);
-    printable(&format!(
-        "{first}{services}: at most {sends} on the last hop for one request at {first}{circle}"
-    ))
+    printable(&format!("{first}{services}: at most {sends} on the last hop per request at {first}{circle}"))
 }
 
-/// A line for each hop.
+/// Returns a line for each hop.
 pub(crate) fn hop_lines(bound: &v1::ChainBound) -> Vec<String> {
     let line = |hop: &v1::Hop| {
         let v1::Hop { caller_service, callee_service, max_attempts, sends, multiplies } = hop;
@@ -64,19 +61,18 @@ pub(crate) fn hop_lines(bound: &v1::ChainBound) -> Vec<String> {
             if *max_attempts == 1 { "1 attempt".to_owned() } else { format!("{max_attempts} attempts") };
         let how = if *multiplies { "; attempts multiply here" } else { "" };
         printable(&format!(
-            "{caller_service} -> {callee_service}: {attempts} per call, at most {}{how}",
-            attempts_text(*sends)
+            "{caller_service} -> {callee_service}: {attempts} per call, at most {sends} per request{how}",
         ))
     };
     bound.hops.iter().map(line).collect()
 }
 
-/// So many sends.
+/// Returns a number of attempts.
 pub(crate) fn attempts_text(sends: u64) -> String {
-    if sends == 1 { "1 send".to_owned() } else { format!("{sends} sends") }
+    if sends == 1 { "1 attempt".to_owned() } else { format!("{sends} attempts") }
 }
 
-/// What repeating can add on one hop.
+/// Returns the bound of one hop.
 pub(crate) fn bound_text(bound: &v1::Bound) -> String {
     let v1::Bound { max_attempts, steady_attempts_per_call: steady, free_retries_per_window, window } =
         *bound;
@@ -85,7 +81,7 @@ pub(crate) fn bound_text(bound: &v1::Bound) -> String {
     }
     let most = format!("at most {max_attempts} attempts per call");
     if steady == 0.0 {
-        return format!("{most}, also in the long run: no retry breaker bounds it");
+        return format!("{most}, sustained: no retry breaker");
     }
     let window = window.and_then(convert::length);
     let free = match (free_retries_per_window, window) {
@@ -93,7 +89,7 @@ pub(crate) fn bound_text(bound: &v1::Bound) -> String {
         (1, Some(window)) => format!(", plus 1 retry per {} s and process", window.as_secs_f64()),
         (n, Some(window)) => format!(", plus {n} retries per {} s and process", window.as_secs_f64()),
     };
-    format!("{most}; while retries fail {steady} per call in the long run{free}")
+    format!("{most}; {steady} per call sustained while retries fail{free}")
 }
 
 #[cfg(test)]
@@ -118,11 +114,10 @@ mod tests {
         assert_eq!(
             lines(&less, &more),
             [
-                "more on this hop: at most 2 attempts per call; while retries fail 1.1 per call in \
-                 the long run \
-                 (was: 1 attempt per call)",
-                "more along the worst chain: shop -> cart -> stock: at most 4 sends on the last hop for one \
-                 request at shop (was: 3 sends)",
+                "more on this hop: at most 2 attempts per call; 1.1 per call sustained \
+                 while retries fail (was: 1 attempt per call)",
+                "more along the worst chain: shop -> cart -> stock: at most 4 attempts on the last hop per \
+                 request at shop (was: 3 attempts)",
             ]
         );
         assert!(lines(&more, &less).iter().all(|line| line.starts_with("less ")));
@@ -146,16 +141,16 @@ mod tests {
     fn chain_is_told_as_a_whole_and_hop_by_hop() {
         let hops = vec![hop("shop", "orders", 1, 1, false), hop("orders", "stock", 3, 3, true)];
         let bound = v1::ChainBound { hops, sends: 3, has_circle: false };
-        let whole = "shop -> orders -> stock: at most 3 sends on the last hop for one request at shop";
+        let whole = "shop -> orders -> stock: at most 3 attempts on the last hop per request at shop";
         assert_eq!(chain_text(&bound), whole);
         assert_eq!(
             hop_lines(&bound),
             [
-                "shop -> orders: 1 attempt per call, at most 1 send",
-                "orders -> stock: 3 attempts per call, at most 3 sends; attempts multiply here"
+                "shop -> orders: 1 attempt per call, at most 1 per request",
+                "orders -> stock: 3 attempts per call, at most 3 per request; attempts multiply here"
             ]
         );
-        assert!(chain_text(&v1::ChainBound { has_circle: true, ..bound }).contains("circle"));
+        assert!(chain_text(&v1::ChainBound { has_circle: true, ..bound }).contains("cycle"));
     }
 
     #[test]
@@ -165,11 +160,11 @@ mod tests {
             bound_text(&v1::Bound { max_attempts, steady_attempts_per_call, free_retries_per_window, window })
         };
         assert_eq!(bound(1, 1.0, 0, None), "1 attempt per call");
-        let long_run = "at most 3 attempts per call; while retries fail 1.1 per call in the long run";
+        let long_run = "at most 3 attempts per call; 1.1 per call sustained while retries fail";
         assert_eq!(bound(3, 1.1, 3, Some(10)), format!("{long_run}, plus 3 retries per 10 s and process"));
         assert_eq!(bound(3, 1.1, 1, Some(10)), format!("{long_run}, plus 1 retry per 10 s and process"));
         assert_eq!(bound(3, 1.1, 0, Some(10)), long_run);
-        let unbounded = "at most 3 attempts per call, also in the long run: no retry breaker bounds it";
+        let unbounded = "at most 3 attempts per call, sustained: no retry breaker";
         assert_eq!(bound(3, 0.0, 0, None), unbounded);
     }
 }

@@ -1,4 +1,4 @@
-//! Which changes of the history to show, and how they are shown.
+//! Filter and table of the history.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use crate::input::manifests::ManifestItem;
 use crate::output::figures::{age, now};
 use crate::output::{Align, Table};
 
-/// Each option narrows the list.
+/// Filter of the history.
 #[derive(Args, Debug)]
 pub(crate) struct ChangesArgs {
     /// Only changes of the rule and guard with exactly this key
@@ -21,27 +21,27 @@ pub(crate) struct ChangesArgs {
     key: Vec<String>,
     #[command(flatten)]
     names: NameArgs,
-    /// Only changes of rules, of guards, of kills or of tokens
+    /// Only changes of this kind
     #[arg(long)]
     kind: Option<Kind>,
-    /// Only changes made by this author
+    /// Only changes of this author
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     by: String,
-    /// Only changes made since: so long ago (2h), or a time (2026-07-01T12:00:00Z)
+    /// Only changes since an age (2h) or a time (2026-07-01T12:00:00Z)
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     since: Option<SystemTime>,
-    /// Only changes made before
+    /// Only changes before an age or a time
     #[arg(long, value_name = "WHEN", value_parser = moment)]
     until: Option<SystemTime>,
-    /// Only from this revision on
+    /// Only changes from this revision on
     #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
     min_revision: u64,
-    /// Only up to this revision
+    /// Only changes up to this revision
     #[arg(long, value_name = "REV", default_value_t = 0, hide_default_value = true)]
     max_revision: u64,
 }
 
-/// What was changed.
+/// Kind of a changed resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Rules
@@ -55,7 +55,7 @@ pub(crate) enum Kind {
 }
 
 impl ChangesArgs {
-    /// The wire's form.
+    /// Returns the wire form.
     pub(crate) fn filter(&self) -> Result<v1::ChangeFilter, CliError> {
         let names = match key::pattern_of(&self.key)? {
             None => self.names.filter(),
@@ -88,18 +88,18 @@ impl ChangesArgs {
 
 fn moment(text: &str) -> Result<SystemTime, String> {
     if let Ok(ago) = humantime::parse_duration(text) {
-        return SystemTime::now().checked_sub(ago).ok_or_else(|| "is too long ago".to_owned());
+        return SystemTime::now().checked_sub(ago).ok_or_else(|| "too long ago".to_owned());
     }
     humantime::parse_rfc3339_weak(text)
-        .map_err(|_| "is neither a duration such as 2h nor a time such as 2026-07-01T12:00:00Z".to_owned())
+        .map_err(|_| "must be a duration such as 2h or a time such as 2026-07-01T12:00:00Z".to_owned())
 }
 
-/// A row for each rule or guard that was changed.
+/// Returns a row for each changed resource.
 pub(crate) fn table(changes: &[v1::Change]) -> Table {
     use Align::{Left, Right};
     let is_proven = changes.iter().any(|change| !change.principal.is_empty());
     let mut columns = vec![("REVISION", Right), ("AGE", Right)];
-    // The proven name comes first. Where the server asks for no tokens it would be a column of dashes.
+    // The authenticated name comes first; without tokens it would be empty.
     columns.extend(is_proven.then_some(("BY", Left)));
     columns.extend([
         (if is_proven { "DECLARED" } else { "BY" }, Left),
@@ -132,7 +132,7 @@ pub(crate) fn table(changes: &[v1::Change]) -> Table {
     table
 }
 
-/// Whose it is, or was where it is gone.
+/// Returns the owner, also of a deleted resource.
 fn owner(change: &v1::ObjectChange) -> &str {
     match change.after.as_ref().or(change.before.as_ref()).and_then(|object| object.kind.as_ref()) {
         Some(object::Kind::Rule(rule)) => &rule.owner,
@@ -152,7 +152,7 @@ fn named(key: Option<&v1::ObjectKey>) -> (&'static str, Option<&v1::Pattern>) {
     }
 }
 
-/// A version of a rule or guard.
+/// Returns the rule or guard.
 pub(crate) fn item(object: v1::Object) -> Option<ManifestItem> {
     Some(match object.kind? {
         object::Kind::Rule(rule) => ManifestItem::Rule(rule),

@@ -1,7 +1,6 @@
-//! What differs between two versions of a rule or guard, setting by setting.
+//! Differences between two versions of a rule or guard, setting by setting.
 //!
-//! Which settings differ is the manifests' own business (`damper_proto::manifest`); here they get a key, a place and
-//! colours.
+//! `damper_proto::manifest` compares; this file adds key, place and colours.
 
 use damper_proto::manifest::{Differing, Settings};
 use damper_proto::v1;
@@ -20,13 +19,13 @@ pub(crate) struct Difference {
     change: &'static str,
     kind: &'static str,
     key: v1::Pattern,
-    /// Where the new version stands.
+    /// Place of the new version.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<String>,
     fields: Vec<Differing>,
 }
 
-/// Shows the differences and ends the command: that there are any, and every failure, has its own status.
+/// Prints the differences and returns the result; differences and errors have their own exit statuses.
 pub(crate) fn show(format: Format, found: Result<Vec<Difference>, CliError>) -> Result<(), CliError> {
     let of_diff = |error| CliError::OfDiff(Box::new(error));
     let differences = found.map_err(of_diff)?;
@@ -37,13 +36,13 @@ pub(crate) fn show(format: Format, found: Result<Vec<Difference>, CliError>) -> 
 }
 
 impl Difference {
-    /// What differs between two versions, where anything does; none is one that does not exist.
+    /// Compares two versions; `None` as input = does not exist.
     pub(crate) fn between(
         old: Option<&ManifestItem>,
         new: Option<&ManifestItem>,
         origin: Option<String>,
     ) -> Result<Option<Self>, CliError> {
-        // One that this version can not read, of a newer server, has no settings that it could name.
+        // A version that this client cannot read, from a newer server, has no named settings.
         let were = old.and_then(|item| settings(item).ok()).unwrap_or_default();
         let are = new.map(settings).transpose()?.unwrap_or_default();
         let fields = were.differing(are);

@@ -1,4 +1,4 @@
-//! Figures of routes as people read them: rates, shares, times, ages.
+//! Statistics of routes as text: rates, shares, times, ages.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -9,7 +9,7 @@ use crate::input::filter::mode_name;
 use crate::input::key;
 use crate::output::{Align, Table};
 
-/// Routes with what applies to them, and who else repeats their calls.
+/// Table of routes with their rule and retries by others.
 pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -25,7 +25,7 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
         ("COVERAGE", Right),
         ("MODE", Left),
         ("RULE", Left),
-        ("REPEATED ELSEWHERE", Left),
+        ("RETRIED ELSEWHERE", Left),
     ]);
     for route in routes {
         let figures = [
@@ -44,13 +44,13 @@ pub(crate) fn routes<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>) -
     table
 }
 
-/// The share of calls that are made within a request; `-` where no process that makes them serves any.
+/// Share of calls within a served request; `-` if no process of the caller serves any.
 pub(crate) fn coverage(route: &v1::RouteStats) -> String {
     if route.total_serving_calls == 0 { "-".to_owned() } else { share(route.chain_coverage) }
 }
 
-/// Who repeats the route's calls besides Damper: a loop in the caller, and what the callee is sent by stock gRPC
-/// clients and by Envoy, whoever calls it.
+/// Retries of the route's calls by others: a loop in the caller, and gRPC clients and Envoy as seen by the
+/// callee for all callers.
 fn elsewhere(route: &v1::RouteStats) -> String {
     let served = route.served.unwrap_or_default();
     let parts = [
@@ -63,7 +63,7 @@ fn elsewhere(route: &v1::RouteStats) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Routes with how their calls go; `at` is said in each row where rows of different times follow each other.
+/// Table of routes with their calls; `at` is the first column if rows of different times follow.
 pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at: Option<&str>) -> Table {
     use Align::{Left, Right};
     let columns = [
@@ -102,14 +102,14 @@ pub(crate) fn stats<'a>(routes: impl IntoIterator<Item = &'a v1::RouteStats>, at
     table
 }
 
-/// What holds repeats back at present, and at how many of the route's processes.
+/// Reasons that block retries now, with the number of processes.
 pub(crate) fn state(route: &v1::RouteStats) -> String {
     let v1::RouteStats { killed, circuit_open, breaker_refuses, budget_refuses, clients, .. } = route;
     let parts = [
         ("killed", killed),
         ("circuit open", circuit_open),
-        ("breaker refuses", breaker_refuses),
-        ("budget used up", budget_refuses),
+        ("retry breaker open", breaker_refuses),
+        ("budget exhausted", budget_refuses),
     ];
     let holding = parts.iter().filter(|(_, processes)| **processes > 0);
     let holding = holding.map(|(what, processes)| match *processes == clients {
@@ -120,28 +120,28 @@ pub(crate) fn state(route: &v1::RouteStats) -> String {
 }
 
 pub(crate) fn rate(per_s: f64) -> String {
-    // A sum of no rates is -0.
+    // An empty sum is -0.
     format!("{:.1}", per_s + 0.0)
 }
 
-/// Attempts per call; nothing where there were no calls.
+/// Attempts per call; empty without calls.
 pub(crate) fn amplification(value: f64) -> String {
     if value > 0.0 { format!("{value:.2}") } else { String::new() }
 }
 
-/// In percent; what is less than everything never reads as everything.
+/// Percentage; below 100 % never rounds to 100 %.
 pub(crate) fn share(value: f64) -> String {
     let tenths = (value * 1_000.0).round();
     let tenths = if value < 1.0 { tenths.min(999.0) } else { tenths };
     format!("{:.1}%", tenths / 10.0)
 }
 
-/// A number of things: `1 route`, `2 routes`.
+/// Number with noun: `1 route`, `2 routes`.
 pub(crate) fn many(count: usize, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// A number of rules and guards together.
+/// Number of rules and guards.
 pub(crate) fn rules_and_guards(count: usize) -> String {
     if count == 1 { "1 rule or guard".to_owned() } else { format!("{count} rules and guards") }
 }
@@ -159,12 +159,12 @@ pub(crate) fn time(wire: Option<&prost_types::Duration>) -> String {
     }
 }
 
-/// A rate that is far below one, but not nothing.
+/// Rate with more digits close to zero.
 fn small_rate(per_s: f64) -> String {
     if per_s < 0.05 { format!("{per_s:.3}") } else { rate(per_s) }
 }
 
-/// What is left of a time, to the nearest of the greatest unit: an hour of which a second has passed is 60m.
+/// Remaining time, rounded to its greatest unit: 3599 s is 60m.
 pub(crate) fn remaining(wire: Option<&prost_types::Duration>) -> String {
     let Some(left) = wire else { return String::new() };
     let seconds = left.seconds + i64::from(left.nanos > 0);
@@ -177,13 +177,13 @@ pub(crate) fn remaining(wire: Option<&prost_types::Duration>) -> String {
     })
 }
 
-/// The time now, as the wire says it.
+/// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// How long ago in the greatest unit, `now` in seconds.
+/// Age in its greatest unit, `now` in seconds.
 pub(crate) fn age(at: Option<&prost_types::Timestamp>, now: i64) -> String {
     let Some(at) = at else { return String::new() };
     in_greatest_unit(now.saturating_sub(at.seconds))
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn state_is_told_in_words_with_how_many_processes_where_not_all() {
         let route = v1::RouteStats { clients: 3, breaker_refuses: 3, circuit_open: 1, ..Default::default() };
-        assert_eq!(state(&route), "circuit open at 1 of 3, breaker refuses");
+        assert_eq!(state(&route), "circuit open at 1 of 3, retry breaker open");
         assert_eq!(state(&v1::RouteStats { clients: 3, ..Default::default() }), "");
     }
 

@@ -1,8 +1,7 @@
-//! Findings as all commands print them, and which of them a command is to mind.
+//! Findings as all commands print them, and the severities that fail a command.
 //!
-//! One form, whoever found it: `file:line: severity code subject field: message` with the remedy on the next line,
-//! so that what is learned or grepped in one place holds in the others. Only what is read from files has a file and
-//! a line. What others wrote is shown with its control characters escaped.
+//! One form for all sources: `file:line: severity code subject field: message` with the remedy on the next
+//! line. Only findings in files have a file and a line. Control characters are escaped.
 
 use clap::{Args, ValueEnum};
 use damper_core::lint::Severity;
@@ -11,27 +10,28 @@ use damper_proto::v1;
 use crate::output::figures::many;
 use crate::output::printable;
 
-/// What of the findings is to be minded.
+/// Severities and codes that fail a command.
 #[derive(Args, Debug)]
 pub(crate) struct SeverityFilter {
-    /// Findings from this severity on end the command with 79
+    /// Lowest severity that ends the command with 79
     #[arg(long, value_name = "SEVERITY", default_value = "warning")]
     min_severity: Least,
-    /// Leave findings of this code out; repeatable
+    /// Ignored finding code; repeatable
     #[arg(long = "allow", value_name = "CODE")]
     allowed: Vec<String>,
 }
 
-/// A severity as it is typed.
+/// A severity as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Least {
     Hint,
     Warning,
-    Danger,
+    #[value(alias = "danger")]
+    Critical,
 }
 
 impl SeverityFilter {
-    /// Refuses codes that the command does not know.
+    /// Errors on unknown codes.
     pub(crate) fn check(&self, known: &[&str]) -> Result<(), crate::error::CliError> {
         let unknown: Vec<&str> =
             self.allowed.iter().map(String::as_str).filter(|code| !known.contains(code)).collect();
@@ -39,7 +39,7 @@ impl SeverityFilter {
             return Ok(());
         }
         Err(crate::error::CliError::Usage(format!(
-            "--allow {}: is no code that this command finds; it finds {}",
+            "--allow {}: unknown code (known: {})",
             unknown.join(", "),
             known.join(", ")
         )))
@@ -49,20 +49,20 @@ impl SeverityFilter {
         self.allowed.iter().any(|allowed| allowed == code)
     }
 
-    /// True if this ends the command with 79.
+    /// True if this severity ends the command with 79.
     pub(crate) fn minds(&self, severity: Severity) -> bool {
         let least = match self.min_severity {
             Least::Hint => Severity::Hint,
             Least::Warning => Severity::Warning,
-            Least::Danger => Severity::Danger,
+            Least::Critical => Severity::Danger,
         };
         severity >= least
     }
 }
 
-/// A finding and where it was found.
+/// A finding and its place.
 pub(crate) struct PrintedFindings<'a> {
-    /// The file and line; "" = in no file.
+    /// File and line; "" = in no file.
     pub(crate) origin: &'a str,
     pub(crate) severity: Severity,
     pub(crate) code: &'a str,
@@ -72,18 +72,23 @@ pub(crate) struct PrintedFindings<'a> {
     pub(crate) remedy: &'a str,
 }
 
-/// The one form.
+/// Returns the text of a finding.
 pub(crate) fn in_words(
     PrintedFindings { origin, severity, code, subject, field, message, remedy }: &PrintedFindings<'_>,
 ) -> String {
     let origin = if origin.is_empty() { String::new() } else { format!("{}: ", printable(origin)) };
-    let about = [severity.name(), code, subject, field].map(printable);
+    let about = [severity_name(*severity), code, subject, field].map(printable);
     let about: Vec<String> = about.into_iter().filter(|part| !part.is_empty()).collect();
     let remedy = if remedy.is_empty() { String::new() } else { format!("\n  -> {}", printable(remedy)) };
     format!("{origin}{}: {}{remedy}", about.join(" "), printable(message))
 }
 
-/// A finding of the server.
+/// Returns the name that people read.
+fn severity_name(severity: Severity) -> &'static str {
+    if severity == Severity::Danger { "critical" } else { severity.name() }
+}
+
+/// Returns the text of a finding of the server.
 pub(crate) fn of_server(finding: &v1::Finding) -> String {
     let v1::Finding { code, subject, field, message, remedy, .. } = finding;
     in_words(&PrintedFindings {
@@ -97,7 +102,7 @@ pub(crate) fn of_server(finding: &v1::Finding) -> String {
     })
 }
 
-/// One that this program does not know yet is taken for a warning.
+/// An unknown severity counts as a warning.
 pub(crate) fn severity(wire: v1::Severity) -> Severity {
     match wire {
         v1::Severity::Danger => Severity::Danger,
@@ -106,14 +111,14 @@ pub(crate) fn severity(wire: v1::Severity) -> Severity {
     }
 }
 
-/// How many there are of each severity.
+/// Returns the number of findings of each severity.
 pub(crate) fn count(severities: impl IntoIterator<Item = Severity>) -> String {
     let mut counts = [0_usize; 3];
     for severity in severities {
         counts[severity as usize] += 1;
     }
     let [hints, warnings, dangers] = counts;
-    [many(dangers, "danger"), many(warnings, "warning"), many(hints, "hint")].join(", ")
+    format!("{dangers} critical, {}, {}", many(warnings, "warning"), many(hints, "hint"))
 }
 
 #[cfg(test)]
@@ -132,11 +137,11 @@ mod tests {
         };
         assert_eq!(
             of_server(&found),
-            "danger guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask."
+            "critical guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask."
         );
         found.field.clear();
         found.remedy.clear();
-        assert_eq!(of_server(&found), "danger guard_cuts a * b *: is forbidden\\u{1b}");
+        assert_eq!(of_server(&found), "critical guard_cuts a * b *: is forbidden\\u{1b}");
         let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
         assert_eq!(of_server(&rest), "warning: and 7 more");
     }
@@ -144,7 +149,7 @@ mod tests {
     #[test]
     fn findings_are_counted_in_words() {
         use Severity::{Danger, Hint, Warning};
-        assert_eq!(count([Hint, Danger, Hint]), "1 danger, 0 warnings, 2 hints");
-        assert_eq!(count([Warning]), "0 dangers, 1 warning, 0 hints");
+        assert_eq!(count([Hint, Danger, Hint]), "1 critical, 0 warnings, 2 hints");
+        assert_eq!(count([Warning]), "0 critical, 1 warning, 0 hints");
     }
 }

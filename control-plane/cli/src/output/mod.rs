@@ -1,8 +1,7 @@
-//! What is printed: data on stdout, messages on stderr.
+//! Output: data on stdout, messages on stderr.
 //!
-//! Data is a table for people or the wire's messages as YAML or JSON for programs. Text that came from others
-//! (names of clients, reasons) is shown with its control characters escaped, so that it can not steer the
-//! terminal. A write that fails is an error like any other; `main` makes nothing of a closed pipe.
+//! Data is a table, or messages of the wire as YAML or JSON. Control characters in foreign text (names,
+//! reasons) are escaped, so that it cannot control the terminal. A closed pipe is not an error.
 
 pub(crate) mod amplification;
 pub(crate) mod changes;
@@ -21,14 +20,14 @@ use serde::Serialize;
 
 use crate::error::{CliError, print_message};
 
-/// How data is written.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Table
     Table,
-    /// One document, or one per rule that `apply -f` reads back
+    /// One document, or one per rule in the form of `apply -f`
     Yaml,
-    /// One value, or one per line where data keeps coming
+    /// One value, or one per line of a stream
     Json,
 }
 
@@ -38,7 +37,7 @@ pub(crate) fn data(text: &str) -> Result<(), CliError> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(CliError::io("standard output"))
 }
 
-/// Writes a message of the wire, or a table where that is wanted.
+/// Writes a message of the wire, or a table.
 pub(crate) fn show(
     format: Format,
     message: &impl Serialize,
@@ -51,21 +50,21 @@ pub(crate) fn show(
     }
 }
 
-/// Whether colour is wanted on stdout.
+/// True if stdout takes colours.
 pub(crate) fn colours() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// On which side a column's cells stand.
+/// Alignment of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// Text.
     Left,
     /// Numbers.
     Right,
 }
 
-/// Rows under headings, padded so that columns line up; no borders, so that `awk` can read it.
+/// Rows under headings with aligned columns; no borders, for `awk`.
 #[derive(Debug)]
 pub(crate) struct Table {
     columns: Vec<(&'static str, Align)>,
@@ -73,7 +72,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these headings.
+    /// Returns an empty table with these headings.
     pub(crate) fn new(columns: &[(&'static str, Align)]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
@@ -112,7 +111,7 @@ impl Display for Table {
     }
 }
 
-/// The text with control characters and other invisible ones written out.
+/// Returns the text with control and invisible characters escaped.
 pub(crate) fn printable(text: &str) -> String {
     let visible = |c: char| {
         !c.is_control()
@@ -121,12 +120,12 @@ pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if visible(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
-/// Says on stderr that what is shown is not of the whole fleet.
+/// Warns that the output does not cover the whole fleet.
 pub(crate) fn warn_missing_replicas(missing_replicas: &[String]) {
     if !missing_replicas.is_empty() {
         let ids = printable(&missing_replicas.join(", "));
         print_message(format!(
-            "warning: not heard: {ids}: their clients are missing here; see damper replicas"
+            "warning: unreachable replicas: {ids}; their clients are missing here, see damper replicas"
         ));
     }
 }

@@ -1,5 +1,5 @@
-//! What a set would do, as people read it: a row for each route and each way in which its callee may behave, before and
-//! after; what the table has no place for is said on stderr.
+//! Predicted effect of a set: a row for each route and state of its callee, before and after. Notes go to
+//! stderr.
 
 use damper_proto::v1::{self, prediction::Callee};
 
@@ -9,16 +9,16 @@ use crate::output::amplification as amplified;
 use crate::output::figures::{many, rate, rules_and_guards, share, time};
 use crate::output::{Align, Format, Table, printable, show};
 
-/// In the place of a route's caller.
+/// Replaces the caller in the total.
 const ALL: &str = "(all)";
 
-/// Its place among the figures.
+/// Column of the worst case.
 const P99: usize = 6;
 
-/// Shows a prediction.
+/// Prints a prediction.
 pub(crate) fn report(format: Format, response: &v1::WhatIfResponse) -> Result<(), CliError> {
     show(format, response, || {
-        // Without a route only what is said beside the table is left.
+        // Without a route there is no table.
         if response.routes.is_empty() { String::new() } else { table(response).to_string() }
     })?;
     beside(response).into_iter().for_each(print_message);
@@ -53,7 +53,7 @@ fn table(v1::WhatIfResponse { routes, together, .. }: &v1::WhatIfResponse) -> Ta
         for predicted in together {
             let key = [ALL, "", "", ""].map(str::to_owned);
             let mut figures = figures(predicted, calls_per_s, "");
-            // It is told of single routes only.
+            // Known for single routes only.
             figures[P99].clear();
             table.row(key.into_iter().chain(figures));
         }
@@ -77,12 +77,12 @@ fn figures(predicted: &v1::Prediction, calls_per_s: f64, worst: &str) -> [String
     ]
 }
 
-/// Where nothing succeeds nothing takes its time.
+/// Without successes there is no latency.
 fn p99(side: v1::Predicted) -> String {
     if side.p99.is_some() { time(side.p99.as_ref()) } else { "none".to_owned() }
 }
 
-/// How a callee behaves.
+/// State of the callee.
 fn callee(callee: Callee) -> &'static str {
     match callee {
         Callee::Unspecified => "",
@@ -92,7 +92,7 @@ fn callee(callee: Callee) -> &'static str {
     }
 }
 
-/// The most attempts of a call.
+/// Most attempts of a call.
 fn worst_case(route: &v1::RoutePrediction) -> String {
     let most = |side: &Option<v1::Amplification>| {
         side.as_ref().and_then(|side| side.bound).map_or(1, |bound| bound.max_attempts).to_string()
@@ -100,12 +100,12 @@ fn worst_case(route: &v1::RoutePrediction) -> String {
     became(&most(&route.before), &most(&route.after))
 }
 
-/// Before and after, in one word.
+/// Before and after in one cell.
 fn became(before: &str, after: &str) -> String {
     if before == after { before.to_owned() } else { format!("{before}->{after}") }
 }
 
-/// With its sign, and none where nothing is left of it.
+/// Number with its sign, but 0.0 without.
 fn signed(value: f64, unit: &str) -> String {
     let text = format!("{value:+.1}{unit}");
     if text[1..] == format!("0.0{unit}") { text[1..].to_owned() } else { text }
@@ -119,13 +119,13 @@ fn beside(response: &v1::WhatIfResponse) -> Vec<String> {
     }
     if response.routes_left_out > 0 {
         let left_out = many(response.routes_left_out as usize, "less busy route");
-        lines.push(format!("{left_out} would change, too, without a prediction"));
+        lines.push(format!("{left_out} would change, not predicted"));
     }
     for v1::WithoutTraffic { key, guard, before, after } in &response.without_traffic {
-        let (kind, limits) = if *guard { ("guard ", "; repeat limits are not predicted") } else { ("", "") };
+        let (kind, limits) = if *guard { ("guard ", "; retry limits are not predicted") } else { ("", "") };
         let words = format!("{kind}{}", key::words(key.as_ref()));
         lines.push(format!(
-            "{}: no call in the last minute whose policy it would change{limits}; services report every few seconds",
+            "{}: no effect on calls of the last minute{limits}; services report every few seconds",
             printable(&words)
         ));
         let side = |bound: &Option<v1::Bound>| v1::Amplification { bound: *bound, chain: None };
@@ -133,12 +133,12 @@ fn beside(response: &v1::WhatIfResponse) -> Vec<String> {
     }
     let untold = (response.without_traffic_total as usize).saturating_sub(response.without_traffic.len());
     if untold > 0 {
-        lines.push(format!("{} more without such calls", rules_and_guards(untold)));
+        lines.push(format!("{} without effect on recent calls not listed", rules_and_guards(untold)));
     }
     if response.routes.is_empty() && response.without_traffic_total == 0 {
-        lines.push("no policy of any route would change".to_owned());
+        lines.push("no policy of a route would change".to_owned());
     }
-    lines.push(format!("predicted at revision {}: nothing was changed", response.revision));
+    lines.push(format!("predicted at revision {}, nothing was changed", response.revision));
     lines
 }
 
@@ -228,24 +228,24 @@ mod tests {
     fn what_is_not_predicted_is_said_with_its_bound() {
         let lines = beside(&response());
         for line in [
-            "1 less busy route would change, too, without a prediction",
-            "desk * stock *: no call in the last minute whose policy it would change; services report every few seconds",
-            "2 rules and guards more without such calls",
-            "predicted at revision 7: nothing was changed",
+            "1 less busy route would change, not predicted",
+            "desk * stock *: no effect on calls of the last minute; services report every few seconds",
+            "2 rules and guards without effect on recent calls not listed",
+            "predicted at revision 7, nothing was changed",
         ] {
             assert!(lines.iter().any(|told| told == line), "{line}: {lines:#?}");
         }
         assert!(lines.iter().any(|told| told.starts_with("desk * stock *: more on this hop: at most 2 ")));
         assert!(lines.iter().any(|told| told.starts_with("shop default stock p.S/M: more on this hop: ")));
         let nothing = beside(&v1::WhatIfResponse::default());
-        assert_eq!(nothing[0], "no policy of any route would change");
+        assert_eq!(nothing[0], "no policy of a route would change");
     }
 
     #[test]
     fn of_a_guard_it_is_said_that_its_repeat_limit_is_not_predicted() {
         let mut response = response();
         response.without_traffic[0].guard = true;
-        let line = "guard desk * stock *: no call in the last minute whose policy it would change; repeat limits are \
+        let line = "guard desk * stock *: no effect on calls of the last minute; retry limits are \
                     not predicted; services report every few seconds";
         assert!(beside(&response).iter().any(|told| told == line), "{:#?}", beside(&response));
     }

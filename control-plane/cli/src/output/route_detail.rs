@@ -1,7 +1,7 @@
-//! One route with every figure there is of it, for `damper stats --route`.
+//! All statistics of one route, for `damper stats --route`.
 //!
-//! The layout is that of a form: what, then figures in columns. Fates that never happened are left out; those that
-//! do not happen now keep their line, so that the eye finds the others at their place.
+//! Fates that never occurred are omitted. Fates without recent calls keep their line, so that the layout is
+//! stable.
 
 use damper_core::{Ending, Fate};
 use damper_proto::v1;
@@ -11,7 +11,7 @@ use crate::input::key;
 use crate::output::figures::{amplification, coverage, rate, share, state, time};
 use crate::output::{Align, Table};
 
-/// All figures of a route.
+/// Returns all statistics of a route.
 pub(crate) fn portrait(route: &v1::RouteStats) -> String {
     [head(route), flow(route).to_string(), fates(route).to_string(), served(route)].join("\n")
 }
@@ -28,7 +28,7 @@ fn head(route: &v1::RouteStats) -> String {
         })
         .join("  ");
     let state = match state(route).as_str() {
-        "" => "nothing holds repeats back".to_owned(),
+        "" => "retries are not blocked".to_owned(),
         state => state.to_owned(),
     };
     let windows = format!("{} failures, {} successes", route.window_failures, route.window_successes);
@@ -41,7 +41,7 @@ fn head(route: &v1::RouteStats) -> String {
         ("latency", latency),
         ("amplification", or_none(amplification(route.amplification))),
         ("errors", share(route.error_share)),
-        ("within requests", coverage(route)),
+        ("coverage", coverage(route)),
     ];
     rows.map(|(what, value)| format!("{what:<16} {}\n", crate::output::printable(&value))).concat()
 }
@@ -50,7 +50,7 @@ fn or_none(value: String) -> String {
     if value.is_empty() { "no calls".to_owned() } else { value }
 }
 
-/// What is sent, per second and since the processes started.
+/// Attempts per second and since the processes started.
 fn flow(route: &v1::RouteStats) -> Table {
     let mut table =
         Table::new(&[("CALLS", Align::Left), ("PER SECOND", Align::Right), ("TOTAL", Align::Right)]);
@@ -60,7 +60,7 @@ fn flow(route: &v1::RouteStats) -> Table {
         ("retries", route.retries_per_s, None),
         ("hedges", route.hedges_per_s, Some(route.total_hedges)),
         ("would_hedges", route.would_hedges_per_s, None),
-        ("in the caller's own loop", route.outer_loop_calls_per_s, Some(route.total_outer_loop_calls)),
+        ("in a loop of the caller", route.outer_loop_calls_per_s, Some(route.total_outer_loop_calls)),
     ] {
         table.row([what.to_owned(), rate(per_s), total.map_or_else(String::new, |total| total.to_string())]);
     }
@@ -81,19 +81,19 @@ fn fates(route: &v1::RouteStats) -> Table {
     table
 }
 
-/// What the callee is sent by all its callers.
+/// Requests that the callee receives from all callers.
 fn served(route: &v1::RouteStats) -> String {
     let Some(served) = &route.served else {
-        return "The callee does not report what it serves.\n".to_owned();
+        return "The callee reports no served requests.\n".to_owned();
     };
     let mut table = Table::new(&[("SERVED FOR ALL CALLERS", Align::Left), ("PER SECOND", Align::Right)]);
     for (what, per_s) in [
-        ("first sends", served.first_sends_per_s),
-        ("repeats by Damper", served.damper_repeats_per_s),
-        ("repeats by gRPC clients", served.grpc_repeats_per_s),
-        ("repeats by Envoy", served.envoy_repeats_per_s),
-        ("repeats shed", served.shed_repeats_per_s),
-        ("repeats that would be shed", served.would_shed_repeats_per_s),
+        ("first attempts", served.first_sends_per_s),
+        ("retries by Damper", served.damper_repeats_per_s),
+        ("retries by gRPC clients", served.grpc_repeats_per_s),
+        ("retries by Envoy", served.envoy_repeats_per_s),
+        ("rejected retries", served.shed_repeats_per_s),
+        ("retries that would be rejected", served.would_shed_repeats_per_s),
     ] {
         table.row([what.to_owned(), rate(per_s)]);
     }
@@ -119,7 +119,7 @@ mod tests {
         };
         let text = portrait(&route);
         for line in [
-            "state            breaker refuses at 1 of 3",
+            "state            retry breaker open at 1 of 3",
             "breaker windows  7 failures, 0 successes",
             "latency          p50 -  p90 -  p99 -  p99.9 12ms",
             "amplification    1.25",
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|said| said == line), "{line}:\n{text}");
         }
-        for start in ["calls", "would_retry", "repeats by Envoy"] {
+        for start in ["calls", "would_retry", "retries by Envoy"] {
             assert!(text.lines().any(|line| line.starts_with(start)), "{start}:\n{text}");
         }
     }

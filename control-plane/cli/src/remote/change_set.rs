@@ -1,4 +1,4 @@
-//! A set of manifests as it is sent to the server: whose it is, and what becomes of what it does not name.
+//! A set of manifests in one write: its owner, and the handling of resources that it does not contain.
 
 use std::time::Instant;
 
@@ -10,29 +10,29 @@ use crate::error::CliError;
 use crate::input::manifests::{self as sources, FileArgs, Manifest, ManifestItem};
 use crate::remote::client::Client;
 
-/// Which manifests, in whose name.
+/// Manifests and the owner in whose name they are written.
 #[derive(Args, Debug)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     files: FileArgs,
-    /// In whose name: what names no owner gets this one, and what belongs to another is not touched
+    /// Owner of the set: resources without an owner get this one, resources of other owners are not changed
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// Also remove the rules and guards of --owner that are not in the manifests
+    /// Also delete the rules and guards of --owner that are not in the manifests
     #[arg(long, requires = "owner")]
     pub(crate) prune: bool,
-    /// Also change what belongs to another; it becomes --owner's
+    /// Also change resources of other owners; they become --owner's
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// With --prune: there may be no manifest at all, so that everything of --owner is removed
+    /// With --prune: accept a set without manifests, which deletes everything of --owner
     #[arg(long, requires = "prune")]
     allow_empty: bool,
-    /// Write also where a rule or guard has changed since the revision that its manifest names
+    /// Also overwrite rules and guards that changed since the revision in their manifest
     #[arg(long)]
     overwrite: bool,
 }
 
-/// Manifests, and how the server is asked for them.
+/// Manifests and their conflict handling.
 pub(crate) struct Set {
     pub(crate) manifests: Vec<Manifest>,
     overwrite: bool,
@@ -45,7 +45,8 @@ impl SetArgs {
         let manifests = manifests.map_err(|error| match error {
             CliError::Data(mut faults) if self.prune && !self.allow_empty => {
                 faults.push(
-                    "a set without manifests removes everything of --owner: say --allow-empty".to_owned(),
+                    "a set without manifests removes everything of --owner: add --allow-empty to confirm"
+                        .to_owned(),
                 );
                 CliError::Data(faults)
             }
@@ -54,7 +55,7 @@ impl SetArgs {
         Ok(Set { manifests: manifests?, overwrite: self.overwrite })
     }
 
-    /// The options of a write with what these say.
+    /// Returns the write options with owner and prune set.
     pub(crate) fn options(&self, write: v1::WriteOptions) -> v1::WriteOptions {
         let prune = if self.prune { v1::Prune::Owned } else { v1::Prune::Unspecified };
         v1::WriteOptions {
@@ -67,12 +68,12 @@ impl SetArgs {
 }
 
 impl Set {
-    /// Manifests that are written whatever revision they name.
+    /// Manifests that are written at any revision.
     pub(crate) fn whatever(manifests: Vec<Manifest>) -> Self {
         Self { manifests, overwrite: true }
     }
 
-    /// Sends the set. Faults are told in the words of the manifests.
+    /// Sends the set. Errors name the place in the manifests.
     pub(crate) async fn send(
         &self,
         client: &Client,
@@ -81,7 +82,7 @@ impl Set {
         let messages = [Kind::Header(options)].into_iter().chain(self.changes().map(Kind::Change));
         let requests: Vec<_> = messages.map(|kind| v1::ApplyRulesRequest { kind: Some(kind) }).collect();
         let locate = |field: &str| sources::locate(&self.manifests, field);
-        // Without a limit of our own: a large set takes its time, and a server that died is found out by its pings.
+        // No own timeout: a large set takes time, and pings detect a dead server.
         let asked_at = Instant::now();
         let answer = client.rules.clone().apply_rules(futures_util::stream::iter(requests)).await;
         match answer {
@@ -90,7 +91,7 @@ impl Set {
         }
     }
 
-    /// What the set would do. Faults are told as they are of a set that is sent.
+    /// Returns the predicted effect of the set. Errors are those of `send`.
     pub(crate) async fn predict(
         &self,
         client: &Client,
@@ -113,7 +114,7 @@ impl Set {
     }
 }
 
-/// The revision that a rule or guard must be at, where its manifest names one.
+/// Returns the revision that a rule or guard must be at; `None` without one in its manifest.
 pub(crate) fn expected(revision: u64, overwrite: bool) -> Option<u64> {
     Some(revision).filter(|revision| *revision > 0 && !overwrite)
 }

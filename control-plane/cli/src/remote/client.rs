@@ -1,7 +1,6 @@
-//! The calls of a control plane as the commands need them.
+//! gRPC clients of a control plane.
 //!
-//! A slow answer of a living server may take as long as the server itself allows a call. Lists are read to their
-//! last page.
+//! A call may take as long as the server allows. Lists are read to their last page.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};
@@ -23,13 +22,13 @@ pub(crate) use crate::remote::connection::ServerArgs;
 use crate::remote::connection::{self, Line};
 use crate::remote::status::{self, Locate, Peer};
 
-/// The server ends a unary call after 30 s; a little more, so that its own answer arrives.
+/// The server ends a unary call after 30 s. A little more, so that its own error arrives.
 const CALL_TIMEOUT: Duration = Duration::from_secs(32);
 /// A page of 1000 rules of 64 KiB.
 const MAX_ANSWER_BYTES: usize = 80 << 20;
-/// Connections are made at most so often when they break.
+/// Shortest time between two connections.
 const RECONNECT_AFTER: Duration = Duration::from_secs(1);
-/// The longest page the server gives.
+/// Longest page of the server.
 const PAGE: u32 = 1000;
 
 /// A connected control plane.
@@ -37,9 +36,9 @@ const PAGE: u32 = 1000;
 pub(crate) struct Client {
     peer: Peer,
     args: ServerArgs,
-    /// So many connections in a row, this one not counted, have brought nothing.
+    /// Number of connections in a row, without this one, that received no message.
     silent: usize,
-    /// When the connection was there, which is when a command begins to act.
+    /// Time of the connection, at which a command begins.
     pub(crate) connected_at: Instant,
     pub(crate) rules: RulesClient<Line>,
     pub(crate) guards: GuardsClient<Line>,
@@ -50,21 +49,21 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects, or says why not within five seconds.
+    /// Connects; errors within five seconds.
     pub(crate) async fn connect(args: &ServerArgs) -> Result<Self, CliError> {
         Self::connect_after(args, None, 0).await
     }
 
-    /// A connection in the place of this one, which broke, to the next server that can be reached; `heard`: this one
-    /// has brought something. Says so on stderr.
+    /// Connects to the next reachable server after this connection broke, and reports that on stderr.
+    /// `received`: this connection received a message.
     ///
-    /// Gives the failure back once every server was tried in vain.
+    /// Returns `broken` once every server failed.
     pub(crate) async fn next(&self, heard: bool, broken: CliError) -> Result<Self, CliError> {
         let silent = if heard { 0 } else { self.silent + 1 };
         if silent >= connection::count(&self.args) {
             return Err(broken);
         }
-        // A server that takes connections only to end them is not asked without end at full speed.
+        // Limits the rate of reconnects to a server that accepts connections and closes them.
         tokio::time::sleep(RECONNECT_AFTER.saturating_sub(self.connected_at.elapsed())).await;
         let next = Self::connect_after(&self.args, Some(&self.peer), silent).await?;
         print_message(format_args!("{} was lost; going on with {}", self.peer.address, next.peer.address));
@@ -87,13 +86,13 @@ impl Client {
         })
     }
 
-    /// The failure behind an answer.
+    /// Returns the error of a status.
     pub(crate) fn failure(&self, status: &Status) -> CliError {
         status::failure(&self.peer, status, &as_is)
     }
 
-    /// The failure behind the answer to something asked then, with fields in the words of whoever wrote them. Where the
-    /// connection failed it is looked into.
+    /// Returns the error of a status, with fields located by `locate`. Probes the server if the connection
+    /// failed.
     pub(crate) async fn why(&self, status: &Status, asked_at: Instant, locate: Locate<'_>) -> CliError {
         match status.source() {
             Some(_) => status::unreachable(&[status::looked_into(&self.peer, status, asked_at).await]),
@@ -101,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Waits for an answer, but not for ever.
+    /// Waits for a response, with a timeout.
     pub(crate) async fn answer<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
@@ -109,7 +108,7 @@ impl Client {
         self.answer_in(call, &as_is).await
     }
 
-    /// The same with fields in the words of whoever wrote them.
+    /// Like `answer`, with fields located by `locate`.
     pub(crate) async fn answer_in<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
@@ -126,7 +125,7 @@ impl Client {
         }
     }
 
-    /// The rule with this pattern.
+    /// Returns the rule with this pattern.
     pub(crate) async fn rule(&self, key: v1::Pattern) -> Result<v1::Rule, CliError> {
         let request = v1::GetRuleRequest { key: Some(key.clone()), min_revision: 0 };
         match self.answer(self.rules.clone().get_rule(request)).await {
@@ -139,7 +138,7 @@ impl Client {
         }
     }
 
-    /// The keys of rules for the same callee that share most words with this one. None where they cannot be listed.
+    /// Returns the keys of rules for the same callee that share most words with this one; empty on errors.
     async fn rules_near(&self, key: &v1::Pattern) -> Vec<String> {
         let filter = RuleFilter { callee_service: Some(key.callee_service.clone()), ..RuleFilter::default() };
         let request =
@@ -151,13 +150,13 @@ impl Client {
         near.into_iter().take(3).map(|words| printable(&words.join(" "))).collect()
     }
 
-    /// The guard with this pattern.
+    /// Returns the guard with this pattern.
     pub(crate) async fn guard(&self, key: v1::Pattern) -> Result<v1::Guard, CliError> {
         let request = v1::GetGuardRequest { key: Some(key), min_revision: 0 };
         self.answer(self.guards.clone().get_guard(request)).await
     }
 
-    /// Every guard that passes the filter, of all pages.
+    /// Returns all guards that match the filter.
     pub(crate) async fn all_guards(&self, filter: &RuleFilter) -> Result<v1::ListGuardsResponse, CliError> {
         let mut guards = Vec::new();
         let mut page_token = String::new();
@@ -177,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Every rule that passes the filter, of all pages.
+    /// Returns all rules that match the filter.
     pub(crate) async fn all_rules(&self, filter: &RuleFilter) -> Result<v1::ListRulesResponse, CliError> {
         let mut rules = Vec::new();
         let mut page_token = String::new();
@@ -197,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Every route that is asked for, of all pages.
+    /// Returns all routes of the request.
     pub(crate) async fn all_routes(
         &self,
         asked: &v1::ListRoutesRequest,
@@ -215,7 +214,7 @@ impl Client {
         }
     }
 
-    /// The endpoints of this callee, or of all if it is empty, of all pages.
+    /// Returns the endpoints of this callee, or of all callees if it is empty.
     pub(crate) async fn all_endpoints(&self, callee: &str) -> Result<v1::ListEndpointsResponse, CliError> {
         let mut callees = Vec::new();
         let mut page_token = String::new();
@@ -231,7 +230,7 @@ impl Client {
         }
     }
 
-    /// Figures and what changes of them, until the server ends it.
+    /// Streams statistics and their changes until the server ends the stream.
     pub(crate) async fn watch(
         &self,
         request: v1::WatchRequest,

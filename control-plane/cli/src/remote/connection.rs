@@ -1,9 +1,9 @@
-//! Which control plane is asked, what it is shown, and the connection to it.
+//! Addresses and credentials of the control plane, and the connection to it.
 //!
-//! Addresses, files and tokens are those of services ([`damper_endpoint`]): the same variables mean the same. Several
-//! addresses are tried in their order. Connecting has a limit, TLS included, and a peer that took the connection but
-//! answers no ping loses it, so that a server which is not there is found out within five seconds.
-//! Secrets come from a file or a variable, never from a flag, which everybody on the machine can read.
+//! Flags and variables are those of services ([`damper_endpoint`]). Several addresses are tried in order.
+//! Connecting has a timeout, TLS included, and pings detect a dead peer, so a missing server is an error
+//! within five seconds. Secrets come from a file or a variable, never from a flag: flags are visible in the
+//! process list.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -23,39 +23,39 @@ use crate::remote::status::{self, Peer};
 
 const DEFAULT_SERVER: &str = "http://127.0.0.1:7600";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// A ping after so much silence, and so long to answer it: together below five seconds.
+/// Silence before a ping, and the time to answer it: together below five seconds.
 const PING_AFTER: Duration = Duration::from_secs(2);
 const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which control plane to talk to.
+/// Address and credentials of the control plane.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct ServerArgs {
-    /// The control plane's address; of several, separated by commas, the first that can be reached
+    /// Control plane address; with several, separated by commas, the first reachable one is used
     /// [default: http://127.0.0.1:7600]
     #[arg(long, global = true, value_name = "URL", env = "DAMPER_SERVER", hide_env_values = true)]
     pub(crate) server: Option<String>,
-    /// PEM file of the authorities that may have issued the server's certificate [env: DAMPER_CA_FILE]
+    /// PEM file with the CA certificates that verify the server [env: DAMPER_CA_FILE]
     /// [default: the system's]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
-    /// PEM file of the certificate to show to the server [env: DAMPER_CERT_FILE]
+    /// PEM file with the client certificate [env: DAMPER_CERT_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) cert_file: Option<PathBuf>,
-    /// PEM file of that certificate's private key [env: DAMPER_KEY_FILE]
+    /// PEM file with the private key of the client certificate [env: DAMPER_KEY_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
-    /// The name that the server's certificate must be for [env: DAMPER_SERVER_NAME] [default: the address's host]
+    /// Expected name in the server's certificate [env: DAMPER_SERVER_NAME] [default: the address's host]
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
-    /// File with the token to show to the server [env: DAMPER_TOKEN_FILE, or DAMPER_TOKEN]
+    /// File with the access token [env: DAMPER_TOKEN_FILE, or DAMPER_TOKEN]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// A connection on which every call shows the token.
+/// A connection that adds the token to every call.
 pub(crate) type Line = InterceptedService<Channel, Bearer>;
 
-/// Shows the token, where there is one, in each call.
+/// Adds the token, if any, to each call.
 #[derive(Clone, Debug)]
 pub(crate) struct Bearer(Option<Token>);
 
@@ -68,8 +68,8 @@ impl Interceptor for Bearer {
     }
 }
 
-/// Connects to the first server that can be reached, or says why none can. One that was lost is tried last, and those
-/// behind it first.
+/// Connects to the first reachable server; errors if none is. After the loss of `lost` the servers behind it
+/// come first and it comes last.
 pub(crate) async fn connect(
     args: &ServerArgs,
     lost: Option<&Peer>,
@@ -101,7 +101,7 @@ pub(crate) async fn connect(
     Err(status::unreachable(&problems))
 }
 
-/// The servers in their order, and what is shown to them; all faults at once.
+/// Returns the servers in order and the credentials; errors with all faults.
 fn settle(args: &ServerArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<Uri>, Access), CliError> {
     let ServerArgs { server, ca_file, cert_file, key_file, server_name, token_file } = args.clone();
     let mut faults = Faults::none();
@@ -126,7 +126,7 @@ fn lines(faults: &Faults) -> String {
     lines.join("\n")
 }
 
-/// How many servers are named.
+/// Returns the number of servers.
 pub(crate) fn count(args: &ServerArgs) -> usize {
     addresses(args.server.as_deref()).len()
 }
@@ -143,7 +143,7 @@ fn addresses(said: Option<&str>) -> Vec<String> {
 }
 
 fn not_an_address(problem: &dyn Display) -> String {
-    format!("not the address of a control plane: {problem}")
+    format!("not a control plane address: {problem}")
 }
 
 #[cfg(test)]
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(error.code(), 69);
         let text = error.to_string();
         assert!(
-            text.contains("http://127.0.0.1:1 can not") && text.contains("http://127.0.0.1:2 can not"),
+            text.contains("reach http://127.0.0.1:1:") && text.contains("reach http://127.0.0.1:2:"),
             "{text}"
         );
     }

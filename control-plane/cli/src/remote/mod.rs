@@ -1,4 +1,4 @@
-//! A control plane as the commands see it: the connection, the calls, and the errors that they return.
+//! A control plane as the commands use it: connection, calls, errors.
 
 pub(crate) mod change_set;
 pub(crate) mod client;

@@ -1,9 +1,9 @@
-//! What is wrong with a server that a connection failed with, found out by one more connection.
+//! Finds the cause of a failed connection with one more connection.
 //!
-//! A server that does not accept our certificate says so after we have finished the handshake, and closes: whether
-//! its alert is read before a write fails is then a matter of luck. Here nothing is written after the handshake, so
-//! the alert is what is read. A server that wants TLS is asked in HTTP/1, in which it can answer in words. Only after a
-//! failure, without a token, and not for long.
+//! A server that rejects the client certificate sends its alert after the client finished the handshake, and
+//! closes. The alert can be lost if a write fails first. The probe writes nothing after the handshake, so it
+//! reads the alert. A server that requires TLS is probed with HTTP/1, which it can answer as text. The probe
+//! runs only after a failure, without a token, with a timeout.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use tokio_rustls::TlsConnector;
 
 /// A link that loses packets may lose an alert too.
 const ATTEMPTS: usize = 3;
-/// What a server that wants TLS says fits into it.
+/// Limit of the response to a plaintext request.
 const MAX_ANSWER: u64 = 2048;
 /// The first byte of an alert in TLS.
 const ALERT: u8 = 0x15;
 
-/// Why this server can not be talked to, if it tells within this time.
+/// Returns the cause of the failed connection, if it is found within this time.
 pub(crate) async fn ask(access: &Access, uri: &Uri, within: Duration) -> Option<String> {
     let asked = async {
         match address::is_tls(uri) {
@@ -47,29 +47,29 @@ async fn handshakes(access: &Access, uri: &Uri) -> Option<String> {
     None
 }
 
-/// One handshake, and what the server says to it.
+/// Completes one handshake and waits for an alert.
 async fn handshake(access: &Access, uri: &Uri) -> Result<(), Box<dyn Error>> {
     let (config, name) = access.handshake(uri)?;
     let stream = TcpStream::connect((address::host(uri), address::port(uri))).await?;
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-    // Data is as good as an end: only an alert says something against us.
+    // Data and end are equal here: only an alert is an error.
     let _: usize = stream.read(&mut [0]).await?;
     Ok(())
 }
 
-/// Whether TLS is spoken at an address that says otherwise.
+/// Returns a remedy if the server requires TLS.
 async fn plainly(uri: &Uri) -> Option<String> {
     let mut stream = TcpStream::connect((address::host(uri), address::port(uri))).await.ok()?;
     let authority = uri.authority()?;
     let request = format!("GET /livez HTTP/1.1\r\nhost: {authority}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
-    // What was read before a reset is what counts.
+    // Bytes read before a reset are enough.
     let _ = stream.take(MAX_ANSWER).read_to_end(&mut answer).await;
-    wants_tls(&answer).then(|| format!("TLS is spoken there: use https://{authority}"))
+    wants_tls(&answer).then(|| format!("the server requires TLS: use https://{authority}"))
 }
 
-/// What speaks TLS answers so to HTTP/1: by an alert, or in words.
+/// True if the response to HTTP/1 is a TLS alert or a text that asks for HTTPS.
 fn wants_tls(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer);
     let refused = text.strip_prefix("HTTP/1.").is_some_and(|rest| rest.get(1..5) == Some(" 400"));

@@ -1,17 +1,17 @@
-//! The arguments of every command that asks a server.
+//! Arguments of every command that connects to a server.
 
 use clap::Args;
 
 use super::client;
 use crate::output;
 
-/// What every command that asks a server knows.
+/// Connection and output format.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Asking a server")]
 pub(crate) struct Session {
     #[command(flatten)]
     pub(crate) server: client::ServerArgs,
-    /// How data is written
+    /// Output format
     #[arg(short = 'o', long = "output", global = true, value_name = "FORMAT", default_value = "table")]
     pub(crate) format: output::Format,
 }

@@ -1,11 +1,9 @@
-//! What the server answers instead of a result, in words and with an exit status: the one place that maps
-//! gRPC's codes.
+//! Maps gRPC errors to texts and exit statuses.
 //!
-//! A status that carries a source was made on this side of the wire: the connection failed, whatever its code
-//! says; what was wrong with a certificate is told in words, with the remedy that fits, and the server asked once more
-//! where that is a matter of luck ([`probe`]). All others are the server's own, with `google.rpc` details: field
-//! violations (one line each, put in the words of the file they came from by a [`Locate`]) and, in a conflict, the rule
-//! or guard as it is now.
+//! A status with a source was made on this side of the wire: the connection failed. Certificate problems get
+//! their own text and remedy, if necessary after a [`probe`]. All other statuses come from the server, with
+//! `google.rpc` details: field violations (one line each, located by a [`Locate`]) and, in a conflict, the
+//! current rule or guard.
 
 use std::error::Error as _;
 use std::time::{Duration, Instant};
@@ -20,18 +18,19 @@ use tonic_types::StatusExt as _;
 use crate::error::CliError;
 use crate::input::key;
 use crate::input::manifests::ManifestItem;
+use crate::output::figures::many;
 use crate::output::printable;
 use crate::remote::probe;
 
-/// Turns the path of a field in a request into the words of whoever wrote it.
+/// Maps the path of a field in a request to its place in the input.
 pub(crate) type Locate<'a> = &'a dyn Fn(&str) -> String;
 
-/// A server that is not there is found out within five seconds, looking into it included.
+/// A missing server is an error within five seconds, the probe included.
 const FOUND_OUT_WITHIN: Duration = Duration::from_millis(4700);
-/// So long at most it is looked into.
+/// Longest time for the probe.
 const LOOK_WITHIN: Duration = Duration::from_millis(1500);
 
-/// Whom we asked, and what we showed.
+/// Address and credentials of the server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) address: String,
@@ -39,15 +38,15 @@ pub(crate) struct Peer {
     pub(crate) access: Access,
 }
 
-/// Why a server can not be reached.
+/// Cause of a failed connection.
 #[derive(Debug)]
 pub(crate) struct Fault {
     text: String,
-    /// It says itself what to do about it.
+    /// The text contains its own remedy.
     is_known: bool,
 }
 
-/// The failure behind an answer of the server.
+/// Returns the error of a status.
 pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> CliError {
     if status.source().is_some() {
         return unreachable(&[not_connected(peer, status)]);
@@ -65,13 +64,13 @@ pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> CliEr
             CliError::Conflict(conflict(status))
         }
         Code::PermissionDenied | Code::Unauthenticated => CliError::Denied(denied(peer, status)),
-        Code::Unavailable => CliError::Unavailable(format!("{address} can not do this now: {message}")),
+        Code::Unavailable => CliError::Unavailable(format!("{address} is unavailable: {message}")),
         Code::DeadlineExceeded | Code::Cancelled => {
-            CliError::Unavailable(format!("{address} did not finish in time: {message}"))
+            CliError::Unavailable(format!("{address} timed out: {message}"))
         }
         Code::Unimplemented => CliError::Unavailable(format!(
-            "{address} does not offer this: it is no control plane of Damper, or an older one; is the address right \
-             (--server, DAMPER_SERVER)? ({message})"
+            "{address} does not support this command: not a Damper control plane, or an older one; check the address \
+             (--server, DAMPER_SERVER) ({message})"
         )),
         Code::Ok | Code::Unknown | Code::Internal | Code::DataLoss => {
             CliError::Defect(format!("{address} failed: {} ({message})", status.code()))
@@ -79,12 +78,12 @@ pub(crate) fn failure(peer: &Peer, status: &Status, locate: Locate<'_>) -> CliEr
     }
 }
 
-/// Why the connection could not be made, or what broke it.
+/// Cause of a failed or broken connection.
 fn not_connected(peer: &Peer, error: &(dyn std::error::Error + 'static)) -> Fault {
     fault(peer, problem::of(error), error)
 }
 
-/// The same of something begun then, where the server is asked once more if the time allows it.
+/// Like `not_connected`, with a probe if time allows it.
 pub(crate) async fn looked_into(
     peer: &Peer,
     error: &(dyn std::error::Error + 'static),
@@ -101,10 +100,10 @@ pub(crate) async fn looked_into(
 fn fault(peer: &Peer, told: Option<String>, error: &(dyn std::error::Error + 'static)) -> Fault {
     let is_known = told.is_some();
     let why = told.map_or_else(|| root_of(error), |told| with_flags(&told));
-    Fault { text: format!("{} can not be reached: {why}", peer.address), is_known }
+    Fault { text: format!("cannot reach {}: {why}", peer.address), is_known }
 }
 
-/// What is said of settings in terms of variables, in terms of flags too.
+/// Replaces names of variables by flag and variable.
 fn with_flags(text: &str) -> String {
     let flags = ["ca-file", "cert-file", "key-file", "server-name"];
     flags.iter().fold(text.to_owned(), |text, flag| {
@@ -113,10 +112,10 @@ fn with_flags(text: &str) -> String {
     })
 }
 
-/// No server can be reached; a line for each, and what to look for where that is not clear.
+/// Error if no server is reachable: a line each, with a hint if the cause is unclear.
 pub(crate) fn unreachable(faults: &[Fault]) -> CliError {
-    let hint = "is this its address (--server, DAMPER_SERVER), and does `damper serve` run there? Services go on \
-                with the rules they have; DAMPER_MODE=off stops retries without it";
+    let hint = "check the address (--server, DAMPER_SERVER) and that `damper serve` runs there; services keep \
+                their last rules; DAMPER_MODE=off stops retries without a server";
     let last_unclear = faults.iter().rposition(|fault| !fault.is_known);
     let line = |(i, fault): (usize, &Fault)| match Some(i) == last_unclear {
         true => format!("{}; {hint}", fault.text),
@@ -125,32 +124,32 @@ pub(crate) fn unreachable(faults: &[Fault]) -> CliError {
     CliError::Unavailable(faults.iter().enumerate().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-/// The server does not let us: what it says, and what to do about it.
+/// Text of a denied request: the server's reason and the remedy.
 fn denied(peer: &Peer, status: &Status) -> String {
     let reason = status.get_details_error_info().map(|info| info.reason);
     let advice = match (status.code(), reason.as_deref()) {
         (Code::Unauthenticated, _) if let Some(place) = peer.access.token_place() => &format!(
-            "what was shown is the token of {place}; an administrator makes another with `damper token create`"
+            "the token came from {place}; an administrator creates a new one with `damper token create`"
         ),
         (Code::Unauthenticated, _) => {
-            "show a token: --token-file FILE, DAMPER_TOKEN_FILE or DAMPER_TOKEN; an administrator makes one with \
+            "set --token-file FILE, DAMPER_TOKEN_FILE or DAMPER_TOKEN; an administrator creates a token with \
              `damper token create`"
         }
         (_, Some("ROLE")) => "ask an administrator for a token with that role; `damper whoami` shows yours",
         (_, Some("SCOPE")) => "ask an administrator for a token with that scope; `damper whoami` shows yours",
         _ => "`damper whoami` shows the authenticated identity",
     };
-    format!("{} does not allow this: {}; {advice}", peer.address, words(status))
+    format!("denied by {}: {}; {advice}", peer.address, words(status))
 }
 
-/// The innermost cause, which says what happened ("Connection refused") without the layers around it.
+/// Returns the innermost cause ("Connection refused").
 fn root_of(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;
     }
     match inner.to_string() {
-        // What rustls says to it is for who writes programs.
+        // The text of rustls is for programmers.
         text if text.contains("close_notify") => "the connection was closed".to_owned(),
         text => text,
     }
@@ -196,14 +195,14 @@ fn conflict(status: &Status) -> String {
     lines.join("\n")
 }
 
-/// The settings that belong to others, of a set that is refused for them.
+/// Returns the settings of other owners in a rejected set.
 fn conflicts(status: &Status) -> Option<v1::Conflicts> {
     let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
     let packed = details.iter().find(|any| any.type_url.ends_with("/damper.v1.Conflicts"))?;
     v1::Conflicts::decode(packed.value.as_slice()).ok()
 }
 
-/// A line for each setting that is told, and what to do about them.
+/// Returns a line for each setting of another owner, and the remedy.
 fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
     let line = |conflict: &v1::Conflict| {
         let v1::Conflict { guard, key, owner, field, current, wanted } = conflict;
@@ -217,14 +216,13 @@ fn owned(conflicts: &v1::Conflicts) -> Vec<String> {
     let mut lines: Vec<String> = conflicts.conflicts.iter().map(line).collect();
     let rest = (conflicts.total as usize).saturating_sub(lines.len());
     if rest > 0 {
-        lines.push(format!("and {rest} more settings"));
+        lines.push(format!("and {}", many(rest, "more setting")));
     }
-    lines.push("nothing was changed; leave them to their owners, or say --take-over".to_owned());
+    lines.push("nothing was changed; remove these settings from the set or add --take-over".to_owned());
     lines
 }
 
-/// The rule or guard as it is, which the server packs into the details of a conflict: its words, its revision and
-/// who changed it.
+/// Returns name, revision and last author of the current rule, guard or kill in the details of a conflict.
 fn current(status: &Status) -> Option<(String, u64, String)> {
     let details = tonic_types::pb::Status::decode(status.details()).ok()?.details;
     let packed = |name: &str| details.iter().find(|any| any.type_url.ends_with(name));
@@ -291,7 +289,7 @@ mod tests {
         let error = failure(&peer(), &Status::from_error(Box::new(refused)), &as_is);
         assert_eq!(error.code(), 69);
         let text = error.to_string();
-        assert!(text.starts_with("http://server can not be reached: refused; is this its address"), "{text}");
+        assert!(text.starts_with("cannot reach http://server: refused; check the address"), "{text}");
     }
 
     #[test]
@@ -301,7 +299,7 @@ mod tests {
         let unclear = Fault { text: "refused".to_owned(), is_known: false };
         let text = unreachable(&[unclear, known()]).to_string();
         let lines: Vec<_> = text.lines().collect();
-        assert!(lines[0].starts_with("refused; is this its address"), "{text}");
+        assert!(lines[0].starts_with("refused; check the address"), "{text}");
         assert_eq!(lines[1], known().text);
     }
 
@@ -323,11 +321,11 @@ mod tests {
         assert!(said(Code::Unauthenticated, "", &[]).contains("--token-file"));
         let by_variable = said(Code::Unauthenticated, "", &[("DAMPER_TOKEN", "kept")]);
         assert!(
-            by_variable.contains("the token of DAMPER_TOKEN;") && !by_variable.contains("kept"),
+            by_variable.contains("the token came from DAMPER_TOKEN;") && !by_variable.contains("kept"),
             "{by_variable}"
         );
         let by_file = said(Code::Unauthenticated, "", &[("DAMPER_TOKEN_FILE", "/run/token")]);
-        assert!(by_file.contains("the token of DAMPER_TOKEN_FILE, /run/token;"), "{by_file}");
+        assert!(by_file.contains("the token came from DAMPER_TOKEN_FILE, /run/token;"), "{by_file}");
         let role = said(Code::PermissionDenied, "ROLE", &[]);
         assert!(role.contains("needs the role operator") && role.contains("with that role"), "{role}");
         assert!(said(Code::PermissionDenied, "SCOPE", &[]).contains("with that scope"));

@@ -1,8 +1,8 @@
-//! `--wait`: a write, then the proof that it has arrived.
+//! `--wait`: waits until clients have acknowledged a write.
 //!
-//! The write stands whatever becomes of the waiting; that it was not delivered in time is a result of its own, with
-//! its own exit status, and names those who do not have it. On a terminal one line is rewritten while it waits; a file
-//! or pipe gets the last one only.
+//! The write is stored in any case. A missed delivery is a result of its own, with its own exit status and
+//! the clients that lack the change. On a terminal one line is updated while waiting; a file or pipe gets the
+//! last one only.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -16,33 +16,33 @@ use crate::error::{CliError, print_message};
 use crate::output::{printable, warn_missing_replicas};
 use crate::remote::client::Client;
 
-/// The start of a line, with nothing in it.
+/// Clears the line and returns to its start.
 const AGAIN: &str = "\r\x1b[2K";
 
-/// Options of commands that can wait for what they write.
+/// Options of commands that can wait for delivery.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Proof of delivery")]
 pub(crate) struct WaitArgs {
-    /// Wait until this share of the affected clients has the change [default share: 1]
+    /// Wait until this share of the affected clients has acknowledged the change [default share: 100%]
     #[arg(long, value_name = "SHARE", num_args = 0..=1, default_missing_value = "100%", value_parser = share)]
     wait: Option<f64>,
-    /// How long to wait, with --wait
+    /// Timeout of --wait
     #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = within)]
     timeout: Duration,
 }
 
 impl WaitArgs {
-    /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
+    /// Waits for the delivery of a revision if requested; `None` = nothing was written.
     pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), CliError> {
         let Some(share) = self.wait else { return Ok(()) };
         let Some(revision) = revision else {
-            print_message("nothing was written, so there is nothing to wait for");
+            print_message("nothing was written, nothing to wait for");
             return Ok(());
         };
         let last = match self.watch(client, revision, share).await {
             Ok(last) => last,
             Err(error) => {
-                let written = format!("revision {revision} is written, but its delivery is unknown");
+                let written = format!("revision {revision} is written, delivery unknown");
                 return Err(CliError::Undelivered(format!("{written}: {error}")));
             }
         };
@@ -50,12 +50,12 @@ impl WaitArgs {
         report(&last, share, client.connected_at.elapsed())
     }
 
-    /// True if waiting is wanted.
+    /// True if waiting is requested.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wait.is_some()
     }
 
-    /// The last message, from whichever server is there to say it.
+    /// Returns the last message; reconnects to another server if one is lost.
     async fn watch(&self, client: &Client, revision: u64, share: f64) -> Result<v1::Convergence, CliError> {
         let begun = Instant::now();
         let mut current = client.clone();
@@ -74,7 +74,7 @@ impl WaitArgs {
         }
     }
 
-    /// The last message of one server; those before it are shown as they come.
+    /// Returns the last message of one server; shows earlier ones on a terminal.
     async fn follow(
         &self,
         client: &Client,
@@ -85,10 +85,10 @@ impl WaitArgs {
         let mut stream = client.answer(client.fleet.clone().watch_convergence(request)).await?;
         let live = io::stderr().is_terminal();
         loop {
-            // The server ends the stream in time; should it die, its pings are missed.
+            // The server ends the stream in time; pings detect a dead server.
             let next = stream.message().await.map_err(|status| client.failure(&status))?;
             let Some(state) = next else {
-                return Err(CliError::Unavailable("the server has ended the stream".to_owned()));
+                return Err(CliError::Unavailable("the server ended the stream".to_owned()));
             };
             *heard = true;
             if live {
@@ -105,12 +105,12 @@ impl WaitArgs {
     }
 }
 
-/// Says how it ended; those who do not have it are named where they are too many.
+/// Reports the result, with the clients that lack the change.
 fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), CliError> {
     let revision = last.revision;
     if last.affected == 0 && last.done {
         return Err(CliError::Undelivered(format!(
-            "revision {revision} is written, but affects no connected client: it was delivered to nobody"
+            "revision {revision} is written, but affects no connected client"
         )));
     }
     print_message(line(last, since));
@@ -129,7 +129,7 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Cli
     let share = percent(share);
     Err(CliError::Undelivered(match last.hopeless {
         true => format!(
-            "revision {revision} is written, but cannot be delivered to {share} of the affected clients: too many refuse it or lack a feature"
+            "revision {revision} is written, but cannot be delivered to {share} of the affected clients: too many rejected it or lack a feature"
         ),
         false => format!(
             "revision {revision} is written, but was not delivered to {share} of the affected clients in time"
@@ -137,11 +137,11 @@ fn report(last: &v1::Convergence, share: f64, since: Duration) -> Result<(), Cli
     }))
 }
 
-/// How far it is, so long after the command began to write.
+/// Progress since the start of the command.
 fn line(state: &v1::Convergence, since: Duration) -> String {
     let v1::Convergence { affected, acknowledged, refused, lacking_features, left, .. } = state;
     let within = if state.done { "within" } else { "after" };
-    let others = [(refused, "refused it"), (lacking_features, "lack a feature"), (left, "left")];
+    let others = [(refused, "rejected it"), (lacking_features, "lack a feature"), (left, "left")];
     let others: String =
         others.iter().filter(|(n, _)| **n > 0).map(|(n, what)| format!(", {n} {what}")).collect();
     format!("acknowledged {acknowledged} of {affected} {within} {}{others}", time(since))
@@ -157,11 +157,11 @@ fn time(elapsed: Duration) -> String {
 fn lags(laggard: &v1::Laggard) -> String {
     let v1::Identity { service, cluster, instance } = laggard.identity.clone().unwrap_or_default();
     let why = match laggard.reason() {
-        Reason::Refused => format!("refuses {}", laggard.detail),
-        Reason::LackingFeature => format!("does not support it: lacks {}", laggard.detail),
-        Reason::Left => "has disconnected before it answered".to_owned(),
+        Reason::Refused => format!("rejected {}", laggard.detail),
+        Reason::LackingFeature => format!("lacks {}", laggard.detail),
+        Reason::Left => "disconnected before it acknowledged".to_owned(),
         Reason::Waiting | Reason::Unspecified => {
-            format!("has not answered, it is at revision {}", laggard.acknowledged_revision)
+            format!("has not acknowledged, at revision {}", laggard.acknowledged_revision)
         }
     };
     format!("{service} {cluster} {instance}: {why}")
@@ -180,7 +180,7 @@ fn share(text: &str) -> Result<f64, String> {
     let share = share.ok().filter(|share| CONVERGENCE_SHARE.contains(share));
     share.ok_or_else(|| {
         let (least, most) = (percent(*CONVERGENCE_SHARE.start()), percent(*CONVERGENCE_SHARE.end()));
-        format!("is not in {least} to {most}; 99% and 0.99 are the same")
+        format!("must be between {least} and {most}; 99% and 0.99 are equal")
     })
 }
 
@@ -189,7 +189,11 @@ fn within(text: &str) -> Result<Duration, String> {
     if CONVERGENCE_WITHIN.contains(&within) {
         return Ok(within);
     }
-    Err(format!("is not in {} to {}", Millis(*CONVERGENCE_WITHIN.start()), Millis(*CONVERGENCE_WITHIN.end())))
+    Err(format!(
+        "must be between {} and {}",
+        Millis(*CONVERGENCE_WITHIN.start()),
+        Millis(*CONVERGENCE_WITHIN.end())
+    ))
 }
 
 #[cfg(test)]
@@ -223,15 +227,15 @@ mod tests {
         assert!(report(&state, 1.0, since).is_ok());
         state =
             v1::Convergence { acknowledged: 2, refused: 1, left: 1, done: false, timed_out: true, ..state };
-        assert_eq!(line(&state, since), "acknowledged 2 of 4 after 12 ms, 1 refused it, 1 left");
+        assert_eq!(line(&state, since), "acknowledged 2 of 4 after 12 ms, 1 rejected it, 1 left");
         let error = report(&state, 0.995, since).unwrap_err();
         assert_eq!(error.code(), 1);
         assert!(error.to_string().contains("not delivered to 99.5%"), "{error}");
         state = v1::Convergence { timed_out: false, hopeless: true, ..state };
         let error = report(&state, 0.995, since).unwrap_err();
-        assert!(error.to_string().contains("too many refuse it or lack a feature"), "{error}");
+        assert!(error.to_string().contains("too many rejected it or lack a feature"), "{error}");
         let nobody = v1::Convergence { done: true, ..Default::default() };
-        assert!(report(&nobody, 1.0, since).unwrap_err().to_string().contains("nobody"));
+        assert!(report(&nobody, 1.0, since).unwrap_err().to_string().contains("affects no connected client"));
     }
 
     #[test]
@@ -243,10 +247,10 @@ mod tests {
             ..Default::default()
         };
         for (told, expected) in [
-            (laggard(Reason::Waiting, ""), "has not answered, it is at revision 3"),
-            (laggard(Reason::Refused, "rule a: bad"), "refuses rule a: bad"),
-            (laggard(Reason::LackingFeature, "hedge"), "does not support it: lacks hedge"),
-            (laggard(Reason::Left, ""), "has disconnected before it answered"),
+            (laggard(Reason::Waiting, ""), "has not acknowledged, at revision 3"),
+            (laggard(Reason::Refused, "rule a: bad"), "rejected rule a: bad"),
+            (laggard(Reason::LackingFeature, "hedge"), "lacks hedge"),
+            (laggard(Reason::Left, ""), "disconnected before it acknowledged"),
         ] {
             assert!(lags(&told).ends_with(expected), "{}", lags(&told));
         }

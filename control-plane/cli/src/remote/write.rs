@@ -1,4 +1,4 @@
-//! What is said with every write, and what the answer to one says about whom it concerns.
+//! Options of every write, and the warnings in its response.
 
 use clap::Args;
 use damper_core::lint::codes::CLIENTS_LACK_FEATURE;
@@ -10,25 +10,25 @@ use crate::output::printable;
 use crate::remote::client::Client;
 use crate::remote::wait::WaitArgs;
 
-/// So many warnings are printed; the rest is counted.
+/// Most warnings printed; the rest is counted.
 const MAX_WARNINGS: usize = 20;
 
 /// Options of every command that changes something.
 #[derive(Args, Debug)]
 pub(crate) struct WriteArgs {
-    /// Check everything on the server, change nothing
+    /// Validate on the server, change nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Why; kept with the change
+    /// Reason, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) reason: String,
-    /// Write although attempts could multiply beyond the server's limit along the chain; with a --reason
+    /// Override the amplification limit of the server; with a --reason
     #[arg(long, requires = "reason")]
     pub(crate) force: bool,
-    /// Who makes the change [default: the system's user@host]
+    /// Author of the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     pub(crate) author: Option<String>,
-    /// Makes the request recognisable: repeated within 24 h it answers as it did first, and changes nothing
+    /// Idempotency key: a repetition within 24 h returns the first result and changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub(crate) struct WriteArgs {
 }
 
 impl WriteArgs {
-    /// The wire's form.
+    /// Returns the wire form.
     pub(crate) fn options(&self) -> v1::WriteOptions {
         v1::WriteOptions {
             validate_only: self.dry_run,
@@ -48,23 +48,23 @@ impl WriteArgs {
         }
     }
 
-    /// Waits until the change of a revision has arrived, where that is wanted; `None` = nothing was written.
+    /// Waits for the delivery of a revision if requested; `None` = nothing was written.
     pub(crate) async fn delivered(&self, client: &Client, revision: Option<u64>) -> Result<(), CliError> {
         if self.dry_run { Ok(()) } else { self.wait.delivered(client, revision).await }
     }
 
-    /// True if what is written is waited for.
+    /// True if the command waits for delivery.
     pub(crate) fn waits(&self) -> bool {
         self.wait.is_wanted()
     }
 
-    /// What follows the name of something done: that it was not really.
+    /// Suffix of a result: dry run or not.
     pub(crate) fn suffix(&self) -> &'static str {
         if self.dry_run { " (dry run: nothing was changed)" } else { "" }
     }
 }
 
-/// Who runs the command, as the system knows it.
+/// Returns the user who runs the command.
 pub(crate) fn user_at_host() -> String {
     let said = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(said);
@@ -77,7 +77,7 @@ pub(crate) fn user_at_host() -> String {
     host.map_or_else(|| user.clone(), |host| format!("{user}@{host}"))
 }
 
-/// The user as the system knows it, for shells of containers and services, which do not say it.
+/// Returns the user of the process, for shells of containers and services that do not set it.
 #[cfg(unix)]
 fn owner_of_process() -> Option<String> {
     use std::os::unix::fs::MetadataExt as _;
@@ -96,7 +96,7 @@ fn owner_of_process() -> Option<String> {
     None
 }
 
-/// Warns about what was written although it deserves a look.
+/// Prints warnings about a write.
 pub(crate) fn warn(warnings: &[String]) {
     for warning in warnings.iter().take(MAX_WARNINGS) {
         print_message(warning);
@@ -106,11 +106,11 @@ pub(crate) fn warn(warnings: &[String]) {
     }
 }
 
-/// What deserves a look of one rule or guard: that it concerns nobody, or somebody who can not carry it out, and
-/// what the server found.
+/// Returns warnings about one rule or guard: no route or client matches, clients lack a feature, findings of
+/// the server.
 pub(crate) fn warnings(words: &str, reach: Option<&v1::RuleReach>, found: &[v1::Finding]) -> Vec<String> {
     let reached = reach.map_or_else(Vec::new, |reach| {
-        // A finding says the same, with a remedy.
+        // The finding contains the same, with a remedy.
         let told = found.iter().any(|found| found.code == CLIENTS_LACK_FEATURE.code);
         let lacking = if told { 0 } else { reach.clients_lacking_features };
         of_reach(words, &v1::RuleReach { clients_lacking_features: lacking, ..reach.clone() })
@@ -138,7 +138,7 @@ fn of_reach(words: &str, reach: &v1::RuleReach) -> Vec<String> {
     if *clients_lacking_features > 0 {
         let off = match words.split(' ').next() {
             Some("guard") => "rules that it cuts are off there",
-            Some("kill") => "they do not obey it",
+            Some("kill") => "they ignore it",
             _ => "it is off there",
         };
         warnings.push(format!(
@@ -195,7 +195,10 @@ mod tests {
         let rest = v1::Finding { message: "and 7 more".into(), ..Default::default() };
         assert_eq!(
             warnings("KEY", None, &[found, rest]),
-            ["danger guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask.", "warning: and 7 more"]
+            [
+                "critical guard_cuts a * b * policy.hedge: is forbidden\\u{1b}\n  -> Ask.",
+                "warning: and 7 more"
+            ]
         );
     }
 }

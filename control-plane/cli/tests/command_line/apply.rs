@@ -54,7 +54,7 @@ fn a_folder_is_all_that_its_owner_wants() {
 
     std::fs::remove_file(folder.join("a.yaml")).unwrap();
     let refused = run("apply", &[]).failed(65);
-    assert!(refused.contains("has no *.yaml") && refused.contains("say --allow-empty"), "{refused}");
+    assert!(refused.contains("no *.yaml") && refused.contains("add --allow-empty"), "{refused}");
     assert_eq!(server.rules(), 2);
     let gone = run("diff", &["--allow-empty"]);
     assert!(gone.out.starts_with("- a * inventory"), "{gone:?}");
@@ -78,7 +78,7 @@ fn what_belongs_to_another_is_told_line_by_line() {
         "error: 2 settings that the set would change belong to team-a",
         "error: a * inventory inventory.v1.Inventory/Reserve (owner team-a): policy.mode: observe -> enforce",
         "error: a * inventory inventory.v1.Inventory/Reserve (owner team-a): policy.retry.max_attempts: 3 -> 4",
-        "error: nothing was changed; leave them to their owners, or say --take-over",
+        "error: nothing was changed; remove these settings from the set or add --take-over",
     ];
     let refused = server.run(&[&["apply"], &set[..]].concat()).failed(75);
     assert_eq!(refused.lines().collect::<Vec<_>>(), lines);
@@ -169,7 +169,7 @@ fn an_export_is_read_back_as_it_is() {
     let import = |more: &[&str]| server.run(&[&["import", "-f", text(&file)], more].concat());
     import(&[]).failed(64);
     let refused = import(&["--reason", "restore"]).failed(75);
-    assert!(refused.contains("there are 2 rules and 0 guards"), "{refused}");
+    assert!(refused.contains("the store contains 2 rules and 0 guards"), "{refused}");
     server.run(&["rules", "delete", "a", "*", "inventory", "inventory.v1.Inventory/Reserve"]).ok();
     server.apply(&manifest("c", OBSERVE));
     let tried = import(&["--reason", "restore", "--replace", "--dry-run"]);

@@ -110,8 +110,8 @@ fn dry_run_answers_and_changes_nothing() {
     server.run_with(&["rules", "put", "-f", "-", "--dry-run"], rule.as_bytes()).ok();
     assert_eq!(server.rules(), 0);
     server.apply(&rule);
-    let more = "more on this hop: at most 3 attempts per call; while retries fail 1.02 per call in the long \
-                run, plus 1 retry per 10 s and process (was: 1 attempt per call)";
+    let more = "more on this hop: at most 3 attempts per call; 1.02 per call sustained while \
+                retries fail, plus 1 retry per 10 s and process (was: 1 attempt per call)";
     let promoted = server.run_key(&["rules", "promote", "--dry-run"]);
     assert!(promoted.err.contains(more), "{promoted:?}");
     promoted.ok();

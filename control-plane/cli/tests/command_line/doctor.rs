@@ -20,15 +20,15 @@ fn findings_end_with_79_and_say_what_to_do() {
     let _checkout = Reporting::new(&server, "checkout", looping);
     let found = until("the storm is found", || {
         let ended = server.run(&["doctor", "--service", "checkout"]);
-        ended.out.contains("danger retry_storm").then_some(ended)
+        ended.out.contains("critical retry_storm").then_some(ended)
     });
     let route = "checkout default inventory inventory.v1.Inventory/Get";
     assert!(
-        found.out.starts_with(&format!("danger retry_storm {route}: 3.00 attempts per call")),
+        found.out.starts_with(&format!("critical retry_storm {route}: 3.00 attempts per call")),
         "{found:?}"
     );
     assert!(found.out.contains(&format!("warning outer_loop {route}: checkout calls again")), "{found:?}");
-    assert!(found.err.contains("1 danger,"), "{found:?}");
+    assert!(found.err.contains("1 critical,"), "{found:?}");
     let allowed =
         server.run(&["doctor", "--service", "checkout", "--allow", "outer_loop", "--min-severity", "danger"]);
     assert!(!allowed.out.contains("outer_loop") && allowed.out.contains("retry_storm"), "{allowed:?}");
@@ -36,7 +36,7 @@ fn findings_end_with_79_and_say_what_to_do() {
     let storm = ["--allow", "retry_storm", "--min-severity", "danger"];
     server.run(&[&["doctor", "--service", "checkout"], &storm[..]].concat()).ok();
     let unknown = server.run(&["doctor", "--allow", "breaker_off"]).failed(64);
-    assert!(unknown.contains("breaker_off: is no code") && unknown.contains("retry_storm"), "{unknown}");
+    assert!(unknown.contains("breaker_off: unknown code") && unknown.contains("retry_storm"), "{unknown}");
     let json = server.run(&["doctor", "-o", "json"]);
     let parsed: serde_json::Value = serde_json::from_str(&json.out).unwrap();
     assert_eq!(parsed["findings"][0]["code"], "retry_storm");
@@ -56,6 +56,6 @@ fn a_service_that_is_well_ends_with_0_and_is_told_what_was_looked_at() {
         (ended.code == 0 && ended.out.contains("(1 route)")).then_some(ended)
     });
     assert!(well.out.lines().all(|line| line.starts_with("checked: ")), "{well:?}");
-    assert!(well.err.contains("0 dangers, 0 warnings, 0 hints"), "{well:?}");
+    assert!(well.err.contains("0 critical, 0 warnings, 0 hints"), "{well:?}");
     server.run(&["doctor", "--service", "a b"]).failed(65);
 }

@@ -87,7 +87,7 @@ fn a_watch_tells_the_calls_that_come_the_latest_last() {
 fn a_route_that_nobody_calls_is_an_error_and_one_that_does_not_fail_is_not() {
     let server = Serving::start();
     let missing = server.run(&failures(&[])).failed(66);
-    assert!(missing.contains("no process reports the route checkout default inventory"), "{missing}");
+    assert!(missing.contains("no client reports the route checkout default inventory"), "{missing}");
     let _checkout = failing(&server, Vec::new());
     let ended = until("the route is known", || {
         let ended = server.run(&failures(&[]));

@@ -140,7 +140,7 @@ fn explain_tells_what_a_guard_cut_and_whose_it_is() {
     let told = server.run(&route).ok();
     let cut = "cut     policy.retry.max_attempts: 5 is more than 3, the ceiling of guard * * inventory * \
                (owner team-inventory)";
-    for part in [cut, "at most 3 attempts per call", "as the guards leave it", "max_attempts: 3"] {
+    for part in [cut, "at most 3 attempts per call", "after the cuts", "max_attempts: 3"] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let json = server.run(&[&route[..], &["-o", "json"]].concat()).json();

@@ -50,7 +50,7 @@ fn history_tells_who_changed_what_and_why() {
     assert_eq!((attempts("before"), attempts("after")), (3.into(), 5.into()));
     assert!(server.run(&["history", "-o", "yaml"]).ok().contains("reason: peak season"));
     let narrowed = server.run(&["history", "--kind", "guard"]);
-    assert!(narrowed.err.contains("revision 3: 1 of 2 changed rules and guards are shown"), "{narrowed:?}");
+    assert!(narrowed.err.contains("revision 3: 1 of 2 changed rules and guards shown"), "{narrowed:?}");
 
     server.run(&["history", "checkout", "*"]).failed(64);
     server.run(&["history", "--limit", "0"]).failed(64);

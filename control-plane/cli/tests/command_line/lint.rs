@@ -24,7 +24,7 @@ const UNBOUNDED: &str =
 fn manifests_without_findings_end_well() {
     let clean = manifest("checkout", "{ mode: observe, retry: { max_attempts: 3 } }");
     let ended = lint(&["-f", "-"], &clean);
-    assert!(ended.err.contains("1 rule or guard: 0 dangers, 0 warnings, 0 hints"), "{ended:?}");
+    assert!(ended.err.contains("1 rule or guard: 0 critical, 0 warnings, 0 hints"), "{ended:?}");
     assert_eq!(ended.ok(), "");
 }
 
@@ -36,7 +36,7 @@ fn finding_is_told_with_the_line_of_its_setting_and_its_remedy() {
     std::fs::write(&file, format!("{clean}---\n{}", manifest("checkout", UNBOUNDED))).unwrap();
     let ended = lint(&["-f", text(&file)], "");
     let line = format!(
-        "{}:12: danger breaker_off checkout * inventory inventory.v1.Inventory/Reserve \
+        "{}:12: critical breaker_off checkout * inventory inventory.v1.Inventory/Reserve \
          policy.retry_breaker.enabled: is false",
         file.display()
     );
@@ -90,7 +90,7 @@ fn bad_data_and_bad_usage_are_told_apart_from_findings() {
     assert!(said.contains("key.caller_service"), "{said}");
     lint(&["-f", "/no/such/file.yaml"], "").failed(66);
     let said = lint(&["-f", "-", "--allow", "braker_off"], "").failed(64);
-    assert!(said.contains("is no code that this command finds"), "{said}");
+    assert!(said.contains("unknown code"), "{said}");
     run(damper().arg("lint")).failed(64);
 }
 
@@ -160,12 +160,12 @@ fn every_example_of_the_findings_has_the_finding_that_it_is_for() {
 fn writes_tell_severity_code_and_remedy() {
     let server = Serving::start();
     let put = server.run_with(&["rules", "put", "-f", "-"], manifest("checkout", UNBOUNDED).as_bytes());
-    let danger = "danger breaker_off checkout * inventory inventory.v1.Inventory/Reserve policy.retry_breaker.enabled: is false";
+    let danger = "critical breaker_off checkout * inventory inventory.v1.Inventory/Reserve policy.retry_breaker.enabled: is false";
     assert!(put.err.contains(danger), "{put:?}");
     assert!(put.err.contains("\n  -> Leave the retry breaker on, or set a budget.\n"), "{put:?}");
     put.ok();
     let tried = server.run_with(&["apply", "--dry-run", "-f", "-"], manifest("till", UNBOUNDED).as_bytes());
-    assert!(tried.err.contains("danger breaker_off till * inventory"), "{tried:?}");
+    assert!(tried.err.contains("critical breaker_off till * inventory"), "{tried:?}");
     let said = server.run_with(&["apply", "--force", "-f", "-"], b"").failed(64);
     assert!(said.contains("--reason"), "{said}");
     server
@@ -177,8 +177,8 @@ fn writes_tell_severity_code_and_remedy() {
 
     let route = ["checkout", "default", "inventory", "inventory.v1.Inventory/Reserve"];
     let explained = server.run(&[&["explain"], &route[..]].concat()).ok();
-    assert!(explained.contains("found   danger breaker_off "), "{explained}");
-    let chain = "chain   checkout -> inventory: at most 1 send on the last hop for one request at checkout\n";
+    assert!(explained.contains("found   critical breaker_off "), "{explained}");
+    let chain = "chain   checkout -> inventory: at most 1 attempt on the last hop per request at checkout\n";
     assert!(explained.contains(chain), "observe repeats nothing: {explained}");
 }
 

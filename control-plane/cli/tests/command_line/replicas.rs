@@ -22,7 +22,8 @@ fn whose_clients_are_missing_is_said_once_beside_every_answer() {
             replicas.iter().find(|replica| replica["problem"].as_str().is_some_and(|it| !it.is_empty()));
         unheard.map(|replica| replica["id"].as_str().unwrap().to_owned())
     });
-    let warning = format!("warning: not heard: {id}: their clients are missing here; see damper replicas");
+    let warning =
+        format!("warning: unreachable replicas: {id}; their clients are missing here, see damper replicas");
     let file = asked.file("rule.yaml", manifest("checkout", RULE));
     let file = file.to_str().unwrap();
     for args in [

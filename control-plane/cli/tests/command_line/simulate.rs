@@ -49,7 +49,7 @@ fn tables_show_strategies_hops_and_services() {
     let (_folder, file) = folder(SMALL, RULE);
     let shown = simulate(&file, &[]).ok();
     let lines: Vec<&str> = shown.lines().collect();
-    assert_eq!(lines[0], "small: 10 s, seed 1, trouble from 1.0 s until 2.0 s");
+    assert_eq!(lines[0], "small: 10 s, seed 1, faults from 1.0 s until 2.0 s");
     let cells = |begin: &str| -> Vec<&str> {
         let found = lines.iter().find(|line| line.starts_with(begin));
         found.unwrap_or_else(|| panic!("{begin} is not in {shown}")).split_whitespace().collect()

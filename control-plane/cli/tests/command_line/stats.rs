@@ -35,7 +35,7 @@ fn statistics_tell_rates_latency_and_what_holds_repeats_back() {
         {
             assert!(headings.contains(heading), "{heading}: {table}");
         }
-        assert!(table.contains("breaker refuses"), "{table}");
+        assert!(table.contains("retry breaker open"), "{table}");
     }
     let refused = server.run(&["stats", "--window", "7s"]).failed(65);
     assert!(refused.contains("5s, 10s or 60s"), "{refused}");
@@ -52,13 +52,13 @@ fn one_route_is_shown_with_every_figure() {
         (ended.code == 0).then_some(ended.out)
     });
     for line in [
-        "state            breaker refuses",
+        "state            retry breaker open",
         "breaker windows  7 failures, 0 successes",
         "rule             none",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
-    for start in ["latency          p50 ", "would_retry_breaker ", "in the caller's own loop ", "retries "] {
+    for start in ["latency          p50 ", "would_retry_breaker ", "in a loop of the caller ", "retries "] {
         assert!(text.lines().any(|line| line.starts_with(start)), "{start}: {text}");
     }
     let json = server.run(&["stats", "--route", ROUTE, "-o", "json"]).json();

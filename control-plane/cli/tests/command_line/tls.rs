@@ -98,7 +98,7 @@ fn who_may_not_do_it_is_told_what_to_do_and_shown_no_secret() {
     let list = ["rules", "list"];
     assert!(run(&mut server.command(&list)).failed(77).contains("--token-file FILE"));
     let wrong = run(server.command(&list).env("DAMPER_TOKEN", "damper_0123_verysecret")).failed(77);
-    assert!(wrong.contains("the token of DAMPER_TOKEN;") && !wrong.contains("verysecret"), "{wrong}");
+    assert!(wrong.contains("the token came from DAMPER_TOKEN;") && !wrong.contains("verysecret"), "{wrong}");
     let made = server.run(&["token", "create", "a reader", "--role", "viewer"]).ok();
     let token = made.split_whitespace().find(|word| word.starts_with("damper_")).unwrap();
     run(server.command(&list).env("DAMPER_TOKEN", token)).ok();

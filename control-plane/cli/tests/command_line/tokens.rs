@@ -128,7 +128,7 @@ fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
     let token = std::fs::read_to_string(&file).unwrap();
     assert!(token.starts_with("damper_") && !shown.to_string().contains(token.trim()), "{shown}");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(create(&[]).failed(74).contains("exists already; --replace overwrites it"));
+    assert!(create(&[]).failed(74).contains("already exists; --replace overwrites it"));
     assert_eq!(std::fs::read_to_string(&file).unwrap(), token);
     let listed = server.admin(&["token", "list", "-o", "json"]).json();
     assert_eq!(listed["tokens"].as_array().unwrap().len(), 2, "what could not be written down was not made");
@@ -146,7 +146,7 @@ fn a_token_is_written_into_a_file_of_its_own_that_only_its_owner_reads() {
     let own = server.folder.path().join("own");
     std::fs::write(&own, &admin).unwrap();
     let ended = server.run_as(&own, &["token", "revoke", admin.split('_').nth(1).unwrap()]);
-    assert!(ended.err.contains("the token that this command uses"), "{}", ended.err);
+    assert!(ended.err.contains("this command uses the revoked token"), "{}", ended.err);
     ended.ok();
 }
 

@@ -33,8 +33,8 @@ fn what_a_set_would_do_is_shown_and_nothing_is_written() {
     assert!(rows[1][9].starts_with("+9.") || rows[1][9].starts_with("+10."), "a tenth fails: {shown:?}");
     for line in [
         "checkout default inventory inventory.v1.Inventory/Reserve: more on this hop: at most 3 attempts per call",
-        "nobody * inventory inventory.v1.Inventory/Reserve: no call in the last minute whose policy it would change",
-        "predicted at revision 0: nothing was changed",
+        "nobody * inventory inventory.v1.Inventory/Reserve: no effect on calls of the last minute",
+        "predicted at revision 0, nothing was changed",
     ] {
         assert!(shown.err.contains(line), "{line}: {shown:?}");
     }

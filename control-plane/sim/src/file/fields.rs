@@ -1,7 +1,7 @@
-//! The fields of one map, each read once, so that those nobody asked for can be refused.
+//! The fields of a map, each read once, so that unknown fields are faults.
 //!
-//! A field that does not read is noted by its path and is then as if it were not there; so one reading tells
-//! every fault. Paths are put together on the way up, as the engine's `Faults` nest.
+//! An invalid field is recorded by its path and treated as absent, so one pass reports all faults. Paths are
+//! completed on the way up, as the engine nests `Faults`.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use serde_json::{Map, Value};
 
 /// The fields of a map.
 pub(super) struct Fields<'a> {
-    /// None: nothing was written, as after `crash:`.
+    /// `None`: no value, as in `crash:`.
     map: Option<&'a Map<String, Value>>,
     known: Vec<&'static str>,
     faults: Faults,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a map; fields that `read` did not ask for are refused.
+    /// Reads a map; fields that `read` did not request are faults.
     pub(super) fn read<T>(
         value: &'a Value,
         faults: &mut Faults,
@@ -28,7 +28,7 @@ impl<'a> Fields<'a> {
             Value::Object(map) => Some(map),
             Value::Null => None,
             other => {
-                faults.add("", format!("{other} is not a map"));
+                faults.add("", format!("must be a map, not {other}"));
                 return None;
             }
         };
@@ -36,7 +36,7 @@ impl<'a> Fields<'a> {
         let value = read(&mut fields);
         for name in map.into_iter().flat_map(Map::keys) {
             if !fields.known.contains(&name.as_str()) {
-                let problem = format!("is not known here; there are {}", fields.known.join(", "));
+                let problem = format!("unknown (known: {})", fields.known.join(", "));
                 fields.faults.add(name, problem);
             }
         }
@@ -48,29 +48,29 @@ impl<'a> Fields<'a> {
         self.map?.get(name)
     }
 
-    /// True if the field is there.
+    /// True if the field exists.
     pub(super) fn has(&self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// True if the field is there and is text.
+    /// True if the field exists and is text.
     pub(super) fn is_text(&self, name: &str) -> bool {
         self.get(name).is_some_and(Value::is_string)
     }
 
-    /// Notes that a field is not there that must be. One that is there and did not read was noted already.
+    /// Records a missing field, unless it was invalid.
     pub(super) fn missing(&mut self, name: &str) {
         if !self.has(name) {
-            self.faults.add(name, "must be given");
+            self.faults.add(name, "required");
         }
     }
 
-    /// Notes what is wrong with a field, or with the map as a whole.
+    /// Records a fault of a field, or of the map as a whole.
     pub(super) fn problem(&mut self, name: &str, problem: &str) {
         self.faults.add(name, problem);
     }
 
-    /// A field that `read` knows to read.
+    /// Reads a field with `read`.
     pub(super) fn part<T>(
         &mut self,
         name: &'static str,
@@ -84,7 +84,7 @@ impl<'a> Fields<'a> {
         read
     }
 
-    /// A map of fields that are known.
+    /// Reads a map of known fields.
     pub(super) fn fields<T>(
         &mut self,
         name: &'static str,
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> {
         self.part(name, |value, faults| Fields::read(value, faults, read))
     }
 
-    /// A map of maps by their names, in the order of these; empty if it is not there.
+    /// Reads a map of maps by name, in order of the names; empty if absent.
     pub(super) fn named<T>(
         &mut self,
         name: &'static str,
@@ -101,10 +101,10 @@ impl<'a> Fields<'a> {
     ) -> Vec<T> {
         let parts = self.part(name, |value, faults| {
             let Value::Object(map) = value else {
-                faults.add("", format!("{value} is not a map"));
+                faults.add("", format!("must be a map, not {value}"));
                 return None;
             };
-            // The order must not depend on how maps are kept.
+            // The order must not depend on the storage of maps.
             let mut parts: Vec<_> = map.iter().collect();
             parts.sort_unstable_by_key(|(name, _)| *name);
             let read = parts.into_iter().filter_map(|(name, value)| {
@@ -118,7 +118,7 @@ impl<'a> Fields<'a> {
         parts.unwrap_or_default()
     }
 
-    /// A list; empty if it is not there.
+    /// Reads a list; empty if absent.
     pub(super) fn list<T>(
         &mut self,
         name: &'static str,
@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
             None => return Vec::new(),
             Some(Value::Array(items)) => items,
             Some(other) => {
-                self.faults.add(name, format!("{other} is not a list"));
+                self.faults.add(name, format!("must be a list, not {other}"));
                 return Vec::new();
             }
         };
@@ -150,16 +150,16 @@ impl<'a> Fields<'a> {
         self.plain(name, "true or false")
     }
 
-    /// A whole number that is not negative.
+    /// A whole number of at least 0.
     pub(super) fn number<T: DeserializeOwned>(&mut self, name: &'static str) -> Option<T> {
-        self.plain(name, "a whole number, not negative and not too large")
+        self.plain(name, "a whole number of at least 0")
     }
 
     fn plain<T: DeserializeOwned>(&mut self, name: &'static str, what: &str) -> Option<T> {
         self.part(name, |value, faults| {
             let read = T::deserialize(value);
             if read.is_err() {
-                faults.add("", format!("{value} is not {what}"));
+                faults.add("", format!("must be {what}, not {value}"));
             }
             read.ok()
         })
@@ -169,11 +169,11 @@ impl<'a> Fields<'a> {
         self.part(name, duration)
     }
 
-    /// A map of durations by names that are not known beforehand; empty if it is not there.
+    /// Reads a map of durations with any names; empty if absent.
     pub(super) fn durations(&mut self, name: &'static str) -> Vec<(String, Duration)> {
         let read = self.part(name, |value, faults| {
             let Value::Object(map) = value else {
-                faults.add("", format!("{value} is not a map"));
+                faults.add("", format!("must be a map, not {value}"));
                 return None;
             };
             let mut read = Vec::new();
@@ -182,7 +182,7 @@ impl<'a> Fields<'a> {
                 read.extend(duration(value, &mut inner).map(|length| (name.clone(), length)));
                 faults.nest(name, inner);
             }
-            // The order must not depend on how maps are kept.
+            // The order must not depend on the storage of maps.
             read.sort_unstable();
             Some(read)
         });
@@ -194,7 +194,7 @@ impl<'a> Fields<'a> {
             let chosen = choices.iter().find(|(name, _)| value.as_str() == Some(*name));
             if chosen.is_none() {
                 let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-                faults.add("", format!("{value} is not one of {}", names.join(", ")));
+                faults.add("", format!("must be one of {}, not {value}", names.join(", ")));
             }
             chosen.map(|(_, choice)| *choice)
         })
@@ -207,29 +207,29 @@ pub(super) fn duration(value: &Value, faults: &mut Faults) -> Option<Duration> {
     let whole = read.filter(|length| length.subsec_nanos() % 1_000 == 0);
     match (whole, read) {
         (None, None) => {
-            faults.add("", format!("{value} is not a duration with its unit, such as 250ms, 2s or 1h"));
+            faults.add("", format!("must be a duration with a unit, such as 250ms, 2s or 1h, not {value}"));
         }
-        (None, Some(_)) => faults.add("", format!("{value} is finer than a microsecond")),
+        (None, Some(_)) => faults.add("", format!("must be in whole microseconds, not {value}")),
         _ => {}
     }
     whole
 }
 
-/// A number that is not negative, in whole parts of one.
+/// A number of at least 0 in whole parts of one.
 pub(super) fn decimal(value: &Value, parts: u64, faults: &mut Faults) -> Option<u64> {
     let scaled = value.as_f64().map(|number| number * parts as f64);
     match scaled {
         Some(scaled) if (0.0..=9e15).contains(&scaled) => {
             let whole = libm::round(scaled);
-            // What is written in decimals is hardly ever exact in binary.
+            // Decimals are seldom exact in binary.
             if (whole - scaled).abs() > 1e-6 * whole.max(1.0) {
-                faults.add("", format!("{value} is finer than {}", 1.0 / parts as f64));
+                faults.add("", format!("must be in steps of {}, not {value}", 1.0 / parts as f64));
                 return None;
             }
             Some(whole as u64)
         }
         _ => {
-            faults.add("", format!("{value} is not a number from 0 up"));
+            faults.add("", format!("must be a number of at least 0, not {value}"));
             None
         }
     }

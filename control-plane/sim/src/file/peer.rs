@@ -1,4 +1,4 @@
-//! The peer of a strategy, as it is written.
+//! The peer of a strategy.
 
 use damper_core::CodeSet;
 
@@ -6,7 +6,7 @@ use super::fields::Fields;
 use super::{code, ratio};
 use crate::scenario::{Peer, PeerBackoff, PeerBudget, PeerCap, PeerJitter, PeerQuota, PeerThrottling};
 
-/// What stands under `peer` of a strategy.
+/// Content of `peer` in a strategy.
 pub(super) fn peer(fields: &mut Fields<'_>) -> Peer {
     let default = Peer::naive(3);
     let codes = fields.list("codes", code);
@@ -58,7 +58,7 @@ fn cap(fields: &mut Fields<'_>) -> Option<PeerCap> {
     let mut caps = caps.into_iter().flatten();
     let cap = caps.next();
     if caps.next().is_some() {
-        fields.problem("", "may have one of budget, throttling, quota");
+        fields.problem("", "allows only one of budget, throttling, quota");
     }
     cap
 }

@@ -1,4 +1,4 @@
-//! What holds a peer's retries back, whichever of the three kinds it is: who is told of what, and who has to be asked.
+//! Cap of a peer's retries, of any of the three kinds.
 
 use damper_core::{Code, Time};
 
@@ -7,7 +7,7 @@ use super::throttling::Throttling;
 use super::tps::TpsBudget;
 use crate::scenario::PeerCap;
 
-/// The cap of one process on one route.
+/// Cap of one process on one route.
 #[derive(Debug)]
 pub(super) enum Cap {
     None,
@@ -26,7 +26,7 @@ impl Cap {
         }
     }
 
-    /// A call has succeeded, by a retry of this cost or at once.
+    /// Records a successful call, after a retry of this cost or without one.
     pub(super) fn succeeded(&mut self, paid: Option<u32>, now: Time) {
         match self {
             Self::None => {}
@@ -36,14 +36,14 @@ impl Cap {
         }
     }
 
-    /// An attempt has failed with a code that is retried, be it the last one.
+    /// Records a failed attempt with a retryable code, including the last one.
     pub(super) fn failed(&mut self) {
         if let Self::Throttling(throttling) = self {
             throttling.failed();
         }
     }
 
-    /// Pays for a retry after this code, and says what it cost; none: it may not be sent.
+    /// Pays for a retry after this code and returns its cost; `None`: blocked.
     pub(super) fn withdraw(&mut self, code: Code, now: Time) -> Option<u32> {
         match self {
             Self::None => Some(0),

@@ -1,5 +1,6 @@
-//! The retry quota of the AWS SDKs' standard mode: a retry takes its cost, twice as much by default after a timeout, and
-//! is not sent if there is less. The success of a retry gives its cost back, that of a first attempt 1.
+//! Retry quota of the AWS SDKs' standard mode: a retry takes its cost, by default twice as much after a
+//! timeout, and is blocked below that. A successful retry returns its cost, a successful first attempt
+//! returns 1.
 //!
 //! In the SDKs one quota serves a client's calls; here each hop has its own.
 
@@ -7,10 +8,10 @@ use damper_core::Code;
 
 use crate::scenario::PeerQuota;
 
-/// What is given back for a success that cost nothing.
+/// Return for a success without cost.
 const FOR_A_FIRST_SUCCESS: u32 = 1;
 
-/// The quota of one process on one route.
+/// Quota of one process on one route.
 #[derive(Debug)]
 pub(super) struct Quota {
     settings: PeerQuota,
@@ -22,12 +23,12 @@ impl Quota {
         Self { settings, tokens: settings.tokens }
     }
 
-    /// A call has succeeded, by a retry of this cost or at once.
+    /// Records a successful call, after a retry of this cost or without one.
     pub(super) fn succeeded(&mut self, paid: Option<u32>) {
         self.tokens = (self.tokens + paid.unwrap_or(FOR_A_FIRST_SUCCESS)).min(self.settings.tokens);
     }
 
-    /// Pays for a retry after this code, and says what it cost; none: there is not enough.
+    /// Pays for a retry after this code and returns its cost; `None`: not enough tokens.
     pub(super) fn withdraw(&mut self, code: Code) -> Option<u32> {
         let timed_out = code == Code::DeadlineExceeded;
         let cost = if timed_out { self.settings.timeout_cost } else { self.settings.cost };

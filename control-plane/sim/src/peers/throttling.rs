@@ -1,14 +1,16 @@
-//! gRPC's `retryThrottling` (gRFC A6), as grpc-go has it: a failure with a code that is retried takes a token, also that
-//! of the last attempt; a success gives `token_ratio` of one. Retries are sent while there are more than half.
+//! gRPC's `retryThrottling` (gRFC A6), as in grpc-go: a failure with a retryable code takes a token,
+//! including that of the last attempt; a success returns `token_ratio` tokens. Retries are allowed above half
+//! of the tokens.
 //!
-//! In gRPC one bucket serves all methods of a server name; here each hop has its own. Pushback is not modelled.
+//! In gRPC one bucket serves all methods of a server name; here each hop has its own. Pushback is not
+//! modelled.
 
 use crate::scenario::PeerThrottling;
 
 /// Parts of a token.
 const TOKEN: u64 = 10_000;
 
-/// The bucket of one process on one route.
+/// Bucket of one process on one route.
 #[derive(Debug)]
 pub(super) struct Throttling {
     max: u64,

@@ -1,10 +1,10 @@
-//! Tower's `TpsBudget`, as it behaves: a success deposits 1, a retry withdraws `1 / retry_percent` (rounded down) if
-//! there is so much in the slots together with a reserve of `min_per_sec x ttl` retries.
+//! Tower's `TpsBudget` as implemented: a success deposits 1, a retry withdraws `1 / retry_percent` (rounded
+//! down) if the slots and a reserve of `min_per_sec x ttl` retries have it.
 //!
-//! As it behaves, and not as it is meant: of its ten slots of `ttl / 10` tower leaves one out whenever it moves on
-//! later than exactly at a slot's end, which is always. So five slots and the present one are all it remembers of a
-//! time with traffic, little more than half of `ttl`, and its reserve is there again that much sooner. Measured by the
-//! chain lab, where budgets of 2 s forget after 1.2 s; tower 0.5.
+//! The implementation differs from its documentation: of its ten slots of `ttl / 10` tower skips one whenever
+//! it advances later than exactly at the end of a slot, which is always. So it remembers five slots and the
+//! current one, a little more than half of `ttl`, and its reserve returns as much earlier. Measured in the
+//! chain lab: budgets of 2 s forget after 1.2 s; tower 0.5.
 
 use damper_core::Time;
 
@@ -13,14 +13,14 @@ use crate::spread::us;
 
 const SLOTS: usize = 10;
 
-/// The budget of one process on one route.
+/// Budget of one process on one route.
 #[derive(Debug)]
 pub(super) struct TpsBudget {
     slot_us: u64,
     price: i64,
     reserve: i64,
     slots: [i64; SLOTS],
-    /// What the present slot has, which is written to its place when it ends.
+    /// Value of the current slot, stored at its end.
     present: i64,
     place: usize,
     since: Time,
@@ -56,7 +56,7 @@ impl TpsBudget {
         enough
     }
 
-    /// Ends the present slot if it is over. Its place is not the next one but the one after as many as have passed.
+    /// Ends the current slot if its time has passed. The next place is one after the number of passed slots.
     fn move_on(&mut self, now: Time) {
         let passed = (now.as_micros() - self.since.as_micros()) / self.slot_us;
         if passed == 0 {

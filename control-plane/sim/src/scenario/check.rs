@@ -1,6 +1,6 @@
-//! What is wrong with a scenario: ranges, names that nobody has, and methods that call themselves.
+//! Checks a scenario: ranges, unknown names, and cycles of calls.
 //!
-//! Paths are those of the YAML form, whichever way the scenario was made.
+//! Paths are those of the YAML form.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use super::{
 use crate::spread::LENGTH;
 
 impl Scenario {
-    /// Notes everything that is wrong, by its path.
+    /// Records all faults by path.
     pub fn check(&self, faults: &mut Faults) {
         DURATION.check("duration", self.duration, faults);
         self.network.check("network", faults);
@@ -49,7 +49,7 @@ impl Scenario {
             }
         }
         if let Some(cycle) = self.cycle() {
-            faults.add("services", format!("{} would never end", cycle.join(" -> ")));
+            faults.add("services", format!("{}: endless cycle of calls", cycle.join(" -> ")));
         }
     }
 
@@ -62,15 +62,15 @@ impl Scenario {
     fn check_target(&self, path: &str, target: &Target, faults: &mut Faults) {
         let Target { service, method } = target;
         match self.services.iter().find(|known| known.name == *service) {
-            None => faults.add(path, format!("there is no service {service:?}")),
+            None => faults.add(path, format!("unknown service {service:?}")),
             Some(known) if known.methods.iter().all(|known| known.name != *method) => {
-                faults.add(path, format!("{service:?} has no method {method:?}"));
+                faults.add(path, format!("unknown method {method:?} of {service:?}"));
             }
             Some(_) => {}
         }
     }
 
-    /// A way from a method to itself.
+    /// Returns a cycle of methods.
     fn cycle(&self) -> Option<Vec<String>> {
         let mut done = BTreeSet::new();
         for service in &self.services {
@@ -124,7 +124,7 @@ impl Service {
             QUEUE.check(&format!("{path}.queue"), queue, faults);
         }
         if self.full == Code::Ok {
-            faults.add(format!("{path}.full"), "OK is not a failure");
+            faults.add(format!("{path}.full"), "must not be OK");
         }
         FULL_COST.check(&format!("{path}.full_cost"), self.full_cost, faults);
         some(&format!("{path}.methods"), self.methods.len(), faults);
@@ -163,7 +163,7 @@ impl Load {
             RESTART.check(&path, restart, faults);
             // So a process that ends has no calls left when the one after the next begins.
             if self.timeout.is_none_or(|timeout| timeout >= restart) {
-                faults.add(path, "needs a `timeout`, and one that is shorter");
+                faults.add(path, "requires a shorter `timeout`");
             }
         }
         match &self.arrivals {
@@ -182,7 +182,7 @@ impl Load {
                         let (from, before) = (Millis(rate.from), Millis(rates[i - 1].from));
                         faults.add(
                             format!("{path}.open.rates[{i}].from"),
-                            format!("{from} is not later than the one before, {before}"),
+                            format!("must be later than the one before, {before}, not {from}"),
                         );
                     }
                 }
@@ -199,9 +199,7 @@ impl Fault {
     fn check(&self, scenario: &Scenario, path: &str, faults: &mut Faults) {
         let service = scenario.services.iter().find(|service| service.name == self.service);
         match (service, &self.method) {
-            (None, _) => {
-                faults.add(format!("{path}.service"), format!("there is no service {:?}", self.service))
-            }
+            (None, _) => faults.add(format!("{path}.service"), format!("unknown service {:?}", self.service)),
             (Some(service), Some(method)) if service.methods.iter().all(|known| known.name != *method) => {
                 faults.add(format!("{path}.method"), format!("{:?} has no method {method:?}", self.service));
             }
@@ -213,18 +211,18 @@ impl Fault {
         }
         if let Some(until) = self.until.filter(|until| *until <= self.from) {
             let (until, from) = (Millis(until), Millis(self.from));
-            faults.add(format!("{path}.until"), format!("{until} is not later than `from`, {from}"));
+            faults.add(format!("{path}.until"), format!("must be later than `from`, {from}, not {until}"));
         }
         if self.from >= scenario.duration {
             let (from, duration) = (Millis(self.from), Millis(scenario.duration));
-            faults.add(format!("{path}.from"), format!("{from} is not before the end, {duration}"));
+            faults.add(format!("{path}.from"), format!("must be before the end, {duration}, not {from}"));
         }
         if let Some(flapping) = self.flapping {
             PERIOD.check(&format!("{path}.period"), flapping.period, faults);
             PERIOD.check(&format!("{path}.on"), flapping.on, faults);
             if flapping.on >= flapping.period {
                 let (on, period) = (Millis(flapping.on), Millis(flapping.period));
-                faults.add(format!("{path}.on"), format!("{on} is not less than `period`, {period}"));
+                faults.add(format!("{path}.on"), format!("must be less than `period`, {period}, not {on}"));
             }
         }
         self.check_kind(path, faults);
@@ -233,12 +231,15 @@ impl Fault {
     fn check_kind(&self, path: &str, faults: &mut Faults) {
         let whole_process = matches!(self.kind, FaultKind::Crash | FaultKind::Workers { .. });
         if whole_process && self.method.is_some() {
-            faults.add(format!("{path}.method"), "a crash and a change of workers hit every method");
+            faults.add(
+                format!("{path}.method"),
+                "not allowed with `crash` or `workers`: they affect all methods",
+            );
         }
         let share = match self.kind {
             FaultKind::Error { code, share } => {
                 if code == Code::Ok {
-                    faults.add(format!("{path}.error.code"), "OK is not a failure");
+                    faults.add(format!("{path}.error.code"), "must not be OK");
                 }
                 Some(("error", share))
             }
@@ -271,11 +272,11 @@ impl Peer {
             let path = format!("{path}.callee_timeouts.{callee}");
             TIMEOUT.check(&path, *timeout, faults);
             if scenario.services.iter().all(|service| service.name != *callee) {
-                faults.add(path, format!("there is no service {callee:?}"));
+                faults.add(path, format!("unknown service {callee:?}"));
             }
         }
         if self.codes.contains(Code::Ok) {
-            faults.add(format!("{path}.codes"), "OK is not a failure");
+            faults.add(format!("{path}.codes"), "must not be OK");
         }
         if let Some(backoff) = self.backoff {
             LENGTH.check(&format!("{path}.backoff.base"), backoff.base, faults);
@@ -312,7 +313,7 @@ fn unique<'a>(path: &str, keys: impl Iterator<Item = &'a Pattern>, kind: &str, f
     let mut known = BTreeSet::new();
     for key in keys.map(Pattern::to_string) {
         if known.contains(&key) {
-            faults.add(format!("{path}.damper"), format!("{key} is the key of more than one {kind}"));
+            faults.add(format!("{path}.damper"), format!("duplicate {kind} {key}"));
         }
         known.insert(key);
     }
@@ -330,6 +331,6 @@ fn some(path: &str, count: usize, faults: &mut Faults) {
 
 fn twice<'a>(path: &str, name: &'a str, names: &mut BTreeSet<&'a str>, faults: &mut Faults) {
     if !names.insert(name) {
-        faults.add(path, format!("{name:?} is there twice"));
+        faults.add(path, format!("duplicate name {name:?}"));
     }
 }

@@ -1,7 +1,7 @@
-//! The peers that Damper is compared with: a loop around each call, and one of three caps that others put on it.
+//! Settings of peers: a retry loop around each call, and one of three caps.
 //!
-//! These are settings only; how they behave is in `peers`. Defaults are those of the originals, so that a scenario
-//! that names a cap and no more compares with what most have.
+//! `peers` implements them. Defaults are those of the originals, so that a scenario that only names a cap
+//! compares with common use.
 
 use std::time::Duration;
 
@@ -14,97 +14,97 @@ pub const ATTEMPTS: Bounds<u32> = Bounds { min: 1, max: 10 };
 pub const TTL: Bounds<Duration> = Bounds { min: Duration::from_secs(1), max: Duration::from_secs(60) };
 /// `budget.min_per_sec` of a peer.
 pub const MIN_PER_SEC: Bounds<u32> = Bounds { min: 0, max: 100_000 };
-/// `budget.retry_percent` of a peer, of which 1 is 100 %.
+/// `budget.retry_percent` of a peer, where 1 is 100 %.
 pub const RETRY_PERCENT: Bounds<Ratio> = Bounds { min: Ratio::from_bp(1), max: Ratio::ONE };
-/// `throttling.max_tokens` of a peer, as gRPC has it.
+/// `throttling.max_tokens` of a peer, as in gRPC.
 pub const MAX_TOKENS: Bounds<u32> = Bounds { min: 1, max: 1_000 };
-/// `throttling.token_ratio` of a peer; gRPC heeds no decimals beyond the third.
+/// `throttling.token_ratio` of a peer; gRPC ignores decimals beyond the third.
 pub const TOKEN_RATIO: Bounds<Ratio> = Bounds { min: Ratio::from_bp(10), max: Ratio::from_bp(10_000_000) };
 /// `quota.tokens`, `quota.cost` and `quota.timeout_cost` of a peer.
 pub const TOKENS: Bounds<u32> = Bounds { min: 1, max: 100_000 };
 
-/// What others do: a loop around each call, which knows nothing of flags and deadlines of the chain.
+/// A retry loop of another library, without flags and deadlines of the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Attempts per call, the first included; 1 sends once.
+    /// Attempts per call, including the first; 1: no retries.
     pub attempts: u32,
-    /// The codes that are retried.
+    /// Retryable codes.
     pub codes: CodeSet,
-    /// When an attempt is given up. None: never.
+    /// Timeout of an attempt. `None`: no timeout.
     pub per_attempt_timeout: Option<Duration>,
-    /// The same for calls to these services, in its place.
+    /// Timeouts of an attempt for these services.
     pub callee_timeouts: Vec<(String, Duration)>,
-    /// The waits between. None: there are none.
+    /// Waits before retries. `None`: no waits.
     pub backoff: Option<PeerBackoff>,
-    /// A cap on retries per process and route. None: there is none.
+    /// Cap of retries per process and route. `None`: no cap.
     pub cap: Option<PeerCap>,
 }
 
 /// Exponential waits with jitter: about `base x 2^(n-1)`, at most `max`, before retry n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerBackoff {
-    /// What the first wait is about.
+    /// First wait.
     pub base: Duration,
-    /// The longest wait.
+    /// Longest wait.
     pub max: Duration,
-    /// What is left to chance.
+    /// Jitter.
     pub jitter: PeerJitter,
 }
 
-/// What of a wait is left to chance.
+/// Random part of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PeerJitter {
-    /// All of it: any wait from 0 on.
+    /// Any wait from 0 on.
     #[default]
     Full,
-    /// It is added: any from the wait to twice as much, as tower's `ExponentialBackoff` with jitter 1.
+    /// Any wait between the wait and twice as much, as tower's `ExponentialBackoff` with jitter 1.
     Added,
 }
 
-/// A cap on retries, of one of the kinds that others have.
+/// Cap of retries, of one of three kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerCap {
-    /// Tower's.
+    /// Tower.
     Budget(PeerBudget),
-    /// gRPC's.
+    /// gRPC.
     Throttling(PeerThrottling),
-    /// That of the AWS SDKs.
+    /// AWS SDKs.
     Quota(PeerQuota),
 }
 
-/// What tower's `TpsBudget` is made of.
+/// Settings of tower's `TpsBudget`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerBudget {
-    /// How long a success is remembered.
+    /// Lifetime of a success.
     pub ttl: Duration,
-    /// So many retries per second are always there.
+    /// Retries per second that are always allowed.
     pub min_per_sec: u32,
-    /// So many retries per success.
+    /// Retries per success.
     pub retry_percent: Ratio,
 }
 
-/// gRPC's `retryThrottling`: a retry is sent only while there are more than half of the tokens.
+/// gRPC's `retryThrottling`: retries are allowed above half of the tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerThrottling {
-    /// With so many tokens it begins, and it never has more. Each failure takes one.
+    /// Initial and largest number of tokens. Each failure takes one.
     pub max_tokens: u32,
-    /// So many a success gives back.
+    /// Tokens returned by a success.
     pub token_ratio: Ratio,
 }
 
-/// The retry quota of the AWS SDKs' standard mode: retries are paid for, and successes pay back.
+/// Retry quota of the AWS SDKs' standard mode: retries cost tokens, successes return them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerQuota {
-    /// With so many tokens it begins, and it never has more.
+    /// Initial and largest number of tokens.
     pub tokens: u32,
-    /// What a retry costs.
+    /// Cost of a retry.
     pub cost: u32,
-    /// What a retry costs after an attempt that timed out.
+    /// Cost of a retry after a timeout.
     pub timeout_cost: u32,
 }
 
 impl Peer {
-    /// So many attempts after UNAVAILABLE, at once and without a cap.
+    /// Returns a peer with this number of attempts after UNAVAILABLE, without waits and cap.
     #[must_use]
     pub fn naive(attempts: u32) -> Self {
         let codes = damper_core::policy::RETRYABLE;
@@ -118,7 +118,7 @@ impl Peer {
         }
     }
 
-    /// As it is on a hop to this service.
+    /// Returns the peer on a hop to this service.
     pub(crate) fn towards(&self, service: &str) -> Self {
         let own = self.callee_timeouts.iter().find(|(callee, _)| callee == service);
         let timeout = own.map(|(_, timeout)| *timeout).or(self.per_attempt_timeout);
@@ -127,7 +127,7 @@ impl Peer {
 }
 
 impl Default for PeerBackoff {
-    /// 25 ms, at most 250 ms, as Damper's.
+    /// 25 ms, at most 250 ms, as in Damper.
     fn default() -> Self {
         let (base, max) = (Duration::from_millis(25), Duration::from_millis(250));
         Self { base, max, jitter: PeerJitter::default() }
@@ -135,21 +135,21 @@ impl Default for PeerBackoff {
 }
 
 impl Default for PeerBudget {
-    /// 10 s, 10 per second, 20 %, as tower's.
+    /// 10 s, 10 per second, 20 %, as in tower.
     fn default() -> Self {
         Self { ttl: Duration::from_secs(10), min_per_sec: 10, retry_percent: Ratio::from_bp(2_000) }
     }
 }
 
 impl Default for PeerThrottling {
-    /// 10 tokens and 0.1 of one per success, as in gRPC's own example; it has no default.
+    /// 10 tokens and 0.1 per success, as in gRPC's example; gRPC has no default.
     fn default() -> Self {
         Self { max_tokens: 10, token_ratio: Ratio::from_bp(1_000) }
     }
 }
 
 impl Default for PeerQuota {
-    /// 500 tokens, 5 for a retry and 10 after a timeout, as the SDKs'.
+    /// 500 tokens, 5 for a retry and 10 after a timeout, as in the SDKs.
     fn default() -> Self {
         Self { tokens: 500, cost: 5, timeout_cost: 10 }
     }

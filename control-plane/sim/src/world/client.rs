@@ -1,4 +1,4 @@
-//! The caller's half: obeys the engine's steps, as the SDK's client layer does.
+//! The caller: executes the engine's steps, as the SDK's client layer does.
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Tried};
@@ -12,36 +12,36 @@ use super::{CallKey, Event, RequestKey, RouteSeat, World};
 use crate::peers::PeerCall;
 use crate::scenario::Balance;
 
-/// Attempts of a call at most: a rule's `max_attempts`.
+/// Most attempts of a call: a rule's `max_attempts`.
 const MOST_ATTEMPTS: usize = damper_core::policy::MAX_ATTEMPTS.max as usize;
 
-/// A call under way.
+/// A call in flight.
 pub(super) struct ActiveCall {
     deciding: Deciding,
     route: usize,
     pub(super) hop: usize,
     parent: Parent,
-    /// Which request at the top it is made for.
+    /// Request at the top to which it belongs.
     origin: usize,
     begun_at: Time,
-    /// When the application gives up; only at the top.
+    /// Deadline of the application; only at the top.
     own_deadline: Option<Time>,
-    /// When it next wants to be asked.
+    /// Time of its next step.
     wake_at: Option<Time>,
-    /// The attempts under way.
+    /// Attempts in flight.
     sent: SmallVec<[Sent; 2]>,
-    /// The endpoints that were tried, where the channel knows them.
+    /// Endpoints tried, with a balanced channel.
     tried: Tried,
-    /// What each attempt was answered.
+    /// Result of each attempt.
     codes: [Code; MOST_ATTEMPTS],
 }
 
-/// An attempt under way.
+/// An attempt in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Sent {
     attempt: u32,
     request: RequestKey,
-    /// The instance, among those of its service.
+    /// Instance, within its service.
     pub(super) endpoint: usize,
 }
 
@@ -51,12 +51,12 @@ enum Deciding {
     Peer(PeerCall),
 }
 
-/// On whose behalf a call is made.
+/// Origin of a call.
 #[derive(Clone, Copy)]
 pub(super) enum Parent {
-    /// A load's, as so many requests at the top were made before.
+    /// A load; the number of earlier requests at the top.
     Load { load: usize, request: usize },
-    /// A request that is being served.
+    /// A request that a server handles.
     Request(RequestKey),
 }
 
@@ -66,7 +66,7 @@ impl ActiveCall {
         matches!(self.parent, Parent::Load { .. })
     }
 
-    /// What the caller is told.
+    /// Result for the caller.
     fn result(&self, finish: &Finish) -> Result<(), Code> {
         match finish.answer {
             _ if finish.ending.fate.is_ok() => Ok(()),
@@ -82,7 +82,7 @@ fn place(attempt: u32) -> usize {
 }
 
 impl World<'_> {
-    /// Begins a call over a route and takes it as far as it goes by itself.
+    /// Starts a call over a route and runs its first steps.
     pub(super) fn begin_call(
         &mut self,
         route: usize,
@@ -124,7 +124,7 @@ impl World<'_> {
             tried: Tried::default(),
             codes: [Code::Ok; MOST_ATTEMPTS],
         });
-        // Before anything can end it: whoever it is made for must know of it by then.
+        // Before any step can end it: its origin must know it first.
         if let Parent::Request(request) = parent {
             self.requests[request].children.push(key);
         }
@@ -132,7 +132,7 @@ impl World<'_> {
         Some(key)
     }
 
-    /// Asks for steps and obeys them until there is nothing to do but wait.
+    /// Runs steps of the engine until the next wait.
     fn advance(&mut self, key: CallKey) {
         let now = self.now();
         loop {
@@ -161,7 +161,7 @@ impl World<'_> {
         }
     }
 
-    /// The time has come that a call may have asked for.
+    /// The time of a call's next step has come.
     pub(super) fn wake(&mut self, key: CallKey) {
         let now = self.now();
         if let Some(call) = self.calls.get_mut(key)
@@ -184,7 +184,7 @@ impl World<'_> {
         let request = self.requests.insert(request);
         let call = &mut self.calls[key];
         call.tried = tried;
-        // A transparent resend takes the place of the attempt that it repeats.
+        // A transparent resend replaces its attempt.
         if send.kind == AttemptKind::Resend {
             call.sent.retain(|sent| sent.attempt != send.attempt);
         }
@@ -193,7 +193,7 @@ impl World<'_> {
         self.agenda.after(us, Event::Deliver(request));
     }
 
-    /// The callee's instance, among its own.
+    /// Chooses the callee's instance, within its service.
     fn choose_instance(&mut self, hop: usize, route: usize, tried: &mut Tried) -> usize {
         let service = self.plan.hops[hop].service;
         let plan = &self.plan.scenario.services[service];
@@ -211,7 +211,7 @@ impl World<'_> {
         }
     }
 
-    /// The engine has cut an attempt.
+    /// The engine cancelled an attempt.
     fn cut(&mut self, key: CallKey, attempt: u32) {
         let now = self.now();
         let call = &mut self.calls[key];
@@ -233,7 +233,7 @@ impl World<'_> {
         }
     }
 
-    /// An attempt was answered.
+    /// A response arrived.
     pub(super) fn attempt_ended(&mut self, key: CallKey, request: RequestKey, verdict: Verdict) {
         let now = self.now();
         let Some(call) = self.calls.get_mut(key) else { return };
@@ -275,8 +275,8 @@ impl World<'_> {
         }
     }
 
-    /// The application drops a call. It is told where that is its own deadline's doing, not where nobody waits
-    /// for it any more.
+    /// The application cancels a call. The ledger records it if the deadline passed, not if the caller is
+    /// gone.
     pub(super) fn give_up(&mut self, key: CallKey, is_told: bool) {
         let now = self.now();
         let Some(call) = self.calls.get_mut(key) else { return };
@@ -301,7 +301,7 @@ impl World<'_> {
         }
     }
 
-    /// Nobody waits for this attempt any more.
+    /// Cancels an attempt that is not needed any more.
     fn hang_up(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get_mut(key) else { return };
         request.caller = None;

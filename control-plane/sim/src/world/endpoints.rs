@@ -1,4 +1,4 @@
-//! The channel that knows its endpoints: `balance: balanced`, by the rules of `damper_core::endpoints`.
+//! The balanced channel, `balance: balanced`, by the rules of `damper_core::endpoints`.
 
 use damper_core::circuit::Outcome;
 use damper_core::endpoints::{self, Endpoint, EndpointState};
@@ -8,7 +8,7 @@ use super::client::Sent;
 use crate::plan::Plan;
 use crate::scenario::Balance;
 
-/// An instance of a callee, as one process sees it over one route.
+/// An instance of a callee, as known to one process over one route.
 #[derive(Debug)]
 pub(super) struct Seen {
     state: EndpointState,
@@ -30,7 +30,7 @@ impl Endpoint for Seen {
     }
 }
 
-/// What is seen over a route to this hop; nothing where the channel does not look.
+/// Returns the endpoints of a route to this hop; empty without a balanced channel.
 pub(super) fn seen(plan: &Plan<'_>, hop: usize) -> Vec<Seen> {
     let service = &plan.scenario.services[plan.hops[hop].service];
     let slots = if service.balance == Balance::Balanced { 0..service.instances } else { 0..0 };
@@ -38,7 +38,8 @@ pub(super) fn seen(plan: &Plan<'_>, hop: usize) -> Vec<Seen> {
 }
 
 impl World<'_> {
-    /// The instance of the callee that an attempt goes to. Where none is connected it goes to the first, and fails there.
+    /// Chooses the instance for an attempt. Without a connected one it is the first, and the attempt fails
+    /// there.
     pub(super) fn choose_endpoint(
         &mut self,
         route: usize,
@@ -56,7 +57,7 @@ impl World<'_> {
         chosen
     }
 
-    /// An attempt is over.
+    /// Records the end of an attempt.
     pub(super) fn endpoint_left(&mut self, route: usize, sent: &Sent, outcome: Outcome) {
         let now = self.now();
         let seen = &self.endpoints[route];

@@ -1,4 +1,4 @@
-//! Who makes requests: open loads by the clock, closed ones by users who wait for their answers.
+//! Loads: open ones by the clock, closed ones by users who wait for their responses.
 
 use damper_core::Time;
 
@@ -8,16 +8,16 @@ use crate::random::Random;
 use crate::scenario::{Arrivals, RateFrom};
 use crate::spread::{exponential, us, whole};
 
-/// What a load remembers between requests.
+/// State of a load between requests.
 pub(super) struct LoadState {
-    /// Its own stream, so that every strategy meets the same arrivals.
+    /// Its own stream, so that all strategies get the same arrivals.
     random: Random,
-    /// The process whose turn it is, where arrivals are even.
+    /// Next process, for even arrivals.
     turn: u64,
-    /// The number of the rate in force, and how many requests were made under it.
+    /// Number of the rate in force, and requests made under it.
     rate: usize,
     made: u64,
-    /// How many of its processes have ended: they take turns.
+    /// Number of ended processes, which end in turn.
     restarts: u64,
 }
 
@@ -38,18 +38,18 @@ impl World<'_> {
         }
     }
 
-    /// An open load's request.
+    /// Makes a request of an open load.
     pub(super) fn arrival(&mut self, index: usize) {
         self.next_arrival(index);
         self.request(index);
     }
 
-    /// A user's request.
+    /// Makes a request of a user.
     pub(super) fn user(&mut self, index: usize) {
         self.request(index);
     }
 
-    /// A request was answered; a user thinks about it.
+    /// Handles a response; the user thinks about it.
     pub(super) fn load_answered(&mut self, index: usize) {
         if matches!(self.plan.scenario.load[index].arrivals, Arrivals::Closed { .. }) {
             self.think(index);
@@ -78,7 +78,7 @@ impl World<'_> {
         self.begin_call(route, parent, load.timeout.map(|timeout| now + timeout));
     }
 
-    /// The next process whose turn it is ends, and another one begins without memory.
+    /// Ends the next process and starts another one without memory.
     pub(super) fn restart_caller(&mut self, index: usize) {
         let process = self.loads[index].restarts % u64::from(self.plan.scenario.load[index].processes);
         self.loads[index].restarts += 1;
@@ -97,7 +97,7 @@ impl World<'_> {
         }
     }
 
-    /// The route of a process as it is now: it changes seats whenever it begins anew.
+    /// Returns the current route of a process: it alternates with each start.
     fn route_of(&self, index: usize, process: u64) -> usize {
         let load = &self.plan.scenario.load[index];
         let begun = (self.loads[index].restarts + u64::from(load.processes) - 1 - process)
@@ -106,8 +106,8 @@ impl World<'_> {
         self.plan.loads[index] + (process * seats + begun % seats) as usize
     }
 
-    /// Notes the next arrival before the end. Where the rate changes before it, it is drawn anew from there:
-    /// a Poisson stream has no memory, and an even one begins with a whole space.
+    /// Schedules the next arrival before the end. If the rate changes first, it is drawn again from there: a
+    /// Poisson stream has no memory, and an even one begins with a whole interval.
     fn next_arrival(&mut self, index: usize) {
         let Arrivals::Open { even, rates } = &self.plan.scenario.load[index].arrivals else { return };
         let (now, end) = (self.now(), self.plan.end);
@@ -134,7 +134,8 @@ impl World<'_> {
     }
 }
 
-/// So many spaces between even arrivals, in whole microseconds that do not add up their rounding.
+/// Returns this number of intervals between even arrivals, in whole microseconds without accumulated
+/// rounding.
 fn spaces(rate: &RateFrom, count: u64) -> u64 {
     (u128::from(count) * 1_000_000_000 / u128::from(rate.milli_per_second)) as u64
 }

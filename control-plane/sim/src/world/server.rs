@@ -1,4 +1,4 @@
-//! The callee's half: queue, workers, handler, and the server layer around them.
+//! The callee: queue, workers, handler, and the server layer around them.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -15,27 +15,27 @@ use super::client::Parent;
 use super::{CallKey, Event, RequestKey, World, served};
 use crate::plan::Plan;
 
-/// A request that has been sent, until its answer has arrived or nobody waits for it.
+/// An attempt in flight, until its response arrived or its caller is gone.
 pub(super) struct Request {
-    /// Who waits for the answer.
+    /// Caller that waits for the response.
     pub(super) caller: Option<CallKey>,
     pub(super) instance: usize,
     method: usize,
-    /// The hop that it came over, and which request at the top it is made for.
+    /// Hop of the attempt, and request at the top.
     pub(super) hop: usize,
     pub(super) origin: usize,
-    /// As it was sent; the context's own from the moment it has arrived.
+    /// Context as sent; its own once it has arrived.
     limit: Option<Duration>,
     flag: Option<u32>,
     previous_attempts: u32,
     pub(super) context: RequestContext,
     state: State,
-    /// When it began to wait for a worker, or to be worked on.
+    /// Start of its wait for a worker, or of its work.
     since: Time,
-    /// It has a worker.
+    /// True if it has a worker.
     is_worked_on: bool,
     stage: usize,
-    /// The calls of the stage that have not ended.
+    /// Unfinished calls of the stage.
     pub(super) children: SmallVec<[CallKey; 2]>,
     answer: Verdict,
 }
@@ -52,10 +52,10 @@ enum State {
 /// A process of a service.
 pub(super) struct Instance {
     pub(super) is_up: bool,
-    /// None: any number.
+    /// `None`: no limit.
     pub(super) workers: Option<u32>,
     busy: u32,
-    /// Time that refusals have cost and no worker has spent yet: the next one who begins does.
+    /// Time of rejections that no worker has spent yet: the next one to start does.
     owed_us: u64,
     queue: VecDeque<RequestKey>,
     served: Vec<Served>,
@@ -102,7 +102,7 @@ impl Request {
 }
 
 impl World<'_> {
-    /// A request arrives.
+    /// Handles the arrival of a request.
     pub(super) fn deliver(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get(key) else { return };
         let service = self.plan.instances[request.instance];
@@ -127,7 +127,7 @@ impl World<'_> {
         self.queue(key, service);
     }
 
-    /// The server layer: makes the context and asks the repeat limit.
+    /// The server layer: creates the context and checks the retry limit.
     fn admitted(&mut self, key: RequestKey) -> bool {
         let now = self.now();
         let request = &mut self.requests[key];
@@ -167,7 +167,7 @@ impl World<'_> {
         self.ledger.services[service].queued(instance.queue.len());
     }
 
-    /// Refusing a request takes time of the workers.
+    /// Charges the workers for a rejection.
     fn owe(&mut self, key: RequestKey, service: usize) {
         let cost = self.plan.scenario.services[service].full_cost;
         if cost.bp() > 0 {
@@ -176,7 +176,7 @@ impl World<'_> {
         }
     }
 
-    /// How long the method's own work takes for a request.
+    /// Returns the duration of the method's own work for a request.
     fn work_us(&mut self, key: RequestKey, service: usize) -> u64 {
         let method = self.requests[key].method;
         let time = &self.plan.scenario.services[service].methods[method].time;
@@ -184,7 +184,7 @@ impl World<'_> {
         self.slowed(key, service, method, own)
     }
 
-    /// The method's own work begins.
+    /// Starts the method's own work.
     fn work(&mut self, key: RequestKey) {
         let now = self.now();
         let request = &self.requests[key];
@@ -202,7 +202,7 @@ impl World<'_> {
         self.agenda.after(us, Event::Worked(key));
     }
 
-    /// A method's own work is done.
+    /// Handles the end of a method's own work.
     pub(super) fn worked(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get_mut(key) else { return };
         // A crash came first.
@@ -217,7 +217,7 @@ impl World<'_> {
         self.call_next(key);
     }
 
-    /// Gives the request's worker to the next one in the queue.
+    /// Gives the worker of a request to the next one in the queue.
     fn release(&mut self, key: RequestKey) {
         let now = self.now();
         let request = &mut self.requests[key];
@@ -230,7 +230,7 @@ impl World<'_> {
         self.dispatch(instance);
     }
 
-    /// Lets those in the queue begin for whom there are workers.
+    /// Starts queued requests on free workers.
     pub(super) fn dispatch(&mut self, instance: usize) {
         while self.instances[instance].is_up && self.instances[instance].has_worker() {
             let Some(next) = self.instances[instance].queue.pop_front() else { return };
@@ -251,7 +251,7 @@ impl World<'_> {
         let first_route = plan.first_route + (instance - plan.first_instance) * plan.hops.len();
         for place in stage {
             self.begin_call(first_route + place, Parent::Request(key), None);
-            // One that failed at once has ended the method; of one call there is nothing beside it.
+            // An immediate failure has ended the method; a single call has no concurrent ones.
             let goes_on = self
                 .requests
                 .get(key)
@@ -262,7 +262,7 @@ impl World<'_> {
         }
     }
 
-    /// A call made for a request has ended.
+    /// Handles the end of a call made for a request.
     pub(super) fn child_ended(&mut self, key: RequestKey, child: CallKey, result: Result<(), Code>) {
         let Some(request) = self.requests.get_mut(key) else { return };
         request.children.retain(|known| *known != child);
@@ -276,14 +276,14 @@ impl World<'_> {
         }
     }
 
-    /// The method failed, or the request was refused.
+    /// Ends a failed or rejected request.
     fn fail(&mut self, key: RequestKey, code: Code) {
         let flagged = self.has_layer && self.requests[key].context.no_more_retry(code);
         let pushback = flagged.then_some(Pushback::Stop);
         self.answer(key, Verdict::Failure(Failure { code, no_more_retry: flagged, pushback }));
     }
 
-    /// The service answers.
+    /// Sends the response of a service.
     fn answer(&mut self, key: RequestKey, verdict: Verdict) {
         self.stop(key);
         let Request { instance, method, .. } = self.requests[key];
@@ -294,7 +294,7 @@ impl World<'_> {
         }
     }
 
-    /// Sends what the caller gets, if it still waits.
+    /// Sends the result to the caller, if it still waits.
     fn reply(&mut self, key: RequestKey, verdict: Verdict) {
         let request = &mut self.requests[key];
         request.state = State::Answering;
@@ -307,7 +307,7 @@ impl World<'_> {
         self.agenda.after(us, Event::Answer(key));
     }
 
-    /// An answer arrives.
+    /// Handles the arrival of a response.
     pub(super) fn answered(&mut self, key: RequestKey) {
         let Some(request) = self.requests.remove(key) else { return };
         if let Some(call) = request.caller {
@@ -315,7 +315,7 @@ impl World<'_> {
         }
     }
 
-    /// A server that stops work for a caller that has given up learns of one.
+    /// Handles a cancellation, at a server that stops cancelled work.
     pub(super) fn hung_up(&mut self, key: RequestKey) {
         if self.requests.contains_key(key) {
             self.stop(key);
@@ -323,7 +323,7 @@ impl World<'_> {
         }
     }
 
-    /// Whatever is done for a request ends: its place in the queue, its worker, its calls.
+    /// Ends all work for a request: its place in the queue, its worker, its calls.
     fn stop(&mut self, key: RequestKey) {
         let request = &mut self.requests[key];
         let (instance, was) = (request.instance, request.state);
@@ -338,7 +338,7 @@ impl World<'_> {
         self.release(key);
     }
 
-    /// A process dies: what is under way there ends without an answer of its own.
+    /// Ends a process: its requests end without a response.
     pub(super) fn crash(&mut self, instance: usize) {
         self.instances[instance].is_up = false;
         let of_it = |request: &Request| {
@@ -355,7 +355,7 @@ impl World<'_> {
     }
 }
 
-/// A limit as the server reads it from its header.
+/// Returns a limit as the server reads it from its header.
 fn told(limit: Duration) -> Duration {
     let mut text = [0; deadline::MAX_VALUE_BYTES];
     let mut rest = text.as_mut_slice();

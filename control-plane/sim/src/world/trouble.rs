@@ -1,4 +1,4 @@
-//! What goes wrong: which faults hold for a request, and when instances die, return or lose workers.
+//! Faults: those that affect a request, and changes of instances.
 
 use damper_core::{Code, Time};
 
@@ -7,7 +7,7 @@ use crate::scenario::{Fault, FaultKind};
 use crate::spread::us;
 
 impl Fault {
-    /// True while it holds.
+    /// True while it is active.
     fn holds(&self, now: Time) -> bool {
         let now = now.as_micros();
         let after_begin = now.checked_sub(us(self.from));
@@ -17,7 +17,7 @@ impl Fault {
         before_end && after_begin.is_some_and(is_on)
     }
 
-    /// When it next comes or goes, after `now`.
+    /// Next start or end after `now`.
     fn next_change(&self, now: Time) -> Option<Time> {
         let (now, from) = (now.as_micros(), us(self.from));
         let until = self.until.map(us);
@@ -34,12 +34,12 @@ impl Fault {
         next.filter(|next| *next > now).map(Time::from_micros)
     }
 
-    /// True for faults that change instances themselves, not what becomes of requests.
+    /// True for faults of instances, not of requests.
     fn changes_instances(&self) -> bool {
         matches!(self.kind, FaultKind::Crash | FaultKind::Workers { .. })
     }
 
-    /// True if it hits this instance, by its number in the service.
+    /// True if it affects this instance, by number in the service.
     fn hits(&self, instance: usize) -> bool {
         self.instances.is_none_or(|count| instance < count as usize)
     }
@@ -59,7 +59,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A fault comes or goes: its instances become what all faults together make of them.
+    /// Handles the start or end of a fault: sets its instances to the sum of all faults.
     pub(super) fn trouble(&mut self, index: usize) {
         let (scenario, now) = (self.plan.scenario, self.now());
         let fault = &scenario.faults[index];
@@ -99,7 +99,7 @@ impl<'a> World<'a> {
         self.dispatch(instance);
     }
 
-    /// A process that comes back knows nothing of what was before.
+    /// Restarts a process without memory.
     fn restart(&mut self, service: usize, place: usize) {
         let plan = &self.plan.services[service];
         self.instances[plan.first_instance + place].is_up = true;
@@ -107,7 +107,7 @@ impl<'a> World<'a> {
         (first..first + plan.hops.len()).for_each(|route| self.forget(route));
     }
 
-    /// The code that a request is answered with at once, if any.
+    /// Returns the code of an immediate failure, if any.
     pub(super) fn error_at(&mut self, key: RequestKey, service: usize, method: usize) -> Option<Code> {
         self.first(key, service, method, |kind| match kind {
             FaultKind::Error { code, share } => Some((share.bp(), code)),
@@ -115,7 +115,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// True if a request is never worked on nor answered.
+    /// True if a request is never served nor answered.
     pub(super) fn swallows(&mut self, key: RequestKey, service: usize, method: usize) -> bool {
         let found = self.first(key, service, method, |kind| match kind {
             FaultKind::NoAnswer { share } => Some((share.bp(), ())),
@@ -124,7 +124,7 @@ impl<'a> World<'a> {
         found.is_some()
     }
 
-    /// True if an answer never arrives.
+    /// True if a response is lost.
     pub(super) fn is_lost(&mut self, key: RequestKey, service: usize, method: usize) -> bool {
         let found = self.first(key, service, method, |kind| match kind {
             FaultKind::LostAnswer { share } => Some((share.bp(), ())),
@@ -133,7 +133,7 @@ impl<'a> World<'a> {
         found.is_some()
     }
 
-    /// How long work takes that would take `own` by itself.
+    /// Returns the duration of work with a normal duration of `own`.
     pub(super) fn slowed(&mut self, key: RequestKey, service: usize, method: usize, own: u64) -> u64 {
         let slow = self.first(key, service, method, |kind| match kind {
             FaultKind::Slow { add, factor, share } => Some((share.bp(), (us(add), factor.bp()))),
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
         u64::try_from(longer).unwrap_or(u64::MAX).saturating_add(add)
     }
 
-    /// The first fault of a kind that holds for a request and happens to it.
+    /// Returns the first fault of a kind that affects a request.
     fn first<T>(
         &mut self,
         key: RequestKey,

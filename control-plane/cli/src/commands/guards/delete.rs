@@ -15,14 +15,14 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     key: Key,
-    /// Only where the guard is at this revision
+    /// Only if the guard is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]
     write: WriteArgs,
 }
 
-/// Removes the guard with exactly this key.
+/// Deletes the guard with exactly this key.
 pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));

@@ -14,7 +14,7 @@ pub(crate) struct GetArgs {
     key: Key,
 }
 
-/// Shows the guard with exactly this key.
+/// Prints the guard with exactly this key.
 pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let guard = Client::connect(&session.server).await?.guard(key).await?;

@@ -14,7 +14,7 @@ pub(crate) struct ListArgs {
     filter: NameArgs,
 }
 
-/// Shows the guards that pass the filter, of all pages.
+/// Prints the guards that match the filter.
 pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let all = client.all_guards(&args.filter.filter()).await?;

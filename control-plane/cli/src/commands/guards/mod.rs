@@ -1,4 +1,4 @@
-//! `damper guards`: the ceilings that callees' owners set for all rules, one by one.
+//! `damper guards`: single guards by key.
 
 mod delete;
 mod get;
@@ -18,20 +18,20 @@ use crate::output::figures::{age, now};
 use crate::output::{self, Align, Format, Table};
 use crate::remote::session::Session;
 
-/// What to do with guards.
+/// Commands of guards.
 #[derive(Debug, Subcommand)]
 pub(crate) enum GuardsCommand {
     /// Show one guard
     Get(get::GetArgs),
-    /// Show all guards, or those that pass a filter
+    /// List guards
     List(list::ListArgs),
     /// Create or replace the guard of one manifest
     Put(put::PutArgs),
-    /// Remove one guard
+    /// Delete one guard
     Delete(delete::DeleteArgs),
 }
 
-/// Runs one of them.
+/// Runs the command.
 pub(crate) async fn run(session: &Session, command: GuardsCommand) -> Result<(), CliError> {
     match command {
         GuardsCommand::Get(args) => get::run(session, args).await,
@@ -41,7 +41,7 @@ pub(crate) async fn run(session: &Session, command: GuardsCommand) -> Result<(),
     }
 }
 
-/// Shows guards; as YAML and JSON in the form that `apply -f` reads.
+/// Prints guards; as YAML and JSON in the form of `apply -f`.
 fn show(format: Format, guards: &[v1::Guard]) -> Result<(), CliError> {
     match format {
         Format::Table => output::data(&table(guards).to_string()),
@@ -77,9 +77,9 @@ fn table(guards: &[v1::Guard]) -> Table {
     table
 }
 
-/// What a guard limits, in one cell.
+/// Returns the ceilings of a guard in one cell.
 fn ceiling(guard: &v1::Guard) -> String {
-    // One of a newer server may say what this version does not know.
+    // A newer server may send unknown ceilings.
     let Ok(guard) = convert::guard(guard) else { return "unknown".to_owned() };
     let damper_core::Ceiling {
         max_attempts,
@@ -101,7 +101,7 @@ fn ceiling(guard: &v1::Guard) -> String {
         min_per_attempt_timeout.map(|least: Duration| format!("attempt timeout>={}", Millis(least))),
         repeat_limit.map(|limit| {
             let mode = mode_name(v1::Mode::from(limit.mode).into());
-            format!("repeats<={} ({mode})", limit.ratio)
+            format!("retries<={} ({mode})", limit.ratio)
         }),
     ];
     limits.into_iter().flatten().collect::<Vec<_>>().join(", ")
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(
             ceiling(&guard),
             "attempts<=3, no hedges, only ABORTED+UNAVAILABLE, breaker<=0.2, attempt timeout>=50ms, \
-             repeats<=0.1 (enforce)"
+             retries<=0.1 (enforce)"
         );
         let nothing = v1::Ceiling { codes: Some(v1::Codes::default()), ..Default::default() };
         assert_eq!(ceiling(&v1::Guard { ceiling: Some(nothing), ..guard }), "unknown");

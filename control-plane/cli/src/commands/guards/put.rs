@@ -1,7 +1,7 @@
 //! `damper guards put -f`: one guard, created or replaced.
 //!
-//! A guard is not refused for the rules that it cuts: it is the callee's owner who has the say. They are told as
-//! warnings, and `explain` shows what is left of them.
+//! The owner of the callee decides: rules that the guard cuts do not prevent the write. They are listed as
+//! warnings, and `explain` shows the result.
 
 use clap::Args;
 use damper_proto::v1;
@@ -28,10 +28,10 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct PutArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Only where the guard is at this revision; 0 = only where there is none yet
+    /// Only if the guard is at this revision; 0 = only if there is none
     #[arg(long, value_name = "N", conflicts_with = "overwrite")]
     expected_revision: Option<u64>,
-    /// Write also where the guard has changed since the revision that the manifest names
+    /// Also overwrite a guard that changed since the revision in its manifest
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
@@ -56,6 +56,6 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), CliError
     let done = if response.changed { "put" } else { "unchanged" };
     show(session.format, &response, || format!("{words} {done}\n"))?;
     print_message(format_args!("revision {}{}", response.revision, args.write.suffix()));
-    // One that was so already came with the change that made it so.
+    // An unchanged guard was delivered before.
     args.write.delivered(&client, response.guard.map(|guard| guard.revision)).await
 }

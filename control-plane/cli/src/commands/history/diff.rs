@@ -1,6 +1,6 @@
-//! `damper history diff REV [REV]`: which settings differ between two revisions, or between one and now.
+//! `damper history diff REV [REV]`: settings that differ between two revisions.
 //!
-//! Kills are no settings: that one differs is said on stderr. Ends as `damper diff` does: with 0 where nothing differs, 1 where something does, 2 with any error.
+//! Kills have no settings: their changes are reported on stderr. Exit statuses are those of `damper diff`.
 
 use clap::Args;
 use damper_proto::v1::{self, object_key};
@@ -18,17 +18,17 @@ use crate::remote::session::Session;
 /// Arguments of `damper history diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
-    /// From this revision; 0 is before the first change
+    /// Earlier revision; 0 is before the first change
     #[arg(value_name = "REV")]
     from: u64,
-    /// To this one [default: the newest]
+    /// Later revision [default: the newest]
     #[arg(value_name = "REV")]
     to: Option<u64>,
     #[command(flatten)]
     names: NameArgs,
 }
 
-/// Shows the differences.
+/// Prints the differences.
 pub(crate) async fn run(session: &Session, args: DiffArgs) -> Result<(), CliError> {
     show(session.format, differences(session, args).await)
 }
@@ -57,13 +57,13 @@ async fn differences(session: &Session, args: DiffArgs) -> Result<Vec<Difference
     }
 }
 
-/// Says of a kill that it differs: it has no settings to compare.
+/// Reports a changed kill: it has no settings to compare.
 fn note_kill(key: Option<v1::ObjectKey>, was: bool, is: bool) {
     let Some(object_key::Kind::Kill(pattern)) = key.and_then(|key| key.kind) else { return };
     let done = match (was, is) {
         (false, _) => "set",
         (_, false) => "ended",
-        _ => "set anew",
+        _ => "replaced",
     };
     print_message(format_args!("kill {} was {done}", printable(&key::words(Some(&pattern)))));
 }

@@ -1,4 +1,4 @@
-//! `damper history [KEY]`: who changed which rules and guards, when and why, the newest first.
+//! `damper history [KEY]`: changes of rules and guards with author, time and reason, newest first.
 
 mod diff;
 
@@ -11,7 +11,7 @@ use crate::output::show;
 use crate::remote::client::Client;
 use crate::remote::session::Session;
 
-/// The longest page the server gives.
+/// Longest page of the server.
 const PAGE: u32 = 1000;
 
 /// Arguments of `damper history`.
@@ -21,19 +21,19 @@ pub(crate) struct HistoryArgs {
     command: Option<HistoryCommand>,
     #[command(flatten)]
     changes: ChangesArgs,
-    /// So many changes
+    /// Number of changes
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
 
-/// What else to do with the history.
+/// Commands of the history.
 #[derive(Debug, Subcommand)]
 enum HistoryCommand {
-    /// Show which settings differ between two revisions
+    /// Show settings that differ between two revisions
     Diff(diff::DiffArgs),
 }
 
-/// Shows the changes.
+/// Prints the changes.
 pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), CliError> {
     if let Some(HistoryCommand::Diff(args)) = args.command {
         return diff::run(session, args).await;
@@ -47,17 +47,17 @@ pub(crate) async fn run(session: &Session, args: HistoryArgs) -> Result<(), CliE
         if shown < all as usize {
             let revision = change.revision;
             print_message(format_args!(
-                "revision {revision}: {shown} of {all} changed rules and guards are shown"
+                "revision {revision}: {shown} of {all} changed rules and guards shown"
             ));
         }
     }
     if listed.next_page_token.is_empty() && listed.oldest_revision > 0 {
-        print_message(format_args!("the history reaches back to revision {}", listed.oldest_revision));
+        print_message(format_args!("the history starts at revision {}", listed.oldest_revision));
     }
     Ok(())
 }
 
-/// The newest changes that pass the filter, of as many pages as it takes.
+/// Returns the newest changes that match the filter.
 async fn list(
     client: &Client,
     filter: &v1::ChangeFilter,

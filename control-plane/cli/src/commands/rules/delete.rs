@@ -16,14 +16,14 @@ use crate::remote::write::{WriteArgs, warn, warnings};
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
     key: Key,
-    /// Only where the rule is at this revision
+    /// Only if the rule is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]
     write: WriteArgs,
 }
 
-/// Removes the rule with exactly this key.
+/// Deletes the rule with exactly this key.
 pub(crate) async fn run(session: &Session, args: DeleteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));

@@ -14,7 +14,7 @@ pub(crate) struct GetArgs {
     key: Key,
 }
 
-/// Shows the rule with exactly this key.
+/// Prints the rule with exactly this key.
 pub(crate) async fn run(session: &Session, args: GetArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let rule = Client::connect(&session.server).await?.rule(key).await?;

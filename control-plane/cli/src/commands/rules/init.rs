@@ -1,7 +1,7 @@
-//! `damper rules init KEY`: a rule in observe, with values from what its routes measured.
+//! `damper rules init KEY`: a proposed rule in observe mode, with values from recent measurements.
 //!
-//! What is printed is a manifest whose comments say what each value was made from. It goes to a file to be kept
-//! with the code, or straight into `damper apply -f -`; nothing is written by this command.
+//! The output is a manifest with comments on the origin of each value, for a file or for `damper apply -f -`.
+//! The command writes nothing to the server.
 
 use damper_proto::{manifest, v1};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(session: &Session, args: InitArgs) -> Result<(), CliErro
     output::data(&commented(&rule, &reasons))
 }
 
-/// The manifest below what its values were made from.
+/// Returns the manifest after comments on the origin of its values.
 fn commented(rule: &v1::Rule, reasons: &[String]) -> String {
     let comments: String = reasons.iter().map(|reason| format!("# {}\n", printable(reason))).collect();
     comments + &manifest::to_yaml(std::slice::from_ref(rule))

@@ -16,7 +16,7 @@ pub(crate) struct ListArgs {
     filter: FilterArgs,
 }
 
-/// Shows the rules that pass the filter, of all pages.
+/// Prints the rules that match the filter.
 pub(crate) async fn run(session: &Session, args: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let all = client.all_rules(&args.filter.filter()).await?;

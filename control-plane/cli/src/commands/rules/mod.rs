@@ -1,4 +1,4 @@
-//! `damper rules`: single rules by their key.
+//! `damper rules`: single rules by key.
 
 mod delete;
 mod get;
@@ -18,26 +18,26 @@ use crate::output::figures::{age, now};
 use crate::output::{self, Align, Format, Table};
 use crate::remote::session::Session;
 
-/// What to do with rules.
+/// Commands of rules.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RulesCommand {
     /// Show one rule
     Get(get::GetArgs),
-    /// Show all rules, or those that pass a filter
+    /// List rules
     List(list::ListArgs),
     /// Create or replace the rule of one manifest
     Put(put::PutArgs),
-    /// Remove one rule
+    /// Delete one rule
     Delete(delete::DeleteArgs),
-    /// Propose a rule in observe, with values from what its routes measured
+    /// Propose a rule in observe mode, with values from recent measurements
     Init(init::InitArgs),
-    /// Move a rule one step on: off -> observe -> enforce
+    /// Advance the mode of a rule: off -> observe -> enforce
     Promote(promote::PromoteArgs),
 }
 
 pub(crate) use self::promote::{PromoteArgs, run as promote};
 
-/// Runs one of them.
+/// Runs the command.
 pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), CliError> {
     match command {
         RulesCommand::Get(args) => get::run(session, args).await,
@@ -49,7 +49,7 @@ pub(crate) async fn run(session: &Session, command: RulesCommand) -> Result<(), 
     }
 }
 
-/// Shows rules; as YAML and JSON in the form that `apply -f` reads.
+/// Prints rules; as YAML and JSON in the form of `apply -f`.
 fn show(format: Format, rules: &[v1::Rule]) -> Result<(), CliError> {
     match format {
         Format::Table => output::data(&table(rules).to_string()),
@@ -90,7 +90,7 @@ fn table(rules: &[v1::Rule]) -> Table {
     table
 }
 
-/// Attempts per call; the engine's default where the rule retries without saying how often.
+/// Attempts per call; the default of the engine if the rule sets none.
 fn attempts(policy: &v1::Policy) -> String {
     let retry = policy.retry.as_ref();
     let default = damper_core::Retry::default().max_attempts;

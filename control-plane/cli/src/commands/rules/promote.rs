@@ -1,8 +1,7 @@
-//! `damper rules promote KEY`: off -> observe -> enforce, one step at a time or to a mode that is named.
+//! `damper rules promote KEY`: off -> observe -> enforce, one step or to a given mode.
 //!
-//! Only the mode changes. The rule is written at the revision it was read at, so a change that somebody else
-//! makes in between is a conflict and not lost. On the way from observe to enforce it says what the rule would have
-//! done in the last minute; whether that is much is for the operator to know, so nothing is asked.
+//! Only the mode changes. The rule is written at the revision at which it was read, so a concurrent change is
+//! a conflict. From observe to enforce the command reports what the rule would have done in the last minute.
 
 use clap::Args;
 use damper_proto::v1;
@@ -20,17 +19,17 @@ use crate::remote::write::WriteArgs;
 pub(crate) struct PromoteArgs {
     #[command(flatten)]
     key: Key,
-    /// To this mode, whichever the rule has
+    /// New mode [default: the next one]
     #[arg(long)]
     to: Option<Mode>,
-    /// Only where the rule is at this revision
+    /// Only if the rule is at this revision
     #[arg(long, value_name = "N")]
     expected_revision: Option<u64>,
     #[command(flatten)]
     write: WriteArgs,
 }
 
-/// Moves the rule on.
+/// Advances the rule.
 pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), CliError> {
     let key = args.key.pattern()?;
     let words = key::words(Some(&key));
@@ -45,7 +44,7 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), CliE
         print_message(observed(&client, rule.key.as_ref()).await?);
     }
     if old == new {
-        print_message(format_args!("{words} is at {} already", mode_name(old.into())));
+        print_message(format_args!("{words} is already at {}", mode_name(old.into())));
     }
     let request = v1::PutRuleRequest {
         expected_revision: Some(args.expected_revision.unwrap_or(rule.revision)),
@@ -56,7 +55,7 @@ pub(crate) async fn run(session: &Session, args: PromoteArgs) -> Result<(), CliE
     super::put::finish(session, &client, &args.write, &response, &done).await
 }
 
-/// What the rule would have done in the last minute, on the routes that it applies to.
+/// Returns what the rule would have done in the last minute on its routes.
 async fn observed(client: &Client, key: Option<&v1::Pattern>) -> Result<String, CliError> {
     let minute = prost_types::Duration { seconds: 60, nanos: 0 };
     let asked = v1::ListRoutesRequest { window: Some(minute), ..Default::default() };
@@ -69,7 +68,7 @@ fn summary(routes: &[v1::RouteStats]) -> String {
     let sum = |of: fn(&v1::RouteStats) -> f64| routes.iter().map(of).sum::<f64>();
     let (calls, attempts) = (sum(|route| route.calls_per_s), sum(|route| route.attempts_per_s));
     if calls <= 0.0 {
-        return "it applied to no call in the last minute, so nothing is known of what it will do".to_owned();
+        return "no call in the last minute: the effect is unknown".to_owned();
     }
     let would = |fate: v1::Fate| {
         let rates = routes.iter().flat_map(|route| &route.fates);
@@ -79,7 +78,7 @@ fn summary(routes: &[v1::RouteStats]) -> String {
     let held_back: f64 = [v1::Fate::RetryBreaker, v1::Fate::Budget].map(would).iter().sum();
     format!(
         "in the last minute it would have sent {} retries/s and {} hedges/s for {} calls/s on {}: amplification \
-         {:.2} at least, now {:.2}; breaker and budget would have held back {}/s",
+         {:.2} at least, now {:.2}; breaker and budget would have blocked {}/s",
         rate(retries),
         rate(hedges),
         rate(calls),
@@ -90,7 +89,7 @@ fn summary(routes: &[v1::RouteStats]) -> String {
     )
 }
 
-/// The mode that does one thing more; the last is its own next.
+/// Returns the next mode; the last mode is its own next.
 fn next(mode: v1::Mode) -> v1::Mode {
     match mode {
         v1::Mode::Unspecified | v1::Mode::Off => v1::Mode::Observe,
@@ -119,9 +118,9 @@ mod tests {
         assert_eq!(
             summary(&[route.clone(), route]),
             "in the last minute it would have sent 8.0 retries/s and 2.0 hedges/s for 100.0 calls/s on 2 routes: \
-             amplification 1.10 at least, now 1.00; breaker and budget would have held back 4.0/s"
+             amplification 1.10 at least, now 1.00; breaker and budget would have blocked 4.0/s"
         );
-        assert!(summary(&[v1::RouteStats::default()]).contains("nothing is known"));
+        assert!(summary(&[v1::RouteStats::default()]).contains("the effect is unknown"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `damper rules put -f`: one rule, created or replaced.
 //!
-//! The manifest is the same as for `apply`; its key says which rule. Where several rules belong together
-//! `apply` writes them in one revision.
+//! The manifest is that of `apply`, with the key of the rule. Use `apply` to write several rules in one
+//! revision.
 
 use clap::Args;
 use damper_proto::v1;
@@ -23,14 +23,14 @@ use crate::remote::write::{WriteArgs, warn, warnings};
     key: { caller_service: checkout, caller_cluster: \"*\", callee_service: inventory,\n         \
     callee_method: inventory.v1.Inventory/Reserve }\n  \
     policy: { mode: observe, retry: { max_attempts: 3 } }\n\n\
-    A manifest that names a revision is only written where the rule is still at that revision.")]
+    A manifest with a revision is only written if the rule is still at that revision.")]
 pub(crate) struct PutArgs {
     #[command(flatten)]
     file: FileArgs,
-    /// Only where the rule is at this revision; 0 = only where there is none yet
+    /// Only if the rule is at this revision; 0 = only if there is none
     #[arg(long, value_name = "N", conflicts_with = "overwrite")]
     expected_revision: Option<u64>,
-    /// Write also where the rule has changed since the revision that the manifest names
+    /// Also overwrite a rule that changed since the revision in its manifest
     #[arg(long)]
     overwrite: bool,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(crate) async fn run(session: &Session, args: PutArgs) -> Result<(), CliError
     finish(session, &client, &args.write, &response, "put").await
 }
 
-/// Shows what was written and whom it concerns, and waits for it where that is wanted.
+/// Prints the result and the warnings, and waits for delivery if requested.
 pub(super) async fn finish(
     session: &Session,
     client: &Client,
@@ -68,6 +68,6 @@ pub(super) async fn finish(
     let revision = response.revision;
     show(session.format, response, || format!("{key} {done}\n"))?;
     print_message(format_args!("revision {revision}{}", write.suffix()));
-    // One that was so already came with the change that made it so.
+    // An unchanged rule was delivered before.
     write.delivered(client, response.rule.as_ref().map(|rule| rule.revision)).await
 }

@@ -1,7 +1,7 @@
-//! `damper simulate`: what strategies do to a scenario, in virtual time and by the engine itself, without a server.
+//! `damper simulate`: strategies in a scenario, in virtual time with the engine itself, without a server.
 //!
-//! The scenario's rules and guards are manifests, as `apply` takes them, in it or in files beside it. The same
-//! file and seed print the same bytes on every platform.
+//! Rules and guards of a scenario are manifests, inline or in files. The same file and seed print the same
+//! bytes on every platform.
 
 mod picture;
 mod tables;
@@ -24,24 +24,24 @@ use crate::remote::session::Session;
 /// Arguments of `damper simulate`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "docs/simulator.md explains scenarios and figures; control-plane/sim/scenarios has examples."
+    after_help = "docs/simulator.md explains scenarios and results; control-plane/sim/scenarios contains examples."
 )]
 pub(crate) struct SimulateArgs {
-    /// The scenario, a YAML file; - is standard input
+    /// Scenario, a YAML file; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Where every random number comes from, instead of the scenario's own seed
+    /// Random seed [default: the scenario's]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Draw goodput and attempts over time, strategy beside strategy
+    /// Draw goodput and attempts over time into an SVG file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Say how fast it was
+    /// Print the speed of the simulation
     #[arg(long)]
     timing: bool,
 }
 
-/// Reads the scenario, simulates it and shows what came of it.
+/// Reads and simulates the scenario, and prints the result.
 pub(crate) fn run(session: &Session, args: &SimulateArgs) -> Result<(), CliError> {
     let mut scenario = read(&args.file)?;
     scenario.seed = args.seed.unwrap_or(scenario.seed);
@@ -76,7 +76,7 @@ fn told(file: &Path, faults: &Faults) -> CliError {
     CliError::Data(faults.iter().map(fault).collect())
 }
 
-/// Reads a strategy's rules and guards; files are looked for beside the scenario.
+/// Reads rules and guards of a strategy; paths are relative to the scenario.
 fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guard>), Faults> {
     let (text, file) = match which {
         Manifests::Inline(value) => (value.to_string(), None),
@@ -95,7 +95,7 @@ fn manifests(folder: &Path, which: Manifests<'_>) -> Result<(Vec<Rule>, Vec<Guar
         for problem in error.problems {
             match (file, &problem) {
                 (Some(file), problem) => faults.add("", format!("{file}: {problem}")),
-                // Where it stands in the scenario is known; the line in the text made of it means nothing.
+                // The place in the scenario is known; the line of the generated text has no meaning.
                 (None, Problem { path, problem, .. }) => faults.add(path, problem),
             }
         }

@@ -1,8 +1,7 @@
-//! What came of a scenario, as a picture: a row of charts, one per strategy, for goodput and one for attempts.
+//! Results as a picture: a row of charts for goodput and one for attempts, a chart per strategy.
 //!
-//! All charts of a row have one scale, so that strategies can be compared by eye; the time of trouble is shaded.
-//! Nothing has a background, and all colours are of middle lightness: it reads on light pages and on dark ones.
-//! Drawn by plotters, with nothing but its SVG backend.
+//! All charts of a row have one scale; the time of faults is shaded. No background, and colours of medium
+//! lightness, for light and dark pages. Drawn by plotters with its SVG backend only.
 
 use std::ops::Range;
 
@@ -22,7 +21,7 @@ const FONT: &str = "sans-serif";
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// The picture.
+/// Returns the picture.
 pub(super) fn draw(outcome: &Outcome) -> String {
     let mut picture = String::new();
     let columns = outcome.strategies.len().max(1);

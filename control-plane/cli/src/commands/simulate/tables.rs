@@ -1,16 +1,16 @@
-//! What came of a scenario, as tables: strategies, hops, services.
+//! Results as tables: strategies, hops, services.
 
 use damper_sim::{Figures, Outcome, Phase, RECOVERED_FOR};
 
 use crate::output::figures::{amplification, rate, share};
 use crate::output::{Align, Table, printable};
 
-/// All tables.
+/// Returns all tables.
 pub(super) fn text(outcome: &Outcome) -> String {
     let name = printable(&outcome.scenario);
     let duration = outcome.duration_us as f64 / 1e6;
     let trouble = outcome.trouble_us.map(|[from, until]| {
-        format!(", trouble from {:.1} s until {:.1} s", from as f64 / 1e6, until as f64 / 1e6)
+        format!(", faults from {:.1} s until {:.1} s", from as f64 / 1e6, until as f64 / 1e6)
     });
     let trouble = trouble.unwrap_or_default();
     format!(
@@ -22,7 +22,7 @@ pub(super) fn text(outcome: &Outcome) -> String {
     )
 }
 
-/// How it looks from the top: one row per strategy and phase.
+/// Client view: one row per strategy and phase.
 fn strategies(outcome: &Outcome) -> Table {
     let mut table = Table::new(&[
         ("STRATEGY", Align::Left),
@@ -62,7 +62,7 @@ fn goodput(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
         "after" => (until, outcome.duration_us),
         _ => return rate(figures.goodput_per_second),
     };
-    // Whole seconds: those that the phase has for itself.
+    // Whole seconds within the phase.
     let (first, end) = (from.div_ceil(1_000_000), until / 1_000_000);
     let seconds = figures.timeline.iter().skip(first as usize).take(end.saturating_sub(first) as usize);
     let answered: u64 = seconds.map(|second| second.answered).sum();
@@ -70,7 +70,7 @@ fn goodput(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
 }
 
 fn recovered(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
-    // Too little came after it to tell.
+    // The phase is too short to decide.
     let least = RECOVERED_FOR as u64 * 1_000_000;
     let ends = outcome.trouble_us.is_some_and(|[_, until]| until + least <= outcome.duration_us);
     match figures.recovered_after_s {
@@ -80,7 +80,7 @@ fn recovered(outcome: &Outcome, figures: &Figures, phase: &Phase) -> String {
     }
 }
 
-/// Nothing where nothing succeeded.
+/// Empty without successes.
 fn latency(us: u64) -> String {
     match us {
         0 => String::new(),
@@ -89,7 +89,7 @@ fn latency(us: u64) -> String {
     }
 }
 
-/// What each hop carries: one row per strategy and hop.
+/// Traffic of each hop: one row per strategy and hop.
 fn hops(outcome: &Outcome) -> Table {
     let mut table = Table::new(&[
         ("STRATEGY", Align::Left),
@@ -122,13 +122,13 @@ fn hops(outcome: &Outcome) -> Table {
     table
 }
 
-/// A figure per request while something goes wrong; nothing where nothing does.
+/// Value per request during the fault; empty without one.
 fn during(figures: &Figures, of: impl Fn(&Phase) -> f64) -> String {
     let during = figures.phases.iter().find(|phase| phase.name == "during");
     during.map(|phase| amplification(of(phase))).unwrap_or_default()
 }
 
-/// What each service does: one row per strategy and service.
+/// Load of each service: one row per strategy and service.
 fn services(outcome: &Outcome) -> Table {
     let mut table = Table::new(&[
         ("STRATEGY", Align::Left),
@@ -137,7 +137,7 @@ fn services(outcome: &Outcome) -> Table {
         ("HANDLER RUNS", Align::Right),
         ("PER REQUEST", Align::Right),
         ("DURING", Align::Right),
-        ("SHED REPEATS", Align::Right),
+        ("REJECTED RETRIES", Align::Right),
         ("QUEUE FULL", Align::Right),
         ("MEAN WAIT", Align::Right),
         ("LONGEST QUEUE", Align::Right),

@@ -1,5 +1,6 @@
-//! `damper token create`: the token alone on stdout, so that it can be sent on to another command, or in a file that only
-//! its owner reads. That file is opened before the token is created: a folder that cannot be written fails first.
+//! `damper token create`: prints only the token on stdout, for pipes, or writes it to a file that only its
+//! owner can read. The file is opened before the token is created, so that an unwritable folder is an error
+//! first.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,24 +19,24 @@ use crate::remote::session::Session;
 /// Arguments of `damper token create`.
 #[derive(Args, Debug)]
 pub(crate) struct CreateArgs {
-    /// Name of its holder or purpose
+    /// Name of the holder or purpose
     name: String,
-    /// What it may do
+    /// Role
     #[arg(long)]
     role: Role,
-    /// Only as this caller service, or for rules of it: exact, or PREFIX*; can be repeated
+    /// Only this caller service and its rules: exact, or PREFIX*; repeatable
     #[arg(long, value_name = "SERVICE")]
     caller: Vec<String>,
-    /// Only for rules, guards and kills of this callee service: exact, or PREFIX*; can be repeated
+    /// Only rules, guards and kills of this callee service: exact, or PREFIX*; repeatable
     #[arg(long, value_name = "SERVICE")]
     callee: Vec<String>,
-    /// How long it is good: 90d, at least 1m and at most 3650d; or never, for one that is good until it is revoked
+    /// Lifetime, 1m to 3650d, or never
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = time_to_live)]
     ttl: TimeToLive,
-    /// Write the token into this new file, with mode 0600, instead of to stdout
+    /// Write the token to this new file, with mode 0600, instead of stdout
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Overwrite the file if it exists; the token in it stays valid until it is revoked
+    /// Overwrite the file; the token in it stays valid until it is revoked
     #[arg(long, requires = "file")]
     replace: bool,
     #[command(flatten)]
@@ -53,10 +54,10 @@ fn time_to_live(text: &str) -> Result<TimeToLive, String> {
         return Ok(TimeToLive::Ever);
     }
     let said = humantime::parse_duration(text);
-    said.map(TimeToLive::For).map_err(|_| "is neither a time such as 90d nor never".to_owned())
+    said.map(TimeToLive::For).map_err(|_| "must be a duration such as 90d, or never".to_owned())
 }
 
-/// Makes a token.
+/// Creates a token.
 pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliError> {
     let CreateArgs { name, role, caller: callers, callee: callees, ttl, file, replace, change } = args;
     let has_callers = !callers.is_empty();
@@ -64,7 +65,7 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     let time_to_live = match ttl {
         TimeToLive::Ever => None,
         TimeToLive::For(time) => {
-            Some(prost_types::Duration::try_from(time).map_err(|_| CliError::data("--ttl: is too long"))?)
+            Some(prost_types::Duration::try_from(time).map_err(|_| CliError::data("--ttl: too long"))?)
         }
     };
     let request = v1::CreateTokenRequest {
@@ -86,14 +87,14 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     let secret = || if response.secret.is_empty() { String::new() } else { format!("{}\n", response.secret) };
     show(session.format, &response, secret)?;
     if role == Role::Agent && !has_callers {
-        print_message("warning: without --caller this agent may be any service");
+        print_message("warning: without --caller this agent can act as any service");
     }
     let token = response.token.clone().unwrap_or_default();
-    let what = format!("{} {}, good until {}", role_name(token.role()), token.name, end(token.expires_at));
+    let what = format!("{} {}, valid until {}", role_name(token.role()), token.name, end(token.expires_at));
     match (change.dry_run, is_told) {
         (true, _) => print_message(format_args!("{} (dry run: nothing was changed)", printable(&what))),
         (_, false) => print_message(format_args!(
-            "{}: this request was carried out before; its token {} is not shown again",
+            "{}: this request was completed before; its token {} is not shown again",
             printable(&what),
             token.id
         )),
@@ -106,7 +107,7 @@ pub(crate) async fn run(session: &Session, args: CreateArgs) -> Result<(), CliEr
     Ok(())
 }
 
-/// A file for a token, beside the place where it will be: nothing is there before the token is.
+/// Returns a temporary file for a token in the folder of its path.
 struct Kept<'a> {
     path: &'a Path,
     replace: bool,
@@ -117,7 +118,7 @@ impl<'a> Kept<'a> {
     fn new(path: &'a Path, replace: bool) -> Result<Self, CliError> {
         if !replace && path.exists() {
             let exists =
-                io::Error::new(io::ErrorKind::AlreadyExists, "exists already; --replace overwrites it");
+                io::Error::new(io::ErrorKind::AlreadyExists, "already exists; --replace overwrites it");
             return Err(CliError::io(path.display())(exists));
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -136,7 +137,7 @@ impl<'a> Kept<'a> {
             false => self.file.persist_noclobber(self.path),
         };
         moved.map(drop).map_err(|failed| {
-            // The token exists, and this is the only place that holds it.
+            // The token exists, and this file has the only copy.
             let (path, error) = (self.path.display(), failed.error);
             match failed.file.keep() {
                 Ok((_, kept)) => {
@@ -148,7 +149,7 @@ impl<'a> Kept<'a> {
     }
 }
 
-/// Fields in the words of the command line.
+/// Returns the option of a field.
 fn in_options(field: &str) -> String {
     let (whole, place) = field.split_once('[').unwrap_or((field, ""));
     let option = match whole {

@@ -14,7 +14,7 @@ use crate::remote::session::Session;
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {}
 
-/// Shows the tokens.
+/// Prints the tokens.
 pub(crate) async fn run(session: &Session, ListArgs {}: ListArgs) -> Result<(), CliError> {
     let client = Client::connect(&session.server).await?;
     let listed = client.answer(client.tokens.clone().list_tokens(v1::ListTokensRequest {})).await?;
@@ -45,7 +45,7 @@ fn table(tokens: &[v1::Token]) -> Table {
             scope.callees.join(","),
             age(token.created_at.as_ref(), now),
             token.created_by.clone(),
-            if is_over { "over".to_owned() } else { end(token.expires_at) },
+            if is_over { "expired".to_owned() } else { end(token.expires_at) },
         ]);
     }
     table
@@ -70,7 +70,7 @@ mod tests {
         let ends: Vec<&str> =
             shown.lines().skip(1).filter_map(|line| line.split_whitespace().last()).collect();
         let later = prost_types::Timestamp { seconds: later, nanos: 0 }.to_string();
-        assert_eq!(ends, ["never", "over", later.as_str()]);
+        assert_eq!(ends, ["never", "expired", later.as_str()]);
         assert!(shown.contains("shop,cart*"), "{shown}");
     }
 }

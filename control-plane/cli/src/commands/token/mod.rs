@@ -1,4 +1,4 @@
-//! `damper token`: who may do what.
+//! `damper token`: tokens and their roles.
 
 mod create;
 mod list;
@@ -11,18 +11,18 @@ use crate::error::CliError;
 use crate::remote::session::Session;
 use crate::remote::write::user_at_host;
 
-/// What to do with tokens.
+/// Commands of tokens.
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token and print it, this once
+    /// Create a token and print it once
     Create(create::CreateArgs),
-    /// Show all tokens, without what opens anything
+    /// List tokens, without their secrets
     List(list::ListArgs),
-    /// End a token, and what was opened with it
+    /// Revoke a token and end its sessions and connections
     Revoke(revoke::RevokeArgs),
 }
 
-/// Runs one of them.
+/// Runs the command.
 pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<(), CliError> {
     match command {
         TokenCommand::Create(args) => create::run(session, args).await,
@@ -31,19 +31,19 @@ pub(crate) async fn run(session: &Session, command: TokenCommand) -> Result<(), 
     }
 }
 
-/// What is said with every change of tokens.
+/// Options of every change of tokens.
 #[derive(Args, Debug)]
 struct ChangeArgs {
-    /// Check everything on the server, change nothing
+    /// Validate on the server, change nothing
     #[arg(long)]
     dry_run: bool,
-    /// Why; kept with the change
+    /// Reason, recorded in the history
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
-    /// Who makes the change [default: the system's user@host]
+    /// Author of the change [default: the system's user@host]
     #[arg(long, value_name = "NAME", env = "DAMPER_AUTHOR", hide_env_values = true)]
     author: Option<String>,
-    /// Makes the request recognisable: repeated within 24 h it changes nothing
+    /// Idempotency key: a repetition within 24 h changes nothing
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     request_id: String,
 }
@@ -60,18 +60,18 @@ impl ChangeArgs {
     }
 }
 
-/// What a token is for.
+/// Role of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
-    /// Reads everything but the list of tokens
+    /// Reads everything except the list of tokens
     Viewer,
     /// Writes rules
     Editor,
-    /// Writes guards and kills, forces writes, rolls everything back
+    /// Writes guards and kills, overrides limits, rolls back everything
     Operator,
-    /// Makes and revokes tokens
+    /// Creates and revokes tokens
     Admin,
-    /// Receives rules and reports, as an SDK does
+    /// Receives rules and reports, for SDKs
     Agent,
 }
 
@@ -87,7 +87,7 @@ impl Role {
     }
 }
 
-/// A role in a word.
+/// Returns the name of a role.
 pub(crate) fn role_name(role: v1::Role) -> &'static str {
     match role {
         v1::Role::Viewer => "viewer",
@@ -99,7 +99,7 @@ pub(crate) fn role_name(role: v1::Role) -> &'static str {
     }
 }
 
-/// When something ends, or that it does not.
+/// Returns the time of an end, or `never`.
 pub(crate) fn end(at: Option<prost_types::Timestamp>) -> String {
     at.map_or_else(|| "never".to_owned(), |at| prost_types::Timestamp { nanos: 0, ..at }.to_string())
 }

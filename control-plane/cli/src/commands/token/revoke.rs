@@ -12,20 +12,20 @@ use crate::remote::session::Session;
 /// Arguments of `damper token revoke`.
 #[derive(Args, Debug)]
 pub(crate) struct RevokeArgs {
-    /// The token's id: the middle part of damper_ID_SECRET, and the first column of `damper token list`
+    /// Id of the token: the middle part of damper_ID_SECRET, and the first column of `damper token list`
     id: String,
     #[command(flatten)]
     change: ChangeArgs,
 }
 
-/// Ends a token.
+/// Revokes a token.
 pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs) -> Result<(), CliError> {
     if let Some(rest) = id.strip_prefix("damper_") {
         return Err(CliError::Usage(whole_token(rest)));
     }
     let request = v1::RevokeTokenRequest { id: id.clone(), options: Some(change.options()) };
     let client = Client::connect(&session.server).await?;
-    // Asked before: afterwards one may be nobody.
+    // Read before: afterwards the token may be invalid.
     let who = client.answer(client.tokens.clone().who_am_i(v1::WhoAmIRequest {})).await;
     let is_own = who.is_ok_and(|who| who.principal.ends_with(&format!("({id})")));
     let response = client.answer(client.tokens.clone().revoke_token(request)).await?;
@@ -33,21 +33,21 @@ pub(crate) async fn run(session: &Session, RevokeArgs { id, change }: RevokeArgs
     let suffix = if change.dry_run { " (dry run: nothing was changed)" } else { "" };
     print_message(format_args!("revision {}{suffix}", response.revision));
     if is_own && !change.dry_run {
-        print_message("warning: that was the token that this command uses; it opens nothing any more");
+        print_message("warning: this command uses the revoked token; it is no longer valid");
     }
     Ok(())
 }
 
-/// What is told of a token given as an id: nothing of its secret, which is in the shell's history already.
+/// Error for a token in place of an id: does not repeat the secret, which the shell's history already has.
 fn whole_token(rest: &str) -> String {
-    const WHY: &str = "ID: takes the id alone, not the token";
+    const WHY: &str = "ID: the id is required, not the token";
     const ID_DIGITS: usize = 16;
     match rest.split_once('_') {
         Some((id, _)) if id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             format!("{WHY}: damper token revoke {id}")
         }
         _ => {
-            format!("{WHY}: the {ID_DIGITS} digits between the underscores, also shown by damper token list")
+            format!("{WHY}: the {ID_DIGITS} digits between the underscores, see damper token list")
         }
     }
 }
