@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Gives a message, its fields and its oneofs their text form.
+/// Adds the text form to a message, its fields and its oneofs.
 fn with_text_form(mut builder: Builder, path: &str, message: &DescriptorProto) -> Builder {
     builder = builder.message_attribute(path, "#[derive(serde::Serialize, serde::Deserialize)]");
     let (chosen, plain): (Vec<_>, Vec<_>) = message.field.iter().partition(|field| in_oneof(field));
@@ -72,7 +72,7 @@ fn with_text_form(mut builder: Builder, path: &str, message: &DescriptorProto) -
             builder = builder.field_attribute(&at, format!("#[serde(with = \"{FORM}::{form}\")]"));
         }
     }
-    // A message that is no more than a choice or a list of codes is written as that.
+    // A message with only a oneof or a list of codes is written as its content.
     let bare = plain.is_empty() && !message.field.is_empty() || path == ".damper.v1.CodeList";
     let attribute = if bare { "#[serde(transparent)]" } else { "#[serde(default, deny_unknown_fields)]" };
     builder = builder.message_attribute(path, attribute);
@@ -81,7 +81,7 @@ fn with_text_form(mut builder: Builder, path: &str, message: &DescriptorProto) -
         if let Some(form) = form(field) {
             builder = builder.field_attribute(&at, format!("#[serde(with = \"{FORM}::{form}\")]"));
         }
-        // OK is a code of its own, not the absence of one.
+        // OK is a code, not an absent value.
         if !bare && field.type_name() != ".damper.v1.Code" {
             builder = builder
                 .field_attribute(&at, format!("#[serde(skip_serializing_if = \"{FORM}::is_default\")]"));
@@ -94,7 +94,7 @@ fn in_oneof(field: &FieldDescriptorProto) -> bool {
     field.oneof_index.is_some() && !field.proto3_optional()
 }
 
-/// The form of a field's type, where it is not serde's own.
+/// Returns the form of a field's type if serde has none.
 fn form(field: &FieldDescriptorProto) -> Option<String> {
     let number = match field.label() {
         Label::Repeated => "Many",

@@ -1,6 +1,6 @@
 //! Writes the reference of `damper.v1` to standard output, as Markdown, for `cargo xtask docs`.
 //!
-//! Everything in it is from the .proto files: services, messages and enums, with their comments.
+//! All content comes from the .proto files: services, messages and enums, with their comments.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ const HEAD: &str = "# API reference
 The gRPC API `damper.v1`, as the server's reflection service describes it. Made from \
 [`proto/proto/damper/v1`](../proto/proto/damper/v1) by `cargo xtask docs`; do not edit.
 
-A field marked *optional* tells \"not said\" from its zero. Timestamps and durations are `google.protobuf`'s; in \
+A field marked *optional* distinguishes absent from zero. Timestamps and durations are `google.protobuf`'s; in \
 manifests and in what the command line prints they are written as `2026-01-31T12:00:00Z` and `250ms`.
 ";
 
-// Numbers of fields in descriptor.proto, which comments are found by.
+// Numbers of fields in descriptor.proto, which locate comments.
 const FILE_SYNTAX: i32 = 12;
 const FILE_MESSAGES: i32 = 4;
 const FILE_ENUMS: i32 = 5;
@@ -31,7 +31,7 @@ const MESSAGE_ENUMS: i32 = 4;
 const ENUM_VALUES: i32 = 2;
 const SERVICE_METHODS: i32 = 2;
 
-/// A file and the comments in it, by the path of what they stand at.
+/// A file and its comments, by the path of their element.
 struct File<'a> {
     proto: &'a FileDescriptorProto,
     comments: HashMap<&'a [i32], &'a str>,
@@ -142,7 +142,7 @@ fn print_text(text: &str) {
     }
 }
 
-/// In a table a bar would end the cell, and a paragraph the row.
+/// Escapes bars and paragraphs in a table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace("\n\n", "<br>")
 }
@@ -162,7 +162,7 @@ fn kind(message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     }
 }
 
-/// A type of ours leads to its heading.
+/// Links own types to their headings.
 fn link(full: &str) -> String {
     let full = full.trim_start_matches('.');
     match full.strip_prefix(PACKAGE).map(|name| name.trim_start_matches('.')) {

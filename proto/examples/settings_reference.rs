@@ -1,7 +1,7 @@
-//! Writes the tables of what rules and guards can say to standard output, for `cargo xtask docs`:
+//! Writes the tables of settings of rules and guards to standard output, for `cargo xtask docs`:
 //! `settings_reference rule|guard`.
 //!
-//! Ranges and defaults are the engine's own constants; only what a setting means is written here.
+//! Ranges and defaults are the engine's constants; only the meanings are written here.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use damper_core::policy::{
 };
 use damper_core::{CodeSet, RepeatLimit, breaker, guard, repeat_limit};
 
-/// A field, its default, its range and what it means.
+/// Field, default, range and meaning.
 type Row = (&'static str, String, String, &'static str);
 
 fn main() {
@@ -40,14 +40,13 @@ fn calls() -> Vec<Row> {
             "mode",
             required(),
             "`off`, `observe`, `enforce`".into(),
-            "`observe` makes every decision on real traffic, repeats and cuts nothing, and counts what it would \
-             have done",
+            "`observe` makes every decision on real traffic and counts it, without retries and cut calls",
         ),
         (
             "timeout",
             none(),
             times(&TIMEOUT),
-            "the whole call with its answer, repeats and waits; cuts a running attempt",
+            "the whole call with its response, retries and waits; cancels a running attempt",
         ),
     ]
 }
@@ -65,20 +64,20 @@ fn retries() -> Vec<Row> {
             "retry.max_attempts",
             retry.max_attempts.to_string(),
             range(&MAX_ATTEMPTS),
-            "the first send included",
+            "including the first attempt",
         ),
         (
             "retry.max_duration",
             none(),
             times(&TIMEOUT),
-            "from the first send; only stops further attempts: a wait that would reach it is not begun",
+            "from the first attempt; only stops further attempts: a wait beyond it does not start",
         ),
         (
             "retry.per_attempt_timeout",
             none(),
             times(&TIMEOUT),
-            "one attempt with its whole answer; then it ends as DEADLINE_EXCEEDED, which is retried only if \
-             `codes` says so",
+            "one attempt with its whole response; then it ends as DEADLINE_EXCEEDED, which is retried only if \
+             `codes` contains it",
         ),
         (
             "retry.codes",
@@ -96,7 +95,7 @@ fn hedges() -> Vec<Row> {
             "hedge.delay",
             required(),
             format!("`fixed:` {}, or `percentile:`", times(&HEDGE_DELAY)),
-            "how long an answer is waited for before the call is sent once more beside",
+            "wait for a response before the next hedge",
         ),
         (
             "hedge.delay.percentile.at",
@@ -110,7 +109,7 @@ fn hedges() -> Vec<Row> {
             "hedge.max_hedges",
             Hedge::DEFAULT_MAX_HEDGES.to_string(),
             range(&MAX_HEDGES),
-            "per call; counts towards `retry.max_attempts` where that is set",
+            "per call; counts towards `retry.max_attempts` if that is set",
         ),
     ]
 }
@@ -119,18 +118,18 @@ fn breaker() -> Vec<Row> {
     let breaker = RetryBreaker::default();
     vec![
         ("retry_breaker.enabled", "true".into(), String::new(), "see [Retry breaker](#retry-breaker)"),
-        ("retry_breaker.mode", "`credit`".into(), "`credit`, `ratio`".into(), "what admits a retry"),
+        ("retry_breaker.mode", "`credit`".into(), "`credit`, `ratio`".into(), "condition of a retry"),
         (
             "retry_breaker.earn",
             breaker.earn.to_string(),
             range(&EARN),
-            "credit: so much of a retry each first attempt that succeeds pays for",
+            "credit: part of a retry that each successful first attempt earns",
         ),
         (
             "retry_breaker.ratio",
             breaker.ratio.to_string(),
             range(&BREAKER_RATIO),
-            "failures per success up to which retries are free (mode `ratio`) and hedges are sent",
+            "failures per success up to which retries are free (mode `ratio`) and hedges are allowed",
         ),
         (
             "retry_breaker.buckets",
@@ -142,31 +141,31 @@ fn breaker() -> Vec<Row> {
             "retry_breaker.bucket_length",
             time(breaker.window.bucket_length),
             times(&BUCKET_LENGTH),
-            "the window is so long times `buckets`",
+            "length of a bucket; the window has `buckets` of them",
         ),
         (
             "retry_breaker.min_failures",
             breaker.min_failures.to_string(),
             range(&MIN_FAILURES),
-            "mode `ratio`: so many retries are saved for what the ratio does not admit; so many failures never stop hedges",
+            "mode `ratio`: retries allowed beyond the ratio; up to this number of failures hedges are always allowed",
         ),
         (
             "retry_breaker.min_samples",
             breaker.min_samples.to_string(),
             range(&MIN_SAMPLES),
-            "with fewer attempts in the window the ratio says nothing: retries take what is saved, hedges are sent",
+            "fewest attempts in the window for the ratio; below, retries use the saved number and hedges are allowed",
         ),
         (
             "retry_breaker.max_ratio",
             none(),
             range(&BREAKER_RATIO),
-            "failures per success above which nothing is repeated, in either mode; guards set it",
+            "failures per success above which retries and hedges stop, in either mode; guards set it",
         ),
         (
             "retry_breaker.failure_codes",
             codes(breaker::FAILURES),
             "a list".into(),
-            "what counts as a failure, besides what the rule retries; every other answer shows that the callee \
+            "codes that count as failures, in addition to the retryable ones; any other response shows that the callee \
              is alive",
         ),
     ]
@@ -185,7 +184,7 @@ fn budget() -> Vec<Row> {
             "budget.min_per_second",
             budget.min_per_second.to_string(),
             range(&BUDGET_MIN_PER_SECOND),
-            "so many more whatever the traffic",
+            "added at any traffic",
         ),
     ]
 }
@@ -196,7 +195,7 @@ fn stops() -> Vec<Row> {
             "stop_when.latency_above_percentile",
             none(),
             range(&LATENCY_PERCENTILE),
-            "no retry of a call that has taken longer than this percentile of successful attempts (last 10 to \
+            "no retry of a call that took longer than this percentile of successful attempts (last 10 to \
              20 s)",
         ),
         (
@@ -209,7 +208,7 @@ fn stops() -> Vec<Row> {
             "stop_when.min_samples",
             StopWhen::default().min_samples.to_string(),
             range(&STOP_MIN_SAMPLES),
-            "both need so many",
+            "fewest attempts in the window for both",
         ),
     ]
 }
@@ -221,7 +220,7 @@ fn circuit() -> Vec<Row> {
             "circuit_breaker.consecutive_failures",
             circuit.consecutive_failures.to_string(),
             range(&CIRCUIT_CALLS),
-            "opens after so many failed calls in a row; see [Circuit breaker](#circuit-breaker)",
+            "opens after this number of failed calls in a row; see [Circuit breaker](#circuit-breaker)",
         ),
         (
             "circuit_breaker.failure_ratio",
@@ -233,19 +232,19 @@ fn circuit() -> Vec<Row> {
             "circuit_breaker.min_calls",
             circuit.min_calls.to_string(),
             range(&CIRCUIT_CALLS),
-            "the share needs so many calls in the window",
+            "fewest calls in the window for the share",
         ),
         (
             "circuit_breaker.open_for",
             time(circuit.open_for),
             times(&CIRCUIT_OPEN_FOR),
-            "how long calls are refused",
+            "time for which calls fail",
         ),
         (
             "circuit_breaker.probes",
             circuit.probes.to_string(),
             range(&CIRCUIT_PROBES),
-            "so many calls are let through then; if all succeed it closes",
+            "number of calls that pass then; if all succeed it closes",
         ),
         ("circuit_breaker.slow_call", none(), times(&TIMEOUT), "a call that took longer counts as failed"),
     ]
@@ -258,14 +257,14 @@ fn chain() -> Vec<Row> {
             "chain.ignore_retry_flag",
             no(),
             String::new(),
-            "repeat even where the request served is itself a repeat: attempts multiply along the chain",
+            "retry even while serving a retry: attempts multiply along the chain",
         ),
-        ("chain.ignore_no_more_retry", no(), String::new(), "repeat even where a hop below has given up"),
+        ("chain.ignore_no_more_retry", no(), String::new(), "retry even if a callee below stopped retrying"),
         (
             "chain.propagate_baggage",
             no(),
             String::new(),
-            "send the flag down as W3C baggage too, so that hops which only speak OpenTelemetry pass it on",
+            "send the retry flag as W3C baggage as well, for services that propagate only OpenTelemetry",
         ),
     ]
 }
@@ -276,15 +275,15 @@ fn wire() -> Vec<Row> {
             "hold_unary",
             "false".into(),
             "needs an exact `callee_method`".into(),
-            "hold an answer of one message back until its status is known, so that a call that fails after its \
-             message can be repeated",
+            "delay a response of one message until its status is known, so that a failure after the message \
+             can be retried",
         ),
         (
             "replay_limit_bytes",
             DEFAULT_REPLAY_LIMIT.to_string(),
             range(&REPLAY_LIMIT),
-            "request bytes kept per call so that it can be sent again (and 16 MiB per process); also how long an \
-             answer may be that is held",
+            "request bytes buffered per call for further attempts (and 16 MiB per process); also the longest \
+             response that `hold_unary` delays",
         ),
         (
             "call_id",
@@ -298,21 +297,26 @@ fn wire() -> Vec<Row> {
 fn guard() -> Vec<Row> {
     let limit = RepeatLimit::default();
     vec![
-        ("ceiling.max_attempts", none(), range(&MAX_ATTEMPTS), "hedges count"),
+        ("ceiling.max_attempts", none(), range(&MAX_ATTEMPTS), "including hedges"),
         ("ceiling.hedge", "`allow`".into(), "`allow`, `forbid`".into(), ""),
         (
             "ceiling.codes",
             none(),
             "`allow:` or `deny:` a list".into(),
-            "only these may be retried; none = no retries",
+            "only these may be retried; an empty list = no retries",
         ),
         (
             "ceiling.max_retry_breaker_ratio",
             none(),
             range(&BREAKER_RATIO),
-            "failures per success above which nothing is repeated; switches on a breaker that is off",
+            "failures per success above which retries stop; switches on a disabled breaker",
         ),
-        ("ceiling.min_per_attempt_timeout", none(), times(&TIMEOUT), "attempts may not be given up sooner"),
+        (
+            "ceiling.min_per_attempt_timeout",
+            none(),
+            times(&TIMEOUT),
+            "shortest allowed timeout of an attempt",
+        ),
         (
             "ceiling.repeat_limit.mode",
             "`observe`".into(),
@@ -323,20 +327,10 @@ fn guard() -> Vec<Row> {
             "ceiling.repeat_limit.ratio",
             limit.ratio.to_string(),
             range(&repeat_limit::RATIO),
-            "repeats served per first send",
+            "retries served per first attempt",
         ),
-        (
-            "ceiling.repeat_limit.min",
-            limit.min.to_string(),
-            range(&repeat_limit::MIN),
-            "so many are always served",
-        ),
-        (
-            "owner",
-            none(),
-            format!("at most {} bytes", guard::OWNER_BYTES.max),
-            "whom to ask; beside `ceiling`",
-        ),
+        ("ceiling.repeat_limit.min", limit.min.to_string(), range(&repeat_limit::MIN), "always served"),
+        ("owner", none(), format!("at most {} bytes", guard::OWNER_BYTES.max), "contact; next to `ceiling`"),
     ]
 }
 
@@ -359,7 +353,7 @@ fn times(bounds: &Bounds<Duration>) -> String {
     format!("{} to {}", time(bounds.min), time(bounds.max))
 }
 
-/// `1h`, as it is written in a manifest.
+/// `1h`, as in a manifest.
 fn time(duration: Duration) -> String {
     humantime::format_duration(duration).to_string()
 }

@@ -1,8 +1,8 @@
-//! What the generated servers read requests with: a request that can not be read is the caller's fault.
+//! Codec of the generated servers: an unreadable request is an error of the client.
 //!
-//! tonic's own codec answers it with INTERNAL and so sends operators looking into the server. Here it is
-//! INVALID_ARGUMENT with the message and field that could not be read. Generated clients keep tonic's codec:
-//! an answer that they can not read is no fault of theirs.
+//! tonic's own codec returns INTERNAL, which points operators to the server. This one returns
+//! INVALID_ARGUMENT with the message and field. Generated clients keep tonic's codec: an unreadable response
+//! is not their error.
 
 use std::marker::PhantomData;
 
@@ -11,7 +11,7 @@ use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
-/// Reads requests of type `U` and writes answers of type `T`.
+/// Reads requests of type `U` and writes responses of type `T`.
 #[derive(Clone, Debug)]
 pub struct ServerCodec<T, U>(PhantomData<(T, U)>);
 
@@ -51,7 +51,7 @@ impl<U: Message + Default> Decoder for RequestDecoder<U> {
     fn decode(&mut self, request: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         U::decode(request)
             .map(Some)
-            .map_err(|error| Status::invalid_argument(format!("the request can not be read: {error}")))
+            .map_err(|error| Status::invalid_argument(format!("unreadable request: {error}")))
     }
 }
 

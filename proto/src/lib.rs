@@ -1,8 +1,8 @@
-//! Damper's wire: messages and services of `damper.v1`.
+//! Wire format of Damper: messages and services of `damper.v1`.
 //!
-//! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and back,
-//! [`codec`] is how servers read them; with the feature `manifest` they have a text form too.
-//! Nothing here decides anything about a call: ranges and defaults are the engine's.
+//! [`v1`] is generated from the .proto files, [`convert`] turns its messages into the engine's types and
+//! back, [`codec`] is the codec of servers; the feature `manifest` adds a text form. Ranges and defaults are
+//! the engine's.
 
 pub mod codec;
 pub mod convert;

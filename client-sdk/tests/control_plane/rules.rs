@@ -80,7 +80,7 @@ async fn a_rule_it_cannot_accept_is_refused_with_the_reason_and_the_others_apply
     stream.exchange(7, 1, snapshot(vec![rule("*", 1), rule("known", 2)])).await;
     let sent = vec![unknown_rule("known", 8), unknown_rule("new", 8), rule("good", 8)];
     let ack = stream.exchange(8, 2, delta(sent, &[])).await;
-    let reason = "policy.mode: 77 is not known: off, observe or enforce";
+    let reason = "policy.mode: must be off, observe or enforce, not 77";
     assert_eq!(reasons(&ack), [("known", 8, reason), ("new", 8, reason)]);
     assert_eq!(ack.revision, 8);
     assert_eq!(attempts(&damper, "known").await, 3, "keeps its previous version");

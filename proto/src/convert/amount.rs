@@ -1,7 +1,7 @@
-//! Durations, ratios and percentages: what the wire can say and the engine cannot hold is refused here.
+//! Durations, ratios and percentages: rejects values that the engine's types cannot represent.
 //!
-//! The engine counts whole microseconds, ten-thousandths and hundredths of a percent. A finer value is refused,
-//! not rounded: what an operator reads back is what was written.
+//! The engine counts whole microseconds, ten-thousandths and hundredths of a percent. A finer value is
+//! rejected, not rounded: an operator reads back what was written.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use damper_core::{BackoffStep, Faults};
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
-/// A length of time of the wire; none where it is negative or no such number. prost's own conversion overflows on the
-/// outermost of them.
+/// Converts a duration of the wire; `None` if it is negative or malformed. prost's own conversion overflows
+/// at the extremes.
 #[must_use]
 pub fn length(wire: prost_types::Duration) -> Option<Duration> {
     let nanos = u32::try_from(wire.nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
     Some(Duration::new(u64::try_from(wire.seconds).ok()?, nanos))
 }
 
-/// A duration; `None` if it is absent or was refused.
+/// Reads a duration; `None` if it is absent or was rejected.
 pub(super) fn duration(
     path: &str,
     wire: Option<&prost_types::Duration>,
@@ -36,7 +36,7 @@ pub(super) fn duration(
     None
 }
 
-/// A duration that others follow or are compared with; its least value stands in where it is out of bounds.
+/// Reads a duration that others are compared with; its minimum stands in if it is out of range.
 pub(super) fn in_bounds(
     path: &str,
     duration: Duration,
@@ -47,7 +47,7 @@ pub(super) fn in_bounds(
     if (bounds.min..=bounds.max).contains(&duration) { duration } else { bounds.min }
 }
 
-/// A duration in either direction, which has no default; `None` was reported.
+/// Reads a signed duration without a default; `None` was reported.
 pub(super) fn required_step(
     path: &str,
     wire: Option<&prost_types::Duration>,
@@ -55,11 +55,11 @@ pub(super) fn required_step(
     faults: &mut Faults,
 ) -> Option<BackoffStep> {
     let bounds = format!("-{} to {}", Millis(bounds.max), Millis(bounds.max));
-    let read = wire.map_or_else(|| Err(format!("is required, in {bounds}")), |wire| exact(*wire, &bounds));
+    let read = wire.map_or_else(|| Err(format!("required ({bounds})")), |wire| exact(*wire, &bounds));
     read.map_err(|problem| faults.add(path, problem)).ok()
 }
 
-/// A duration that has no default; `None` was reported.
+/// Reads a duration without a default; `None` was reported.
 pub(super) fn required_duration(
     path: &str,
     wire: Option<&prost_types::Duration>,
@@ -67,12 +67,12 @@ pub(super) fn required_duration(
     faults: &mut Faults,
 ) -> Option<Duration> {
     if wire.is_none() {
-        faults.add(path, format!("is required, in {bounds}"));
+        faults.add(path, format!("required ({bounds})"));
     }
     duration(path, wire, bounds, faults)
 }
 
-/// A well-formed duration of whole microseconds in either direction, else what is wrong with it.
+/// Returns a well-formed signed duration of whole microseconds, else its fault.
 fn exact(wire: prost_types::Duration, bounds: impl Display) -> Result<BackoffStep, String> {
     let prost_types::Duration { seconds, nanos } = wire;
     let well_formed = nanos.unsigned_abs() < NANOS_PER_SECOND.unsigned_abs()
@@ -84,12 +84,12 @@ fn exact(wire: prost_types::Duration, bounds: impl Display) -> Result<BackoffSte
     let down = seconds < 0 || nanos < 0;
     if !magnitude.subsec_nanos().is_multiple_of(1000) {
         let sign = if down { "-" } else { "" };
-        return Err(format!("{sign}{}ns is finer than 1us; {bounds}", magnitude.as_nanos()));
+        return Err(format!("must be in steps of 1us ({bounds}), not {sign}{}ns", magnitude.as_nanos()));
     }
     Ok(if down { BackoffStep::Down(magnitude) } else { BackoffStep::Up(magnitude) })
 }
 
-/// The wire's form of a duration. One too long for it, which no checked rule holds, is the longest there.
+/// Returns the wire form of a duration; saturates beyond the longest, which no checked rule contains.
 pub(super) fn to_wire(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
         seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -97,7 +97,7 @@ pub(super) fn to_wire(duration: Duration) -> prost_types::Duration {
     }
 }
 
-/// The wire's form of a duration in either direction.
+/// Returns the wire form of a signed duration.
 pub(super) fn step_to_wire(step: BackoffStep) -> prost_types::Duration {
     match step {
         BackoffStep::Up(size) => to_wire(size),
@@ -108,7 +108,7 @@ pub(super) fn step_to_wire(step: BackoffStep) -> prost_types::Duration {
     }
 }
 
-/// A ratio; `None` if it is absent or was refused.
+/// Reads a ratio; `None` if it is absent or was rejected.
 pub(super) fn ratio(
     path: &str,
     wire: Option<f64>,
@@ -118,12 +118,12 @@ pub(super) fn ratio(
     parts(wire?, 1e4, "0.0001", bounds).map(Ratio::from_bp).map_err(|problem| faults.add(path, problem)).ok()
 }
 
-/// The wire's form of a ratio.
+/// Returns the wire form of a ratio.
 pub(super) fn ratio_to_wire(ratio: Ratio) -> f64 {
     f64::from(ratio.bp()) / 1e4
 }
 
-/// A percentage; `None` if it is absent or was refused.
+/// Reads a percentage; `None` if it is absent or was rejected.
 pub(super) fn percent(
     path: &str,
     wire: Option<f64>,
@@ -134,20 +134,20 @@ pub(super) fn percent(
     read.map_err(|problem| faults.add(path, problem)).ok()
 }
 
-/// The wire's form of a percentage.
+/// Returns the wire form of a percentage.
 pub(super) fn percent_to_wire(percent: Percent) -> f64 {
     f64::from(percent.hundredths()) / 1e2
 }
 
-/// A number as so many parts, of which `per_unit` make 1; else what is wrong with it.
+/// Returns a number in parts, `per_unit` of which make 1; else its fault.
 fn parts<T: Bounded>(value: f64, per_unit: f64, part: &str, bounds: Bounds<T>) -> Result<u32, String> {
     let parts = (value * per_unit).round();
     if !(0.0..=f64::from(u32::MAX)).contains(&parts) || value < 0.0 {
         return Err(bounds.excludes(Number(value)));
     }
-    // Exact for every decimal of so many places: the nearest double of n/10,000 is that of the division.
+    // Exact for every decimal with that many places: the nearest double of n/10,000 is that of the division.
     if parts / per_unit != value {
-        return Err(format!("{} is finer than {part}; {bounds}", Number(value)));
+        return Err(format!("must be in steps of {part} ({bounds}), not {}", Number(value)));
     }
     #[allow(
         clippy::cast_possible_truncation,
@@ -157,7 +157,7 @@ fn parts<T: Bounded>(value: f64, per_unit: f64, part: &str, bounds: Bounds<T>) -
     Ok(parts as u32)
 }
 
-/// A number as people write it, and a very great or small one in a line of readable length.
+/// A number as text, of limited length.
 struct Number(f64);
 
 impl Display for Number {

@@ -1,8 +1,8 @@
-//! Waits before retries: a sequence, a sum of them, or another one for given codes; the sequences are in
+//! Backoffs: a sequence of waits, a sum of them, or one by code; the sequences are in
 //! [`waits`](super::waits).
 //!
-//! The wire's messages nest without end, the engine's types do not: what stands in a sum or is given for a code
-//! is a sequence, so reading descends one level and no message makes it go deeper.
+//! Messages of the wire nest without limit, the engine's types do not: a part of a sum or a code has a
+//! sequence, so reading descends one level for any message.
 
 use damper_core::policy::{LIST_LENGTH, RETRYABLE};
 use damper_core::{Backoff, CodeSet, Faults, Waits};
@@ -11,13 +11,13 @@ use super::waits::waits;
 use super::{code, within};
 use crate::v1::{self, backoff::Kind};
 
-/// Reads a backoff; a stand-in if it was refused.
+/// Reads a backoff; returns a stand-in if it was rejected.
 pub(super) fn backoff(wire: &v1::Backoff, faults: &mut Faults) -> Backoff {
     let v1::Backoff { kind } = wire;
     match kind {
         None => {
             let kinds = "none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code";
-            faults.add("", format!("is required: {kinds}"));
+            faults.add("", format!("required ({kinds})"));
             Backoff::Always(Waits::None)
         }
         Some(Kind::Sum(wire)) => within("sum", faults, |faults| sum(wire, faults)),
@@ -51,15 +51,15 @@ fn code_backoff(wire: &v1::CodeBackoff, faults: &mut Faults) -> (CodeSet, Waits)
     let waits = within("backoff", faults, |faults| match backoff {
         Some(wire) => waits(wire, "by_code", faults),
         None => {
-            faults.add("", "must be given");
+            faults.add("", "required");
             Waits::None
         }
     });
     (codes, waits)
 }
 
-/// Reads the entries of a list. The engine refuses a list that is too long; in place of what is beyond stands
-/// `beyond`, so that a very long list is not answered with as many faults.
+/// Reads the entries of a list. The engine rejects a list that is too long; entries beyond its limit are
+/// replaced by `beyond`, which limits the number of faults.
 pub(super) fn entries<W, T: Clone>(
     path: &str,
     wire: &[W],

@@ -1,4 +1,4 @@
-//! The retry breaker's settings.
+//! Settings of the retry breaker.
 
 use damper_core::policy::{BREAKER_RATIO, BUCKET_LENGTH, EARN};
 use damper_core::{BreakerMode, Faults, RetryBreaker, WindowShape};
@@ -6,8 +6,8 @@ use damper_core::{BreakerMode, Faults, RetryBreaker, WindowShape};
 use super::{amount, code};
 use crate::v1;
 
-/// Reads the breaker's settings, and whether it is on. Those of one that is off are read all the same, so
-/// that switching it on again brings no surprise.
+/// Reads the settings, and whether the breaker is on. The settings of a disabled one are checked too, so that
+/// enabling it later cannot fail.
 pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bool, RetryBreaker) {
     let v1::RetryBreaker {
         enabled,
@@ -39,7 +39,7 @@ pub(super) fn retry_breaker(wire: &v1::RetryBreaker, faults: &mut Faults) -> (bo
     (enabled.unwrap_or(true), breaker)
 }
 
-/// The number of a mode of the retry breaker that is gone; stored rules may have it, and it is read as credit.
+/// Number of a removed mode of the retry breaker; stored rules may contain it, and it is read as credit.
 pub const ADAPTIVE: i32 = 2;
 
 fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
@@ -48,14 +48,14 @@ fn mode(number: i32, faults: &mut Faults) -> BreakerMode {
         Ok(v1::RetryBreakerMode::Unspecified | v1::RetryBreakerMode::Credit) => BreakerMode::Credit,
         Err(_) => {
             if number != ADAPTIVE {
-                faults.add("mode", format!("{number} is not known: credit or ratio"));
+                faults.add("mode", format!("must be credit or ratio, not {number}"));
             }
             BreakerMode::Credit
         }
     }
 }
 
-/// The settings of a breaker that is switched off.
+/// Settings of a disabled breaker.
 pub(super) fn off() -> v1::RetryBreaker {
     v1::RetryBreaker { enabled: Some(false), ..v1::RetryBreaker::default() }
 }

@@ -1,4 +1,4 @@
-//! gRPC status codes: single ones, lists, and the choice between "exactly these" and "all but these".
+//! gRPC status codes: single ones, lists, and allow or deny lists.
 
 use damper_core::{Code, CodeSet, Faults};
 
@@ -52,12 +52,12 @@ impl From<v1::Code> for Code {
     }
 }
 
-/// The codes that may be retried; `None` was reported.
+/// Reads the retryable codes; `None` was reported.
 pub(super) fn codes(wire: &v1::Codes, faults: &mut Faults) -> Option<CodeSet> {
     let v1::Codes { kind } = wire;
     match kind {
         None => {
-            faults.add("", "is required: allow or deny");
+            faults.add("", "required (allow or deny)");
             None
         }
         Some(v1::codes::Kind::Allow(allowed)) => list("allow", allowed, faults),
@@ -65,13 +65,13 @@ pub(super) fn codes(wire: &v1::Codes, faults: &mut Faults) -> Option<CodeSet> {
     }
 }
 
-/// The codes of the list at `path`, which must not name OK; `None` was reported.
+/// Reads the codes of the list at `path`, without OK; `None` was reported.
 pub(super) fn list(path: &str, wire: &v1::CodeList, faults: &mut Faults) -> Option<CodeSet> {
     let v1::CodeList { codes } = wire;
     set(path, codes, faults)
 }
 
-/// The codes at `path`, as [`list`].
+/// Reads the codes at `path`, as [`list`].
 pub(super) fn set(path: &str, codes: &[i32], faults: &mut Faults) -> Option<CodeSet> {
     let mut set = Some(CodeSet::EMPTY);
     for (i, number) in codes.iter().enumerate() {
@@ -90,7 +90,7 @@ fn single(number: i32) -> Result<Code, String> {
     match v1::Code::try_from(number).map(Code::from) {
         Ok(Code::Ok) => Err("OK is not a failure".to_owned()),
         Ok(code) => Ok(code),
-        Err(_) => Err(format!("{number} is not a gRPC status code")),
+        Err(_) => Err(format!("must be a gRPC status code, not {number}")),
     }
 }
 
@@ -101,7 +101,7 @@ impl From<CodeSet> for v1::CodeList {
 }
 
 impl From<CodeSet> for v1::Codes {
-    /// As `allow`, which says the same to a reader that knows other codes.
+    /// As `allow`, which has the same meaning for a reader that knows other codes.
     fn from(set: CodeSet) -> Self {
         Self { kind: Some(v1::codes::Kind::Allow(set.into())) }
     }

@@ -1,10 +1,10 @@
-//! Fates in reports: the wire's enum and the engine's, name by name.
+//! Fates in reports: the enums of the wire and the engine.
 
 use damper_core::Fate;
 
 use crate::v1;
 
-/// A report that does not say how its calls ended.
+/// A report without a fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the fate is required")]
 pub struct UnspecifiedFate;

@@ -1,4 +1,4 @@
-//! The settings of what else holds attempts back: budget, `stop_when`, circuit breaker.
+//! Settings of the other gates: budget, `stop_when`, circuit breaker.
 
 use damper_core::policy::{
     BUDGET_RATIO, CIRCUIT_OPEN_FOR, CIRCUIT_RATIO, LATENCY_PERCENTILE, SUCCESS_RATE, TIMEOUT,
@@ -8,7 +8,7 @@ use damper_core::{Budget, CircuitBreaker, Faults, StopWhen};
 use super::amount;
 use crate::v1;
 
-/// Reads the cap on retries and hedges.
+/// Reads the limit of retries and hedges.
 pub(super) fn budget(wire: &v1::Budget, faults: &mut Faults) -> Budget {
     let v1::Budget { ratio, min_per_second } = wire;
     let default = Budget::default();
@@ -18,7 +18,7 @@ pub(super) fn budget(wire: &v1::Budget, faults: &mut Faults) -> Budget {
     }
 }
 
-/// Reads what else stops retries.
+/// Reads the further conditions that stop retries.
 pub(super) fn stop_when(wire: &v1::StopWhen, faults: &mut Faults) -> StopWhen {
     let v1::StopWhen { latency_above_percentile: percentile, success_rate_below: rate, min_samples } = wire;
     StopWhen {

@@ -1,7 +1,7 @@
-//! A callee owner's ceilings, as operators write them and as they are sent to services.
+//! Ceilings of a callee's owner, as written by operators and as sent to services.
 //!
-//! What is absent is not limited, and is written as absent: a default would be a limit that nobody set. Only in
-//! a ceiling may a list of codes be empty: then none may be retried.
+//! Absent values are not limited and stay absent: a default would be an unwanted limit. Only in a ceiling may
+//! a list of codes be empty: then none may be retried.
 
 use damper_core::policy::{BREAKER_RATIO, TIMEOUT};
 use damper_core::{Ceiling, Faults, Guard, Pattern, RepeatLimit, repeat_limit};
@@ -10,28 +10,28 @@ use super::policy::mode_or;
 use super::{add_new, amount, code, key, required, within};
 use crate::v1;
 
-/// Reads a guard as an operator writes it. When and by whom it was changed is the server's to say.
+/// Reads a guard of an operator. The server sets time and author of its last change.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path: `key.callee_method`, `ceiling.max_attempts`.
+/// All faults by path: `key.callee_method`, `ceiling.max_attempts`.
 pub fn guard(wire: &v1::Guard) -> Result<Guard, Faults> {
     let v1::Guard { key, ceiling, owner, revision, updated_at: _, updated_by: _ } = wire;
     bind(key.as_ref(), ceiling.as_ref(), owner, *revision)
 }
 
-/// Reads a guard that was sent to this process. Whom to ask about it is not sent.
+/// Reads a guard that was sent to this process, without its owner.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path.
+/// All faults by path.
 pub fn distributed_guard(wire: &v1::DistributedGuard) -> Result<Guard, Faults> {
     let v1::DistributedGuard { key, revision, ceiling } = wire;
     bind(key.as_ref(), ceiling.as_ref(), "", *revision)
 }
 
-/// Reads ceilings for the routes of a pattern and lets the engine check their ranges.
+/// Reads ceilings for the routes of a pattern and checks their ranges in the engine.
 ///
 /// # Errors
-/// Everything that is wrong with them, by its path below the ceiling.
+/// All faults by path below the ceiling.
 pub fn ceiling(wire: &v1::Ceiling, pattern: &Pattern) -> Result<Ceiling, Faults> {
     let mut faults = Faults::none();
     let ceiling = read(wire, &mut faults);
@@ -50,7 +50,7 @@ fn bind(
     let mut faults = Faults::none();
     let key = key(wire, &mut faults);
     let ceiling = required("ceiling", said, |wire, faults| Some(read(wire, faults)), &mut faults);
-    // The engine's check of the whole; any ceiling may stand at these routes.
+    // The engine checks the whole; any ceiling is valid at these routes.
     let pattern = key.or_else(|| Pattern::parse("*", "*", "*", "*").ok());
     let Some(pattern) = pattern else { return Err(faults) };
     match Guard::new(pattern, ceiling.unwrap_or_default(), owner.to_owned(), revision) {
@@ -62,7 +62,7 @@ fn bind(
     }
 }
 
-/// Reads ceilings, with stand-ins for what was refused.
+/// Reads ceilings, with stand-ins for rejected values.
 fn read(wire: &v1::Ceiling, faults: &mut Faults) -> Ceiling {
     let v1::Ceiling {
         max_attempts,
@@ -94,7 +94,7 @@ fn forbids(hedge: i32, faults: &mut Faults) -> bool {
         Ok(v1::HedgeCeiling::Unspecified | v1::HedgeCeiling::Allow) => false,
         Ok(v1::HedgeCeiling::Forbid) => true,
         Err(_) => {
-            faults.add("hedge", format!("{hedge} is not known: allow or forbid"));
+            faults.add("hedge", format!("must be allow or forbid, not {hedge}"));
             false
         }
     }
@@ -111,7 +111,7 @@ fn repeat_limit(wire: &v1::RepeatLimit, faults: &mut Faults) -> RepeatLimit {
 }
 
 impl From<&Guard> for v1::Guard {
-    /// Without what the server adds: when and by whom it was changed.
+    /// Omits fields set by the server: time and author of the last change.
     fn from(guard: &Guard) -> Self {
         Self {
             key: Some(guard.pattern().into()),

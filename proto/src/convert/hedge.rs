@@ -1,4 +1,4 @@
-//! How calls that take long are sent once more beside.
+//! Settings of hedges.
 
 use damper_core::policy::{HEDGE_DELAY, HEDGE_PERCENTILE};
 use damper_core::{Faults, Hedge, HedgeDelay};
@@ -6,7 +6,7 @@ use damper_core::{Faults, Hedge, HedgeDelay};
 use super::{amount, within};
 use crate::v1::{self, hedge_delay::Kind};
 
-/// What stands in for a delay that was refused, so that the rest can be checked.
+/// Stand-in for a rejected delay, so that the rest can be checked.
 const REFUSED: HedgeDelay = HedgeDelay::Fixed(HEDGE_DELAY.min);
 
 /// Reads the hedge settings.
@@ -21,7 +21,7 @@ pub(super) fn hedge(wire: &v1::Hedge, faults: &mut Faults) -> Hedge {
 fn delay(wire: Option<&v1::HedgeDelay>, faults: &mut Faults) -> HedgeDelay {
     match wire.and_then(|v1::HedgeDelay { kind }| kind.as_ref()) {
         None => {
-            faults.add("", "is required: fixed or percentile");
+            faults.add("", "required (fixed or percentile)");
             REFUSED
         }
         Some(Kind::Fixed(wire)) => {
@@ -34,7 +34,7 @@ fn delay(wire: Option<&v1::HedgeDelay>, faults: &mut Faults) -> HedgeDelay {
 fn percentile(wire: &v1::PercentileDelay, faults: &mut Faults) -> HedgeDelay {
     let v1::PercentileDelay { at, min, max } = wire;
     if at.is_none() {
-        faults.add("at", format!("is required, in {HEDGE_PERCENTILE}"));
+        faults.add("at", format!("required ({HEDGE_PERCENTILE})"));
     }
     let at = amount::percent("at", *at, HEDGE_PERCENTILE, faults).unwrap_or(HEDGE_PERCENTILE.min);
     let min = amount::duration("min", min.as_ref(), HEDGE_DELAY, faults).unwrap_or(HEDGE_DELAY.min);

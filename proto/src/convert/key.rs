@@ -7,7 +7,7 @@ use crate::v1;
 /// Reads a pattern.
 ///
 /// # Errors
-/// One fault per part that is not acceptable, by its name.
+/// A fault per invalid part, by its name.
 pub fn pattern(wire: &v1::Pattern) -> Result<Pattern, Faults> {
     let v1::Pattern { caller_service, caller_cluster, callee_service, callee_method } = wire;
     Pattern::parse(caller_service, caller_cluster, callee_service, callee_method)
@@ -16,7 +16,7 @@ pub fn pattern(wire: &v1::Pattern) -> Result<Pattern, Faults> {
 /// Reads the key of a route.
 ///
 /// # Errors
-/// One fault per name that is not acceptable, by its field.
+/// A fault per invalid name, by its field.
 pub fn route_key(wire: &v1::RouteKey) -> Result<RouteKey, Faults> {
     let v1::RouteKey { caller_service, caller_cluster, callee_service, callee_method } = wire;
     RouteKey::new(caller_service, caller_cluster, callee_service, callee_method)

@@ -1,7 +1,7 @@
-//! A kill as it is sent to services: what is stopped, and what is left of its time.
+//! Kills as sent to services: their routes and remaining time.
 //!
-//! What is left is rounded up to whole microseconds, not refused as a setting would be: the server reads it off
-//! its clock, and a kill must not fail for that.
+//! The remaining time is rounded up to whole microseconds, not rejected as a setting would be: the server
+//! derives it from its clock, and a kill must not fail for that.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,18 +16,18 @@ const NANOS_PER_SECOND: u32 = 1_000_000_000;
 /// A kill in force when the message was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveKill {
-    /// What is stopped.
+    /// Routes and effect.
     pub kill: Kill,
-    /// What is left of its time; 0 = over.
+    /// Remaining time; 0 = expired.
     pub remaining: Duration,
-    /// When it ends by the sender's wall clock, for a client that comes back from disk; none = not said.
+    /// End by the sender's wall clock, for a client that restarts from disk; `None` = unknown.
     pub expires_at: Option<SystemTime>,
 }
 
 /// Reads a kill that was sent to this process.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path: `key.callee_method`, `reason`, `remaining`, `expires_at`.
+/// All faults by path: `key.callee_method`, `reason`, `remaining`, `expires_at`.
 pub fn active_kill(wire: &v1::ActiveKill) -> Result<ActiveKill, Faults> {
     let v1::ActiveKill { key: said, revision, calls, reason, remaining, expires_at } = wire;
     let mut faults = Faults::none();
@@ -42,7 +42,7 @@ pub fn active_kill(wire: &v1::ActiveKill) -> Result<ActiveKill, Faults> {
     }
 }
 
-/// What is left of a time to live: not more than the longest there is.
+/// Reads the remaining time; at most the longest time to live.
 fn read_remaining(wire: &prost_types::Duration, faults: &mut Faults) -> Option<Duration> {
     let prost_types::Duration { seconds, nanos } = *wire;
     let bounds = Bounds { min: Duration::ZERO, max: kill::TIME_TO_LIVE.max };
@@ -58,7 +58,7 @@ fn read_remaining(wire: &prost_types::Duration, faults: &mut Faults) -> Option<D
     remaining
 }
 
-/// An instant of the wall clock; `None` was reported.
+/// Reads an instant of the wall clock; `None` was reported.
 fn read_wall_time(path: &str, wire: &prost_types::Timestamp, faults: &mut Faults) -> Option<SystemTime> {
     let prost_types::Timestamp { seconds, nanos } = *wire;
     let since = u64::try_from(seconds).ok().zip(u32::try_from(nanos).ok());
@@ -71,7 +71,7 @@ fn read_wall_time(path: &str, wire: &prost_types::Timestamp, faults: &mut Faults
 }
 
 impl From<&ActiveKill> for v1::ActiveKill {
-    /// A sender whose clock is behind counts more than there can be left: not more than that is said.
+    /// A sender whose clock is behind sends more than the longest remaining time: limited to that.
     fn from(active: &ActiveKill) -> Self {
         let ActiveKill { kill, remaining, expires_at } = active;
         Self {

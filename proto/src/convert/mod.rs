@@ -1,11 +1,11 @@
-//! The wire's messages to the engine's types and back: the only place where the two meet.
+//! Converts messages of the wire to the engine's types and back.
 //!
-//! Reading takes each message apart by naming every field, so that a field added to the wire does not compile
-//! until it is dealt with here. All faults of an input come out at once, each with the path of its field as
-//! the .proto names it. Reading refuses by itself only what the engine's types cannot hold (no mode, an
-//! unknown number, NaN, a negative time); ranges are the engine's and are checked by it.
+//! Reading destructures each message with all fields, so that a field added to the wire does not compile
+//! until it is handled here. All faults of an input are returned at once, each with the path of its field in
+//! the .proto. Reading rejects only what the engine's types cannot represent (no mode, an unknown number,
+//! NaN, a negative time); the engine checks ranges.
 //!
-//! Writing says every default, so that a reader of another version understands the same.
+//! Writing includes every default, so that a reader of another version gets the same meaning.
 
 mod amount;
 mod backoff;
@@ -34,7 +34,7 @@ pub use self::policy::policy;
 pub use self::rule::{distributed_rule, rule};
 use crate::v1;
 
-/// Reads a part of a message; what is wrong with it is noted below `path`.
+/// Reads a part of a message; records its faults below `path`.
 fn within<T>(path: &str, faults: &mut Faults, read: impl FnOnce(&mut Faults) -> T) -> T {
     let mut inner = Faults::none();
     let value = read(&mut inner);
@@ -42,7 +42,7 @@ fn within<T>(path: &str, faults: &mut Faults, read: impl FnOnce(&mut Faults) -> 
     value
 }
 
-/// A part that must be there; `None` was reported.
+/// Reads a required part; `None` was reported.
 fn required<W, T>(
     path: &str,
     wire: Option<&W>,
@@ -51,22 +51,22 @@ fn required<W, T>(
 ) -> Option<T> {
     within(path, faults, |faults| {
         let Some(wire) = wire else {
-            faults.add("", "must be given");
+            faults.add("", "required");
             return None;
         };
         read(wire, faults)
     })
 }
 
-/// The key of a rule or guard; `None` was reported.
+/// Reads the key of a rule or guard; `None` was reported.
 fn key(wire: Option<&v1::Pattern>, faults: &mut Faults) -> Option<Pattern> {
     let read = |wire: &_, faults: &mut Faults| pattern(wire).map_err(|refused| faults.nest("", refused)).ok();
     required("key", wire, read, faults)
 }
 
-/// Adds what the engine found wrong. Where a field was refused in reading, it saw a stand-in: what it says of
-/// that field, or of a message for its sake, is left out. A list holds a stand-in for each refused entry, so
-/// what is said of a list stands.
+/// Adds faults of the engine. If reading rejected a field, the engine saw a stand-in: its faults for that
+/// field, or for a message because of it, are dropped. A list contains a stand-in for each rejected entry, so
+/// faults of a list stay.
 fn add_new(found: &Faults, faults: &mut Faults) {
     for fault in found.iter() {
         let refused = faults.iter().any(|known| {
@@ -78,7 +78,7 @@ fn add_new(found: &Faults, faults: &mut Faults) {
     }
 }
 
-/// True if the path is `parent` or names a part of it.
+/// True if the path is `parent` or a part of it.
 #[cfg(feature = "manifest")]
 pub(crate) fn is_at_or_below(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

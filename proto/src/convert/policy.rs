@@ -1,4 +1,4 @@
-//! What a rule says: the policy and its mode.
+//! Policies and modes.
 
 use damper_core::policy::{DEFAULT_REPLAY_LIMIT, TIMEOUT};
 use damper_core::{Chain, Faults, Mode, Policy, RetryBreaker};
@@ -6,17 +6,17 @@ use damper_core::{Chain, Faults, Mode, Policy, RetryBreaker};
 use super::{add_new, amount, breaker, gates, hedge, retry::retry, within};
 use crate::v1;
 
-/// Reads a policy and lets the engine check its ranges.
+/// Reads a policy and checks its ranges in the engine.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path below the policy.
+/// All faults by path below the policy.
 pub fn policy(wire: &v1::Policy) -> Result<Policy, Faults> {
     let mut faults = Faults::none();
     let policy = read(wire, &mut faults);
     faults.or(policy)
 }
 
-/// Reads a policy, with stand-ins for what was refused.
+/// Reads a policy, with stand-ins for rejected values.
 pub(super) fn read(wire: &v1::Policy, faults: &mut Faults) -> Policy {
     let v1::Policy {
         mode: said,
@@ -32,7 +32,7 @@ pub(super) fn read(wire: &v1::Policy, faults: &mut Faults) -> Policy {
         hold_unary,
         call_id,
     } = wire;
-    // A policy without a known mode is reported; `off` only stands in while the rest is checked.
+    // A missing mode was reported; `off` stands in while the rest is checked.
     let mode = mode(*said, faults).unwrap_or(Mode::Off);
     let timeout = amount::duration("timeout", timeout.as_ref(), TIMEOUT, faults);
     let retry = part("retry", retries.as_ref(), retry, faults);
@@ -59,7 +59,7 @@ pub(super) fn read(wire: &v1::Policy, faults: &mut Faults) -> Policy {
     policy
 }
 
-/// A part that may be absent.
+/// Reads an optional part.
 fn part<W, T>(
     path: &str,
     wire: Option<&W>,
@@ -74,13 +74,13 @@ fn mode(number: i32, faults: &mut Faults) -> Option<Mode> {
         Ok(v1::Mode::Off) => return Some(Mode::Off),
         Ok(v1::Mode::Observe) => return Some(Mode::Observe),
         Ok(v1::Mode::Enforce) => return Some(Mode::Enforce),
-        Ok(v1::Mode::Unspecified) => faults.add("mode", "is required: off, observe or enforce"),
-        Err(_) => faults.add("mode", format!("{number} is not known: off, observe or enforce")),
+        Ok(v1::Mode::Unspecified) => faults.add("mode", "required (off, observe or enforce)"),
+        Err(_) => faults.add("mode", format!("must be off, observe or enforce, not {number}")),
     }
     None
 }
 
-/// A mode that has a default.
+/// Reads a mode with a default.
 pub(super) fn mode_or(default: Mode, number: i32, faults: &mut Faults) -> Mode {
     if number == v1::Mode::Unspecified as i32 { default } else { mode(number, faults).unwrap_or(default) }
 }

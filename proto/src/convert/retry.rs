@@ -1,4 +1,4 @@
-//! How failed calls are repeated.
+//! Retry settings.
 
 use damper_core::policy::TIMEOUT;
 use damper_core::{Backoff, Faults, Retry};
@@ -6,7 +6,7 @@ use damper_core::{Backoff, Faults, Retry};
 use super::{amount, backoff::backoff, code, within};
 use crate::v1;
 
-/// Reads the retry settings, with the engine's default for each that is absent or was refused.
+/// Reads the retry settings, with the engine's defaults for absent or rejected values.
 pub(super) fn retry(wire: &v1::Retry, faults: &mut Faults) -> Retry {
     let v1::Retry { max_attempts, max_duration, per_attempt_timeout, codes, backoff: waits } = wire;
     let default = Retry::default();

@@ -1,14 +1,14 @@
-//! A policy bound to its pattern, as operators write it and as it is sent to services.
+//! Rules: a policy with its pattern, as written by operators and as sent to services.
 
 use damper_core::{Faults, Pattern, Rule, guard};
 
 use super::{add_new, key, policy, required};
 use crate::v1;
 
-/// Reads a rule as an operator writes it. When and by whom it was changed is the server's to say.
+/// Reads a rule of an operator. The server sets time and author of its last change.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path: `key.callee_method`, `policy.retry.max_attempts`.
+/// All faults by path: `key.callee_method`, `policy.retry.max_attempts`.
 pub fn rule(wire: &v1::Rule) -> Result<Rule, Faults> {
     let v1::Rule { key, policy, revision, updated_at: _, updated_by: _, owner } = wire;
     let rule = bind(key.as_ref(), policy.as_ref(), *revision);
@@ -26,8 +26,7 @@ pub fn rule(wire: &v1::Rule) -> Result<Rule, Faults> {
 /// Reads a rule that was sent to this process.
 ///
 /// # Errors
-/// Everything that is wrong with it, by its path; one that this process lacks a feature for, at
-/// `needs_feature`.
+/// All faults by path; a missing feature of this process is a fault of `needs_feature`.
 pub fn distributed_rule(wire: &v1::DistributedRule) -> Result<Rule, Faults> {
     let v1::DistributedRule { key, revision, kind } = wire;
     match kind {
@@ -46,7 +45,7 @@ fn bind(wire: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) ->
     let key = key(wire, &mut faults);
     let read = |wire: &_, faults: &mut Faults| Some(policy::read(wire, faults));
     let Some(policy) = required("policy", said, read, &mut faults) else { return Err(faults) };
-    // The engine's check of both together; any policy may stand at this route.
+    // The engine checks both together; any policy is valid at this route.
     let pattern = key.or_else(|| Pattern::parse("*", "*", "*", "any.Service/Method").ok());
     let Some(pattern) = pattern else { return Err(faults) };
     match Rule::new(pattern, policy, revision) {
@@ -59,7 +58,7 @@ fn bind(wire: Option<&v1::Pattern>, said: Option<&v1::Policy>, revision: u64) ->
 }
 
 impl From<&Rule> for v1::Rule {
-    /// Without what the engine does not know: its owner, when and by whom it was changed.
+    /// Omits fields that the engine does not know: owner, time and author of the last change.
     fn from(rule: &Rule) -> Self {
         Self {
             key: Some(rule.pattern().into()),

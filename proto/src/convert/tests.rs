@@ -56,14 +56,14 @@ fn spoil_breaker(change: impl FnOnce(&mut v1::RetryBreaker), expected: &[(&str, 
 
 #[test]
 fn absent_or_unknown_mode_is_refused() {
-    check(|_, policy| policy.mode = 0, &[("policy.mode", "is required: off, observe or enforce")]);
-    check(|_, policy| policy.mode = 9, &[("policy.mode", "9 is not known: off, observe or enforce")]);
+    check(|_, policy| policy.mode = 0, &[("policy.mode", "required (off, observe or enforce)")]);
+    check(|_, policy| policy.mode = 9, &[("policy.mode", "must be off, observe or enforce, not 9")]);
 }
 
 #[test]
 fn absent_parts_of_a_rule_are_named() {
     let faults = super::rule(&v1::Rule::default()).unwrap_err();
-    assert_eq!(faults.to_string(), "key: must be given; policy: must be given");
+    assert_eq!(faults.to_string(), "key: required; policy: required");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn durations_that_are_none_are_refused_with_value_and_range() {
     );
     check(
         |_, policy| policy.timeout = seconds(1, 1_500),
-        &[("policy.timeout", "1000001500ns is finer than 1us; 1ms to 1h")],
+        &[("policy.timeout", "must be in steps of 1us (1ms to 1h), not 1000001500ns")],
     );
     check(
         |_, policy| policy.timeout = seconds(3600, 1000),
@@ -109,8 +109,8 @@ fn numbers_that_are_none_are_refused_with_value_and_range() {
         (1e300, "must be between 0.001 and 1, not 1e300"),
         (1.5, "must be between 0.001 and 1, not 1.5"),
         (0.0, "must be between 0.001 and 1, not 0"),
-        (0.00015, "0.00015 is finer than 0.0001; 0.001 to 1"),
-        (0.1 + 0.2, "0.30000000000000004 is finer than 0.0001; 0.001 to 1"),
+        (0.00015, "must be in steps of 0.0001 (0.001 to 1), not 0.00015"),
+        (0.1 + 0.2, "must be in steps of 0.0001 (0.001 to 1), not 0.30000000000000004"),
     ] {
         spoil_breaker(|breaker| breaker.ratio = Some(value), &[("policy.retry_breaker.ratio", problem)]);
     }
@@ -138,17 +138,17 @@ fn codes_are_refused_by_their_place_in_the_list() {
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[14, 99, 0]))) }),
         &[
-            ("policy.retry.codes.allow[1]", "99 is not a gRPC status code"),
+            ("policy.retry.codes.allow[1]", "must be a gRPC status code, not 99"),
             ("policy.retry.codes.allow[2]", "OK is not a failure"),
         ],
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Deny(list(&[-1]))) }),
-        &[("policy.retry.codes.deny[0]", "-1 is not a gRPC status code")],
+        &[("policy.retry.codes.deny[0]", "must be a gRPC status code, not -1")],
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: None }),
-        &[("policy.retry.codes", "is required: allow or deny")],
+        &[("policy.retry.codes", "required (allow or deny)")],
     );
     spoil_retry(
         |retry| retry.codes = Some(v1::Codes { kind: Some(v1::codes::Kind::Allow(list(&[]))) }),
@@ -174,13 +174,10 @@ fn a_code_may_be_named_twice() {
 fn jitter_share_goes_with_plus_minus_and_only_with_it() {
     const SHARE: &str = "policy.retry.backoff.exponential.jitter_share";
     let plus_minus = v1::Jitter::PlusMinus.into();
-    spoil_exponential(
-        |backoff| backoff.jitter_share = Some(0.5),
-        &[(SHARE, "goes with jitter plus_minus only")],
-    );
+    spoil_exponential(|backoff| backoff.jitter_share = Some(0.5), &[(SHARE, "requires jitter plus_minus")]);
     spoil_exponential(
         |backoff| backoff.jitter = plus_minus,
-        &[(SHARE, "is required with jitter plus_minus, in 0.0001 to 1")],
+        &[(SHARE, "required with jitter plus_minus (0.0001 to 1)")],
     );
     spoil_exponential(
         |backoff| (backoff.jitter, backoff.jitter_share) = (plus_minus, Some(f64::NAN)),
@@ -190,7 +187,7 @@ fn jitter_share_goes_with_plus_minus_and_only_with_it() {
         |backoff| backoff.jitter = 77,
         &[(
             "policy.retry.backoff.exponential.jitter",
-            "77 is not known: none, full, equal, plus_minus or decorrelated",
+            "must be none, full, equal, plus_minus or decorrelated, not 77",
         )],
     );
 }

@@ -1,7 +1,7 @@
-//! One sequence of waits before retries, and the random part of each.
+//! A sequence of waits before retries, and their jitter.
 //!
-//! A first wait out of range is refused here already, with a stand-in, so that a ceiling which follows it or
-//! was compared with it is not blamed too.
+//! A first wait out of range is rejected here, with a stand-in, so that a maximum compared with it is not a
+//! second fault.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::backoff::entries;
 use super::{amount, within};
 use crate::v1::{self, backoff::Kind};
 
-/// What stands in for a setting that was refused, so that the rest can be checked.
+/// Stand-in for a rejected setting, so that the rest can be checked.
 const REFUSED: Duration = WAIT.min;
-/// The kinds of a backoff that are one sequence.
+/// Kinds of a backoff that are one sequence.
 const KINDS: &str = "none, fixed, random, incrementing, exponential, fibonacci or custom";
 
-/// Reads a sequence of waits, which stands in `outer`; a stand-in if it was refused.
+/// Reads a sequence of waits within `outer`; returns a stand-in if it was rejected.
 pub(super) fn waits(wire: &v1::Backoff, outer: &str, faults: &mut Faults) -> Waits {
     let v1::Backoff { kind } = wire;
     let nested = match kind {
         None => {
-            faults.add("", format!("is required: {KINDS}"));
+            faults.add("", format!("required ({KINDS})"));
             return Waits::None;
         }
         Some(Kind::None(v1::NoBackoff {})) => return Waits::None,
@@ -39,7 +39,7 @@ pub(super) fn waits(wire: &v1::Backoff, outer: &str, faults: &mut Faults) -> Wai
         Some(Kind::Sum(_)) => "a sum",
         Some(Kind::ByCode(_)) => "by_code",
     };
-    faults.add("", format!("{nested} within {outer} is not possible: {KINDS}"));
+    faults.add("", format!("must be {KINDS}, not {nested} within {outer}"));
     Waits::None
 }
 
@@ -113,7 +113,7 @@ fn custom(wire: &v1::CustomBackoff, faults: &mut Faults) -> Waits {
     }
 }
 
-/// A wait that is required.
+/// Reads a required wait.
 fn first(path: &str, wire: Option<&prost_types::Duration>, faults: &mut Faults) -> Duration {
     let wait = amount::required_duration(path, wire, WAIT, faults).unwrap_or(REFUSED);
     amount::in_bounds(path, wait, WAIT, faults)
@@ -124,7 +124,7 @@ fn over_max(number: i32, faults: &mut Faults) -> OverMax {
         Ok(v1::OverMax::Unspecified | v1::OverMax::Cap) => OverMax::Cap,
         Ok(v1::OverMax::Stop) => OverMax::Stop,
         Err(_) => {
-            faults.add("over_max", format!("{number} is not known: cap or stop"));
+            faults.add("over_max", format!("must be cap or stop, not {number}"));
             OverMax::Cap
         }
     }
@@ -132,19 +132,19 @@ fn over_max(number: i32, faults: &mut Faults) -> OverMax {
 
 fn jitter(kind: i32, share: Option<f64>, unsaid: Jitter, faults: &mut Faults) -> Jitter {
     let kind = v1::Jitter::try_from(kind).map_err(|_| {
-        faults.add("jitter", format!("{kind} is not known: none, full, equal, plus_minus or decorrelated"));
+        faults.add("jitter", format!("must be none, full, equal, plus_minus or decorrelated, not {kind}"));
     });
     let said = share.is_some();
     let share = amount::ratio("jitter_share", share, JITTER_SHARE, faults);
     let Ok(kind) = kind else { return unsaid };
     if kind == v1::Jitter::PlusMinus {
         if !said {
-            faults.add("jitter_share", format!("is required with jitter plus_minus, in {JITTER_SHARE}"));
+            faults.add("jitter_share", format!("required with jitter plus_minus ({JITTER_SHARE})"));
         }
         return Jitter::PlusMinus(share.unwrap_or(Ratio::ONE));
     }
     if said {
-        faults.add("jitter_share", "goes with jitter plus_minus only");
+        faults.add("jitter_share", "requires jitter plus_minus");
     }
     match kind {
         v1::Jitter::Unspecified | v1::Jitter::PlusMinus => unsaid,

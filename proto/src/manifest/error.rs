@@ -1,17 +1,17 @@
-//! What is wrong with manifests: every problem, each with its document, line and field.
+//! Faults of manifests with document, line and field.
 
 use std::fmt;
 
-/// One thing that is wrong with a manifest.
+/// A fault of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which document of the text, from 1; none where the text as a whole is meant.
+    /// Document of the text, from 1; `None` for the text as a whole.
     pub document: Option<usize>,
-    /// The line in the text, from 1, as far as known.
+    /// Line in the text, from 1, if known.
     pub line: Option<u64>,
-    /// The field by its path in the document; empty where the document as a whole is meant.
+    /// Path of the field in the document; empty for the document as a whole.
     pub path: String,
-    /// What is wrong, with the value and the bound.
+    /// Problem with the value and the allowed values.
     pub problem: String,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a text of manifests, in its order; shown one problem a line.
+/// All faults of a text of manifests, in order; one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Error {
     /// The problems, at least one.

@@ -1,7 +1,7 @@
-//! The text form of the wire's types that serde does not know: short names, human durations, RFC 3339.
+//! Text form of wire types that serde does not know: short names, durations with units, RFC 3339.
 //!
-//! `build.rs` names these per field. What the wire can say can be written, also what conversion refuses later
-//! (a negative duration, NaN), so that the refusal names the field and its range.
+//! `build.rs` selects these per field. All values of the wire can be written, including those rejected by
+//! conversion (a negative duration, NaN), so that its fault contains the field and its range.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::v1;
 
-/// True for what need not be written.
+/// True for values that can be omitted.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// An enum of the wire and the prefix that its names share.
+/// An enum of the wire and the common prefix of its names.
 pub(crate) trait Named: Copy + TryFrom<i32> + Into<i32> {
     const PREFIX: &'static str;
     const UPPER_CASE: bool = false;
@@ -32,7 +32,7 @@ pub(crate) trait Named: Copy + TryFrom<i32> + Into<i32> {
         if Self::UPPER_CASE { name.to_owned() } else { name.to_lowercase() }
     }
 
-    /// Every value that may be written: not "unspecified", which is written by leaving the field out.
+    /// Returns every value except "unspecified", which is written by omitting the field.
     fn all() -> impl Iterator<Item = Self> {
         (0..64).filter_map(|number| Self::try_from(number).ok()).filter(|value| value.name() != "unspecified")
     }
@@ -70,7 +70,7 @@ named! {
     v1::laggard::Reason, "REASON_", false;
 }
 
-/// One number of an enum, by its short name.
+/// A number of an enum, by its short name.
 struct Name<E>(i32, PhantomData<E>);
 
 impl<E: Named> Serialize for Name<E> {
@@ -94,13 +94,13 @@ impl<E: Named> Name<E> {
         let known = E::all().find(|value| value.name() == text);
         let number = known.map(Into::into).ok_or_else(|| {
             let names: Vec<_> = E::all().map(E::name).collect();
-            F::custom(format!("{text:?} is not known: {}", names.join(", ")))
+            F::custom(format!("must be one of {}, not {text:?}", names.join(", ")))
         })?;
         Ok(Self(number, PhantomData))
     }
 }
 
-/// A field that holds one number of an enum.
+/// A field with a number of an enum.
 pub(crate) struct One<E>(PhantomData<E>);
 
 impl<E: Named> One<E> {
@@ -113,7 +113,7 @@ impl<E: Named> One<E> {
     }
 }
 
-/// A name in a list; none where it was refused.
+/// A name in a list; `None` if it was rejected.
 struct Listed<E>(Option<Name<E>>);
 
 impl<'de, E: Named> Deserialize<'de> for Listed<E> {
@@ -123,7 +123,7 @@ impl<'de, E: Named> Deserialize<'de> for Listed<E> {
     }
 }
 
-/// A field that may hold a number of an enum.
+/// An optional number of an enum.
 pub(crate) struct Optional<E>(PhantomData<E>);
 
 impl<E: Named> Optional<E> {
@@ -136,11 +136,11 @@ impl<E: Named> Optional<E> {
     }
 }
 
-/// Stands in a list for a name that was refused, so that those after it keep their places. It is read as a
-/// number that no enum has.
+/// Stand-in for a rejected name in a list, so that the indexes of later names stay. It is read as a number
+/// outside every enum.
 pub(crate) const REFUSED: &str = "\0refused";
 
-/// A field that holds a list of numbers of an enum.
+/// A field with a list of numbers of an enum.
 pub(crate) struct Many<E>(PhantomData<E>);
 
 impl<E: Named> Many<E> {
@@ -175,7 +175,7 @@ impl<E: Named> Many<E> {
     }
 }
 
-/// Reads a scalar with its text, for a type whose form is text.
+/// Reads a scalar as text, for a type with a text form.
 struct Text<F>(&'static str, F);
 
 impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Text<F> {
@@ -246,7 +246,7 @@ impl<'de> Deserialize<'de> for Human {
     }
 }
 
-/// A field that may hold a duration.
+/// An optional duration.
 pub(crate) mod duration {
     use super::*;
 
@@ -262,7 +262,7 @@ pub(crate) mod duration {
     }
 }
 
-/// A choice that is a duration.
+/// A oneof field with a duration.
 pub(crate) mod one_duration {
     use super::*;
 
@@ -275,11 +275,11 @@ pub(crate) mod one_duration {
     }
 }
 
-/// A field that holds a list of durations.
+/// A field with a list of durations.
 pub(crate) mod many_durations {
     use super::*;
 
-    /// Stands where one was refused: no duration, which conversion refuses too.
+    /// Stand-in for a rejected duration: not a duration, which conversion rejects too.
     const NONE: Duration = Duration { seconds: 0, nanos: i32::MIN };
 
     struct Listed(Duration);
@@ -321,7 +321,7 @@ pub(crate) mod timestamp {
     }
 }
 
-/// A number, or the words for what is none: they are refused with the field's range, not here.
+/// A number, or a text for a special value: conversion rejects those with the field's range.
 struct Number(f64);
 
 impl<'de> Deserialize<'de> for Number {
@@ -363,7 +363,7 @@ impl<'de> Deserialize<'de> for Number {
     }
 }
 
-/// A field that holds a number.
+/// A field with a number.
 pub(crate) mod one_number {
     use super::*;
 
@@ -376,7 +376,7 @@ pub(crate) mod one_number {
     }
 }
 
-/// A field that may hold a number.
+/// An optional number.
 pub(crate) mod optional_number {
     use super::*;
 

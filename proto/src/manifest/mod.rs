@@ -1,4 +1,4 @@
-//! Manifests: the wire's messages as YAML or JSON, as operators write and read them.
+//! Manifests: messages of the wire as YAML or JSON, as operators write and read them.
 //!
 //! ```yaml
 //! kind: Rule
@@ -6,13 +6,13 @@
 //! policy: { mode: observe, retry: { max_attempts: 3 } }
 //! ```
 //!
-//! A document is a rule or a guard (`kind: Guard`, with `ceiling` and `owner`). A text holds any number of them
-//! (separated by `---`, a list of documents, or JSON objects one after the other). The same forms serve every
-//! other message of the package where it is printed: all of them are `Serialize`. Fields, enums and oneofs
-//! have the names of the .proto files; unknown fields are refused.
+//! A document is a rule or a guard (`kind: Guard`, with `ceiling` and `owner`). A text contains any number of
+//! documents (separated by `---`, a list of documents, or consecutive JSON objects). All other messages of
+//! the package are printed in the same form: all are `Serialize`. Fields, enums and oneofs have the names of
+//! the .proto files; unknown fields are rejected.
 //!
-//! YAML is read by serde-saphyr: kept up, without unsafe code, keeps lines, refuses duplicate keys and bounds
-//! what anchors unfold to.
+//! serde-saphyr reads YAML: it is maintained, has no unsafe code, keeps lines, rejects duplicate keys and
+//! limits the size of expanded anchors.
 
 mod error;
 pub(crate) mod form;
@@ -32,18 +32,18 @@ pub use self::settings::{Differing, Settings};
 use self::tree::Tree;
 use crate::{convert, v1};
 
-/// A document and where it stands in its text.
+/// A document and its place in the text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Which document of the text, from 1.
+    /// Number of the document in the text, from 1.
     pub number: usize,
     /// Its first line in the text, from 1.
     pub line: u64,
-    /// What it says.
+    /// Content.
     pub manifest: Manifest,
 }
 
-/// What a document can be, by its `kind`.
+/// A document, selected by `kind`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind")]
 #[non_exhaustive]
@@ -55,43 +55,43 @@ pub enum Manifest {
     Guard(v1::Guard),
 }
 
-/// Where the fields of a document stand in its text.
+/// Places of the fields of a document in its text.
 #[derive(Debug)]
 pub struct FieldLines(tree::Lines);
 
 impl FieldLines {
-    /// The line of the field at a path, or of what it would stand in.
+    /// Returns the line of the field at a path, or of its parent.
     #[must_use]
     pub fn of(&self, path: &str) -> u64 {
         self.0.of(path)
     }
 }
 
-/// Where the fields of each document stand. Apart from [`parse`], since hardly anybody wants to know it of texts that
-/// are right, and it is more than the documents themselves.
+/// Returns the places of the fields of each document. Separate from [`parse`], since valid texts seldom need
+/// them, and they are larger than the documents.
 ///
-/// Documents that are not even YAML are left out.
+/// Omits documents that are not YAML.
 #[must_use]
 pub fn field_lines(bytes: &[u8]) -> Vec<FieldLines> {
     tree::documents(&mut &*bytes).filter_map(|document| Some(FieldLines(document.ok()?.lines))).collect()
 }
 
-/// What documents say, for the engine.
+/// Content of documents as core types.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// The rules, in the order of their documents.
+    /// Rules, in order of their documents.
     pub rules: Vec<Rule>,
-    /// The guards, in the order of their documents.
+    /// Guards, in order of their documents.
     pub guards: Vec<Guard>,
 }
 
-/// The kinds there are, as they are named in an error.
+/// Kinds, for errors.
 const KINDS: &str = "Rule or Guard";
 
-/// Reads every document of a text and checks it.
+/// Reads and checks every document of a text.
 ///
 /// # Errors
-/// Everything that is wrong with any of them. A syntax error may hide what comes after it.
+/// All faults of all documents. A syntax error may hide the rest.
 pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
     let mut documents = Vec::new();
     let mut problems = Vec::new();
@@ -105,16 +105,16 @@ pub fn parse(text: &str) -> Result<Vec<Document>, Error> {
         }
     }
     if documents.is_empty() && problems.is_empty() {
-        let problem = "there is no document, only nothing or comments".to_owned();
+        let problem = "no document".to_owned();
         problems.push(Problem { document: None, line: None, path: String::new(), problem });
     }
     if problems.is_empty() { Ok(documents) } else { Err(Error { problems }) }
 }
 
-/// Reads every document of a file's bytes and checks it.
+/// Reads and checks every document of the bytes of a file.
 ///
 /// # Errors
-/// As [`parse`]; also where the bytes are not UTF-8.
+/// As [`parse`]; also if the bytes are not UTF-8.
 pub fn parse_bytes(bytes: &[u8]) -> Result<Vec<Document>, Error> {
     std::str::from_utf8(bytes).map_err(|error| not_utf8(bytes, error.valid_up_to())).and_then(parse)
 }
@@ -128,7 +128,7 @@ fn not_utf8(bytes: &[u8], at: usize) -> Error {
     Error { problems: vec![Problem { document: None, line, path: String::new(), problem }] }
 }
 
-/// Reads one document; what is wrong with it is added to the problems.
+/// Reads one document; adds its faults to the problems.
 fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>) -> Option<Document> {
     let mut faults = Faults::none();
     let manifest = shape::manifest(value, &mut faults);
@@ -147,11 +147,10 @@ fn read(number: usize, Tree { value, lines }: Tree, problems: &mut Vec<Problem>)
     Some(Document { number, line: lines.of(""), manifest })
 }
 
-/// The rules and guards of all documents, for the engine.
+/// Returns the rules and guards of all documents as core types.
 ///
 /// # Errors
-/// Everything that is wrong with any of them, and every key that is said twice for one kind, with both
-/// documents.
+/// All faults of all documents, and every duplicate key of a kind, with both documents.
 pub fn check(documents: &[Document]) -> Result<Checked, Error> {
     let mut checked = Checked::default();
     let mut first = HashMap::new();
@@ -176,7 +175,7 @@ pub fn check(documents: &[Document]) -> Result<Checked, Error> {
             }
             Ok(Entry::Occupied(taken)) => {
                 let ((_, key), (number, line)) = (taken.key(), taken.get());
-                let problem = format!("{key} is also the key of document {number}, line {line}");
+                let problem = format!("duplicate key {key}, as in document {number}, line {line}");
                 problems.push(document.problem("key", &problem));
             }
         }
@@ -207,25 +206,25 @@ impl From<v1::Guard> for Manifest {
     }
 }
 
-/// Rules, guards or manifests of either as YAML, one document each.
+/// Writes rules, guards or manifests as YAML, one document each.
 #[must_use]
 pub fn to_yaml<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
     messages.iter().cloned().map(|message| format!("---\n{}", yaml(&message.into()))).collect()
 }
 
-/// Rules, guards or manifests of either as JSON, a list of documents.
+/// Writes rules, guards or manifests as JSON, a list of documents.
 #[must_use]
 pub fn to_json<M: Clone + Into<Manifest>>(messages: &[M]) -> String {
     json(&messages.iter().cloned().map(Into::into).collect::<Vec<Manifest>>())
 }
 
-/// Any message as one YAML document.
+/// Writes any message as one YAML document.
 #[must_use]
 pub fn yaml(message: &impl Serialize) -> String {
     serde_saphyr::to_string(message).expect("a message has only string keys and plain values")
 }
 
-/// Any message as JSON.
+/// Writes any message as JSON.
 #[must_use]
 pub fn json(message: &impl Serialize) -> String {
     serde_json::to_string_pretty(message).expect("a message has only string keys and plain values")

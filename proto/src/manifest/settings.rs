@@ -1,7 +1,7 @@
-//! The settings of a rule or guard one by one, and which of them differ between two versions.
+//! Settings of a rule or guard, and the differences of two versions.
 //!
-//! Compared is what they amount to: both sides are written out with every default, so that leaving out a
-//! default, or saying it, is no difference. What the server adds (revision, time, author) is no setting.
+//! Versions are compared with all defaults written, so that an omitted default is not a difference. Fields
+//! set by the server (revision, time, author) are not settings.
 
 use std::collections::BTreeMap;
 
@@ -11,41 +11,41 @@ use serde_json::Value;
 
 use crate::{convert, v1};
 
-/// Every setting by its path, as `policy.retry.max_attempts`.
+/// Settings by path, as `policy.retry.max_attempts`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings(BTreeMap<String, String>);
 
-/// A setting that differs; none where it is not set at all.
+/// A setting that differs; `None` if it is not set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Differing {
-    /// The setting.
+    /// Path of the setting.
     pub path: String,
-    /// As it is written in a manifest.
+    /// Old value as in a manifest.
     pub old: Option<String>,
-    /// As it is written in a manifest.
+    /// New value as in a manifest.
     pub new: Option<String>,
 }
 
 impl Settings {
-    /// Those of what does not exist.
+    /// Settings of a missing resource.
     #[must_use]
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// Those of a rule.
+    /// Returns the settings of a rule.
     ///
     /// # Errors
-    /// What is wrong with the rule.
+    /// All faults of the rule.
     pub fn of_rule(rule: &v1::Rule) -> Result<Self, Faults> {
         let parsed = convert::rule(rule)?;
         Ok(Self::of("policy", &v1::Policy::from(parsed.policy()), &rule.owner))
     }
 
-    /// Those of a guard.
+    /// Returns the settings of a guard.
     ///
     /// # Errors
-    /// What is wrong with the guard.
+    /// All faults of the guard.
     pub fn of_guard(guard: &v1::Guard) -> Result<Self, Faults> {
         let parsed = convert::guard(guard)?;
         Ok(Self::of("ceiling", &v1::Ceiling::from(parsed.ceiling()), &guard.owner))
@@ -61,14 +61,14 @@ impl Settings {
         Self(settings)
     }
 
-    /// The settings that differ from this version to a new one, by path.
+    /// Returns the settings that differ in a new version, by path.
     #[must_use]
     pub fn differing(mut self, Self(mut new): Self) -> Vec<Differing> {
         let old = &mut self.0;
         drop_placeholders(old, &new);
         drop_placeholders(&mut new, old);
         if new.get("policy.retry_breaker.enabled").is_some_and(|enabled| enabled == "false") {
-            // The settings of a breaker that is switched off mean nothing; that it is off is the difference.
+            // Settings of a disabled breaker have no effect; `enabled` is the difference.
             old.retain(|path, _| !path.starts_with("policy.retry_breaker.") || path.ends_with(".enabled"));
         }
         let mut paths: Vec<&String> = old.keys().chain(new.keys()).collect();
@@ -106,7 +106,7 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// Takes out what says no more than "nothing in here" where the other side has something in there.
+/// Removes empty values if the other side has fields in their place.
 fn drop_placeholders(settings: &mut BTreeMap<String, String>, other: &BTreeMap<String, String>) {
     settings.retain(|path, value| {
         let filled = || {

@@ -1,8 +1,7 @@
-//! A document's values to a message, with every fault at once.
+//! Values of a document to a message, with all faults at once.
 //!
-//! serde stops at the first value of a wrong shape. So that one reading shows them all, that value is noted,
-//! taken out, and the rest is read again; what is left is then converted to the engine's types, which finds
-//! the values out of range.
+//! serde stops at the first value of a wrong shape. To report all, that value is recorded, removed, and the
+//! rest is read again; the result is then converted to the engine's types, which finds values out of range.
 
 use damper_core::Faults;
 use serde::de::DeserializeOwned;
@@ -13,23 +12,23 @@ use super::strict::Strict;
 use super::{KINDS, Manifest, form};
 use crate::convert;
 
-/// So many values of a wrong shape are shown per document.
+/// Most values of a wrong shape reported per document.
 const MAX_MISSHAPEN: usize = 32;
 
-/// Reads a document; what it returns is whole only if no fault was noted.
+/// Reads a document; the result is complete only without faults.
 pub(super) fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manifest> {
     let Some(fields) = document.as_object_mut() else {
-        faults.add("", "a document starts with its kind, such as kind: Rule");
+        faults.add("", "must be a map that starts with its kind, such as kind: Rule");
         return None;
     };
     let kind = match fields.remove("kind") {
         Some(Value::String(kind)) => kind,
         Some(kind) => {
-            faults.add("kind", format!("{kind} is not known: {KINDS}"));
+            faults.add("kind", format!("must be {KINDS}, not {kind}"));
             return None;
         }
         None => {
-            faults.add("kind", format!("is required: {KINDS}"));
+            faults.add("kind", format!("required ({KINDS})"));
             return None;
         }
     };
@@ -37,7 +36,7 @@ pub(super) fn manifest(mut document: Value, faults: &mut Faults) -> Option<Manif
         "Rule" => message(document, convert::rule, faults).map(Manifest::Rule),
         "Guard" => message(document, convert::guard, faults).map(Manifest::Guard),
         _ => {
-            faults.add("kind", format!("{kind:?} is not known: {KINDS}"));
+            faults.add("kind", format!("must be {KINDS}, not {kind:?}"));
             None
         }
     }
@@ -65,16 +64,16 @@ fn message<M: DeserializeOwned, T>(
     }
 }
 
-/// The values of a wrong shape that were noted and taken out.
+/// Removed values of a wrong shape.
 #[derive(Default)]
 struct TakenOut {
     paths: Vec<String>,
-    /// The place of the last one, and how often something was put there.
+    /// Place of the last one, and number of replacements there.
     last: (String, usize),
 }
 
 impl TakenOut {
-    /// Notes the value at the path and takes it out; false if it is not there or there are too many.
+    /// Records the value at the path and removes it; false if it does not exist or the limit is reached.
     fn take(&mut self, document: &mut Value, path: &Path, problem: &str, faults: &mut Faults) -> bool {
         let segments: Vec<_> = path.iter().collect();
         let chosen =
@@ -95,7 +94,7 @@ impl TakenOut {
         take_out(document, place, self.last.1)
     }
 
-    /// Adds what conversion refuses, apart from what only the taking out has made wrong.
+    /// Adds faults of the conversion, except those caused by the removal.
     fn add_others(&self, found: &Faults, faults: &mut Faults) {
         for fault in found.iter() {
             let made = self.paths.iter().any(|path| {
@@ -108,7 +107,7 @@ impl TakenOut {
     }
 }
 
-/// As faults show it: `policy.retry.codes.allow[2]`.
+/// Path for faults: `policy.retry.codes.allow[2]`.
 fn shown(path: &[&Segment]) -> String {
     let mut shown = String::new();
     for segment in path {
@@ -126,9 +125,9 @@ fn shown(path: &[&Segment]) -> String {
     shown
 }
 
-/// Takes the value at the path out of the document; false if it is not there. A choice goes with what was
-/// chosen. In a list something takes the place, so that nothing else becomes wrong: what reads as a name or
-/// duration, else as a choice, else as a message, from try to try.
+/// Removes the value at the path from the document; false if it does not exist. A oneof is removed with its
+/// field. In a list a stand-in takes the place, which avoids further faults: first a name or duration, then a
+/// oneof, then a message.
 fn take_out(document: &mut Value, path: &[&Segment], tries: usize) -> bool {
     let Some((last, parents)) = path.split_last() else { return false };
     let mut at = document;

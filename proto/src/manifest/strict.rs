@@ -1,13 +1,13 @@
-//! Plain values as serde reads them, without what serde would let pass.
+//! Values as serde reads them, without forms that serde would accept by accident.
 //!
-//! Derived code reads a struct from a list of its fields in their order, and a choice from a map with two
-//! entries where it does not look at the second. Neither is a form that anybody means to write.
+//! Derived code reads a struct from a list of its fields in order, and a oneof from a map whose second entry
+//! it ignores.
 
 use serde::de::value::{MapAccessDeserializer, MapDeserializer, SeqDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor};
 use serde_json::{Error, Value};
 
-/// A value to be read strictly.
+/// A value for strict reading.
 #[derive(Clone, Copy)]
 pub(super) struct Strict<'de>(pub(super) &'de Value);
 

@@ -80,11 +80,11 @@ fn json_objects_may_follow_each_other_as_programs_print_them() {
 
 #[test]
 fn wrong_policies_are_refused_by_field_value_and_bound() {
-    check_policy("{}", &[("policy.mode", "is required: off, observe or enforce")]);
-    check_policy("{mode: on}", &[("policy.mode", r#""on" is not known: off, observe, enforce"#)]);
+    check_policy("{}", &[("policy.mode", "required (off, observe or enforce)")]);
+    check_policy("{mode: on}", &[("policy.mode", r#"must be one of off, observe, enforce, not "on""#)]);
     check_policy(
         "{mode: unspecified}",
-        &[("policy.mode", r#""unspecified" is not known: off, observe, enforce"#)],
+        &[("policy.mode", r#"must be one of off, observe, enforce, not "unspecified""#)],
     );
     check_policy("{mode: off, timeout: -2s}", &[("policy.timeout", "must be between 1ms and 1h, not -2s")]);
     check_policy("{mode: off, timeout: 2h}", &[("policy.timeout", "must be between 1ms and 1h, not 2h")]);
@@ -104,7 +104,7 @@ fn wrong_policies_are_refused_by_field_value_and_bound() {
         (".inf", "must be between 0.001 and 1, not inf"),
         ("-1", "must be between 0.001 and 1, not -1"),
         ("1e300", "must be between 0.001 and 1, not 1e300"),
-        ("0.00015", "0.00015 is finer than 0.0001; 0.001 to 1"),
+        ("0.00015", "must be in steps of 0.0001 (0.001 to 1), not 0.00015"),
         ("123456789012345678901234567890", "must be between 0.001 and 1, not 1.2345678901234568e29"),
     ] {
         check_policy(
@@ -165,16 +165,16 @@ fn all_problems_of_all_documents_come_out_at_once() {
     assert_eq!(
         shown,
         [
-            r#"document 1, line 4: policy.mode: "offf" is not known: off, observe, enforce"#,
+            r#"document 1, line 4: policy.mode: must be one of off, observe, enforce, not "offf""#,
             "document 1, line 5: policy.timeout: must be between 1ms and 1h, not -1s",
             "document 1, line 7: policy.retry.max_attempts: must be between 1 and 10, not 0",
             "document 1, line 8: policy.retry.spare: unknown field `spare`, expected one of `max_attempts`, \
          `max_duration`, `per_attempt_timeout`, `codes`, `backoff`",
-            "document 2, line 13: policy.mode: is required: off, observe or enforce",
+            "document 2, line 13: policy.mode: required (off, observe or enforce)",
             "document 2, line 14: policy.retry_breaker.buckets: must be between 2 and 60, not 1",
-            r#"document 3, line 16: kind: "Guards" is not known: Rule or Guard"#,
-            "document 4, line 18: kind: is required: Rule or Guard",
-            "document 5, line 20: a document starts with its kind, such as kind: Rule",
+            r#"document 3, line 16: kind: must be Rule or Guard, not "Guards""#,
+            "document 4, line 18: kind: required (Rule or Guard)",
+            "document 5, line 20: must be a map that starts with its kind, such as kind: Rule",
         ]
     );
 }
@@ -239,7 +239,10 @@ fn anchors_work_but_do_not_unfold_without_bound() {
 fn a_key_said_twice_names_both_documents() {
     let text = format!("{KEY}policy: {{mode: off}}\n---\n{EXAMPLE}---\n{KEY}policy: {{mode: enforce}}\n");
     let error = check(&parse(&text).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "document 3, line 13: key: a * c * is also the key of document 1, line 1");
+    assert_eq!(
+        error.to_string(),
+        "document 3, line 13: key: duplicate key a * c *, as in document 1, line 1"
+    );
 }
 
 #[test]
@@ -267,9 +270,9 @@ fn wrong_values_in_a_list_do_not_hide_the_rest() {
             ("policy.retry.backoff.fixed", "invalid type: integer `3`, expected struct FixedBackoff"),
             (
                 "policy.retry.codes.allow[0]",
-                "\"NOPE\" is not known: OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, \
+                "must be one of OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, \
              ALREADY_EXISTS, PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE, \
-             UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED",
+             UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED, not \"NOPE\"",
             ),
             ("policy.retry.codes.allow[3]", "invalid type: null, expected a string"),
             ("policy.retry.codes.allow[2]", "OK is not a failure"),

@@ -13,18 +13,18 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{NonFiniteFloatPolicy, Spanned};
 
-/// One document: its values and the line of each by its path.
+/// One document: its values and their lines by path.
 pub(super) struct Tree {
     pub(super) value: Value,
     pub(super) lines: Lines,
 }
 
-/// The line of each value by its path.
+/// Line of each value by path.
 #[derive(Debug, Default)]
 pub(super) struct Lines(HashMap<String, u64>);
 
 impl Lines {
-    /// The line of the value at the path, or of what it would stand in.
+    /// Returns the line of the value at the path, or of its parent.
     pub(super) fn of(&self, path: &str) -> u64 {
         let mut path = path;
         loop {
@@ -39,13 +39,13 @@ impl Lines {
     }
 }
 
-/// Text that is no YAML.
+/// Invalid YAML.
 pub(super) struct SyntaxError {
     pub(super) line: Option<u64>,
     pub(super) problem: String,
 }
 
-/// The documents of a text in their order, read as they are asked for. A list of documents counts as so many.
+/// The documents of a text in order, read on demand. A list of documents counts as several.
 pub(super) fn documents<'a>(text: &'a mut &[u8]) -> Box<dyn Iterator<Item = Result<Tree, SyntaxError>> + 'a> {
     let Some(objects) = json_objects(text) else { return Box::new(yaml_documents(text, 0)) };
     let text = *text;
@@ -57,7 +57,7 @@ pub(super) fn documents<'a>(text: &'a mut &[u8]) -> Box<dyn Iterator<Item = Resu
     }))
 }
 
-/// The documents of a text that begins so many lines further down.
+/// Returns the documents of a text that begins at a later line.
 fn yaml_documents<'a>(
     text: &'a mut &[u8],
     lines_before: u64,
@@ -72,8 +72,8 @@ fn yaml_documents<'a>(
     })
 }
 
-/// Where the objects of a text stand that is several JSON objects and nothing else; none of any other text. The last
-/// one may be broken.
+/// Returns the places of the objects of a text of consecutive JSON objects; `None` for other texts. The last
+/// one may be incomplete.
 fn json_objects(text: &[u8]) -> Option<Vec<Range<usize>>> {
     if !text.trim_ascii_start().starts_with(b"{") {
         return None;
@@ -95,7 +95,7 @@ fn json_objects(text: &[u8]) -> Option<Vec<Range<usize>>> {
     (objects.len() > 1).then_some(objects)
 }
 
-/// Far above what 100,000 rules need, far below what would exhaust memory.
+/// Far above the needs of 100,000 rules, far below the memory of a server.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {

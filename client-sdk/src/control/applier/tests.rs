@@ -143,7 +143,7 @@ fn a_delta_changes_and_removes_what_it_names_and_nothing_else() {
 fn a_refused_rule_keeps_its_previous_version_and_the_others_apply() {
     let mut applier = holding(vec![good("a", 1, 2), good("b", 1, 2)]);
     let refused = reasons(applier.delta(at(11), change(vec![bad("a", 11), good("b", 11, 4)], &[]), None));
-    assert_eq!(refused, [("a".into(), 11, "policy.mode: 77 is not known: off, observe or enforce".into())]);
+    assert_eq!(refused, [("a".into(), 11, "policy.mode: must be off, observe or enforce, not 77".into())]);
     assert_eq!(in_force(&applier, "a"), ENFORCED(2));
     assert_eq!(in_force(&applier, "b"), ENFORCED(4));
     assert_eq!(refusals(&applier).len(), 1);
@@ -189,7 +189,7 @@ fn a_rule_whose_pattern_cannot_be_read_is_refused_and_can_be_removed() {
     let ApplyOutcome::Applied { refused, .. } = applier.delta(at(11), delta, None) else { panic!() };
     assert_eq!(refused.len(), 2);
     assert!(refused[0].reason.starts_with("key.callee_method: "), "{refused:?}");
-    assert_eq!(refused[1].reason, "key: must be given");
+    assert_eq!(refused[1].reason, "key: required");
     assert!(applier.table().is_empty());
     let removed = vec![unreadable.key.unwrap(), v1::Pattern::default()];
     applier.delta(at(12), v1::Delta { removed, ..Default::default() }, None);

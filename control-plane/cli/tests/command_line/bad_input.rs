@@ -18,7 +18,7 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let long = "x".repeat(1 << 20);
     vec![
         ("unknown field", policy("{ mode: observe, timeot: 1s }"), "policy.timeot"),
-        ("missing mode", policy("{ timeout: 1s }"), "policy.mode: is required"),
+        ("missing mode", policy("{ timeout: 1s }"), "policy.mode: required"),
         ("unknown mode", policy("{ mode: on }"), "policy.mode"),
         ("NaN", policy("{ mode: observe, retry_breaker: { ratio: .nan } }"), "policy.retry_breaker.ratio"),
         (
@@ -50,11 +50,11 @@ fn table() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "has 1048578 bytes, at most 255 are allowed",
         ),
         ("empty name", with_method("\"\"").into_bytes(), "key.callee_method: must not be empty"),
-        ("no key", b"kind: Rule\npolicy: { mode: off }\n".to_vec(), "key: must be given"),
+        ("no key", b"kind: Rule\npolicy: { mode: off }\n".to_vec(), "key: required"),
         ("no kind", b"policy: { mode: off }\n".to_vec(), "kind"),
         ("unknown kind", b"kind: Rul\n".to_vec(), "kind"),
         ("not UTF-8", b"kind: Rule\nkey: \xff\xfe\n".to_vec(), ":2: byte 6 of the line is not UTF-8"),
-        ("empty", Vec::new(), "there is no document"),
+        ("empty", Vec::new(), "no document"),
         ("broken YAML", b"kind: [Rule\n".to_vec(), "(document 1)"),
     ]
 }

@@ -370,7 +370,7 @@ fn clients_tell_who_lags_and_why() {
         told.contains("checkout default old lacks kill_switch; it ignores the kill to inventory"),
         "{told}"
     );
-    assert!(server.run(&["clients", "--cluster", "other"]).err.contains("no such client"));
+    assert!(server.run(&["clients", "--cluster", "other"]).err.contains("no matching client"));
     let mut following = server.command(&["clients", "-w", "--interval", "50ms", "-o", "json"]);
     let mut following = following.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(following.stdout.take().unwrap()));

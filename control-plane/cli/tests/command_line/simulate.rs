@@ -86,8 +86,8 @@ fn everything_wrong_is_told_at_once_with_file_and_path() {
     let (_folder, file) = folder(&bad, &RULE.replace("max_attempts: 3", "max_attempts: 99"));
     let told = simulate(&file, &[]).failed(65);
     for fault in [
-        "scenario.yaml: duration: 10 is not a duration",
-        "scenario.yaml: load[0].open.rate: \"many\" is not a number",
+        "scenario.yaml: duration: must be a duration with a unit",
+        "scenario.yaml: load[0].open.rate: must be a number of at least 0, not \"many\"",
         "scenario.yaml: strategies[1].damper: rules.yaml: ",
         "policy.retry.max_attempts: must be between 1 and 10, not 99",
     ] {

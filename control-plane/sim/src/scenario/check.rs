@@ -124,7 +124,7 @@ impl Service {
             QUEUE.check(&format!("{path}.queue"), queue, faults);
         }
         if self.full == Code::Ok {
-            faults.add(format!("{path}.full"), "must not be OK");
+            faults.add(format!("{path}.full"), "OK is not a failure");
         }
         FULL_COST.check(&format!("{path}.full_cost"), self.full_cost, faults);
         some(&format!("{path}.methods"), self.methods.len(), faults);
@@ -239,7 +239,7 @@ impl Fault {
         let share = match self.kind {
             FaultKind::Error { code, share } => {
                 if code == Code::Ok {
-                    faults.add(format!("{path}.error.code"), "must not be OK");
+                    faults.add(format!("{path}.error.code"), "OK is not a failure");
                 }
                 Some(("error", share))
             }
@@ -276,7 +276,7 @@ impl Peer {
             }
         }
         if self.codes.contains(Code::Ok) {
-            faults.add(format!("{path}.codes"), "must not be OK");
+            faults.add(format!("{path}.codes"), "OK is not a failure");
         }
         if let Some(backoff) = self.backoff {
             LENGTH.check(&format!("{path}.backoff.base"), backoff.base, faults);

@@ -101,7 +101,7 @@ strategies:
 #[test]
 fn callers_that_restart_and_refusals_that_cost_are_in_range() {
     let faults = |load: &str| faults_of(&GOOD.replace("caller: top", load));
-    let restart = "load[0].restart: needs a `timeout`, and one that is shorter";
+    let restart = "load[0].restart: requires a shorter `timeout`";
     assert_eq!(faults("caller: top, restart: 1m"), [restart]);
     assert_eq!(faults("caller: top, restart: 1m, timeout: 1m"), [restart]);
     assert_eq!(
@@ -153,7 +153,7 @@ fn caps_out_of_range_are_refused_and_so_are_two_of_them() {
     );
     assert_eq!(
         faults("budget: {}, quota: {}"),
-        ["strategies[0].peer: may have one of budget, throttling, quota"]
+        ["strategies[0].peer: allows only one of budget, throttling, quota"]
     );
 }
 
@@ -175,29 +175,29 @@ strategies:
   - { name: one, damper: [ { kind: Rule, key: { caller_service: a, caller_cluster: a, callee_service: a, callee_method: a.B/C }, policy: { mode: enforce, retry: { max_attempts: 99 } } } ] }
 ");
     let expected = [
-        "netwrok: is not known here; there are name, duration, seed, network, services, load, faults, strategies",
-        "duration: 30 is not a duration with its unit, such as 250ms, 2s or 1h",
+        "netwrok: unknown (known: name, duration, seed, network, services, load, faults, strategies)",
+        "duration: must be a duration with a unit, such as 250ms, 2s or 1h, not 30",
         "services.a.workers: must be between 1 and 100000, not 0",
-        "services.a.instances: -1 is not a whole number, not negative and not too large",
-        "services.a.methods.p.S/M.time.uniform.max: 1ms is less than 2ms",
-        "services.a.methods.p.S/M.calls[0]: there is no service \"b\"",
+        "services.a.instances: must be a whole number of at least 0, not -1",
+        "services.a.methods.p.S/M.time.uniform.max: must be at least 2ms, not 1ms",
+        "services.a.methods.p.S/M.calls[0]: unknown service \"b\"",
         "services.c d: \"c d\" contains ' '; only visible ASCII without '*' is allowed",
-        "services.c d.methods.M.time: 5 is not a map",
-        "load[0].open.rate: \"fast\" is not a number from 0 up",
-        "load[0].closed: there is `open` too: a load is one of them",
-        "load[0].call: \"a\" has no method \"p.S/N\"",
-        "faults[0].error.code: \"OOPS\" is not a gRPC code, such as UNAVAILABLE",
-        "faults[0].until: 0ms is not later than `from`, 0ms",
-        "faults[1]: must have one of error, slow, no_answer, lost_answer, crash, workers",
-        "strategies[0]: must have one of none, peer, damper",
-        "strategies[2].name: \"one\" is there twice",
+        "services.c d.methods.M.time: must be a map, not 5",
+        "load[0].open.rate: must be a number of at least 0, not \"fast\"",
+        "load[0].closed: conflicts with `open`",
+        "load[0].call: unknown method \"p.S/N\" of \"a\"",
+        "faults[0].error.code: must be a gRPC code, such as UNAVAILABLE, not \"OOPS\"",
+        "faults[0].until: must be later than `from`, 0ms, not 0ms",
+        "faults[1]: requires one of error, slow, no_answer, lost_answer, crash, workers",
+        "strategies[0]: requires one of none, peer, damper",
+        "strategies[2].name: duplicate name \"one\"",
         "strategies[1].peer.attempts: must be between 1 and 10, not 11",
-        "strategies[1].peer.callee_timeouts.a: 3 is not a duration with its unit, such as 250ms, 2s or 1h",
+        "strategies[1].peer.callee_timeouts.a: must be a duration with a unit, such as 250ms, 2s or 1h, not 3",
         "strategies[2].damper[0].policy.retry.max_attempts: must be between 1 and 10, not 99",
     ];
     let missing: Vec<_> = expected.iter().filter(|line| !found.iter().any(|known| known == *line)).collect();
     assert!(missing.is_empty(), "missing {missing:#?} in {found:#?}");
-    let follows = |line: &&String| line.contains("lacks") || line.contains("is not before the end");
+    let follows = |line: &&String| line.contains("requires `") || line.contains("must be before the end");
     assert_eq!(found.iter().find(follows), None, "what only follows from another fault is not told");
 }
 
@@ -207,7 +207,7 @@ fn methods_that_call_themselves_are_refused_with_the_way_around() {
         "a: { methods: { p.S/M: { time: 5ms } } }",
         "a: { methods: { p.S/M: { time: 5ms, calls: [ b p.S/M ] } } }\n  b: { methods: { p.S/M: { time: 5ms, calls: [ a p.S/M ] } } }",
     );
-    assert_eq!(faults_of(&text), ["services: a p.S/M -> b p.S/M -> a p.S/M would never end"]);
+    assert_eq!(faults_of(&text), ["services: a p.S/M -> b p.S/M -> a p.S/M: endless cycle of calls"]);
 }
 
 #[test]
@@ -225,5 +225,5 @@ fn ranges_and_references_hold_for_scenarios_made_in_rust_too() {
 fn what_is_no_yaml_or_says_a_thing_twice_is_refused() {
     assert!(read("a: [").is_err());
     assert!(read(&format!("{GOOD}name: again\n")).is_err());
-    assert_eq!(faults_of("7"), [": 7 is not a map"]);
+    assert_eq!(faults_of("7"), [": must be a map, not 7"]);
 }

@@ -51,19 +51,19 @@ fn read(wire: &v1::Backoff) -> Backoff {
 
 #[test]
 fn waits_without_a_default_must_be_said() {
-    const SAID: &str = "is required, in 0ms to 24h";
+    const SAID: &str = "required (0ms to 24h)";
     refused(
         v1::Backoff { kind: None },
         &[(
             "",
-            "is required: none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code",
+            "required (none, fixed, random, incrementing, exponential, fibonacci, custom, sum or by_code)",
         )],
     );
     refused(fixed(None), &[("fixed.delay", SAID)]);
     refused(wrap(Kind::Random(Default::default())), &[("random.min", SAID), ("random.max", SAID)]);
     refused(
         wrap(Kind::Incrementing(Default::default())),
-        &[("incrementing.initial", SAID), ("incrementing.step", "is required, in -24h to 24h")],
+        &[("incrementing.initial", SAID), ("incrementing.step", "required (-24h to 24h)")],
     );
     refused(wrap(Kind::Fibonacci(Default::default())), &[("fibonacci.unit", SAID)]);
     refused(
@@ -122,8 +122,8 @@ fn each_wait_is_refused_by_its_own_name() {
         refused(
             wrap(Kind::Incrementing(incrementing)),
             &[
-                ("incrementing.over_max", "9 is not known: cap or stop"),
-                ("incrementing.jitter", "9 is not known: none, full, equal, plus_minus or decorrelated"),
+                ("incrementing.over_max", "must be cap or stop, not 9"),
+                ("incrementing.jitter", "must be none, full, equal, plus_minus or decorrelated, not 9"),
                 ("incrementing.step", &format!("must be between -24h and 24h, not {shown}")),
                 ("incrementing.max", "must be at least initial (2s), not 1s"),
             ],
@@ -133,19 +133,19 @@ fn each_wait_is_refused_by_its_own_name() {
         v1::IncrementingBackoff { initial: seconds(0, 0), step: seconds(0, -1_500), ..Default::default() };
     refused(
         wrap(Kind::Incrementing(step)),
-        &[("incrementing.step", "-1500ns is finer than 1us; -24h to 24h")],
+        &[("incrementing.step", "must be in steps of 1us (-24h to 24h), not -1500ns")],
     );
     let fibonacci =
         v1::FibonacciBackoff { unit: seconds(2, 0), max: long, over_max: -1, ..Default::default() };
     refused(
         wrap(Kind::Fibonacci(fibonacci)),
-        &[("fibonacci.over_max", "-1 is not known: cap or stop"), ("fibonacci.max", &out(""))],
+        &[("fibonacci.over_max", "must be cap or stop, not -1"), ("fibonacci.max", &out(""))],
     );
     let delays = [seconds(1, 0), long, seconds(0, 1), seconds(-48 * 3600, 0)].into_iter().flatten().collect();
     refused(
         wrap(Kind::Custom(v1::CustomBackoff { delays, ..Default::default() })),
         &[
-            ("custom.delays[2]", "1ns is finer than 1us; 0ms to 24h"),
+            ("custom.delays[2]", "must be in steps of 1us (0ms to 24h), not 1ns"),
             ("custom.delays[3]", &out("-")),
             ("custom.delays[1]", &out("")),
         ],
@@ -183,14 +183,14 @@ fn jitter_share_goes_with_plus_minus_in_every_kind() {
     ];
     let names = ["fixed", "random", "incrementing", "exponential", "fibonacci", "custom"];
     for (kind, name) in kinds.into_iter().zip(names) {
-        refused(wrap(kind), &[(&format!("{name}.jitter_share"), "goes with jitter plus_minus only")]);
+        refused(wrap(kind), &[(&format!("{name}.jitter_share"), "requires jitter plus_minus")]);
     }
 }
 
 #[test]
 fn a_sum_or_by_code_has_no_sum_or_by_code_within() {
     let one = || fixed(seconds(1, 0));
-    let nested = |inner: &str, outer: &str| format!("{inner} within {outer} is not possible: {KINDS}");
+    let nested = |inner: &str, outer: &str| format!("must be {KINDS}, not {inner} within {outer}");
     refused(
         sum(vec![one(), sum(vec![one()]), by_code(None, vec![])]),
         &[("sum.parts[1]", &nested("a sum", "a sum")), ("sum.parts[2]", &nested("by_code", "a sum"))],
@@ -202,7 +202,7 @@ fn a_sum_or_by_code_has_no_sum_or_by_code_within() {
             ("by_code.codes[0].backoff", &nested("by_code", "by_code")),
         ],
     );
-    refused(sum(vec![v1::Backoff { kind: None }]), &[("sum.parts[0]", &format!("is required: {KINDS}"))]);
+    refused(sum(vec![v1::Backoff { kind: None }]), &[("sum.parts[0]", &format!("required ({KINDS})"))]);
 }
 
 #[test]
@@ -217,11 +217,11 @@ fn parts_and_entries_are_refused_by_their_place() {
             ],
         ),
         &[
-            ("by_code.default.fixed.delay", "is required, in 0ms to 24h"),
+            ("by_code.default.fixed.delay", "required (0ms to 24h)"),
             ("by_code.codes[0].codes[1]", "OK is not a failure"),
-            ("by_code.codes[0].codes[2]", "99 is not a gRPC status code"),
+            ("by_code.codes[0].codes[2]", "must be a gRPC status code, not 99"),
             ("by_code.codes[0].backoff.fixed.delay", &format!("{WAIT} -1s")),
-            ("by_code.codes[1].backoff", "must be given"),
+            ("by_code.codes[1].backoff", "required"),
             ("by_code.codes[1].codes", "must contain at least one code, and not OK"),
         ],
     );
@@ -230,7 +230,7 @@ fn parts_and_entries_are_refused_by_their_place() {
     refused(
         sum(vec![fixed(None), wrap(Kind::Exponential(decorrelated))]),
         &[
-            ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
+            ("sum.parts[0].fixed.delay", "required (0ms to 24h)"),
             (
                 "sum.parts[1].exponential.jitter",
                 "decorrelated is not allowed in a sum: it depends on the wait before",
@@ -264,7 +264,7 @@ fn a_list_that_is_too_long_is_refused_in_few_words() {
     refused(
         sum(parts),
         &[
-            ("sum.parts[0].fixed.delay", "is required, in 0ms to 24h"),
+            ("sum.parts[0].fixed.delay", "required (0ms to 24h)"),
             ("sum.parts", "must have between 1 and 32 entries, not 33"),
         ],
     );

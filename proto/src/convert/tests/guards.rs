@@ -50,7 +50,7 @@ fn list(codes: &[i32]) -> v1::CodeList {
 
 #[test]
 fn absent_parts_of_a_guard_are_named() {
-    refused(&v1::Guard::default(), &[("key", "must be given"), ("ceiling", "must be given")]);
+    refused(&v1::Guard::default(), &[("key", "required"), ("ceiling", "required")]);
 }
 
 #[test]
@@ -76,11 +76,11 @@ fn every_ceiling_is_refused_by_field_value_and_bound() {
     refused(
         &guard,
         &[
-            ("ceiling.hedge", "5 is not known: allow or forbid"),
+            ("ceiling.hedge", "must be allow or forbid, not 5"),
             ("ceiling.codes.allow[1]", "OK is not a failure"),
-            ("ceiling.codes.allow[2]", "-3 is not a gRPC status code"),
-            ("ceiling.max_retry_breaker_ratio", "0.00015 is finer than 0.0001; 0.001 to 1"),
-            ("ceiling.repeat_limit.mode", "9 is not known: off, observe or enforce"),
+            ("ceiling.codes.allow[2]", "must be a gRPC status code, not -3"),
+            ("ceiling.max_retry_breaker_ratio", "must be in steps of 0.0001 (0.001 to 1), not 0.00015"),
+            ("ceiling.repeat_limit.mode", "must be off, observe or enforce, not 9"),
             ("ceiling.max_attempts", "must be between 1 and 10, not 11"),
             ("ceiling.min_per_attempt_timeout", "must be between 1ms and 1h, not 3601s"),
             ("ceiling.repeat_limit.ratio", "must be between 0.001 and 1, not 0"),
@@ -141,7 +141,7 @@ fn a_ceiling_of_no_codes_allows_no_retry() {
     assert_eq!(some.codes, Some(CodeSet::all_but(CodeSet::of(&[Code::Unavailable]))));
     assert_eq!(read(|_| ()).codes, None);
     let guard = with(|ceiling| ceiling.codes = Some(v1::Codes { kind: None }));
-    refused(&guard, &[("ceiling.codes", "is required: allow or deny")]);
+    refused(&guard, &[("ceiling.codes", "required (allow or deny)")]);
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn spoil_percentile(change: impl FnOnce(&mut v1::PercentileDelay), expected: &[(
 #[test]
 fn hedges_are_refused_by_field() {
     const DELAY: &str = "policy.hedge.delay";
-    let unsaid = [(DELAY, "is required: fixed or percentile")];
+    let unsaid = [(DELAY, "required (fixed or percentile)")];
     check(|_, policy| policy.hedge = Some(v1::Hedge::default()), &unsaid);
     spoil_hedge(None, 1, &unsaid);
     spoil_hedge(
@@ -49,11 +49,11 @@ fn percentiles_are_refused_by_field() {
     const AT: &str = "policy.hedge.delay.percentile.at";
     const MIN: &str = "policy.hedge.delay.percentile.min";
     const MAX: &str = "policy.hedge.delay.percentile.max";
-    spoil_percentile(|delay| delay.at = None, &[(AT, "is required, in 50 to 99.9")]);
+    spoil_percentile(|delay| delay.at = None, &[(AT, "required (50 to 99.9)")]);
     for (at, problem) in [
         (49.99, "must be between 50 and 99.9, not 49.99"),
         (99.91, "must be between 50 and 99.9, not 99.91"),
-        (95.005, "95.005 is finer than 0.01; 50 to 99.9"),
+        (95.005, "must be in steps of 0.01 (50 to 99.9), not 95.005"),
         (f64::NAN, "must be between 50 and 99.9, not NaN"),
         (-95.0, "must be between 50 and 99.9, not -95"),
     ] {
@@ -88,7 +88,7 @@ fn the_gates_are_refused_by_field() {
     check(
         |_, policy| policy.stop_when = Some(stop_when),
         &[
-            ("policy.stop_when.success_rate_below", "100.001 is finer than 0.01; 0 to 100"),
+            ("policy.stop_when.success_rate_below", "must be in steps of 0.01 (0 to 100), not 100.001"),
             ("policy.stop_when.latency_above_percentile", "must be between 1 and 100, not 0.5"),
             ("policy.stop_when.min_samples", "must be between 1 and 1000, not 0"),
         ],
@@ -118,7 +118,7 @@ fn the_gates_are_refused_by_field() {
     );
     spoil_breaker(
         |breaker| breaker.mode = 7,
-        &[("policy.retry_breaker.mode", "7 is not known: credit or ratio")],
+        &[("policy.retry_breaker.mode", "must be credit or ratio, not 7")],
     );
 }
 

@@ -55,7 +55,7 @@ fn a_rule_and_a_guard_may_have_one_key_but_not_two_guards() {
     assert_eq!(checked.guards[0].ceiling().max_retry_breaker_ratio, Some(Ratio::from_bp(500)));
     assert_eq!(checked.guards[0].pattern(), checked.rules[0].pattern());
     let error = check(&parse(&format!("{text}---\n{guard}")).unwrap()).unwrap_err();
-    assert_eq!(error.to_string(), "document 3, line 9: key: a * c * is also the key of document 2, line 5");
+    assert_eq!(error.to_string(), "document 3, line 9: key: duplicate key a * c *, as in document 2, line 5");
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn guards_are_refused_by_line_field_value_and_bound() {
             "document 1, line 2: key.caller_cluster: must not be empty",
             "document 1, line 2: key.callee_method: must not be empty",
             "document 1, line 3: owner: invalid type: sequence, expected a string",
-            r#"document 1, line 5: ceiling.hedge: "never" is not known: allow, forbid"#,
+            r#"document 1, line 5: ceiling.hedge: must be one of allow, forbid, not "never""#,
             "document 1, line 6: ceiling.max_attempts: must be between 1 and 10, not 0",
             "document 1, line 9: ceiling.repeat_limit.ratio: must be between 0.001 and 1, not 2",
             "document 1, line 10: ceiling.repeat_limit.minimum: unknown field `minimum`, expected one of `mode`, `ratio`, `min`",
@@ -80,7 +80,7 @@ fn guards_are_refused_by_line_field_value_and_bound() {
     );
     assert_eq!(
         refused("kind: Guard\n").to_string(),
-        "document 1, line 1: key: must be given\ndocument 1, line 1: ceiling: must be given"
+        "document 1, line 1: key: required\ndocument 1, line 1: ceiling: required"
     );
     let rule = GUARD.replace("Guard", "Rule");
     assert!(refused(&rule).to_string().contains("unknown field `ceiling`"), "{}", refused(&rule));
