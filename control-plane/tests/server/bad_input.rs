@@ -52,7 +52,7 @@ async fn every_bad_field_is_named() {
         vec![
             (v1::Rule::default(), "rule.key", "required"),
             (v1::Rule { policy: None, ..shop_rule(1) }, "rule.policy", "required"),
-            (with_policy(|policy| policy.mode = 0), "rule.policy.mode", "is required"),
+            (with_policy(|policy| policy.mode = 0), "rule.policy.mode", "required"),
             (with_policy(|policy| policy.mode = 77), "rule.policy.mode", "77"),
             (shop_rule(11), "rule.policy.retry.max_attempts", "must be between 1 and 10, not 11"),
             (ratio(f64::NAN), "rule.policy.retry_breaker.ratio", "NaN"),
