@@ -151,10 +151,10 @@ impl Call {
 
     /// Checks if a hedge may be sent; if so, counts and reserves it.
     pub(super) fn may_hedge(&mut self, route: &Route, policy: &Policy, now: Time) -> bool {
-        let asked = deny(route.switch().stops_repeats(now), Fate::Killed)
+        let checked = deny(route.switch().stops_repeats(now), Fate::Killed)
             .and_then(|()| self.may_send_more(policy, false))
             .and_then(|()| self.may_send_after(route, policy, Duration::ZERO, now));
-        if asked.is_err() {
+        if checked.is_err() {
             return false;
         }
         let is_counted = self.is_counted(now);
@@ -277,6 +277,6 @@ fn take(route: &Route, policy: &Policy, kind: AttemptKind, now: Time) -> Result<
     Ok(Taken { paid, budget: Some(reserved.ok_or(Fate::Budget)?) })
 }
 
-fn deny(refused: bool, fate: Fate) -> Result<(), Fate> {
-    if refused { Err(fate) } else { Ok(()) }
+fn deny(denied: bool, fate: Fate) -> Result<(), Fate> {
+    if denied { Err(fate) } else { Ok(()) }
 }

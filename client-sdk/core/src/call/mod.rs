@@ -6,7 +6,7 @@
 //! ```text
 //!              Send                       response begins            trailers
 //! begun -----------------> in flight --------------------> committed -------> finished
-//!   ^   Wait expires,         |  ^  Send: a hedge while         | failed
+//!   ^   Wait expires,         |  ^  Send: a hedge while        | failed
 //!   |   Send                  |  |  others are in flight        v
 //!   +----- waiting <----------+--+                          finished
 //!                    failed, may be retried

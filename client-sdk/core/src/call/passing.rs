@@ -191,7 +191,7 @@ mod tests {
         assert!(!passes(&ruled(Mode::Observe)) && !passes(&ruled(Mode::Enforce)));
         let route = Route::new(None);
         route.switch().obey(&[killed(true)]);
-        assert!(!passes(&route), "a kill refuses it");
+        assert!(!passes(&route), "a kill rejects it");
         route.switch().obey(&[killed(false)]);
         assert!(passes(&route), "there are no retries to stop");
     }

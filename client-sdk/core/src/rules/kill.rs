@@ -107,8 +107,8 @@ impl TimedKill {
 
 /// Returns the kill of calls that lasts longest, of the kills that match a route.
 pub fn refusing<'a>(kills: impl IntoIterator<Item = &'a TimedKill>, now: Time) -> Option<&'a TimedKill> {
-    let refuses = |held: &&TimedKill| held.kill.calls() && held.until > now;
-    kills.into_iter().filter(refuses).max_by_key(|held| held.until)
+    let rejects = |held: &&TimedKill| held.kill.calls() && held.until > now;
+    kills.into_iter().filter(rejects).max_by_key(|held| held.until)
 }
 
 /// Kills in force on one route: times in microseconds; zero: never.
