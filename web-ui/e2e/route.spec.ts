@@ -30,8 +30,8 @@ test("charts begin with points that are older than the page", async ({ page }) =
 test("it is watched by a stream of its own while it is seen, and no longer", async ({ page }) => {
   await live(page, ROUTE);
   await expect(page.getByText(/Detailed updates/)).toBeVisible();
-  const before = await page.getByText(/so far/).first().innerText();
-  await expect.poll(() => page.getByText(/so far/).first().innerText(), { intervals: [500] }).not.toBe(before);
+  const before = await page.getByText(/\d total$/).first().innerText();
+  await expect.poll(() => page.getByText(/\d total$/).first().innerText(), { intervals: [500] }).not.toBe(before);
   const ended = page.waitForEvent("requestfailed", (request) => request.url().endsWith("/Watch"));
   await page.getByRole("link", { name: "Rules", exact: true }).click();
   await ended;

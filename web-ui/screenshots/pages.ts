@@ -39,7 +39,7 @@ async function changeRule(page: Page): Promise<void> {
 async function reviewRule(page: Page): Promise<void> {
   await changeRule(page);
   await page.getByRole("button", { name: /Review 2 changes/ }).click();
-  await page.getByRole("dialog").getByLabel(/^Reason/).fill("Two more repeats while the ledger restarts");
+  await page.getByRole("dialog").getByLabel(/^Reason/).fill("Two more retries while the ledger restarts");
 }
 
 async function judgeGuard(page: Page): Promise<void> {

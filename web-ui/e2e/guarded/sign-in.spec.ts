@@ -96,7 +96,7 @@ test("signing in and out goes by keyboard, and its page is sound, with a refusal
   await expectSound(page);
   await page.keyboard.type("not a token");
   await page.keyboard.press("Enter");
-  await expect(page.getByRole("alert")).toContainText("That is no token");
+  await expect(page.getByRole("alert")).toContainText("Invalid token");
   await expectSound(page);
   await page.keyboard.press("ControlOrMeta+A");
   await page.keyboard.type(secret);

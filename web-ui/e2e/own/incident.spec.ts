@@ -64,7 +64,7 @@ test("a storm that is stopped is told as stopped while its proof is awaited, and
   const proof = page.getByTestId("proof");
   await expect(page.getByTestId("convergence")).toContainText("applied by the only client");
   await expect(proof).toContainText(/Verifying….*retries\/s now/s);
-  await expect(page.getByLabel("Callee")).toHaveValue("");
+  await expect(page.getByLabel("Callee", { exact: true })).toHaveValue("");
   // It is awaited for as long as rates are taken over, whatever else the machine does: nothing slow comes in between.
   await page.getByRole("link", { name: "Overview", exact: true }).click();
   await expect(verdict).toContainText(/Retry storm stopped, verifying.*gateway → orders\s+by kill \* \* orders \*/s);

@@ -100,7 +100,7 @@ test("a kill is thrown and ended", async ({ page, api }) => {
   const { keyboard } = page;
   const dialog = page.getByRole("dialog");
   await live(page, "/kill");
-  await tabTo(page, page.getByLabel("Callee"));
+  await tabTo(page, page.getByLabel("Callee", { exact: true }));
   await keyboard.type("orders");
   await tabTo(page, page.getByLabel("For", { exact: true }));
   await keyboard.press("ArrowUp");
@@ -200,7 +200,7 @@ test("from the overview to a route, its rule and its chain; lists are sorted and
 
   await tabTo(page, page.getByRole("link", { name: "Clients" }));
   await keyboard.press("Enter");
-  await tabTo(page, page.getByLabel(/Only those/));
+  await tabTo(page, page.getByLabel("Only clients with problems"));
   await keyboard.press("Space");
   await expect(page).toHaveURL(/only=amiss/);
 });
