@@ -88,7 +88,7 @@ fn compile_descriptors() -> Result<Vec<u8>> {
     Ok(set.encode_to_vec())
 }
 
-/// What is not copied any more must not stay: the folder of sources is made anew.
+/// The folder of sources is emptied first, so that removed files do not stay.
 fn copy_inputs(work: &Path) -> Result<()> {
     for input in INPUTS {
         println!("cargo::rerun-if-changed={input}");

@@ -1,4 +1,4 @@
-// The system's Chromium; DAMPER_URL says where a server with traffic is, CHROMIUM where another browser is.
+// The system's Chromium, or CHROMIUM; DAMPER_URL is a server with traffic.
 import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
@@ -6,11 +6,11 @@ export default defineConfig({
   timeout: 120_000,
   expect: { timeout: 20_000 },
   forbidOnly: true,
-  // Tests that share a server take turns, for they write; those with servers of their own run beside them.
+  // Tests that share a server take turns, because they write; those with their own servers run concurrently.
   workers: 3,
   fullyParallel: true,
   reporter: "list",
-  // On the demo, which asks nobody; on a server that asks for tokens; and each on a server that it starts itself.
+  // On the demo, without tokens; on a server that requires tokens; and each on a server that it starts itself.
   projects: [
     { name: "own", testMatch: "own/*.spec.ts", workers: 2 },
     { name: "open", testIgnore: ["guarded/**", "own/**"], workers: 1 },

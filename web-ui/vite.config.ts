@@ -13,7 +13,7 @@ export default defineConfig({
   },
   worker: { format: "es" },
   // `npx vite` shows the page as it is edited, on the data of a running server.
-  // The host stays what the browser says, or the server would take each call for one of another site.
+  // Keeps the browser's host; otherwise the server rejects each call as cross-site.
   server: {
     proxy: { "^/(damper\\.v1\\.|session$)": { target: process.env["DAMPER_URL"] ?? "http://127.0.0.1:7600", changeOrigin: false } },
   },

@@ -93,7 +93,7 @@ export interface Names {
   readonly calleeMethod: string;
 }
 
-// The four names that the address says; undefined where one is missing.
+// The four names in the address; undefined if one is missing.
 export function namesIn(address: Address): Names | undefined {
   const [callerService = "", callerCluster = "", calleeService = "", calleeMethod = ""] = PARTS.map((part) => address.get(part));
   if ([callerService, callerCluster, calleeService, calleeMethod].includes("")) return undefined;

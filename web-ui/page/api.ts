@@ -1,4 +1,4 @@
-// Questions to the server, each with a limit, and its refusals in words.
+// Requests to the server, each with a timeout, and the text of its errors.
 import { createClient, Code, ConnectError } from "@connectrpc/connect";
 import type { CallOptions, Transport } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
@@ -76,7 +76,7 @@ function detail<Desc extends DescMessage>(error: ConnectError, schema: Desc): Me
 function words(error: ConnectError): string {
   switch (error.code) {
     case Code.Unknown:
-      // A browser says no more than that fetch failed.
+      // Browsers report only that fetch failed.
       return error.cause instanceof TypeError ? "The server is not responding." : error.rawMessage;
     case Code.DeadlineExceeded:
       return "The server did not answer in time.";

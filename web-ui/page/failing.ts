@@ -9,12 +9,12 @@
 // It goes by rates, not by requests: a service that fails by itself, and by chance as much as what it calls, is taken
 // for one that suffers. What does not report, or is no known callers, can not be named.
 
-// A route that fails so much, with so many calls, deserves the operator's eye even where nothing is repeated.
+// A route with this share of failures and this rate of calls is shown even without retries.
 export const FAILING_SHARE = 0.1;
 const FAILING_CALLS_PER_S = 0.2;
 // Callers may have answers of their own to what fails below, and count a request of several calls once.
 const EXPLAINS = 0.5;
-// Several callees can share the blame; noise can not have it.
+// Several callees can share the cause; noise is no cause.
 const CARRIES = 0.25;
 
 // Calls from one service to another.

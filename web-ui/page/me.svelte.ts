@@ -21,7 +21,7 @@ export class Me {
   }
 
   async ask(): Promise<void> {
-    // Where the server does not answer, the stream says so.
+    // The stream reports an unreachable server.
     const who = await this.#session.who().catch(() => undefined);
     if (who !== undefined) this.who = who;
   }

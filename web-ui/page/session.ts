@@ -1,11 +1,11 @@
-// Who looks at this page: signed in with a token, known by a cookie that scripts can not read.
+// The session of this page: signed in with a token, kept in a cookie that scripts cannot read.
 import { createClient } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { Tokens } from "$wire/tokens_pb";
 import type { WhoAmIResponse } from "$wire/tokens_pb";
 
 export interface Session {
-  // Undefined = signed in; else why not, in words.
+  // Undefined = signed in; otherwise the reason as text.
   readonly signIn: (token: string) => Promise<string | undefined>;
   // The same.
   readonly signOut: () => Promise<string | undefined>;

@@ -19,7 +19,7 @@ const admin: Session = {
 };
 
 export interface Shown {
-  // What the stream says next.
+  // The next message of the stream.
   readonly tell: Listener;
 }
 

@@ -14,7 +14,7 @@ export function message(fields: object): WatchResponse {
   return create(WatchResponseSchema, fields as MessageInitShape<typeof WatchResponseSchema>);
 }
 
-// Such a message as a page is told it.
+// A message as a page receives it.
 export function messageEvent(fields: object): Event {
   return { kind: "message", message: compact(message(fields)) };
 }

@@ -1,4 +1,4 @@
-// Figures and settings in words. What a message leaves out is "default": the values are the engine's.
+// Statistics and settings as text. Absent settings are "default": the engine has the values.
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { Fate } from "$wire/distribution_pb";
 import type { FateRate } from "$wire/fleet_pb";
@@ -38,7 +38,7 @@ export function times(amplification: number | undefined): string {
 // Calls and attempts are counted when they end, so at the edges of a window there can be a few attempts too many.
 const AT_THE_EDGES = 1.05;
 
-// A measured multiplication where its bound stands beside it.
+// A measured amplification next to its bound.
 export function timesWithin(amplification: number | undefined, most: number | bigint | undefined): string {
   const bound = Number(most ?? 0);
   const isTooMany = amplification !== undefined && amplification > bound && amplification <= bound * AT_THE_EDGES;
@@ -228,7 +228,7 @@ export function breaker(policy: Policy | undefined): string {
   return [by, setting === undefined ? "" : ` ${trim(setting)}`, maxRatio === undefined ? "" : `, never above ${trim(maxRatio)}`].join("");
 }
 
-// What a kill stops, in words: "retries from orders to stock are stopped".
+// The effect of a kill as text: "retries from orders to stock are stopped".
 export function killed({ calls, key }: KillSwitch): string {
   const what = calls ? "all calls" : "retries";
   if (key === undefined) return `${what} are ${calls ? "rejected" : "stopped"}`;

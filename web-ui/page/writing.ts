@@ -20,7 +20,7 @@ export function notWritable({ board, me }: { board: Board; me: Me }, what: Writt
   }
 }
 
-// Why what is being reviewed can not be written: others changed it meanwhile. Null = they removed it; undefined = nobody did.
+// A concurrent change that prevents the write. Null = deleted; undefined = none.
 export function overtaken(theirs: { readonly updatedBy: string; readonly revision: bigint } | null | undefined): string | undefined {
   if (theirs === undefined) return undefined;
   const what = theirs === null ? "It was deleted meanwhile" : `${theirs.updatedBy || "Unknown"} changed it meanwhile, at revision ${String(theirs.revision)}`;

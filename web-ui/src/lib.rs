@@ -10,11 +10,11 @@
 pub struct File {
     /// The content.
     pub bytes: &'static [u8],
-    /// The content packed by gzip; none where that makes it no smaller.
+    /// The content packed by gzip; `None` if that makes it no smaller.
     pub gzip: Option<&'static [u8]>,
     /// For the `content-type` header.
     pub content_type: &'static str,
-    /// The path holds a hash of the content: whoever has the file never needs to ask again.
+    /// The path contains a hash of the content: browsers cache the file for good.
     pub immutable: bool,
     /// For the `etag` header, with its quotes; another content has another one. Weak: it is of both forms.
     pub etag: &'static str,

@@ -40,7 +40,7 @@ export function circles(arcs: readonly Arc[]): string[][] {
   return found;
 }
 
-// Services that nobody calls, or that call nobody, are on no circle; nor are those behind them.
+// Services without callers or without callees are on no cycle; nor are those that only they connect.
 function withoutEnds(arcs: readonly Arc[]): readonly Arc[] {
   for (;;) {
     const callers = new Set(arcs.map(({ from }) => from));

@@ -49,7 +49,7 @@ export interface Layout<A extends Arc = Arc> {
 }
 
 export const NODE = { width: 148, height: 40 } as const;
-// Between layers there is room for a label, beside nodes for a line.
+// Room for a label between layers and for a line next to nodes.
 const GAP = { right: { main: 144, cross: 18 }, down: { main: 64, cross: 16 } } as const;
 // A line that passes through a layer needs less room than a service.
 const LANE = 12;
@@ -262,7 +262,7 @@ export function spread(wanted: readonly number[], weights: readonly number[], ga
 
 type Ports = ReadonlyMap<Way<Arc>, { readonly left: number; readonly right: number }>;
 
-// Lines that meet at a side of a service end beside each other, in the order in which they come.
+// Lines that meet at one side of a service end next to each other, in the order of their origins.
 function portsOf(ways: readonly Way<Arc>[], cross: number): Ports {
   const sides = new Map<Place, { left: Way<Arc>[]; right: Way<Arc>[] }>();
   const side = (place: Place) => {
@@ -312,7 +312,7 @@ class Pen {
 
   line<A extends Arc>(way: Way<A>, ports: Ports): Line<A> {
     const port = ports.get(way) ?? { left: 0, right: 0 };
-    // Pairs of main and cross, two to a place: where the line comes to it and where it leaves.
+    // Pairs of main and cross, two per place: where the line enters and leaves it.
     let stops = way.places.flatMap((place, at): [number, number][] => {
       const isFirst = at === 0;
       const isLast = at === way.places.length - 1;

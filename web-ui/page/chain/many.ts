@@ -31,7 +31,7 @@ export function manyServices(count: number, seed = 1, fails = ""): GetChainRespo
   const one = (of: readonly string[] | undefined) => of?.[Math.floor(next() * of.length)];
   tiers.forEach((names, tier) => {
     for (const [at, name] of names.entries()) {
-      // Everybody is called by somebody.
+      // Every service has a caller.
       if (tier > 0) call(tiers[tier - 1]?.[at % (tiers[tier - 1]?.length ?? 1)], name);
       if (next() < 0.8) call(name, one(tiers[tier + 1]));
       if (next() < 0.25) call(name, one(tiers[tier + 2]));

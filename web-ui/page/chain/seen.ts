@@ -1,4 +1,4 @@
-// An edge of the chain with what the page knows besides: its routes, and whether it deserves the eye. Pure.
+// An edge of the chain with its routes and whether it is highlighted. Pure.
 import type { Edge, GetChainResponse, RouteStats } from "$wire/fleet_pb";
 import { hrefOf } from "../address.svelte";
 import { isFailing, roots } from "../failing";
@@ -79,12 +79,12 @@ export function edgeHref({ from, to, routes }: SeenEdge): string {
   return `/?${new URLSearchParams({ q: `${from} ${to}` }).toString()}`;
 }
 
-// What the drawing goes by: it changes only when edges come or go.
+// Key of the drawing: changes only when edges appear or disappear.
 export function shapeOf(edges: readonly SeenEdge[]): string {
   return edges.map(({ name }) => name).sort().join("\n");
 }
 
-// More than these can not be told apart on a screen.
+// More than these cannot be distinguished on a screen.
 export const MOST_SERVICES = 120;
 export const MOST_EDGES = 360;
 

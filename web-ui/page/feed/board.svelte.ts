@@ -28,7 +28,7 @@ export class Board {
   downReason = $state<string>();
   // The server wants to know who is asking.
   locked = $state(false);
-  // Why a session ended, in words; undefined = there was none, or it was ended here.
+  // Why a session ended, as text; undefined = none, or signed out here.
   lockedWhy = $state<string>();
   // Of the data shown; undefined = there is none.
   ageMs = $state<number>();
@@ -68,7 +68,7 @@ export class Board {
     this.locked = event.kind === "locked";
     if (event.kind === "message") this.lockedWhy = undefined;
     if (event.kind === "locked") {
-      // It is asked again and again; the first answer has the reason.
+      // The request is repeated; the first response has the reason.
       this.lockedWhy ??= ENDED[event.why];
       this.#forget();
       return;
@@ -83,7 +83,7 @@ export class Board {
     this.fleet = fleet;
     this.downReason = undefined;
     this.#receivedAt = performance.now();
-    // The first of a stream may be an old one, told again.
+    // The first message of a stream may repeat an old one.
     if (!event.message.reset && fleet.asOf !== undefined) this.aheadMs = timestampMs(fleet.asOf) - Date.now();
     this.#recent.setPast(event.message.past);
     this.#sample(fleet, event.message.continued);

@@ -12,7 +12,7 @@ export interface RuleRow extends Names {
   readonly mode: Mode;
   // 0 = the rule does not say.
   readonly maxAttempts: number;
-  // In words.
+  // As text.
   readonly attempts: string;
   readonly backoff: string;
   readonly breaker: string;

@@ -18,12 +18,12 @@ export type Event =
 
 export type Listener = (event: Event) => void;
 
-// The server says something every interval, were it only the time.
+// The server sends a message every interval, at least with the time.
 const INTERVAL_S = 1n;
 const SILENCE_LIMIT_MS = 10_000;
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 8_000;
-// Somebody may have signed in through another window.
+// Another window may have signed in.
 const LOCKED_WAIT_MS = 15_000;
 
 // Ends a wait, and with `again` the stream too: who asks has changed.
@@ -74,7 +74,7 @@ function broken(reason: string): End {
   return { kind: "broken", reason };
 }
 
-// Reads one stream to its end and says why it ended.
+// Reads one stream to its end and returns why it ended.
 async function readStream(
   transport: Transport,
   listener: Listener,
@@ -121,7 +121,7 @@ async function readStream(
 }
 
 function textOf(error: ConnectError): string {
-  // A browser says no more than that fetch failed.
+  // Browsers report only that fetch failed.
   if (error.code === Code.Unknown && error.cause instanceof TypeError) return "server not responding";
   return `${Code[error.code]}: ${error.rawMessage}`;
 }

@@ -7,7 +7,7 @@ import type { Event, Listener } from "./link";
 // The stream as a tab holds it.
 export interface Feed {
   readonly close: () => void;
-  // Who asks has changed: the stream begins anew, for all tabs.
+  // The identity has changed: the stream is reopened for all tabs.
   readonly again: () => void;
 }
 

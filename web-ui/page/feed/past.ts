@@ -1,5 +1,5 @@
-// The last quarter of an hour as charts draw it: what this page heard itself, second by second, and before that and
-// between what the server tells of it, in spans of ten seconds. No clock of its own.
+// The last quarter of an hour for charts: samples of this page per second, and the server's spans of ten seconds
+// before them and in their gaps. No clock of its own.
 import { create } from "@bufbuild/protobuf";
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import { PastSchema } from "$wire/fleet_pb";
@@ -67,7 +67,7 @@ export class Recent {
   #own: readonly Sample[] = [];
   #past: readonly Past[] = [];
 
-  // What the server says of the time before; `[]` = it says nothing new.
+  // Sets the server's samples of the time before; `[]` = no new ones.
   setPast(past: readonly Past[]): void {
     if (past.length > 0) this.#past = past;
   }
@@ -79,7 +79,7 @@ export class Recent {
     return withGaps([...past, ...this.#own].sort((a, b) => a.at - b.at), new Set(past));
   }
 
-  // What was heard here is finer.
+  // Samples of this page are finer.
   #isNews(until: number): boolean {
     return !this.#own.some(({ at }) => at > until - SPAN_S && at <= until) && until < (this.#own.at(-1)?.at ?? Infinity);
   }

@@ -1,4 +1,4 @@
-// What the page knows: everything said on the stream so far, folded into one value.
+// State of the page: all messages of the stream so far, folded into one value.
 //
 // A pure reducer over what is told, so that a tab, the shared worker and the tests agree. It keeps no
 // clock: what is new is found by comparing with the value before.
@@ -23,13 +23,13 @@ export interface Fleet {
   readonly window: WatchResponse["window"];
   readonly routes: ReadonlyMap<string, RouteStats>;
   readonly rules: ReadonlyMap<string, RuleRow>;
-  // What all routes together did lately, for whoever comes late.
+  // Recent samples of all routes together, for tabs that join later.
   readonly past: readonly Past[];
   // All that are in force.
   readonly kills: readonly KillSwitch[];
   // Whose clients' figures are missing.
   readonly missingReplicas: readonly string[];
-  // The last message was the first of its stream, or went on with that: what it said is not news.
+  // The last message was the first of its stream or continued it: its content is not new.
   readonly first: boolean;
   // Rules whose setting or delivery the last message changed.
   readonly changed: readonly string[];
@@ -41,7 +41,7 @@ export function keyText(key: Names | undefined): string {
   return `${key.callerService} ${key.callerCluster} ${key.calleeService} ${key.calleeMethod}`;
 }
 
-// The first message of a stream says reset; what comes before one belongs to nothing.
+// The first message of a stream has reset; messages before one are dropped.
 export function fold(before: Fleet | undefined, message: CompactMessage): Fleet | undefined {
   if (before === undefined && !message.reset) return undefined;
   const base = message.reset ? undefined : before;
@@ -66,7 +66,7 @@ export function fold(before: Fleet | undefined, message: CompactMessage): Fleet 
   };
 }
 
-// The very same where nothing changes: nothing is then sorted or shown anew.
+// The same object if nothing changes, so that nothing is sorted or rendered again.
 function changed<Row>(
   before: ReadonlyMap<string, Row> = new Map(),
   gone: readonly Names[],

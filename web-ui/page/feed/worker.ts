@@ -8,7 +8,7 @@ import { keepOpen, Wake } from "./link";
 import type { Fleet } from "./state";
 import { asReset, fold } from "./state";
 
-// A tab says "bye" when it goes, because a port does not tell by itself, and "again" when who asks has changed.
+// A tab sends "bye" when it closes, because a port has no close event, and "again" when the identity has changed.
 
 interface PortEvent extends globalThis.Event {
   readonly ports: readonly MessagePort[];

@@ -1,4 +1,4 @@
-// The editing of one guard: what it was, what is typed, what the server says of it, what others made of it meanwhile.
+// Editing of one guard: stored state, draft, validation and concurrent changes.
 //
 // What is typed survives everything but a decision to drop it: refusals, conflicts, a server that goes away.
 import { create } from "@bufbuild/protobuf";
@@ -33,7 +33,7 @@ export class GuardEditing extends Validated<Guard> {
   // Of what is new and untouched nothing is a fault yet.
   readonly allFaults: ReadonlyMap<string, string> = $derived(this.isNew && !this.isDirty && this.isBlank ? new Map() : new Map([...this.faults, ...this.read.faults]));
 
-  // Paths below the ceiling; "key.callee_service" and "owner" besides.
+  // Paths below the ceiling, "key.callee_service" and "owner".
   protected override readonly prefix = /^guard\.(ceiling\.)?/;
   readonly #api: Api;
 
@@ -103,7 +103,7 @@ export class GuardEditing extends Validated<Guard> {
     return currentGuard(problem);
   }
 
-  // Whether somebody else changed it; a server that does not answer is told by the page's frame.
+  // Checks for a concurrent change; the shell reports an unreachable server.
   async look(): Promise<void> {
     const { base } = this;
     if (base?.key === undefined) return;

@@ -13,7 +13,7 @@ import type { Draft } from "../rules/draft";
 import { choices, field, help } from "../rules/form";
 import type { Field } from "../rules/form";
 
-// Of all ceilings alike, so it is not said at each.
+// The same for all ceilings, so not repeated at each.
 const limits = (one: Field): Field => ({ ...one, help: `${one.help} Empty: no limit.`.trim() });
 
 export const CEILINGS: readonly Field[] = [

@@ -1,4 +1,4 @@
-// Ceilings in words.
+// Ceilings as text.
 import { comments } from "$gen/comments";
 import type { Codes } from "$wire/policy_pb";
 import { Code, Mode } from "$wire/policy_pb";

@@ -4,7 +4,7 @@ import { problemOf } from "../api";
 import type { Api, Problem } from "../api";
 
 export const PAGE = 50;
-// Steps without being asked again: at 4096 changes each, more than anybody waits for.
+// Steps without confirmation, at 4096 changes each.
 const STEPS = 8;
 
 export class Changes {

@@ -18,7 +18,7 @@ export interface File {
   readonly parts: readonly string[];
 }
 
-// Told how many there are so far.
+// Called with the number of records read.
 export type Progress = (count: number) => void;
 
 export async function audit(api: Api, filter: ChangeFilter, signal: AbortSignal, progress: Progress): Promise<File> {

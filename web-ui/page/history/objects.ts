@@ -1,4 +1,4 @@
-// What a change is about, in words, and what of it the address says.
+// The object of a change as text and in the address.
 import { create } from "@bufbuild/protobuf";
 import { timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { ChangeFilterSchema, ObjectKind } from "$wire/history_pb";

@@ -28,7 +28,7 @@ export class Rollback {
   then = $state.raw<Settable>();
   answer = $state.raw<ApplyRulesResponse>();
   problem = $state.raw<Problem>();
-  // Somebody changed it while this was open.
+  // It changed while this was open.
   moved = $state(false);
   force = $state(false);
 
@@ -38,7 +38,7 @@ export class Rollback {
   readonly findings: readonly Finding[] = $derived((this.answer?.results ?? []).flatMap(({ findings }) => findings));
   readonly reach: RuleReach | undefined = $derived(this.answer?.results[0]?.reach);
   readonly total: number = $derived(this.answer ? this.answer.created + this.answer.updated + this.answer.deleted : 0);
-  // The server would do it if it were told to all the same.
+  // The server accepts it with force.
   readonly wantsForce: boolean = $derived([...(this.problem?.fields.values() ?? [])].some((words) => words.includes("override it with force")));
 
   readonly #api: Api;
@@ -58,7 +58,7 @@ export class Rollback {
       if (this.wish.key !== undefined) await this.#look(this.wish.key);
       else this.#expected = undefined;
       const answer = await this.#send({ author: "", reason: "" }, true);
-      // Everything is judged at one revision, and only written at that.
+      // All is checked at one revision and written only at that revision.
       if (this.wish.key === undefined) this.#expected = answer.revision;
       this.answer = answer;
     } catch (thrown) {
@@ -66,7 +66,7 @@ export class Rollback {
     }
   }
 
-  // The revision that it made. What it throws is told where it was asked for.
+  // Returns its revision. The caller shows errors.
   async carryOut(attribution: Attribution): Promise<bigint> {
     try {
       return (await this.#send(attribution, false)).revision;

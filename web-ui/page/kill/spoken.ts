@@ -1,4 +1,4 @@
-// A kill in words: what it stops ("Stop retries from orders to stock"), and why, where figures say it.
+// A kill as text: what it stops ("Stop retries from orders to stock"), and why, if statistics show it.
 import type { RouteStats } from "$wire/fleet_pb";
 import type { Names } from "../address.svelte";
 import { extra } from "../overview/verdict";

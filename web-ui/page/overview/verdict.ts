@@ -11,7 +11,7 @@ import { isHigh } from "../words";
 
 // Below this a multiplication is a matter of single calls, not of load.
 const EXTRA_PER_S = 0.5;
-// Less than failing, and yet to be told where nothing is worse: a limit alone would be silent just below itself.
+// Below failing, but shown if nothing is worse.
 const NOTICED_SHARE = 0.01;
 const NOTICED_PER_S = 0.2;
 

@@ -1,4 +1,4 @@
-// Who says to make a change, where the server does not know it from a token. Kept in this browser.
+// Author and reason of a change. The author's name is stored in this browser; a token replaces it.
 export interface Attribution {
   readonly author: string;
   readonly reason: string;

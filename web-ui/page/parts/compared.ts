@@ -1,4 +1,4 @@
-// Findings of an edit beside those of what is stored: what the change causes, what it resolves, what was there. Pure.
+// Findings of an edit and of the stored version: new, resolved and unchanged ones. Pure.
 import type { Finding } from "$wire/admin_pb";
 
 export interface Compared {

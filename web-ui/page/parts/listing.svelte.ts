@@ -11,9 +11,9 @@ interface Of<Row> {
   readonly columns: Columns<Row>;
   // Each has its own.
   readonly name: (row: Row) => string;
-  // As long as nobody has chosen another one.
+  // The default.
   readonly sort: string;
-  // What the filter looks at; none = the name.
+  // Text that the filter searches; none = the name.
   readonly text?: (row: Row) => string;
 }
 

@@ -1,6 +1,6 @@
 // Messages in the words of manifests, as the command line writes them: snake_case, short names, human durations.
 //
-// It goes by the message's own description, so a new field of the wire is written without a word here.
+// Uses the message's descriptor, so a new field of the wire needs no change here.
 import { ScalarType } from "@bufbuild/protobuf";
 import type { DescField, DescMessage } from "@bufbuild/protobuf";
 import type { ReflectMessage } from "@bufbuild/protobuf/reflect";

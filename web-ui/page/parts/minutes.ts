@@ -1,4 +1,4 @@
-// How many minutes charts show, as the address says: long enough for whoever comes after something began.
+// Minutes that charts show, from the address.
 import type { Address } from "../address.svelte";
 
 const USUAL = 15;
@@ -8,7 +8,7 @@ export function chartMinutes(address: Address): number {
   return CHOICES.find((each) => String(each) === address.get("minutes")) ?? USUAL;
 }
 
-// What the address says for it.
+// Its value in the address.
 export function minutesParam(minutes: number): string | undefined {
   return minutes === USUAL ? undefined : String(minutes);
 }

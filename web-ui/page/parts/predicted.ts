@@ -35,7 +35,7 @@ const CALLEES: Record<Callee, string> = {
 // The question; undefined = nothing of the two can be asked about.
 export function question(before: Settable | undefined, after: Settable | undefined): MessageInitShape<typeof WhatIfRequestSchema> | undefined {
   const change = changeOf(before, after);
-  // Who changes it by hand may change what another owns.
+  // A change here may overwrite what another owner manages.
   const owner = isOwned(before) ? before.owner : "";
   return change && { changes: [{ kind: change }], options: { owner } };
 }
@@ -51,7 +51,7 @@ function isOwned(of: Settable | undefined): of is Rule | Guard {
   return of?.$typeName === "damper.v1.Rule" || of?.$typeName === "damper.v1.Guard";
 }
 
-// What a simulation of single routes says nothing about: all callers together are bounded by it.
+// Not part of the simulation of single routes: it limits all callers together.
 export function hasRepeatLimit(of: Settable | undefined): boolean {
   return of?.$typeName === "damper.v1.Guard" && of.ceiling?.repeatLimit !== undefined;
 }

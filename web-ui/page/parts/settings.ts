@@ -28,13 +28,13 @@ const SCHEMAS: Record<Settable["$typeName"], DescMessage> = {
   "damper.v1.Token": TokenSchema,
 };
 
-// The key says which it is; the rest is the server's.
+// The key identifies it; the server sets the rest.
 const NO_SETTING = new Set(["key", "id", "revision", "updated_at", "updated_by", "created_at", "created_by", "remaining"]);
 
 export interface Setting {
   readonly path: string;
   readonly value: string;
-  // What the wire says about it; empty = nothing.
+  // Comment of the .proto file; empty = none.
   readonly about: string;
 }
 
@@ -45,7 +45,7 @@ export function settings(of: Settable): Setting[] {
   return found;
 }
 
-// One that this server can not read has its key and revision only.
+// One that this server cannot read has only its key and revision.
 export function isReadable(of: Settable): boolean {
   return of.$typeName !== "damper.v1.Rule" && of.$typeName !== "damper.v1.Guard" || settings(of).some(({ path }) => path !== "owner");
 }
@@ -66,7 +66,7 @@ export function differing(versions: readonly (Settable | undefined)[]): Differin
   return placed(sides).flatMap((path) => {
     const values = maps.map((map) => map.get(path)?.value);
     if (values.every((value) => value === values[0])) return [];
-    // That something is there says nothing beside what is in it.
+    // The presence of a section is no setting if its settings are listed.
     if (isFrame(path, values, maps)) return [];
     const about = maps.find((map) => map.has(path))?.get(path)?.about ?? "";
     const unset = maps.map((map) => (!map.has(path) && isWithin(path, map) ? unsetMeans(about) : ""));

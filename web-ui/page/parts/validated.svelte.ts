@@ -1,7 +1,7 @@
-// What the server says of something as it is typed, and what others made of it meanwhile: the same for rules and guards.
+// Validation of an edit and concurrent changes of its object, for rules and guards.
 //
-// The server judges by a write that only validates, once typing has paused; an answer that was overtaken by more typing
-// counts for nothing. Whoever extends this knows how to ask and which message stands for it.
+// The server validates with a dry-run write once typing has paused; responses to older drafts are dropped.
+// Subclasses define the request and the message.
 import { Code } from "@connectrpc/connect";
 import type { Finding, RuleReach } from "$wire/admin_pb";
 import type { Amplification } from "$wire/rules_pb";
@@ -10,7 +10,7 @@ import type { Problem } from "../api";
 
 const SETTLED_AFTER_MS = 300;
 
-// What repeating can add, as things are and as they would be; guards are not told of it.
+// Retries that the rules allow, before and after the change; not for guards.
 export interface Amplified {
   readonly before?: Amplification | undefined;
   readonly after?: Amplification | undefined;
@@ -39,7 +39,7 @@ export abstract class Validated<Written> {
   #asked = 0;
   #bases = 0;
 
-  // Asks the server; undefined = what is typed can not even be sent.
+  // Requests validation; undefined = the draft cannot be sent.
   protected abstract request(): Promise<ValidationResult> | undefined;
   // Asks of what is stored; undefined = nothing is.
   protected abstract requestStored(): Promise<ValidationResult> | undefined;

@@ -1,4 +1,4 @@
-// Failed calls, in words and in lengths.
+// Failed calls, as text and as bars.
 import type { Timestamp } from "@bufbuild/protobuf/wkt";
 import type { FailedAttempt, FailedCall } from "$wire/distribution_pb";
 import type { RouteFailure } from "$wire/fleet_pb";
@@ -58,7 +58,7 @@ export interface Bar {
   readonly words: string;
 }
 
-// The attempts as bars on one line of time: that of the call, or of what it sent if that says more.
+// The attempts as bars on one time axis: that of the call, or of its attempts if those are more precise.
 export function barsOf(call: FailedCall): Bar[] {
   const at = (attempt: FailedAttempt) => (attempt.sentAfter ? toMs(attempt.sentAfter) : 0);
   const ends = call.attempts.map((attempt) => at(attempt) + (attempt.took ? toMs(attempt.took) : 0));

@@ -1,4 +1,4 @@
-// What holds repeats back on a route, with its settings beside what it does now. Pure.
+// Gates that block retries on a route: their settings and their current state. Pure.
 import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
@@ -14,7 +14,7 @@ export interface BreakerLine {
 }
 
 export interface Line {
-  // Failures up to which it admits; of several processes about so many, for each has its own window.
+  // Failures up to which it allows retries; approximate for several processes, each with its own window.
   readonly at: number;
   // Failures / at; above 1 = over the line.
   readonly used: number;

@@ -1,4 +1,4 @@
-// Blocked retries: the share of failed calls whose retry something held back, and what held back most. Pure.
+// Blocked retries: the share of failed calls without an allowed retry, and the main reason. Pure.
 import { Fate } from "$wire/distribution_pb";
 import type { RouteStats } from "$wire/fleet_pb";
 import { Mode, RetryBreakerMode } from "$wire/policy_pb";
@@ -7,7 +7,7 @@ import { share } from "../words";
 import { isAboveMaxRatio } from "./gates";
 import { meaning } from "./meanings";
 
-// Undefined = nothing was held back in the window. The policy as guards leave it; undefined = not known.
+// Undefined = nothing was blocked in the window. The policy is the one after guards; undefined = unknown.
 export function blockedRetries(stats: RouteStats, policy: Policy | undefined): string | undefined {
   const observes = stats.mode === Mode.OBSERVE;
   const reasons = new Map<string, number>();

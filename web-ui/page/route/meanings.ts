@@ -1,4 +1,4 @@
-// What each fate means, as docs/policy.md has it, and what it says of the call.
+// The meaning of each fate, as in docs/policy.md, and the outcome of the call.
 import { Fate } from "$wire/distribution_pb";
 
 export type Outcome = "ok" | "saved" | "failed" | "neither";

@@ -1,4 +1,4 @@
-// A list that renews itself, and stands still while somebody reads it.
+// A list that updates, but not while a row is open.
 //
 // Reading is: a row is open, the pointer is over the list, or the focus in it. What came meanwhile is counted; it is
 // shown when nobody reads any more, or when it is asked for.

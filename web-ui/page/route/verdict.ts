@@ -29,7 +29,7 @@ export function verdictOf(stats: RouteStats | undefined): Verdict {
           why: `By kill ${keyText(stats.awaitedKill)}. Rates still include traffic from before it: ${times(stats.amplification)}, ${stormed}.`,
         };
   }
-  // Who looks at one route minds single calls too.
+  // On the page of one route single calls matter too.
   if (stats.errorShare >= FAILING_SHARE) {
     return { level: "failing", answer: `Failing: ${share(stats.errorShare)} of calls`, why: sentence("Retries do not multiply the failures", held) };
   }

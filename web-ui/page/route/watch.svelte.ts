@@ -17,9 +17,9 @@ const SILENCE_LIMIT_MS = 10_000;
 export type Ask = (signal: AbortSignal) => AsyncIterable<WatchResponse>;
 
 export class RouteWatch {
-  // Undefined = the server knows no such route, or has not said anything yet.
+  // Undefined = the server has no such route or has not sent anything yet.
   stats = $state.raw<RouteStats>();
-  // The latest failed calls; what was told last, while there is no stream.
+  // The latest failed calls; the last received ones while there is no stream.
   failures = $state.raw<readonly RouteFailure[]>([]);
   samples = $state.raw<readonly Sample[]>([]);
   // What is shown comes from this stream, and now.
@@ -37,7 +37,7 @@ export class RouteWatch {
     return () => { end.abort(); };
   }
 
-  // For as long as there is no stream: what the shared one says.
+  // Statistics of the shared stream, while there is none of its own.
   instead(stats: RouteStats | undefined, at: number): void {
     if (this.live) return;
     this.samples = this.#recent.add(sampleOf(stats, at), this.#aheadS);
@@ -58,7 +58,7 @@ export class RouteWatch {
     }
   }
 
-  // Reads one stream to its end; true if anything was heard.
+  // Reads one stream to its end; true if it received anything.
   async #read(ask: Ask, signal: AbortSignal): Promise<boolean> {
     const attempt = new AbortController();
     const stop = () => { attempt.abort(); };

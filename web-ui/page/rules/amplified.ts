@@ -27,7 +27,7 @@ function inTheLongRun(before: Bound | undefined, after: Bound | undefined): Line
   const [wasFree, isFree] = [freePerS(before), freePerS(after)];
   if (was === is && wasFree === isFree) return [];
   const isUp = is === was ? isFree > wasFree : is > was;
-  // What is free is said on both sides where it is all that changes.
+  // Free retries are shown on both sides if only they change.
   const free = is === was ? [freeOf(before) || "none free", freeOf(after) || "none free"] : ["", freeOf(after)];
   const words = (value: number, beside: string | undefined) => (beside ? `${factor(value)} (and ${beside})` : factor(value));
   return [{ what: "Sustained", before: words(was, free[0]), after: words(is, free[1]), isUp, unit: "per call" }];

@@ -9,7 +9,7 @@ export interface Change {
   readonly after: string;
 }
 
-// In the order of the form. What is within a section that is off is not said, so it does not count.
+// In the order of the form. Settings of a section that is off do not count.
 export function changes(before: Draft, after: Draft): Change[] {
   return paths().flatMap(({ path, label }) => {
     const [was, is] = [valueAt(before, path), valueAt(after, path)];

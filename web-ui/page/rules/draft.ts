@@ -12,7 +12,7 @@ import type { Draft, Field, Kind, Variants } from "./form";
 // A section or variant that is chosen is there under its own path.
 export type { Draft };
 
-// Said of a section that is there.
+// Marks a section that is present.
 export const ON = "on";
 // A variant that the form does not know.
 export const OTHER = "other";
@@ -70,11 +70,11 @@ export function policyOf(draft: Draft, base: Policy): Read {
     }
     const variant = variants.of.find((one) => one.name === name);
     if (variant === undefined) continue;
-    // A variant that is a message is there even where nothing of it is said.
+    // A variant that is a message is present even without settings.
     if (!variant.fields.some(({ path }) => path === `${variants.path}.${variant.name}`)) place(json, `${variants.path}.${variant.name}`, {});
     variant.fields.forEach(put);
   }
-  // What counts as a failure besides is not typed here.
+  // Further kinds of failures are not edited here.
   const counted = at(original, "retry_breaker.failure_codes");
   if (counted !== undefined && json["retry_breaker"] !== undefined) place(json, "retry_breaker.failure_codes", counted);
   return { policy: faults.size === 0 ? sendable(PolicySchema, json, faults) : undefined, faults };

@@ -1,4 +1,4 @@
-// The editing of one rule: what it was, what is typed, what the server says of it.
+// Editing of one rule: stored state, draft and validation.
 //
 // The server judges as one types, by a write that only validates. What is typed survives everything but a decision
 // to drop it: refusals, conflicts, a server that goes away.
@@ -24,21 +24,21 @@ export class Editing extends Validated<Rule> {
   before = $state.raw<Draft>({});
   draft = $state.raw<Draft>({});
   names = $state.raw<Names>({ callerService: "*", callerCluster: "*", calleeService: "", calleeMethod: "*" });
-  // What removing it would come to; undefined = not asked, or the server does not say.
+  // Findings of its deletion; undefined = not requested, or unknown.
   removal = $state.raw<ValidationResult>();
   #begun = $state.raw<{ draft: Draft; names: Names }>({ draft: this.draft, names: this.names });
   // Who may not write is shown what the server finds all the same.
   mayWrite = true;
   readonly changes: readonly Change[] = $derived(changes(this.before, this.draft));
   readonly isNew = $derived(this.base === undefined);
-  // What was typed and would be lost: of what is new the beginning is nobody's work.
+  // Edits that would be lost; the initial draft of a new rule is none.
   readonly isTouched = $derived(this.isNew ? this.draft !== this.#begun.draft || this.names !== this.#begun.names : this.changes.length > 0);
   // As it is typed; local faults hold at once, the server's after it has answered.
   readonly #typed = $derived(policyOf(this.draft, this.base?.policy ?? create(PolicySchema)));
   readonly allFaults: ReadonlyMap<string, string> = $derived(new Map([...this.faults, ...this.#typed.faults]));
   readonly isDirty = $derived(this.changes.length > 0 || (this.isNew && this.names.calleeService !== ""));
 
-  // Paths below the policy; "key.caller_service" besides.
+  // Paths below the policy, and "key.caller_service".
   protected override readonly prefix = /^rule\.(policy\.)?/;
   readonly #api: Api;
 

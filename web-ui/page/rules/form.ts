@@ -1,6 +1,6 @@
 // The settings of a policy as a form: which there are, in which order, and how each is typed.
 //
-// Ranges and defaults are not here: they are the words of the .proto files (`$gen/comments`), and the server judges.
+// Ranges and defaults are not here: they are in the .proto files (`$gen/comments`), and the server validates.
 // A path is that of the message, as in a manifest and in the server's faults: "retry.max_attempts".
 import { ScalarType } from "@bufbuild/protobuf";
 import { comments } from "$gen/comments";
@@ -13,7 +13,7 @@ export type Draft = Readonly<Record<string, string>>;
 export type Kind = "duration" | "durations" | "number" | "switch" | "choice" | "codes";
 
 export interface Choice {
-  // As proto3 JSON says it; empty = not said.
+  // As in proto3 JSON; empty = not set.
   readonly value: string;
   readonly label: string;
 }
@@ -27,7 +27,7 @@ export interface Field {
   readonly choices?: readonly Choice[];
   // Of a number that the wire carries as an integer: the largest one. Never negative.
   readonly largest?: bigint;
-  // Whether it has an effect beside the other settings; absent = always.
+  // Whether it has an effect with the other settings; absent = always.
   readonly counts?: (draft: Draft) => boolean;
 }
 
@@ -66,7 +66,7 @@ export function help(name: string): string {
 
 const SECTION = /^Policy\.(retry|hedge|budget|stop_when|circuit_breaker|chain)$/;
 
-// Fields that say nothing of their own: what their kind says.
+// Help of fields without a comment of their own: that of their kind.
 const OF_KIND: Record<string, string> = { over_max: help("OverMax") };
 
 export function field(message: string, path: string, label: string, kind: Kind, choices?: readonly Choice[]): Field {
@@ -91,7 +91,7 @@ function largestOf(message: string, name: string): bigint | undefined {
   return scalar === undefined ? undefined : LARGEST[scalar];
 }
 
-// The names of an enum as choices; what stands for "not said" is the empty one.
+// The names of an enum as choices; the empty value means "not set".
 export function choices(names: Record<number, string>, prefix: string, unset: string): Choice[] {
   const values = Object.values(names).filter((name): name is string => typeof name === "string");
   return values.map((name) =>
@@ -195,7 +195,7 @@ const DELAY: Variants = {
 };
 
 const BREAKER_MODE = "retry_breaker.mode";
-// Credit is what holds where no mode is said.
+// Credit is the default mode.
 const isRatioMode = (draft: Draft) => draft[BREAKER_MODE] === `RETRY_BREAKER_MODE_${RetryBreakerMode[RetryBreakerMode.RATIO]}`;
 // Hedges go by the ratio in either mode.
 const hasRatio = (draft: Draft) => isRatioMode(draft) || draft["hedge"] !== undefined;
@@ -310,7 +310,7 @@ export function shownFields({ fields }: Section, draft: Draft, before: Draft): r
   return fields.filter(({ path, counts }) => counts?.(draft) !== false || draft[path] !== undefined || before[path] !== undefined);
 }
 
-// What stands in an empty field: the words that the wire says about it.
+// Placeholder of an empty field, from the wire's comment.
 export function meaningOfEmpty({ help: text }: Field): string {
   const found = /(default [^.;,]+(?:\.\d+)?|empty: [^.;,]+)/i.exec(text);
   return found?.[0]?.replace(/^empty: /i, "") ?? "";
