@@ -9,7 +9,7 @@ function at({ callerService: caller, callerCluster: cluster, calleeService: call
   return `/guard?${new URLSearchParams({ caller, cluster, callee, method }).toString()}`;
 }
 
-test("a guard is written by hand, says which rules it cuts, and is removed", async ({ page }) => {
+test("a guard is written, lists the rules it cuts, and is removed", async ({ page }) => {
   const key = ownKey("browser-test");
   try {
     await rules.putRule({ rule: { key, policy: { mode: Mode.OBSERVE, retry: { maxAttempts: 4 } } } });

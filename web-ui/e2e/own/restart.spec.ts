@@ -79,7 +79,7 @@ test("killed and started again, under five open tabs: said with its age, nothing
   await expect(kill.getByRole("button", { name: "Stop retries…" })).toBeEnabled();
 });
 
-test("after a restart only what the server says now is shown", async ({ page, served, connect }) => {
+test("after a restart only what the server has now is shown", async ({ page, served, connect }) => {
   const caller = connect("gateway");
   caller.report(REPORT);
   await live(page, "/");
